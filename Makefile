@@ -1,0 +1,32 @@
+# Both commands set up everything they need in .venv; they need Python 3.11+ and make, nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint types pytest clean
+
+demo: .venv/.installed
+	$(BIN)/python samples/demo.py
+
+test: lint types pytest
+
+lint: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/.installed-dev
+	$(BIN)/basedpyright
+
+pytest: .venv/.installed-dev
+	$(BIN)/pytest -n 2
+
+.venv/.installed: pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e .
+	touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build demo *.egg-info

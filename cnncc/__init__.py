@@ -1,0 +1,1 @@
+"""cnncc: ONNX convolutional networks to spatial arrays, through a ladder of xDSL dialects."""

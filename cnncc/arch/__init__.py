@@ -1,0 +1,1 @@
+"""Architecture files: what the array is, as data."""

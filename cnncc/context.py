@@ -1,0 +1,31 @@
+"""The compilation's context: xDSL's, and the weights that its IR refers to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+
+from cnncc.errors import Refusal
+from cnncc.weights import WeightStore
+
+
+@dataclass
+class CompilerContext(Context):
+    """An xDSL context that owns a weight store, shared by its clones (keys are content, so sharing is safe)."""
+
+    weights: WeightStore = field(default_factory=WeightStore)
+
+    def clone(self) -> CompilerContext:
+        """A context with the same registrations and the same store."""
+        other = CompilerContext(allow_unregistered=self.allow_unregistered, weights=self.weights)
+        other.__dict__.update(super().clone().__dict__)
+        other.weights = self.weights
+        return other
+
+
+def weights_of(ctx: Context) -> WeightStore:
+    """The weight store of `ctx`. Raises Refusal under a plain xDSL context, which has none."""
+    if not isinstance(ctx, CompilerContext):
+        raise Refusal("this pass reads weights, which stock xDSL tools do not carry: use `cnncc opt`")
+    return ctx.weights

@@ -1,0 +1,1 @@
+"""One evaluator a dialect: every level runs."""

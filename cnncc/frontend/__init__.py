@@ -1,0 +1,1 @@
+"""ONNX files to and from the `onnx` dialect."""

@@ -1,0 +1,1 @@
+"""The instruction table, and what derives from it: encoder, decoder, assembler, disassembler."""

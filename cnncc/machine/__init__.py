@@ -1,0 +1,1 @@
+"""The reference machine: container, interpreter of values, interpreter of times."""

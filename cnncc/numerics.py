@@ -1,0 +1,99 @@
+"""Rounding, saturation and requantisation, stated once and used by every level.
+
+The output stage of the machine, for one value of output channel k (all of f32 rounded to 24 bits,
+rne = round half to even, sat = clamp to lo..hi):
+
+    v = acc + bias[k]
+    v = sat(rne(f32(v) * scale[k]) + zero)                       where there is a requantisation
+    v = sat(rne(fma(v, a, fma(residual, b, fixed))))             where there is a residual
+
+Source: ONNX QLinearConv and com.microsoft QLinearAdd as onnxruntime computes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+
+def integer_range(bits: int, signed: bool = True) -> tuple[int, int]:
+    """The least and the greatest integer of a width: `integer_range(8) == (-128, 127)`."""
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+
+
+def saturate(rounded: npt.NDArray[np.floating], lo: int, hi: int) -> Ints:
+    """Clamp integral floats to lo..hi. NaN, which no integer input can give, becomes lo."""
+    return np.nan_to_num(np.clip(rounded.astype(np.float64), lo, hi), nan=lo).astype(np.int64)
+
+
+def quantise(x: npt.NDArray[np.floating], scale: float, zero: int, lo: int, hi: int) -> Ints:
+    """sat(rne(x / scale) + zero), the division in f32 as ONNX QuantizeLinear does it."""
+    quotient = np.rint(x.astype(np.float32) / np.float32(scale))
+    return saturate(quotient.astype(np.float64) + zero, lo, hi)
+
+
+def dequantise(q: Ints, scale: float, zero: int) -> Floats:
+    """(q - zero) * scale in f32."""
+    return (q - zero).astype(np.float32) * np.float32(scale)
+
+
+def requantise(acc: Ints, scale: Floats, zero: int, lo: int, hi: int) -> Ints:
+    """sat(rne(f32(acc) * scale) + zero); `scale` broadcasts against `acc`."""
+    product = acc.astype(np.float32) * scale
+    return saturate(np.rint(product).astype(np.float64) + zero, lo, hi)
+
+
+def fma32(a: Floats, b: Floats, c: Floats) -> Floats:
+    """f32(a * b + c) with one rounding.
+
+    The product of two f32 is exact in f64. Their sum with c is rounded to odd in f64, which keeps
+    enough for the second rounding to f32 to be that of the exact value (Boldo and Melquiond, 2008).
+    """
+    product = a.astype(np.float64) * b.astype(np.float64)
+    addend = c.astype(np.float64)
+    total = np.asarray(product + addend)
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    bits = total.view(np.int64)
+    inexact_even = (error != 0) & (bits & 1 == 0)
+    away_from_zero = (error > 0) == (total > 0)
+    odd = np.where(inexact_even, bits + np.where(away_from_zero, 1, -1), bits)
+    return odd.view(np.float64).astype(np.float32)
+
+
+def residual_add(v: Ints, residual: Ints, factors: Floats, lo: int, hi: int) -> Ints:
+    """sat(rne(fma(v, a, fma(residual, b, fixed)))) with `factors` = (a, b, fixed) in f32."""
+    a, b, fixed = (np.asarray(factor, np.float32) for factor in factors)
+    inner = fma32(residual.astype(np.float32), b, fixed)
+    return saturate(np.rint(fma32(v.astype(np.float32), a, inner)), lo, hi)
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What the output unit does to a sum: the three steps of this module's docstring.
+
+    bias: i32[k] or None. scale: f32[k] or None (no requantisation: the sum passes as it is).
+    clamp: the range after the requantisation (or of the sum itself). factors: f32[3] or None;
+    add_clamp: the range after the residual add.
+    """
+
+    bias: Ints | None = None
+    scale: Floats | None = None
+    zero: int = 0
+    clamp: tuple[int, int] = integer_range(32)
+    factors: Floats | None = None
+    add_clamp: tuple[int, int] = integer_range(32)
+
+    def apply(self, acc: Ints, k: npt.NDArray[np.intp] | slice, residual: Ints | None = None) -> Ints:
+        """The results for sums `acc` whose output channels `k`, used as an index, broadcast against them."""
+        v = acc if self.bias is None else acc + self.bias[k]
+        v = np.clip(v, *self.clamp) if self.scale is None else requantise(v, self.scale[k], self.zero, *self.clamp)
+        if self.factors is None:
+            return v
+        assert residual is not None
+        return residual_add(v, residual, self.factors, *self.add_clamp)

@@ -1,0 +1,78 @@
+"""The weight store: arrays by content, kept outside the IR.
+
+IR holds `#weights.ref<"key">`; the arrays themselves live here, one `.npz` file beside the IR
+that was dumped. A key is the head of the sha256 of type, shape and bytes, so equal arrays are
+stored once, all dumps of one compilation share one file, and a damaged file is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cnncc.errors import Refusal
+
+Array = npt.NDArray[Any]
+
+KEY_LENGTH = 16
+
+
+def content_key(array: Array) -> str:
+    """The key of `array`: the head of the sha256 of its type, shape and little-endian bytes."""
+    plain = np.ascontiguousarray(array)
+    if plain.dtype.byteorder == ">":
+        plain = plain.astype(plain.dtype.newbyteorder("<"))
+    digest = hashlib.sha256(f"{plain.dtype.str}{plain.shape}".encode())
+    digest.update(plain.data if plain.size else b"")
+    return digest.hexdigest()[:KEY_LENGTH]
+
+
+class WeightStore:
+    """Arrays by content key."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+
+    def add(self, array: Array) -> str:
+        """Keep `array` (as read-only) and return its key."""
+        key = content_key(array)
+        if key not in self._arrays:
+            kept = np.ascontiguousarray(array).reshape(array.shape)
+            kept.flags.writeable = False
+            self._arrays[key] = kept
+        return key
+
+    def __getitem__(self, key: str) -> Array:
+        if key not in self._arrays:
+            raise Refusal(
+                f"weight '{key}' is not in the weight store: the IR was read without its weights file "
+                f"(NAME.npz or weights.npz beside NAME.mlir)"
+            )
+        return self._arrays[key]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._arrays
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def save(self, path: Path) -> None:
+        """Write all arrays to `path`, in the order of their keys, so that equal stores give equal files."""
+        np.savez(path, allow_pickle=False, **{key: self._arrays[key] for key in sorted(self._arrays)})
+
+    def load(self, path: Path) -> None:
+        """Add the arrays of `path`. Raises Refusal where the file is damaged or an array does not match its key."""
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                for key in arrays.files:
+                    array = arrays[key]
+                    if content_key(array) != key:
+                        raise Refusal(f"{path}: weight '{key}' does not match its content")
+                    self.add(array)
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise Refusal(f"{path}: not a weights file: {error}") from error

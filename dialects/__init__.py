@@ -1,0 +1,1 @@
+"""One dialect a file; see docs/ladder.md."""

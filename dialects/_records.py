@@ -1,0 +1,115 @@
+"""Attributes that are a frozen dataclass: the mathematics in plain Python, the syntax from its fields.
+
+    @dataclass(frozen=True)
+    class Window:
+        kernel: tuple[int, int]
+        stride: tuple[int, int] = (1, 1)
+
+    @irdl_attr_definition
+    class WindowAttr(RecordAttr[Window]):
+        name = "cnn.window"
+
+prints as `#cnn.window<kernel = [3, 3]>`: fields in order, those at their default left out. Fields may be
+int, bool, float, str, another record, a tuple of these, or any of them or None.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from functools import cache
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from xdsl.ir import Data
+from xdsl.parser import AttrParser, Parser
+from xdsl.printer import Printer
+
+RecordT = TypeVar("RecordT")
+
+
+@cache
+def _hints(record: type) -> dict[str, Any]:
+    return get_type_hints(record)
+
+
+def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
+    if field.default_factory is not dataclasses.MISSING:
+        return value == field.default_factory()
+    return field.default is not dataclasses.MISSING and value == field.default
+
+
+def _format(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case float():
+            digits, e, exponent = repr(value).partition("e")  # repr: the same double when read back
+            return (digits if "." in digits else digits + ".0") + e + exponent
+        case str():
+            return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        case tuple():
+            return "[" + ", ".join(_format(item) for item in cast("tuple[object, ...]", value)) + "]"
+        case int():
+            return str(value)
+        case _:
+            return "{" + format_record(value) + "}"
+
+
+def format_record(record: Any) -> str:
+    """The fields of `record` as `name = value, …`, without those at their default."""
+    fields = [field for field in dataclasses.fields(record) if not _is_default(field, getattr(record, field.name))]
+    return ", ".join(f"{field.name} = {_format(getattr(record, field.name))}" for field in fields)
+
+
+def _parse(parser: AttrParser, kind: Any) -> Any:
+    if isinstance(kind, types.UnionType):  # T | None: None is only ever the default
+        return _parse(parser, next(arg for arg in get_args(kind) if arg is not types.NoneType))
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)[0]
+        return tuple(parser.parse_comma_separated_list(Parser.Delimiter.SQUARE, lambda: _parse(parser, inner)))
+    if kind is bool:
+        return parser.parse_boolean()
+    if kind is int:
+        return parser.parse_integer(allow_boolean=False)
+    if kind is float:
+        return float(parser.parse_number())
+    if kind is str:
+        return parser.parse_str_literal()
+    with parser.in_braces():
+        return parse_record(parser, kind)
+
+
+def parse_record(parser: AttrParser, record: type[RecordT]) -> RecordT:
+    """Parse `name = value, …` up to a closing bracket, checking names and missing fields."""
+    hints = _hints(record)
+    values: dict[str, Any] = {}
+    while (field := parser.parse_optional_identifier()) is not None:
+        if field not in hints or field in values:
+            parser.raise_error(f"'{field}' is no field here or is given twice; fields: {', '.join(hints)}")
+        parser.parse_punctuation("=")
+        values[field] = _parse(parser, hints[field])
+        if parser.parse_optional_punctuation(",") is None:
+            break
+    try:
+        return record(**values)
+    except (TypeError, ValueError) as error:
+        parser.raise_error(str(error))
+
+
+class RecordAttr(Data[RecordT], Generic[RecordT]):
+    """An attribute that holds one record; a subclass says `name` and its record type."""
+
+    @classmethod
+    def _record(cls) -> type[RecordT]:
+        return get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> RecordT:
+        """Parse `<name = value, …>`."""
+        with parser.in_angle_brackets():
+            return parse_record(parser, cls._record())
+
+    def print_parameter(self, printer: Printer) -> None:
+        """Print `<name = value, …>`."""
+        with printer.in_angle_brackets():
+            printer.print_string(format_record(self.data))

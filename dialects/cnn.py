@@ -1,0 +1,285 @@
+"""Quantised layers: integers only, one op a layer.
+
+A freshly quantised layer is a chain of small ops: `cnn.conv` gives 32-bit sums, `cnn.bias` adds,
+`cnn.requant` scales to the operand type, `cnn.clamp` is an activation, `cnn.add` a residual sum.
+`cnn-fuse-epilogue` gathers such a chain into the epilogue of the op that computes the sums, which is
+what the array's output units do in one go. Weights, biases and scales are `weights.global` symbols.
+
+The arithmetic of an epilogue is `cnncc.numerics.Epilogue`; shapes are n c h w as in ONNX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from xdsl.dialects.builtin import ArrayAttr, IntegerType, StringAttr, SymbolRefAttr, TensorType
+from xdsl.ir import Attribute, Dialect
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from cnncc.dialects._records import RecordAttr
+from cnncc.dialects.weights import RefAttr
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding window: ONNX's kernel_shape, strides, pads (top left bottom right), dilations and group.
+
+    `fill` is delivered for positions outside the image; `zero` is subtracted from every value (the
+    input's zero point, so that for a convolution fill equals zero).
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...] = (1, 1)
+    pad: tuple[int, ...] = (0, 0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    group: int = 1
+    fill: int = 0
+    zero: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = (len(self.kernel), len(self.stride), len(self.pad), len(self.dilation))
+        if sizes != (2, 2, 4, 2):
+            raise ValueError(f"kernel, stride, pad, dilation need 2, 2, 4, 2 numbers, not {sizes}")
+        if min(*self.kernel, *self.stride, *self.dilation, self.group) < 1 or min(self.pad) < 0:
+            raise ValueError("kernel, stride, dilation and group are at least 1, pads at least 0")
+
+    def output(self, ih: int, iw: int) -> tuple[int, int]:
+        """oh, ow for an input of ih x iw: floor((i + pads - dilation * (kernel - 1) - 1) / stride) + 1."""
+        top, left, bottom, right = self.pad
+        spans = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)]
+        return (
+            (ih + top + bottom - spans[0]) // self.stride[0] + 1,
+            (iw + left + right - spans[1]) // self.stride[1] + 1,
+        )
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What happens to a sum on its way out: names of weights for `cnncc.numerics.Epilogue`.
+
+    bias: i32[k]. scale: f32[k]. factors: f32[3] (a, b, fixed) of the residual add. An empty name means
+    that the step is absent.
+    """
+
+    bias: str = ""
+    scale: str = ""
+    zero: int = 0
+    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+    factors: str = ""
+    add_clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+
+
+@dataclass(frozen=True)
+class Quant:
+    """How integers stand for reals: real = (integer - zero) * scale."""
+
+    scale: float
+    zero: int = 0
+
+
+@irdl_attr_definition
+class WindowAttr(RecordAttr[Window]):
+    """A sliding window: `#cnn.window<kernel = [3, 3], pad = [1, 1, 1, 1]>`."""
+
+    name = "cnn.window"
+
+
+@irdl_attr_definition
+class StepsAttr(RecordAttr[Steps]):
+    """An epilogue: `#cnn.steps<bias = "conv1.b", scale = "conv1.q", clamp = [0, 32767]>`."""
+
+    name = "cnn.steps"
+
+
+@irdl_attr_definition
+class QuantAttr(RecordAttr[Quant]):
+    """Scale and zero point of a tensor, on arguments and results of `main` and on `cnn.host`."""
+
+    name = "cnn.quant"
+
+
+def shape(value_type: Attribute) -> tuple[int, ...]:
+    """The shape of a tensor type."""
+    assert isinstance(value_type, TensorType)
+    return value_type.get_shape()
+
+
+def _check_window(op: ConvOp | PoolOp, channels: int) -> None:
+    n, _, ih, iw = shape(op.x.type)
+    want = (n, channels, *op.window.data.output(ih, iw))
+    if shape(op.result.type) != want:
+        raise VerifyException(f"{op.name}: result is {shape(op.result.type)}, the window gives {want}")
+
+
+@irdl_op_definition
+class ConvOp(IRDLOperation):
+    """sum[n, k, h, w] = Σ_{c, r, s} (x[n, g * C + c, h * sh + r * dh - top, w * sw + s * dw - left] - zero) * weights[k, c, r, s],
+    g = k // (K / group), then the epilogue. Source: ONNX Conv-11 and Gemm-11 (as 1x1) on integers.
+
+        %1 = cnn.conv %0 weights @conv1.w window <kernel = [3, 3]> then <bias = "conv1.b", scale = "conv1.q">
+             : tensor<1x3x8x8xi16> -> tensor<1x16x6x6xi16>
+    """  # noqa: E501
+
+    name = "cnn.conv"
+    x = operand_def(TensorType)
+    residual = opt_operand_def(TensorType)
+    weights = prop_def(SymbolRefAttr)
+    window = prop_def(WindowAttr)
+    steps = opt_prop_def(StepsAttr)
+    label = opt_prop_def(StringAttr)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$x (`residual` $residual^ `:` type($residual))? `weights` $weights `window` $window (`then` $steps^)? "
+        "(`label` $label^)? attr-dict `:` type($x) `->` type($result)"
+    )
+
+    def verify_(self) -> None:
+        _check_window(self, shape(self.result.type)[1])
+
+
+@irdl_op_definition
+class PoolOp(IRDLOperation):
+    """out[n, k, h, w] = max or sum over r, s of x[n, k, h * sh + r - top, w * sw + s - left], then the epilogue.
+
+    Source: ONNX MaxPool-12, AveragePool-19 (the division is the epilogue's scale), GlobalAveragePool-1.
+    """
+
+    name = "cnn.pool"
+    x = operand_def(TensorType)
+    residual = opt_operand_def(TensorType)
+    kind = prop_def(StringAttr)
+    window = prop_def(WindowAttr)
+    steps = opt_prop_def(StepsAttr)
+    label = opt_prop_def(StringAttr)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$kind $x (`residual` $residual^ `:` type($residual))? `window` $window (`then` $steps^)? "
+        "(`label` $label^)? attr-dict `:` type($x) `->` type($result)"
+    )
+
+    def verify_(self) -> None:
+        if self.kind.data not in ("max", "sum"):
+            raise VerifyException(f"cnn.pool: kind is max or sum, not {self.kind.data}")
+        _check_window(self, shape(self.x.type)[1])
+
+
+@irdl_op_definition
+class AddOp(IRDLOperation):
+    """out = sat(rne(fma(x, a, fma(residual, b, fixed)))), the factors a, b, fixed being those of the epilogue.
+
+    Source: com.microsoft QLinearAdd. Both operands have the result's shape.
+    """
+
+    name = "cnn.add"
+    x = operand_def(TensorType)
+    residual = operand_def(TensorType)
+    steps = prop_def(StepsAttr)
+    label = opt_prop_def(StringAttr)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$x `residual` $residual `:` type($residual) `then` $steps (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
+
+    def verify_(self) -> None:
+        if not self.steps.data.factors:
+            raise VerifyException("cnn.add: the epilogue needs factors")
+        if not shape(self.x.type) == shape(self.residual.type) == shape(self.result.type):
+            raise VerifyException("cnn.add: operands and result have one shape")
+
+
+@irdl_op_definition
+class BiasOp(IRDLOperation):
+    """out[n, k, …] = sum[n, k, …] + bias[k], in 32 bits."""
+
+    name = "cnn.bias"
+    x = operand_def(TensorType)
+    bias = prop_def(SymbolRefAttr)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$x $bias attr-dict `:` type($x) `->` type($result)"
+
+
+@irdl_op_definition
+class RequantOp(IRDLOperation):
+    """out = clamp(rne(f32(sum) * scale[k]) + zero), the scale, zero and clamp of `by`. Source: ONNX QLinearConv-10."""
+
+    name = "cnn.requant"
+    x = operand_def(TensorType)
+    by = prop_def(StepsAttr)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$x `by` $by attr-dict `:` type($x) `->` type($result)"
+
+
+@irdl_op_definition
+class ClampOp(IRDLOperation):
+    """out = min(max(x, lo), hi) with `by` = (lo, hi) as its clamp: Relu and Clip on integers."""
+
+    name = "cnn.clamp"
+    x = operand_def(TensorType)
+    by = prop_def(StepsAttr)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$x `by` $by attr-dict `:` type($x) `->` type($result)"
+
+
+@irdl_op_definition
+class ReshapeOp(IRDLOperation):
+    """The same integers in the same order under another shape: Flatten and Reshape cost nothing on the array."""
+
+    name = "cnn.reshape"
+    x = operand_def(TensorType)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$x attr-dict `:` type($x) `->` type($result)"
+
+
+@irdl_op_definition
+class HostOp(IRDLOperation):
+    """A sub-graph that stays ONNX and runs on the host, and why.
+
+    The integers of each operand are dequantised by `input_quants` before it; its results are quantised by
+    `output_quants` after it (a result with scale 0 stays float: an output of the network).
+    """
+
+    name = "cnn.host"
+    inputs = var_operand_def(TensorType)
+    model = prop_def(RefAttr)
+    reason = prop_def(StringAttr)
+    label = opt_prop_def(StringAttr)
+    input_quants = prop_def(ArrayAttr[QuantAttr])
+    output_quants = prop_def(ArrayAttr[QuantAttr])
+    outputs = var_result_def(TensorType)
+    assembly_format = (
+        "`model` $model `because` $reason (`label` $label^)? `(` $inputs `)` $input_quants `->` $output_quants "
+        "attr-dict `:` `(` type($inputs) `)` `->` `(` type($outputs) `)`"
+    )
+
+
+def element_bits(value_type: Attribute) -> int:
+    """The width of a tensor's integers."""
+    element_type = cast("TensorType[Attribute]", value_type).element_type
+    return cast("IntegerType[int, Any]", element_type).width.data
+
+
+CNN = Dialect(
+    "cnn",
+    [ConvOp, PoolOp, AddOp, BiasOp, RequantOp, ClampOp, ReshapeOp, HostOp],
+    [WindowAttr, StepsAttr, QuantAttr],
+)

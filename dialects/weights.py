@@ -1,0 +1,118 @@
+"""References to arrays in the weight store, so that no IR ever prints a weight.
+
+`#weights.ref<"5f0c…">` names an array by its content. `weights.constant` makes it an SSA value
+(the `onnx` level); `weights.global` gives it a symbol (from `cnn` down). Tests may write small
+arrays in place, as `dense<…>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    DenseIntOrFPElementsAttr,
+    IntegerType,
+    Signedness,
+    StringAttr,
+    SymbolNameConstraint,
+    TensorType,
+    bf16,
+    f16,
+    f32,
+    f64,
+)
+from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_attr_definition,
+    irdl_op_definition,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.traits import Pure, SymbolOpInterface
+
+from cnncc.weights import Array, WeightStore
+
+
+@irdl_attr_definition
+class RefAttr(ParametrizedAttribute):
+    """The array of the weight store whose content key this is: `#weights.ref<"5f0c…">`."""
+
+    name = "weights.ref"
+    key: StringAttr
+
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
+        """Parse `<"key">`."""
+        with parser.in_angle_brackets():
+            return [StringAttr(parser.parse_str_literal())]
+
+    def print_parameters(self, printer: Printer) -> None:
+        """Print `<"key">`."""
+        with printer.in_angle_brackets():
+            printer.print_string_literal(self.key.data)
+
+
+@irdl_op_definition
+class ConstantOp(IRDLOperation):
+    """An array as a value: `%w = weights.constant : tensor<16x3x3x3xf32> = #weights.ref<"5f0c…">`."""
+
+    name = "weights.constant"
+    value = prop_def(RefAttr | DenseIntOrFPElementsAttr)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "`:` type($result) `=` $value attr-dict"
+
+
+@irdl_op_definition
+class GlobalOp(IRDLOperation):
+    """An array under a symbol: `weights.global @conv1.w : tensor<16x3x3x3xi16> = #weights.ref<"5f0c…">`."""
+
+    name = "weights.global"
+    sym_name = prop_def(SymbolNameConstraint())
+    value = prop_def(RefAttr | DenseIntOrFPElementsAttr)
+    type = prop_def(TensorType)
+    traits = traits_def(SymbolOpInterface())
+    assembly_format = "$sym_name `:` $type `=` $value attr-dict"
+
+
+# Signed integers are signless in IR, as in MLIR's tensor code; unsigned ones say so.
+_ELEMENT_TYPES: dict[str, Attribute] = {
+    "float32": f32,
+    "float64": f64,
+    "float16": f16,
+    "bfloat16": bf16,
+    "bool": IntegerType(1),
+    **{f"int{bits}": IntegerType(bits) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": IntegerType(bits, Signedness.UNSIGNED) for bits in (8, 16, 32, 64)},
+}
+_DTYPES = {element_type: np.dtype(name) for name, element_type in _ELEMENT_TYPES.items() if name != "bfloat16"}
+
+
+def tensor_type(array: Array) -> TensorType[Attribute]:
+    """The IR type of `array`. Raises KeyError for a type that has none."""
+    return TensorType(_ELEMENT_TYPES[array.dtype.name], array.shape)
+
+
+def element_dtype(element_type: Attribute) -> np.dtype[np.generic]:
+    """The numpy type of an IR element type. Raises KeyError for a type that has none."""
+    return _DTYPES[element_type]
+
+
+def constant_array(op: Operation, store: WeightStore) -> Array:
+    """The array that a `weights.constant` or `weights.global` stands for."""
+    assert isinstance(op, ConstantOp | GlobalOp)
+    if isinstance(op.value, RefAttr):
+        return store[op.value.key.data]
+    shaped = op.type if isinstance(op, GlobalOp) else op.result.type
+    assert isinstance(shaped, TensorType)
+    values = list(op.value.get_values())
+    full = values * int(np.prod(shaped.get_shape())) if op.value.is_splat() and len(values) == 1 else values
+    return np.array(full, element_dtype(shaped.element_type)).reshape(shaped.get_shape())
+
+
+WEIGHTS = Dialect("weights", [ConstantOp, GlobalOp], [RefAttr])
