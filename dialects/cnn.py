@@ -6,6 +6,10 @@ A freshly quantised layer is a chain of small ops: `cnn.conv` gives 32-bit sums,
 what the array's output units do in one go. Weights, biases and scales are `weights.global` symbols.
 
 The arithmetic of an epilogue is `cnncc.numerics.Epilogue`; shapes are n c h w as in ONNX.
+
+Every op has a `label`, from the ONNX node that it came from. A fused op keeps the label of its first
+part and says in `until` the label of its last, whose value it computes: the same key names the same
+integers before and after any pass, at every level.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from xdsl.dialects.builtin import ArrayAttr, IntegerType, StringAttr, SymbolRefAttr, TensorType
-from xdsl.ir import Attribute, Dialect
+from xdsl.ir import Attribute, Dialect, Operation
 from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
@@ -119,6 +123,14 @@ def shape(value_type: Attribute) -> tuple[int, ...]:
     return value_type.get_shape()
 
 
+def value_key(op: Operation) -> str | None:
+    """The name of the value that `op` computes, the same at every level; None where it has none."""
+    for name in ("until", "label"):
+        if isinstance(label := op.properties.get(name), StringAttr):
+            return label.data
+    return None
+
+
 def _check_window(op: ConvOp | PoolOp, channels: int) -> None:
     n, _, ih, iw = shape(op.x.type)
     want = (n, channels, *op.window.data.output(ih, iw))
@@ -142,11 +154,12 @@ class ConvOp(IRDLOperation):
     window = prop_def(WindowAttr)
     steps = opt_prop_def(StepsAttr)
     label = opt_prop_def(StringAttr)
+    until = opt_prop_def(StringAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
     assembly_format = (
         "$x (`residual` $residual^ `:` type($residual))? `weights` $weights `window` $window (`then` $steps^)? "
-        "(`label` $label^)? attr-dict `:` type($x) `->` type($result)"
+        "(`label` $label^)? (`until` $until^)? attr-dict `:` type($x) `->` type($result)"
     )
 
     def verify_(self) -> None:
@@ -167,11 +180,12 @@ class PoolOp(IRDLOperation):
     window = prop_def(WindowAttr)
     steps = opt_prop_def(StepsAttr)
     label = opt_prop_def(StringAttr)
+    until = opt_prop_def(StringAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
     assembly_format = (
         "$kind $x (`residual` $residual^ `:` type($residual))? `window` $window (`then` $steps^)? "
-        "(`label` $label^)? attr-dict `:` type($x) `->` type($result)"
+        "(`label` $label^)? (`until` $until^)? attr-dict `:` type($x) `->` type($result)"
     )
 
     def verify_(self) -> None:
@@ -192,9 +206,10 @@ class AddOp(IRDLOperation):
     residual = operand_def(TensorType)
     steps = prop_def(StepsAttr)
     label = opt_prop_def(StringAttr)
+    until = opt_prop_def(StringAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
-    assembly_format = "$x `residual` $residual `:` type($residual) `then` $steps (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
+    assembly_format = "$x `residual` $residual `:` type($residual) `then` $steps (`label` $label^)? (`until` $until^)? attr-dict `:` type($x) `->` type($result)"
 
     def verify_(self) -> None:
         if not self.steps.data.factors:
@@ -210,9 +225,10 @@ class BiasOp(IRDLOperation):
     name = "cnn.bias"
     x = operand_def(TensorType)
     bias = prop_def(SymbolRefAttr)
+    label = opt_prop_def(StringAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
-    assembly_format = "$x $bias attr-dict `:` type($x) `->` type($result)"
+    assembly_format = "$x $bias (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
 
 
 @irdl_op_definition
@@ -222,9 +238,10 @@ class RequantOp(IRDLOperation):
     name = "cnn.requant"
     x = operand_def(TensorType)
     by = prop_def(StepsAttr)
+    label = opt_prop_def(StringAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
-    assembly_format = "$x `by` $by attr-dict `:` type($x) `->` type($result)"
+    assembly_format = "$x `by` $by (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
 
 
 @irdl_op_definition
@@ -234,9 +251,10 @@ class ClampOp(IRDLOperation):
     name = "cnn.clamp"
     x = operand_def(TensorType)
     by = prop_def(StepsAttr)
+    label = opt_prop_def(StringAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
-    assembly_format = "$x `by` $by attr-dict `:` type($x) `->` type($result)"
+    assembly_format = "$x `by` $by (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
 
 
 @irdl_op_definition
@@ -245,9 +263,10 @@ class ReshapeOp(IRDLOperation):
 
     name = "cnn.reshape"
     x = operand_def(TensorType)
+    label = opt_prop_def(StringAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
-    assembly_format = "$x attr-dict `:` type($x) `->` type($result)"
+    assembly_format = "$x (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
 
 
 @irdl_op_definition
@@ -263,11 +282,12 @@ class HostOp(IRDLOperation):
     model = prop_def(RefAttr)
     reason = prop_def(StringAttr)
     label = opt_prop_def(StringAttr)
+    until = opt_prop_def(StringAttr)
     input_quants = prop_def(ArrayAttr[QuantAttr])
     output_quants = prop_def(ArrayAttr[QuantAttr])
     outputs = var_result_def(TensorType)
     assembly_format = (
-        "`model` $model `because` $reason (`label` $label^)? `(` $inputs `)` $input_quants `->` $output_quants "
+        "`model` $model `because` $reason (`label` $label^)? (`until` $until^)? `(` $inputs `)` $input_quants `->` $output_quants "
         "attr-dict `:` `(` type($inputs) `)` `->` `(` type($outputs) `)`"
     )
 
