@@ -209,7 +209,8 @@ class AddOp(IRDLOperation):
     until = opt_prop_def(StringAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
-    assembly_format = "$x `residual` $residual `:` type($residual) `then` $steps (`label` $label^)? (`until` $until^)? attr-dict `:` type($x) `->` type($result)"
+        "$x `residual` $residual `:` type($residual) `then` $steps (`label` $label^)? (`until` $until^)? "
+        "attr-dict `:` type($x) `->` type($result)"
 
     def verify_(self) -> None:
         if not self.steps.data.factors:
@@ -282,12 +283,12 @@ class HostOp(IRDLOperation):
     model = prop_def(RefAttr)
     reason = prop_def(StringAttr)
     label = opt_prop_def(StringAttr)
-    until = opt_prop_def(StringAttr)
     input_quants = prop_def(ArrayAttr[QuantAttr])
     output_quants = prop_def(ArrayAttr[QuantAttr])
     outputs = var_result_def(TensorType)
     assembly_format = (
-        "`model` $model `because` $reason (`label` $label^)? (`until` $until^)? `(` $inputs `)` $input_quants `->` $output_quants "
+        "`model` $model `because` $reason (`label` $label^)? "
+        "`(` $inputs `)` $input_quants `->` $output_quants "
         "attr-dict `:` `(` type($inputs) `)` `->` `(` type($outputs) `)`"
     )
 
