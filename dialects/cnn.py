@@ -209,8 +209,10 @@ class AddOp(IRDLOperation):
     until = opt_prop_def(StringAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
+    assembly_format = (
         "$x `residual` $residual `:` type($residual) `then` $steps (`label` $label^)? (`until` $until^)? "
         "attr-dict `:` type($x) `->` type($result)"
+    )
 
     def verify_(self) -> None:
         if not self.steps.data.factors:
