@@ -7,7 +7,7 @@ import difflib
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from cnncc.errors import Refusal
 
@@ -104,8 +104,6 @@ _MOST_OF_ANY = 1 << 16
 _LEAST = {"start_cycles": 0, "finish_cycles": 0, "latency_cycles": 0, "psum_bits": 16}
 _WHY = {"lanes": "dot-product lanes are not supported yet"}
 
-T = TypeVar("T")
-
 
 def _number(where: str, name: str, value: object) -> int:
     least, most = _LEAST.get(name, 1), _MOST.get(name, _MOST_OF_ANY)
@@ -122,9 +120,9 @@ def _because(name: str) -> str:
     return f" ({_WHY[name]})" if name in _WHY else ""
 
 
-def _build(where: str, cls: type[T], table: dict[str, Any]) -> T:
+def _build(where: str, cls: type[Any], table: dict[str, Any]) -> Any:
     """An instance of `cls` from a TOML table: unknown, missing and illegal keys are refused."""
-    fields = {field.name: field for field in dataclasses.fields(cast("Any", cls))}
+    fields = {field.name: field for field in dataclasses.fields(cls)}
     for key in table:
         if key not in fields:
             near = difflib.get_close_matches(key, fields, 1)

@@ -1,0 +1,66 @@
+"""Text of programs: one instruction a line, fields by name, those at their default left out.
+
+        loop count=3                             ; conv1 c
+          load kind=weight rows=8 cols=8 …
+
+A ';' starts a comment. `assemble(disassemble(program))` is the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cnncc.errors import Refusal
+from cnncc.isa.codec import check_structure
+from cnncc.isa.fields import Value
+from cnncc.isa.table import BY_NAME, Instruction, instruction
+
+
+def format_instruction(inst: Instruction) -> str:
+    """`name field=value …`."""
+    parts = [
+        f"{field.name}={field.to_text(inst.values[field.name])}"
+        for field in inst.spec.fields
+        if inst.values[field.name] != field.default
+    ]
+    return " ".join([inst.spec.name, *parts])
+
+
+def disassemble(program: Sequence[Instruction], comments: Mapping[int, str] | None = None) -> str:
+    """The program as text; `comments` by instruction number."""
+    lines: list[str] = []
+    depth = address = 0
+    for at, inst in enumerate(program):
+        depth -= inst.spec.name == "end"
+        comment = (comments or {}).get(at)
+        lines.append(f"{'  ' * depth}{format_instruction(inst)}  ; {address:04x}{' ' + comment if comment else ''}")
+        depth += inst.spec.name == "loop"
+        address += inst.spec.words
+    return "\n".join(lines) + "\n"
+
+
+def _assemble_line(line: str) -> Instruction:
+    name, *parts = line.split()
+    values: dict[str, Value] = {}
+    for part in parts:
+        field, equals, text = part.partition("=")
+        if not equals or field in values:
+            raise ValueError(f"'{part}' is not field=value, or the field is given twice")
+        fields = {f.name: f for f in BY_NAME[name].fields} if name in BY_NAME else {}
+        values[field] = fields[field].from_text(text) if field in fields else 0
+    return instruction(name, **values)
+
+
+def assemble(text: str) -> list[Instruction]:
+    """The program that `text` writes. Raises Refusal with the number of the line."""
+    program: list[Instruction] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        code = line.partition(";")[0].strip()
+        if not code:
+            continue
+        try:
+            program.append(_assemble_line(code))
+        except ValueError as error:
+            raise Refusal(f"line {number}: {error}") from error
+    check_structure(program)
+    return program

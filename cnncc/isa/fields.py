@@ -1,0 +1,149 @@
+"""Kinds of instruction fields: how a value, its bits and its text belong together."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+AXES = ("lin", "k", "y", "x")
+LOOP_REGISTERS = 8
+
+
+class Term(NamedTuple):
+    """An index's contribution to a position: `step` on an axis (linear words, channel, y, x)."""
+
+    axis: str = "lin"
+    step: int = 0
+
+
+# A condition: None never holds, () always, (0, 2) when loop registers 0 and 2 are in their first (last) iteration.
+When = tuple[int, ...] | None
+Value = int | str | Term | When
+
+
+@dataclass(frozen=True)
+class Field:
+    """Bits msb..lsb of 32-bit word `word` of an instruction.
+
+    kind: uint | int (two's complement) | hex (uint, written in hexadecimal) | term (2 bits of axis, the rest a
+    signed step) | when (enable bit, then one bit a loop register) | enum (an index into `names`).
+    """
+
+    name: str
+    word: int
+    msb: int
+    lsb: int
+    kind: str
+    meaning: str
+    least: int = 0
+    names: tuple[str, ...] = ()
+
+    @property
+    def bits(self) -> int:
+        """Width in bits."""
+        return self.msb - self.lsb + 1
+
+    @property
+    def default(self) -> Value:
+        """The value of a field that the assembly leaves out."""
+        match self.kind:
+            case "term":
+                return Term()
+            case "when":
+                return None
+            case "enum":
+                return self.names[0]
+            case _:
+                return self.least
+
+    def to_bits(self, value: Value) -> int:
+        """The unsigned bits of `value`. Raises ValueError naming the field, the value and the limit."""
+        match self.kind, value:
+            case "term", Term(axis, step):
+                half = 1 << self.bits - 3
+                if axis not in AXES or not -half <= step < half:
+                    raise ValueError(f"{self.name}: {axis}*{step} is not an axis of {AXES} and a step of ±{half}")
+                return AXES.index(axis) << self.bits - 2 | step & (half * 2 - 1)
+            case "when", None:
+                return 0
+            case "when", tuple(loops):
+                if not set(loops) <= set(range(LOOP_REGISTERS)):
+                    raise ValueError(f"{self.name}: loops {loops} are not all below {LOOP_REGISTERS}")
+                return 1 << LOOP_REGISTERS | sum(1 << int(loop) for loop in set(loops))
+            case "enum", str(name):
+                if name not in self.names:
+                    raise ValueError(f"{self.name}: '{name}' is none of {', '.join(self.names)}")
+                return self.names.index(name)
+            case "uint" | "hex" | "int", int(number):
+                return self._number_bits(number)
+            case _:
+                raise ValueError(f"{self.name}: {value!r} is no {self.kind}")
+
+    def _number_bits(self, number: int) -> int:
+        low = -(1 << self.bits - 1) if self.kind == "int" else self.least
+        high = (1 << self.bits - (self.kind == "int")) - 1
+        if not low <= number <= high:
+            raise ValueError(f"{self.name}: {number} is outside {low}..{high}")
+        return number & ((1 << self.bits) - 1)
+
+    def from_bits(self, bits: int) -> Value:
+        """The value of unsigned `bits`. Raises ValueError where they have no meaning."""
+        match self.kind:
+            case "term":
+                step_bits = self.bits - 2
+                step = bits & ((1 << step_bits) - 1)
+                signed = step - (1 << step_bits) if step >> step_bits - 1 else step
+                return Term(AXES[bits >> step_bits], signed)
+            case "when":
+                loops = tuple(loop for loop in range(LOOP_REGISTERS) if bits >> loop & 1)
+                if bits >> LOOP_REGISTERS:
+                    return loops
+                if loops:
+                    raise ValueError(f"{self.name}: a loop mask without the enable bit")
+                return None
+            case "enum":
+                if bits >= len(self.names):
+                    raise ValueError(f"{self.name}: {bits} is outside 0..{len(self.names) - 1}")
+                return self.names[bits]
+            case "int":
+                return bits - (1 << self.bits) if bits >> self.bits - 1 else bits
+            case _:
+                if bits < self.least:
+                    raise ValueError(f"{self.name}: {bits} is less than {self.least}")
+                return bits
+
+    def to_text(self, value: Value) -> str:
+        """The value as the assembly writes it: 12, 0x3f800000, y*-2, always, 0+2, weight."""
+        match value:
+            case Term(axis, step):
+                return f"{axis}*{step}"
+            case None:
+                return "never"
+            case tuple(loops):
+                return "+".join(str(loop) for loop in loops) or "always"
+            case str():
+                return value
+            case _:
+                return f"{value:#010x}" if self.kind == "hex" else str(value)
+
+    def from_text(self, text: str) -> Value:
+        """The value that `text` writes. Raises ValueError."""
+        match self.kind:
+            case "term":
+                if not (term := re.fullmatch(r"(\w+)\*(-?\d+)", text)):
+                    raise ValueError(f"{self.name}: '{text}' is no term such as y*2")
+                return Term(term[1], int(term[2]))
+            case "when":
+                if text in ("never", "always"):
+                    return None if text == "never" else ()
+                if not re.fullmatch(r"\d(\+\d)*", text):
+                    raise ValueError(f"{self.name}: '{text}' is neither never, always nor loops such as 0+2")
+                return tuple(sorted({int(loop) for loop in text.split("+")}))
+            case "enum":
+                return text
+            case _:
+                try:
+                    return int(text, 0)
+                except ValueError as error:
+                    raise ValueError(f"{self.name}: '{text}' is no number") from error

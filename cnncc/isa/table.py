@@ -1,0 +1,253 @@
+"""The instruction table: the only place that knows a bit position.
+
+One row a field: name, word, msb, lsb, kind, meaning. Encoder, decoder, assembler, disassembler, the `isa`
+dialect, docs/isa.md and the fuzz generator only expand it. Bits that no field names are reserved and zero.
+What the instructions do is docs/machine.md; the rules are cited here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cnncc.isa.fields import Field, Term, Value, When
+
+OPCODE = Field("opcode", 0, 31, 26, "uint", "which instruction")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One kind of instruction: `words` 32-bit words, run by `engine`."""
+
+    name: str
+    opcode: int
+    engine: str
+    words: int
+    meaning: str
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: a row of the table and a value for each of its fields."""
+
+    spec: Spec
+    values: Mapping[str, Value]
+
+    def number(self, field: str) -> int:
+        """The value of a uint, int or hex field."""
+        value = self.values[field]
+        assert isinstance(value, int)
+        return value
+
+    def text(self, field: str) -> str:
+        """The value of an enum field."""
+        value = self.values[field]
+        assert isinstance(value, str)
+        return value
+
+    def term(self, field: str) -> Term:
+        """The value of a term field."""
+        value = self.values[field]
+        assert isinstance(value, Term)
+        return value
+
+    def when(self, field: str) -> When:
+        """The value of a when field."""
+        value = self.values[field]
+        assert value is None or (isinstance(value, tuple) and not isinstance(value, Term))
+        return value
+
+
+def _fields(rows: str, word: int = 0) -> tuple[Field, ...]:
+    """Fields from rows of `name word msb lsb kind meaning`, their words counted from `word`."""
+    parts = [line.split(maxsplit=5) for line in rows.strip().splitlines()]
+    return tuple(_field(name, word + int(at), int(msb), int(lsb), kind, meaning)
+                 for name, at, msb, lsb, kind, meaning in parts)  # fmt: skip
+
+
+def _field(name: str, word: int, msb: int, lsb: int, kind: str, meaning: str) -> Field:
+    kind, _, names = kind.partition(":")
+    least = 1 if kind == "count" else 0
+    return Field(name, word, msb, lsb, "uint" if kind == "count" else kind, meaning, least, tuple(names.split(",")))
+
+
+# The kinds are those of `Field`, with two abbreviations: count is a uint of at least 1, and enum:a,b lists its names.
+_RECTANGLE = """
+    row0        0 23 18 uint   first active row (D4)
+    rows        0 17 12 count  active rows (D4)
+    col0        0 11  6 uint   first active column (D4)
+    cols        0  5  0 count  active columns (D4)
+"""
+_PLACE = """
+    row         0 31  0 term   row within its set (D2)
+    row_set     1 31  0 term   number of the set, by rows (D2)
+    col         2 31  0 term   column within its set (D2)
+    col_set     3 31  0 term   number of the set, by columns (D2)
+"""
+_SYNC = """
+    take        0 31 28 uint   semaphore taken; 0 = none (T4)
+    give        0 27 24 uint   semaphore given; 0 = none (T4)
+    take_when   0 20 12 when   first iterations in which it takes
+    give_when   0  8  0 when   last iterations in which it gives
+"""
+_LOOP = """
+    count       0 23  0 count  iterations
+"""
+_SIGNAL = """
+    semaphore   0 25 22 count  which
+    count       0 15  0 count  tokens
+"""
+_HOST = """
+    segment     0 15  0 uint   number of the segment
+"""
+_DESC = """
+    id          0 25 22 uint   which descriptor
+    base        1 31  0 uint   first word of the tensor
+    height      2 31 16 uint   rows; 0 = no bounds (D3)
+    width       2 15  0 uint   columns
+    pitch       3 31  0 uint   words from row to row
+    plane       4 31  0 uint   words from channel to channel
+    fill        5 31 16 int    value outside the bounds (D3)
+    zero        5 15  0 int    zero point, subtracted by a load (D3)
+    wrap        6 31  0 uint   words after which the loops' linear part wraps; 0 = never (D2)
+"""
+_STEP = """
+    id          0 25 22 uint   which descriptor
+    loop        0  2  0 uint   loop register
+    by          1 31  0 term   step of the loop
+"""
+_DMA = """
+    direction   0 25 25 enum:in,out  DRAM to GLB, or back
+    dram        0 23 20 uint   descriptor of the DRAM side
+    glb         0 19 16 uint   descriptor of the GLB side
+    count       0 15  0 count  blocks
+    words       2 31  0 count  words a block
+    dram_offset 3 31  0 int    start on the DRAM side
+    glb_offset  4 31  0 int    start on the GLB side
+    dram_step   5 31  0 uint   words from block to block, DRAM side
+    glb_step    6 31  0 uint   words from block to block, GLB side
+"""
+_LOAD = """
+    kind        0 25 24 enum:weight,ifmap  data type
+    set_rows    2 31 26 count  rows of a PE set (D4)
+    set_cols    2 25 20 count  columns of a PE set (D4)
+    desc        2 19 16 uint   descriptor of the tensor
+    slot        2 15  0 uint   first slot filled (L1)
+    open        3 24 16 when   takes a free half: first iterations (T1)
+    close       3  8  0 when   gives the half as full: last iterations (T1)
+    edge        3 31 31 uint   1: only the last column of each set (L1)
+    offset      4 31  0 int    start, linear words (D2)
+    channel     5 31  0 int    start, channel (D2)
+    y           6 31 16 int    start, row of the image (D2)
+    x           6 15  0 int    start, column of the image (D2)
+    extent0     7 31 16 count  slowest extent of the pattern (L1)
+    extent1     7 15  0 count  second extent
+    extent2     8 31 16 count  third extent
+    extent3     8 15  0 count  fastest extent
+    term0       9 31  0 term   step of extent0
+    term1      10 31  0 term   step of extent1
+    term2      11 31  0 term   step of extent2
+    term3      12 31  0 term   step of extent3
+"""
+_MAC = """
+    op          0 25 24 enum:mac,max,add  what is done with each pair (A1)
+    set_cols    1 31 26 count  columns of a PE set: the last one has a virtual neighbour (A3)
+    clear       1 24 16 when   starts a fresh psum half: first iterations (T3)
+    send        1  8  0 when   hands the psum half to commit: last iterations (T3)
+    take_weight 2 24 16 when   goes on to the next full weight half: first iterations (T2)
+    give_weight 2  8  0 when   returns the weight half: last iterations (T2)
+    take_ifmap  3 24 16 when   goes on to the next full ifmap half: first iterations (T2)
+    give_ifmap  3  8  0 when   returns the ifmap half: last iterations (T2)
+    pixels      4 31 16 count  z: output pixels (A1)
+    taps        4 15  0 count  j: taps (A1)
+    step_range  5 31 16 count  i: output channels interleaved (A1)
+    data_reuse  5 15  0 uint   words taken from the east neighbour (A3)
+    n2n_slot    6 31 16 uint   slot of the first of them (A3)
+    ifmap_slot  6 15  0 uint   first ifmap slot (A1)
+    weight_slot 7 31 16 uint   first weight slot (A1)
+    psum_slot   7 15  0 uint   first psum slot (A1)
+    ifmap_z     8 31 16 int    ifmap slots from pixel to pixel
+    ifmap_j     8 15  0 int    ifmap slots from tap to tap
+    ifmap_i     9 31 16 int    ifmap slots from channel to channel
+    weight_z    9 15  0 int    weight slots from pixel to pixel
+    weight_j   10 31 16 int    weight slots from tap to tap
+    weight_i   10 15  0 int    weight slots from channel to channel
+    psum_z     11 31 16 int    psum slots from pixel to pixel
+    psum_j     11 15  0 int    psum slots from tap to tap
+    psum_i     12 31 16 int    psum slots from channel to channel
+"""
+_UNIT = """
+    bias        0 25 25 uint   1: add the channel's bias (C2)
+    scale       0 24 24 uint   1: multiply by the channel's scale and round (C2)
+    residual    0 23 23 uint   1: add a residual (C2)
+    zero        1 31  0 int    added after the multiplication
+    clamp_lo    2 31  0 int    least result before the residual
+    clamp_hi    3 31  0 int    greatest result before the residual
+    factor_a    4 31  0 hex    f32: factor of the result so far
+    factor_b    5 31  0 hex    f32: factor of the residual
+    fixed       6 31  0 hex    f32: added with the residual
+    add_lo      7 31  0 int    least result after the residual
+    add_hi      8 31  0 int    greatest result after the residual
+"""
+_COMMIT = """
+    source      0 25 25 enum:psum,glb  where the sums are (C1)
+    set_rows    2 31 26 count  rows of a PE set (D4)
+    set_cols    2 25 20 count  columns of a PE set (D4)
+    desc        2 19 16 uint   descriptor of the result
+    operand     2 15 12 uint   descriptor of the streamed operand, source glb
+    residual    2 11  8 uint   descriptor of the residual
+    params      2  7  4 uint   descriptor of biases and scales
+    offset      3 31  0 int    start, linear words, of result, operand and residual (D2)
+    channel     4 31  0 int    start, channel of the result (D2)
+    y           5 31 16 int    start, row of the image (D2)
+    x           5 15  0 int    start, column of the image (D2)
+    param       6 31  0 int    first channel's place among the parameters
+    pixels      7 31 16 count  slow extent of the pattern
+    channels    7 15  0 count  fast extent of the pattern
+    pixel_term  8 31  0 term   step of pixels
+    channel_term 9 31 0 term   step of channels
+    psum_slot  10 31 16 uint   first psum slot
+    psum_z     10 15  0 int    psum slots from pixel to pixel
+    psum_i     11 31 16 int    psum slots from channel to channel
+"""
+
+SPECS: tuple[Spec, ...] = (
+    Spec("halt", 0, "sequencer", 1, "wait until all engines are idle, then stop (Z4)", ()),
+    Spec("loop", 1, "sequencer", 1, "repeat up to the matching end (P2)", _fields(_LOOP)),
+    Spec("end", 2, "sequencer", 1, "end of a loop's body (P2)", ()),
+    Spec("sync", 3, "sequencer", 1, "wait until all engines are idle (P4)", ()),
+    Spec("signal", 4, "sequencer", 1, "give tokens to a semaphore (T4)", _fields(_SIGNAL)),
+    Spec("host", 5, "sequencer", 1, "let the host run a segment (P4)", _fields(_HOST)),
+    Spec("desc", 6, "sequencer", 7, "set a descriptor and clear its steps (D1)", _fields(_DESC)),
+    Spec("step", 7, "sequencer", 2, "give a descriptor its step for a loop register (D1)", _fields(_STEP)),
+    Spec("dma", 8, "dma", 7, "copy blocks between DRAM and GLB (X1)", _fields(_DMA) + _fields(_SYNC, 1)),
+    Spec(
+        "load", 9, "load", 17, "deliver words from the GLB to register files (L1)",
+        _fields(_RECTANGLE) + _fields(_SYNC, 1) + _fields(_LOAD) + _fields(_PLACE, 13),
+    ),
+    Spec("mac", 10, "array", 13, "a macro-instruction of every active PE (A1)", _fields(_RECTANGLE) + _fields(_MAC)),
+    Spec("unit", 11, "commit", 9, "set up the output units (C2)", _fields(_UNIT)),
+    Spec(
+        "commit", 12, "commit", 16, "psums or words through the output units to the GLB (C1)",
+        _fields(_RECTANGLE) + _fields(_SYNC, 1) + _fields(_COMMIT) + _fields(_PLACE, 12),
+    ),
+)  # fmt: skip
+BY_NAME = {spec.name: spec for spec in SPECS}
+BY_OPCODE = {spec.opcode: spec for spec in SPECS}
+
+
+def instruction(name: str, **values: Value) -> Instruction:
+    """The instruction `name` with the given fields, the others at their defaults.
+
+    Raises ValueError for an unknown instruction or field, or a value that does not fit its bits.
+    """
+    if name not in BY_NAME:
+        raise ValueError(f"no instruction '{name}'; there are {', '.join(BY_NAME)}")
+    spec = BY_NAME[name]
+    fields = {field.name: field for field in spec.fields}
+    if unknown := sorted(set(values) - set(fields)):
+        raise ValueError(f"{name} has no field {', '.join(unknown)}; it has {', '.join(fields)}")
+    for field, value in values.items():
+        fields[field].to_bits(value)
+    return Instruction(spec, {field: values.get(field, fields[field].default) for field in fields})
