@@ -1,0 +1,310 @@
+"""IR of the `onnx` dialect as ONNX models: the whole graph, or a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, NoneType, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import OpResult, SSAValue
+
+from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, text
+from cnncc.dialects.weights import ConstantOp, constant_array
+from cnncc.errors import Refusal
+from cnncc.frontend.onnx_attrs import attribute_to_proto
+from cnncc.frontend.onnx_types import type_proto
+from cnncc.weights import Array, WeightStore
+
+if TYPE_CHECKING:
+    from onnx import (
+        AttributeProto,
+        FunctionProto,
+        GraphProto,
+        ModelProto,
+        NodeProto,
+        OperatorSetIdProto,
+        TensorProto,
+        ValueInfoProto,
+    )
+
+# onnxruntime 1.31 takes no IR version above 13; from 10 on every type that it knows has a meaning.
+IR_VERSIONS = (10, 13)
+DEFAULT_OPSET = 13  # for a model that imports only other domains, where a renaming Identity is added
+
+
+def main_function(module: ModuleOp) -> FuncOp:
+    """The graph of `module`. Raises Refusal where there is none."""
+    for op in module.ops:
+        if isinstance(op, FuncOp) and op.sym_name.data == "main" and op.body.blocks:
+            return op
+    raise Refusal("the IR has no function @main")
+
+
+def returned(module: ModuleOp) -> Sequence[SSAValue]:
+    """The values that the graph of `module` gives."""
+    last = main_function(module).body.block.last_op
+    if not isinstance(last, ReturnOp):
+        raise Refusal("@main does not end with func.return")
+    return last.operands
+
+
+def input_names(module: ModuleOp) -> list[str]:
+    """The names of the graph's inputs."""
+    func = main_function(module)
+    return _names(func.arg_attrs, "input", len(func.body.block.args))
+
+
+def output_names(module: ModuleOp) -> list[str]:
+    """The names of the graph's outputs."""
+    return _names(main_function(module).res_attrs, "output", len(returned(module)))
+
+
+def _names(attrs: ArrayAttr[DictionaryAttr] | None, kind: str, length: int) -> list[str]:
+    known = [attr.data.get("onnx.name") for attr in attrs] if attrs else [None] * length
+    return [text(name) if name else f"{kind}_{index}" for index, name in enumerate(known)]
+
+
+def export_onnx(module: ModuleOp, store: WeightStore) -> ModelProto:
+    """The graph of `module` as a model, with its input and output names.
+
+    Raises: Refusal where the IR holds anything that ONNX cannot say.
+    """
+    block = main_function(module).body.block
+    nodes: list[NodeOp] = []
+    for op in block.ops:
+        match op:
+            case NodeOp():
+                nodes.append(op)
+            case ConstantOp() | AbsentOp() | ReturnOp():
+                pass
+            case _:
+                raise Refusal(f"op {op.name} has no ONNX equivalent")
+    names = output_names(module)
+    return export_nodes(nodes, block.args, returned(module), module, store, output_names=names)
+
+
+def export_nodes(
+    nodes: Sequence[NodeOp],
+    inputs: Sequence[SSAValue],
+    outputs: Sequence[SSAValue],
+    module: ModuleOp,
+    store: WeightStore,
+    *,
+    output_names: Sequence[str] | None = None,
+) -> ModelProto:
+    """The part of `module` that computes `outputs` from `inputs` by `nodes` (in order), as a model.
+
+    Constants that it uses become initializers. Inputs keep their names, where they have any;
+    output i is called `output_names[i]`, by default as the value is called.
+    """
+    from onnx import ModelProto
+
+    known = dict(zip(main_arguments(module), input_names(module), strict=True))
+    names = _Names(known, _inner_names(nodes, store))
+    for value in inputs:
+        names.give(value, names.known(value))
+    results = [
+        names.output(value, output_names[index] if output_names else None) for index, value in enumerate(outputs)
+    ]
+    constants = _constants(nodes, inputs, outputs)
+    names.give_rest([*(op.result for op in constants), *(value for node in nodes for value in node.results)])
+
+    model = ModelProto(ir_version=_ir_version(module), opset_import=_opsets(module))
+    graph = model.graph
+    graph.name = text(module.attributes.get("onnx.graph", StringAttr("main"))) or "main"
+    graph.input.extend(_value_info(value, names.of[value]) for value in inputs)
+    graph.initializer.extend(_initializer(op, names.of[op.result], store) for op in constants)
+    graph.node.extend(_node(node, names, store) for node in nodes)
+    for value, name in zip(outputs, results, strict=True):
+        if name != names.of[value]:
+            graph.node.add(op_type="Identity", input=[names.of[value]], output=[name])
+        graph.output.append(_value_info(value, name))
+    model.functions.extend(_functions(module, store))
+    return model
+
+
+def main_arguments(module: ModuleOp) -> Sequence[SSAValue]:
+    """The inputs of the graph."""
+    return main_function(module).body.block.args
+
+
+class _Names:
+    """Gives every value a name of its own: the one that it is known by, where that is free."""
+
+    def __init__(self, known: dict[SSAValue, str], inner: set[str]) -> None:
+        self.of: dict[SSAValue, str] = {}
+        self._arguments = known
+        self._inner = inner  # defined inside sub-graphs: never generated
+        self._taken: set[str] = set()
+        self._outputs: set[str] = set()
+        self._fresh = count()
+
+    def known(self, value: SSAValue) -> str | None:
+        """The name of `value` in the file that it came from."""
+        if value in self._arguments:
+            return self._arguments[value]
+        match value.owner:
+            case NodeOp(output_names=ArrayAttr() as names) if isinstance(value, OpResult):
+                return text(names.data[value.index])
+            case ConstantOp() as op if "onnx.name" in op.attributes:
+                return text(op.attributes["onnx.name"])
+            case _:
+                return None
+
+    def _free(self, wanted: str | None) -> str:
+        name = wanted
+        while not name or name in self._taken or (name != wanted and name in self._inner):
+            name = f"value_{next(self._fresh)}"
+        self._taken.add(name)
+        return name
+
+    def give(self, value: SSAValue, wanted: str | None) -> None:
+        """Name `value`: `wanted` where that is free, else a new name."""
+        self.of[value] = self._free(wanted)
+
+    def output(self, value: SSAValue, wanted: str | None) -> str:
+        """The name of an output, by default that of `value`; a second one where `value` cannot be called so.
+
+        Raises Refusal where another input or output is called `wanted`.
+        """
+        if value not in self.of:
+            own = wanted if isinstance(value.owner, NodeOp) else None
+            self.give(value, own or self.known(value))
+        name = self.of[value]
+        if name in self._outputs or (wanted and name != wanted):
+            name = self._free(wanted)
+        if wanted and name != wanted:
+            raise Refusal(f"output '{wanted}': another input or output has this name")
+        self._outputs.add(name)
+        return name
+
+    def give_rest(self, values: Iterable[SSAValue]) -> None:
+        """Name all `values` that have no name yet; generated names avoid all known ones."""
+        rest = [value for value in values if value not in self.of]
+        known = [(value, self.known(value)) for value in rest]
+        for value, name in known:
+            if isinstance(value.type, NoneType):
+                self.of[value] = ""
+            elif name and name not in self._taken:
+                self.give(value, name)
+        for value in rest:
+            if value not in self.of:
+                self.give(value, None)
+
+
+def _graphs(proto: AttributeProto) -> Sequence[GraphProto]:
+    return (*proto.graphs, *([proto.g] if proto.HasField("g") else []))
+
+
+def _attributes(node: NodeOp, store: WeightStore) -> list[AttributeProto]:
+    return [attribute_to_proto(name, attribute, store) for name, attribute in node.attributes.items()]
+
+
+def _inner_names(nodes: Iterable[NodeOp], store: WeightStore) -> set[str]:
+    """All names that occur inside sub-graphs of `nodes`."""
+    opaque = (node for node in nodes if any(isinstance(attr, ProtoAttr) for attr in node.attributes.values()))
+    protos = [proto for node in opaque for proto in _attributes(node, store)]
+    return {name for proto in protos for graph in _graphs(proto) for name in _graph_names(graph)}
+
+
+def _graph_names(graph: GraphProto) -> Iterator[str]:
+    for value in (*graph.input, *graph.initializer, *graph.output):
+        yield value.name
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+        for inner in (inner for attribute in node.attribute for inner in _graphs(attribute)):
+            yield from _graph_names(inner)
+
+
+def _rename_captures(graph: GraphProto, names: Mapping[str, str]) -> None:
+    """Let `graph` use values from outside by their new `names`. ONNX forbids that inner names hide outer ones."""
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        for inner in (inner for attribute in node.attribute for inner in _graphs(attribute)):
+            _rename_captures(inner, names)
+    for output in graph.output:
+        output.name = names.get(output.name, output.name)
+
+
+def _constants(nodes: Iterable[NodeOp], inputs: Sequence[SSAValue], outputs: Sequence[SSAValue]) -> list[ConstantOp]:
+    """The constants that are used, in order of first use."""
+    values = dict.fromkeys([*(value for node in nodes for value in node.operands), *outputs])
+    return [value.owner for value in values if isinstance(value.owner, ConstantOp) and value not in inputs]
+
+
+def _value_info(value: SSAValue, name: str) -> ValueInfoProto:
+    from onnx import ValueInfoProto
+
+    return ValueInfoProto(name=name, type=type_proto(value.type))
+
+
+def _initializer(op: ConstantOp, name: str, store: WeightStore) -> TensorProto:
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(constant_value(op, store), name)
+
+
+def constant_value(op: ConstantOp, store: WeightStore) -> Array:
+    """The array of `op`, in the shape that its type says."""
+    return constant_array(op, store).reshape(op.result.type.get_shape())
+
+
+def _node(node: NodeOp, names: _Names, store: WeightStore) -> NodeProto:
+    from onnx import NodeProto
+
+    def name(value: SSAValue) -> str:
+        return "" if isinstance(value.type, NoneType) else names.of[value]
+
+    attributes = _attributes(node, store)
+    if node.captures:
+        captured = node.operands[len(node.own_operands) :]
+        new_names = {text(old): name(value) for old, value in zip(node.captures, captured, strict=True)}
+        for graph in (graph for attribute in attributes for graph in _graphs(attribute)):
+            _rename_captures(graph, new_names)
+    return NodeProto(
+        op_type=node.op_type.data,
+        domain=node.domain.data if node.domain else "",
+        name=text(node.node_name) if node.node_name else "",
+        input=[name(value) for value in node.own_operands],
+        output=[name(value) for value in node.results],
+        attribute=attributes,
+    )
+
+
+def _ir_version(module: ModuleOp) -> int:
+    version = module.attributes.get("onnx.ir_version")
+    lowest, highest = IR_VERSIONS
+    return min(max(version.value.data, lowest), highest) if isinstance(version, IntegerAttr) else lowest
+
+
+def opset_imports(module: ModuleOp) -> dict[str, int]:
+    """The version of each operator domain that `module` uses; ONNX's own is "". Raises Refusal where none is."""
+    match module.attributes.get("onnx.opset_imports"):
+        case DictionaryAttr(data=domains):
+            versions = {name: attr.value.data for name, attr in domains.items() if isinstance(attr, IntegerAttr)}
+        case _:
+            raise Refusal("the module has no attribute onnx.opset_imports, e.g. {ai.onnx = 17}")
+    return {"": versions.pop("ai.onnx", DEFAULT_OPSET), **versions}
+
+
+def _opsets(module: ModuleOp) -> list[OperatorSetIdProto]:
+    from onnx import OperatorSetIdProto
+
+    return [OperatorSetIdProto(domain=name, version=version) for name, version in opset_imports(module).items()]
+
+
+def _functions(module: ModuleOp, store: WeightStore) -> list[FunctionProto]:
+    from google.protobuf.message import DecodeError
+    from onnx import FunctionProto
+
+    match module.attributes.get("onnx.functions"):
+        case ArrayAttr(data=protos):
+            data = [proto.unpack(store) for proto in protos if isinstance(proto, ProtoAttr)]
+        case _:
+            data = []
+    try:
+        return [FunctionProto.FromString(function) for function in data]
+    except DecodeError as error:
+        raise Refusal(f"onnx.functions does not hold FunctionProtos: {error}") from error

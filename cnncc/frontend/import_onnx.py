@@ -1,0 +1,269 @@
+"""ONNX files as IR of the `onnx` dialect: any valid model, one generic op for a node."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    FunctionType,
+    IntegerAttr,
+    ModuleOp,
+    NoneType,
+    StringAttr,
+    TensorType,
+    i64,
+)
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from cnncc.context import CompilerContext
+from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, text_attr
+from cnncc.dialects.weights import ConstantOp, RefAttr, tensor_type
+from cnncc.errors import Refusal
+from cnncc.frontend.load_onnx import graph_inputs, load_onnx
+from cnncc.frontend.onnx_attrs import attribute_from_proto, numpy_array
+from cnncc.frontend.onnx_types import UNKNOWN, element_type, ir_type
+from cnncc.weights import Array, WeightStore
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+
+DENSE_LIMIT_ELEMENTS = 1 << 28  # of a sparse initializer, which the file spells in a few bytes
+
+
+def import_onnx(path: Path, ctx: CompilerContext, batch: int | None = None) -> ModuleOp:
+    """The model in `path` as IR; its arrays go to the weight store of `ctx`.
+
+    `batch` is the size of symbolic leading dims of the graph's inputs.
+
+    Raises: Refusal for a file that is not a valid, whole model of fixed input shapes with finite weights.
+    """
+    model = load_onnx(path, batch)
+    try:
+        return import_model(model, ctx.weights)
+    except Refusal as refusal:
+        raise Refusal(f"{path}: {refusal}") from refusal
+
+
+def import_model(model: ModelProto, store: WeightStore) -> ModuleOp:
+    """A checked `model` with inferred types and all data inside, as IR. Raises Refusal as `import_onnx`."""
+    func = _GraphImporter(model.graph, store).main()
+    attributes: dict[str, Attribute] = {
+        "onnx.ir_version": IntegerAttr(model.ir_version, i64),
+        "onnx.opset_imports": DictionaryAttr(
+            {opset.domain or "ai.onnx": IntegerAttr(opset.version, i64) for opset in model.opset_import}
+        ),
+        "onnx.graph": text_attr(model.graph.name),
+    }
+    if model.functions:
+        functions = [function.SerializeToString(deterministic=True) for function in model.functions]
+        attributes["onnx.functions"] = ArrayAttr([ProtoAttr.pack(data, store) for data in functions])
+    return ModuleOp([func], attributes)
+
+
+class _GraphImporter:
+    """Builds `@main`, node by node in the file's order, with every value by its ONNX name."""
+
+    def __init__(self, graph: GraphProto, store: WeightStore) -> None:
+        self.graph = graph
+        self.store = store
+        self.inputs = graph_inputs(graph)
+        typed = (*graph.value_info, *graph.output, *graph.input)
+        self.types = {value.name: ir_type(value.type) for value in typed}
+        self.block = Block(arg_types=[self.types[value.name] for value in self.inputs])
+        self.values: dict[str, SSAValue] = {}
+        self.absent: SSAValue | None = None
+
+    def main(self) -> FuncOp:
+        for value, argument in zip(self.inputs, self.block.args, strict=True):
+            self.define(value.name, argument)
+        for tensor in self.graph.initializer:
+            self.tensor(tensor, f"initializer '{tensor.name}'")
+        for sparse in self.graph.sparse_initializer:
+            self.constant(_dense(sparse), sparse.values.name, f"initializer '{sparse.values.name}'")
+        for node in self.graph.node:
+            self.node(node)
+        results = [self.used(output.name) for output in self.graph.output]
+        self.block.add_op(ReturnOp(*results))
+        types = FunctionType.from_lists(self.block.arg_types, [result.type for result in results])
+        return FuncOp(
+            "main",
+            types,
+            Region(self.block),
+            arg_attrs=_name_dicts(value.name for value in self.inputs),
+            res_attrs=_name_dicts(output.name for output in self.graph.output),
+        )
+
+    def define(self, name: str, value: SSAValue) -> None:
+        if name in self.values:
+            raise Refusal(f"value '{name}' is defined twice")
+        self.values[name] = value
+        value.name_hint = _hint(name)
+
+    def used(self, name: str) -> SSAValue:
+        if name not in self.values:
+            raise Refusal(f"value '{name}' is used but never computed")
+        return self.values[name]
+
+    def left_out(self) -> SSAValue:
+        """The one value that stands for all optional inputs left out."""
+        if self.absent is None:
+            self.block.add_op(absent := AbsentOp.create(result_types=[NoneType()]))
+            self.absent = absent.result
+        return self.absent
+
+    def node(self, node: NodeProto) -> None:
+        array = _constant_array(node)
+        if array is not None:
+            self.constant(array, node.output[0], f"constant '{node.output[0]}'")
+            return
+        captures = _captured_names(node)
+        operands = [self.used(name) if name else self.left_out() for name in node.input]
+        attributes = {
+            _ascii(attribute.name, "attribute name"): attribute_from_proto(attribute, self.store)
+            for attribute in node.attribute
+        }
+        op = NodeOp.create(
+            operands=[*operands, *map(self.used, captures)],
+            result_types=[self.types.get(name, UNKNOWN) if name else NoneType() for name in node.output],
+            attributes=attributes,
+            properties=_properties(node, captures),
+        )
+        self.append(op, node.output)
+
+    def tensor(self, tensor: TensorProto, owner: str) -> None:
+        """An initializer: a constant, or a Constant node where numpy cannot hold it."""
+        array = numpy_array(tensor, owner)
+        if array is not None:
+            self.constant(array, tensor.name, owner)
+            return
+        from onnx import AttributeProto
+
+        attribute = AttributeProto(name="value", type=AttributeProto.TENSOR, t=tensor)
+        op = NodeOp.create(
+            result_types=[TensorType(element_type(tensor.data_type), tensor.dims)],
+            attributes={"value": attribute_from_proto(attribute, self.store)},
+            properties={
+                "op_type": StringAttr("Constant"),
+                "outputs": ArrayAttr([text_attr(tensor.name)]),
+            },
+        )
+        self.append(op, [tensor.name])
+
+    def constant(self, array: Array, name: str, owner: str) -> None:
+        _check_finite(array, owner)
+        op = ConstantOp.create(
+            result_types=[tensor_type(array)],
+            properties={"value": RefAttr(StringAttr(self.store.add(array)))},
+            attributes={"onnx.name": text_attr(name)},
+        )
+        self.append(op, [name])
+
+    def append(self, op: Operation, names: Sequence[str]) -> None:
+        self.block.add_op(op)
+        for name, result in zip(names, op.results, strict=True):
+            if name:
+                self.define(name, result)
+
+
+def _hint(name: str) -> str | None:
+    """`name` as far as it can be an SSA name; the exact one is kept in an attribute."""
+    cleaned = re.sub(r"[^A-Za-z0-9_$.-]", "_", name)
+    return cleaned if SSAValue.is_valid_name(cleaned) else None
+
+
+def _ascii(name: str, what: str) -> str:
+    if not name.isascii():
+        raise Refusal(f"{what} '{name}' is not ASCII")
+    return name
+
+
+def _name_dicts(names: Iterable[str]) -> ArrayAttr[DictionaryAttr]:
+    return ArrayAttr([DictionaryAttr({"onnx.name": text_attr(name)}) for name in names])
+
+
+def _properties(node: NodeProto, captures: Sequence[str]) -> dict[str, Attribute]:
+    properties: dict[str, Attribute] = {"op_type": StringAttr(_ascii(node.op_type, "operator"))}
+    if node.domain not in ("", "ai.onnx"):
+        properties["domain"] = StringAttr(_ascii(node.domain, "domain"))
+    if node.name:
+        properties["node_name"] = text_attr(node.name)
+    if any(node.output):
+        properties["outputs"] = ArrayAttr([text_attr(name) for name in node.output])
+    if captures:
+        properties["captures"] = ArrayAttr([text_attr(name) for name in captures])
+    return properties
+
+
+def _captured_names(node: NodeProto) -> list[str]:
+    """The values from outside that graphs in the attributes of `node` use by name, in order of first use."""
+    free: dict[str, None] = {}
+    for attribute in node.attribute:
+        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            free |= dict.fromkeys(_free_names(graph))
+    return list(free)
+
+
+def _free_names(graph: GraphProto) -> list[str]:
+    defined = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    defined |= {sparse.values.name for sparse in graph.sparse_initializer}
+    free: dict[str, None] = {}
+    for node in graph.node:
+        used = [*filter(None, node.input), *_captured_names(node)]
+        free |= dict.fromkeys(name for name in used if name not in defined)
+        defined |= set(node.output)
+    free |= dict.fromkeys(output.name for output in graph.output if output.name not in defined)
+    return list(free)
+
+
+def _constant_array(node: NodeProto) -> Array | None:
+    """What a Constant node holds; None for other nodes and for what numpy cannot hold."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
+        return None
+    attribute = node.attribute[0]
+    match attribute.name:
+        case "value":
+            return numpy_array(attribute.t, f"constant '{node.output[0]}'")
+        case "value_float":
+            return np.array(attribute.f, np.float32)
+        case "value_floats":
+            return np.array(attribute.floats, np.float32)
+        case "value_int":
+            return np.array(attribute.i, np.int64)
+        case "value_ints":
+            return np.array(attribute.ints, np.int64)
+        case _:
+            return None
+
+
+def _check_finite(array: Array, owner: str) -> None:
+    """Refuse NaN anywhere and infinities among weights; a lone infinity is a bound, as of Clip."""
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        if np.isnan(array).any():
+            raise Refusal(f"{owner} contains NaN: the model is damaged or was not trained to the end")
+        if array.size > 1:
+            raise Refusal(f"{owner} contains infinities: the model is damaged or was not trained to the end")
+
+
+def _dense(sparse: SparseTensorProto) -> Array:
+    """A sparse initializer as an array; its indices are linear, or one row of coordinates for each value."""
+    owner = f"initializer '{sparse.values.name}'"
+    shape = tuple(sparse.dims)
+    if math.prod(shape) > DENSE_LIMIT_ELEMENTS:
+        raise Refusal(f"{owner}: {math.prod(shape)} elements, the limit is {DENSE_LIMIT_ELEMENTS}")
+    values, indices = numpy_array(sparse.values, owner), numpy_array(sparse.indices, owner)
+    if values is None or indices is None:
+        raise Refusal(f"{owner}: sparse, of a type that numpy does not have")
+    dense = np.zeros(shape, values.dtype)
+    try:
+        dense[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, shape)] = values
+    except (IndexError, ValueError) as error:
+        raise Refusal(f"{owner}: an index is outside shape {list(shape)}") from error
+    return dense

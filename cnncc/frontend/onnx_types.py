@@ -1,0 +1,164 @@
+"""ONNX value types as IR types, and back."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, cast
+
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    IntegerType,
+    NoneType,
+    Signedness,
+    StringAttr,
+    TensorType,
+    UnrankedTensorType,
+    bf16,
+    f16,
+    f32,
+    f64,
+)
+from xdsl.ir import Attribute
+
+from cnncc.dialects.onnx import ElementType, ValueType
+from cnncc.errors import Refusal
+
+if TYPE_CHECKING:
+    from onnx import TypeProto
+
+UNKNOWN = ValueType(StringAttr("unknown"))
+
+# By ONNX's name in lower case, as in "tensor(float)". Signed integers are signless, as in `weights`.
+_BUILTINS: dict[str, Attribute] = {
+    "float": f32,
+    "double": f64,
+    "float16": f16,
+    "bfloat16": bf16,
+    "bool": IntegerType(1),
+    **{f"int{bits}": IntegerType(bits) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": IntegerType(bits, Signedness.UNSIGNED) for bits in (8, 16, 32, 64)},
+}
+_NAMES = {builtin: name for name, builtin in _BUILTINS.items()}
+
+
+def element_type(data_type: int) -> Attribute:
+    """The IR element type of TensorProto data type `data_type`."""
+    name = _type_name(data_type)
+    return _BUILTINS.get(name) or ElementType(StringAttr(name))
+
+
+def _type_name(data_type: int) -> str:
+    from onnx import TensorProto
+
+    return TensorProto.DataType.Name(cast("TensorProto.DataType", data_type)).lower()
+
+
+def _data_type(element: Attribute) -> int:
+    name = element.spec.data if isinstance(element, ElementType) else _NAMES.get(element)
+    if name is None:
+        raise Refusal(f"element type {element} has no ONNX equivalent")
+    return _named_data_type(name)
+
+
+def _named_data_type(name: str) -> int:
+    from onnx import TensorProto
+
+    try:
+        return TensorProto.DataType.Value(name.upper())
+    except ValueError as error:
+        raise Refusal(f"'{name}' is not an ONNX element type") from error
+
+
+def ir_type(proto: TypeProto | None) -> Attribute:
+    """The IR type for `proto`; what inference left open is dynamic, unranked or unknown."""
+    if proto is None or (proto.WhichOneof("value") == "tensor_type" and proto.tensor_type.elem_type == 0):
+        return UNKNOWN
+    if proto.WhichOneof("value") != "tensor_type":
+        return ValueType(StringAttr(_describe(proto)))
+    tensor = proto.tensor_type
+    if not tensor.HasField("shape"):
+        return UnrankedTensorType(element_type(tensor.elem_type))
+    known = [dim.HasField("dim_value") and dim.dim_value >= 0 for dim in tensor.shape.dim]
+    shape = [dim.dim_value if ok else DYNAMIC_INDEX for ok, dim in zip(known, tensor.shape.dim, strict=True)]
+    return TensorType(element_type(tensor.elem_type), shape)
+
+
+def _describe(proto: TypeProto) -> str:
+    """`proto` in the notation of the ONNX specification, e.g. `seq(tensor(float))`."""
+    match proto.WhichOneof("value"):
+        case "tensor_type":
+            return f"tensor({_type_name(proto.tensor_type.elem_type)})"
+        case "sparse_tensor_type":
+            return f"sparse_tensor({_type_name(proto.sparse_tensor_type.elem_type)})"
+        case "sequence_type":
+            return f"seq({_describe(proto.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({_describe(proto.optional_type.elem_type)})"
+        case "map_type":
+            return f"map({_type_name(proto.map_type.key_type)},{_describe(proto.map_type.value_type)})"
+        case _:
+            return "unknown"
+
+
+def _parse_description(text: str) -> TypeProto | None:
+    """The type that `_describe` wrote as `text`; None where any part of it is unknown."""
+    from onnx import TypeProto
+
+    match = re.fullmatch(r"(\w+)\((?:(\w+),)?(.+)\)", text)
+    if match is None:
+        return None
+    kind, key, inner = match.groups()
+    proto = TypeProto()
+    if kind in ("tensor", "sparse_tensor"):
+        part = proto.tensor_type if kind == "tensor" else proto.sparse_tensor_type
+        part.elem_type = _named_data_type(inner)
+        return proto
+    element = _parse_description(inner)
+    if element is None:
+        return None
+    match kind:
+        case "seq":
+            proto.sequence_type.elem_type.CopyFrom(element)
+        case "optional":
+            proto.optional_type.elem_type.CopyFrom(element)
+        case "map" if key:
+            proto.map_type.key_type = _named_data_type(key)
+            proto.map_type.value_type.CopyFrom(element)
+        case _:
+            return None
+    return proto
+
+
+def type_proto(value_type: Attribute) -> TypeProto | None:
+    """The ONNX type of an IR type, the inverse of `ir_type`; None for an unknown one.
+
+    Raises Refusal for a type that ONNX does not have.
+    """
+    from onnx import TypeProto
+
+    match value_type:
+        case NoneType():
+            return None
+        case ValueType():
+            return _parse_description(value_type.spec.data)
+        case UnrankedTensorType():
+            proto = TypeProto()
+            proto.tensor_type.elem_type = _data_type(value_type.element_type)
+            return proto
+        case TensorType():
+            return _tensor_proto(value_type)
+        case _:
+            raise Refusal(f"type {value_type} has no ONNX equivalent")
+
+
+def _tensor_proto(tensor_type: TensorType[Attribute]) -> TypeProto:
+    from onnx import TypeProto
+
+    proto = TypeProto()
+    proto.tensor_type.elem_type = _data_type(tensor_type.element_type)
+    proto.tensor_type.shape.SetInParent()
+    for size in tensor_type.get_shape():
+        dim = proto.tensor_type.shape.dim.add()
+        if size != DYNAMIC_INDEX:
+            dim.dim_value = size
+    return proto
