@@ -85,11 +85,17 @@ _PLACE = """
     col         2 31  0 term   column within its set (D2)
     col_set     3 31  0 term   number of the set, by columns (D2)
 """
-_SYNC = """
+_TOKENS = """
     take        0 31 28 uint   semaphore taken; 0 = none (T4)
     give        0 27 24 uint   semaphore given; 0 = none (T4)
     take_when   0 20 12 when   first iterations in which it takes
     give_when   0  8  0 when   last iterations in which it gives
+"""
+_SYNC = """
+    dma         0  3  3 uint   1: wait for the dma engine
+    load        0  2  2 uint   1: wait for the load engine
+    array       0  1  1 uint   1: wait for the array engine
+    commit      0  0  0 uint   1: wait for the commit engine
 """
 _LOOP = """
     count       0 23  0 count  iterations
@@ -216,21 +222,21 @@ SPECS: tuple[Spec, ...] = (
     Spec("halt", 0, "sequencer", 1, "wait until all engines are idle, then stop (Z4)", ()),
     Spec("loop", 1, "sequencer", 1, "repeat up to the matching end (P2)", _fields(_LOOP)),
     Spec("end", 2, "sequencer", 1, "end of a loop's body (P2)", ()),
-    Spec("sync", 3, "sequencer", 1, "wait until all engines are idle (P4)", ()),
+    Spec("sync", 3, "sequencer", 1, "wait until engines are idle (P4)", _fields(_SYNC)),
     Spec("signal", 4, "sequencer", 1, "give tokens to a semaphore (T4)", _fields(_SIGNAL)),
     Spec("host", 5, "sequencer", 1, "let the host run a segment (P4)", _fields(_HOST)),
     Spec("desc", 6, "sequencer", 7, "set a descriptor and clear its steps (D1)", _fields(_DESC)),
     Spec("step", 7, "sequencer", 2, "give a descriptor its step for a loop register (D1)", _fields(_STEP)),
-    Spec("dma", 8, "dma", 7, "copy blocks between DRAM and GLB (X1)", _fields(_DMA) + _fields(_SYNC, 1)),
+    Spec("dma", 8, "dma", 7, "copy blocks between DRAM and GLB (X1)", _fields(_DMA) + _fields(_TOKENS, 1)),
     Spec(
         "load", 9, "load", 17, "deliver words from the GLB to register files (L1)",
-        _fields(_RECTANGLE) + _fields(_SYNC, 1) + _fields(_LOAD) + _fields(_PLACE, 13),
+        _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_LOAD) + _fields(_PLACE, 13),
     ),
     Spec("mac", 10, "array", 13, "a macro-instruction of every active PE (A1)", _fields(_RECTANGLE) + _fields(_MAC)),
     Spec("unit", 11, "commit", 9, "set up the output units (C2)", _fields(_UNIT)),
     Spec(
         "commit", 12, "commit", 16, "psums or words through the output units to the GLB (C1)",
-        _fields(_RECTANGLE) + _fields(_SYNC, 1) + _fields(_COMMIT) + _fields(_PLACE, 12),
+        _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_COMMIT) + _fields(_PLACE, 12),
     ),
 )  # fmt: skip
 BY_NAME = {spec.name: spec for spec in SPECS}
