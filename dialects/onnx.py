@@ -44,7 +44,7 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from cnncc.dialects.weights import RefAttr
+from cnncc.dialects.weights import ConstantOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal
 from cnncc.weights import Array, WeightStore
 
@@ -128,6 +128,22 @@ class ProtoAttr(ParametrizedAttribute):
             return base64.b64decode(self.data.data, validate=True)
         except binascii.Error as error:
             raise Refusal(f"#onnx.proto does not hold base64: {error}") from error
+
+
+def constant_operand(value: SSAValue | None, store: WeightStore) -> Array | None:
+    """The array of a `weights.constant`, in the shape that its type says; None for any other value."""
+    if value is None or not isinstance(value.owner, ConstantOp):
+        return None
+    return constant_array(value.owner, store).reshape(value.owner.result.type.get_shape())
+
+
+def new_constant(array: Array, store: WeightStore, name: Attribute | None) -> ConstantOp:
+    """A `weights.constant` for `array`, called `name` in ONNX. Raises KeyError for a type that IR does not have."""
+    return ConstantOp.create(
+        result_types=[tensor_type(array)],
+        properties={"value": RefAttr(StringAttr(store.add(array)))},
+        attributes={"onnx.name": name} if name else {},
+    )
 
 
 def bytes_array(data: bytes) -> Array:

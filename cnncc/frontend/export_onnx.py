@@ -10,12 +10,12 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, Module
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import OpResult, SSAValue
 
-from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, text
-from cnncc.dialects.weights import ConstantOp, constant_array
+from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, constant_operand, text
+from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Refusal
 from cnncc.frontend.onnx_attrs import attribute_to_proto
 from cnncc.frontend.onnx_types import type_proto
-from cnncc.weights import Array, WeightStore
+from cnncc.weights import WeightStore
 
 if TYPE_CHECKING:
     from onnx import (
@@ -202,10 +202,15 @@ def _attributes(node: NodeOp, store: WeightStore) -> list[AttributeProto]:
     return [attribute_to_proto(name, attribute, store) for name, attribute in node.attributes.items()]
 
 
+def has_graphs(node: NodeOp, store: WeightStore) -> bool:
+    """Does `node` have sub-graphs, such as the branches of an If?"""
+    opaque = any(isinstance(attribute, ProtoAttr) for attribute in node.attributes.values())
+    return opaque and any(_graphs(proto) for proto in _attributes(node, store))
+
+
 def _inner_names(nodes: Iterable[NodeOp], store: WeightStore) -> set[str]:
     """All names that occur inside sub-graphs of `nodes`."""
-    opaque = (node for node in nodes if any(isinstance(attr, ProtoAttr) for attr in node.attributes.values()))
-    protos = [proto for node in opaque for proto in _attributes(node, store)]
+    protos = [proto for node in nodes if has_graphs(node, store) for proto in _attributes(node, store)]
     return {name for proto in protos for graph in _graphs(proto) for name in _graph_names(graph)}
 
 
@@ -243,12 +248,9 @@ def _value_info(value: SSAValue, name: str) -> ValueInfoProto:
 def _initializer(op: ConstantOp, name: str, store: WeightStore) -> TensorProto:
     from onnx import numpy_helper
 
-    return numpy_helper.from_array(constant_value(op, store), name)
-
-
-def constant_value(op: ConstantOp, store: WeightStore) -> Array:
-    """The array of `op`, in the shape that its type says."""
-    return constant_array(op, store).reshape(op.result.type.get_shape())
+    array = constant_operand(op.result, store)
+    assert array is not None
+    return numpy_helper.from_array(array, name)
 
 
 def _node(node: NodeOp, names: _Names, store: WeightStore) -> NodeProto:

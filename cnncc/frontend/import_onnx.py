@@ -24,8 +24,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from cnncc.context import CompilerContext
-from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, text_attr
-from cnncc.dialects.weights import ConstantOp, RefAttr, tensor_type
+from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, new_constant, text_attr
 from cnncc.errors import Refusal
 from cnncc.frontend.load_onnx import graph_inputs, load_onnx
 from cnncc.frontend.onnx_attrs import attribute_from_proto, numpy_array
@@ -159,11 +158,7 @@ class _GraphImporter:
 
     def constant(self, array: Array, name: str, owner: str) -> None:
         _check_finite(array, owner)
-        op = ConstantOp.create(
-            result_types=[tensor_type(array)],
-            properties={"value": RefAttr(StringAttr(self.store.add(array)))},
-            attributes={"onnx.name": text_attr(name)},
-        )
+        op = new_constant(array, self.store, text_attr(name))
         self.append(op, [name])
 
     def append(self, op: Operation, names: Sequence[str]) -> None:

@@ -1,0 +1,37 @@
+"""Erases nodes and constants that nothing uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from cnncc.dialects.onnx import AbsentOp, NodeOp
+from cnncc.dialects.weights import ConstantOp
+
+
+@dataclass(frozen=True)
+class OnnxDeadCodePass(ModulePass):
+    """Erase ONNX nodes and `weights.constant` whose results have no use.
+
+    Every ONNX node computes its outputs and does nothing else (random ones included), so that one
+    whose outputs are unused can go, whatever its type. Users come after what they use: one walk
+    from the end finds whole dead chains.
+
+        %0 = onnx.node "Relu"(%x)              // erased
+        %1 = onnx.node "Sigmoid"(%x)      ->   %1 = onnx.node "Sigmoid"(%x)
+        func.return %1                         func.return %1
+    """
+
+    name = "onnx-dead-code"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Erase in place."""
+        for inner in list(op.walk(reverse=True)):
+            if not isinstance(inner, NodeOp | ConstantOp | AbsentOp):
+                continue
+            if not any(result.uses for result in inner.results):
+                inner.detach()
+                inner.erase()

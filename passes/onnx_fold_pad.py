@@ -1,0 +1,124 @@
+"""Folds padding with zeros into the convolution or average pooling after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, TensorType, i64
+from xdsl.ir import Attribute
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
+
+from cnncc.context import weights_of
+from cnncc.dialects.onnx import NodeOp, constant_operand
+from cnncc.weights import WeightStore
+
+
+def spread(pads: list[int], axes: list[int], rank: int) -> list[int]:
+    """`pads` of `axes` (begins, then ends) as begins, then ends of all `rank` axes."""
+    full = [0] * (2 * rank)
+    for index, axis in enumerate(axes):
+        full[axis % rank] = pads[index]
+        full[axis % rank + rank] = pads[index + len(axes)]
+    return full
+
+
+@dataclass(frozen=True)
+class _Fold(RewritePattern):
+    store: WeightStore
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
+        source = op.operand(0)
+        if source is None or not isinstance(pad := source.owner, NodeOp) or not pad.is_op("Pad"):
+            return
+        # Maximum pooling pads with minus infinity, not with zero.
+        if not op.is_op("Conv", "AveragePool"):
+            return
+        pads = self.spatial_pads(pad)
+        # With auto_pad SAME the padding would be computed from the unpadded size.
+        if pads is None or op.str_attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+            return
+        own = op.ints_attr("pads", [0] * len(pads))
+        total = [a + b for a, b in zip(pads, own, strict=True)]
+        if op.is_op("AveragePool") and not self.fits_pool(op, own, total):
+            return
+        op.operands[0] = pad.operands[0]
+        op.attributes["pads"] = DenseArrayBase.from_list(i64, total)
+        op.attributes.pop("auto_pad", None)
+        if op.is_op("AveragePool"):
+            op.attributes["count_include_pad"] = IntegerAttr(1, i64)
+        rewriter.notify_op_modified(op)
+        if not any(result.uses for result in pad.results):
+            rewriter.erase(pad)
+
+    def spatial_pads(self, pad: NodeOp) -> list[int] | None:
+        """Begins, then ends of the axes after n and c; None where `pad` does anything but add zeros there."""
+        value_type = pad.operands[0].type
+        pads = self.pads(pad)
+        if not isinstance(value_type, TensorType) or pads is None:
+            return None  # unknown rank, or pads known only at run time
+        rank = len(cast("TensorType[Attribute]", value_type).get_shape())
+        axes = self.axes(pad, rank)
+        if axes is None or len(pads) != 2 * len(axes) or not self.adds_zeros(pad):
+            return None
+        full = spread(pads, axes, rank)
+        # Images or channels added, or pixels cut off (negative): no padding of a window.
+        if rank < 3 or any(full[axis] for axis in (0, 1, rank, rank + 1)) or min(full) < 0:
+            return None
+        return full[2:rank] + full[rank + 2 :]
+
+    def pads(self, pad: NodeOp) -> list[int] | None:
+        """Attribute up to opset 10 (called paddings in opset 1), input from opset 11."""
+        for name in ("pads", "paddings"):
+            if name in pad.attributes:
+                return list(pad.ints_attr(name, ()))
+        array = constant_operand(pad.operand(1), self.store)
+        return None if array is None else [int(value) for value in array.flat]
+
+    def axes(self, pad: NodeOp, rank: int) -> list[int] | None:
+        """The axes that the pads are of: an input since opset 18, by default all."""
+        if pad.operand(3) is None:
+            return list(range(rank))
+        array = constant_operand(pad.operand(3), self.store)
+        return None if array is None else [int(value) for value in array.flat]
+
+    def adds_zeros(self, pad: NodeOp) -> bool:
+        if pad.str_attr("mode", "constant") != "constant":
+            return False
+        if pad.operand(2) is None:
+            return pad.float_attr("value", 0.0) == 0
+        array = constant_operand(pad.operand(2), self.store)
+        return array is not None and array.size == 1 and not array.any()
+
+    def fits_pool(self, op: NodeOp, own: tuple[int, ...], total: list[int]) -> bool:
+        # Zeros added by Pad count as pixels; the pool's own padding must count as well, or not exist.
+        if any(own) and not op.int_attr("count_include_pad", 0):
+            return False
+        # The last window of ceil_mode hangs over the edge, and only what hangs over padding counts.
+        if op.int_attr("ceil_mode", 0):
+            return False
+        # onnxruntime refuses padding as large as the window.
+        kernel = op.ints_attr("kernel_shape", ())
+        return all(pad < size for pad, size in zip(total, kernel * 2, strict=True))
+
+
+@dataclass(frozen=True)
+class OnnxFoldPadPass(ModulePass):
+    """Fold a Pad with constant zeros on spatial axes into the Conv or AveragePool that reads it.
+
+    Why: the array pads on the fly, while a Pad node would be a copy of the image. Not into MaxPool,
+    whose padding is minus infinity. For AveragePool the zeros count as pixels (count_include_pad = 1).
+
+        %0 = onnx.node "Pad"(%x) {pads = [0, 0, 1, 2, 0, 0, 3, 4]}
+        %1 = onnx.node "Conv"(%0, %w) {pads = [1, 1, 1, 1]}
+                                        ->   %1 = onnx.node "Conv"(%x, %w) {pads = [2, 3, 4, 5]}
+    """
+
+    name = "onnx-fold-pad"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite in place."""
+        PatternRewriteWalker(_Fold(weights_of(ctx)), apply_recursively=False).rewrite_module(op)

@@ -1,0 +1,64 @@
+"""Removes nodes that give their input unchanged: Identity, and Dropout in inference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
+
+from cnncc.context import weights_of
+from cnncc.dialects.onnx import NodeOp, constant_operand
+from cnncc.frontend.export_onnx import opset_imports
+from cnncc.weights import WeightStore
+
+
+@dataclass(frozen=True)
+class _Remove(RewritePattern):
+    opset: int
+    store: WeightStore
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
+        source = op.operand(0)
+        if source is None or not (op.is_op("Identity") or self.is_dropout_in_inference(op)):
+            return
+        # A mask that is used has no other op to come from: the node stays.
+        if any(result.uses for result in op.results[1:]):
+            return
+        op.results[0].replace_all_uses_with(source)
+        rewriter.erase(op)
+
+    def is_dropout_in_inference(self, op: NodeOp) -> bool:
+        if not op.is_op("Dropout"):
+            return False
+        if self.opset < 7:  # trains unless told otherwise
+            return op.int_attr("is_test", 0) == 1
+        # Before opset 12 only a trainer runs it in training mode; from then on the model may say so.
+        training = op.operand(2) if self.opset >= 12 else None
+        if training is None:
+            return True
+        flag = constant_operand(training, self.store)
+        return flag is not None and not flag.any()
+
+
+@dataclass(frozen=True)
+class OnnxRemoveIdentityPass(ModulePass):
+    """Replace the output of Identity, and of Dropout in inference, by the input.
+
+    Why: they hide from patterns that what follows uses the value of what comes before. A Dropout in
+    training mode, or whose mask is used, stays.
+
+        %0 = onnx.node "Conv"(%x, %w)           %0 = onnx.node "Conv"(%x, %w)
+        %1 = onnx.node "Dropout"(%0)       ->   %2 = onnx.node "Relu"(%0)
+        %2 = onnx.node "Relu"(%1)
+    """
+
+    name = "onnx-remove-identity"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite in place."""
+        pattern = _Remove(opset_imports(op)[""], weights_of(ctx))
+        PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(op)

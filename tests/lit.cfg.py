@@ -1,0 +1,13 @@
+"""Lets `lit tests/filecheck` run the same files that `test_filecheck.py` runs in-process."""
+
+import os
+import sys
+from pathlib import Path
+
+import lit.formats
+
+config.name = "cnncc"  # noqa: F821
+config.test_format = lit.formats.ShTest(execute_external=False)  # noqa: F821
+config.suffixes = [".mlir"]  # noqa: F821
+config.test_source_root = Path(__file__).parent  # noqa: F821
+config.environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # noqa: F821
