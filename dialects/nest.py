@@ -21,16 +21,19 @@ ones vary fastest. `keep` marks the loops of the box: those that one macro-instr
 
 A stage at the head of a loop's body fetches, once per iteration, the slice of its operand that the loops inside
 need. What a layer means without any tiling is `dialects/cnn.py`: out[n, k, h, w] = epilogue(Σ_{c, r, s} …).
+A dimension of size 1 needs no loop; the nest that `cnn-to-nest` makes has none for it.
+
+The rules that a nest keeps, N1 to N5, are in `_mapping.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Self, cast
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Self, TypeVar
 
 from xdsl.dialects.builtin import StringAttr, SymbolRefAttr, TensorType
-from xdsl.ir import Block, Dialect, Operation, Region
+from xdsl.ir import Attribute, Block, Dialect, Operation, Region
 from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
@@ -48,61 +51,15 @@ from xdsl.printer import Printer
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from cnncc.dialects._mapping import DIMS as DIMS
+from cnncc.dialects._mapping import REDUCTION_DIMS as REDUCTION_DIMS
+from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
+from cnncc.dialects._mapping import extents as extents
+from cnncc.dialects._mapping import mapping_problem as mapping_problem
 from cnncc.dialects._records import RecordAttr
 from cnncc.dialects.cnn import StepsAttr, WindowAttr, shape
 
-OPERANDS = ("weight", "ifmap", "params")
-DIMS = ("n", "k", "c", "h", "w", "r", "s")
-REDUCTION_DIMS = frozenset("crs")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The layer's size in each dimension; c counts the input channels of one group."""
-
-    n: int
-    k: int
-    c: int
-    h: int
-    w: int
-    r: int
-    s: int
-
-    def __post_init__(self) -> None:
-        if min(self.of(dim) for dim in DIMS) < 1:
-            raise ValueError("every size is at least 1")
-
-    def of(self, dim: str) -> int:
-        """The size of dimension `dim`."""
-        return cast("int", getattr(self, dim))
-
-
-@dataclass(frozen=True)
-class Loop:
-    """One loop of a mapping: `step` iterations of `dim` at a time, in time or on an axis of the array."""
-
-    dim: str
-    step: int = 1
-    on: str = ""
-    keep: bool = False
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A fetch of `operand` into `memory`, inside the `depth` outermost loops of the mapping, around the others."""
-
-    operand: str
-    memory: str
-    depth: int
-    buffers: int = 1
-
-
-@dataclass(frozen=True)
-class Mapping:
-    """The nest that the scheduling passes are to reach: all loops, outermost first, and all stages."""
-
-    loops: tuple[Loop, ...]
-    stages: tuple[Stage, ...] = ()
+RecordT = TypeVar("RecordT")
 
 
 @irdl_attr_definition
@@ -131,6 +88,14 @@ class StageAttr(RecordAttr[Stage]):
     """One fetch, as `nest.stage` holds it (its depth follows from where it stands)."""
 
     name = "nest.fetch"
+
+
+def _record(parser: Parser, build: Callable[[], RecordT]) -> RecordT:
+    """What `build` makes; its ValueError as an error at the parser's position."""
+    try:
+        return build()
+    except ValueError as error:
+        parser.raise_error(str(error))
 
 
 @irdl_op_definition
@@ -165,10 +130,13 @@ class LayerOp(IRDLOperation):
             raise VerifyException(f"nest.layer: kind is mac, max, add or copy, not {self.kind.data}")
         if (self.kind.data == "mac") != (self.weights is not None):
             raise VerifyException("nest.layer: a mac layer has weights, no other has")
-        sizes = self.sizes.data
-        if shape(self.result.type) != (sizes.n, sizes.k, sizes.h, sizes.w):
-            raise VerifyException(f"nest.layer: sizes {sizes} do not fit the result {shape(self.result.type)}")
-        _check_steps(self)
+        if (self.residual is not None) != bool(self.steps.data.factors):
+            raise VerifyException("nest.layer: a residual and its factors go together")
+        _check_shapes(self)
+        _check_blocks(self)
+        for mapping in (mapping_of(self), *([self.mapping.data] if self.mapping else [])):
+            if problem := mapping_problem(mapping, self.sizes.data, operands(self)):
+                raise VerifyException(f"nest.layer: {problem}")
 
 
 class _LoopOp(IRDLOperation):
@@ -184,8 +152,8 @@ class _LoopOp(IRDLOperation):
         step = parser.parse_integer() if parser.parse_optional_keyword("step") else 1
         on = parser.parse_identifier("an axis") if parser.parse_optional_keyword("on") else ""
         keep = parser.parse_optional_keyword("keep") is not None
-        body = parser.parse_region()
-        return cls.create(properties={"loop": LoopAttr(Loop(dim, step, on, keep))}, regions=[body])
+        loop = _record(parser, lambda: LoopAttr(Loop(dim, step, on, keep)))
+        return cls.create(properties={"loop": loop}, regions=[parser.parse_region()])
 
     def print(self, printer: Printer) -> None:
         """The syntax that `parse` reads."""
@@ -196,11 +164,8 @@ class _LoopOp(IRDLOperation):
         printer.print_region(self.body)
 
     def verify_(self) -> None:
-        loop = self.loop.data
-        if loop.dim not in DIMS or loop.on not in ("", "rows", "cols"):
-            raise VerifyException(f"{self.name}: no dimension '{loop.dim}' or no axis '{loop.on}'")
-        if (self.name == "nest.par") != bool(loop.on) or (loop.on and loop.keep):
-            raise VerifyException(f"{self.name}: a par loop, and only it, is on an axis; a kept loop runs in time")
+        if (self.name == "nest.par") != bool(self.loop.data.on):
+            raise VerifyException(f"{self.name}: a par loop, and only it, is on an axis")
 
 
 @irdl_op_definition
@@ -233,17 +198,13 @@ class StageOp(IRDLOperation):
         parser.parse_keyword("in")
         memory = parser.parse_identifier("a memory")
         buffers = parser.parse_integer() if parser.parse_optional_keyword("buffers") else 1
-        return cls.create(properties={"fetch": StageAttr(Stage(operand, memory, 0, buffers))})
+        fetch = _record(parser, lambda: StageAttr(Stage(operand, memory, 0, buffers)))
+        return cls.create(properties={"fetch": fetch})
 
     def print(self, printer: Printer) -> None:
         """The syntax that `parse` reads."""
         fetch = self.fetch.data
         printer.print_string(f" {fetch.operand} in {fetch.memory} buffers {fetch.buffers}")
-
-    def verify_(self) -> None:
-        fetch = self.fetch.data
-        if fetch.operand not in OPERANDS or fetch.memory not in ("glb", "rf") or fetch.buffers < 1:
-            raise VerifyException(f"nest.stage: {fetch.operand} in {fetch.memory} buffers {fetch.buffers} is no stage")
 
 
 @irdl_op_definition
@@ -294,31 +255,41 @@ def _stage_ops(mapping: Mapping, depth: int) -> list[Operation]:
     return [StageOp.create(properties={"fetch": StageAttr(stage)}) for stage in here]
 
 
-def extents(sizes: Sizes, loops: tuple[Loop, ...]) -> tuple[int, ...]:
-    """The extent of each loop: the step of the nearest loop over its dimension around it, or the size."""
-    current = {dim: sizes.of(dim) for dim in DIMS}
-    result: list[int] = []
-    for loop in loops:
-        result.append(current[loop.dim])
-        current[loop.dim] = min(loop.step, current[loop.dim])
-    return tuple(result)
+def image_shape(value_type: Attribute) -> tuple[int, int, int, int]:
+    """The shape n k h w of a tensor with up to four dims; those that it lacks are 1."""
+    n, k, h, w, *_ = (*shape(value_type), 1, 1, 1, 1)
+    return n, k, h, w
 
 
-def _check_steps(layer: LayerOp) -> None:
-    """The nest is perfect and visits every index once. Raises VerifyException."""
+def operands(layer: LayerOp) -> set[str]:
+    """What the layer reads: of weight, ifmap and params, those that a stage may fetch."""
+    steps = layer.steps.data
+    own = {"weight"} if layer.kind.data == "mac" else set[str]()
+    return own | {"ifmap"} | ({"params"} if steps.bias or steps.scale else set())
+
+
+def _check_shapes(layer: LayerOp) -> None:
+    """Sizes, window and tensors agree. Raises VerifyException."""
+    sizes, window = layer.sizes.data, layer.window.data
+    n, channels, ih, iw = image_shape(layer.ifmap.type)
+    if image_shape(layer.result.type) != (sizes.n, sizes.k, sizes.h, sizes.w):
+        raise VerifyException(f"nest.layer: sizes {sizes} do not fit the result {shape(layer.result.type)}")
+    if layer.residual is not None and shape(layer.residual.type) != shape(layer.result.type):
+        raise VerifyException("nest.layer: the residual has the shape of the result")
+    if (n, channels) != (sizes.n, sizes.c * window.group) or sizes.k % window.group:
+        raise VerifyException(f"nest.layer: sizes {sizes} and group {window.group} do not fit {channels} channels")
+    if layer.kind.data != "mac" and (sizes.c, window.group) != (1, sizes.k):
+        raise VerifyException(f"nest.layer: {layer.kind.data} works channel by channel: c = 1, group = k")
+    if (sizes.r, sizes.s) != window.kernel or window.output(ih, iw) != (sizes.h, sizes.w):
+        raise VerifyException(f"nest.layer: sizes {sizes} do not fit window {window} on {ih} x {iw}")
+
+
+def _check_blocks(layer: LayerOp) -> None:
+    """The nest is perfect. Raises VerifyException."""
     for block in nest_blocks(layer):
-        *stages, last = block.ops
-        if not isinstance(last, ForOp | ParOp | MacOp) or not all(isinstance(op, StageOp) for op in stages):
+        *stages, last = [None, *block.ops]
+        if not isinstance(last, ForOp | ParOp | MacOp) or not all(isinstance(op, StageOp) for op in stages[1:]):
             raise VerifyException("nest.layer: a body is stages, then one loop or nest.mac")
-    current = {dim: layer.sizes.data.of(dim) for dim in DIMS}
-    for loop in mapping_of(layer).loops:
-        if not 1 <= loop.step <= current[loop.dim]:
-            raise VerifyException(
-                f"nest.layer: loop {loop.dim} steps by {loop.step} in an extent of {current[loop.dim]}"
-            )
-        current[loop.dim] = loop.step
-    if left := [dim for dim, step in current.items() if step != 1]:
-        raise VerifyException(f"nest.layer: no loop runs over single indices of {', '.join(left)}")
 
 
 NEST = Dialect(

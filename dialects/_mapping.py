@@ -1,0 +1,133 @@
+"""Mappings of a layer: its loops and stages in plain Python, and the rules that they keep.
+
+`mapping_problem` checks the rules; `nest.layer` holds nothing that breaks one.
+
+- **N1** Steps of loops over one dimension never rise, the last is 1: every index is visited once.
+- **N2** Kept loops are the innermost ones.
+- **N3** A stage is of an operand that the layer has (weight: mac; params: with a bias or scale, in the GLB),
+  at most once in each memory, the GLB's outside the register files'.
+- **N4** Stages in the GLB lie outside every loop in space; stages in the register files around all kept loops.
+- **N5** A params stage lies outside every loop over c, r, s: sums are finished inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from typing import cast
+
+OPERANDS = ("weight", "ifmap", "params")
+MEMORIES = ("glb", "rf")
+AXES = ("rows", "cols")
+DIMS = ("n", "k", "c", "h", "w", "r", "s")
+REDUCTION_DIMS = frozenset("crs")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The layer's size in each dimension; c counts the input channels of one group."""
+
+    n: int
+    k: int
+    c: int
+    h: int
+    w: int
+    r: int
+    s: int
+
+    def __post_init__(self) -> None:
+        if min(self.of(dim) for dim in DIMS) < 1:
+            raise ValueError("every size is at least 1")
+
+    def of(self, dim: str) -> int:
+        """The size of dimension `dim`."""
+        return cast("int", getattr(self, dim))
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One loop of a mapping: `step` iterations of `dim` at a time, in time or on an axis of the array."""
+
+    dim: str
+    step: int = 1
+    on: str = ""
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dim not in DIMS or self.on not in ("", *AXES) or self.step < 1:
+            raise ValueError(f"no dimension '{self.dim}', no axis '{self.on}' or no step {self.step}")
+        if self.on and self.keep:
+            raise ValueError(f"loop {self.dim}: a kept loop runs in time")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A fetch of `operand` into `memory`, inside the `depth` outermost loops of the mapping, around the others."""
+
+    operand: str
+    memory: str
+    depth: int
+    buffers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.operand not in OPERANDS or self.memory not in MEMORIES or min(self.buffers, self.depth + 1) < 1:
+            raise ValueError(f"{self.operand} in {self.memory} buffers {self.buffers} is no stage")
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """The nest that the scheduling passes are to reach: all loops, outermost first, and all stages."""
+
+    loops: tuple[Loop, ...]
+    stages: tuple[Stage, ...] = ()
+
+
+def extents(sizes: Sizes, loops: tuple[Loop, ...]) -> tuple[int, ...]:
+    """The extent of each loop: the step of the nearest loop over its dimension around it, or the size."""
+    current = {dim: sizes.of(dim) for dim in DIMS}
+    result: list[int] = []
+    for loop in loops:
+        result.append(current[loop.dim])
+        current[loop.dim] = min(loop.step, current[loop.dim])
+    return tuple(result)
+
+
+def mapping_problem(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> str | None:
+    """Which of the rules `mapping` breaks for a layer with these sizes and operands; None where it breaks none."""
+    return next(_problems(mapping, sizes, operands), None)
+
+
+def _problems(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> Iterator[str]:
+    loops = mapping.loops
+    yield from _loop_problems(sizes, loops)
+    seen: set[tuple[str, str]] = set()
+    depth = 0
+    for stage in mapping.stages:
+        what = f"stage {stage.operand} in {stage.memory}"
+        around = loops[: stage.depth]
+        if not depth <= stage.depth <= len(loops):
+            yield f"{what}: depth {stage.depth} is not in {depth} to {len(loops)} (stages are listed from outside)"
+        depth = stage.depth
+        if stage.operand not in operands or (stage.operand == "params" and stage.memory == "rf"):
+            yield f"{what}: the layer has no such operand there (N3)"
+        if (stage.operand, stage.memory) in seen or (stage.memory == "glb" and (stage.operand, "rf") in seen):
+            yield f"{what}: stands inside another of the same operand in this memory or nearer to the PE (N3)"
+        seen.add((stage.operand, stage.memory))
+        if stage.memory == "glb" and any(loop.on for loop in around):
+            yield f"{what}: stands inside a loop in space (N4)"
+        if any(loop.keep for loop in around):
+            yield f"{what}: stands inside a kept loop (N4)"
+        if stage.operand == "params" and any(loop.dim in REDUCTION_DIMS for loop in around):
+            yield f"{what}: stands inside a loop over c, r or s (N5)"
+
+
+def _loop_problems(sizes: Sizes, loops: tuple[Loop, ...]) -> Iterator[str]:
+    current = {dim: sizes.of(dim) for dim in DIMS}
+    for outer, loop in zip((None, *loops), loops, strict=False):
+        if loop.step > current[loop.dim]:
+            yield f"loop {loop.dim} steps by {loop.step} in an extent of {current[loop.dim]} (N1)"
+        if outer and outer.keep and not loop.keep:
+            yield f"loop {loop.dim} inside kept loop {outer.dim} is not kept (N2)"
+        current[loop.dim] = loop.step
+    if left := [dim for dim, step in current.items() if step != 1]:
+        yield f"no loop runs over single indices of {', '.join(left)} (N1)"

@@ -1,0 +1,50 @@
+"""What the passes on `nest.layer` share: choosing layers and giving them another nest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xdsl.dialects.builtin import ModuleOp
+
+from cnncc.dialects.nest import LayerOp, Mapping, build_nest, mapping_of, mapping_problem, operands
+from cnncc.errors import Refusal
+
+
+def label_of(layer: LayerOp) -> str:
+    """The layer's label, or a stand-in for messages."""
+    return layer.label.data if layer.label else "(no label)"
+
+
+def chosen_layers(module: ModuleOp, label: str | None) -> list[LayerOp]:
+    """All layers of `module`, or the one called `label`. Raises Refusal where there is none."""
+    layers = [op for op in module.walk() if isinstance(op, LayerOp)]
+    if label is None:
+        return layers
+    if chosen := [layer for layer in layers if layer.label and layer.label.data == label]:
+        return chosen
+    raise Refusal(f"there is no layer '{label}'; layers: {', '.join(map(label_of, layers)) or 'none'}")
+
+
+def reschedule(
+    name: str, module: ModuleOp, label: str | None, change: Callable[[LayerOp, Mapping], Mapping | None]
+) -> None:
+    """Give each chosen layer the nest that `change` makes of its present one (None: as it is).
+
+    Raises Refusal, naming the pass and the layer, where `change` does or where the nest would break a rule.
+    """
+    for layer in chosen_layers(module, label):
+        try:
+            mapping = change(layer, mapping_of(layer))
+            if mapping is None:
+                continue
+            if problem := mapping_problem(mapping, layer.sizes.data, operands(layer)):
+                raise Refusal(problem)
+        except Refusal as refusal:
+            raise Refusal(f"{name}: layer '{label_of(layer)}': {refusal}") from refusal
+        layer.detach_region(layer.body)
+        layer.add_region(build_nest(mapping))
+
+
+def goal_of(layer: LayerOp) -> Mapping | None:
+    """The mapping that was chosen for the layer, if one was."""
+    return layer.mapping.data if layer.mapping else None

@@ -1,0 +1,41 @@
+"""Reorders the loops of a nest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from cnncc.dialects.nest import LayerOp, Mapping
+from cnncc.passes._mapping import permute, permute_as
+from cnncc.passes._nest_layers import goal_of, reschedule
+
+
+@dataclass(frozen=True)
+class NestPermutePass(ModulePass):
+    """Puts the loops in `order` (dimensions, outermost first, comma-separated); else in that of the layers' mappings.
+
+    A dimension is named once for each loop over it; tiles stay around what they are tiles of. With `order="h,c,h"`:
+
+        nest.for h step 4 { nest.for h { nest.for c { … } } }
+        ->
+        nest.for h step 4 { nest.for c { nest.for h { … } } }
+
+    Sums do not depend on the order of their terms, so any order is legal before stages are in place.
+    """
+
+    name = "nest-permute"
+
+    order: str | None = None
+    layer: str | None = None
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        reschedule(self.name, op, self.layer, self._permuted)
+
+    def _permuted(self, layer: LayerOp, mapping: Mapping) -> Mapping | None:
+        if self.order is not None:
+            return permute(mapping, [dim.strip() for dim in self.order.split(",")])
+        goal = goal_of(layer)
+        return goal and permute_as(mapping, goal)

@@ -1,0 +1,43 @@
+"""Runs loops of a nest side by side on the array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from cnncc.dialects.nest import LayerOp, Mapping
+from cnncc.errors import Refusal
+from cnncc.passes._mapping import unroll, unroll_as
+from cnncc.passes._nest_layers import goal_of, reschedule
+
+
+@dataclass(frozen=True)
+class NestUnrollPass(ModulePass):
+    """Puts the loop over `dim` on `axis` (rows, cols), by hand; else all loops as the layers' mappings say.
+
+    `which` counts the loops over `dim` from outside, 1 being the outermost; the default is the innermost.
+    With `dim=h axis=rows`:
+
+        nest.for h step 4 { nest.for h { … } }   ->   nest.for h step 4 { nest.par h on rows { … } }
+    """
+
+    name = "nest-unroll"
+
+    dim: str | None = None
+    axis: str | None = None
+    which: int | None = None
+    layer: str | None = None
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if (self.dim is None) != (self.axis is None) or (self.dim is None and self.which is not None):
+            raise Refusal("nest-unroll: options dim and axis go together, which needs both")
+        reschedule(self.name, op, self.layer, self._unrolled)
+
+    def _unrolled(self, layer: LayerOp, mapping: Mapping) -> Mapping | None:
+        if self.dim is not None and self.axis is not None:
+            return unroll(mapping, self.dim, self.axis, self.which)
+        goal = goal_of(layer)
+        return goal and unroll_as(mapping, goal)
