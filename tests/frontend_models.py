@@ -1,0 +1,75 @@
+"""Small ONNX models for tests, built from text, and what every test of the front end does with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from xdsl.dialects import builtin, func
+from xdsl.parser import Parser
+
+from cnncc.context import CompilerContext
+from cnncc.dialects.onnx import ONNX
+from cnncc.dialects.weights import WEIGHTS
+
+DATA = Path(__file__).parent / "data"
+
+
+def context() -> CompilerContext:
+    ctx = CompilerContext()
+    for dialect in (builtin.Builtin, func.Func, ONNX, WEIGHTS):
+        ctx.load_dialect(dialect)
+    return ctx
+
+
+def model(text: str, opset: int = 17, domains: tuple[str, ...] = (), **arrays: Any) -> onnx.ModelProto:
+    """A model from ONNX's text syntax of a graph, with `arrays` as initializers."""
+    proto = onnx.ModelProto(ir_version=9)
+    proto.graph.CopyFrom(onnx.parser.parse_graph(text))
+    proto.opset_import.add(domain="", version=opset)
+    for domain in domains:
+        proto.opset_import.add(domain=domain, version=1)
+    for name, array in arrays.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    return proto
+
+
+def saved(proto: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Path:
+    path = folder / name
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def run_file(path: Path, inputs: dict[str, Any]) -> list[Any]:
+    """What onnxruntime makes of a file, by itself: no part of cnncc takes part."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)
+
+
+def assert_prints_and_parses(module: builtin.ModuleOp, ctx: CompilerContext, folder: Path) -> None:
+    """The text of `module`, with its weights file, is the same module in a new context."""
+    module.verify()
+    text = str(module)
+    other = context()
+    if len(ctx.weights):
+        ctx.weights.save(folder / "weights.npz")
+        other.weights.load(folder / "weights.npz")
+    parsed = Parser(other, text).parse_module()
+    assert parsed.is_structurally_equivalent(module)
+    assert str(parsed) == text
+
+
+def random_inputs(module: builtin.ModuleOp, seed: int = 0) -> dict[str, Any]:
+    """Standard normal inputs for f32 arguments of `@main`."""
+    from cnncc.frontend.export_onnx import input_names, main_arguments
+
+    rng = np.random.default_rng(seed)
+    values = zip(input_names(module), main_arguments(module), strict=True)
+    return {name: rng.standard_normal(value.type.get_shape()).astype(np.float32) for name, value in values}
