@@ -1,0 +1,84 @@
+"""A program as a tree of loops and instructions, decoded once for times, traffic and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cnncc.isa.codec import check_structure
+from cnncc.isa.fields import LOOP_REGISTERS, When
+from cnncc.isa.table import Instruction
+from cnncc.machine.traps import Trap
+
+# Loop registers as bits of a mask. A register that no running loop uses counts as in its first and its last
+# iteration (P2), so a program starts with all of them set.
+ALL_LOOPS = (1 << LOOP_REGISTERS) - 1
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One instruction that is no loop: its number in the program and the offset of its first word."""
+
+    index: int
+    address: int
+    instruction: Instruction
+
+    def trap(self, happened: str) -> Trap:
+        """The trap that this instruction runs into."""
+        return Trap(self.index, self.address, self.instruction, happened)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """`loop count … end` (P2): its register is its depth, `head` its `loop`, `last` the number of its `end`."""
+
+    head: Leaf
+    last: int
+    register: int
+    body: tuple[Node, ...]
+
+    @property
+    def first(self) -> int:
+        """The number of the `loop` instruction."""
+        return self.head.index
+
+    @property
+    def count(self) -> int:
+        """Iterations."""
+        return self.head.instruction.number("count")
+
+
+Node = Loop | Leaf
+
+
+def build_tree(instructions: Sequence[Instruction]) -> list[Node]:
+    """The tree of a program, `halt` its last leaf. Raises Refusal when loops and ends do not match (P1, P2)."""
+    check_structure(instructions)
+    bodies: list[list[Node]] = [[]]
+    heads: list[Leaf] = []
+    address = 0
+    for index, instruction in enumerate(instructions):
+        leaf = Leaf(index, address, instruction)
+        match instruction.spec.name:
+            case "loop":
+                heads.append(leaf)
+                bodies.append([])
+            case "end":
+                body = tuple(bodies.pop())
+                head = heads.pop()
+                bodies[-1].append(Loop(head, index, len(heads), body))
+            case _:
+                bodies[-1].append(leaf)
+        address += instruction.spec.words
+    return bodies[0]
+
+
+def mask_of(when: When) -> int | None:
+    """A condition's loop registers as a mask; None where it never holds."""
+    return None if when is None else sum(1 << loop for loop in when)
+
+
+def holds(when: When, loops: int) -> bool:
+    """Whether a condition holds while the loop registers of mask `loops` are in their first (last) iteration (P2)."""
+    mask = mask_of(when)
+    return mask is not None and not mask & ~loops
