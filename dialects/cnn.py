@@ -14,6 +14,7 @@ integers before and after any pass, at every level.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -72,6 +73,11 @@ class Window:
         )
 
 
+def _check_clamp(clamp: tuple[int, ...]) -> None:
+    if len(clamp) != 2 or clamp[0] > clamp[1]:
+        raise ValueError(f"{list(clamp)} is no range")
+
+
 @dataclass(frozen=True)
 class Steps:
     """What happens to a sum on its way out: names of weights for `cnncc.numerics.Epilogue`.
@@ -87,13 +93,42 @@ class Steps:
     factors: str = ""
     add_clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
 
+    def __post_init__(self) -> None:
+        _check_clamp(self.clamp)
+        _check_clamp(self.add_clamp)
+
 
 @dataclass(frozen=True)
 class Quant:
-    """How integers stand for reals: real = (integer - zero) * scale."""
+    """How integers stand for reals: real = (integer - zero) * scale.
+
+    clamp: the range that quantising saturates to, where it is narrower than the tensor's integers
+    (the proof that no psum overflows counts on it). Scale 0 stands for a tensor that is not quantised.
+    """
 
     scale: float
     zero: int = 0
+    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.scale) and self.scale >= 0):
+            raise ValueError(f"scale is {self.scale}, it must be a finite number of at least 0")
+        _check_clamp(self.clamp)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Calibrated values of a real tensor: all in lo..hi, to be quantised to the integers -top..top."""
+
+    lo: float
+    hi: float
+    top: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.lo) and math.isfinite(self.hi) and self.lo <= self.hi):
+            raise ValueError(f"lo = {self.lo} and hi = {self.hi} are no range")
+        if self.top < 1:
+            raise ValueError(f"top is {self.top}, it must be at least 1")
 
 
 @irdl_attr_definition
@@ -117,6 +152,13 @@ class QuantAttr(RecordAttr[Quant]):
     name = "cnn.quant"
 
 
+@irdl_attr_definition
+class RangeAttr(RecordAttr[Range]):
+    """Calibrated range of a tensor, on nodes (`cnn.ranges`, one per result) and arguments of an `onnx` graph."""
+
+    name = "cnn.range"
+
+
 def shape(value_type: Attribute) -> tuple[int, ...]:
     """The shape of a tensor type."""
     assert isinstance(value_type, TensorType)
@@ -132,6 +174,8 @@ def value_key(op: Operation) -> str | None:
 
 
 def _check_window(op: ConvOp | PoolOp, channels: int) -> None:
+    if len(shape(op.x.type)) != 4:
+        raise VerifyException(f"{op.name}: the operand has shape {shape(op.x.type)}, not n c h w")
     n, _, ih, iw = shape(op.x.type)
     want = (n, channels, *op.window.data.output(ih, iw))
     if shape(op.result.type) != want:
@@ -164,6 +208,15 @@ class ConvOp(IRDLOperation):
 
     def verify_(self) -> None:
         _check_window(self, shape(self.result.type)[1])
+        group = self.window.data.group
+        if shape(self.x.type)[1] % group or shape(self.result.type)[1] % group:
+            raise VerifyException(f"cnn.conv: channels are not a multiple of group {group}")
+
+    def macs(self) -> int:
+        """Multiply-accumulates, those on padding included."""
+        window = self.window.data
+        channels = shape(self.x.type)[1] // window.group
+        return math.prod((*shape(self.result.type), channels, *window.kernel))
 
 
 @irdl_op_definition
@@ -271,6 +324,10 @@ class ReshapeOp(IRDLOperation):
     traits = traits_def(Pure())
     assembly_format = "$x (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
 
+    def verify_(self) -> None:
+        if math.prod(shape(self.x.type)) != math.prod(shape(self.result.type)):
+            raise VerifyException("cnn.reshape: operand and result differ in size")
+
 
 @irdl_op_definition
 class HostOp(IRDLOperation):
@@ -294,6 +351,10 @@ class HostOp(IRDLOperation):
         "attr-dict `:` `(` type($inputs) `)` `->` `(` type($outputs) `)`"
     )
 
+    def verify_(self) -> None:
+        if (len(self.input_quants), len(self.output_quants)) != (len(self.inputs), len(self.outputs)):
+            raise VerifyException("cnn.host: one quant for each operand and each result")
+
 
 def element_bits(value_type: Attribute) -> int:
     """The width of a tensor's integers."""
@@ -304,5 +365,5 @@ def element_bits(value_type: Attribute) -> int:
 CNN = Dialect(
     "cnn",
     [ConvOp, PoolOp, AddOp, BiasOp, RequantOp, ClampOp, ReshapeOp, HostOp],
-    [WindowAttr, StepsAttr, QuantAttr],
+    [WindowAttr, StepsAttr, QuantAttr, RangeAttr],
 )
