@@ -1,0 +1,184 @@
+"""Calibration: runs the float graph over sample inputs and writes the range of every value on the IR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, TensorType, f32
+from xdsl.ir import Attribute, SSAValue
+
+from cnncc.dialects.cnn import Range, Window, shape
+from cnncc.dialects.onnx import NodeOp
+from cnncc.dialects.weights import element_dtype
+from cnncc.errors import Refusal
+from cnncc.eval.cnn import windows
+from cnncc.eval.onnx import Evaluator
+from cnncc.frontend.export_onnx import input_names, main_arguments
+from cnncc.passes._calibration import write_ranges
+from cnncc.passes._onnx_layers import ConvLayer, PoolLayer, is_tensor_of
+from cnncc.passes._placement import Placement, keeps_scale, place
+from cnncc.quant.split import Doubles, Use, choose_top
+from cnncc.weights import Array, WeightStore
+
+SAMPLE_LIMIT = 100
+POSITION_LIMIT = 256  # output positions measured per layer
+CHANNEL_LIMIT = 64  # output channels measured per layer
+
+Feeds = dict[str, Array]
+
+
+def calibrate(
+    module: ModuleOp,
+    store: WeightStore,
+    data: Mapping[str, Array] | None,
+    operand_bits: int,
+    psum_bits: int,
+    seed: int = 0,
+) -> str | None:
+    """Write `cnn.range` and `cnn.ranges` on an `onnx` module, for operands and psums of so many bits.
+
+    `data` holds samples by input name, along the leading dim; without it, inputs are N(0, 1). Returns a
+    warning where there is one. `top` is chosen for all values that share integers, by measured error.
+
+    Raises: Refusal for data of another name, shape or type than the inputs, or not finite.
+    """
+    names = input_names(module)
+    types = {name: value.type for name, value in zip(names, main_arguments(module), strict=True)}
+    rng = np.random.default_rng(seed)
+    feeds = _random_feeds(types, rng) if data is None else _feeds(types, data)
+    seen = _Observed(place(module, store), store, rng, max(1, POSITION_LIMIT // len(feeds)))
+    session = Evaluator(module, store, seen.values)
+    for feed in feeds:
+        seen.record(session.run(feed))
+    write_ranges(module, seen.ranges(operand_bits, psum_bits))
+    if data is not None:
+        return None
+    return "calibrated with random inputs, not with data: give samples with --calibrate X.npz for useful results"
+
+
+def _batch(dims: tuple[int, ...]) -> int:
+    return dims[0] if dims else 1
+
+
+def _random_feeds(types: Mapping[str, Attribute], rng: np.random.Generator) -> list[Feeds]:
+    """Seeded inputs: N(0, 1) where they are floats, else zeros."""
+    largest = max((_batch(shape(kind)) for kind in types.values()), default=1)
+    rounds = min(10, max(1, SAMPLE_LIMIT // max(1, largest)))
+    return [{name: _random(kind, rng) for name, kind in types.items()} for _ in range(rounds)]
+
+
+def _random(kind: Attribute, rng: np.random.Generator) -> Array:
+    dtype = _dtype(kind)
+    return (rng.standard_normal(shape(kind)) if dtype.kind == "f" else np.zeros(shape(kind))).astype(dtype)
+
+
+def _dtype(kind: Attribute) -> np.dtype[np.generic]:
+    try:
+        return element_dtype(cast("TensorType[Attribute]", kind).element_type)
+    except (KeyError, AttributeError) as error:
+        raise Refusal(f"inputs of type {kind} cannot be calibrated") from error
+
+
+def _feeds(types: Mapping[str, Attribute], data: Mapping[str, Array]) -> list[Feeds]:
+    """`data` cut into batches, the last one filled up from the start. Raises Refusal where it does not fit."""
+    counts: set[int] = set()
+    for name, kind in types.items():
+        if name not in data:
+            raise Refusal(f"calibration data: input '{name}' is missing, there is {', '.join(data) or 'nothing'}")
+        counts.add(_sample_count(name, kind, data[name]))
+    if len(counts) > 1:
+        raise Refusal(f"calibration data: the inputs have different numbers of batches: {sorted(counts)}")
+    return [
+        {name: _part(np.asarray(data[name]), shape(kind), index) for name, kind in types.items()}
+        for index in range(max(counts, default=1))
+    ]
+
+
+def _sample_count(name: str, kind: Attribute, array: Array) -> int:
+    """How many batches of at most `SAMPLE_LIMIT` samples `array` makes."""
+    dims, dtype, array = shape(kind), _dtype(kind), np.asarray(array)
+    if array.dtype != dtype:
+        raise Refusal(f"calibration data: '{name}' has type {array.dtype}, the input has {dtype}")
+    if array.ndim != len(dims) or array.shape[1:] != dims[1:] or not array.size:
+        raise Refusal(f"calibration data: '{name}' has shape {list(array.shape)}, the input has {list(dims)}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise Refusal(f"calibration data: '{name}' has values that are not finite (NaN or infinity)")
+    samples = min(len(array) if array.ndim else 1, max(SAMPLE_LIMIT, _batch(dims)))
+    return -(-samples // _batch(dims))
+
+
+def _part(array: Array, dims: tuple[int, ...], index: int) -> Array:
+    if not dims:
+        return array
+    return array[np.arange(index * dims[0], (index + 1) * dims[0]) % len(array)]
+
+
+class _Observed:
+    """Least and greatest of every float value, and patches of what each layer reads."""
+
+    def __init__(self, placement: Placement, store: WeightStore, rng: np.random.Generator, positions: int) -> None:
+        self.placement = placement
+        self.rng = rng
+        self.positions = positions
+        nodes = [op for op in placement.block.ops if isinstance(op, NodeOp)]
+        everything = [*placement.block.args, *(value for node in nodes for value in node.results)]
+        self.values: list[SSAValue] = [value for value in everything if is_tensor_of(value, f32)]
+        self.lo = dict.fromkeys(self.values, float("inf"))
+        self.hi = dict.fromkeys(self.values, float("-inf"))
+        self.patches: dict[tuple[NodeOp, SSAValue], list[Doubles]] = {}
+
+    def record(self, arrays: Sequence[Array]) -> None:
+        """Take in the values of one batch. Raises Refusal where one is not finite."""
+        for value, array in zip(self.values, arrays, strict=True):
+            if not np.isfinite(array).all():
+                owner = value.owner.label() if isinstance(value.owner, NodeOp) else "an input"
+                raise Refusal(f"calibration: {owner} gives values that are not finite (NaN or infinity)")
+            self.lo[value] = min(self.lo[value], float(array.min()))
+            self.hi[value] = max(self.hi[value], float(array.max()))
+            for node in self.readers(value):
+                self.patches.setdefault((node, value), []).append(self.sample(node, array))
+
+    def readers(self, value: SSAValue) -> Iterator[NodeOp]:
+        """The layers whose error the scale of `value` causes."""
+        for node in dict.fromkeys(use.operation for use in value.uses):
+            layer = self.placement.layers.get(node) if isinstance(node, NodeOp) else None
+            if layer is not None and not keeps_scale(layer):
+                yield cast(NodeOp, node)
+
+    def sample(self, node: NodeOp, array: Array) -> Doubles:
+        """Patches [p, i] of `array`, an operand of `node`."""
+        layer = self.placement.layers[node]
+        window = layer.window if isinstance(layer, ConvLayer) else Window((1, 1))
+        image = array if array.ndim == 4 else array.reshape(len(array) if array.ndim else 1, -1, 1, 1)
+        view = windows(image, window).transpose(0, 2, 3, 1, 4, 5)
+        count = view.shape[0] * view.shape[1] * view.shape[2]
+        chosen = np.sort(self.rng.permutation(count)[: self.positions])
+        n, h, w = np.unravel_index(chosen, view.shape[:3])
+        return view[n, h, w].reshape(len(chosen), -1).astype(np.float64)
+
+    def use(self, node: NodeOp, value: SSAValue) -> Use:
+        """What has been sampled of `node`, to measure."""
+        patches = np.concatenate(self.patches[node, value])
+        match self.placement.layers[node]:
+            case ConvLayer() as layer:
+                channels = slice(None, None, -(-len(layer.bias) // CHANNEL_LIMIT))
+                weights = layer.weights[channels].astype(np.float64)
+                return Use(patches, weights.reshape(len(weights), -1), layer.bias[channels].astype(np.float64))
+            case PoolLayer() as layer:
+                return Use(patches, terms=layer.window.kernel[0] * layer.window.kernel[1])
+            case _:
+                return Use(patches)
+
+    def ranges(self, operand_bits: int, psum_bits: int) -> dict[SSAValue, Range]:
+        """The ranges of all values, with one top for those that share integers."""
+        uses: dict[SSAValue, list[Use]] = {value: [] for value in self.values}
+        for node, value in self.patches:
+            uses[self.placement.root(value)].append(self.use(node, value))
+        tops: dict[SSAValue, int] = {}
+        for root, users in uses.items():
+            settled = self.placement.settled(root)
+            absmax = max(abs(self.lo[settled]), abs(self.hi[settled]))
+            tops[root] = choose_top(absmax, users, operand_bits, psum_bits)
+        return {value: Range(self.lo[value], self.hi[value], tops[self.placement.root(value)]) for value in self.values}

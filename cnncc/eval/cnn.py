@@ -1,0 +1,260 @@
+"""Runs IR of the `cnn` dialect on integers: the reference that every level below must equal.
+
+All sums are exact, and each is checked to fit a psum. The leading dim of the inputs may be any multiple
+of the one in the types: the network is run on so many batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, IntegerType, ModuleOp, SymbolRefAttr, TensorType
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from cnncc.dialects.cnn import (
+    AddOp,
+    BiasOp,
+    ClampOp,
+    ConvOp,
+    HostOp,
+    PoolOp,
+    Quant,
+    QuantAttr,
+    RequantOp,
+    ReshapeOp,
+    Steps,
+    Window,
+    element_bits,
+    shape,
+    value_key,
+)
+from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.errors import Refusal
+from cnncc.frontend.export_onnx import input_names, main_function, output_names
+from cnncc.frontend.run_onnx import OnnxSession
+from cnncc.numerics import Epilogue, Ints, dequantise, integer_range, quantise
+from cnncc.weights import Array, WeightStore
+
+EXACT_LIMIT = 1 << 53  # of integers in float64
+DEFAULT_PSUM_BITS = 32
+
+RunModel = Callable[[bytes, Sequence[Array]], Sequence[Array]]
+"""A model as bytes and its inputs in order -> its outputs in order."""
+
+
+def run_on_host(model: bytes, inputs: Sequence[Array]) -> Sequence[Array]:
+    """Run a host segment with onnxruntime. Raises Refusal where it does not load or run."""
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
+
+    try:
+        proto = ModelProto.FromString(model)
+    except DecodeError as error:
+        raise Refusal("a host segment does not hold an ONNX model") from error
+    return OnnxSession(proto).run(dict(zip((value.name for value in proto.graph.input), inputs, strict=True)))
+
+
+def windows(x: Ints, window: Window) -> Ints:
+    """All windows of x [n, c, ih, iw] as a view [n, c, h, w, r, s]."""
+    top, left, bottom, right = window.pad
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=window.fill)
+    spans = [d * (k - 1) + 1 for d, k in zip(window.dilation, window.kernel, strict=True)]
+    view = sliding_window_view(padded, spans, axis=(2, 3))
+    return view[:, :, :: window.stride[0], :: window.stride[1], :: window.dilation[0], :: window.dilation[1]]
+
+
+def conv_sums(x: Ints, weights: Ints, window: Window) -> Ints:
+    """The sums int64[n, k, h, w] of a convolution: x [n, c, ih, iw], weights [k, c / group, r, s], exactly."""
+    patches = windows(x, window) - window.zero
+    n, _, h, w = patches.shape[:4]
+    terms = weights[0].size
+    columns = patches.transpose(0, 2, 3, 1, 4, 5).reshape(n * h * w, window.group, terms)
+    rows = weights.reshape(window.group, -1, terms)
+    largest = int(np.abs(columns).max(initial=0)) * int(np.abs(rows).max(initial=0)) * terms
+    # float64 has a fast matrix product, and is as exact while nothing reaches 2^53.
+    kind = np.float64 if largest < EXACT_LIMIT else np.int64
+    products = [columns[:, g].astype(kind) @ rows[g].astype(kind).T for g in range(window.group)]
+    return np.concatenate(products, axis=1).reshape(n, h, w, -1).transpose(0, 3, 1, 2).astype(np.int64)
+
+
+def pool_values(x: Ints, window: Window, kind: str) -> Ints:
+    """The maxima or sums int64[n, c, h, w] over all windows of x [n, c, ih, iw]."""
+    view = windows(x, window)
+    return view.max(axis=(4, 5)) if kind == "max" else (view - window.zero).sum(axis=(4, 5))
+
+
+class _Run:
+    def __init__(self, module: ModuleOp, store: WeightStore, host: RunModel) -> None:
+        globals_ = [op for op in module.ops if isinstance(op, GlobalOp)]
+        self.symbols = {op.sym_name.data: constant_array(op, store) for op in globals_}
+        self.store = store
+        self.host = host
+        bits = module.attributes.get("cnn.psum_bits")
+        self.psum_range = integer_range(bits.value.data if isinstance(bits, IntegerAttr) else DEFAULT_PSUM_BITS)
+        self.values: dict[SSAValue, Array] = {}
+
+    def symbol(self, name: str, op: Operation) -> Array:
+        if name not in self.symbols:
+            raise Refusal(f"{_where(op)}: there is no weights.global @{name}")
+        return self.symbols[name]
+
+    def checked(self, sums: Ints, op: Operation) -> Ints:
+        """`sums`, if all fit a psum. Raises Refusal naming op and channel where not."""
+        lo, hi = self.psum_range
+        if sums.size and (sums.min() < lo or sums.max() > hi):
+            where = np.argwhere((sums < lo) | (sums > hi))[0]
+            value = sums[tuple(where)]
+            raise Refusal(f"{_where(op)}: the sum {value} of channel {where[1]} exceeds the psum range {lo}..{hi}")
+        return sums
+
+    def finish(self, sums: Ints, steps: Steps, op: Operation, residual: SSAValue | None) -> Ints:
+        """The epilogue of a sum."""
+        epilogue = Epilogue(
+            bias=self.symbol(steps.bias, op).astype(np.int64) if steps.bias else None,
+            scale=self.symbol(steps.scale, op) if steps.scale else None,
+            zero=steps.zero,
+            clamp=(steps.clamp[0], steps.clamp[1]),
+            factors=self.symbol(steps.factors, op) if steps.factors else None,
+            add_clamp=(steps.add_clamp[0], steps.add_clamp[1]),
+        )
+        self.checked(sums, op)
+        channels = np.expand_dims(np.arange(int(sums.shape[1]), dtype=np.intp), tuple(range(1, sums.ndim - 1)))
+        if epilogue.bias is not None:
+            self.checked(sums + epilogue.bias[channels], op)
+        return epilogue.apply(sums, channels, None if residual is None else self.values[residual])
+
+    def op(self, op: Operation) -> list[Array]:
+        """The results of `op`."""
+        match op:
+            case HostOp():
+                return self.segment(op)
+            case ConvOp():
+                weights = self.symbol(_name(op.weights), op).astype(np.int64)
+                sums = conv_sums(self.values[op.x], weights, op.window.data)
+                return [self.finish(sums, op.steps.data if op.steps else Steps(), op, op.residual)]
+            case PoolOp():
+                sums = pool_values(self.values[op.x], op.window.data, op.kind.data)
+                return [self.finish(sums, op.steps.data if op.steps else Steps(), op, op.residual)]
+            case AddOp():
+                return [self.finish(self.values[op.x], op.steps.data, op, op.residual)]
+            case BiasOp():
+                return [self.finish(self.values[op.x], Steps(bias=_name(op.bias)), op, None)]
+            case RequantOp():
+                return [self.finish(self.values[op.x], op.by.data, op, None)]
+            case ClampOp():
+                return [np.clip(self.values[op.x], op.by.data.clamp[0], op.by.data.clamp[1])]
+            case ReshapeOp():
+                dims = shape(op.result.type)
+                batches = self.values[op.x].size // max(1, int(np.prod(dims)))
+                return [self.values[op.x].reshape(batches * dims[0], *dims[1:])]
+            case _:
+                raise Refusal(f"op {op.name} does not belong to the cnn level")
+
+    def segment(self, op: HostOp) -> list[Array]:
+        """A host segment, batch by batch."""
+        inputs = [
+            _real(self.values[value], quant.data) for value, quant in zip(op.inputs, op.input_quants, strict=True)
+        ]
+        batches = len(inputs[0]) // shape(op.inputs[0].type)[0] if inputs and inputs[0].ndim else 1
+        model = self.store[op.model.key.data].tobytes()
+        parts = [self.host(model, part) for part in _split(inputs, batches)]
+        whole = [np.concatenate(part) if batches > 1 else part[0] for part in zip(*parts, strict=True)]
+        quants = zip(whole, op.outputs, op.output_quants, strict=True)
+        return [_integers(result, quant.data, value.type) for result, value, quant in quants]
+
+
+def _split(inputs: Sequence[Array], batches: int) -> Iterator[list[Array]]:
+    for index in range(batches):
+        yield [x[index * len(x) // batches : (index + 1) * len(x) // batches] if batches > 1 else x for x in inputs]
+
+
+def _name(symbol: SymbolRefAttr) -> str:
+    return symbol.root_reference.data
+
+
+def _where(op: Operation) -> str:
+    return f"{op.name} '{value_key(op) or ''}'"
+
+
+def _real(values: Array, quant: Quant) -> Array:
+    return dequantise(values, quant.scale, quant.zero) if quant.scale else values
+
+
+def _integers(values: Array, quant: Quant, value_type: Attribute) -> Array:
+    if not quant.scale:
+        return values
+    lo, hi = integer_range(element_bits(value_type))
+    return quantise(values, quant.scale, quant.zero, max(lo, quant.clamp[0]), min(hi, quant.clamp[1]))
+
+
+def evaluate(
+    module: ModuleOp, store: WeightStore, inputs: Sequence[Array], host: RunModel = run_on_host
+) -> tuple[list[Array], dict[str, Ints]]:
+    """The outputs for integer `inputs` (in the order of `@main`), and every value that has a key, by that key.
+
+    Raises: Refusal for a sum that overflows a psum, naming op and channel, for inputs that do not fit the
+    types, and for what does not belong to this level.
+    """
+    func = main_function(module)
+    run = _Run(module, store, host)
+    for value, array in zip(func.body.block.args, inputs, strict=True):
+        run.values[value] = _checked_input(array, value)
+    trace: dict[str, Ints] = {}
+    for op in func.body.block.ops:
+        if isinstance(op, ReturnOp):
+            return [run.values[value] for value in op.operands], trace
+        results = run.op(op)
+        run.values.update(zip(op.results, results, strict=True))
+        trace.update(_traced(op, results))
+    raise Refusal("@main does not end with func.return")
+
+
+def _traced(op: Operation, results: Sequence[Array]) -> Iterator[tuple[str, Ints]]:
+    """The integer results of `op` by key: a segment with several numbers them."""
+    key = value_key(op)
+    for index, result in enumerate(results):
+        if key is not None and result.dtype == np.int64:
+            yield (key if len(results) == 1 else f"{key}.{index}", result)
+
+
+def _checked_input(array: Array, value: SSAValue) -> Array:
+    dims, name = shape(value.type), value.name_hint or "input"
+    is_batched = array.ndim == len(dims) and array.shape[1:] == dims[1:] and array.size > 0
+    if not is_batched or (dims and array.shape[0] % dims[0]):
+        raise Refusal(f"input '{name}' has shape {list(array.shape)}, expected {list(dims)}, or several such batches")
+    is_integer = isinstance(cast("TensorType[Attribute]", value.type).element_type, IntegerType)
+    if not is_integer or array.dtype.kind != "i":
+        return array
+    lo, hi = integer_range(element_bits(value.type))
+    if array.min() < lo or array.max() > hi:
+        raise Refusal(f"input '{name}' has values outside {lo}..{hi}")
+    return array.astype(np.int64)
+
+
+def _quants(attrs: ArrayAttr[Any] | None, count: int) -> list[Quant | None]:
+    found = [entry.data.get("cnn.quant") for entry in attrs] if attrs else [None] * count
+    return [attr.data if isinstance(attr, QuantAttr) else None for attr in found]
+
+
+def quantise_inputs(module: ModuleOp, inputs: Mapping[str, Array]) -> list[Array]:
+    """Real `inputs` by name as what `@main` takes, in its order. Raises Refusal where one is missing."""
+    func = main_function(module)
+    names, args = input_names(module), func.body.block.args
+    if missing := [name for name in names if name not in inputs]:
+        raise Refusal(f"input '{missing[0]}' is missing: there are {', '.join(inputs) or 'none'}")
+    quants = _quants(func.arg_attrs, len(names))
+    return [
+        _integers(inputs[name], quant or Quant(0.0), arg.type)
+        for name, quant, arg in zip(names, quants, args, strict=True)
+    ]
+
+
+def dequantise_outputs(module: ModuleOp, outputs: Sequence[Array]) -> dict[str, Array]:
+    """What `@main` gives as real numbers, by name."""
+    quants = _quants(main_function(module).res_attrs, len(outputs))
+    reals = [_real(output, quant or Quant(0.0)) for output, quant in zip(outputs, quants, strict=True)]
+    return dict(zip(output_names(module), reals, strict=True))

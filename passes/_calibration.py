@@ -1,0 +1,79 @@
+"""Calibrated ranges on an `onnx` graph, and the integer scales that follow from them. No pass.
+
+`cnncc.eval.calibrate` writes them and `onnx-to-cnn` reads them: `cnn.range` on arguments of `@main`, and
+`cnn.ranges`, one per result, on nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
+
+from cnncc.dialects.cnn import Quant, QuantAttr, Range, RangeAttr
+from cnncc.frontend.export_onnx import main_function
+from cnncc.quant.split import activation_scale
+
+ON_ARGUMENT = "cnn.range"
+ON_NODE = "cnn.ranges"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Integers -top..top, each standing for itself times `scale`."""
+
+    scale: float
+    top: int
+
+    @classmethod
+    def of(cls, values: Range) -> Scale:
+        """The scale at which the greatest magnitude of `values` is `top`."""
+        return cls(activation_scale(max(abs(values.lo), abs(values.hi)), values.top), values.top)
+
+    @property
+    def clamp(self) -> tuple[int, int]:
+        """-top, top."""
+        return (-self.top, self.top)
+
+    def attr(self) -> QuantAttr:
+        """As an attribute."""
+        return QuantAttr(Quant(self.scale, 0, self.clamp))
+
+
+def _argument_attrs(func: FuncOp) -> list[dict[str, Attribute]]:
+    count = len(func.body.block.args)
+    return [dict(attrs.data) for attrs in func.arg_attrs] if func.arg_attrs else [{} for _ in range(count)]
+
+
+def range_of(value: SSAValue) -> Range | None:
+    """What calibration wrote about `value`."""
+    found: Attribute | None = None
+    match value:
+        case BlockArgument() if isinstance(func := value.block.parent_op(), FuncOp):
+            found = _argument_attrs(func)[value.index].get(ON_ARGUMENT)
+        case OpResult():
+            ranges = value.op.attributes.get(ON_NODE)
+            known = list(cast("ArrayAttr[Attribute]", ranges)) if isinstance(ranges, ArrayAttr) else []
+            found = known[value.index] if value.index < len(known) else None
+        case _:
+            pass
+    return found.data if isinstance(found, RangeAttr) else None
+
+
+def write_ranges(module: ModuleOp, ranges: Mapping[SSAValue, Range]) -> None:
+    """Put `ranges` on the arguments and nodes of `module`; a node is left out unless all its results are known."""
+    func = main_function(module)
+    attrs = _argument_attrs(func)
+    for value, known in ranges.items():
+        match value:
+            case BlockArgument():
+                attrs[value.index][ON_ARGUMENT] = RangeAttr(known)
+            case OpResult() if all(result in ranges for result in value.op.results):
+                value.op.attributes[ON_NODE] = ArrayAttr([RangeAttr(ranges[result]) for result in value.op.results])
+            case _:
+                pass
+    func.arg_attrs = ArrayAttr([DictionaryAttr(known) for known in attrs])

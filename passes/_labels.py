@@ -1,0 +1,43 @@
+"""Labels for the ops of the `cnn` dialect and for their weights. No pass: `onnx-to-cnn` uses it."""
+
+from __future__ import annotations
+
+import re
+
+from cnncc.dialects.onnx import NodeOp, text
+
+PARTS = ("", ".bias", ".requant", ".in", ".out")
+
+
+def tidy(name: str, op_type: str) -> str:
+    """What is worth keeping of a node's name: "/layer1/layer1.0/conv1/Conv" is "layer1.0.conv1".
+
+    Exporters put the operator last, and each module's path before the next longer one.
+    """
+    parts = [part for part in name.split("/") if part]
+    if len(parts) > 1 and re.fullmatch(rf"{re.escape(op_type)}(_\d+)?", parts[-1]):
+        number = parts.pop()[len(op_type) :]
+        parts[-1] += number
+    kept = [part for part, longer in zip(parts, [*parts[1:], ""], strict=True) if not longer.startswith(part + ".")]
+    return re.sub(r"[^A-Za-z0-9_.]", "_", ".".join(kept))
+
+
+class Labels:
+    """Gives each node a label that no other node has, nor any part of another."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def of(self, node: NodeOp, index: int) -> str:
+        """The label of `node`, the graph's node number `index`, which names it where it has no name itself."""
+        op_type = node.op_type.data
+        name = tidy(text(node.node_name), op_type) if node.node_name else ""
+        return self.free(name or f"{tidy(op_type, '').lower()}_{index}")
+
+    def free(self, wanted: str) -> str:
+        """`wanted`, with a number where it is taken."""
+        label, number = wanted, 2
+        while any(label + part in self._taken for part in PARTS):
+            label, number = f"{wanted}_{number}", number + 1
+        self._taken.update(label + part for part in PARTS)
+        return label

@@ -1,0 +1,319 @@
+"""The lowering of `onnx-to-cnn`: emits the `cnn` ops for the layers of a placement. No pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    FunctionType,
+    IntegerAttr,
+    IntegerType,
+    ModuleOp,
+    StringAttr,
+    SymbolRefAttr,
+    TensorType,
+    i64,
+)
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from cnncc.dialects.cnn import (
+    AddOp,
+    BiasOp,
+    ClampOp,
+    ConvOp,
+    HostOp,
+    PoolOp,
+    Quant,
+    QuantAttr,
+    RequantOp,
+    ReshapeOp,
+    Steps,
+    StepsAttr,
+    Window,
+    WindowAttr,
+    element_bits,
+    shape,
+)
+from cnncc.dialects.onnx import NodeOp, text_attr
+from cnncc.dialects.weights import GlobalOp, RefAttr, tensor_type
+from cnncc.errors import Refusal
+from cnncc.frontend.export_onnx import export_nodes, input_names, main_arguments, main_function, output_names, returned
+from cnncc.frontend.macs import module_macs
+from cnncc.numerics import Floats, integer_range
+from cnncc.passes._calibration import Scale, range_of
+from cnncc.passes._labels import Labels
+from cnncc.passes._onnx_layers import AddLayer, ClampLayer, ConvLayer, Layer, PoolLayer, ReshapeLayer
+from cnncc.passes._placement import Segment, place, segments, stages
+from cnncc.quant.split import psum_need, quantise_layer
+from cnncc.weights import Array, WeightStore
+
+Dims = tuple[int, ...]
+
+
+def image_dims(dims: Dims) -> Dims:
+    """n c h w for a tensor of any rank, in the same order of elements."""
+    padded = dims + (1,) * (4 - len(dims))
+    return (*padded[:3], int(np.prod(padded[3:])))
+
+
+def _base(value: SSAValue) -> SSAValue:
+    """What `value` is a reshape of, or itself."""
+    return value.owner.x if isinstance(value.owner, ReshapeOp) else value
+
+
+class Lowering:
+    """Replaces an `onnx` module by its `cnn` form. `values` and `scales` are by value of the old graph."""
+
+    def __init__(self, module: ModuleOp, store: WeightStore, operand_bits: int, psum_bits: int) -> None:
+        self.module = module
+        self.store = store
+        self.operand_bits = operand_bits
+        self.psum_bits = psum_bits
+        self.operand = IntegerType(8 if operand_bits <= 8 else 16)
+        self.psum = IntegerType(psum_bits)
+        self.placement = place(module, store)
+        self.names = Labels()
+        nodes = [op for op in self.placement.block.ops if isinstance(op, NodeOp)]
+        self.labels = {node: self.names.of(node, index) for index, node in enumerate(nodes)}
+        self.order = {node: index for index, node in enumerate(nodes)}
+        self.values: dict[SSAValue, SSAValue] = {}
+        self.scales: dict[SSAValue, Scale] = {}
+        self.globals: list[GlobalOp] = []
+        self.block = Block()
+
+    def run(self) -> None:
+        """Lower stage by stage, then put the new function in the place of the old one."""
+        for value in main_arguments(self.module):
+            self.argument(value)
+        stage, hosts = stages(self.placement), segments(self.placement)
+        for level in range(1 + max([0, *stage.values()])):
+            for node, layer in self.placement.layers.items():
+                if stage[node] == level:
+                    result = self.layer(node, layer, self.labels[node])
+                    dims = shape(node.results[0].type)
+                    self.values[node.results[0]] = self.reshape(result, dims, f"{self.labels[node]}.out")
+            if level in hosts:
+                self.host(hosts[level])
+        self.replace()
+
+    # Building blocks.
+
+    def emit(
+        self,
+        kind: type[Operation],
+        operands: Sequence[SSAValue],
+        element: Attribute,
+        dims: Dims,
+        label: str,
+        properties: Mapping[str, Attribute],
+    ) -> SSAValue:
+        """Append an op with one result, a tensor of `element`s."""
+        named = {**properties, "label": StringAttr(label)}
+        op = kind.create(operands=operands, properties=named, result_types=[TensorType(element, dims)])
+        self.block.add_op(op)
+        return op.results[0]
+
+    def symbol(self, name: str, array: Array) -> str:
+        """Keep `array` under the symbol `name`."""
+        ref = RefAttr(StringAttr(self.store.add(array)))
+        properties = {"sym_name": StringAttr(name), "value": ref, "type": tensor_type(array)}
+        self.globals.append(GlobalOp.create(properties=properties))
+        return name
+
+    def calibrated(self, value: SSAValue, name: str) -> Scale:
+        """Give `value` the scale that calibration chose. Raises Refusal where it did not, or for other integers."""
+        found = range_of(self.placement.settled(value))
+        if found is None:
+            raise Refusal(f"'{name}' has no calibrated range (#cnn.range): calibrate the model first")
+        limit = integer_range(self.operand_bits)[1]
+        if found.top > limit:
+            raise Refusal(
+                f"'{name}' is calibrated for ±{found.top}, operands of {self.operand_bits} bits reach ±{limit}"
+            )
+        self.scales[value] = Scale.of(found)
+        return self.scales[value]
+
+    def quant(self, value: SSAValue) -> QuantAttr:
+        return self.scales[value].attr() if value in self.scales else QuantAttr(Quant(0.0))
+
+    def reshape(self, source: SSAValue, dims: Dims, label: str) -> SSAValue:
+        if shape(source.type) == dims:
+            return source
+        return self.emit(ReshapeOp, [source], self.operand, dims, label, {})
+
+    def shaped(self, value: SSAValue, dims: Dims, label: str) -> SSAValue:
+        """The lowered `value` with shape `dims`, past any reshape of it."""
+        return self.reshape(_base(self.values[value]), dims, label)
+
+    def image(self, value: SSAValue, label: str) -> SSAValue:
+        """The lowered `value` with any four dims, for what works element by element."""
+        source = _base(self.values[value])
+        return source if len(shape(source.type)) == 4 else self.reshape(source, image_dims(shape(value.type)), label)
+
+    # The graph.
+
+    def argument(self, value: SSAValue) -> None:
+        quantised = self.placement.is_quantised(value)
+        new_type = TensorType(self.operand, shape(value.type)) if quantised else value.type
+        argument = self.block.insert_arg(new_type, len(self.block.args))
+        argument.name_hint = value.name_hint
+        self.values[value] = argument
+        if quantised:
+            self.calibrated(value, value.name_hint or "input")
+
+    def layer(self, node: NodeOp, layer: Layer, label: str) -> SSAValue:
+        """The result of `node`, not yet in the graph's shape."""
+        x, y = node.operands[0], node.results[0]
+        match layer:
+            case ConvLayer():
+                return self.conv(x, layer, self.calibrated(y, label), label)
+            case PoolLayer(kind="sum"):
+                return self.mean_pool(x, layer.window, self.calibrated(y, label), label)
+            case AddLayer():
+                return self.add(node, self.calibrated(y, label), label)
+            case _:
+                self.scales[y] = self.scales[x]
+        match layer:
+            case PoolLayer():
+                return self.pool("max", x, layer.window, self.operand, label)
+            case ClampLayer():
+                return self.clamp(x, layer, label)
+            case ReshapeLayer():
+                return self.shaped(x, shape(y.type), label)
+
+    def conv(self, x: SSAValue, layer: ConvLayer, y_scale: Scale, label: str) -> SSAValue:
+        dims = shape(x.type) + (1,) * (4 - len(shape(x.type)))
+        source, x_scale = self.shaped(x, dims, f"{label}.in"), self.scales[x]
+        ints = quantise_layer(layer.weights, layer.bias, x_scale.scale, x_scale.top, self.operand_bits, self.psum_bits)
+        assert psum_need(ints, x_scale.top).max() <= integer_range(self.psum_bits)[1]
+        element = np.int8 if self.operand.width.data == 8 else np.int16
+        weights = SymbolRefAttr(self.symbol(f"{label}.w", ints.weights.astype(element)))
+        properties = {"weights": weights, "window": WindowAttr(layer.window)}
+        out = (dims[0], len(ints.bias), *layer.window.output(*dims[2:]))
+        sums = self.emit(ConvOp, [source], self.psum, out, label, properties)
+        if ints.bias.any():
+            bias = SymbolRefAttr(self.symbol(f"{label}.b", ints.bias.astype(np.int32)))
+            sums = self.emit(BiasOp, [sums], self.psum, out, f"{label}.bias", {"bias": bias})
+        multipliers = np.float32(x_scale.scale) * ints.scale / np.float32(y_scale.scale)
+        return self.requant(sums, multipliers, y_scale, label)
+
+    def requant(self, sums: SSAValue, multipliers: Floats, y_scale: Scale, label: str) -> SSAValue:
+        steps = Steps(scale=self.symbol(f"{label}.q", _checked(multipliers, label)), clamp=y_scale.clamp)
+        properties = {"by": StepsAttr(steps)}
+        return self.emit(RequantOp, [sums], self.operand, shape(sums.type), f"{label}.requant", properties)
+
+    def pool(self, kind: str, x: SSAValue, window: Window, element: IntegerType, label: str) -> SSAValue:
+        n, k, ih, iw = shape(x.type)
+        fill = integer_range(element_bits(self.values[x].type))[0] if kind == "max" else 0
+        filled = Window(window.kernel, window.stride, window.pad, fill=fill)
+        properties = {"kind": StringAttr(kind), "window": WindowAttr(filled)}
+        source = self.shaped(x, (n, k, ih, iw), f"{label}.in")
+        return self.emit(PoolOp, [source], element, (n, k, *window.output(ih, iw)), label, properties)
+
+    def mean_pool(self, x: SSAValue, window: Window, y_scale: Scale, label: str) -> SSAValue:
+        count, x_scale = int(np.prod(window.kernel)), self.scales[x]
+        if count * x_scale.top > integer_range(self.psum_bits)[1]:
+            raise Refusal(
+                f"'{label}': {count} values of ±{x_scale.top} may exceed a psum of {self.psum_bits} bits: "
+                f"calibrate with a smaller top"
+            )
+        sums = self.pool("sum", x, window, self.psum, label)
+        multiplier = np.float32(x_scale.scale) / (np.float32(y_scale.scale) * np.float32(count))
+        return self.requant(sums, np.full(shape(sums.type)[1], multiplier, np.float32), y_scale, label)
+
+    def clamp(self, x: SSAValue, layer: ClampLayer, label: str) -> SSAValue:
+        scale = self.scales[x]
+        lo, hi = (int(np.clip(np.rint(bound / scale.scale), *scale.clamp)) for bound in (layer.lo, layer.hi))
+        source = self.image(x, f"{label}.in")
+        return self.emit(
+            ClampOp, [source], self.operand, shape(source.type), label, {"by": StepsAttr(Steps(clamp=(lo, hi)))}
+        )
+
+    def add(self, node: NodeOp, y_scale: Scale, label: str) -> SSAValue:
+        # Only `x` of a cnn.add can be fused with it: the operand that is computed last, and for it alone.
+        x, residual = sorted(node.operands, key=self.readiness, reverse=True)
+        sources = [self.image(x, f"{label}.in"), self.image(residual, f"{label}.in2")]
+        if shape(sources[0].type) != shape(sources[1].type):
+            dims = image_dims(shape(node.results[0].type))
+            sources = [self.shaped(x, dims, f"{label}.in"), self.shaped(residual, dims, f"{label}.in2")]
+        ratios = [np.float32(self.scales[value].scale) / np.float32(y_scale.scale) for value in (x, residual)]
+        factors = np.append(_checked(np.array(ratios, np.float32), label), np.float32(0))
+        steps = Steps(factors=self.symbol(f"{label}.q", factors), add_clamp=y_scale.clamp)
+        return self.emit(AddOp, sources, self.operand, shape(sources[0].type), label, {"steps": StepsAttr(steps)})
+
+    def readiness(self, value: SSAValue) -> int:
+        """The position of the node that computes `value`; -1 where it cannot be fused with its reader."""
+        node = value.owner
+        return self.order[node] if value.has_one_use() and node in self.placement.layers else -1  # type: ignore[index]
+
+    def host(self, segment: Segment) -> None:
+        """A segment as ONNX bytes in the weight store."""
+        model = export_nodes(segment.nodes, segment.inputs, segment.outputs, self.module, self.store)
+        data = np.frombuffer(model.SerializeToString(deterministic=True), np.uint8)
+        label = self.labels[segment.nodes[-1]] if segment.nodes else self.names.free("constants")
+        for value in segment.outputs:
+            if self.placement.is_quantised(value):
+                self.calibrated(value, label)
+        properties: dict[str, Attribute] = {
+            "model": RefAttr(StringAttr(self.store.add(data))),
+            "reason": StringAttr(segment.reason.encode("ascii", "backslashreplace").decode()),
+            "label": StringAttr(label),
+            "input_quants": ArrayAttr([self.quant(value) for value in segment.inputs]),
+            "output_quants": ArrayAttr([self.quant(value) for value in segment.outputs]),
+        }
+        op = HostOp.create(
+            operands=[self.values[value] for value in segment.inputs],
+            properties=properties,
+            result_types=[self.host_type(value) for value in segment.outputs],
+        )
+        self.block.add_op(op)
+        self.values.update(zip(segment.outputs, op.results, strict=True))
+
+    def host_type(self, value: SSAValue) -> Attribute:
+        return TensorType(self.operand, shape(value.type)) if value in self.scales else value.type
+
+    def replace(self) -> None:
+        """Put the new function and its weights into the module."""
+        results = [self.values[value] for value in returned(self.module)]
+        self.block.add_op(ReturnOp(*results))
+        for op in reversed(list(self.block.ops)):
+            if isinstance(op, ReshapeOp) and op.result.first_use is None:
+                op.detach()
+                op.erase()
+        func = FuncOp(
+            "main",
+            FunctionType.from_lists(self.block.arg_types, [result.type for result in results]),
+            Region(self.block),
+            arg_attrs=self.named(input_names(self.module), main_arguments(self.module)),
+            res_attrs=self.named(output_names(self.module), returned(self.module)),
+        )
+        counted = module_macs(self.module)
+        main_function(self.module).detach()
+        self.module.body.block.add_ops([*self.globals, func])
+        self.module.attributes = {
+            "cnn.macs_total": IntegerAttr(counted, i64),
+            "cnn.operand_bits": IntegerAttr(self.operand_bits, i64),
+            "cnn.psum_bits": IntegerAttr(self.psum_bits, i64),
+        }
+
+    def named(self, names: Iterable[str], values: Iterable[SSAValue]) -> ArrayAttr[DictionaryAttr]:
+        """`onnx.name`, and `cnn.quant` where there are integers."""
+        return ArrayAttr(
+            [
+                DictionaryAttr(
+                    {"onnx.name": text_attr(name)} | ({"cnn.quant": self.quant(value)} if value in self.scales else {})
+                )
+                for name, value in zip(names, values, strict=True)
+            ]
+        )
+
+
+def _checked(multipliers: Floats, label: str) -> Floats:
+    """`multipliers`, if they are normal numbers. Raises Refusal where not."""
+    if not np.isfinite(multipliers).all() or (multipliers < np.finfo(np.float32).tiny).any():
+        raise Refusal(f"'{label}': the ranges of its input, weights and result lie too far apart for f32 scales")
+    return multipliers

@@ -1,0 +1,51 @@
+"""onnx-to-cnn: quantises a float graph, by the ranges that calibration wrote on it, and lowers it to `cnn`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from cnncc.context import weights_of
+from cnncc.errors import Refusal
+from cnncc.passes._quantise import Lowering
+
+OPERAND_BITS = (2, 16)
+PSUM_BITS = (8, 48)
+
+
+@dataclass(frozen=True)
+class OnnxToCnnPass(ModulePass):
+    """Every node becomes a chain of small integer ops, or part of a `cnn.host` segment with the reason.
+
+        %y = onnx.node "Conv" name "c1"(%x, %w, %b) {cnn.ranges = [#cnn.range<lo = -2.0, hi = 3.0, top = 127>]}
+
+    becomes
+
+        %1 = cnn.conv %x weights @c1.w window <kernel = [3, 3]> label "c1"                      32-bit sums
+        %2 = cnn.bias %1 @c1.b label "c1.bias"
+        %3 = cnn.requant %2 by <scale = "c1.q", clamp = [-127, 127]> label "c1.requant"
+
+    Zero points are 0. A value has the scale max(|lo|, |hi|) / top of its `#cnn.range`, and integers within
+    -top..top; for those the final integer weights and bias are proved to overflow no psum. A Conv or Add that
+    only a Relu or Clip reads has the range of that one's result. Relu, Clip, MaxPool and Reshape keep the scale.
+
+    Why no fusion here: the small ops name every intermediate value, so that each can be compared.
+    """
+
+    name = "onnx-to-cnn"
+
+    operand_bits: int = 16
+    psum_bits: int = 32
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Lower `op`. Raises Refusal where a range is missing or fits no integers, or a width is not supported."""
+        for name, value, (least, most) in (
+            ("operand-bits", self.operand_bits, OPERAND_BITS),
+            ("psum-bits", self.psum_bits, PSUM_BITS),
+        ):
+            if not least <= value <= most:
+                raise Refusal(f"onnx-to-cnn: {name} = {value}, it must be within {least}..{most}")
+        Lowering(op, weights_of(ctx), self.operand_bits, self.psum_bits).run()
