@@ -1,0 +1,125 @@
+"""cnn-fuse-epilogue: gathers what follows a sum into the epilogue of the op that computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.passes import ModulePass
+
+from cnncc.dialects.cnn import (
+    AddOp,
+    BiasOp,
+    ClampOp,
+    ConvOp,
+    PoolOp,
+    RequantOp,
+    Steps,
+    StepsAttr,
+    value_key,
+)
+
+SumOp = ConvOp | PoolOp | AddOp
+
+
+def clamp_after(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """The one clamp that equals `first` and then `second`, also where they do not overlap."""
+    lo, hi = second
+    return (min(max(first[0], lo), hi), min(max(first[1], lo), hi))
+
+
+def add_step(steps: Steps, op: Operation) -> Steps | None:
+    """The epilogue `steps` and then what `op` does to its operand x; None where no epilogue says that.
+
+    The order of an epilogue is fixed: bias, requantisation, clamp, residual, second clamp.
+    """
+    match op:
+        case BiasOp() if steps == Steps():
+            return replace(steps, bias=op.bias.root_reference.data)
+        case RequantOp() if steps == Steps(bias=steps.bias):
+            by = op.by.data
+            return replace(steps, scale=by.scale, zero=by.zero, clamp=by.clamp)
+        case ClampOp() if steps.factors:
+            return replace(steps, add_clamp=clamp_after(steps.add_clamp, op.by.data.clamp))
+        case ClampOp():
+            return replace(steps, clamp=clamp_after(steps.clamp, op.by.data.clamp))
+        case AddOp(steps=StepsAttr(data=added)) if not steps.factors and _only_adds(added):
+            return replace(steps, factors=added.factors, add_clamp=added.add_clamp)
+        case _:
+            return None
+
+
+def _only_adds(steps: Steps) -> bool:
+    """Has a `cnn.add` no steps before the residual?"""
+    return steps == Steps(factors=steps.factors, add_clamp=steps.add_clamp)
+
+
+@dataclass(frozen=True)
+class CnnFuseEpiloguePass(ModulePass):
+    """Bias, requantisation, clamp and residual add become the steps of a conv, a pool or an add.
+
+        %1 = cnn.conv %0 weights @c.w window <kernel = [3, 3]> label "c"
+        %2 = cnn.bias %1 @c.b label "c.bias"
+        %3 = cnn.requant %2 by <scale = "c.q", clamp = [-127, 127]> label "c.requant"
+        %4 = cnn.clamp %3 by <clamp = [0, 127]> label "relu"
+
+    becomes, where each value has one reader,
+
+        %4 = cnn.conv %0 weights @c.w window <kernel = [3, 3]>
+             then <bias = "c.b", scale = "c.q", clamp = [0, 127]> label "c" until "relu"
+
+    The array's output units do all of it in one go. Every integer stays what it was, so a residual is fused
+    only into the op that computes the `x` of a `cnn.add`: the operands do not commute bit for bit.
+    """
+
+    name = "cnn-fuse-epilogue"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Fuse in `op`, in order, so that each sum gathers all that follows it."""
+        for candidate in list(op.walk()):
+            if isinstance(candidate, SumOp) and candidate.parent is not None:
+                _gather(candidate)
+
+
+def _gather(sum_op: SumOp) -> None:
+    """Fuse into `sum_op` what follows, for as long as something fits."""
+    while (fused := _fused(sum_op)) is not None:
+        sum_op = fused
+
+
+def _fused(sum_op: SumOp) -> SumOp | None:
+    """`sum_op` and its reader as one op, in the place of the reader; None where they stay two."""
+    user = sum_op.result.get_user_of_unique_use()
+    if user is None or user.parent is not sum_op.parent:
+        return None  # another reader needs the value between
+    if isinstance(user, AddOp) and user.x is not sum_op.result:
+        return None  # it is the residual, which is rounded differently from x
+    steps = add_step(sum_op.steps.data if sum_op.steps else Steps(), user)
+    if steps is None:
+        return None  # no epilogue does these steps in this order
+    residual = [*sum_op.operands[1:], *([user.residual] if isinstance(user, AddOp) else [])]
+    return _replace(sum_op, user, steps, [sum_op.operands[0], *residual])
+
+
+def _replace(sum_op: SumOp, last: Operation, steps: Steps, operands: list[SSAValue]) -> SumOp:
+    """Put an op like `sum_op`, with other `steps`, in the place of `last`, where all `operands` are defined."""
+    properties: dict[str, Attribute] = {**sum_op.properties, "steps": StepsAttr(steps)}
+    if (key := value_key(last)) is not None:
+        properties["until"] = StringAttr(key)
+    fused = type(sum_op).create(
+        operands=operands,
+        properties=properties,
+        attributes=dict(sum_op.attributes),
+        result_types=[last.results[0].type],
+    )
+    block = last.parent
+    assert block is not None
+    block.insert_op_before(fused, last)
+    fused.results[0].name_hint = last.results[0].name_hint
+    last.results[0].replace_all_uses_with(fused.results[0])
+    for op in (last, sum_op):
+        op.detach()
+        op.erase()
+    return fused
