@@ -139,6 +139,8 @@ class OptMain(xDSLOptMain):
             return
         output = Path(self.args.output_file)
         weights = output.with_suffix(".npz")
+        if not output.parent.is_dir():
+            raise Refusal(f"{output}: the folder {output.parent} does not exist")
         parts = {self._unfinished(output): output, self._unfinished(weights): weights}
         try:
             super().run()

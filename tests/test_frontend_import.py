@@ -156,6 +156,10 @@ def test_frontend_import_outputs_that_are_inputs_constants_or_twice(tmp_path: Pa
         export_onnx(module, ctx.weights)
 
 
+def test_frontend_import_without_inputs(tmp_path: Path) -> None:
+    roundtrip(saved(model("g () => (float[3] y) { y = Relu(w) }", w=np.float32([1, -2, 3])), tmp_path), tmp_path, {})
+
+
 def test_frontend_import_names_beyond_ascii(tmp_path: Path) -> None:
     proto = model("g (float[3] x) => (float[3] y) { y = Relu(x) }")
     proto.graph.node[0].name = 'größe "1"\n'

@@ -180,8 +180,10 @@ def _ascii(name: str, what: str) -> str:
     return name
 
 
-def _name_dicts(names: Iterable[str]) -> ArrayAttr[DictionaryAttr]:
-    return ArrayAttr([DictionaryAttr({"onnx.name": text_attr(name)}) for name in names])
+def _name_dicts(names: Iterable[str]) -> ArrayAttr[DictionaryAttr] | None:
+    """One dictionary a name; None for no names, as the parser has it."""
+    dicts = [DictionaryAttr({"onnx.name": text_attr(name)}) for name in names]
+    return ArrayAttr(dicts) if dicts else None
 
 
 def _properties(node: NodeProto, captures: Sequence[str]) -> dict[str, Attribute]:

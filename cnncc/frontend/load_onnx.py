@@ -173,8 +173,6 @@ def _check_input(value: ValueInfoProto, path: Path, batch: int | None) -> None:
     if not value.type.HasField("tensor_type"):
         return
     what = f"{path}: input '{value.name}'"
-    if not value.type.tensor_type.HasField("shape"):
-        raise Refusal(f"{what} has no shape: export the model with fixed input shapes")
     for index, dim in enumerate(_dims(value)):
         if _is_symbolic(dim):
             name = f"'{dim.dim_param}'" if dim.dim_param else "without a name"

@@ -36,6 +36,8 @@ def numpy_array(tensor: TensorProto, owner: str) -> Array | None:
 
     try:
         array = numpy_helper.to_array(tensor)
+    except KeyError as error:
+        raise Refusal(f"{owner}: unknown element type {tensor.data_type}") from error
     except (ValueError, TypeError, OSError) as error:
         raise Refusal(f"{owner}: its data does not fit shape {list(tensor.dims)}: {error}") from error
     return array if array.dtype.isbuiltin == 1 and array.dtype.kind in "biuf" else None

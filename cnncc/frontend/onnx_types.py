@@ -50,7 +50,10 @@ def element_type(data_type: int) -> Attribute:
 def _type_name(data_type: int) -> str:
     from onnx import TensorProto
 
-    return TensorProto.DataType.Name(cast("TensorProto.DataType", data_type)).lower()
+    try:
+        return TensorProto.DataType.Name(cast("TensorProto.DataType", data_type)).lower()
+    except ValueError as error:
+        raise Refusal(f"unknown element type {data_type}") from error
 
 
 def _data_type(element: Attribute) -> int:

@@ -1,0 +1,323 @@
+"""Each pass on the graph: what it computes before and after, through onnxruntime.
+
+Passes that only remove or evaluate nodes give the same bits. Folding batch normalisation reorders
+float arithmetic: relative to the largest output, 1e-5.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from frontend_models import assert_prints_and_parses, context, model, random_inputs, saved
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cnncc.dialects.onnx import NodeOp
+from cnncc.dialects.weights import ConstantOp
+from cnncc.eval.onnx import evaluate, evaluate_values
+from cnncc.frontend.export_onnx import export_onnx, main_function
+from cnncc.frontend.import_onnx import import_onnx
+from cnncc.passes.onnx_dead_code import OnnxDeadCodePass
+from cnncc.passes.onnx_fold_batch_norm import Normalisation, OnnxFoldBatchNormPass
+from cnncc.passes.onnx_fold_constants import OnnxFoldConstantsPass
+from cnncc.passes.onnx_fold_pad import OnnxFoldPadPass
+from cnncc.passes.onnx_remove_identity import OnnxRemoveIdentityPass
+from cnncc.universe import PASSES
+
+RNG = np.random.default_rng(7)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def op_types(module) -> list[str]:
+    return [op.op_type.data for op in module.walk() if isinstance(op, NodeOp)]
+
+
+def rewritten(proto: onnx.ModelProto, folder: Path, *passes, tolerance: float = 0.0):
+    """Import, apply `passes`, and compare all outputs; the module after."""
+    ctx = context()
+    module = import_onnx(saved(proto, folder), ctx)
+    inputs = random_inputs(module)
+    before = evaluate(module, ctx.weights, inputs)
+    for one in passes:
+        one.apply(ctx, module)
+        module.verify()
+    after = evaluate(module, ctx.weights, inputs)
+    assert list(before) == list(after)
+    for name, want in before.items():
+        bound = tolerance * float(np.abs(want).max())
+        np.testing.assert_allclose(after[name], want, rtol=0, atol=bound, strict=True)
+        assert np.ptp(want) > 0  # one value everywhere would prove nothing
+    assert_prints_and_parses(module, ctx, folder)
+    return module
+
+
+def test_frontend_passes_are_registered() -> None:
+    names = ["dead-code", "fold-batch-norm", "fold-constants", "fold-pad", "remove-identity"]
+    assert {f"onnx-{name}" for name in names} <= set(PASSES)
+    assert all(PASSES[f"onnx-{name}"]().name == f"onnx-{name}" for name in names)
+
+
+CONV_BN = """g (float[2, 3, 7, 5] x) => (float[2, 6, P, Q] y) {{
+  c = Conv <group = {group}, strides = [2, 1], pads = [0, 1, 2, 1]> (x, w{bias})
+  y = BatchNormalization <epsilon = 0.01> (c, s, t, m, v)
+}}"""
+
+
+def statistics(k: int) -> dict[str, np.ndarray]:
+    return {"s": normal(k), "t": normal(k), "m": normal(k), "v": np.abs(normal(k)) + np.float32(0.01)}
+
+
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("bias", [True, False])
+def test_frontend_pass_fold_batch_norm_into_conv(group: int, bias: bool, tmp_path: Path) -> None:
+    text = CONV_BN.format(group=group, bias=", b" if bias else "")
+    arrays = {"w": normal(6, 3 // group, 3, 2), **statistics(6)} | ({"b": normal(6)} if bias else {})
+    module = rewritten(model(text, **arrays), tmp_path, OnnxFoldBatchNormPass(), tolerance=1e-5)
+    assert op_types(module) == ["Conv"]
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("bias_shape", [(5,), (1, 5), (3, 5), (3, 1), (), None])
+def test_frontend_pass_fold_batch_norm_into_gemm(transposed: int, bias_shape, tmp_path: Path) -> None:
+    bias = "" if bias_shape is None else ", b"
+    text = f"""g (float[7, 3] x) => (float[3, 5] y) {{
+      c = Gemm <alpha = 1.5, beta = 0.25, transA = 1, transB = {transposed}> (x, w{bias})
+      y = BatchNormalization (c, s, t, m, v)
+    }}"""
+    arrays = {"w": normal(5, 7) if transposed else normal(7, 5), **statistics(5)}
+    arrays |= {} if bias_shape is None else {"b": normal(*bias_shape)}
+    module = rewritten(model(text, **arrays), tmp_path, OnnxFoldBatchNormPass(), tolerance=1e-5)
+    assert op_types(module) == ["Gemm"]
+
+
+@given(st.integers(1, 4), st.integers(0, 2), st.integers(0, 2**32 - 1))
+@settings(deadline=None)
+def test_frontend_pass_fold_batch_norm_formula(k: int, axis: int, seed: int) -> None:
+    """The pure function against the definition, on weights of any axis order, within two f32 roundings."""
+    rng = np.random.default_rng(seed)
+    scale, shift, mean, bias = rng.standard_normal((4, k)).astype(np.float32)
+    normalisation = Normalisation(scale, shift, mean, rng.random(k, np.float32), 1e-3)
+    weights = np.moveaxis(rng.standard_normal((k, 3, 2)).astype(np.float32), 0, axis)
+    folded, moved = normalisation.fold(weights, axis, bias)
+    columns = np.moveaxis(weights, axis, 0).reshape(k, 6).astype(np.float64)
+    x = rng.standard_normal(6)
+    want = (columns @ x + bias - mean) / np.sqrt(normalisation.variance + np.float64(1e-3)) * scale + shift
+    got = np.moveaxis(folded, axis, 0).reshape(k, 6).astype(np.float64) @ x + moved
+    size = np.abs(np.moveaxis(folded, axis, 0).reshape(k, 6)) @ np.abs(x) + np.abs(moved) + 1
+    assert folded.dtype == moved.dtype == np.float32 and folded.shape == weights.shape
+    assert (np.abs(got - want) <= 2**-23 * size).all()
+
+
+def test_frontend_pass_fold_batch_norm_leaves_what_it_cannot_fold(tmp_path: Path) -> None:
+    text = """g (float[1, 3, 7, 5] x, float[3, 3, 3, 3] r)
+      => (float[1, 3, 7, 5] a, float[1, 3, 5, 3] b, float[1, 3, 5, 3] c, float[1, 3, 5, 3] d) {
+      a = BatchNormalization (x, s, t, m, v)
+      p = Conv (x, r)
+      b = BatchNormalization (p, s, t, m, v)
+      c = Conv (x, w)
+      d = BatchNormalization (c, s, t, m, v)
+    }"""
+    proto = model(text, w=normal(3, 3, 3, 3), **statistics(3))
+    module = rewritten(proto, tmp_path, OnnxFoldBatchNormPass())
+    assert op_types(module).count("BatchNormalization") == 3
+
+
+def test_frontend_pass_fold_constants(tmp_path: Path) -> None:
+    text = """g (float[2, 3, 5] x) => (float[P, Q] y, float[7, 5] z) {
+      n = Shape <start = 0, end = 1> (x)
+      f = ConstantOfShape <value = float[1] {0.5}> (shape)
+      i = Identity (w)
+      u = Transpose (i)
+      a, b = Split <axis = 1> (u, parts)
+      z = Add (f, b)
+      r = Concat <axis = 0> (n, minus)
+      y = Reshape (x, r)
+    }"""
+    arrays = {"shape": np.int64([7, 5]), "w": normal(7, 7), "parts": np.int64([2, 5]), "minus": np.int64([-1])}
+    module = rewritten(model(text, **arrays), tmp_path, OnnxFoldConstantsPass(), OnnxDeadCodePass())
+    assert op_types(module) == ["Reshape"]
+    assert [tuple(t.get_shape()) for t in main_function(module).function_type.outputs] == [(2, 15), (7, 5)]
+
+
+def test_frontend_pass_fold_constants_leaves(tmp_path: Path) -> None:
+    text = """g (float[3] x) => (float[3] y, float[300] big) {
+      e = RandomUniform <shape = [3]> ()
+      z = Mul (e, zero)
+      t = StringNormalizer (s)
+      i = If (c) <
+        then_branch = a () => (float[3] p) { p = Neg(w) },
+        else_branch = b () => (float[3] q) { q = Neg(w) } >
+      o = Sum (x, z, i)
+      y = Relu (o)
+      big = Expand (w1, n)
+      q = SequenceConstruct (w)
+    }"""
+    arrays = {
+        "zero": np.float32(0), "c": np.array(True), "w": normal(3), "w1": normal(1), "n": np.int64([300]),
+    }  # fmt: skip
+    proto = model(text, **arrays)
+    proto.graph.initializer.append(onnx.helper.make_tensor("s", onnx.TensorProto.STRING, [1], [b"A"]))
+    proto.graph.output.pop()
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("big", 1, [300]))
+    ctx = context()
+    module = import_onnx(saved(proto, tmp_path), ctx)
+    OnnxFoldConstantsPass(max_bytes=1000).apply(ctx, module)
+    kept = ["Constant", "RandomUniform", "Mul", "StringNormalizer", "If", "Sum", "Relu", "Expand", "SequenceConstruct"]
+    assert op_types(module) == kept
+    OnnxFoldConstantsPass(max_bytes=1200).apply(ctx, module)
+    assert op_types(module) == [name for name in kept if name != "Expand"]
+
+
+def test_frontend_pass_remove_identity(tmp_path: Path) -> None:
+    text = """g (float[3, 5] x) => (float[3, 5] y, float[3, 5] z, bool[3, 5] mask, float[3, 5] u) {
+      i = Identity (x)
+      r = Relu (i)
+      y = Dropout (r)
+      z, mask = Dropout (i)
+      u = Identity (x)
+    }"""
+    ctx = context()
+    module = import_onnx(saved(model(text), tmp_path), ctx)
+    inputs = random_inputs(module)
+    before = evaluate(module, ctx.weights, inputs)
+    OnnxRemoveIdentityPass().apply(ctx, module)
+    module.verify()
+    assert op_types(module) == ["Relu", "Dropout"]
+    after = evaluate(module, ctx.weights, inputs)
+    assert list(after) == ["y", "z", "mask", "u"]
+    for name, want in before.items():
+        np.testing.assert_array_equal(after[name], want, strict=True)
+
+
+PAD = """g (float[1, 2, 7, 5] x) => (float[1, 3, P, Q] y) {{
+  p = Pad {attributes} (x{operands})
+  y = Conv <strides = [2, 1], pads = [1, 0, 2, 1], dilations = [1, 2]> (p, w)
+}}"""
+
+
+@pytest.mark.parametrize(
+    "opset, attributes, operands",
+    [
+        (7, "<pads = [0, 0, 3, 1, 0, 0, 0, 2], value = 0.0>", ""),
+        (11, "", ", all"),
+        (13, '<mode = "constant">', ", all, zero"),
+        (18, "", ", some, zero, axes"),
+        (18, "", ", some, , axes"),
+    ],
+)
+def test_frontend_pass_fold_pad_into_conv(opset: int, attributes: str, operands: str, tmp_path: Path) -> None:
+    known = {
+        "all": np.int64([0, 0, 3, 1, 0, 0, 0, 2]),
+        "some": np.int64([1, 3, 2, 0]),
+        "axes": np.int64([-1, 2]),
+        "zero": np.float32(0),
+    }
+    arrays = {name: array for name, array in known.items() if f" {name}" in operands}
+    proto = model(PAD.format(attributes=attributes, operands=operands), opset, w=normal(3, 2, 3, 2), **arrays)
+    module = rewritten(proto, tmp_path, OnnxFoldPadPass(), tolerance=1e-6)
+    assert op_types(module) == ["Conv"]
+    (conv,) = [op for op in module.walk() if isinstance(op, NodeOp)]
+    assert conv.ints_attr("pads", ()) == (4, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "pool, folded",
+    [
+        ("AveragePool <kernel_shape = [4, 3], strides = [1, 2]>", True),
+        ("AveragePool <kernel_shape = [5, 4], pads = [1, 0, 0, 1], count_include_pad = 1>", True),
+        ("AveragePool <kernel_shape = [5, 4], pads = [1, 0, 0, 1]>", False),
+        ("AveragePool <kernel_shape = [4, 3], strides = [2, 2], ceil_mode = 1>", False),
+        ("AveragePool <kernel_shape = [3, 3]>", False),
+        ("MaxPool <kernel_shape = [4, 3]>", False),
+    ],
+)
+def test_frontend_pass_fold_pad_into_pool(pool: str, folded: bool, tmp_path: Path) -> None:
+    text = f"g (float[1, 2, 7, 5] x) => (float[1, 2, P, Q] y) {{ p = Pad (x, pads) y = {pool} (p) }}"
+    proto = model(text, pads=np.int64([0, 0, 3, 1, 0, 0, 0, 2]))
+    module = rewritten(proto, tmp_path, OnnxFoldPadPass(), tolerance=1e-6)
+    assert ("Pad" not in op_types(module)) == folded
+
+
+@pytest.mark.parametrize("mode, value", [("constant", 1.0), ("reflect", 0.0), ("edge", 0.0)])
+def test_frontend_pass_fold_pad_leaves_other_padding(mode: str, value: float, tmp_path: Path) -> None:
+    text = PAD.format(attributes=f'<mode = "{mode}">', operands=", all, value")
+    arrays = {"all": np.int64([0, 0, 3, 1, 0, 0, 0, 2]), "value": np.float32(value)}
+    module = rewritten(model(text, w=normal(3, 2, 3, 2), **arrays), tmp_path, OnnxFoldPadPass())
+    assert op_types(module) == ["Pad", "Conv"]
+
+
+def test_frontend_pass_dead_code(tmp_path: Path) -> None:
+    text = """g (float[3] x) => (float[3] y) {
+      a = Add (x, w) b = Neg (a) y = Relu (x) c = RandomNormal <shape = [3]> ()
+    }"""
+    module = rewritten(model(text, w=normal(3)), tmp_path, OnnxDeadCodePass())
+    assert op_types(module) == ["Relu"]
+    assert not any(isinstance(op, ConstantOp) for op in module.walk())
+
+
+def test_frontend_passes_on_a_real_topology(tmp_path: Path) -> None:
+    """DenseNet as caffe2 wrote it: 600 foldable nodes, BN with separate scales; seeded weights instead of 0.02."""
+    path = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_densenet121.onnx"
+    ctx = context()
+    module = import_onnx(path, ctx)
+    OnnxFoldConstantsPass().apply(ctx, module)
+    OnnxDeadCodePass().apply(ctx, module)
+    module.verify()
+    assert not {"ConstantOfShape", "Unsqueeze"} & set(op_types(module))
+    randomise(module, ctx)
+    convolutions = [op for op in module.walk() if isinstance(op, NodeOp) and op.is_op("Conv")]
+    inputs = random_inputs(module)
+    values = [op.results[0] for op in convolutions[::30]]
+    before = evaluate_values(module, ctx.weights, inputs, values)
+    assert all(np.ptp(value) > 0 for value in before)
+    (last,) = evaluate(module, ctx.weights, inputs).values()
+    assert np.ptp(last) > 0
+    normalisations = op_types(module).count("BatchNormalization")
+    for one in (OnnxFoldBatchNormPass(), OnnxFoldPadPass(), OnnxRemoveIdentityPass(), OnnxDeadCodePass()):
+        one.apply(ctx, module)
+    module.verify()
+    # The others follow a Concat or a pool.
+    assert normalisations - op_types(module).count("BatchNormalization") == 59
+    (after,) = evaluate(module, ctx.weights, inputs).values()
+    np.testing.assert_allclose(after, last, rtol=0, atol=1e-4 * np.abs(last).max())
+
+
+def randomise(module, ctx) -> None:
+    """He-normal weights for the convolutions."""
+    from xdsl.dialects.builtin import StringAttr
+
+    from cnncc.dialects.weights import RefAttr
+
+    rng = np.random.default_rng(8)
+    for op in module.walk():
+        if isinstance(op, ConstantOp) and len(shape := op.result.type.get_shape()) == 4:
+            scale = np.sqrt(2 / np.prod(shape[1:]))
+            array = (rng.standard_normal(shape) * scale).astype(np.float32)
+            op.properties["value"] = RefAttr(StringAttr(ctx.weights.add(array)))
+
+
+def test_frontend_export_of_a_part(tmp_path: Path) -> None:
+    """A host segment: some nodes, with the values that cross its border as inputs and outputs."""
+    from cnncc.frontend.export_onnx import export_nodes
+    from cnncc.frontend.run_onnx import OnnxSession
+
+    text = "g (float[3] x) => (float[3] y) { a = Relu (x) b = Add (a, w) c = Neg (b) y = Mul (c, a) }"
+    ctx = context()
+    module = import_onnx(saved(model(text, w=normal(3)), tmp_path), ctx)
+    relu, add, neg, _ = [op for op in module.walk() if isinstance(op, NodeOp)]
+    part = export_nodes([add, neg], relu.results, [neg.results[0], add.results[0]], module, ctx.weights)
+    onnx.checker.check_model(part)
+    assert [value.name for value in part.graph.input] == ["a"]
+    assert [value.name for value in part.graph.output] == ["c", "b"]
+    a = np.float32([1, 2, 3])
+    c, b = OnnxSession(part).run({"a": a})
+    np.testing.assert_array_equal(c, -b)
+    whole = evaluate_values(module, ctx.weights, {"x": a}, [add.results[0], neg.results[0]])
+    np.testing.assert_array_equal(whole, [b, c])
+    assert export_onnx(module, ctx.weights).graph.output[0].name == "y"

@@ -1,0 +1,167 @@
+"""What is wrong with a file is one clear line, whatever the ONNX library makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from frontend_models import DATA, context, model, saved
+from onnx import TensorProto
+
+from cnncc.errors import Refusal
+from cnncc.eval.onnx import evaluate
+from cnncc.frontend.import_onnx import import_onnx
+from cnncc.frontend.load_onnx import SIZE_LIMIT_BYTES
+
+
+def refusal(path: Path, batch: int | None = None) -> str:
+    with pytest.raises(Refusal) as raised:
+        import_onnx(path, context(), batch)
+    message = str(raised.value)
+    assert message.startswith(str(path)) and "\n" not in message
+    return message
+
+
+def refused_model(proto: onnx.ModelProto, folder: Path, batch: int | None = None) -> str:
+    return refusal(saved(proto, folder), batch)
+
+
+RELU = "g (float[3] x) => (float[3] y) { y = Relu(x) }"
+
+
+def test_frontend_refuses_files_that_are_no_models(tmp_path: Path) -> None:
+    assert "cannot be read: No such file" in refusal(tmp_path / "none.onnx")
+    assert "cannot be read: Is a directory" in refusal(tmp_path)
+    for name, content in {"empty": b"", "text": b"# a model, one would think\n", "zeros": bytes(100)}.items():
+        file = tmp_path / name
+        file.write_bytes(content)
+        assert "not an ONNX model" in refusal(file)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 0.9, 0.999])
+def test_frontend_refuses_truncated_files(share: float, tmp_path: Path) -> None:
+    content = (DATA / "lenet.onnx").read_bytes()
+    file = tmp_path / "short.onnx"
+    file.write_bytes(content[: int(len(content) * share)])
+    assert "not an ONNX model, or truncated" in refusal(file, 1)
+
+
+def test_frontend_refuses_damaged_files_or_reads_them(tmp_path: Path) -> None:
+    """Flipped bytes give a Refusal or a module, never another exception."""
+    content = saved(model("g (float[2, 7] x) => (float[2, 5] y) { y = MatMul(x, w) }", w=np.ones((7, 5))), tmp_path)
+    data, rng = content.read_bytes(), np.random.default_rng(6)
+    for _ in range(500):
+        damaged = bytearray(data)
+        for place in rng.integers(0, len(data), 3):
+            damaged[place] = rng.integers(256)
+        file = tmp_path / "damaged.onnx"
+        file.write_bytes(damaged)
+        try:
+            import_onnx(file, context())
+        except Refusal as error:
+            assert "\n" not in str(error)
+
+
+def test_frontend_refuses_invalid_models(tmp_path: Path) -> None:
+    proto = model(RELU)
+    proto.graph.node[0].op_type = "NoSuchOperator"
+    assert "not a valid ONNX model" in refused_model(proto, tmp_path)
+    proto = model("g (float[3, 5] x) => (float[3, 5] y) { y = MatMul(x, x) }")
+    assert "shapes do not fit together" in refused_model(proto, tmp_path)
+    proto = model("g (float[3] x) => (float[3] y) { y = Relu(z) }")
+    assert "not a valid ONNX model" in refused_model(proto, tmp_path)
+
+
+def test_frontend_refuses_symbolic_shapes(tmp_path: Path) -> None:
+    text = "g (float[N, 3, H] x) => (float[N, 3, H] y) { y = Relu(x) }"
+    assert "input 'x': dim 0 is symbolic ('N'): give its size with --batch N" in refused_model(model(text), tmp_path)
+    assert "input 'x': dim 2 is symbolic ('H'): fix it in the model" in refused_model(model(text), tmp_path, 2)
+    assert "batch 0, expected at least 1" in refused_model(model(text), tmp_path, 0)
+    assert "input 'x' has 6000000000 elements" in refused_model(
+        model("g (float[N, 3] x) => (float[N, 3] y) { y = Relu(x) }"), tmp_path, 2_000_000_000
+    )
+    assert "input 'x' has the fixed leading size 3, not batch 2" in refused_model(model(RELU), tmp_path, 2)
+
+
+@pytest.mark.parametrize("kind", ["initializer", "constant"])
+@pytest.mark.parametrize(
+    "values, message", [([0, np.nan], "contains NaN"), (np.nan, "contains NaN"), ([np.inf, 0], "contains infinities")]
+)
+def test_frontend_refuses_weights_that_are_not_finite(values, message: str, kind: str, tmp_path: Path) -> None:
+    proto = model("g (float[2] x) => (float[2] y) { y = Add(x, w1) }", w1=np.float32(values))
+    if kind == "constant":
+        proto.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["w1"], value=proto.graph.initializer[0]))
+        del proto.graph.initializer[:]
+    assert f"{kind} 'w1' {message}" in refused_model(proto, tmp_path)
+
+
+def test_frontend_takes_an_infinite_bound(tmp_path: Path) -> None:
+    proto = model("g (float[2] x) => (float[2] y) { y = Min(x, b) }", b=np.float32(np.inf))
+    import_onnx(saved(proto, tmp_path), context())
+
+
+def external(folder: Path, **entries: str) -> onnx.ModelProto:
+    proto = model("g (float[3] x) => (float[3] y) { y = Add(x, w) }")
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3], data_location=TensorProto.EXTERNAL)
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    proto.graph.initializer.append(tensor)
+    return proto
+
+
+def test_frontend_refuses_external_data_outside_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(bytes(12))
+    (folder / "link.bin").symlink_to(secret)
+    (folder / "w.bin").write_bytes(bytes(12))
+    import_onnx(saved(external(folder, location="w.bin"), folder), context())
+    for location in ("../secret.bin", str(secret), "link.bin", "sub/../../secret.bin", "", str(folder / "w.bin")):
+        assert "not inside the model's own folder" in refused_model(external(folder, location=location), folder)
+
+
+def test_frontend_refuses_external_data_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(bytes(12))
+    assert "No such file" in refused_model(external(tmp_path, location="v.bin"), tmp_path)
+    assert "Is a directory" in refused_model(external(tmp_path, location="."), tmp_path)
+    wrong = {"bytes 4 to 16 of a file of 12": ("4", "12"), "bytes -4 to 8": ("-4", "12"), "not a number": ("x", "12")}
+    for message, (offset, length) in wrong.items():
+        proto = external(tmp_path, location="w.bin", offset=offset, length=length)
+        assert message in refused_model(proto, tmp_path)
+    proto = external(tmp_path, location="w.bin", offset="4", length="8")
+    assert "8 bytes) is too small" in refused_model(proto, tmp_path)
+
+
+def test_frontend_refuses_files_over_the_limit(tmp_path: Path) -> None:
+    file = tmp_path / "huge.onnx"
+    with file.open("wb") as stream:
+        stream.truncate(SIZE_LIMIT_BYTES + 1)  # sparse: takes no space
+    assert "the limit is 2 GiB" in refusal(file)
+
+
+def test_frontend_refuses_a_sparse_initializer_that_explodes(tmp_path: Path) -> None:
+    shape = [1 << 20, 1 << 20]
+    proto = model("g (float[1] x) => (float[1] y) { y = Relu(x) }")
+    values = onnx.numpy_helper.from_array(np.float32([1]), "w")
+    indices = onnx.numpy_helper.from_array(np.int64([5]), "i")
+    proto.graph.sparse_initializer.append(onnx.SparseTensorProto(values=values, indices=indices, dims=shape))
+    assert "initializer 'w': 1099511627776 elements, the limit is 268435456" in refused_model(proto, tmp_path)
+
+
+def test_frontend_evaluation_refuses_wrong_inputs(tmp_path: Path) -> None:
+    ctx = context()
+    module = import_onnx(saved(model(RELU), tmp_path), ctx)
+    x = np.ones(3, np.float32)
+    wrong = {
+        "input 'x' is missing": {},
+        "'z' is not an input of the graph: it has x": {"x": x, "z": x},
+        "input 'x' has shape [2], expected [3]": {"x": x[:2]},
+        "input 'x' has type float64, expected float32": {"x": x.astype(np.float64)},
+    }
+    for message, inputs in wrong.items():
+        with pytest.raises(Refusal) as error:
+            evaluate(module, ctx.weights, inputs)
+        assert str(error.value) == message
