@@ -156,6 +156,18 @@ def test_frontend_import_outputs_that_are_inputs_constants_or_twice(tmp_path: Pa
         export_onnx(module, ctx.weights)
 
 
+def test_frontend_import_tells_a_scalar_from_a_vector_of_one(tmp_path: Path) -> None:
+    two = np.float32(2)
+    proto = model("g () => (float a, float[1] b, float c) { c = Constant <value = float {2}> () }", a=two, b=two[None])
+    roundtrip(saved(proto, tmp_path), tmp_path, {})
+    scalar, vector = (
+        helper.make_attribute("a", numpy_helper.from_array(np.array(array))) for array in (two, two[None])
+    )
+    store = WeightStore()
+    for proto in (vector, scalar, vector):
+        assert attribute_to_proto("a", attribute_from_proto(proto, store), store) == proto
+
+
 def test_frontend_import_without_inputs(tmp_path: Path) -> None:
     roundtrip(saved(model("g () => (float[3] y) { y = Relu(w) }", w=np.float32([1, -2, 3])), tmp_path), tmp_path, {})
 
