@@ -1,0 +1,106 @@
+"""cnncc.numerics against exact rational arithmetic."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from cnncc.numerics import Epilogue, fma32, integer_range, quantise, requantise, residual_add, saturate
+
+F32 = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**60), max_value=2.0**60)
+
+
+def round_to_f32(exact: Fraction) -> float:
+    """`exact` to 24 bits, half to even; within the normal range or zero, as all our numbers are."""
+    if exact == 0:
+        return 0.0
+    exponent = math.frexp(float(exact))[1]
+    unit = Fraction(2) ** max(exponent - 24, -149)
+    rounded = float(round(exact / unit) * unit)  # round() of a Fraction is half to even
+    # float(exact) may have rounded up to the next power of two: then the unit above is too coarse.
+    finer = Fraction(2) ** max(exponent - 25, -149)
+    return float(round(exact / finer) * finer) if abs(exact) < Fraction(2) ** (exponent - 1) else rounded
+
+
+@given(F32, F32, F32)
+@example(1.0 + 2.0**-23, 1.0 + 2.0**-23, -1.0)  # cancellation: the product's low bits decide
+@example(1.0 + 2.0**-12, 1.0 + 2.0**-12, 2.0**-25)  # a tie, broken by the addend
+@example(1.0 + 2.0**-12, 1.0 - 2.0**-12, 2.0**-60)
+@example(3.0, 2.0**24 + 2, -3.0 * 2.0**24)  # total cancellation of the leading part
+@example(1.0, 2.0**24 + 2.0, 1.0)  # ties to even, downwards and upwards
+@example(1.0, 2.0**24, 1.0)
+@example(2.0**24 + 2, 1.0, 2.0**-40)
+@example(-(2.0**24 + 2), 1.0, -1.0)
+def test_quant_numerics_fma32_rounds_once(a: float, b: float, c: float) -> None:
+    got = fma32(np.float32([a]), np.float32([b]), np.float32([c]))[0]
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if exact == 0 or abs(exact) >= Fraction(2) ** -126:
+        assert float(got) == round_to_f32(exact)
+
+
+def test_quant_numerics_fma32_differs_from_two_roundings() -> None:
+    """The product has a bit below f64's last: plain f64 arithmetic would round the tie to even."""
+    a = b = np.float32([1 + 2.0**-12])
+    c = np.float32([2.0**-70])
+    plain = (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
+    assert fma32(a, b, c)[0] == np.float32(1 + 2.0**-11 + 2.0**-23) != plain[0]
+
+
+@pytest.mark.parametrize(("acc", "expected"), [(1, 0), (3, 2), (5, 2), (7, 4), (-1, 0), (-3, -2), (-5, -2), (-7, -4)])
+def test_quant_numerics_requantise_ties_to_even(acc: int, expected: int) -> None:
+    assert requantise(np.array([acc]), np.float32([0.5]), 0, -128, 127)[0] == expected
+    assert requantise(np.array([acc]), np.float32([0.5]), 3, -128, 127)[0] == expected + 3
+
+
+def test_quant_numerics_requantise_rounds_the_sum_to_24_bits_first() -> None:
+    acc = np.array([2**24 + 1, 2**31 - 1, -(2**31)])
+    assert requantise(acc, np.float32([1.0]), 0, *integer_range(32)).tolist() == [2**24, 2**31 - 1, -(2**31)]
+    assert requantise(acc, np.float32([2.0**-16]), 0, *integer_range(16)).tolist() == [256, 32767, -32768]
+
+
+@given(st.integers(-(2**31), 2**31 - 1), st.floats(2.0**-30, 2.0**10, width=32), st.integers(-128, 127))
+def test_quant_numerics_requantise_is_its_formula(acc: int, scale: float, zero: int) -> None:
+    product = round_to_f32(Fraction(round_to_f32(Fraction(acc))) * Fraction(scale))
+    want = min(max(round(Fraction(product)) + zero, -128), 127)
+    assert requantise(np.array([acc]), np.float32([scale]), zero, -128, 127)[0] == want
+
+
+@given(
+    st.integers(-32768, 32767),
+    st.integers(-32768, 32767),
+    st.floats(2.0**-10, 8.0, width=32),
+    st.floats(2.0**-10, 8.0, width=32),
+)
+@example(1, 1, 0.25, 0.25)
+@example(3, 0, 0.5, 1.0)
+def test_quant_numerics_residual_add_is_its_formula(v: int, r: int, a: float, b: float) -> None:
+    inner = round_to_f32(Fraction(r) * Fraction(b))
+    want = round(Fraction(round_to_f32(Fraction(v) * Fraction(a) + Fraction(inner))))
+    got = residual_add(np.array([v]), np.array([r]), np.float32([a, b, 0]), -32768, 32767)
+    assert got[0] == min(max(want, -32768), 32767)
+
+
+def test_quant_numerics_nan_and_infinity_saturate() -> None:
+    assert saturate(np.array([np.nan, np.inf, -np.inf, 0.0]), -5, 9).tolist() == [-5, 9, -5, 0]
+    assert quantise(np.float32([np.inf, -np.inf, 2.5, 3.5]), 1.0, 0, -7, 7).tolist() == [7, -7, 2, 4]
+
+
+def test_quant_numerics_epilogue_steps_in_order() -> None:
+    epilogue = Epilogue(
+        bias=np.array([10, -10]),
+        scale=np.float32([0.5, 0.25]),
+        zero=1,
+        clamp=(-3, 7),
+        factors=np.float32([2.0, 1.0, 0.5]),
+        add_clamp=(0, 15),
+    )
+    acc = np.array([[4, 3], [-4, 100]])
+    got = epilogue.apply(acc, np.arange(2), np.array([[0, -1], [3, 4]]))
+    # k=0: (4+10)/2+1 = 8 -> 7, 2*7 + 0 + .5 -> 14; (-4+10)/2+1 = 4, 8+3+.5 -> 12 (tie to even)
+    # k=1: (3-10)/4 = -1.75 -> -2 + 1 = -1, -2-1+.5 -> -2 -> 0; 22.5 -> 22+1 -> 7, 14+4+.5 -> 18 -> 15
+    assert got.tolist() == [[14, 0], [12, 15]]
