@@ -1,0 +1,166 @@
+"""Which loops can be run at once, as array axes, instead of one iteration after the other.
+
+A loop nest may become a block when the order of its iterations cannot matter: every half is filled, used and given
+back within one iteration, except psums that the innermost loops accumulate; nothing read in the GLB is written in the
+block; and no word is written twice. The first is decided here, from conditions and scopes alone; the others are found
+when the block has run and its addresses are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from cnncc.isa.fields import When
+from cnncc.isa.table import Instruction
+from cnncc.machine.positions import Descriptor
+from cnncc.machine.program import Leaf, Loop, Node
+
+Registers = tuple[int, ...]
+
+_RUNNABLE = ("load", "mac", "commit")
+
+
+def depth(node: Node) -> int:
+    """How deep the loops of a node nest."""
+    return 1 + max((depth(inner) for inner in node.body), default=0) if isinstance(node, Loop) else 0
+
+
+def leaves(node: Node) -> list[Leaf]:
+    """The instructions of a node, in order."""
+    return [node] if isinstance(node, Leaf) else [leaf for inner in node.body for leaf in leaves(inner)]
+
+
+@dataclass
+class _File:
+    """One register file: the scopes in which its halves were opened."""
+
+    opened: Registers | None = None
+    full: list[Registers] = field(default_factory=list[Registers])
+    current: Registers | None = None
+
+    def mentions(self, register: int) -> bool:
+        halves = [self.opened, self.current, *self.full]
+        return any(half is not None and register in half for half in halves)
+
+
+class _Dependent(Exception):
+    """The iterations depend on each other, or on what was before."""
+
+
+def _scope(when: When, scope: Registers) -> Registers | None:
+    """The loops whose every iteration sees a condition hold once; None where it never holds.
+
+    Only conditions on the innermost loops of the block hold once per iteration of the others, in order.
+    """
+    if when is None:
+        return None
+    inner = set(when)
+    if not inner <= set(scope) or set(scope[len(scope) - len(inner) :]) != inner:
+        raise _Dependent
+    return scope[: len(scope) - len(inner)]
+
+
+class _Order:
+    """A walk through a block's instructions that follows halves by their scopes."""
+
+    def __init__(self, weight: bool, ifmap: bool, psum: bool) -> None:
+        self.files = {"weight": _File(current=() if weight else None), "ifmap": _File(current=() if ifmap else None)}
+        self.psum = _File(current=() if psum else None)
+
+    def walk(self, loop: Loop, scope: Registers) -> None:
+        inner = (*scope, loop.register)
+        for node in loop.body:
+            if isinstance(node, Loop):
+                self.walk(node, inner)
+            else:
+                self._step(node.instruction, inner)
+        if any(file.mentions(loop.register) for file in (*self.files.values(), self.psum)):
+            raise _Dependent
+
+    def _step(self, inst: Instruction, scope: Registers) -> None:
+        match inst.spec.name:
+            case "load":
+                self._load(inst, scope)
+            case "mac":
+                self._mac(inst, scope)
+            case _:
+                if inst.text("source") == "psum" and (not self.psum.full or self.psum.full.pop(0) != scope):
+                    raise _Dependent
+
+    def _load(self, inst: Instruction, scope: Registers) -> None:
+        file = self.files[inst.text("kind")]
+        opens, closes = _scope(inst.when("open"), scope), _scope(inst.when("close"), scope)
+        file.opened = scope if opens is not None else file.opened
+        if file.opened != scope or (opens or scope) != scope or (closes or scope) != scope:
+            raise _Dependent
+        if closes is not None:
+            file.full.append(scope)
+            file.opened = None
+
+    def _mac(self, inst: Instruction, scope: Registers) -> None:
+        for name in ("weight", "ifmap") if inst.text("op") == "mac" else ("ifmap",):
+            taken, given = (_scope(inst.when(f"{what}_{name}"), scope) for what in ("take", "give"))
+            self._use(self.files[name], taken, given)
+        fresh = _scope(inst.when("clear"), scope)
+        if fresh is not None:
+            self.psum.current = fresh
+        if self.psum.current is None or scope[: len(self.psum.current)] != self.psum.current:
+            raise _Dependent
+        sent = _scope(inst.when("send"), scope)
+        if sent is not None:
+            if sent != self.psum.current:
+                raise _Dependent
+            self.psum.full.append(sent)
+            self.psum.current = None
+
+    def _use(self, file: _File, taken: Registers | None, given: Registers | None) -> None:
+        if taken is not None:
+            if not file.full or file.full.pop(0) != taken:
+                raise _Dependent
+            file.current = taken
+        if file.current is None or (given is not None and given != file.current):
+            raise _Dependent
+        if given is not None:
+            file.current = None
+
+
+def independent(loop: Loop, weight: bool, ifmap: bool, psum: bool) -> bool:
+    """Whether the loop's iterations use the register files independently.
+
+    weight, ifmap, psum: whether a half of that file is in use when the loop starts; none may be full or half filled.
+    """
+    instructions = [leaf.instruction for leaf in leaves(loop)]
+    if any(inst.spec.name not in _RUNNABLE for inst in instructions):
+        return False
+    if any(inst.spec.name == "mac" and inst.number("psum_j") for inst in instructions):
+        return False  # taps in different psums: one after the other
+    try:
+        _Order(weight, ifmap, psum).walk(loop, ())
+    except _Dependent:
+        return False
+    return True
+
+
+def largest_array(loop: Loop, descriptors: Sequence[Descriptor]) -> int:
+    """Elements, per image, of the largest array that the loop as a block would make."""
+    return max(_arrays(loop, (), descriptors), default=0)
+
+
+def _arrays(node: Node, around: tuple[Loop, ...], descriptors: Sequence[Descriptor]) -> Iterator[int]:
+    if isinstance(node, Loop):
+        for inner in node.body:
+            yield from _arrays(inner, (*around, node), descriptors)
+        return
+    inst = node.instruction
+    if inst.spec.name == "load":
+        steps = descriptors[inst.number("desc")].steps
+        loops = prod(loop.count for loop in around if loop.register in steps and steps[loop.register].step)
+        rows = inst.number("rows") if inst.term("row").step or inst.term("row_set").step else 1
+        cols = inst.number("cols") if inst.term("col").step or inst.term("col_set").step else 1
+        yield loops * rows * cols * prod(inst.number(f"extent{i}") for i in range(4))
+    elif inst.spec.name == "mac":
+        summed = inst.when("clear") or ()
+        loops = prod(loop.count for loop in around if loop.register not in summed)
+        yield loops * prod(inst.number(name) for name in ("rows", "cols", "pixels", "step_range"))

@@ -1,0 +1,154 @@
+"""Addresses of instructions: descriptors, places of PEs and patterns, as broadcasting index arrays (rules D1 to D4).
+
+Index arrays have axes in a fixed order: one for each loop of the block that is run at once, four for the PEs (set by
+rows, row, set by columns, column), then those of the pattern. An axis on which nothing depends has size 1: multicast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from cnncc.isa.fields import AXES, Term
+from cnncc.isa.table import Instruction
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Index = int | Ints
+
+PE_AXES = 4
+
+
+@dataclass
+class Descriptor:
+    """A descriptor as `desc` and `step` set it (D1)."""
+
+    base: int = 0
+    height: int = 0
+    width: int = 0
+    pitch: int = 0
+    plane: int = 0
+    fill: int = 0
+    zero: int = 0
+    wrap: int = 0
+    steps: dict[int, Term] = field(default_factory=dict[int, Term])
+
+    @classmethod
+    def of(cls, desc: Instruction) -> Descriptor:
+        """The descriptor that a `desc` instruction sets."""
+        bounds = (desc.number("height"), desc.number("width"), desc.number("pitch"), desc.number("plane"))
+        return cls(desc.number("base"), *bounds, desc.number("fill"), desc.number("zero"), desc.number("wrap"))
+
+    def linear(self, offset: Index, loops: Sequence[Index]) -> Index:
+        """base + (offset + linear terms of the loops) mod wrap (D2)."""
+        total = offset
+        for register, term in self.steps.items():
+            if term.axis == "lin" and register < len(loops):
+                total = total + term.step * loops[register]
+        return self.base + (total % self.wrap if self.wrap else total)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The active PEs as sets x rows x sets x columns (D4); one set a side where the sets are not all whole."""
+
+    row0: int
+    col0: int
+    row_sets: int
+    rows: int
+    col_sets: int
+    cols: int
+
+    @classmethod
+    def of(cls, inst: Instruction, set_rows: int, set_cols: int) -> Grid:
+        """The grid of an instruction's rectangle."""
+        rows, cols = inst.number("rows"), inst.number("cols")
+        set_rows = set_rows if rows % set_rows == 0 else rows
+        set_cols = set_cols if cols % set_cols == 0 else cols
+        return cls(inst.number("row0"), inst.number("col0"), rows // set_rows, set_rows, cols // set_cols, set_cols)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Sizes of the four PE axes."""
+        return (self.row_sets, self.rows, self.col_sets, self.cols)
+
+    @property
+    def rectangle(self) -> tuple[int, int, int, int]:
+        """row0, col0, rows, columns, whatever the sets."""
+        return (self.row0, self.col0, self.row_sets * self.rows, self.col_sets * self.cols)
+
+
+def axis_index(count: int, axis: int, axes: int) -> Ints:
+    """0 … count - 1 along `axis` of `axes` axes."""
+    return np.arange(count).reshape([count if i == axis else 1 for i in range(axes)])
+
+
+def _pe_indices(inst: Instruction, grid: Grid, after: int) -> list[tuple[str, Ints]]:
+    """The indices of the terms row, row_set, col, col_set, on the four PE axes before `after` pattern axes."""
+    row = axis_index(grid.row_sets, 0, 4) * grid.rows + axis_index(grid.rows, 1, 4)
+    col = axis_index(grid.col_sets, 2, 4) * grid.cols + axis_index(grid.cols, 3, 4)
+    set_rows, set_cols = inst.number("set_rows"), inst.number("set_cols")
+    whole = grid.rows == set_rows, grid.cols == set_cols
+    pairs = [
+        ("row", axis_index(grid.rows, 1, 4) if whole[0] else row % set_rows),
+        ("row_set", axis_index(grid.row_sets, 0, 4) if whole[0] else row // set_rows),
+        ("col", axis_index(grid.cols, 3, 4) if whole[1] else col % set_cols),
+        ("col_set", axis_index(grid.col_sets, 2, 4) if whole[1] else col // set_cols),
+    ]
+    return [(name, index.reshape(*index.shape, *[1] * after)) for name, index in pairs]
+
+
+@dataclass(frozen=True)
+class Position:
+    """Sums of an instruction's terms: linear words without the loops', channel, y, x; and the loops' indices."""
+
+    loops: Sequence[Index]
+    offset: int
+    terms: dict[str, Index]
+
+    def address(self, descriptor: Descriptor) -> tuple[Ints, Mask | None]:
+        """Word addresses, and where they are inside the bounds (None: no bounds) (D2, D3)."""
+        axis: dict[str, Index] = dict(self.terms)
+        for register, term in descriptor.steps.items():
+            if term.axis != "lin" and register < len(self.loops):
+                axis[term.axis] = axis[term.axis] + term.step * self.loops[register]
+        linear = descriptor.linear(self.offset, self.loops)
+        rest = axis["lin"] + axis["k"] * descriptor.plane
+        y, x = axis["y"], axis["x"]
+        address = np.asarray(linear + rest + (y * descriptor.pitch + x), np.int64)
+        if descriptor.height == 0:
+            return address, None
+        y_inside = (np.asarray(y) >= 0) & (np.asarray(y) < descriptor.height)
+        x_inside = (np.asarray(x) >= 0) & (np.asarray(x) < descriptor.width)
+        if y_inside.all() and x_inside.all():
+            return address, None
+        return address, np.broadcast_to(y_inside & x_inside, address.shape)
+
+
+def position(
+    inst: Instruction, grid: Grid, loops: Sequence[Index], pattern: Sequence[tuple[int, Term]], pes: bool = True
+) -> Position:
+    """The position of an instruction with start and place fields, `pattern` being its (extent, term) pairs.
+
+    loops: per register its index, as an int or on the block axes (before PE and pattern axes, which are added here).
+    """
+    after = len(pattern)
+    terms: dict[str, Index] = dict.fromkeys(AXES, 0)
+    terms["k"], terms["y"], terms["x"] = inst.number("channel"), inst.number("y"), inst.number("x")
+    if pes:
+        for name, index in _pe_indices(inst, grid, after):
+            term = inst.term(name)
+            if term.step:
+                terms[term.axis] = terms[term.axis] + term.step * index
+    for i, (extent, term) in enumerate(pattern):
+        if extent > 1:
+            terms[term.axis] = terms[term.axis] + term.step * axis_index(extent, i, after)
+    return Position([on_block(loop, PE_AXES + after) for loop in loops], inst.number("offset"), terms)
+
+
+def on_block(loop: Index, after: int) -> Index:
+    """A loop's index with `after` further axes."""
+    return loop if isinstance(loop, int) else loop.reshape(*loop.shape, *[1] * after)

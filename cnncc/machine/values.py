@@ -1,0 +1,478 @@
+"""Values of a program: what each instruction does to the memories and register files, for all images at once.
+
+Instructions are done one after the other in program order (P5), each for all its PEs, pixels, taps and channels. Loops
+whose iterations do not depend on each other run as a block, their iterations being array axes. Times are `times.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from cnncc.arch.model import Arch
+from cnncc.isa.fields import LOOP_REGISTERS, Term, When
+from cnncc.isa.table import Instruction
+from cnncc.machine.blocks import depth, independent, largest_array
+from cnncc.machine.memory import Memory, OutOfRange
+from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints, Mask, axis_index, on_block, position
+from cnncc.machine.program import Loop, Node
+from cnncc.machine.regfile import Fault, Half, Halves, Sums, Values, multiply
+from cnncc.machine.traps import Trap
+from cnncc.numerics import Epilogue, integer_range
+
+BLOCK_ELEMENTS = 1 << 22  # of one array in a block: larger loops run in smaller blocks
+
+HostCall = Callable[[int, Memory], None]
+
+
+class _OrderMatters(Exception):
+    """A block reads what it writes, or writes a word twice: its loop runs one iteration after the other."""
+
+
+@dataclass
+class _Block:
+    """The loops that run at once: what was read, and what is to be written when all of it has run."""
+
+    axes: int
+    read: Mask
+    writes: list[tuple[Ints, npt.NDArray[np.int64]]] = field(default_factory=list[tuple[Ints, npt.NDArray[np.int64]]])
+    scope: tuple[int, ...] = ()
+    counts: dict[int, int] = field(default_factory=dict[int, int])
+    axis_of: dict[int, int] = field(default_factory=dict[int, int])
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """The output units' settings (C2); bias and scale say what the parameters hold."""
+
+    bias: bool = False
+    scale: bool = False
+    epilogue: Epilogue = field(default_factory=Epilogue)
+
+    @classmethod
+    def of(cls, inst: Instruction) -> _Unit:
+        factors = np.array([inst.number(name) for name in ("factor_a", "factor_b", "fixed")], np.uint32)
+        epilogue = Epilogue(
+            zero=inst.number("zero"),
+            clamp=(inst.number("clamp_lo"), inst.number("clamp_hi")),
+            factors=factors.view(np.float32) if inst.number("residual") else None,
+            add_clamp=(inst.number("add_lo"), inst.number("add_hi")),
+        )
+        return cls(bool(inst.number("bias")), bool(inst.number("scale")), epilogue)
+
+
+class Interpreter:
+    """The state of the machine; `run` executes a tree. Raises Trap."""
+
+    def __init__(self, arch: Arch, dram: Memory, host: HostCall) -> None:
+        self.arch, self.dram, self.host = arch, dram, host
+        self.glb = Memory("glb", arch.glb.words, dram.images)
+        self.descriptors = [Descriptor() for _ in range(16)]
+        self.files = {"weight": Halves(), "ifmap": Halves()}
+        self.limits = {
+            "weight": (arch.pe.weight_halves, arch.pe.weight_words),
+            "ifmap": (arch.pe.ifmap_halves, arch.pe.ifmap_words),
+        }
+        self.sums: Sums | None = None
+        self.sent: list[Sums] = []
+        self.unit = _Unit()
+        self.index: list[Index] = [0] * LOOP_REGISTERS
+        self.count = [1] * LOOP_REGISTERS
+        self.block: _Block | None = None
+        self.rules: dict[str, Callable[[Instruction], None]] = {
+            "desc": self._desc, "step": self._step, "dma": self._dma, "load": self._load, "mac": self._mac,
+            "unit": self._set_unit, "commit": self._commit, "host": self._host,
+        }  # fmt: skip
+
+    def run(self, nodes: Sequence[Node]) -> None:
+        """Execute nodes in order."""
+        for node in nodes:
+            if isinstance(node, Loop):
+                self._loop(node)
+            elif (rule := self.rules.get(node.instruction.spec.name)) is not None:
+                try:
+                    rule(node.instruction)
+                except (Fault, OutOfRange) as fault:
+                    raise node.trap(str(fault)) from fault
+
+    # -- loops ---------------------------------------------------------------------------------------------------
+
+    def _loop(self, loop: Loop) -> None:
+        if self.block is not None:
+            self._axis(loop, self.block)
+        elif not (self._fits_block(loop) and self._ran_as_block(loop)):
+            self.count[loop.register] = loop.count
+            for iteration in range(loop.count):
+                self.index[loop.register] = iteration
+                self.run(loop.body)
+        self.index[loop.register], self.count[loop.register] = 0, 1
+
+    def _fits_block(self, loop: Loop) -> bool:
+        files = self.files.values()
+        if self.sent or any(file.full or file.opened for file in files):
+            return False
+        weight, ifmap = (file.current is not None for file in files)
+        if not independent(loop, weight, ifmap, self.sums is not None):
+            return False
+        return self.dram.images * largest_array(loop, self.descriptors) <= BLOCK_ELEMENTS
+
+    def _ran_as_block(self, loop: Loop) -> bool:
+        """Run a loop as a block, unless it turns out that the order of its iterations matters."""
+        files = {name: Halves(current=replace(f.current) if f.current else None) for name, f in self.files.items()}
+        sums = replace(self.sums, half=replace(self.sums.half)) if self.sums else None
+        self.block = _Block(depth(loop), np.zeros(self.glb.words, np.bool_))
+        try:
+            self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
+            self._axis(loop, self.block)
+            self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *data.shape[1 + axes :]))
+            self._write_back(self.block)
+        except (_OrderMatters, Fault, OutOfRange, Trap):
+            # Iteration by iteration, a trap also names the instruction that runs into it first.
+            self.files, self.sums, self.sent = files, sums, []
+            self.index[loop.register :] = [0] * (LOOP_REGISTERS - loop.register)
+            return False
+        finally:
+            self.block = None
+        return True
+
+    def _axis(self, loop: Loop, block: _Block) -> None:
+        """A loop of a block: all its iterations at once, on an axis of their own."""
+        axis = len(block.scope)
+        self.index[loop.register] = axis_index(loop.count, axis, block.axes)
+        block.counts[axis], block.axis_of[loop.register] = loop.count, axis
+        block.scope = (*block.scope, axis)
+        self.run(loop.body)
+        block.scope = block.scope[:-1]
+        del block.axis_of[loop.register]
+
+    def _reshape_live(self, reshape: Callable[[Values, int], Values]) -> None:
+        """Give the halves in use the block's axes, or take them away."""
+        axes = self.block.axes if self.block else 0
+        halves = [file.current for file in self.files.values()] + [self.sums.half if self.sums else None]
+        for half in halves:
+            if half is not None:
+                half.data = reshape(half.data, axes)
+        if self.sums is not None:
+            self.sums.bound = reshape(self.sums.bound, axes)
+
+    def _write_back(self, block: _Block) -> None:
+        written = np.zeros(self.glb.words, np.bool_)
+        for address, _ in block.writes:
+            written[address] = True
+        if int(written.sum()) != sum(address.size for address, _ in block.writes) or (written & block.read).any():
+            raise _OrderMatters
+        for address, values in block.writes:
+            self.glb.write(address, values)
+
+    def _holds(self, when: When, last: bool) -> bool:
+        """Whether a condition holds now (P2); the loops of a block count as holding, as `blocks.py` made sure."""
+        if when is None:
+            return False
+        inside = self.block.axis_of if self.block else {}
+        return all(loop in inside or self.index[loop] == (self.count[loop] - 1 if last else 0) for loop in when)
+
+    # -- the sequencer and the DMA -------------------------------------------------------------------------------
+
+    def _desc(self, inst: Instruction) -> None:
+        self.descriptors[inst.number("id")] = Descriptor.of(inst)
+
+    def _step(self, inst: Instruction) -> None:
+        self.descriptors[inst.number("id")].steps[inst.number("loop")] = inst.term("by")
+
+    def _host(self, inst: Instruction) -> None:
+        self.host(inst.number("segment"), self.dram)
+
+    def _dma(self, inst: Instruction) -> None:
+        block = np.arange(inst.number("count"))[:, None]
+        word = np.arange(inst.number("words"))
+        sides: list[Ints] = []
+        for side in ("dram", "glb"):
+            start = self.descriptors[inst.number(side)].linear(inst.number(f"{side}_offset"), self.index)
+            sides.append(np.asarray(start + block * inst.number(f"{side}_step") + word))
+        if inst.text("direction") == "in":
+            self.glb.write(sides[1], self.dram.read(sides[0]))
+        else:
+            self.dram.write(sides[0], self.glb.read(sides[1]))
+
+    def _glb_read(self, address: Ints, used: Mask | None = None) -> npt.NDArray[np.int16]:
+        words = self.glb.read(address, used)
+        if self.block is not None:
+            self.block.read[address if used is None else address[used]] = True
+        return words
+
+    def _glb_write(self, address: Ints, values: npt.NDArray[np.int64]) -> None:
+        if self.block is not None:
+            self.block.writes.append((address, values))
+        else:
+            self.glb.write(address, values)
+
+    # -- loads ---------------------------------------------------------------------------------------------------
+
+    def _load(self, inst: Instruction) -> None:
+        kind = inst.text("kind")
+        file, (halves, words) = self.files[kind], self.limits[kind]
+        grid = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
+        if self._holds(inst.when("open"), last=False):
+            if file.opened is not None or len(file.held()) >= halves:
+                raise Fault(f"no {kind} half is free")
+            file.opened = Half.empty(grid, self._axes())
+        if file.opened is None:
+            raise Fault(f"no {kind} half is open")
+        self._deliver(inst, file.opened, grid)
+        if (slots := file.opened.data.shape[-1]) > words:
+            raise Fault(f"{kind} slot {slots - 1} is beyond the {words} of a half")
+        if self._holds(inst.when("close"), last=True):
+            file.full.append(file.opened)
+            file.opened = None
+
+    def _axes(self) -> int:
+        return self.block.axes if self.block else 0
+
+    def _deliver(self, inst: Instruction, half: Half, grid: Grid) -> None:
+        """Fill slots of an open half with an instruction's words (L1)."""
+        if half.grid.rectangle != grid.rectangle:
+            raise Fault("the loads of one half go to one rectangle of PEs")
+        if half.grid != grid:
+            half.spread()
+        filled = np.ones((1,) * PE_AXES, np.bool_)
+        if inst.number("edge"):
+            last = (np.arange(half.grid.cols) + 1) % min(inst.number("set_cols"), half.grid.cols) == 0
+            filled = last.reshape(1, 1, 1, -1)
+        half.put(inst.number("slot"), self._words(inst, half.grid), filled)
+
+    def _words(self, inst: Instruction, grid: Grid) -> Values:
+        """The words of a load as [image, block…, *grid or 1s, word] (D2, D3)."""
+        descriptor = self.descriptors[inst.number("desc")]
+        pattern = [(inst.number(f"extent{i}"), inst.term(f"term{i}")) for i in range(4)]
+        address, inside = position(inst, grid, self.index, pattern).address(descriptor)
+        words = self._glb_read(address, inside).astype(np.float64)
+        if inside is not None:
+            words = np.where(inside, words, np.float64(descriptor.fill))
+        if descriptor.zero:
+            words = words - descriptor.zero
+            low, high = integer_range(self.arch.operand_bits)
+            if words.min() < low or words.max() > high:
+                raise Fault(f"an operand less its zero point {descriptor.zero} is outside {low}..{high}")
+        return self._flat(words, [extent for extent, _ in pattern])
+
+    def _flat(self, words: Values, pattern: Sequence[int]) -> Values:
+        """[image, …, pattern or 1s] as [image, block…, PEs, word], axes of size 1 added where they are missing."""
+        lead = words.shape[1 : -len(pattern)]
+        lead = (words.shape[0], *[1] * (self._axes() + PE_AXES - len(lead)), *lead)
+        words = words.reshape(*lead, *words.shape[-len(pattern) :])
+        return np.broadcast_to(words, (*lead, *pattern)).reshape(*lead, prod(pattern))
+
+    # -- macro-instructions --------------------------------------------------------------------------------------
+
+    def _mac(self, inst: Instruction) -> None:
+        names = ("ifmap", "weight") if inst.text("op") == "mac" else ("ifmap",)
+        halves = {name: self._take(inst, name) for name in names}
+        grid = self._mac_grid(inst, halves["ifmap"])
+        ifmap = halves["ifmap"].window(grid, "ifmap")
+        if reuse := inst.number("data_reuse"):
+            self._n2n(inst, ifmap, reuse)
+        sums = self._clear(inst, grid)
+        if inst.text("op") == "mac":
+            self._multiply(inst, sums, ifmap, halves["weight"].window(grid, "weight"))
+        else:
+            self._pool(inst, sums, ifmap)
+        for name in names:
+            if self._holds(inst.when(f"give_{name}"), last=True):
+                self.files[name].current = None
+        if self._holds(inst.when("send"), last=True):
+            self.sent.append(sums)
+            self.sums = None
+
+    def _take(self, inst: Instruction, name: str) -> Half:
+        file = self.files[name]
+        if self._holds(inst.when(f"take_{name}"), last=False):
+            if file.current is not None:
+                raise Fault(f"the {name} half in use was not given back")
+            if not file.full:
+                raise Fault(f"no {name} half is full")
+            file.current = file.full.pop(0)
+        if file.current is None:
+            raise Fault(f"no {name} half is in use")
+        return file.current
+
+    def _mac_grid(self, inst: Instruction, ifmap: Half) -> Grid:
+        """The sets of a macro-instruction: columns as it says, rows as its ifmap was loaded."""
+        same = ifmap.grid.rectangle == Grid.of(inst, 1, 1).rectangle
+        return Grid.of(inst, ifmap.grid.rows if same else inst.number("rows"), inst.number("set_cols"))
+
+    def _n2n(self, inst: Instruction, ifmap: Half, reuse: int) -> None:
+        if not self.arch.links.n2n:
+            raise Fault("this array has no n2n links")
+        if reuse > inst.number("pixels") * inst.number("taps"):
+            raise Fault(f"data_reuse {reuse} is more than the pixel steps")
+        ifmap.shift_west(inst.number("n2n_slot"), reuse)
+        if (slots := ifmap.data.shape[-1]) > self.arch.pe.ifmap_words:
+            raise Fault(f"n2n fills ifmap slot {slots - 1}, beyond the {self.arch.pe.ifmap_words} of a half")
+
+    def _clear(self, inst: Instruction, grid: Grid) -> Sums:
+        """The psum half that the instruction adds to (T3)."""
+        if self._holds(clear := inst.when("clear"), last=False):
+            if self.sums is not None or len(self.sent) >= self.arch.pe.psum_halves:
+                raise Fault("no psum half is free")
+            least = float(integer_range(self.arch.psum_bits)[0]) if inst.text("op") == "max" else 0.0
+            axis_of, scope = (self.block.axis_of, self.block.scope) if self.block else ({}, ())
+            own = frozenset(scope) - {axis_of[loop] for loop in clear or () if loop in axis_of}
+            self.sums = Sums.fresh(grid, self._axes(), least, own)
+        if self.sums is None:
+            raise Fault("no psum half is open: the first macro-instruction must clear")
+        if self.sums.half.grid != grid:
+            raise Fault("the macro-instructions from clear to send have the same PEs in the same sets")
+        return self.sums
+
+    def _slots(self, inst: Instruction, name: str) -> Ints:
+        """Slots [pixel, tap, channel] of an operand (A1)."""
+        z, j, i = np.ix_(*(np.arange(inst.number(n)) for n in ("pixels", "taps", "step_range")))
+        steps = [inst.number(f"{name}_{counter}") for counter in "zji"]
+        return np.asarray(inst.number(f"{name}_slot") + z * steps[0] + j * steps[1] + i * steps[2])
+
+    def _psum_slots(self, inst: Instruction, sums: Sums) -> Ints:
+        slots = self._slots(inst, "psum")
+        if int(slots.min()) < 0 or int(slots.max()) >= self.arch.pe.psum_words:
+            raise Fault(f"psum slots {slots.min()}..{slots.max()} are not in the {self.arch.pe.psum_words} of a half")
+        sums.grow(int(slots.max()) + 1)
+        return slots
+
+    def _reduced(self, sums: Sums) -> dict[int, int]:
+        """Array axes of the block loops that are summed over, with their iterations."""
+        if self.block is None:
+            return {}
+        return {1 + axis: self.block.counts[axis] for axis in self.block.scope if axis not in sums.scope}
+
+    def _multiply(self, inst: Instruction, sums: Sums, ifmap: Half, weight: Half) -> None:
+        """psum += ifmap * weight (A1), as a matrix product where each operand skips a counter."""
+        psum = self._psum_slots(inst, sums)
+        x, w = (self._operand(inst, half, name) for half, name in ((ifmap, "ifmap"), (weight, "weight")))
+        reduced = self._reduced(sums)
+        factor = prod(n for axis, n in reduced.items() if x.shape[axis] == w.shape[axis] == 1)
+        own = psum[:, 0]  # one slot for all taps, different slots for different pixels and channels
+        if inst.number("psum_j") or np.unique(own).size < own.size or x.shape[-1] > 1 or w.shape[-3] > 1:
+            self._one_by_one(sums, psum, x, w)
+            return
+        repeats = prod(n for axis, n in reduced.items() if w.shape[axis] == 1)
+        weights: Values = np.asarray(np.abs(w).sum(axis=-2).sum(axis=tuple(reduced), keepdims=True))
+        bound = weights * (float(np.abs(x).max()) * repeats)
+        before = sums.half.data, sums.bound
+        sums.add(own, multiply(x[..., 0], w[..., 0, :, :], frozenset(reduced)) * factor, bound)
+        if float(sums.bound.max()) > self._limit():
+            sums.half.data, sums.bound = before
+            if self.block is not None:
+                raise _OrderMatters  # the bound is too coarse: every single sum has to be looked at
+            self._one_by_one(sums, psum, x, w)
+
+    def _limit(self) -> int:
+        return integer_range(self.arch.psum_bits)[1]
+
+    def _operand(self, inst: Instruction, half: Half, name: str) -> Values:
+        """[image, block…, *grid, pixel, tap, channel], of size 1 along counters that the operand does not step by."""
+        slots = self._slots(inst, name)
+        keep = tuple(slice(None) if inst.number(f"{name}_{c}") else slice(0, 1) for c in "zji")
+        taps = (keep[0], slice(None), keep[2])
+        return half.read(slots[taps], name)
+
+    def _one_by_one(self, sums: Sums, psum: Ints, x: Values, w: Values | None) -> None:
+        """The sums in the order of the counters, each checked against the width of a psum (A2)."""
+        low, high = integer_range(self.arch.psum_bits)
+        for z, j, i in np.ndindex(psum.shape):
+            product = x[..., min(z, x.shape[-3] - 1), j, min(i, x.shape[-1] - 1)]
+            if w is not None:
+                product = product * w[..., min(z, w.shape[-3] - 1), j, min(i, w.shape[-1] - 1)]
+            slot = psum[z, j, i].reshape(1)
+            sums.add(slot, product[..., None], np.zeros((1,) * (product.ndim + 1)))
+            total = sums.half.data[..., int(slot[0])]
+            if total.min() < low or total.max() > high:
+                raise Fault(f"psum {int(slot[0])} leaves {self.arch.psum_bits} bits at pixel {z}, tap {j}, channel {i}")
+        sums.bound = np.abs(sums.half.data).max(axis=0, keepdims=True)
+
+    def _pool(self, inst: Instruction, sums: Sums, ifmap: Half) -> None:
+        """psum = max(psum, ifmap), or psum += ifmap (A1)."""
+        psum = self._psum_slots(inst, sums)
+        x = np.broadcast_to(v := self._operand(inst, ifmap, "ifmap"), (*v.shape[:-3], *psum.shape))
+        reduced = self._reduced(sums)
+        own = psum[:, 0]
+        if inst.number("psum_j") or np.unique(own).size < own.size:
+            raise Fault("taps or channels of a pool share psums")
+        if inst.text("op") == "max":
+            sums.raise_to(own, x.max(axis=-2).max(axis=tuple(reduced), keepdims=True))
+            return
+        factor = prod(n for axis, n in reduced.items() if x.shape[axis] == 1)
+        terms = prod(reduced.values()) * psum.shape[1]
+        amount = x.sum(axis=-2).sum(axis=tuple(reduced), keepdims=True) * factor
+        sums.add(own, amount, np.full((1,) * amount.ndim, float(np.abs(x).max()) * terms))
+        if float(sums.bound.max()) > self._limit():
+            raise Fault(f"sums of a pool may leave {self.arch.psum_bits} bits")
+
+    # -- output units --------------------------------------------------------------------------------------------
+
+    def _set_unit(self, inst: Instruction) -> None:
+        self.unit = _Unit.of(inst)
+
+    def _commit(self, inst: Instruction) -> None:
+        streams = inst.text("source") == "glb"
+        grid = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
+        pattern = [(inst.number(n), inst.term(t)) for n, t in (("pixels", "pixel_term"), ("channels", "channel_term"))]
+        where = position(inst, grid, self.index, pattern)
+        address, inside = where.address(self.descriptors[inst.number("desc")])
+        if inside is not None:
+            raise Fault("a result lies outside its tensor")
+        shape = np.broadcast_shapes(address.shape, (*grid.shape, *(n for n, _ in pattern)))
+        sums = self._streamed(inst, where.address, shape) if streams else self._committed(inst, grid, pattern)
+        residual = None
+        if self.unit.epilogue.factors is not None:
+            at, _ = where.address(self.descriptors[inst.number("residual")])
+            residual = self._glb_read(at).astype(np.int64)
+        results = self._epilogue(inst, grid, pattern).apply(sums, slice(None), residual)
+        low, high = integer_range(self.arch.operand_bits)
+        if results.min() < low or results.max() > high:
+            raise Fault(f"a result of {int(results.min())}..{int(results.max())} does not fit a word")
+        full = np.broadcast_shapes(results.shape[1:], shape)
+        self._glb_write(np.broadcast_to(address, full), np.broadcast_to(results, (results.shape[0], *full)))
+
+    def _streamed(self, inst: Instruction, address: Callable[[Descriptor], tuple[Ints, Mask | None]],
+                  shape: tuple[int, ...]) -> Ints:  # fmt: skip
+        words = self._glb_read(address(self.descriptors[inst.number("operand")])[0]).astype(np.int64)
+        return np.broadcast_to(words, (words.shape[0], *shape))
+
+    def _committed(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]]) -> Ints:
+        """The psums of the half that was sent first, as [image, block…, *grid, pixel, channel] (C1)."""
+        if not self.sent:
+            raise Fault("no psum half was sent")
+        sums = self.sent.pop(0)
+        z, i = np.ix_(np.arange(pattern[0][0]), np.arange(pattern[1][0]))
+        slots = np.asarray(inst.number("psum_slot") + z * inst.number("psum_z") + i * inst.number("psum_i"))
+        if int(slots.min()) < 0 or int(slots.max()) >= self.arch.pe.psum_words:
+            raise Fault(f"psum slots {slots.min()}..{slots.max()} are not in the {self.arch.pe.psum_words} of a half")
+        sums.grow(int(slots.max()) + 1)
+        return sums.half.window(grid, "psum").read(slots, "psum").astype(np.int64)
+
+    def _epilogue(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]]) -> Epilogue:
+        """The output units' function with the parameters of each result's channel in place (C2)."""
+        size = self.arch.words_per_param
+        present = [self.unit.bias, self.unit.scale]
+        if not any(present):
+            return self.unit.epilogue
+        words = size * sum(present)
+        descriptor = self.descriptors[inst.number("params")]
+        channel = position(inst, grid, [0] * LOOP_REGISTERS, pattern).terms["k"] - inst.number("channel")
+        loops = [on_block(loop, PE_AXES + len(pattern)) for loop in self.index]
+        first = np.asarray(descriptor.linear(inst.number("param") * words, loops) + channel * words)
+        params = [self._param(first + n * size) for n in range(sum(present))]
+        bias = params[0].astype(np.int64) if self.unit.bias else None
+        return replace(self.unit.epilogue, bias=bias, scale=params[-1].view(np.float32) if self.unit.scale else None)
+
+    def _param(self, address: Ints) -> npt.NDArray[np.int32]:
+        """32-bit quantities from their words, the least significant first (W1)."""
+        words = self._glb_read(address[..., None] + np.arange(self.arch.words_per_param))
+        bits = self.arch.operand_bits
+        if words.shape[0] != 1:
+            raise Fault("parameters differ between images")
+        parts = (words[0].astype(np.int64) & ((1 << bits) - 1)) << (bits * np.arange(self.arch.words_per_param))
+        return np.ascontiguousarray(parts.sum(axis=-1).astype(np.uint32)).view(np.int32)
