@@ -27,7 +27,7 @@ def content_key(array: Array) -> str:
     plain = np.ascontiguousarray(array)
     if plain.dtype.byteorder == ">":
         plain = plain.astype(plain.dtype.newbyteorder("<"))
-    digest = hashlib.sha256(f"{plain.dtype.str}{plain.shape}".encode())
+    digest = hashlib.sha256(f"{plain.dtype.str}{array.shape}".encode())  # ascontiguousarray makes () (1,)
     digest.update(plain.data if plain.size else b"")
     return digest.hexdigest()[:KEY_LENGTH]
 
@@ -68,7 +68,7 @@ class WeightStore:
     def load(self, path: Path) -> None:
         """Add the arrays of `path`. Raises Refusal where the file is damaged or an array does not match its key."""
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 for key in arrays.files:
                     array = arrays[key]
                     if content_key(array) != key:
