@@ -138,7 +138,7 @@ class Tensor:
     """An array in DRAM or the GLB: `words` words from `at` (-1: not allocated).
 
     role: input | output | weight | value. Inputs, outputs and what the host reads or writes lie in DRAM and say how
-    integers stand for reals. A float output of the host lies in memory `host`.
+    integers, within clamp, stand for reals: real = (integer - zero) * scale. A float output of the host lies in memory `host`.
     """
 
     name: str
@@ -148,6 +148,7 @@ class Tensor:
     role: str = "value"
     scale: float = 0.0
     zero: int = 0
+    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
     at: int = -1
 
     def __post_init__(self) -> None:

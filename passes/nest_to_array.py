@@ -31,7 +31,7 @@ from cnncc.dialects import array as A
 from cnncc.dialects.cnn import HostOp, QuantAttr, ReshapeOp, shape, value_key
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.dialects.onnx import text
-from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, element_dtype, tensor_type
+from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal
 from cnncc.passes._layer_program import FREE, Body, Layer, Node, Tensors, layer_program, stream_program
 from cnncc.weights import Array, WeightStore
@@ -110,7 +110,7 @@ class _Lowering:
     def exchange(self, name: str, value: SSAValue, role: str, quant: QuantAttr) -> str:
         """Give a value a tensor in DRAM, with its scale."""
         words, q = prod(shape(value.type)), quant.data
-        self.dram[value] = self.tensor(A.Tensor(name, "dram", words, shape(value.type), role, q.scale, q.zero))
+        self.dram[value] = self.tensor(A.Tensor(name, "dram", words, shape(value.type), role, q.scale, q.zero, q.clamp))
         return self.dram[value]
 
     def copy(self, direction: str, label: str, values: Sequence[SSAValue]) -> None:
@@ -171,10 +171,13 @@ class _Lowering:
         """The DRAM tensor of a weight, declared once however many layers use it."""
         if all(tensor.name != name for tensor in self.tensors):
             array = self.array(name)
-            if array.dtype != element_dtype(tensor_type(array).element_type) or array.dtype.itemsize * 8 != (
-                self.arch.operand_bits
-            ):
-                raise Refusal(f"weights {name} are {array.dtype}, the array's words have {self.arch.operand_bits} bits")
+            bits = self.arch.operand_bits
+            if array.dtype.itemsize * 8 > bits:
+                raise Refusal(f"weights {name} are {array.dtype}: this array's operands have {bits} bits")
+            # Narrower operands travel as whole words (W1).
+            words = array.astype(np.dtype(f"int{bits}"))
+            self.weights[name].properties["value"] = RefAttr(StringAttr(self.store.add(words)))
+            self.weights[name].properties["type"] = tensor_type(words)
             self.tensor(A.Tensor(name, "dram", array.size, array.shape, "weight"))
         return name
 
