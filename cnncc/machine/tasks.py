@@ -1,0 +1,99 @@
+"""What instructions ask of the engines, as numbers for the clock: engine, tokens taken and given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cnncc.isa.table import Instruction
+from cnncc.machine.program import mask_of
+
+ENGINES = ("dma", "load", "array", "commit")
+ARRAY = ENGINES.index("array")
+SEMAPHORES = 15
+
+# Token queues (T1 to T4): full and free halves of each register file, then the semaphores by number.
+HALVES = ("weight free", "weight full", "ifmap free", "ifmap full", "psum free", "psum full")
+QUEUES = len(HALVES) + SEMAPHORES
+PSUM_FULL = HALVES.index("psum full")
+
+
+def queue_name(queue: int) -> str:
+    """A token queue as a trap names it."""
+    if queue < len(HALVES):
+        file, state = HALVES[queue].split()
+        return f"{state} half of the {file} file"
+    return f"token of semaphore {queue - len(HALVES) + 1}"
+
+
+def partner(queue: int) -> int:
+    """The queue that a half taken from `queue` goes to next: free and full by turns."""
+    return queue ^ 1
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token taken or given when the loops of `mask` are in their first (last) iteration."""
+
+    queue: int
+    mask: int
+
+    @property
+    def file(self) -> str:
+        """The register file whose half it is; empty for a semaphore."""
+        return HALVES[self.queue].split()[0] if self.queue < len(HALVES) else ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """An instruction as its engine sees it."""
+
+    engine: int
+    takes: tuple[Token, ...]
+    gives: tuple[Token, ...]
+
+    @property
+    def first_loops(self) -> int:
+        """Loop registers whose first iteration matters, as a mask."""
+        return _union(self.takes)
+
+    @property
+    def last_loops(self) -> int:
+        """Loop registers whose last iteration matters, as a mask."""
+        return _union(self.gives)
+
+
+def _union(tokens: tuple[Token, ...]) -> int:
+    mask = 0
+    for token in tokens:
+        mask |= token.mask
+    return mask
+
+
+def _token(inst: Instruction, field: str, queue: int) -> tuple[Token, ...]:
+    mask = mask_of(inst.when(field))
+    return () if mask is None else (Token(queue, mask),)
+
+
+def _semaphore(inst: Instruction, field: str) -> tuple[Token, ...]:
+    number = inst.number(field)
+    return _token(inst, f"{field}_when", len(HALVES) - 1 + number) if number else ()
+
+
+def task_of(inst: Instruction) -> Task:
+    """The task of an instruction that an engine runs (T1 to T4)."""
+    engine = ENGINES.index(inst.spec.engine)
+    match inst.spec.name:
+        case "load":
+            free = HALVES.index(f"{inst.text('kind')} free")
+            takes, gives = _token(inst, "open", free), _token(inst, "close", partner(free))
+        case "mac":
+            takes = _token(inst, "take_weight", 1) + _token(inst, "take_ifmap", 3) + _token(inst, "clear", 4)
+            gives = _token(inst, "give_weight", 0) + _token(inst, "give_ifmap", 2) + _token(inst, "send", 5)
+            return Task(engine, takes, gives)
+        case "commit" if inst.text("source") == "psum":
+            takes, gives = (Token(PSUM_FULL, 0),), (Token(partner(PSUM_FULL), 0),)
+        case "unit":
+            return Task(engine, (), ())
+        case _:
+            takes = gives = ()
+    return Task(engine, takes + _semaphore(inst, "take"), gives + _semaphore(inst, "give"))

@@ -1,0 +1,243 @@
+"""When everything in a program happens: its cycles, exactly, without looking at data (docs/machine.md: P, T, Z).
+
+An iteration of a loop is a function of the `State` at its start: of times relative to the sequencer's, of tokens and
+of what the program has set. A time before the sequencer's counts as the sequencer's own: whatever is decoded from now
+on starts later than now, so no `max` of rules Z1 and Z2 can tell earlier times apart. Only the array's stalls look
+further back (how long has it been idle?); that part is kept aside and charged to what the array waits for next
+(`Effect.absorber`). What is left takes finitely many values, because queues and tokens are bounded, so it recurs: the
+iterations from one occurrence of a state to the next are multiplied. The first and the last iteration are stepped
+apart (conditions), and each iteration is remembered by its state, so that an outer loop does not step its inner loops
+anew. That is exact, and costs what the program's text costs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cnncc.arch.model import Arch
+from cnncc.machine.clock import Clock, Effect, Fault, Key, State, start_state
+from cnncc.machine.durations import Occupancy, UnitSettings, occupancy
+from cnncc.machine.program import ALL_LOOPS, Leaf, Loop, Node
+from cnncc.machine.tasks import ENGINES, HALVES, Task, task_of
+
+STALLS = {"weights": "weight", "ifmap": "ifmap", "psum": "psum", "issue": "issue", "drain": "drain"}
+DEFAULT_BUDGET_CYCLES = 1 << 50
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """Counted cycles: compute and the stalls add up to total; load, commit and dma are busy cycles of engines."""
+
+    total: int = 0
+    compute: int = 0
+    load: int = 0
+    commit: int = 0
+    dma: int = 0
+    stall: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(STALLS, 0))
+
+
+@dataclass(frozen=True)
+class Times:
+    """The cycles of a program and of its layers.
+
+    A layer's total are the cycles that the sequencer spends on its instructions; its stalls are those before its
+    macro-instructions and in its own waits (`sync`, `host`, `halt`). Both add up over the layers. Where layers end
+    with a `sync` of the array, compute and stalls are the total in each of them, too.
+    """
+
+    cycles: Cycles
+    layers: Mapping[str, Cycles]
+
+
+def owners(length: int, layers: Sequence[tuple[str, int]]) -> list[int]:
+    """For each of `length` instructions the layer that it counts for, as an index into `layers`.
+
+    layers: (label, first instruction), in the program's order. A layer goes on until the next one starts; what
+    stands before the first counts for the first.
+    """
+    owner = 0
+    found: list[int] = []
+    for index in range(length):
+        while owner + 1 < len(layers) and layers[owner + 1][1] <= index:
+            owner += 1
+        found.append(owner)
+    return found
+
+
+def program_length(tree: Sequence[Node]) -> int:
+    """Instructions of a program."""
+    last = tree[-1]
+    return 1 + (last.last if isinstance(last, Loop) else last.index)
+
+
+class _Simulation:
+    """What is the same for every piece of one program: the array, the tasks, the iterations that are known."""
+
+    def __init__(self, tree: Sequence[Node], arch: Arch, layers: Sequence[tuple[str, int]], budget_cycles: int) -> None:
+        self.arch = arch
+        self.budget_cycles = budget_cycles
+        self.owner = owners(program_length(tree), layers)
+        self._tasks: dict[int, Task] = {}
+        self._took: dict[tuple[int, UnitSettings], Occupancy] = {}
+        self._mentions: dict[int, tuple[int, int]] = {}
+        self._known: dict[tuple[int, int, int, State], Effect] = {}
+
+    def task(self, leaf: Leaf) -> Task:
+        """The task of an engine's instruction."""
+        if leaf.index not in self._tasks:
+            self._tasks[leaf.index] = task_of(leaf.instruction)
+        return self._tasks[leaf.index]
+
+    def took(self, leaf: Leaf, unit: UnitSettings) -> Occupancy:
+        """The occupancy of an engine's instruction."""
+        key = (leaf.index, unit)
+        if key not in self._took:
+            self._took[key] = occupancy(leaf.instruction, unit, self.arch)
+        return self._took[key]
+
+    def mentions(self, loop: Loop) -> tuple[int, int]:
+        """Masks of the loop registers whose first, last iterations matter inside a loop."""
+        if loop.first not in self._mentions:
+            first = last = 0
+            for node in loop.body:
+                if isinstance(node, Loop):
+                    masks = self.mentions(node)
+                elif node.instruction.spec.engine in ENGINES:
+                    masks = (self.task(node).first_loops, self.task(node).last_loops)
+                else:
+                    continue
+                first, last = first | masks[0], last | masks[1]
+            self._mentions[loop.first] = (first, last)
+        return self._mentions[loop.first]
+
+    def iteration(self, loop: Loop, first: int, last: int, state: State, before: int) -> Effect:
+        """One iteration of a loop's body from `state`, `before` cycles after the program's start."""
+        in_first, in_last = self.mentions(loop)
+        key = (loop.first, first & in_first, last & in_last, state)
+        if key not in self._known:
+            piece = _Piece(self, state, before)
+            piece.run(loop.body, first, last)
+            self._known[key] = piece.clock.effect()
+        return self._known[key]
+
+
+class _Piece:
+    """A piece of program as it runs: its clock, and how many cycles the program ran `before` it."""
+
+    def __init__(self, simulation: _Simulation, state: State, before: int) -> None:
+        self.simulation = simulation
+        self.clock = Clock(state)
+        self.before = before
+
+    def run(self, nodes: Sequence[Node], first: int, last: int) -> None:
+        """Run nodes; first, last: masks of the loop registers in their first, last iteration."""
+        for node in nodes:
+            if isinstance(node, Loop):
+                self._loop(node, first, last)
+            else:
+                self._instruction(node, first, last)
+
+    def _loop(self, loop: Loop, first: int, last: int) -> None:
+        """P2: the loop's first iteration, those between, the last."""
+        self.clock.tick(self.simulation.owner[loop.first])
+        bit = 1 << loop.register
+        ends = last | bit if loop.count == 1 else last & ~bit
+        state = self._iterate(loop, first | bit, ends, self.clock.freeze())
+        if loop.count > 2:
+            state = self._repeat(loop, first & ~bit, last & ~bit, state)
+        if loop.count > 1:
+            state = self._iterate(loop, first & ~bit, last | bit, state)
+        self.clock.thaw(state)
+
+    def _iterate(self, loop: Loop, first: int, last: int, state: State) -> State:
+        effect = self.simulation.iteration(loop, first, last, state, self.before + self.clock.now)
+        return self._apply(loop, effect)
+
+    def _apply(self, loop: Loop, effect: Effect, times: int = 1) -> State:
+        state = self.clock.apply(effect, times)
+        self._check_budget(loop.head)
+        return state
+
+    def _repeat(self, loop: Loop, first: int, last: int, state: State) -> State:
+        """The iterations between the first and the last: step until a state returns, then multiply."""
+        count = loop.count - 2
+        met: dict[State, int] = {}
+        effects: list[Effect] = []
+        while len(effects) < count and state not in met:
+            met[state] = len(effects)
+            effect = self.simulation.iteration(loop, first, last, state, self.before + self.clock.now)
+            effects.append(effect)
+            state = self._apply(loop, effect)
+        if len(effects) < count:
+            period = effects[met[state] :]
+            times, rest = divmod(count - len(effects), len(period))
+            if times:
+                state = self._apply(loop, _chain(state, period), times)
+            for effect in period[:rest]:
+                state = self._apply(loop, effect)
+        return state
+
+    def _instruction(self, leaf: Leaf, first: int, last: int) -> None:
+        inst, clock = leaf.instruction, self.clock
+        owner = self.simulation.owner[leaf.index]
+        try:
+            match inst.spec.name:
+                case "sync":
+                    clock.wait(owner, [i for i, engine in enumerate(ENGINES) if inst.number(engine)], 1)
+                case "host" | "halt":
+                    clock.wait(owner, list(range(len(ENGINES))), int(inst.spec.name == "host"))
+                case "signal":
+                    clock.tick(owner)
+                    clock.give(len(HALVES) - 1 + inst.number("semaphore"), clock.now, inst.number("count"))
+                case "desc" | "step":
+                    clock.tick(owner)
+                case name:
+                    if name == "unit":
+                        clock.unit = UnitSettings.of(inst)
+                    clock.issue(owner, self.simulation.task(leaf), self.simulation.took(leaf, clock.unit), first, last)
+        except Fault as fault:
+            raise leaf.trap(str(fault)) from fault
+        self._check_budget(leaf)
+
+    def _check_budget(self, leaf: Leaf) -> None:
+        budget = self.simulation.budget_cycles
+        if self.before + self.clock.now > budget:
+            raise leaf.trap(f"the budget of {budget} cycles is spent")
+
+
+def _chain(state: State, effects: Sequence[Effect]) -> Effect:
+    """One effect for several, one after the other, from `state`."""
+    clock = Clock(state)
+    for effect in effects:
+        state = clock.apply(effect)
+    return Effect(clock.now, state, clock.counts, clock.absorber, clock.mark - clock.now)
+
+
+def _cycles(counts: Mapping[Key, int], owner: int) -> Cycles:
+    busy = {name: counts.get((owner, name), 0) for name in ("total", "load", "commit", "dma")}
+    stall = {name: counts.get((owner, cause), 0) for name, cause in STALLS.items()}
+    return Cycles(compute=counts.get((owner, "array"), 0), stall=stall, **busy)
+
+
+def simulate(
+    tree: Sequence[Node],
+    arch: Arch,
+    layers: Sequence[tuple[str, int]] = (),
+    budget_cycles: int = DEFAULT_BUDGET_CYCLES,
+) -> Times:
+    """The cycles of a program on an array. `layers`: (label, first instruction) in the program's order (see `owners`).
+
+    Raises Trap: a token that is not there in program order, halves or tokens beyond what there are, the budget spent.
+    """
+    simulation = _Simulation(tree, arch, layers, budget_cycles)
+    piece = _Piece(simulation, start_state(arch), 0)
+    piece.run(tree, ALL_LOOPS, ALL_LOOPS)
+    counts = piece.clock.counts
+    sums: Counter[Key] = Counter()
+    for (_, name), count in counts.items():
+        sums[0, name] += count
+    whole = _cycles(sums, 0)
+    assert whole.compute + sum(whole.stall.values()) == whole.total
+    return Times(whole, {label: _cycles(counts, owner) for owner, (label, _) in enumerate(layers)})

@@ -1,0 +1,517 @@
+"""Times of programs: against a plain stepping simulator, by hand, and every trap."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from math import ceil
+
+import pytest
+
+from cnncc.arch.model import Arch, Bus, Commit, Dram, Glb, Pe, Sequencer
+from cnncc.isa.assembly import assemble, disassemble
+from cnncc.isa.table import Instruction
+from cnncc.machine.program import Leaf, Loop, build_tree
+from cnncc.machine.times import Cycles, Times, simulate
+from cnncc.machine.traps import Trap
+
+ARCH = Arch(
+    "small", 4, 4, Pe(32, 32, 16), Glb(4096, 4), Dram(2, 10), bus=Bus(4, 2), commit=Commit(1, 3), sequencer=Sequencer(2)
+)
+
+
+# A plain simulator: every instruction of every iteration, absolute times, no state compared, nothing remembered.
+
+
+class Plain:
+    def __init__(self, program: list[Instruction], arch: Arch, layers: list[tuple[str, int]]) -> None:
+        self.program, self.arch = program, arch
+        self.labels = [
+            next((label for label, first in reversed(layers) if first <= i), layers[0][0] if layers else "")
+            for i in range(len(program))
+        ]
+        self.now = 0
+        self.starts = {engine: [] for engine in ("dma", "load", "array", "commit")}
+        self.end = dict.fromkeys(self.starts, 0)
+        self.done = dict.fromkeys(self.starts, 0)
+        pe = arch.pe
+        self.tokens = {f"{f} {s}": [] for f in ("weight", "ifmap", "psum") for s in ("free", "full")}
+        for file, halves in (("weight", pe.weight_halves), ("ifmap", pe.ifmap_halves), ("psum", pe.psum_halves)):
+            self.tokens[f"{file} free"] = [0] * halves
+        self.tokens |= {s: [] for s in range(1, 16)}
+        self.accounted = 0
+        self.unit = (0, 0, 0)
+        self.counts: dict[tuple[str, str], int] = {}
+
+    def count(self, at: int, name: str, cycles: int) -> None:
+        for label in {self.labels[at], "*"}:
+            self.counts[label, name] = self.counts.get((label, name), 0) + cycles
+
+    def run(self) -> None:
+        stack: list[list[int]] = []  # start, iteration, count
+        at = 0
+        while True:
+            inst = self.program[at]
+            name, before = inst.spec.name, self.now
+            if name == "loop":
+                stack.append([at, 0, inst.number("count")])
+                self.now += 1
+            elif name == "end":
+                stack[-1][1] += 1
+                if stack[-1][1] < stack[-1][2]:
+                    at = stack[-1][0]
+                else:
+                    stack.pop()
+            else:
+                self.step(at, inst, [i == 0 for _, i, _ in stack], [i == n - 1 for _, i, n in stack])
+            self.count(at, "total", self.now - before)
+            if name == "halt":
+                return
+            at += 1
+
+    def step(self, at: int, inst: Instruction, firsts: list[bool], lasts: list[bool]) -> None:
+        name = inst.spec.name
+
+        def holds(field: str, flags: list[bool]) -> bool:
+            when = inst.when(field)
+            return when is not None and all(flags[loop] for loop in when if loop < len(flags))
+
+        if name in ("sync", "host", "halt"):
+            named = [e for e in self.done if name != "sync" or inst.number(e)]
+            self.now = max([self.now] + [self.done[e] for e in named]) + (name != "halt")
+            if "array" in named:
+                self.count(at, "drain", self.now - self.accounted)
+                self.accounted = self.now
+            return
+        if inst.spec.engine == "sequencer":
+            self.now += 1
+            if name == "signal":
+                self.tokens[inst.number("semaphore")] += [self.now] * inst.number("count")
+            return
+        engine = inst.spec.engine
+        depth = self.arch.sequencer.queue_depth
+        if len(self.starts[engine]) >= depth:
+            self.now = max(self.now, self.starts[engine][-depth])
+        self.now += 1
+        takes, gives = [], []
+        if name == "load":
+            takes = [f"{inst.text('kind')} free"] * holds("open", firsts)
+            gives = [f"{inst.text('kind')} full"] * holds("close", lasts)
+        if name == "mac":
+            takes += ["weight full"] * holds("take_weight", firsts) + ["ifmap full"] * holds("take_ifmap", firsts)
+            takes += ["psum free"] * holds("clear", firsts)
+            gives += ["weight free"] * holds("give_weight", lasts) + ["ifmap free"] * holds("give_ifmap", lasts)
+            gives += ["psum full"] * holds("send", lasts)
+        if name == "commit" and inst.text("source") == "psum":
+            takes, gives = ["psum full"], ["psum free"]
+        if name in ("dma", "load", "commit"):
+            takes += [inst.number("take")] * (inst.number("take") > 0 and holds("take_when", firsts))
+            gives += [inst.number("give")] * (inst.number("give") > 0 and holds("give_when", lasts))
+        if name == "unit":
+            self.unit = (inst.number("bias"), inst.number("scale"), inst.number("residual"))
+        arrived = [(self.tokens[token].pop(0), token) for token in takes]
+        start = max([self.now, self.end[engine]] + [time for time, _ in arrived])
+        busy, latency = self.busy(inst)
+        self.starts[engine].append(start)
+        self.end[engine] = start + busy
+        self.done[engine] = max(self.done[engine], start + busy + latency)
+        for token in gives:
+            self.tokens[token].append(start + busy + latency)
+        if engine == "array":
+            causes = [str(token).split()[0] for time, token in arrived if time == start]
+            self.count(at, causes[0] if causes else "issue", start - self.accounted)
+            self.accounted = start + busy
+        self.count(at, engine, busy)
+
+    def busy(self, inst: Instruction) -> tuple[int, int]:
+        arch = self.arch
+        if inst.spec.name == "unit":
+            return 1, 0
+        if inst.spec.name == "dma":
+            return ceil(
+                inst.number("count") * inst.number("words") / arch.dram.words_per_cycle
+            ), arch.dram.latency_cycles
+        if inst.spec.name == "mac":
+            steps = inst.number("pixels") * inst.number("taps") * inst.number("step_range")
+            return arch.pe.start_cycles + steps + arch.pe.finish_cycles, 0
+        rows, cols = range(inst.number("rows")), range(inst.number("cols"))
+        set_rows, set_cols = inst.number("set_rows"), inst.number("set_cols")
+        if inst.spec.name == "load":
+            words = 1
+            for i in range(4):
+                words *= inst.number(f"extent{i}")
+            part = [c for c in cols if not inst.number("edge") or c % set_cols == set_cols - 1 or c == cols[-1]]
+            kinds_rows = {self.kind(inst, "row", r, set_rows, "lkyx") for r in rows}
+            kinds_cols = {self.kind(inst, "col", c, set_cols, "lkyx") for c in part}
+            distinct = words * len(kinds_rows) * len(kinds_cols)
+            bus = len(kinds_cols) * ceil(words / arch.bus.burst_words)
+            return max(ceil(distinct / arch.glb.words_per_cycle), bus, words), arch.bus.latency_cycles
+        psums = inst.number("pixels") * inst.number("channels")
+        bias, scale, residual = self.unit
+        channels = len({self.kind(inst, "row", r, set_rows, "k") for r in rows})
+        channels *= len({self.kind(inst, "col", c, set_cols, "k") for c in cols})
+        for extent in ("pixel", "channel"):
+            axis, step = inst.term(f"{extent}_term")
+            channels *= inst.number(f"{extent}s") if axis == "k" and step else 1
+        stream = inst.text("source") == "glb"
+        results = len(rows) * len(cols) * psums
+        words = results * (1 + residual + stream) + channels * (bias + scale) * (32 // arch.operand_bits)
+        per_column = results / arch.cols if stream else len(rows) * psums
+        units = ceil(per_column / arch.commit.units_per_column)
+        return max(units, ceil(words / arch.glb.words_per_cycle)), arch.commit.latency_cycles
+
+    @staticmethod
+    def kind(inst: Instruction, side: str, i: int, size: int, axes: str) -> tuple[int, int]:
+        inner, sets = inst.term(side), inst.term(f"{side}_set")
+        return (
+            i % size if inner.step and inner.axis[0] in axes else 0,
+            i // size if sets.step and sets.axis[0] in axes else 0,
+        )
+
+    def cycles(self, label: str) -> Cycles:
+        def of(name: str) -> int:
+            return self.counts.get((label, name), 0)
+
+        stall = {"weights": of("weight"), "ifmap": of("ifmap"), "psum": of("psum")}
+        stall |= {"issue": of("issue"), "drain": of("drain")}
+        return Cycles(of("total"), of("array"), of("load"), of("commit"), of("dma"), stall)
+
+
+def plain(program: list[Instruction], arch: Arch, layers: list[tuple[str, int]]) -> Times:
+    machine = Plain(program, arch, layers)
+    machine.run()
+    return Times(machine.cycles("*"), {label: machine.cycles(label) for label, _ in layers})
+
+
+# Random legal programs: nests whose loads and commits take turns with macro-instructions.
+
+
+class Writer:
+    """A random program; each kind of token is balanced in each iteration, or over the loops of one nest."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.lines: list[str] = []
+        self.depth = 0
+
+    def pick(self, *choices: object) -> object:
+        return self.random.choice(choices)
+
+    def place(self) -> str:
+        rows, cols = self.random.randint(1, 4), self.random.randint(1, 4)
+        terms = " ".join(f"{n}={self.pick('lin*0', 'k*2', 'y*1', 'x*0')}" for n in ("row", "row_set", "col", "col_set"))
+        sets = f"set_rows={self.random.randint(1, 4)} set_cols={self.random.randint(1, 4)}"
+        return f"rows={rows} cols={cols} {sets} {terms}"
+
+    def when(self, loops: list[int]) -> str:
+        return "+".join(str(loop) for loop in loops) or "always"
+
+    def inner(self, open_loops: int) -> list[int]:
+        """The innermost loops of the nest: a token taken in their first iterations and given in their last."""
+        return list(range(self.depth - open_loops, self.depth))
+
+    def load(self, kind: str, loops: str, tokens: str = "") -> None:
+        edge = f"edge={self.pick(0, 0, 1)}"
+        extents = f"extent0={self.random.randint(1, 4)} extent3={self.random.randint(1, 9)}"
+        self.lines.append(f"load kind={kind} {self.place()} {extents} {edge} open={loops} close={loops} {tokens}")
+
+    def mac(self, weight: str, ifmap: str, psum: str) -> None:
+        self.lines.append(
+            f"mac rows=2 cols=3 pixels={self.random.randint(1, 5)} taps={self.random.randint(1, 9)} step_range=2"
+            f" op={self.pick('mac', 'add')} clear={psum} send={psum}"
+            f" take_weight={weight} give_weight={weight} take_ifmap={ifmap} give_ifmap={ifmap}"
+        )
+
+    def commit(self, source: str = "psum", tokens: str = "") -> None:
+        terms = f"channel_term={self.pick('k*1', 'lin*3')} pixel_term={self.pick('k*4', 'x*1', 'k*0')}"
+        sizes = f"pixels={self.random.randint(1, 6)} channels={self.random.randint(1, 3)}"
+        self.lines.append(f"commit source={source} {self.place()} {sizes} {terms} {tokens}")
+
+    def dma(self, tokens: str) -> None:
+        self.lines.append(f"dma direction={self.pick('in', 'out')} count={self.pick(1, 3)}"
+                          f" words={self.random.randint(1, 60)} {tokens}")  # fmt: skip
+
+    def noise(self) -> None:
+        if self.random.random() < 0.4:
+            self.lines.append(str(self.pick(
+                "desc id=3", "step id=3 loop=1 by=y*1", "unit bias=1", "unit scale=1 residual=1", "unit bias=1 scale=1",
+                "sync load=1", "sync array=1 commit=1", "sync dma=1", "host segment=0", "sync",
+            )))  # fmt: skip
+
+    def fill(self, kind: str) -> None:
+        """Fill a half by one load, or by several in a loop of their own."""
+        if self.depth > 7 or self.random.random() < 0.6:
+            self.load(kind, "always")
+            return
+        self.lines.append(f"loop count={self.pick(1, 2, 4)}")
+        self.load(kind, str(self.depth))
+        self.lines.append("end")
+
+    def tile(self, spans: dict[str, int], inside: int) -> None:
+        """`inside` loops around a macro-instruction; each file's half is filled outside of so many as its span says."""
+        for kind in ("weight", "ifmap"):
+            if spans[kind] == inside:
+                self.fill(kind)
+                self.noise()
+        if inside:
+            self.lines.append(f"loop count={self.pick(1, 2, 3, 7, 23)}")
+            self.depth += 1
+            self.tile(spans, inside - 1)
+            self.depth -= 1
+            self.lines.append("end")
+        else:
+            weight, ifmap, psum = (self.when(self.inner(spans[kind])) for kind in ("weight", "ifmap", "psum"))
+            self.mac(weight, ifmap, psum)
+        if spans["psum"] == inside:
+            self.commit()
+
+    def nest(self, levels: int) -> None:
+        self.noise()
+        if not levels:
+            self.piece()
+            return
+        for _ in range(self.random.choice([1, 1, 2])):
+            self.lines.append(f"loop count={self.pick(1, 2, 3, 5, 17, 40)}")
+            self.depth += 1
+            self.nest(levels - 1)
+            self.depth -= 1
+            self.lines.append("end")
+        if self.random.random() < 0.5:
+            self.piece()
+
+    def piece(self) -> None:
+        match self.pick("tile", "tile", "tile", "stream", "buffer", "once"):
+            case "tile":
+                levels = self.random.randint(0, min(3, 7 - self.depth))
+                self.tile({kind: self.random.randint(0, levels) for kind in ("weight", "ifmap", "psum")}, levels)
+            case "stream":
+                self.dma("give=2 give_when=always")
+                self.commit("glb", "take=2 take_when=always give=3 give_when=always")
+                self.dma("take=3 take_when=always")
+            case "once":
+                self.lines += ["signal semaphore=6 count=1", f"loop count={self.pick(1, 2, 9)}", "loop count=2"]
+                for field in ("take", "give"):
+                    self.dma(f"{field}=6 {field}_when={self.depth}+{self.depth + 1}")
+                self.lines += ["end", "end", "dma words=1 take=6 take_when=always"]
+            case "buffer":
+                self.lines.append("signal semaphore=4 count=2")
+                self.lines.append(f"loop count={self.pick(1, 2, 3, 7, 150)}")
+                self.buffered()
+                self.lines += ["end"]
+                self.lines += ["dma words=1 take=4 take_when=always"] * 2
+
+    def buffered(self) -> None:
+        """A GLB part in two slices: dma fills, load empties."""
+        self.dma("take=4 take_when=always give=5 give_when=always")
+        self.load("ifmap", "always", "take=5 take_when=always give=4 give_when=always")
+        self.mac("never", "always", "always")
+        self.commit()
+
+
+def random_program(seed: int) -> tuple[list[Instruction], Arch]:
+    writer = Writer(seed)
+    for _ in range(writer.random.randint(1, 3)):
+        writer.nest(writer.random.randint(0, 3))
+    rng = writer.random
+    pe = Pe(32, 32, 16, rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 3),
+            start_cycles=rng.randint(0, 4), finish_cycles=rng.randint(0, 2))  # fmt: skip
+    arch = Arch(
+        "random", 4, 4, pe, Glb(4096, rng.randint(1, 9)), Dram(rng.randint(1, 9), rng.randint(0, 60)),
+        operand_bits=rng.choice([8, 16]), bus=Bus(rng.randint(1, 10), rng.randint(0, 5)),
+        commit=Commit(rng.randint(1, 3), rng.randint(0, 9)), sequencer=Sequencer(rng.randint(1, 6)),
+    )  # fmt: skip
+    return assemble("\n".join([*writer.lines, "halt"])), arch
+
+
+def steps_of(program: list[Instruction]) -> int:
+    """Instructions that a plain simulator steps through."""
+    total, times = 0, [1]
+    for inst in program:
+        total += times[-1]
+        if inst.spec.name == "loop":
+            times.append(times[-1] * inst.number("count"))
+        elif inst.spec.name == "end":
+            times.pop()
+    return total
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_simulate_equals_stepping(block: int) -> None:
+    compared = 0
+    for seed in range(block * 100, block * 100 + 100):
+        program, arch = random_program(seed)
+        if steps_of(program) > 20_000:
+            continue
+        compared += 1
+        firsts = [0, *sorted(random.Random(seed).sample(range(len(program)), min(2, len(program) - 1)))]
+        layers = [(f"layer{i}", first) for i, first in enumerate(firsts)]
+        want = plain(program, arch, layers)
+        assert simulate(build_tree(program), arch, layers) == want, (seed, disassemble(program))
+        for field in ("total", "compute", "load"):
+            assert sum(getattr(layer, field) for layer in want.layers.values()) == getattr(want.cycles, field)
+    assert compared > 55
+
+
+def run(text: str, arch: Arch = ARCH, **options: object) -> Times:
+    return simulate(build_tree(assemble(text)), arch, **options)
+
+
+def halves(weight: int = 1, ifmap: int = 1, psum: int = 1) -> Arch:
+    pe = dataclasses.replace(ARCH.pe, weight_halves=weight, ifmap_halves=ifmap, psum_halves=psum)
+    return dataclasses.replace(ARCH, pe=pe)
+
+
+ALWAYS = "take_weight=always give_weight=always take_ifmap=always give_ifmap=always clear=always send=always"
+
+
+def test_one_tile_by_hand() -> None:
+    """The first load is decoded at 0 and starts at 1. It multicasts 6 words: max(ceil(6/4), ceil(6/4), 6) = 6 cycles,
+    until 7, and 2 for the bus: full at 9. The second is decoded at 1, starts at 7; 4 rows x 4 columns of 2 words are
+    D = 32: max(8, 4*1, 2) = 8 cycles until 15, full at 17. The mac is decoded at 2, starts at 17 (ifmap came last),
+    lasts 3 + 2*3*1 + 1 = 10 until 27. The unit is decoded at 3 and runs 4..5. The commit is decoded at 4, starts at 27;
+    32 results, 2 channels with 2 + 2 words each: max(4*2/1, (32 + 8)/4) = 10 cycles until 37, done at 40.
+    """
+    times = run(
+        "load kind=weight rows=4 cols=4 extent3=6 open=always close=always\n"
+        "load kind=ifmap rows=4 cols=4 set_rows=4 set_cols=4 row=y*1 col=x*1 extent2=2 open=always close=always\n"
+        f"mac rows=4 cols=4 pixels=2 taps=3 {ALWAYS}\n"
+        "unit bias=1 scale=1\n"
+        "commit rows=4 cols=4 channels=2 channel_term=k*1 row=y*1 col=x*1\n"
+        "halt"
+    )
+    stall = {"weights": 0, "ifmap": 17, "psum": 0, "issue": 0, "drain": 13}
+    assert times.cycles == Cycles(40, 10, 14, 11, 0, stall)
+
+
+def test_single_half_makes_load_and_mac_take_turns() -> None:
+    """One weight half, 3 iterations. Load: 8 words, 8 cycles, full 2 later; mac: 3 + 5 + 1 = 9 cycles.
+    Load 1 starts at 2 (loop at 0, decoded at 1), is full at 12; mac 12..21; load 2 at 21, full at 31; mac 31..40;
+    load 3 at 40, full at 50; mac 50..59. With two halves load 2 starts at 10, full at 20: mac 21..30; load 3 at 21,
+    full at 31: mac 31..40: the loads are the bottleneck by one cycle.
+    """
+    text = (
+        "loop count=3\nload kind=weight extent3=8 open=always close=always\n"
+        "mac taps=5 take_weight=always give_weight=always\nend\nhalt"
+    )
+    times = run(text, halves(weight=1)).cycles
+    assert (times.total, times.compute, times.load) == (59, 27, 24)
+    assert times.stall == {"weights": 32, "ifmap": 0, "psum": 0, "issue": 0, "drain": 0}
+    times = run(text, halves(weight=2)).cycles
+    assert (times.total, times.stall["weights"]) == (40, 13)
+
+
+def test_queue_depth_holds_the_sequencer() -> None:
+    """Queue of 2; four DMAs of 20 cycles, decoded at 0, 1, at max(2, start of the first = 1) = 2, and at the start of
+    the second, 21. The mac behind them is decoded at 22, starts at 23. The last DMA starts at 61, ends at 81, is done
+    10 later.
+    """
+    times = run("dma words=40\n" * 4 + "mac taps=1\nhalt").cycles
+    assert times == Cycles(91, 5, 0, 0, 80, {"weights": 0, "ifmap": 0, "psum": 0, "issue": 23, "drain": 63})
+
+
+def test_psum_half_stalls_the_array() -> None:
+    """One psum half: mac 1..6 (issue), commit 6..10 (4 results of one row: GLB ceil(4/4) = 1, units 4), done at 13; the
+    second mac waits for that free half: 13..18, commit 18..22, done at 25.
+    """
+    text = "mac taps=1 clear=always send=always\ncommit pixels=4\n" * 2 + "halt"
+    times = run(text, halves(psum=1)).cycles
+    assert times == Cycles(25, 10, 0, 8, 0, {"weights": 0, "ifmap": 0, "psum": 7, "issue": 1, "drain": 7})
+
+
+def test_what_comes_last_is_charged_and_weights_first_in_a_tie() -> None:
+    """One psum half: mac 1..6, commit 6..10, done at 13. The load is decoded at 2, starts at 3, is full 8 + 2 cycles
+    later, at 13, too: a tie. One word more, and weights alone came last; one less, and the psum half did.
+    """
+    for words, weights, psum, start in ((8, 7, 0, 13), (9, 8, 0, 14), (7, 0, 7, 13)):
+        text = (
+            "mac taps=1 clear=always send=always\ncommit pixels=4\n"
+            f"load kind=weight extent3={words} open=always close=always\n"
+            "mac taps=1 take_weight=always clear=always\nhalt"
+        )
+        times = run(text, halves(psum=1)).cycles
+        stall = {"weights": weights, "ifmap": 0, "psum": psum, "issue": 1, "drain": 0}
+        assert times == Cycles(start + 5, 10, words, 4, 0, stall)
+
+
+def test_layers_between_syncs_add_up_on_their_own() -> None:
+    layer = (
+        "unit\ndma words=9 give=1 give_when=always\nload kind=weight open=always close=always take=1 take_when=always\n"
+    )
+    layer += "mac take_weight=always give_weight=always clear=always send=always\ncommit pixels=3\n"
+    layer += "sync dma=1 load=1 array=1 commit=1\n"
+    times = run(layer * 2 + "halt", layers=[("a", 0), ("b", 6)])
+    assert times.layers["a"] == times.layers["b"]
+    for cycles in [times.cycles, *times.layers.values()]:
+        assert cycles.compute + sum(cycles.stall.values()) == cycles.total
+    assert times.cycles.total == 2 * times.layers["a"].total
+
+
+def test_six_nested_loops_of_a_thousand() -> None:
+    """10^18 iterations of three instructions: each costs what the slowest engine needs, here the array (28 cycles)."""
+    body = "load kind=weight open=always close=always extent3=7\nmac taps=24 take_weight=always give_weight=always\n"
+    times = run("loop count=1000\n" * 6 + body + "end\n" * 6 + "halt", budget_cycles=10**30).cycles
+    assert times.compute == times.total - sum(times.stall.values()) == 28 * 10**18
+    assert 28 * 10**18 < times.total < 28 * 10**18 + 100
+
+
+def test_long_loops_equal_stepping() -> None:
+    """Loops long enough for drifting engines to settle and periods to be multiplied, with what is left over."""
+    for count, depth in ((997, 1), (1500, 5)):
+        arch = dataclasses.replace(halves(2, 3, 2), sequencer=Sequencer(depth))
+        text = (
+            f"loop count=2\nloop count={count}\nload kind=weight extent3=13 open=always close=always\n"
+            "load kind=ifmap extent3=11 open=always close=always\nsignal semaphore=7 count=2\n"
+            f"mac taps=20 {ALWAYS}\ncommit pixels=23\ndma words=43 take=7 take_when=always\n"
+            "dma words=5 take=7 take_when=always\nend\nend\nhalt"
+        )
+        program = assemble(text)
+        assert simulate(build_tree(program), arch, [("all", 0)]) == plain(program, arch, [("all", 0)])
+
+
+@pytest.mark.parametrize(
+    ("text", "index", "happened"),
+    [
+        ("mac take_weight=always\nhalt", 0, "deadlock: no full half of the weight file"),
+        ("mac clear=always\nmac clear=always\nhalt", 1, "takes a free half of the psum file while it still holds one"),
+        ("commit\nhalt", 0, "deadlock: no full half of the psum file"),
+        ("loop count=3\nmac clear=always send=always\nend\nhalt", 1, "deadlock: no free half of the psum file"),
+        ("dma take=3 take_when=always\nsignal semaphore=3 count=1\nhalt", 0, "deadlock: no token of semaphore 3"),
+        ("signal semaphore=3 count=2\nloop count=3\ndma take=3 take_when=always\nend\nhalt", 2, "deadlock"),
+        ("load kind=ifmap close=always\nhalt", 0, "gives a full half of the ifmap file but holds none"),
+        ("mac give_ifmap=always\nhalt", 0, "gives a free half of the ifmap file but holds none"),
+        ("mac send=always\nhalt", 0, "gives a full half of the psum file but holds none"),
+        ("loop count=70000\nsignal semaphore=1 count=1\nend\nhalt", 1, "a semaphore holds at most 65535 tokens"),
+    ],
+)
+def test_traps(text: str, index: int, happened: str) -> None:
+    program = assemble(text)
+    with pytest.raises(Trap, match=happened) as caught:
+        simulate(build_tree(program), ARCH)
+    trap = caught.value
+    assert trap.index == index
+    assert trap.address == sum(inst.spec.words for inst in program[:index])
+    assert str(trap).startswith(f"instruction {index} (word {trap.address:#06x}): ")
+    assert trap.instruction == program[index]
+
+
+def test_the_budget_is_spent_exactly() -> None:
+    text = "loop count=1000000\nmac taps=6\nend\ndma words=4\nhalt"
+    total = run(text).cycles.total
+    assert run(text, budget_cycles=total).cycles.total == total
+    with pytest.raises(Trap, match=f"the budget of {total - 1} cycles is spent") as caught:
+        run(text, budget_cycles=total - 1)
+    assert caught.value.instruction.spec.name == "halt"
+    with pytest.raises(Trap, match="the budget of 1000 cycles is spent") as caught:
+        run(text, budget_cycles=1000)
+    assert caught.value.index == 0
+
+
+def test_the_tree_keeps_numbers_and_addresses() -> None:
+    tree = build_tree(assemble("desc id=1\nloop count=2\nloop count=3\nmac\nend\ndma\nend\nhalt"))
+    desc, outer, halt = tree
+    assert isinstance(desc, Leaf) and isinstance(halt, Leaf) and isinstance(outer, Loop)
+    inner, dma = outer.body
+    assert isinstance(inner, Loop) and isinstance(dma, Leaf)
+    assert (outer.first, outer.last, outer.register, outer.count) == (1, 6, 0, 2)
+    assert (inner.first, inner.last, inner.register, inner.count) == (2, 4, 1, 3)
+    assert (dma.index, dma.address, halt.index, halt.address) == (5, 7 + 1 + 1 + 13 + 1, 7, 7 + 1 + 1 + 13 + 1 + 7 + 1)
