@@ -49,19 +49,18 @@ def _argument_attrs(func: FuncOp) -> list[dict[str, Attribute]]:
     return [dict(attrs.data) for attrs in func.arg_attrs] if func.arg_attrs else [{} for _ in range(count)]
 
 
-def range_of(value: SSAValue) -> Range | None:
-    """What calibration wrote about `value`."""
-    found: Attribute | None = None
-    match value:
-        case BlockArgument() if isinstance(func := value.block.parent_op(), FuncOp):
-            found = _argument_attrs(func)[value.index].get(ON_ARGUMENT)
-        case OpResult():
-            ranges = value.op.attributes.get(ON_NODE)
-            known = list(cast("ArrayAttr[Attribute]", ranges)) if isinstance(ranges, ArrayAttr) else []
-            found = known[value.index] if value.index < len(known) else None
-        case _:
-            pass
-    return found.data if isinstance(found, RangeAttr) else None
+def take_ranges(module: ModuleOp) -> dict[SSAValue, Range]:
+    """What calibration wrote; nodes lose it, as ONNX, to which parts of the graph go, has no such attribute."""
+    func = main_function(module)
+    found: dict[SSAValue, Attribute] = {}
+    for value, attrs in zip(func.body.block.args, _argument_attrs(func), strict=True):
+        if ON_ARGUMENT in attrs:
+            found[value] = attrs[ON_ARGUMENT]
+    for op in func.body.block.ops:
+        ranges = op.attributes.pop(ON_NODE, None)
+        if isinstance(ranges, ArrayAttr):
+            found.update(zip(op.results, cast("ArrayAttr[Attribute]", ranges), strict=False))
+    return {value: known.data for value, known in found.items() if isinstance(known, RangeAttr)}
 
 
 def write_ranges(module: ModuleOp, ranges: Mapping[SSAValue, Range]) -> None:

@@ -44,7 +44,7 @@ from cnncc.errors import Refusal
 from cnncc.frontend.export_onnx import export_nodes, input_names, main_arguments, main_function, output_names, returned
 from cnncc.frontend.macs import module_macs
 from cnncc.numerics import Floats, integer_range
-from cnncc.passes._calibration import Scale, range_of
+from cnncc.passes._calibration import Scale, take_ranges
 from cnncc.passes._labels import Labels
 from cnncc.passes._onnx_layers import AddLayer, ClampLayer, ConvLayer, Layer, PoolLayer, ReshapeLayer
 from cnncc.passes._placement import Segment, place, segments, stages
@@ -76,6 +76,7 @@ class Lowering:
         self.operand = IntegerType(8 if operand_bits <= 8 else 16)
         self.psum = IntegerType(psum_bits)
         self.placement = place(module, store)
+        self.ranges = take_ranges(module)
         self.names = Labels()
         nodes = [op for op in self.placement.block.ops if isinstance(op, NodeOp)]
         self.labels = {node: self.names.of(node, index) for index, node in enumerate(nodes)}
@@ -126,7 +127,7 @@ class Lowering:
 
     def calibrated(self, value: SSAValue, name: str) -> Scale:
         """Give `value` the scale that calibration chose. Raises Refusal where it did not, or for other integers."""
-        found = range_of(self.placement.settled(value))
+        found = self.ranges.get(self.placement.settled(value))
         if found is None:
             raise Refusal(f"'{name}' has no calibrated range (#cnn.range): calibrate the model first")
         limit = integer_range(self.operand_bits)[1]
@@ -188,7 +189,11 @@ class Lowering:
     def conv(self, x: SSAValue, layer: ConvLayer, y_scale: Scale, label: str) -> SSAValue:
         dims = shape(x.type) + (1,) * (4 - len(shape(x.type)))
         source, x_scale = self.shaped(x, dims, f"{label}.in"), self.scales[x]
-        ints = quantise_layer(layer.weights, layer.bias, x_scale.scale, x_scale.top, self.operand_bits, self.psum_bits)
+        bits = self.operand_bits, self.psum_bits
+        try:
+            ints = quantise_layer(layer.weights, layer.bias, x_scale.scale, x_scale.top, *bits)
+        except Refusal as refusal:
+            raise Refusal(f"'{label}': {refusal}") from refusal
         assert psum_need(ints, x_scale.top).max() <= integer_range(self.psum_bits)[1]
         element = np.int8 if self.operand.width.data == 8 else np.int16
         weights = SymbolRefAttr(self.symbol(f"{label}.w", ints.weights.astype(element)))

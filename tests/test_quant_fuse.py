@@ -61,9 +61,7 @@ class Graph:
         return self.emit(f"cnn.clamp {{x}} by <clamp = [{lo}, {hi}]>", source)
 
     def maximum(self, source: str) -> str:
-        return self.emit(
-            'cnn.pool "max" {x} window <kernel = [3, 3], pad = [1, 1, 1, 1], fill = -32768>', source
-        )
+        return self.emit('cnn.pool "max" {x} window <kernel = [3, 3], pad = [1, 1, 1, 1], fill = -32768>', source)
 
     def add(self, source: str, other: str, lo: int, hi: int) -> str:
         factors = self.array(f"{self.name()}f", np.append(self.rng.random(2) * 2, 0.25).astype(np.float32))

@@ -117,7 +117,8 @@ class _Run:
             bias=self.symbol(steps.bias, op).astype(np.int64) if steps.bias else None,
             scale=self.symbol(steps.scale, op) if steps.scale else None,
             zero=steps.zero,
-            clamp=(steps.clamp[0], steps.clamp[1]),
+            # No clamp is none, also of psums of more than 32 bits.
+            clamp=(steps.clamp[0], steps.clamp[1]) if steps.clamp != Steps().clamp else self.psum_range,
             factors=self.symbol(steps.factors, op) if steps.factors else None,
             add_clamp=(steps.add_clamp[0], steps.add_clamp[1]),
         )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cnncc.errors import Refusal
 from cnncc.numerics import Floats, Ints, integer_range
 
 Doubles = npt.NDArray[np.float64]
@@ -26,7 +27,7 @@ Doubles = npt.NDArray[np.float64]
 HEADROOM = 1.25
 LEAST_BITS = 8
 BIAS_LIMIT = (1 << 31) - 1
-LEAST_SCALE = 2.0**-100  # products of scales stay normal f32 numbers
+LEAST_SCALE, MOST_SCALE = 2.0**-100, 2.0**100  # what is beyond has no place in products of f32 scales
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,10 @@ def quantise_layer(
     operand_bits: int,
     psum_bits: int,
 ) -> QuantisedLayer:
-    """The integers of `weights` [k, …] and `bias` [k] for inputs within -top..top, as fine as the psum allows."""
+    """The integers of `weights` [k, …] and `bias` [k] for inputs within -top..top, as fine as the psum allows.
+
+    Raises: Refusal where scales would leave the range of f32.
+    """
     limits = _Limits(integer_range(operand_bits)[1], integer_range(psum_bits)[1], top)
     rows = _rows(weights).astype(np.float64)
     shift = bias.astype(np.float64) / x_scale
@@ -106,6 +110,8 @@ class _Limits:
             np.abs(shift) / BIAS_LIMIT,
         ]
         finest = np.max(needs, axis=0)
+        if (largest := float(finest.max(initial=0))) > MOST_SCALE:
+            raise Refusal(f"weights and bias need a scale of {largest:.1e}, f32 arithmetic allows {MOST_SCALE:.1e}")
         return np.where(finest == 0, 1, np.maximum(finest, LEAST_SCALE)).astype(np.float32)
 
     def excess(self, integers: Doubles, offsets: Doubles) -> Doubles:
@@ -130,7 +136,10 @@ def measured_error(use: Use, absmax: float, top: int, operand_bits: int, psum_bi
     integers = np.clip(np.rint(use.patches / scale), -top, top)
     if use.weights is None or use.bias is None:
         return _relative(integers * scale, use.patches)
-    layer = quantise_layer(use.weights, use.bias, scale, top, operand_bits, psum_bits)
+    try:
+        layer = quantise_layer(use.weights, use.bias, scale, top, operand_bits, psum_bits)
+    except Refusal:
+        return float("inf")
     sums = integers @ layer.weights.T.astype(np.float64) + layer.bias
     return _relative(sums * (scale * layer.scale.astype(np.float64)), use.patches @ use.weights.T + use.bias)
 

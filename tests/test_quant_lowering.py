@@ -1,0 +1,296 @@
+"""onnx -> cnn, layer by layer: what comes out is near the float result, and what cannot be done is on the host."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from cnn_ir import imported
+from onnx import helper
+from xdsl.dialects.builtin import StringAttr
+
+from cnncc.dialects.cnn import ClampOp, HostOp, PoolOp
+from cnncc.errors import Refusal
+from cnncc.eval.calibrate import calibrate
+from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
+from cnncc.eval.onnx import evaluate as evaluate_float
+from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass
+from cnncc.passes.cnn_legalize import CnnLegalizePass
+from cnncc.passes.onnx_to_cnn import OnnxToCnnPass
+
+RNG = np.random.default_rng(20)
+X = {"x": (2, 3, 9, 7)}
+BATCHES = 8
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+W = {"w": normal(5, 3, 3, 2), "b": normal(5)}
+node = helper.make_node
+
+
+def conv(result: str = "y", **attributes):
+    return node("Conv", ["x", "w", "b"], [result], name=f"/{result}/Conv", **attributes)
+
+
+def decibels(want: np.ndarray, got: np.ndarray) -> float:
+    noise = np.square(want.astype(np.float64) - got).sum()
+    return float(10 * np.log10(np.square(want.astype(np.float64)).sum() / noise)) if noise else float("inf")
+
+
+def lowered(nodes, inputs, outputs, arrays, opset: int = 17, bits: int = 16, psum_bits: int = 32):
+    """The module before and after, and the real results of both on the data it was calibrated with."""
+    module, ctx = imported(nodes, inputs, outputs, arrays, opset)
+    data = {name: normal(BATCHES * shape[0], *shape[1:]) for name, shape in inputs.items()}
+    parts = [{name: np.split(array, BATCHES)[i] for name, array in data.items()} for i in range(BATCHES)]
+    runs = [evaluate_float(module, ctx.weights, part) for part in parts]
+    want = {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
+    assert calibrate(module, ctx.weights, data, bits, psum_bits) is None
+    OnnxToCnnPass(bits, psum_bits).apply(ctx, module)
+    module.verify()
+    integers = quantise_inputs(module, data)
+    results, trace = evaluate(module, ctx.weights, integers)
+    CnnFuseEpiloguePass().apply(ctx, module)
+    CnnLegalizePass().apply(ctx, module)
+    module.verify()
+    fused, fused_trace = evaluate(module, ctx.weights, integers)
+    assert all(np.array_equal(a, b) for a, b in zip(results, fused, strict=True))
+    assert all(np.array_equal(trace[key], fused_trace[key]) for key in fused_trace)
+    return module, want, dequantise_outputs(module, results)
+
+
+def hosts(module) -> list[HostOp]:
+    return [op for op in module.walk() if isinstance(op, HostOp)]
+
+
+ON_ARRAY = {
+    "conv": ([conv()], W),
+    "conv without bias": ([node("Conv", ["x", "w"], ["y"])], W),
+    "conv with pads and strides": ([conv(pads=[2, 0, 1, 1], strides=[2, 3])], W),
+    "conv with SAME_UPPER": ([conv(auto_pad="SAME_UPPER", strides=[2, 2])], W),
+    "conv with SAME_LOWER": ([conv(auto_pad="SAME_LOWER", strides=[2, 2])], W),
+    "conv with VALID": ([conv(auto_pad="VALID")], W),
+    "conv and relu": ([conv("c"), node("Relu", ["c"], ["y"])], W),
+    "conv and relu6": (
+        [conv("c"), node("Clip", ["c", "lo", "hi"], ["y"])],
+        {**W, "lo": np.float32(0), "hi": np.float32(6)},
+    ),
+    "clip above only": ([node("Clip", ["x", "", "hi"], ["y"])], {"hi": np.float32(0.7)}),
+    "max pool": ([node("MaxPool", ["x"], ["y"], kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 2, 1])], {}),
+    "max pool, ceil_mode that adds nothing": (
+        [node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)],
+        {},
+    ),
+    "average pool": ([node("AveragePool", ["x"], ["y"], kernel_shape=[3, 2], strides=[2, 2])], {}),
+    "average pool that counts pads": (
+        [node("AveragePool", ["x"], ["y"], kernel_shape=[3, 2], pads=[1, 0, 2, 1], count_include_pad=1)],
+        {},
+    ),
+    "global average pool": ([node("GlobalAveragePool", ["x"], ["y"])], {}),
+    "flatten and gemm": (
+        [node("Flatten", ["x"], ["f"]), node("Gemm", ["f", "g", "b"], ["y"], transB=1, alpha=0.5, beta=2.0)],
+        {"g": normal(5, 189), "b": normal(1, 5)},
+    ),
+    "gemm, scalar bias, relu, gemm": (
+        [
+            node("Reshape", ["x", "s"], ["f"]),
+            node("Gemm", ["f", "g", "b"], ["m"]),
+            node("Relu", ["m"], ["r"]),
+            node("Gemm", ["r", "h"], ["y"]),
+        ],
+        {"s": np.array([2, -1]), "g": normal(189, 5), "b": normal(), "h": normal(5, 4)},
+    ),
+    "matmul": ([node("Flatten", ["x"], ["f"]), node("MatMul", ["f", "g"], ["y"])], {"g": normal(189, 5)}),
+    "add of an input to itself": ([node("Add", ["x", "x"], ["y"])], {}),
+    "residual add with relu": (
+        [
+            conv("c", auto_pad="SAME_UPPER"),
+            node("Conv", ["x", "v"], ["d"]),
+            node("Add", ["d", "c"], ["a"]),
+            node("Relu", ["a"], ["y"]),
+        ],
+        {**W, "v": normal(5, 3, 1, 1)},
+    ),
+    "add in two dims": (
+        [
+            node("Flatten", ["x"], ["f"]),
+            node("Gemm", ["f", "g"], ["m"]),
+            node("Gemm", ["f", "h"], ["o"]),
+            node("Add", ["m", "o"], ["y"]),
+        ],
+        {"g": normal(189, 5), "h": normal(189, 5)},
+    ),
+    "relu of a flattened image": ([node("Flatten", ["x"], ["f"]), node("Relu", ["f"], ["y"])], {}),
+    "squeeze": (
+        [node("GlobalAveragePool", ["x"], ["p"]), node("Squeeze", ["p", "axes"], ["y"])],
+        {"axes": np.array([2, 3])},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_ARRAY)
+def test_quant_lowering_16_bits_are_near_the_float_result(name: str) -> None:
+    nodes, arrays = ON_ARRAY[name]
+    module, want, got = lowered(nodes, X, ["y"], arrays)
+    assert not hosts(module)
+    assert got["y"].shape == want["y"].shape
+    assert decibels(want["y"], got["y"]) > 70
+
+
+@pytest.mark.parametrize("name", ON_ARRAY)
+def test_quant_lowering_8_bits_are_near_the_float_result(name: str) -> None:
+    nodes, arrays = ON_ARRAY[name]
+    module, want, got = lowered(nodes, X, ["y"], arrays, bits=8)
+    assert not hosts(module)
+    assert decibels(want["y"], got["y"]) > 25
+
+
+def test_quant_lowering_48_bit_psums_keep_more() -> None:
+    nodes, arrays = ON_ARRAY["flatten and gemm"]
+    _, want, narrow = lowered(nodes, X, ["y"], arrays)
+    _, want48, wide = lowered(nodes, X, ["y"], arrays, psum_bits=48)
+    assert decibels(want48["y"], wide["y"]) > decibels(want["y"], narrow["y"]) + 3
+
+
+def test_quant_lowering_clip_before_opset_11() -> None:
+    nodes = [conv("c"), node("Clip", ["c"], ["y"], min=-0.5, max=1.5)]
+    module, want, got = lowered(nodes, X, ["y"], W, opset=10)
+    assert not hosts(module)
+    assert decibels(want["y"], got["y"]) > 70
+    assert got["y"].min() > -0.501
+
+
+ON_HOST = {
+    "grouped conv": ([node("Conv", ["x", "w"], ["y"], group=3)], {"w": normal(3, 1, 3, 3)}, "group = 3"),
+    "dilated conv": ([conv(dilations=[1, 2])], W, r"dilations = \[1, 2\]"),
+    "computed weights": ([node("Conv", ["x", "x"], ["y"])], {}, "input 1 is not|input 1 is computed"),
+    "ceil_mode": (
+        [node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)],
+        {},
+        "ceil_mode = 1: the result is 5x4, whole windows give 4x3",
+    ),
+    "average that leaves out pads": (
+        [node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], pads=[0, 1, 0, 0])],
+        {},
+        r"pads = \[0, 1, 0, 0\] with count_include_pad = 0",
+    ),
+    "broadcast add": ([node("Add", ["x", "c"], ["y"])], {"c": normal(3, 1, 1)}, "input 1 is constant"),
+    "transA": (
+        [node("Flatten", ["x"], ["f"]), node("Gemm", ["f", "g"], ["y"], transA=1)],
+        {"g": normal(2, 5)},
+        "transA",
+    ),
+    "no such operator": ([node("Sigmoid", ["x"], ["y"], name="s")], {}, "Sigmoid node 's': the array has no such"),
+    "bias by row": (
+        [node("Flatten", ["x"], ["f"]), node("Gemm", ["f", "g", "b"], ["y"])],
+        {"g": normal(189, 5), "b": normal(2, 1)},
+        "input 2 differs from row to row",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_HOST)
+def test_quant_lowering_the_rest_is_on_the_host_with_the_reason(name: str) -> None:
+    nodes, arrays, reason = ON_HOST[name]
+    x = {"x": (3, 3, 9, 7)} if name == "computed weights" else X
+    module, want, got = lowered(nodes, x, ["y"], arrays)
+    (host,) = hosts(module)
+    assert re.search(reason, host.reason.data)
+    # Nothing is quantised on the way where the array has no part in it.
+    assert decibels(want["y"], got["y"]) > (70 if name == "transA" or "row" in reason else 140)
+
+
+def test_quant_lowering_contiguous_host_nodes_are_one_segment() -> None:
+    nodes = [
+        conv("c"),
+        node("Sigmoid", ["c"], ["s"], name="s"),
+        node("Relu", ["s"], ["r"], name="r"),  # free on the array, but that would cost two conversions
+        node("Mul", ["r", "c"], ["m"], name="m"),
+        node("Conv", ["m", "v"], ["d"], name="/d/Conv"),
+        node("Softmax", ["d"], ["y"], name="soft", axis=1),
+        node("Tanh", ["x"], ["z"], name="tanh"),
+    ]
+    module, want, got = lowered(nodes, X, ["y", "z", "d"], {**W, "v": normal(4, 5, 1, 1)})
+    first, second = hosts(module)
+    assert first.reason.data == (
+        "Sigmoid node 's': the array has no such operator; Relu node 'r': it stands between host nodes; "
+        "Mul node 'm': the array has no such operator; Tanh node 'tanh': the array has no such operator"
+    )
+    assert [quant.data.scale > 0 for quant in first.output_quants] == [True, False]
+    assert second.label == StringAttr("soft")
+    assert [quant.data.scale > 0 for quant in second.output_quants] == [False]
+    assert min(decibels(want[name], got[name]) for name in want) > 60
+
+
+def test_quant_lowering_shapes_are_computed_inside_segments() -> None:
+    """An int64 value never crosses: its node is repeated in each segment that needs it."""
+    nodes = [
+        node("Shape", ["x"], ["shape"], name="shape"),
+        node("ReduceMean", ["x"], ["mean"], axes=[3], name="mean"),
+        node("Expand", ["mean", "shape"], ["e"], name="expand"),
+        node("Conv", ["e", "w", "b"], ["c"], name="/c/Conv", auto_pad="SAME_UPPER"),
+        node("Conv", ["c", "v"], ["d"], name="/d/Conv"),
+        node("Reshape", ["d", "shape"], ["y"], name="reshape"),
+    ]
+    module, want, got = lowered(nodes, X, ["y"], {**W, "v": normal(3, 5, 1, 1)})
+    assert [host.reason.data for host in hosts(module)] == [
+        "Shape node 'shape': the array has no such operator; ReduceMean node 'mean': the array has no such operator; "
+        "Expand node 'expand': the array has no such operator",
+        "Shape node 'shape': the array has no such operator; Reshape node 'reshape': input 1 is computed, not constant",
+    ]
+    assert decibels(want["y"], got["y"]) > 60
+
+
+def test_quant_lowering_a_relu_beside_other_readers_stays_an_op() -> None:
+    nodes = [
+        conv("c"),
+        node("Relu", ["c"], ["r"], name="r"),
+        node("Conv", ["c", "v"], ["y"]),
+        node("Conv", ["r", "v"], ["z"]),
+    ]
+    module, want, got = lowered(nodes, X, ["y", "z"], {**W, "v": normal(4, 5, 1, 1)})
+    assert not any(isinstance(op, ClampOp) for op in module.walk())
+    (pool,) = (op for op in module.walk() if isinstance(op, PoolOp))
+    assert pool.window.data.kernel == (1, 1)
+    assert pool.label == StringAttr("r")
+    assert min(decibels(want[name], got[name]) for name in want) > 60
+
+
+def test_quant_lowering_inputs_outputs_and_constants_passed_through() -> None:
+    module, want, got = lowered([conv()], X, ["y", "x"], W)
+    assert decibels(want["x"], got["x"]) > 70
+    module, want, got = lowered([node("Identity", ["k"], ["y"])], {"x": (1, 2)}, ["y"], {"k": normal(4, 3)})
+    assert np.array_equal(want["y"][:4], got["y"][:4])
+
+
+def test_quant_lowering_needs_ranges_that_fit() -> None:
+    module, ctx = imported([conv()], X, ["y"], W)
+    with pytest.raises(Refusal, match="'x' has no calibrated range"):
+        OnnxToCnnPass().apply(ctx, module)
+    calibrate(module, ctx.weights, None, 16, 32)
+    with pytest.raises(Refusal, match="operands of 8 bits reach ±127"):
+        OnnxToCnnPass(8).apply(ctx, module)
+    with pytest.raises(Refusal, match="operand-bits = 17"):
+        OnnxToCnnPass(17).apply(ctx, module)
+
+
+@pytest.mark.parametrize(
+    ("weights", "bias", "x", "message"),
+    [
+        (1e-20, 0, 1, None),
+        (1e-38, 1e38, 1e-20, "need a scale of"),
+        (1e-38, 0, 1e-20, "too far apart"),
+    ],
+)
+def test_quant_lowering_scales_beyond_f32_are_refused(weights: float, bias: float, x: float, message: str) -> None:
+    arrays = {"w": W["w"] * np.float32(weights), "b": W["b"] * np.float32(bias)}
+    module, ctx = imported([conv()], X, ["y"], arrays)
+    calibrate(module, ctx.weights, {"x": normal(2, 3, 9, 7) * np.float32(x)}, 16, 32)
+    if message is None:
+        OnnxToCnnPass().apply(ctx, module)
+        return
+    with pytest.raises(Refusal, match=f"'y': .*{message}"):
+        OnnxToCnnPass().apply(ctx, module)
