@@ -3,10 +3,10 @@
 `mapping_problem` checks the rules; `nest.layer` holds nothing that breaks one.
 
 - **N1** Steps of loops over one dimension never rise, the last is 1: every index is visited once.
-- **N2** Kept loops are the innermost ones.
+- **N2** Kept loops, those of the box, are those inside all stages in register files; without such a stage none is kept.
 - **N3** A stage is of an operand that the layer has (weight: mac; params: with a bias or scale, in the GLB),
   at most once in each memory, the GLB's outside the register files'.
-- **N4** Stages in the GLB lie outside every loop in space; stages in the register files around all kept loops.
+- **N4** Stages in the GLB lie outside every loop in space.
 - **N5** A params stage lies outside every loop over c, r, s: sums are finished inside it.
 """
 
@@ -100,6 +100,9 @@ def mapping_problem(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> str |
 def _problems(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> Iterator[str]:
     loops = mapping.loops
     yield from _loop_problems(sizes, loops)
+    box = max((stage.depth for stage in mapping.stages if stage.memory == "rf"), default=len(loops))
+    if wrong := [loop.dim for depth, loop in enumerate(loops) if loop.keep != (depth >= box)]:
+        yield f"of loop {wrong[0]}: exactly the loops inside all stages in rf are kept (N2)"
     seen: set[tuple[str, str]] = set()
     depth = 0
     for stage in mapping.stages:
@@ -115,19 +118,15 @@ def _problems(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> Iterator[st
         seen.add((stage.operand, stage.memory))
         if stage.memory == "glb" and any(loop.on for loop in around):
             yield f"{what}: stands inside a loop in space (N4)"
-        if any(loop.keep for loop in around):
-            yield f"{what}: stands inside a kept loop (N4)"
         if stage.operand == "params" and any(loop.dim in REDUCTION_DIMS for loop in around):
             yield f"{what}: stands inside a loop over c, r or s (N5)"
 
 
 def _loop_problems(sizes: Sizes, loops: tuple[Loop, ...]) -> Iterator[str]:
     current = {dim: sizes.of(dim) for dim in DIMS}
-    for outer, loop in zip((None, *loops), loops, strict=False):
+    for loop in loops:
         if loop.step > current[loop.dim]:
             yield f"loop {loop.dim} steps by {loop.step} in an extent of {current[loop.dim]} (N1)"
-        if outer and outer.keep and not loop.keep:
-            yield f"loop {loop.dim} inside kept loop {outer.dim} is not kept (N2)"
         current[loop.dim] = loop.step
     if left := [dim for dim, step in current.items() if step != 1]:
         yield f"no loop runs over single indices of {', '.join(left)} (N1)"

@@ -1,0 +1,95 @@
+"""Lanes: iterations of loops side by side in numpy, and the buffers that they read. No IR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Values = npt.NDArray[Any]
+
+
+def spread(numbers: Ints, axis: int, rank: int) -> Ints:
+    """numbers[lane, …] with its other axes from `axis` on of `rank` axes after the lanes: ready to broadcast."""
+    inner = numbers.shape[1:]
+    return numbers.reshape(numbers.shape[0], *[1] * axis, *inner, *[1] * (rank - axis - len(inner)))
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Parts of an operand: values[b, …] begin at the coordinates origin[b, axis]; lane l reads part of[l]."""
+
+    values: Values
+    origin: Ints
+    of: Ints
+
+    @staticmethod
+    def whole(values: Values, origin: Sequence[int], lanes: int) -> Buffer:
+        """One part, for all lanes."""
+        return Buffer(values[None], np.array([origin], np.int64), np.zeros(lanes, np.int64))
+
+    def read(self, *coordinates: Ints) -> Values:
+        """The values at `coordinates`: an array for each axis, lanes first, that broadcast together.
+
+        Raises IndexError where one is outside the lane's part.
+        """
+        rank = coordinates[0].ndim - 1
+        local: list[Ints] = []
+        for axis, (numbers, size) in enumerate(zip(coordinates, self.values.shape[1:], strict=True)):
+            inside = numbers - spread(self.origin[self.of, axis], 0, rank)
+            if inside.min() < 0 or inside.max() >= size:
+                raise IndexError(f"axis {axis}: {inside.min()} to {inside.max()} is outside a buffer of {size}")
+            local.append(inside)
+        return self.values[(spread(self.of, 0, rank), *local)]
+
+    def cut(self, first: Sequence[Ints], sizes: Sequence[int]) -> Buffer:
+        """A copy of the slice of `sizes` that begins, in each lane, at `first`."""
+        ranges = [start[:, None] + np.arange(size) for start, size in zip(first, sizes, strict=True)]
+        values = self.read(*[spread(numbers, axis, len(sizes)) for axis, numbers in enumerate(ranges)])
+        return Buffer(values, np.stack(first, axis=1), np.arange(len(self.of)))
+
+
+@dataclass(frozen=True)
+class Body:
+    """A run of a loop's body: in each lane the first index of each dimension, how many from there, what can be read.
+
+    times: how many of the lanes run one after the other.
+    """
+
+    first: dict[str, Ints]
+    extent: dict[str, int]
+    buffers: dict[str, Buffer]
+    times: int
+
+    @property
+    def lanes(self) -> int:
+        """How many run side by side."""
+        return len(self.first["n"])
+
+    def volume(self) -> int:
+        """Values that one expression over all the inside would touch."""
+        e = self.extent
+        outputs, terms = e["n"] * e["h"] * e["w"], e["c"] * e["r"] * e["s"]
+        return self.lanes * (outputs * terms + terms * e["k"] + outputs * e["k"])
+
+    def iterations(self, dim: str, starts: Ints, extent: int, in_space: bool = False) -> Body:
+        """The iterations of a loop that begin at `starts`, as lanes, each over `extent` indices."""
+        first = {name: np.repeat(index, len(starts)) for name, index in self.first.items()}
+        first[dim] = first[dim] + np.tile(starts, self.lanes)
+        buffers = {name: replace(each, of=np.repeat(each.of, len(starts))) for name, each in self.buffers.items()}
+        times = self.times * (1 if in_space else len(starts))
+        return Body(first, {**self.extent, dim: extent}, buffers, times)
+
+
+@cache
+def visited(extent: int, steps: tuple[int, ...]) -> Ints:
+    """The indices that nested loops with `steps` give to their inside, in order."""
+    if not steps:
+        return np.zeros(1, np.int64)
+    starts = range(0, extent, steps[0])
+    return np.concatenate([start + visited(min(steps[0], extent - start), steps[1:]) for start in starts])

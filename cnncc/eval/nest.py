@@ -1,0 +1,277 @@
+"""Runs IR of the `nest` dialect: the loops and stages of every layer, on integers.
+
+Every bound, step, slice and index comes from the ops of the nest. Iterations of a loop, in time or in space, run
+side by side in numpy as far as memory allows, and inside all stages the rest of the nest is one product over its
+indices: sums of integers do not depend on the order. What a stage has copied is all that is read inside it; an
+index outside raises IndexError.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from cnncc.dialects.cnn import HostOp, ReshapeOp, value_key
+from cnncc.dialects.nest import DIMS, LayerOp, Loop, Stage, image_shape, mapping_of
+from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.errors import Refusal
+from cnncc.eval import cnn
+from cnncc.eval._lanes import Body, Buffer, Ints, Values, spread, visited
+from cnncc.frontend.export_onnx import main_function
+from cnncc.numerics import Epilogue, integer_range
+from cnncc.weights import Array, WeightStore
+
+EXACT_LIMIT = 1 << 53  # of integers in float64
+VOLUME_LIMIT = 1 << 18  # values that numpy is given at once
+LEAST = -(1 << 62)  # below every operand: the start of a maximum
+DEFAULT_PSUM_BITS = 32
+
+
+class LayerRun:
+    """One layer, run. `result`: int64 of the result's shape; `fetched`: copies by (operand, memory, words of one).
+
+    `runs`: how often the body of the innermost stage runs, one run after the other, by the number of PEs that do.
+    """
+
+    def __init__(self, layer: LayerOp, symbols: Mapping[str, Array], ifmap: Ints, residual: Ints | None = None) -> None:
+        """ifmap, residual: as the layer's operands, or several such batches. symbols: the weights, by name.
+
+        Raises: Refusal where a sum overflows a psum, or for a missing weight.
+        """
+        self.layer = layer
+        self.kind, self.sizes, self.window = layer.kind.data, layer.sizes.data, layer.window.data
+        mapping = mapping_of(layer)
+        self.loops, self.stages = mapping.loops, mapping.stages
+        self.fetched: Counter[tuple[str, str, int]] = Counter()
+        self.runs: Counter[int] = Counter()
+        sizes = (len(ifmap), self.sizes.k, self.sizes.h, self.sizes.w)
+        self.sums = np.full(sizes, LEAST if self.kind == "max" else 0, np.int64)
+        self.outputs = np.zeros(sizes, np.int64)
+        self.residual = None if residual is None else residual.reshape(sizes)
+        steps = layer.steps.data
+        self.factors = _symbol(symbols, steps.factors, layer) if steps.factors else None
+        self.run(0, self.whole(symbols, ifmap.reshape(len(ifmap), *image_shape(layer.ifmap.type)[1:])))
+        self.result = self.outputs.reshape(len(ifmap), *layer.result.type.get_shape()[1:])
+
+    def whole(self, symbols: Mapping[str, Array], image: Ints) -> Body:
+        """The outermost body: all indices, and all operands in memory. Each batch is a lane."""
+        batches = len(image) // self.sizes.n
+        first = {dim: np.zeros(batches, np.int64) for dim in DIMS}
+        first["n"] = np.arange(batches) * self.sizes.n
+        extent = {dim: self.sizes.of(dim) for dim in DIMS}
+        operands = {name: Buffer.whole(*each, batches) for name, each in self.operands(symbols, image)}
+        return Body(first, extent, operands, batches)
+
+    def operands(
+        self, symbols: Mapping[str, Array], image: Ints
+    ) -> Iterator[tuple[str, tuple[Values, tuple[int, ...]]]]:
+        """What there is to read, and where it begins: the image lies in its padding, less `zero`."""
+        top, left, bottom, right = self.window.pad
+        pads = ((0, 0), (0, 0), (top, bottom), (left, right))
+        padded = np.pad(image, pads, constant_values=self.window.fill) - self.window.zero
+        steps = self.layer.steps.data
+        for name, symbol in (("bias", steps.bias), ("scale", steps.scale)):
+            if symbol:
+                yield name, (_symbol(symbols, symbol, self.layer), (0,))
+        if self.layer.weights is not None:
+            weights = _symbol(symbols, self.layer.weights.root_reference.data, self.layer).astype(np.int64)
+            largest = int(np.abs(padded).max()) * int(np.abs(weights).max()) * weights[0].size
+            # float64 has a fast matrix product, and is as exact while nothing reaches 2^53.
+            kind = np.float64 if largest < EXACT_LIMIT else np.int64
+            yield "weight", (weights.astype(kind), (0, 0, 0, 0))
+            padded = padded.astype(kind)
+        yield "ifmap", (padded, (0, 0, -top, -left))
+
+    def run(self, depth: int, body: Body) -> None:
+        """Run the body of the loop at `depth` - 1: its stages, then what is inside them."""
+        here = [stage for stage in self.stages if stage.depth == depth]
+        for stage in here:
+            body = self.fetch(stage, body)
+        if depth == max((stage.depth for stage in self.stages), default=0):
+            self.runs[body.lanes // body.times] += body.times
+        self.run_inside(depth, body)
+        # Sums are finished by the body that holds the parameters (rule N5), else by the layer's.
+        parameters = next((stage.depth for stage in self.stages if stage.operand == "params"), 0)
+        if depth == parameters:
+            self.commit(body)
+
+    def run_inside(self, depth: int, body: Body) -> None:
+        """Run the loop at `depth`, or all that is left where one product can hold it."""
+        all_staged = all(stage.depth <= depth for stage in self.stages)
+        if depth == len(self.loops) or (all_staged and body.volume() <= VOLUME_LIMIT):
+            self.product(self.loops[depth:], body)
+            return
+        loop = self.loops[depth]
+        whole, rest = divmod(body.extent[loop.dim], loop.step)
+        starts = np.arange(whole) * loop.step
+        inside = replace(body, extent={**body.extent, loop.dim: loop.step}).volume()
+        some = max(1, VOLUME_LIMIT // inside)
+        # A loop in space is one run, so it is not cut into several.
+        for at in range(0, whole, max(1, whole) if loop.on else some):
+            few = starts if loop.on else starts[at : at + some]
+            self.run(depth + 1, body.iterations(loop.dim, few, loop.step, bool(loop.on)))
+        if rest:
+            self.run(depth + 1, body.iterations(loop.dim, np.array([whole * loop.step]), rest))
+
+    def fetch(self, stage: Stage, body: Body) -> Body:
+        """The body with the slice that its inside needs in place of the operand."""
+        match stage.operand:
+            case "weight":
+                slices = {"weight": ([body.first[dim] for dim in "kcrs"], [body.extent[dim] for dim in "kcrs"])}
+            case "ifmap":
+                slices = {"ifmap": self.image_slice(body)}
+            case _:
+                held = [name for name in ("bias", "scale") if name in body.buffers]
+                slices = {name: ([body.first["k"]], [body.extent["k"]]) for name in held}
+        cuts = {name: body.buffers[name].cut(*each) for name, each in slices.items()}
+        words = sum(cut.values[0].size for cut in cuts.values())
+        self.fetched[stage.operand, stage.memory, words] += body.lanes
+        return replace(body, buffers={**body.buffers, **cuts})
+
+    def image_slice(self, body: Body) -> tuple[list[Ints], list[int]]:
+        """First coordinates n, channel, y, x and sizes of what the windows of `body` touch."""
+        first, extent = body.first, body.extent
+        last = {dim: first[dim] + extent[dim] - 1 for dim in DIMS}
+        low, high = self.channel(first["k"], first["c"]), self.channel(last["k"], last["c"])
+        channels = int((high - low).max()) + 1
+        source = body.buffers["ifmap"]
+        # Lanes that touch fewer groups than others take more channels, but none beyond the last.
+        low = np.minimum(low, source.origin[source.of, 1] + source.values.shape[2] - channels)
+        starts = [self.position(0, first["h"], first["r"]), self.position(1, first["w"], first["s"])]
+        ends = [self.position(0, last["h"], last["r"]), self.position(1, last["w"], last["s"])]
+        spans = [int((end - start)[0]) + 1 for start, end in zip(starts, ends, strict=True)]
+        return [first["n"], low, *starts], [extent["n"], channels, *spans]
+
+    def channel(self, k: Ints, c: Ints) -> Ints:
+        """The input channel: that of the group of output channel k, c further."""
+        return k // (self.sizes.k // self.window.group) * self.sizes.c + c
+
+    def position(self, axis: int, output: Ints, tap: Ints) -> Ints:
+        """The input row (axis 0) or column (axis 1) of a kernel tap at an output position."""
+        window = self.window
+        return output * window.stride[axis] + tap * window.dilation[axis] - window.pad[axis]
+
+    def product(self, loops: Sequence[Loop], body: Body) -> None:
+        """Run `loops` and the op inside them for all their indices at once."""
+        at: dict[str, Ints] = {}
+        for dim in DIMS:
+            steps = tuple(loop.step for loop in loops if loop.dim == dim)
+            at[dim] = body.first[dim][:, None] + visited(body.extent[dim], steps)
+        _, group = np.unique(self.channel(at["k"], np.zeros_like(at["k"])), axis=1, return_inverse=True)
+        for number in range(int(group.max()) + 1):
+            self.accumulate({**at, "k": at["k"][:, group.ravel() == number]}, body.buffers)
+
+    def accumulate(self, at: dict[str, Ints], buffers: Mapping[str, Buffer]) -> None:
+        """Add to the sums (or maxima) at the indices `at` [lane, index], whose output channels are of one group."""
+        y = self.position(0, at["h"][:, :, None, None, None], at["r"][:, None, None, None])
+        x = self.position(1, at["w"][:, :, None, None, None], at["s"][:, None, None, None])
+        # Axes n h w c r s after the lanes.
+        starts = ((at["n"], 0), (self.channel(at["k"][:, :1], at["c"]), 3), (y, 1), (x, 2))
+        terms = buffers["ifmap"].read(*[spread(numbers, axis, 6) for numbers, axis in starts])
+        terms = terms.reshape(*terms.shape[:4], -1)
+        match self.kind:
+            case "mac":
+                weights = buffers["weight"].read(*[spread(at[dim], axis, 4) for axis, dim in enumerate("kcrs")])
+                part = self.matrix_product(terms, weights)
+            case "max":
+                part = terms.max(axis=-1, keepdims=True)
+            case _:
+                part = terms.sum(axis=-1, keepdims=True)
+        n, h, w, k = (spread(at[dim], axis, 4) for axis, dim in enumerate("nhwk"))
+        # Lanes share outputs where loops over c, r, s are lanes.
+        (np.maximum if self.kind == "max" else np.add).at(self.sums, (n, k, h, w), part.astype(np.int64))
+
+    @staticmethod
+    def matrix_product(terms: Values, weights: Values) -> Values:
+        """[lane, n, h, w, k] from terms [lane, n, h, w, term] and weights [lane, k, c, r, s]."""
+        lanes, n, h, w, length = terms.shape
+        columns = weights.reshape(lanes, -1, length).transpose(0, 2, 1)
+        return (terms.reshape(lanes, n * h * w, length) @ columns).reshape(lanes, n, h, w, -1)
+
+    def commit(self, body: Body) -> None:
+        """Finish the sums of the outputs of `body`."""
+        ranges = {dim: body.first[dim][:, None] + np.arange(body.extent[dim]) for dim in "nkhw"}
+        index = tuple(spread(ranges[dim], axis, 4) for axis, dim in enumerate("nkhw"))
+        held = {name: body.buffers[name].read(index[1]) for name in ("bias", "scale") if name in body.buffers}
+        steps = self.layer.steps.data
+        epilogue = Epilogue(
+            held.get("bias"), held.get("scale"), steps.zero, _pair(steps.clamp), self.factors, _pair(steps.add_clamp)
+        )
+        sums = self.checked(self.sums[index])
+        if epilogue.bias is not None:
+            self.checked(sums + epilogue.bias)
+        residual = None if self.residual is None else self.residual[index]
+        self.outputs[index] = epilogue.apply(sums, slice(None), residual)
+
+    def checked(self, sums: Ints) -> Ints:
+        """`sums`, if all fit a psum. Raises Refusal."""
+        module = self.layer.get_toplevel_object()
+        bits = module.attributes.get("cnn.psum_bits") if isinstance(module, ModuleOp) else None
+        lo, hi = integer_range(bits.value.data if isinstance(bits, IntegerAttr) else DEFAULT_PSUM_BITS)
+        if sums.min() < lo or sums.max() > hi:
+            raise Refusal(
+                f"nest.layer '{value_key(self.layer) or ''}': sums reach {sums.min()} to {sums.max()}, "
+                f"outside the psum range {lo} to {hi}"
+            )
+        return sums
+
+
+def _pair(clamp: tuple[int, ...]) -> tuple[int, int]:
+    return clamp[0], clamp[1]
+
+
+def _symbol(symbols: Mapping[str, Array], name: str, op: Operation) -> Array:
+    if name not in symbols:
+        raise Refusal(f"{op.name} '{value_key(op) or ''}': there is no weights.global @{name}")
+    return symbols[name]
+
+
+def evaluate(
+    module: ModuleOp, store: WeightStore, inputs: Sequence[Array], host: cnn.RunModel = cnn.run_on_host
+) -> tuple[list[Array], dict[str, Ints]]:
+    """The outputs for integer `inputs` (in the order of `@main`), and every value that has a key, by that key.
+
+    The leading dim of the inputs may be a multiple of the types'. Raises: Refusal as `cnncc.eval.cnn.evaluate`.
+    """
+    symbols = {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
+    block = main_function(module).body.block
+    checked, _ = cnn.evaluate(_module(block.args, None), store, inputs)
+    values: dict[SSAValue, Any] = dict(zip(block.args, checked, strict=True))
+    trace: dict[str, Ints] = {}
+    for op in block.ops:
+        operands = [values[value] for value in op.operands]
+        match op:
+            case ReturnOp():
+                return operands, trace
+            case LayerOp():
+                results = [LayerRun(op, symbols, *operands).result]
+                trace |= {key: results[0]} if (key := value_key(op)) else {}
+            case ReshapeOp() | HostOp():
+                results, keyed = cnn.evaluate(_module(op.operands, op), store, operands, host)
+                trace |= keyed
+            case _:
+                raise Refusal(f"op {op.name} does not belong to the nest level")
+        values.update(zip(op.results, results, strict=True))
+    raise Refusal("@main does not end with func.return")
+
+
+def _module(inputs: Sequence[SSAValue], op: Operation | None) -> ModuleOp:
+    """A network of `op` alone, or one that returns its inputs."""
+    block = Block(arg_types=[value.type for value in inputs])
+    for argument, value in zip(block.args, inputs, strict=True):
+        argument.name_hint = value.name_hint
+    results: Sequence[SSAValue] = block.args
+    if op is not None:
+        alone = op.clone(dict(zip(op.operands, block.args, strict=True)))
+        block.add_op(alone)
+        results = alone.results
+    block.add_op(ReturnOp(*results))
+    types = [value.type for value in block.args], [value.type for value in results]
+    return ModuleOp([FuncOp("main", types, Region(block))])

@@ -1,0 +1,255 @@
+"""The output-stationary mapping of a layer: simple rules and an exhaustive search, without IR.
+
+The mapping, outermost first; a loop that would run once is left out:
+
+    time    n                                    step 1
+            k, h, w                              steps kr*kc*p, ph, pw*z: what the array holds at a time
+    space   k on rows, h on rows                 kr sets of kc*p channels, of ph PEs
+            k on cols, w on cols                 kc sets of p channels, of pw PEs
+    time    c, r                                 steps q, taps: what a half of the register files holds
+    kept    [w] s c r k  (pools: [w] k s r)      z pixels, S columns, q channels, taps kernel rows, p sums of a PE
+
+Every PE computes p channels of z neighbouring pixels, and its sums stay until they are complete. A loop whose step
+does not divide its extent runs the rest as a body of its own, in time also where the loop is in space.
+
+A half of a PE's files holds z*p sums, p*q*taps*S weights, and the ifmap: q*taps*X words, X = (z - 1)*stride + S
+columns (pools: p*taps*X). Kernel columns are never split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cnncc.arch.model import Arch
+from cnncc.dialects.cnn import Window
+from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage
+from cnncc.errors import Refusal
+
+Counts = npt.NDArray[np.int64]
+
+PIXELS = (1,)  # choices of z; 1 suits every stride and dilation
+FEW_CHANNELS = 64  # up to here every p is tried, above only those that split k evenly
+GLB_SHARE = 4  # weights that fit in this part of the GLB stay there for the whole layer
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What the search knows of a layer; `params`: how many of bias and scale it has."""
+
+    kind: str
+    sizes: Sizes
+    window: Window
+    params: int
+
+    @property
+    def is_mac(self) -> bool:
+        """Whether there are weights; else each output channel has an input channel of its own."""
+        return self.kind == "mac"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The numbers of a mapping, as the module's docstring names them."""
+
+    ph: int
+    pw: int
+    kr: int
+    kc: int
+    p: int
+    q: int
+    taps: int
+    z: int = 1
+
+
+def os_mapping(layer: Layer, arch: Arch) -> Mapping:
+    """The mapping that takes the array the fewest cycles. Raises Refusal where none fits the array."""
+    return mapping_of_tile(layer, arch, best_tile(layer, arch))
+
+
+def best_tile(layer: Layer, arch: Arch) -> Tile:
+    """The tile with the fewest array cycles; of these the one that loads the fewest words; then the smallest.
+
+    Raises Refusal where not even the smallest tile fits.
+    """
+    _check_fits(layer, arch)
+    found = (tile for z in PIXELS for tile in _fastest(layer, arch, z))
+    return min(
+        found, key=lambda tile: (array_cycles(layer, arch, tile), loaded_words(layer, tile), *vars(tile).values())
+    )
+
+
+def _check_fits(layer: Layer, arch: Arch) -> None:
+    """A kernel row of one channel must fit in the files of a PE. Raises Refusal."""
+    needs = {
+        "pe.ifmap_words": layer.sizes.s,
+        "pe.weight_words": layer.sizes.s if layer.is_mac else 0,
+        "pe.psum_words": 1,
+    }
+    for resource, least in needs.items():
+        if (has := int(getattr(arch.pe, resource.removeprefix("pe.")))) < least:
+            raise Refusal(
+                f"{resource} = {has} of {arch.name} is too small for a kernel of {layer.sizes.r}x{layer.sizes.s}: "
+                f"it takes at least {least}, one kernel row of one channel"
+            )
+
+
+def _fastest(layer: Layer, arch: Arch, z: int) -> Iterator[Tile]:
+    """All tiles of z pixels with the fewest cycles, but for reductions that only load more."""
+    reductions = [(p, list(_reductions(layer, arch, p, z))) for p in _channel_choices(layer, arch, z)]
+    reductions = [(p, choices) for p, choices in reductions if choices]
+    rows = [(ph, kr) for ph in range(1, min(layer.sizes.h, arch.rows) + 1) for kr in range(1, arch.rows // ph + 1)]
+    cols = [(pw, kc) for pw in range(1, min(layer.sizes.w, arch.cols) + 1) for kc in range(1, arch.cols // pw + 1)]
+    if not reductions:
+        return
+    cycles = _all_cycles(layer, arch, z, rows, cols, [(p, *choices[0]) for p, choices in reductions])
+    for row, col, channel in np.argwhere(cycles == cycles.min()).tolist():
+        (ph, kr), (pw, kc), (p, choices) = rows[row], cols[col], reductions[channel]
+        for q, taps in choices:
+            yield Tile(ph, pw, kr, kc, p, q, taps, z)
+
+
+def _channel_choices(layer: Layer, arch: Arch, z: int) -> list[int]:
+    most = min(layer.sizes.k, arch.pe.psum_words // z)
+    even = {-(-layer.sizes.k // parts) for parts in range(1, FEW_CHANNELS + 1)}
+    return list(range(1, min(most, FEW_CHANNELS) + 1)) + sorted(p for p in even if FEW_CHANNELS < p <= most)
+
+
+def _reductions(layer: Layer, arch: Arch, p: int, z: int) -> Iterator[tuple[int, int]]:
+    """The (q, taps) that fit with p channels and z pixels and need the fewest loads; none where none fits."""
+    sizes, columns = layer.sizes, (z - 1) * layer.window.stride[1] + layer.sizes.s
+    fitting: list[tuple[int, int, int]] = []
+    for taps in range(1, sizes.r + 1):
+        if layer.is_mac:
+            room = min(arch.pe.ifmap_words // (columns * taps), arch.pe.weight_words // (p * taps * sizes.s))
+        else:
+            room = arch.pe.ifmap_words // (p * columns * taps)
+        if room >= 1:
+            loads = -(-sizes.c // min(room, sizes.c))
+            fitting.append((loads * -(-sizes.r // taps), -(-sizes.c // loads), taps))
+    fewest = min(fitting, default=(0,))[0]
+    return ((q, taps) for count, q, taps in fitting if count == fewest)
+
+
+def _all_cycles(
+    layer: Layer,
+    arch: Arch,
+    z: int,
+    rows: list[tuple[int, int]],
+    cols: list[tuple[int, int]],
+    choices: list[tuple[int, int, int]],
+) -> Counts:
+    """`array_cycles` for every combination of (ph, kr), (pw, kc) and (p, q, taps)."""
+    ph, kr = np.array(rows).T[:, :, None, None]
+    pw, kc = np.array(cols).T[:, None, :, None]
+    p, q, taps = np.array(choices).T[:, None, None, :]
+    return _cycles(layer, arch, ph, pw, kr, kc, p, q, taps, z)
+
+
+def array_cycles(layer: Layer, arch: Arch, tile: Tile) -> int:
+    """Cycles of all macro-instructions of the layer, those of remainders included (rule A4)."""
+    t = tile
+    return int(_cycles(layer, arch, t.ph, t.pw, t.kr, t.kc, t.p, t.q, t.taps, t.z))
+
+
+def _cycles(layer: Layer, arch: Arch, ph: Any, pw: Any, kr: Any, kc: Any, p: Any, q: Any, taps: Any, z: int) -> Any:
+    """Bodies of the loops over different dimensions combine freely, so counts and sums of extents multiply."""
+    sizes = layer.sizes
+    k_count, k_sum = bodies(sizes.k, [(kr * kc * p, False), (kc * p, True), (p, True)])
+    h_count, _ = bodies(sizes.h, [(ph, False), (1, True)])
+    w_count, w_sum = bodies(sizes.w, [(pw * z, False), (z, True)])
+    c_count, c_sum = bodies(sizes.c, [(q, False)])
+    r_count, r_sum = bodies(sizes.r, [(taps, False)])
+    macros = sizes.n * h_count * k_count * w_count * c_count * r_count
+    steps = sizes.n * h_count * k_sum * w_sum * c_sum * r_sum * sizes.s
+    return (arch.pe.start_cycles + arch.pe.finish_cycles) * macros + steps
+
+
+def bodies(extent: Any, loops: list[tuple[Any, bool]]) -> tuple[Any, Any]:
+    """How often the inside of nested loops over one dimension runs one after the other, and the sum of its extents.
+
+    loops: (step, in space), outermost first. All whole steps of a loop in space are one run, its rest a further
+    one. Works on arrays of extents and steps too.
+    """
+    if not loops:
+        return np.minimum(extent, 1), extent
+    (step, in_space), *inside = loops
+    whole, rest = extent // step, extent % step
+    times = np.minimum(whole, 1) if in_space else whole
+    (count, total), (rest_count, rest_total) = bodies(step, inside), bodies(rest, inside)
+    return times * count + rest_count, times * total + rest_total
+
+
+def loaded_words(layer: Layer, tile: Tile) -> int:
+    """Distinct words of weights and ifmap over all loads (rule L2's D, the words that neighbours pass on included).
+
+    Weights come once for every tile of h and w; mac layers' ifmap once for every run of the channels.
+    """
+    sizes, window = layer.sizes, layer.window
+    w_runs = _runs(sizes.w, tile.pw * tile.z, tile.z)
+    h_runs = _runs(sizes.h, tile.ph, 1)
+    k_runs = int(bodies(sizes.k, [(tile.kr * tile.kc * tile.p, False), (tile.kc * tile.p, True), (tile.p, True)])[0])
+    columns = sum(times * _reach(w, sizes.s, window.stride[1], window.dilation[1]) for w, times in w_runs)
+    r_runs = _runs(sizes.r, tile.taps, 1)
+    rows = sum(
+        times * r_times * _reach(h, r, window.stride[0], window.dilation[0])
+        for h, times in h_runs
+        for r, r_times in r_runs
+    )
+    weights = (
+        sizes.k * sizes.c * sizes.r * sizes.s * sum(times for _, times in h_runs) * sum(times for _, times in w_runs)
+    )
+    if not layer.is_mac:
+        return sizes.n * sizes.k * rows * columns
+    return sizes.n * (weights + sizes.c * k_runs * rows * columns)
+
+
+def _runs(extent: int, step: int, unit: int) -> list[tuple[int, int]]:
+    """(extent, times) of the runs of a tiled loop whose inside takes `unit` at a time in space."""
+    rest = extent % step
+    runs = [(step, extent // step), (rest - rest % unit, 1), (rest % unit, 1)]
+    return [(size, times) for size, times in runs if size and times]
+
+
+def _reach(outputs: int, taps: int, stride: int, dilation: int) -> int:
+    """Input positions that `outputs` neighbouring windows of `taps` positions touch."""
+    return len({output * stride + tap * dilation for output in range(outputs) for tap in range(taps)})
+
+
+def mapping_of_tile(layer: Layer, arch: Arch, tile: Tile) -> Mapping:
+    """The mapping in the form that the module's docstring shows, with its stages."""
+    t = tile
+    time = [Loop("n"), Loop("k", t.kr * t.kc * t.p), Loop("h", t.ph), Loop("w", t.pw * t.z)]
+    space = [Loop("k", t.kc * t.p, "rows"), Loop("h", 1, "rows"), Loop("k", t.p, "cols"), Loop("w", t.z, "cols")]
+    reduction = [Loop("c", t.q), Loop("r", t.taps)]
+    kept = [Loop(dim, keep=True) for dim in ("wscrk" if layer.is_mac else "wksr")]
+    loops = _running(layer.sizes, [*time, *space, *reduction, *kept])
+    box = sum(not loop.keep for loop in loops)
+    weight = [Stage("weight", "rf", box, arch.pe.weight_halves)] if layer.is_mac else []
+    return Mapping(loops, (*_glb_stages(layer, arch, loops), *weight, Stage("ifmap", "rf", box, arch.pe.ifmap_halves)))
+
+
+def _running(sizes: Sizes, loops: list[Loop]) -> tuple[Loop, ...]:
+    """`loops` without those that run once."""
+    left = dict(vars(sizes))
+    running: list[Loop] = []
+    for loop in loops:
+        if loop.step < left[loop.dim]:
+            running.append(loop)
+            left[loop.dim] = loop.step
+    return tuple(running)
+
+
+def _glb_stages(layer: Layer, arch: Arch, loops: tuple[Loop, ...]) -> list[Stage]:
+    """The whole ifmap; weights and parameters whole where they are small, else a slice for each tile of channels."""
+    sizes = layer.sizes
+    words = sizes.k * layer.params * arch.words_per_param
+    words += sizes.k * sizes.c * sizes.r * sizes.s if layer.is_mac else 0
+    tiles = [depth + 1 for depth, loop in enumerate(loops) if loop.dim == "k" and not loop.on and not loop.keep]
+    depth = tiles[0] if tiles and words > arch.glb.words // GLB_SHARE else 0
+    operands = [*(["weight"] if layer.is_mac else []), *(["params"] if layer.params else [])]
+    return [Stage("ifmap", "glb", 0, 1), *(Stage(name, "glb", depth, 2 if depth else 1) for name in operands)]

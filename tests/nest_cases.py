@@ -1,0 +1,137 @@
+"""Random layers for the nest tests: their IR at the cnn level, their weights, and what they compute by brute force."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from hypothesis import strategies as st
+from xdsl.dialects.builtin import Builtin, ModuleOp
+from xdsl.dialects.func import Func
+from xdsl.parser import Parser
+
+from cnncc.arch.model import Arch, load_arch
+from cnncc.context import CompilerContext
+from cnncc.dialects._records import format_record
+from cnncc.dialects.cnn import CNN, Window
+from cnncc.dialects.nest import NEST, LayerOp
+from cnncc.dialects.weights import WEIGHTS
+from cnncc.passes.nest_permute import NestPermutePass
+from cnncc.passes.nest_stage import NestStagePass
+from cnncc.passes.nest_tile import NestTilePass
+from cnncc.passes.nest_unroll import NestUnrollPass
+
+SCHEDULE = (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass())
+
+
+def context() -> CompilerContext:
+    ctx = CompilerContext()
+    for dialect in (Builtin, Func, CNN, NEST, WEIGHTS):
+        ctx.load_dialect(dialect)
+    return ctx
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer of `kind` (mac, max, add, copy) on an image x of n images of k or c * group channels."""
+
+    kind: str
+    n: int
+    k: int
+    c: int
+    image: tuple[int, int]
+    window: Window
+    seed: int = 0
+
+    def random(self, what: int, most: int, shape: tuple[int, ...]) -> np.ndarray:
+        return np.random.default_rng([self.seed, what]).integers(-most, most, shape)
+
+    @cached_property
+    def x(self) -> np.ndarray:
+        channels = self.c * self.window.group if self.kind == "mac" else self.k
+        return self.random(0, 300, (self.n, channels, *self.image))
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        return self.random(1, 300, (self.k, self.c, *self.window.kernel)).astype(np.int16)
+
+    @cached_property
+    def bias(self) -> np.ndarray:
+        return self.random(2, 999, (self.k,)).astype(np.int32)
+
+    def sums(self) -> np.ndarray:
+        """Bias included. One position of one window after the other, from the formulas in dialects/cnn.py."""
+        w = self.window
+        per_group = self.k // w.group
+        out = np.full((self.n, self.k, *w.output(*self.image)), -(10**9) if self.kind == "max" else 0, np.int64)
+        for n, y, x, r, s in np.ndindex(self.n, *out.shape[2:], *w.kernel):
+            iy, ix = y * w.stride[0] + r * w.dilation[0] - w.pad[0], x * w.stride[1] + s * w.dilation[1] - w.pad[1]
+            inside = 0 <= iy < self.image[0] and 0 <= ix < self.image[1]
+            values = self.x[n, :, iy, ix] if inside else np.full(self.x.shape[1], w.fill)
+            if self.kind == "max":
+                out[n, :, y, x] = np.maximum(out[n, :, y, x], values)
+            elif self.kind == "add":
+                out[n, :, y, x] += values - w.zero
+            else:
+                for k in range(0, self.k, per_group):
+                    group = values[k // per_group * self.c :][: self.c] - w.zero
+                    out[n, k : k + per_group, y, x] += self.weights[k : k + per_group, :, r, s].astype(np.int64) @ group
+        return out + (0 if self.kind == "max" else self.bias[None, :, None, None])
+
+    def module(self, ctx: CompilerContext) -> ModuleOp:
+        """`main` with this one layer, sums plus bias as its result."""
+        h, w = self.window.output(*self.image)
+        x, y = "x".join(map(str, self.x.shape)), f"{self.n}x{self.k}x{h}x{w}"
+        weights = "x".join(map(str, self.weights.shape))
+        then = "" if self.kind == "max" else 'then <bias = "b">'
+        op = {"mac": "conv %x weights @w", "max": 'pool "max" %x', "add": 'pool "sum" %x'}[self.kind]
+        text = f"""
+            weights.global @w : tensor<{weights}xi16> = #weights.ref<"{ctx.weights.add(self.weights)}">
+            weights.global @b : tensor<{self.k}xi32> = #weights.ref<"{ctx.weights.add(self.bias)}">
+            func.func @main(%x : tensor<{x}xi16>) -> tensor<{y}xi32> {{
+              %1 = cnn.{op} window <{format_record(self.window)}> {then} label "layer0"
+                   : tensor<{x}xi16> -> tensor<{y}xi32>
+              func.return %1 : tensor<{y}xi32>
+            }}"""
+        module = Parser(ctx, text).parse_module()
+        module.verify()
+        return module
+
+
+def layer_of(module: ModuleOp) -> LayerOp:
+    return next(op for op in module.walk() if isinstance(op, LayerOp))
+
+
+@st.composite
+def cases(draw: st.DrawFn, groups: bool = False) -> Case:
+    kind = draw(st.sampled_from(["mac", "mac", "max", "add"]))
+    kernel = draw(st.sampled_from([(1, 1), (2, 2), (3, 3), (5, 5), (1, 5), (3, 1)]))
+    stride = draw(st.sampled_from([(1, 1), (2, 2), (3, 3), (1, 2), (3, 2)]))
+    half = (kernel[0] // 2, kernel[1] // 2)
+    pad = draw(st.sampled_from([(0, 0, 0, 0), (*half, *half), (half[0], 0, 0, half[1]), (0, half[1], 1, 0)]))
+    dilation = draw(st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2)]))
+    group = draw(st.sampled_from([1, 1, 2, 3])) if groups and kind == "mac" else 1
+    spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    image = tuple(draw(st.integers(max(1, span - 1), 13)) + (1 if span > 1 else 0) for span in spans)
+    zero = draw(st.sampled_from([0, -128]))
+    fill = -(1 << 15) if kind == "max" else zero
+    window = Window(kernel, stride, pad, dilation, group, fill, 0 if kind == "max" else zero)
+    k = draw(st.sampled_from([1, 3, 5, 16, 17])) * group
+    c = draw(st.sampled_from([1, 3, 5, 16, 17])) if kind == "mac" else 1
+    n = draw(st.integers(1, 3))
+    return Case(kind, n, k, c, image, window, draw(st.integers(0, 99)))
+
+
+@st.composite
+def arches(draw: st.DrawFn) -> Arch:
+    arch = load_arch("spatial-8x8")
+    pe = replace(
+        arch.pe,
+        weight_words=draw(st.sampled_from([7, 32, 112])),
+        ifmap_words=draw(st.sampled_from([5, 12, 48])),
+        psum_words=draw(st.sampled_from([1, 5, 16])),
+        weight_halves=draw(st.integers(1, 2)),
+    )
+    glb = replace(arch.glb, words=draw(st.sampled_from([64, 65536])))
+    return replace(arch, rows=draw(st.integers(2, 8)), cols=draw(st.integers(2, 8)), pe=pe, glb=glb)
