@@ -468,6 +468,17 @@ def test_long_loops_equal_stepping() -> None:
         assert simulate(build_tree(program), arch, [("all", 0)]) == plain(program, arch, [("all", 0)])
 
 
+def test_a_first_iteration_is_not_mistaken_for_a_later_one() -> None:
+    """Iterations 0 and 1 start from the same state (two tokens, engines idle), but only iteration 0 takes one."""
+    program = assemble(
+        "signal semaphore=6 count=2\nloop count=3\ndma words=9 take=6 take_when=0\nsync dma=1\n"
+        "signal semaphore=6 count=1\nend\n" + "dma take=6 take_when=always\n" * 4 + "halt"
+    )
+    assert simulate(build_tree(program), ARCH, [("all", 0)]) == plain(program, ARCH, [("all", 0)])
+    with pytest.raises(Trap, match="deadlock"):
+        simulate(build_tree([*program[:-1], *assemble("dma take=6 take_when=always\nhalt")]), ARCH)
+
+
 @pytest.mark.parametrize(
     ("text", "index", "happened"),
     [
