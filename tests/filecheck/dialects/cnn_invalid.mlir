@@ -1,0 +1,108 @@
+// RUN: cnncc opt %s --split-input-file --verify-diagnostics --parsing-diagnostics | filecheck %s
+
+// The window decides the result's shape: floor((7 + 1 + 2 - 3) / 2) + 1 = 4 rows.
+// CHECK: cnn.conv: result is (1, 4, 3, 5), the window gives (1, 4, 4, 5)
+func.func @main(%x: tensor<1x2x7x5xi16>) {
+  %0 = cnn.conv %x weights @w window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 2, 0]> : tensor<1x2x7x5xi16> -> tensor<1x4x3x5xi32>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.conv: the operand has shape (2, 7), not n c h w
+func.func @main(%x: tensor<2x7xi16>) {
+  %0 = cnn.conv %x weights @w window <kernel = [1, 1]> : tensor<2x7xi16> -> tensor<2x7xi32>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.conv: channels are not a multiple of group 3
+func.func @main(%x: tensor<1x2x7x5xi16>) {
+  %0 = cnn.conv %x weights @w window <kernel = [1, 1], group = 3> : tensor<1x2x7x5xi16> -> tensor<1x6x7x5xi32>
+  func.return
+}
+
+// -----
+
+// A pool keeps its channels.
+// CHECK: cnn.pool: result is (1, 3, 7, 5), the window gives (1, 2, 7, 5)
+func.func @main(%x: tensor<1x2x7x5xi16>) {
+  %0 = cnn.pool "max" %x window <kernel = [1, 1]> : tensor<1x2x7x5xi16> -> tensor<1x3x7x5xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.pool: kind is max or sum, not mean
+func.func @main(%x: tensor<1x2x7x5xi16>) {
+  %0 = cnn.pool "mean" %x window <kernel = [1, 1]> : tensor<1x2x7x5xi16> -> tensor<1x2x7x5xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.add: the epilogue needs factors
+func.func @main(%x: tensor<1x2xi16>) {
+  %0 = cnn.add %x residual %x : tensor<1x2xi16> then <clamp = [0, 1]> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.add: operands and result have one shape
+func.func @main(%x: tensor<1x2xi16>, %y: tensor<1x1xi16>) {
+  %0 = cnn.add %x residual %y : tensor<1x1xi16> then <factors = "f"> : tensor<1x2xi16> -> tensor<1x2xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.reshape: operand and result differ in size
+func.func @main(%x: tensor<3x5xi16>) {
+  %0 = cnn.reshape %x : tensor<3x5xi16> -> tensor<14xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.host: one quant for each operand and each result
+func.func @main(%x: tensor<3xi16>) {
+  %0 = cnn.host model <"0"> because "r" (%x) [] -> [#cnn.quant<scale = 1.0>] : (tensor<3xi16>) -> (tensor<3xi16>)
+  func.return
+}
+
+// -----
+
+// CHECK: kernel, stride, pad, dilation need 2, 2, 4, 2 numbers, not (2, 2, 2, 2)
+"test.op"() {a = #cnn.window<kernel = [3, 3], pad = [1, 1]>} : () -> ()
+
+// -----
+
+// CHECK: kernel, stride, dilation and group are at least 1, pads at least 0
+"test.op"() {a = #cnn.window<kernel = [3, 3], stride = [1, 0]>} : () -> ()
+
+// -----
+
+// CHECK: [3, 2] is no range
+"test.op"() {a = #cnn.steps<clamp = [3, 2]>} : () -> ()
+
+// -----
+
+// CHECK: scale is -1.0, it must be a finite number of at least 0
+"test.op"() {a = #cnn.quant<scale = -1.0>} : () -> ()
+
+// -----
+
+// CHECK: lo = 2.0 and hi = 1.0 are no range
+"test.op"() {a = #cnn.range<lo = 2.0, hi = 1.0, top = 127>} : () -> ()
+
+// -----
+
+// CHECK: top is 0, it must be at least 1
+"test.op"() {a = #cnn.range<lo = 0.0, hi = 1.0, top = 0>} : () -> ()
+
+// -----
+
+// CHECK: 'size' is no field here or is given twice; fields: kernel, stride, pad, dilation, group, fill, zero
+"test.op"() {a = #cnn.window<size = [3, 3]>} : () -> ()

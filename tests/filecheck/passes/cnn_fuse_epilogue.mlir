@@ -1,0 +1,85 @@
+// RUN: cnncc opt %s -p cnn-fuse-epilogue | filecheck %s
+
+// A whole chain: bias, requantisation and two clamps, of which the narrower bounds count.
+// CHECK-LABEL: @chain
+// CHECK-NEXT: %[[A:.*]] = cnn.conv %x weights @c.w window <kernel = [3, 2]> then <bias = "c.b", scale = "c.q", zero = 3, clamp = [0, 90]> label "c" until "clip" : tensor<1x2x7x5xi16> -> tensor<1x3x5x4xi16>
+// CHECK-NEXT: func.return %[[A]]
+func.func @chain(%x: tensor<1x2x7x5xi16>) -> tensor<1x3x5x4xi16> {
+  %0 = cnn.conv %x weights @c.w window <kernel = [3, 2]> label "c" : tensor<1x2x7x5xi16> -> tensor<1x3x5x4xi32>
+  %1 = cnn.bias %0 @c.b label "c.bias" : tensor<1x3x5x4xi32> -> tensor<1x3x5x4xi32>
+  %2 = cnn.requant %1 by <scale = "c.q", zero = 3, clamp = [-127, 127]> label "c.requant" : tensor<1x3x5x4xi32> -> tensor<1x3x5x4xi16>
+  %3 = cnn.clamp %2 by <clamp = [0, 127]> label "relu" : tensor<1x3x5x4xi16> -> tensor<1x3x5x4xi16>
+  %4 = cnn.clamp %3 by <clamp = [-5, 90]> label "clip" : tensor<1x3x5x4xi16> -> tensor<1x3x5x4xi16>
+  func.return %4 : tensor<1x3x5x4xi16>
+}
+
+// A clamp before the residual and one after it: two ranges. The fused op stands where the add stood.
+// CHECK-LABEL: @residual
+// CHECK-NEXT: %[[P:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> then <clamp = [0, 9]> label "p" until "r"
+// CHECK-NEXT: %[[Q:.*]] = cnn.pool "sum" %x residual %[[P]] : tensor<1x2x7x5xi16> window <kernel = [1, 1]> then <scale = "q", clamp = [-4, 7], factors = "f", add_clamp = [0, 100]> label "q" until "s"
+func.func @residual(%x: tensor<1x2x7x5xi16>) -> tensor<1x2x7x5xi16> {
+  %0 = cnn.pool "sum" %x window <kernel = [1, 1]> label "q" : tensor<1x2x7x5xi16> -> tensor<1x2x7x5xi32>
+  %1 = cnn.pool "max" %x window <kernel = [1, 1]> label "p" : tensor<1x2x7x5xi16> -> tensor<1x2x7x5xi16>
+  %2 = cnn.clamp %1 by <clamp = [0, 9]> label "r" : tensor<1x2x7x5xi16> -> tensor<1x2x7x5xi16>
+  %3 = cnn.requant %0 by <scale = "q", clamp = [-127, 127]> : tensor<1x2x7x5xi32> -> tensor<1x2x7x5xi16>
+  %4 = cnn.clamp %3 by <clamp = [-4, 7]> : tensor<1x2x7x5xi16> -> tensor<1x2x7x5xi16>
+  %5 = cnn.add %4 residual %2 : tensor<1x2x7x5xi16> then <factors = "f", add_clamp = [-100, 100]> label "a" : tensor<1x2x7x5xi16> -> tensor<1x2x7x5xi16>
+  %6 = cnn.clamp %5 by <clamp = [0, 500]> label "s" : tensor<1x2x7x5xi16> -> tensor<1x2x7x5xi16>
+  func.return %6 : tensor<1x2x7x5xi16>
+}
+
+// An add of two arguments takes the clamp after it.
+// CHECK-LABEL: @add
+// CHECK-NEXT: cnn.add %x residual %y : tensor<2x3xi16> then <factors = "f", add_clamp = [0, 9]> label "a" until "r"
+func.func @add(%x: tensor<2x3xi16>, %y: tensor<2x3xi16>) -> tensor<2x3xi16> {
+  %0 = cnn.add %x residual %y : tensor<2x3xi16> then <factors = "f", add_clamp = [-9, 9]> label "a" : tensor<2x3xi16> -> tensor<2x3xi16>
+  %1 = cnn.clamp %0 by <clamp = [0, 100]> label "r" : tensor<2x3xi16> -> tensor<2x3xi16>
+  func.return %1 : tensor<2x3xi16>
+}
+
+// Ranges that do not meet leave one value.
+// CHECK-LABEL: @empty
+// CHECK-NEXT: cnn.pool "max" %x window <kernel = [1, 1]> then <clamp = [5, 5]>
+func.func @empty(%x: tensor<1x2x3x3xi16>) -> tensor<1x2x3x3xi16> {
+  %0 = cnn.pool "max" %x window <kernel = [1, 1]> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  %1 = cnn.clamp %0 by <clamp = [0, 3]> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  %2 = cnn.clamp %1 by <clamp = [5, 7]> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  func.return %2 : tensor<1x2x3x3xi16>
+}
+
+// A value with two readers is needed as it is; so is the residual operand of an add, which does not commute.
+// CHECK-LABEL: @kept
+// CHECK-NEXT: %[[A:.*]] = cnn.conv %x weights @w window <kernel = [1, 1]> then <scale = "q", clamp = [-9, 9]> label "c" until "c.requant"
+// CHECK-NEXT: %[[B:.*]] = cnn.clamp %[[A]] by <clamp = [0, 9]>
+// CHECK-NEXT: %[[C:.*]] = cnn.pool "max" %x window <kernel = [1, 1]>
+// CHECK-NEXT: %[[D:.*]] = cnn.add %[[B]] residual %[[C]]
+// CHECK-NEXT: func.return %[[A]], %[[D]]
+func.func @kept(%x: tensor<1x2x3x3xi16>) -> (tensor<1x2x3x3xi16>, tensor<1x2x3x3xi16>) {
+  %0 = cnn.conv %x weights @w window <kernel = [1, 1]> label "c" : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi32>
+  %1 = cnn.requant %0 by <scale = "q", clamp = [-9, 9]> label "c.requant" : tensor<1x2x3x3xi32> -> tensor<1x2x3x3xi16>
+  %2 = cnn.clamp %1 by <clamp = [0, 9]> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  %3 = cnn.pool "max" %x window <kernel = [1, 1]> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  %4 = cnn.add %2 residual %3 : tensor<1x2x3x3xi16> then <factors = "f"> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  func.return %1, %4 : tensor<1x2x3x3xi16>, tensor<1x2x3x3xi16>
+}
+
+// Not in the order of an epilogue: a second requantisation, a bias after a clamp, a second residual.
+// CHECK-LABEL: @order
+// CHECK: cnn.conv %x weights @w window <kernel = [1, 1]> then <scale = "q", clamp = [-9, 9]>
+// CHECK-NEXT: cnn.requant %{{.*}} by <scale = "q">
+// CHECK: cnn.conv %x weights @w window <kernel = [1, 1]> then <clamp = [0, 9]>
+// CHECK-NEXT: cnn.bias
+// CHECK: cnn.pool "max" %x residual %x : tensor<1x2x3x3xi16> window <kernel = [1, 1]> then <factors = "f">
+// CHECK-NEXT: cnn.add
+func.func @order(%x: tensor<1x2x3x3xi16>) -> (tensor<1x2x3x3xi16>, tensor<1x2x3x3xi32>, tensor<1x2x3x3xi16>) {
+  %0 = cnn.conv %x weights @w window <kernel = [1, 1]> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi32>
+  %1 = cnn.requant %0 by <scale = "q", clamp = [-9, 9]> : tensor<1x2x3x3xi32> -> tensor<1x2x3x3xi16>
+  %2 = cnn.requant %1 by <scale = "q"> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  %3 = cnn.conv %x weights @w window <kernel = [1, 1]> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi32>
+  %4 = cnn.clamp %3 by <clamp = [0, 9]> : tensor<1x2x3x3xi32> -> tensor<1x2x3x3xi32>
+  %5 = cnn.bias %4 @b : tensor<1x2x3x3xi32> -> tensor<1x2x3x3xi32>
+  %6 = cnn.pool "max" %x window <kernel = [1, 1]> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  %7 = cnn.add %6 residual %x : tensor<1x2x3x3xi16> then <factors = "f"> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  %8 = cnn.add %7 residual %x : tensor<1x2x3x3xi16> then <factors = "f"> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  func.return %2, %5, %8 : tensor<1x2x3x3xi16>, tensor<1x2x3x3xi32>, tensor<1x2x3x3xi16>
+}

@@ -1,0 +1,165 @@
+"""The sample networks, calibrated on their training images, against float onnxruntime; and calibration itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cnn_ir import imported
+from onnx import helper
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp
+
+from cnncc.context import CompilerContext
+from cnncc.dialects.cnn import ConvOp
+from cnncc.dialects.onnx import NodeOp
+from cnncc.errors import Refusal
+from cnncc.eval.calibrate import calibrate
+from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
+from cnncc.eval.onnx import evaluate as evaluate_float
+from cnncc.frontend.import_onnx import import_onnx
+from cnncc.frontend.macs import node_macs
+from cnncc.passes._calibration import take_ranges
+from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass
+from cnncc.passes.onnx_to_cnn import OnnxToCnnPass
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+MACS = {"lenet": 416520, "mnist": 1362592}
+
+
+@pytest.fixture(scope="module")
+def digits() -> dict[str, np.ndarray]:
+    with np.load(SAMPLES / "inputs" / "digits_28x28.npz") as arrays:
+        return dict(arrays)
+
+
+def load(net: str, batch: int) -> tuple[ModuleOp, CompilerContext]:
+    ctx = CompilerContext()
+    return import_onnx(SAMPLES / "models" / f"{net}.onnx", ctx, batch=batch), ctx
+
+
+def float_logits(net: str, x: np.ndarray) -> np.ndarray:
+    module, ctx = load(net, len(x))
+    return evaluate_float(module, ctx.weights, {"input": x})["logits"]
+
+
+def quantised(net: str, digits: dict[str, np.ndarray], bits: int, batch: int = 1) -> tuple[ModuleOp, CompilerContext]:
+    module, ctx = load(net, batch)
+    assert calibrate(module, ctx.weights, {"input": digits["xtr"]}, bits, 32) is None
+    OnnxToCnnPass(bits).apply(ctx, module)
+    module.verify()
+    return module, ctx
+
+
+@pytest.mark.parametrize("net", ["lenet", "mnist"])
+@pytest.mark.parametrize(("bits", "decibels"), [(16, 70), (8, 35)])
+def test_quant_nets_are_near_the_float_results(net: str, bits: int, decibels: float, digits) -> None:
+    module, ctx = quantised(net, digits, bits)
+    outputs, _ = evaluate(module, ctx.weights, quantise_inputs(module, {"input": digits["x"]}))
+    got = dequantise_outputs(module, outputs)["logits"]
+    want = float_logits(net, digits["x"])
+    assert got.shape == want.shape == (360, 10)
+    assert 10 * np.log10(np.square(want).sum() / np.square(want - got).sum()) > decibels
+    accuracies = [(logits.argmax(axis=1) == digits["y"]).mean() for logits in (want, got)]
+    assert accuracies[1] >= accuracies[0] - 0.01
+
+
+@pytest.mark.parametrize("net", ["lenet", "mnist"])
+def test_quant_nets_worst_inputs_overflow_no_psum(net: str, digits) -> None:
+    """Inputs at the limits, with every sign pattern that a channel's weights ask for, in every conv."""
+    module, ctx = quantised(net, digits, 16)
+    top = int(quantise_inputs(module, {"input": np.full((1, 1, 28, 28), 1e9, np.float32)})[0].max())
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        evaluate(module, ctx.weights, [np.where(rng.random((8, 1, 28, 28)) < 0.5, -top, top)])
+
+
+@pytest.mark.parametrize("net", ["lenet", "mnist"])
+def test_quant_nets_fusion_and_batches_change_nothing(net: str, digits) -> None:
+    module, ctx = quantised(net, digits, 16)
+    x = quantise_inputs(module, {"input": digits["x"][:15]})
+    want, trace = evaluate(module, ctx.weights, x)
+    CnnFuseEpiloguePass().apply(ctx, module)
+    got, fused = evaluate(module, ctx.weights, x)
+    assert np.array_equal(got[0], want[0])
+    assert all(np.array_equal(fused[key], trace[key]) for key in fused)
+    assert "relu2" in fused
+    five, ctx5 = quantised(net, digits, 16, batch=5)
+    assert np.array_equal(evaluate(five, ctx5.weights, x)[0][0], want[0])
+
+
+def test_quant_nets_compile_the_same_twice(digits) -> None:
+    (first, one), (second, two) = (quantised("lenet", digits, 16) for _ in range(2))
+    assert str(first) == str(second)
+    assert len(one.weights) == len(two.weights)
+
+
+@pytest.mark.parametrize("net", ["lenet", "mnist"])
+def test_quant_nets_macs(net: str, digits) -> None:
+    module, _ = quantised(net, digits, 16)
+    total = module.attributes["cnn.macs_total"]
+    assert isinstance(total, IntegerAttr)
+    convs = [op for op in module.walk() if isinstance(op, ConvOp)]
+    assert total.value.data == sum(op.macs() for op in convs) == MACS[net]
+
+
+def test_quant_macs_of_nodes() -> None:
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], group=2, strides=[2, 1]),
+        node("Flatten", ["c"], ["f"]),
+        node("Gemm", ["f", "g"], ["m"], transB=1),
+        node("MatMul", ["m", "h"], ["y"]),
+        node("Relu", ["y"], ["z"]),
+    ]
+    rng = np.random.default_rng(0)
+    arrays = {
+        name: rng.standard_normal(shape).astype(np.float32)
+        for name, shape in {"w": (6, 2, 3, 2), "g": (5, 180), "h": (5, 7)}.items()
+    }
+    module, _ = imported(nodes, {"x": (3, 4, 11, 7)}, ["z"], arrays)
+    found = [node_macs(op) for op in module.walk() if isinstance(op, NodeOp)]
+    assert found == [3 * 6 * 5 * 6 * 2 * 3 * 2, 0, 3 * 5 * 180, 3 * 7 * 5, 0]
+
+
+def test_quant_calibrate_without_data_warns_and_is_seeded() -> None:
+    texts = []
+    for seed in (0, 0, 1):
+        module, ctx = load("lenet", 1)
+        warning = calibrate(module, ctx.weights, None, 16, 32, seed=seed)
+        assert warning is not None
+        assert "random inputs" in warning
+        texts.append(str(module))
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_quant_calibrate_writes_what_it_saw() -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    module, ctx = imported([node], {"x": (2, 3)}, ["y"], {})
+    data = np.float32([[1, -7, 2], [0, 0, 0], [3, 5, 0.5]])  # the third batch element is filled up from the start
+    calibrate(module, ctx.weights, {"x": data}, 16, 32)
+    assert [(r.lo, r.hi) for r in take_ranges(module).values()] == [(-7, 5), (0, 5)]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"x": np.zeros((4, 1, 28, 28), np.float32), "y": np.zeros(4)}, "input 'input' is missing, there is x, y"),
+        ({"input": np.zeros((4, 28, 28), np.float32)}, r"'input' has shape \[4, 28, 28\], the input has \[1, 1, 28"),
+        ({"input": np.zeros((0, 1, 28, 28), np.float32)}, r"shape \[0, 1, 28, 28\]"),
+        ({"input": np.zeros((4, 1, 28, 28))}, "'input' has type float64, the input has float32"),
+        ({"input": np.full((4, 1, 28, 28), np.nan, np.float32)}, "'input' has values that are not finite"),
+        ({"input": np.full((4, 1, 28, 28), 1e38, np.float32)}, "gives values that are not finite"),
+    ],
+)
+def test_quant_calibrate_refuses_data_that_does_not_fit(data: dict[str, np.ndarray], message: str) -> None:
+    module, ctx = load("lenet", 1)
+    with pytest.raises(Refusal, match=message):
+        calibrate(module, ctx.weights, data, 16, 32)
+
+
+def test_quant_calibrate_several_inputs_need_equal_counts() -> None:
+    module, ctx = imported([helper.make_node("Add", ["a", "b"], ["y"])], {"a": (1, 2), "b": (1, 2)}, ["y"], {})
+    data = {"a": np.ones((3, 2), np.float32), "b": np.ones((4, 2), np.float32)}
+    with pytest.raises(Refusal, match=r"different numbers of batches: \[3, 4\]"):
+        calibrate(module, ctx.weights, data, 16, 32)
