@@ -10,7 +10,7 @@ from cnn_ir import imported
 from onnx import helper
 from xdsl.dialects.builtin import StringAttr
 
-from cnncc.dialects.cnn import ClampOp, HostOp, PoolOp
+from cnncc.dialects.cnn import ClampOp, ConvOp, HostOp, PoolOp
 from cnncc.errors import Refusal
 from cnncc.eval.calibrate import calibrate
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
@@ -146,6 +146,16 @@ def test_quant_lowering_8_bits_are_near_the_float_result(name: str) -> None:
     module, want, got = lowered(nodes, X, ["y"], arrays, bits=8)
     assert not hosts(module)
     assert decibels(want["y"], got["y"]) > 25
+
+
+def test_quant_lowering_residual_is_fused_into_the_last_sum() -> None:
+    """Of two convs that only an Add reads, the later one takes the Add, in whichever order it names them."""
+    nodes, arrays = ON_ARRAY["residual add with relu"]
+    for names in (["d", "c"], ["c", "d"]):
+        module, _, _ = lowered([*nodes[:2], node("Add", names, ["a"]), nodes[3]], X, ["y"], arrays)
+        ops = [op for op in module.walk() if op.name.startswith("cnn.")]
+        assert [type(op) for op in ops] == [ConvOp, ConvOp]
+        assert ops[1].residual is ops[0].result
 
 
 def test_quant_lowering_48_bit_psums_keep_more() -> None:

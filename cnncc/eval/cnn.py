@@ -59,9 +59,9 @@ def run_on_host(model: bytes, inputs: Sequence[Array]) -> Sequence[Array]:
 
 
 def windows(x: Ints, window: Window) -> Ints:
-    """All windows of x [n, c, ih, iw] as a view [n, c, h, w, r, s]."""
+    """All windows of x [n, c, ih, iw], less its zero point: [n, c, h, w, r, s], not to be written to."""
     top, left, bottom, right = window.pad
-    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=window.fill)
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=window.fill) - window.zero
     spans = [d * (k - 1) + 1 for d, k in zip(window.dilation, window.kernel, strict=True)]
     view = sliding_window_view(padded, spans, axis=(2, 3))
     return view[:, :, :: window.stride[0], :: window.stride[1], :: window.dilation[0], :: window.dilation[1]]
@@ -69,7 +69,7 @@ def windows(x: Ints, window: Window) -> Ints:
 
 def conv_sums(x: Ints, weights: Ints, window: Window) -> Ints:
     """The sums int64[n, k, h, w] of a convolution: x [n, c, ih, iw], weights [k, c / group, r, s], exactly."""
-    patches = windows(x, window) - window.zero
+    patches = windows(x, window)
     n, _, h, w = patches.shape[:4]
     terms = weights[0].size
     columns = patches.transpose(0, 2, 3, 1, 4, 5).reshape(n * h * w, window.group, terms)
@@ -84,7 +84,7 @@ def conv_sums(x: Ints, weights: Ints, window: Window) -> Ints:
 def pool_values(x: Ints, window: Window, kind: str) -> Ints:
     """The maxima or sums int64[n, c, h, w] over all windows of x [n, c, ih, iw]."""
     view = windows(x, window)
-    return view.max(axis=(4, 5)) if kind == "max" else (view - window.zero).sum(axis=(4, 5))
+    return view.max(axis=(4, 5)) if kind == "max" else view.sum(axis=(4, 5))
 
 
 class _Run:
