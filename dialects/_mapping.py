@@ -70,8 +70,10 @@ class Stage:
     buffers: int = 1
 
     def __post_init__(self) -> None:
-        if self.operand not in OPERANDS or self.memory not in MEMORIES or min(self.buffers, self.depth + 1) < 1:
+        if self.operand not in OPERANDS or self.memory not in MEMORIES or self.buffers < 1:
             raise ValueError(f"{self.operand} in {self.memory} buffers {self.buffers} is no stage")
+        if self.depth < 0:
+            raise ValueError(f"a stage inside {self.depth} loops is no stage")
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,8 @@ def unroll(mapping: Mapping, dim: str, axis: str, which: int | None = None) -> M
     depths = over(mapping.loops, dim)
     if axis not in ("rows", "cols"):
         raise Refusal(f"the array has rows and cols, not '{axis}'")
+    if not depths:
+        raise Refusal(f"there is no loop over {dim}")
     number = len(depths) if which is None else which
     if not 1 <= number <= len(depths):
         raise Refusal(f"there is no loop {number} over {dim}: it has {len(depths)} (1 is the outermost)")

@@ -100,7 +100,9 @@ def _kind_and_window(op: ConvOp | PoolOp | AddOp) -> tuple[str, Window]:
     match op:
         case ConvOp():
             return "mac", op.window.data
+        case PoolOp(kind=StringAttr(data="max")):  # a maximum is of the integers as they are
+            return "max", replace(op.window.data, group=channels, zero=0)
         case PoolOp():
-            return {"max": "max", "sum": "add"}[op.kind.data], replace(op.window.data, group=channels)
+            return "add", replace(op.window.data, group=channels)
         case AddOp():
             return "copy", Window(kernel=(1, 1), group=channels)

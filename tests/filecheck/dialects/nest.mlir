@@ -1,0 +1,60 @@
+// RUN: cnncc opt %s | filecheck %s
+// RUN: cnncc opt %s --print-op-generic | filecheck %s --check-prefix GENERIC
+
+// Every op and every optional part once: what is printed is what was read.
+
+func.func @main(%x: tensor<2x3x5x7xi16>, %y: tensor<2x4xi16>) {
+  // A layer with everything: residual, mapping, label, until; tiles, loops in space, stages, kept loops.
+  // CHECK: %0 = nest.layer "mac" %x residual %r : tensor<2x4x3x4xi16> weights @w
+  // CHECK-SAME: sizes <n = 2, k = 4, c = 3, h = 3, w = 4, r = 3, s = 2> window <kernel = [3, 2], stride = [1, 2], pad = [0, 1, 0, 0], fill = -3, zero = -3>
+  // CHECK-SAME: then <bias = "b", scale = "q", zero = 2, clamp = [0, 127], factors = "f">
+  // CHECK-SAME: mapping <loops = [{dim = "n"}, {dim = "k", on = "rows"}, {dim = "h"}, {dim = "w"}, {dim = "c", step = 2}, {dim = "c", keep = true}, {dim = "r", keep = true}, {dim = "s", keep = true}], stages = [{operand = "params", memory = "glb", depth = 0}, {operand = "weight", memory = "rf", depth = 5, buffers = 2}]>
+  // CHECK-SAME: label "conv1" until "add1" attributes {seen} : tensor<2x3x5x7xi16> -> tensor<2x4x3x4xi16> {
+  // CHECK-NEXT: nest.stage ifmap in glb buffers 1
+  // CHECK-NEXT: nest.stage params in glb buffers 2
+  // CHECK-NEXT: nest.for n {
+  // CHECK-NEXT: nest.for k step 3 {
+  // CHECK-NEXT: nest.par k on rows {
+  // CHECK-NEXT: nest.par w on cols {
+  // CHECK-NEXT: nest.for h {
+  // CHECK-NEXT: nest.stage weight in rf buffers 2
+  // CHECK-NEXT: nest.for c step 2 keep {
+  // CHECK-NEXT: nest.for s keep {
+  // CHECK-NEXT: nest.for r keep {
+  // CHECK-NEXT: nest.for c keep {
+  // CHECK-NEXT: nest.mac
+  // GENERIC: "nest.par"() <{loop = #nest.loop<dim = "w", on = "cols">}> ({
+  // GENERIC: "nest.stage"() <{fetch = #nest.fetch<operand = "weight", memory = "rf", depth = 0, buffers = 2>}> : () -> ()
+  // GENERIC: "nest.for"() <{loop = #nest.loop<dim = "c", step = 2, keep = true>}> ({
+  %r = "test.op"() : () -> tensor<2x4x3x4xi16>
+  %0 = nest.layer "mac" %x residual %r : tensor<2x4x3x4xi16> weights @w
+       sizes <n = 2, k = 4, c = 3, h = 3, w = 4, r = 3, s = 2>
+       window <kernel = [3, 2], stride = [1, 2], pad = [0, 1, 0, 0], fill = -3, zero = -3>
+       then <bias = "b", scale = "q", zero = 2, clamp = [0, 127], factors = "f">
+       mapping <loops = [{dim = "n"}, {dim = "k", on = "rows"}, {dim = "h"}, {dim = "w"}, {dim = "c", step = 2},
+                         {dim = "c", keep = true}, {dim = "r", keep = true}, {dim = "s", keep = true}],
+                stages = [{operand = "params", memory = "glb", depth = 0},
+                          {operand = "weight", memory = "rf", depth = 5, buffers = 2}]>
+       label "conv1" until "add1" attributes {seen} : tensor<2x3x5x7xi16> -> tensor<2x4x3x4xi16> {
+    nest.stage ifmap in glb
+    nest.stage params in glb buffers 2
+    nest.for n { nest.for k step 3 { nest.par k step 1 on rows { nest.par w on cols { nest.for h {
+      nest.stage weight in rf buffers 2
+      nest.for c step 2 keep { nest.for s keep { nest.for r keep { nest.for c keep { nest.mac } } } } } } } } }
+  }
+
+  // A pool has as many groups as channels and no weights; an empty mapping of dims is a single mac.
+  // CHECK: nest.layer "max" %x sizes <n = 2, k = 3, c = 1, h = 1, w = 1, r = 5, s = 7> window <kernel = [5, 7], group = 3> then <>
+  %1 = nest.layer "max" %x sizes <n = 2, k = 3, c = 1, h = 1, w = 1, r = 5, s = 7>
+       window <kernel = [5, 7], group = 3> then <> : tensor<2x3x5x7xi16> -> tensor<2x3x1x1xi16> {
+    nest.for n { nest.for k { nest.for r { nest.for s { nest.mac } } } }
+  }
+
+  // Two-dimensional tensors count as images of one pixel.
+  // CHECK: nest.layer "copy" %y residual %y : tensor<2x4xi16> sizes <n = 2, k = 4, c = 1, h = 1, w = 1, r = 1, s = 1>
+  %2 = nest.layer "copy" %y residual %y : tensor<2x4xi16> sizes <n = 2, k = 4, c = 1, h = 1, w = 1, r = 1, s = 1>
+       window <kernel = [1, 1], group = 4> then <factors = "f"> : tensor<2x4xi16> -> tensor<2x4xi16> {
+    nest.for n { nest.for k { nest.mac } }
+  }
+  func.return
+}

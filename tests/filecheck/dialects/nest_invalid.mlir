@@ -1,0 +1,472 @@
+// RUN: cnncc opt %s --split-input-file --verify-diagnostics --parsing-diagnostics | filecheck %s
+
+// The kinds are four.
+// CHECK: kind is mac, max, add or copy, not min
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "min" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// A mac layer has weights.
+// CHECK: a mac layer has weights, no other has
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// No other has.
+// CHECK: a mac layer has weights, no other has
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "add" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// A residual needs factors, factors a residual.
+// CHECK: a residual and its factors go together
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <factors = "f">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// The sizes are those of the result.
+// CHECK: do not fit the result (1, 4, 3, 5)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 5, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// The residual is of the result's shape.
+// CHECK: the residual has the shape of the result
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x residual %x : tensor<1x3x5x7xi16> weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <factors = "f">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// All input channels are in some group.
+// CHECK: and group 1 do not fit 3 channels
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 2, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// The output channels divide into the groups.
+// CHECK: and group 3 do not fit 3 channels
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 1, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3], group = 3> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// A pool takes one channel to one.
+// CHECK: add works channel by channel: c = 1, group = k
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "add" %x sizes <n = 1, k = 3, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <>
+       : tensor<1x3x5x7xi16> -> tensor<1x3x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// The window's kernel is r by s.
+// CHECK: do not fit window
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 1]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// The window gives h and w.
+// CHECK: do not fit window
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3], stride = [2, 1]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// Sizes are positive.
+// CHECK: every size is at least 1
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 0, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// A body is one loop.
+// CHECK: a body is stages, then one loop or nest.mac
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.mac } nest.for h { nest.mac }
+  }
+  func.return
+}
+
+// -----
+
+// Stages come first.
+// CHECK: a body is stages, then one loop or nest.mac
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.mac nest.stage ifmap in glb
+  }
+  func.return
+}
+
+// -----
+
+// A body is not empty.
+// CHECK: a body is stages, then one loop or nest.mac
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { }
+  }
+  func.return
+}
+
+// -----
+
+// Only par loops are on an axis.
+// CHECK: nest.for: a par loop, and only it, is on an axis
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h on rows { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// A par loop is on one.
+// CHECK: nest.par: a par loop, and only it, is on an axis
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.par h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// There are two axes.
+// CHECK: no axis 'diagonals'
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.par h on diagonals { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// There are seven dimensions.
+// CHECK: no dimension 'x'
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for x { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// A step moves on.
+// CHECK: no step 0
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h step 0 { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// What is kept runs in time.
+// CHECK: loop h: a kept loop runs in time
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.par h on rows keep { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// There are two memories.
+// CHECK: weight in dram buffers 1 is no stage
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.stage weight in dram nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// There are three operands.
+// CHECK: sum in rf buffers 1 is no stage
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.stage sum in rf nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// A stage has a buffer.
+// CHECK: weight in rf buffers 0 is no stage
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.stage weight in rf buffers 0 nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// N1: a step beyond the extent.
+// CHECK: loop h steps by 4 in an extent of 3 (N1)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h step 4 { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// N1: an inner loop with a larger step.
+// CHECK: loop w steps by 3 in an extent of 2 (N1)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w step 2 { nest.for w step 3 { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// N1: indices that no loop visits.
+// CHECK: no loop runs over single indices of h (N1)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h step 2 { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// N1: a dimension without a loop.
+// CHECK: no loop runs over single indices of k (N1)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for n { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// N2: kept loops without a stage in rf.
+// CHECK: of loop s: exactly the loops inside all stages in rf are kept (N2)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s keep { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// N2: a loop in the box that is not kept.
+// CHECK: of loop s: exactly the loops inside all stages in rf are kept (N2)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.stage ifmap in rf nest.for r keep { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// N3: parameters are not for PEs.
+// CHECK: stage params in rf: the layer has no such operand there (N3)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.stage params in rf nest.for k keep { nest.for h keep { nest.for w keep { nest.for c keep { nest.for r keep { nest.for s keep { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// N3: a layer without bias and scale has no parameters.
+// CHECK: stage params in glb: the layer has no such operand there (N3)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <>
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.stage params in glb nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// N3: twice in one memory.
+// CHECK: stage ifmap in glb: stands inside another of the same operand in this memory
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.stage ifmap in glb nest.for k { nest.stage ifmap in glb nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// N3: from the register files back to the GLB.
+// CHECK: stage ifmap in glb: stands inside another of the same operand in this memory or nearer
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.stage ifmap in rf nest.stage ifmap in glb nest.for k keep { nest.for h keep { nest.for w keep { nest.for c keep { nest.for r keep { nest.for s keep { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// N4: the GLB is shared by all PEs.
+// CHECK: stage weight in glb: stands inside a loop in space (N4)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.par h on rows { nest.stage weight in glb nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// N5: sums are not finished inside a loop over c.
+// CHECK: stage params in glb: stands inside a loop over c, r or s (N5)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.stage params in glb nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// The mapping keeps the same rules.
+// CHECK: no loop runs over single indices of k, c, h, w, r, s (N1)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       mapping <loops = []>
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// Stages of a mapping are listed from outside.
+// CHECK: stage ifmap in glb: depth 0 is not in 1 to 6 (stages are listed from outside)
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       mapping <loops = [{dim = "k"}, {dim = "h"}, {dim = "w"}, {dim = "c"}, {dim = "r"}, {dim = "s"}],
+                stages = [{operand = "weight", memory = "glb", depth = 1}, {operand = "ifmap", memory = "glb", depth = 0}]>
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// And inside some of its loops.
+// CHECK: stage ifmap in glb: depth 7 is not in 0 to 6
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       mapping <loops = [{dim = "k"}, {dim = "h"}, {dim = "w"}, {dim = "c"}, {dim = "r"}, {dim = "s"}],
+                stages = [{operand = "ifmap", memory = "glb", depth = 7}]>
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}

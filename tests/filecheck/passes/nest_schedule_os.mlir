@@ -1,0 +1,57 @@
+// RUN: cnncc opt %s -p 'nest-schedule-os{arch=spatial-4x4}' | filecheck %s
+// RUN: cnncc opt %s -p 'nest-schedule-os{arch=spatial-4x4},nest-tile,nest-permute,nest-unroll,nest-stage' | filecheck %s --check-prefix NEST
+// RUN: cnncc opt %s -p 'nest-schedule-os{arch=spatial-4x4 layer=pool0}' | filecheck %s --check-prefix ONE
+// RUN: not cnncc opt %s -p 'nest-schedule-os{arch=spatial-5x5}' 2>&1 | filecheck %s --check-prefix ARCH
+// RUN: not cnncc opt %s -p 'nest-schedule-os' 2>&1 | filecheck %s --check-prefix NOARCH
+// RUN: not cnncc opt %s -p 'nest-tile{dim=k size=4 layer=conv0},nest-schedule-os{arch=spatial-4x4},nest-tile' 2>&1 | filecheck %s --check-prefix TILED
+
+// ARCH: cnncc: no array 'spatial-5x5'
+// NOARCH: cnncc: -p: {{.*}}arch
+// A mapping starts from the nest of cnn-to-nest.
+// TILED: cnncc: nest-tile: layer 'conv0': loops k step by
+
+func.func @main(%x: tensor<1x3x7x5xi16>) {
+  // Stride 1 and pads all around. The sums of a PE stay: loops over c, r, s are inside all others but the kept k.
+  // CHECK: nest.layer "mac" %x weights @w
+  // 4 rows of pixels, two pixels a row, in two sets of 5 channels; 2 * 3 * 3 ifmap words and 5 times as many weights fit in a half.
+  // CHECK-SAME: mapping <loops = [{dim = "h", step = 4}, {dim = "w", step = 2}, {dim = "h", on = "rows"}, {dim = "k", step = 5, on = "cols"}, {dim = "w", on = "cols"}, {dim = "c", step = 2}, {dim = "s", keep = true}, {dim = "c", keep = true}, {dim = "r", keep = true}, {dim = "k", keep = true}],
+  // CHECK-SAME: stages = [{operand = "ifmap", memory = "glb", depth = 0}, {operand = "weight", memory = "glb", depth = 0}, {operand = "params", memory = "glb", depth = 0}, {operand = "weight", memory = "rf", depth = 6, buffers = 2}, {operand = "ifmap", memory = "rf", depth = 6, buffers = 2}]> label "conv0"
+  // NEST: then <bias = "b"> label "conv0"
+  // NEST-NEXT: nest.stage ifmap in glb buffers 1
+  // NEST-NEXT: nest.stage weight in glb buffers 1
+  // NEST-NEXT: nest.stage params in glb buffers 1
+  // NEST-NEXT: nest.for h step 4 {
+  // NEST-NEXT: nest.for w step 2 {
+  // NEST-NEXT: nest.par h on rows {
+  // NEST-NEXT: nest.par k step 5 on cols {
+  // NEST-NEXT: nest.par w on cols {
+  // NEST-NEXT: nest.for c step 2 {
+  // NEST-NEXT: nest.stage weight in rf buffers 2
+  // NEST-NEXT: nest.stage ifmap in rf buffers 2
+  // NEST-NEXT: nest.for s keep {
+  // NEST-NEXT: nest.for c keep {
+  // NEST-NEXT: nest.for r keep {
+  // NEST-NEXT: nest.for k keep {
+  // NEST-NEXT: nest.mac
+  // ONE: then <bias = "b"> label "conv0"
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 10, c = 3, h = 7, w = 5, r = 3, s = 3> window <kernel = [3, 3], pad = [1, 1, 1, 1]>
+       then <bias = "b"> label "conv0" : tensor<1x3x7x5xi16> -> tensor<1x10x7x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  // A pool has no weights, here no parameters either.
+  // CHECK: nest.layer "max"
+  // CHECK-SAME: mapping <loops = [{dim = "h", on = "rows"}, {dim = "k", step = 5, on = "cols"}, {dim = "w", on = "cols"}, {dim = "k", keep = true}, {dim = "s", keep = true}, {dim = "r", keep = true}], stages = [{operand = "ifmap", memory = "glb", depth = 0}, {operand = "ifmap", memory = "rf", depth = 3, buffers = 2}]> label "pool0"
+  // ONE: nest.layer "max"
+  // ONE-SAME: mapping <
+  %1 = nest.layer "max" %0 sizes <n = 1, k = 10, c = 1, h = 3, w = 2, r = 2, s = 2> window <kernel = [2, 2], stride = [2, 2], group = 10>
+       then <> label "pool0" : tensor<1x10x7x5xi32> -> tensor<1x10x3x2xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for r { nest.for s { nest.mac } } } } }
+  }
+  // Elementwise layers pass the array by: no mapping.
+  // CHECK: nest.layer "copy" {{.*}} then <factors = "f"> label "add0"
+  %2 = nest.layer "copy" %1 residual %1 : tensor<1x10x3x2xi32> sizes <n = 1, k = 10, c = 1, h = 3, w = 2, r = 1, s = 1>
+       window <kernel = [1, 1], group = 10> then <factors = "f"> label "add0" : tensor<1x10x3x2xi32> -> tensor<1x10x3x2xi32> {
+    nest.for k { nest.for h { nest.for w { nest.mac } } }
+  }
+  func.return
+}

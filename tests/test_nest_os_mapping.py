@@ -1,0 +1,196 @@
+"""The search for output-stationary mappings against a walk over the loops, and against all tiles there are."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from nest_cases import SCHEDULE, Case, arches, cases, context, layer_of
+
+from cnncc.arch.model import Arch, load_arch
+from cnncc.dialects.cnn import Window
+from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, mapping_problem
+from cnncc.errors import Refusal
+from cnncc.eval.nest import LayerRun
+from cnncc.passes._os_mapping import (
+    Layer,
+    Tile,
+    array_cycles,
+    best_tile,
+    bodies,
+    loaded_words,
+    mapping_of_tile,
+    os_mapping,
+)
+from cnncc.passes.cnn_to_nest import CnnToNestPass
+
+ARCH = load_arch("spatial-8x8")
+RESNET = Layer("mac", Sizes(1, 64, 64, 8, 8, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2)
+
+
+def layer_for(case: Case) -> Layer:
+    h, w = case.window.output(*case.image)
+    sizes = Sizes(case.n, case.k, case.c, h, w, *case.window.kernel)
+    window = case.window if case.kind == "mac" else replace(case.window, group=case.k)
+    return Layer(case.kind, sizes, window, int(case.kind != "max"))
+
+
+def walk(extent: dict[str, int], loops: tuple[Loop, ...]) -> Counter[int]:
+    """Macro-instructions by the multiply-accumulates of one: every run of the kept loops, one after the other."""
+    if not loops or loops[0].keep:
+        terms = 1
+        for size in extent.values():
+            terms *= size
+        return Counter([terms])
+    loop, *inside = loops
+    starts = range(0, extent[loop.dim], loop.step)
+    runs = [min(loop.step, extent[loop.dim] - start) for start in starts]
+    if loop.on:  # all whole steps at once, then the rest
+        runs = sorted(set(runs), reverse=True)
+    found: Counter[int] = Counter()
+    for run in runs:
+        found += walk({**extent, loop.dim: run}, tuple(inside))
+    return found
+
+
+def walked_cycles(layer: Layer, arch: Arch, mapping: Mapping) -> int:
+    macros = walk(dict(vars(layer.sizes)), mapping.loops)
+    return sum((arch.pe.start_cycles + terms + arch.pe.finish_cycles) * count for terms, count in macros.items())
+
+
+def fits(layer: Layer, arch: Arch, tile: Tile) -> bool:
+    s = layer.sizes.s
+    if layer.is_mac:
+        weights, ifmap = tile.p * tile.q * tile.taps * s, s * tile.q * tile.taps
+    else:
+        weights, ifmap = 0, tile.p * s * tile.taps
+    return weights <= arch.pe.weight_words and ifmap <= arch.pe.ifmap_words and tile.p <= arch.pe.psum_words
+
+
+def all_tiles(layer: Layer, arch: Arch) -> list[Tile]:
+    s = layer.sizes
+    ranges = [range(1, most + 1) for most in (s.h, s.w, arch.rows, arch.cols, s.k, s.c, s.r)]
+    tiles = (Tile(*numbers) for numbers in itertools.product(*ranges))
+    return [
+        tile
+        for tile in tiles
+        if tile.ph * tile.kr <= arch.rows and tile.pw * tile.kc <= arch.cols and fits(layer, arch, tile)
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(), arches())
+def test_nest_os_cycles_are_those_of_a_walk(case: Case, arch: Arch) -> None:
+    layer = layer_for(case)
+    try:
+        tile = best_tile(layer, arch)
+    except Refusal as refusal:
+        assert "is too small for a kernel" in str(refusal)
+        assert not all_tiles(layer, arch)
+        return
+    mapping = mapping_of_tile(layer, arch, tile)
+    operands = {"ifmap"} | ({"weight"} if layer.is_mac else set()) | ({"params"} if layer.params else set())
+    assert mapping_problem(mapping, layer.sizes, operands) is None
+    assert fits(layer, arch, tile)
+    assert array_cycles(layer, arch, tile) == walked_cycles(layer, arch, mapping)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Layer("mac", Sizes(1, 5, 3, 7, 5, 3, 2), Window((3, 2), (1, 2)), 1),
+        Layer("mac", Sizes(2, 7, 2, 3, 3, 2, 3), Window((2, 3), (2, 1), dilation=(2, 1)), 0),
+        Layer("max", Sizes(1, 7, 1, 5, 3, 3, 3), Window((3, 3), (2, 2), group=7), 0),
+        Layer("mac", Sizes(1, 11, 13, 1, 1, 1, 1), Window((1, 1)), 2),
+    ],
+)
+def test_nest_os_finds_the_best_of_all_tiles(layer: Layer) -> None:
+    pe = replace(ARCH.pe, weight_words=17, ifmap_words=11, psum_words=4)
+    arch = replace(ARCH, rows=3, cols=4, pe=pe)
+
+    def cost(tile: Tile) -> tuple[int, ...]:
+        walked = walked_cycles(layer, arch, mapping_of_tile(layer, arch, tile))
+        return (walked, loaded_words(layer, tile), *vars(tile).values())
+
+    assert cost(best_tile(layer, arch)) == min(map(cost, all_tiles(layer, arch)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(cases(), arches())
+def test_nest_os_runs_and_words_are_those_of_the_evaluator(case: Case, arch: Arch) -> None:
+    layer = layer_for(case)
+    try:
+        tile = best_tile(layer, arch)
+    except Refusal:
+        return
+    ctx = context()
+    module = case.module(ctx)
+    CnnToNestPass().apply(ctx, module)
+    layer_of(module).mapping = MappingAttr(mapping_of_tile(layer, arch, tile))
+    for each in SCHEDULE:
+        each.apply(ctx, module)
+    run = LayerRun(layer_of(module), {"w": case.weights, "b": case.bias}, case.x)
+    macros = walk(dict(vars(layer.sizes)), mapping_of_tile(layer, arch, tile).loops)
+    assert sum(run.runs.values()) == sum(macros.values())
+    assert max(run.runs) <= arch.rows * arch.cols
+    slices = [(words, operand) for operand, memory, words in run.fetched if memory == "rf"]
+    assert max((words for words, operand in slices if operand == "weight"), default=0) <= arch.pe.weight_words
+    if case.window.dilation == (1, 1):  # else the slice has the rows between the taps too
+        assert max(words for words, operand in slices if operand == "ifmap") <= arch.pe.ifmap_words
+
+
+def test_nest_os_counts_remainders_in_time_and_space() -> None:
+    # 23 by 8 in time; of 8 in space by 3: two at once, then the rest of 2; the last 7: two at once, then 1.
+    assert bodies(23, [(8, False), (3, True)]) == (2 * 2 + 2, 2 * (3 + 2) + (3 + 1))
+
+
+def test_nest_os_loads_distinct_words() -> None:
+    # One channel for 2 x 2 outputs of a 3 x 3 kernel: 4 x 4 positions for each of two runs of k, and all weights.
+    layer = Layer("mac", Sizes(1, 4, 5, 2, 2, 3, 3), Window((3, 3)), 0)
+    assert loaded_words(layer, Tile(2, 2, 1, 1, 2, 1, 3)) == 2 * 5 * 4 * 4 + 4 * 5 * 9
+    # Stride 4 leaves no overlap, and rows are loaded one at a time.
+    apart = replace(layer, window=Window((3, 3), (4, 4)))
+    assert loaded_words(apart, Tile(2, 2, 1, 1, 4, 1, 1)) == 5 * (2 * 3) * (2 * 3) + 4 * 5 * 9
+
+
+def test_nest_os_mapping_of_a_layer_by_hand() -> None:
+    mapping = os_mapping(RESNET, ARCH)
+    assert mapping == Mapping(
+        (
+            *(Loop("k", 6), Loop("h", 1, "rows"), Loop("w", 1, "cols"), Loop("c", 2)),
+            *(Loop("s", keep=True), Loop("c", keep=True), Loop("r", keep=True), Loop("k", keep=True)),
+        ),
+        (
+            *(Stage("ifmap", "glb", 0), Stage("weight", "glb", 1, 2), Stage("params", "glb", 1, 2)),
+            *(Stage("weight", "rf", 4, 2), Stage("ifmap", "rf", 4, 2)),
+        ),
+    )
+    # 10 runs of 6 channels and one of 4, each 32 times 2 input channels; a pixel takes 9 taps.
+    assert array_cycles(RESNET, ARCH, best_tile(RESNET, ARCH)) == 32 * (10 * (4 + 9 * 2 * 6) + 4 + 9 * 2 * 4)
+
+
+@pytest.mark.parametrize(("words", "depth", "buffers"), [(4 * 640, 0, 1), (4 * 640 - 1, 1, 2)])
+def test_nest_os_keeps_weights_that_take_a_quarter_of_the_glb(words: int, depth: int, buffers: int) -> None:
+    layer = Layer("mac", Sizes(1, 32, 16, 9, 9, 1, 1), Window((1, 1)), 2)  # 32 * 16 weights, 32 * 2 * 2 of parameters
+    pe = replace(ARCH.pe, psum_words=4)
+    arch = replace(ARCH, rows=2, cols=2, glb=replace(ARCH.glb, words=words), pe=pe)
+    stages = os_mapping(layer, arch).stages
+    assert stages[1:3] == (Stage("weight", "glb", depth, buffers), Stage("params", "glb", depth, buffers))
+
+
+@pytest.mark.parametrize(
+    ("field", "words", "message"),
+    [
+        ("ifmap_words", 2, "pe.ifmap_words = 2 of spatial-8x8 is too small for a kernel of 3x3: it takes at least 3"),
+        ("weight_words", 1, "pe.weight_words = 1 of spatial-8x8 is too small for a kernel of 3x3: it takes at least 3"),
+        ("psum_words", 0, "pe.psum_words = 0 of spatial-8x8 is too small for a kernel of 3x3: it takes at least 1"),
+    ],
+)
+def test_nest_os_refuses_an_array_that_is_too_small(field: str, words: int, message: str) -> None:
+    with pytest.raises(Refusal, match=message):
+        os_mapping(RESNET, replace(ARCH, pe=replace(ARCH.pe, **{field: words})))
+    least = 1 if field == "psum_words" else 3
+    os_mapping(RESNET, replace(ARCH, pe=replace(ARCH.pe, **{field: least})))
