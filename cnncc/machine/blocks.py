@@ -45,6 +45,10 @@ class _File:
         return any(half is not None and register in half for half in halves)
 
 
+class OrderMatters(Exception):
+    """A block reads what it writes, writes a word twice, or might overflow a psum: its loop runs one by one."""
+
+
 class _Dependent(Exception):
     """The iterations depend on each other, or on what was before."""
 

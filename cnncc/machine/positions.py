@@ -7,7 +7,7 @@ rows, row, set by columns, column), then those of the pattern. An axis on which 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,10 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Grid:
-    """The active PEs as sets x rows x sets x columns (D4); one set a side where the sets are not all whole."""
+    """The active PEs as sets x rows x sets x columns (D4); one set a side where the sets are not all whole.
+
+    Columns of a set count from `first_col`.
+    """
 
     row0: int
     col0: int
@@ -61,6 +64,7 @@ class Grid:
     rows: int
     col_sets: int
     cols: int
+    first_col: int = 0
 
     @classmethod
     def of(cls, inst: Instruction, set_rows: int, set_cols: int) -> Grid:
@@ -74,6 +78,10 @@ class Grid:
     def shape(self) -> tuple[int, int, int, int]:
         """Sizes of the four PE axes."""
         return (self.row_sets, self.rows, self.col_sets, self.cols)
+
+    def last_columns(self) -> Grid:
+        """The last column of each set."""
+        return replace(self, cols=1, first_col=self.first_col + self.cols - 1)
 
     @property
     def rectangle(self) -> tuple[int, int, int, int]:
@@ -91,11 +99,11 @@ def _pe_indices(inst: Instruction, grid: Grid, after: int) -> list[tuple[str, In
     row = axis_index(grid.row_sets, 0, 4) * grid.rows + axis_index(grid.rows, 1, 4)
     col = axis_index(grid.col_sets, 2, 4) * grid.cols + axis_index(grid.cols, 3, 4)
     set_rows, set_cols = inst.number("set_rows"), inst.number("set_cols")
-    whole = grid.rows == set_rows, grid.cols == set_cols
+    whole = grid.rows == set_rows, grid.first_col + grid.cols == set_cols
     pairs = [
         ("row", axis_index(grid.rows, 1, 4) if whole[0] else row % set_rows),
         ("row_set", axis_index(grid.row_sets, 0, 4) if whole[0] else row // set_rows),
-        ("col", axis_index(grid.cols, 3, 4) if whole[1] else col % set_cols),
+        ("col", axis_index(grid.cols, 3, 4) + grid.first_col if whole[1] else col % set_cols),
         ("col_set", axis_index(grid.col_sets, 2, 4) if whole[1] else col // set_cols),
     ]
     return [(name, index.reshape(*index.shape, *[1] * after)) for name, index in pairs]

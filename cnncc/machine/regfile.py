@@ -35,6 +35,10 @@ class Half:
         """A half without slots, in a block of `axes` loops."""
         return cls(grid, np.zeros((1,) * (1 + axes + PE_AXES) + (0,)), np.zeros((1,) * PE_AXES + (0,), np.bool_))
 
+    def copy(self) -> Half:
+        """A half that shares nothing with this one."""
+        return Half(self.grid, self.data.copy(), self.filled.copy())
+
     def spread(self) -> None:
         """Give every PE its own copy and forget the sets, so that any rectangle can be compared with any other."""
         lead = self.data.shape[: -PE_AXES - 1]
@@ -64,22 +68,22 @@ class Half:
         part.grid = grid
         return part
 
-    def put(self, slot: int, values: Values, filled: Mask) -> None:
-        """Fill slots from `slot` on in the PEs where `filled` [*grid or 1s]; values [image, block…, *grid or 1s, n]."""
-        count = values.shape[-1]
-        self.grow(slot + count)
-        lead = tuple(max(a, b) for a, b in zip(self.data.shape[:-1], values.shape[:-1], strict=True))
-        everywhere = filled.all() and (slot, count) == (0, self.data.shape[-1])
-        if everywhere:
-            self.data, self.filled = values, np.ones((1, 1, 1, 1, count), np.bool_)
+    def put(self, slot: int, values: Values, edge: bool) -> None:
+        """Fill slots from `slot` on with values [image, block…, *grid or 1s, n]; `edge`: of the last columns only."""
+        count, before = values.shape[-1], self.data.shape[-1]
+        if before == slot == 0 and not edge:
+            self.data, self.filled = values, np.ones((1,) * PE_AXES + (count,), np.bool_)
             return
-        pe = self.grid.shape if not filled.all() else lead[-PE_AXES:]
-        data = np.broadcast_to(self.data, (*lead[:-PE_AXES], *pe, self.data.shape[-1])).copy()
-        part = data[..., slot : slot + count]
-        part[...] = np.where(filled[..., None], values, part)
-        mask = np.broadcast_to(self.filled, (*pe, self.data.shape[-1])).copy()
-        mask[..., slot : slot + count] |= filled[..., None]
-        self.data, self.filled = data, mask
+        pes = (1, 1, 1, self.grid.cols) if edge else (1,) * PE_AXES
+        lead = np.broadcast_shapes(self.data.shape[:-1], values.shape[:-1], pes)
+        columns = slice(-1, None) if edge else slice(None)
+        data = np.zeros((*lead, max(before, slot + count)))
+        data[..., :before] = self.data
+        data[..., columns, slot : slot + count] = values
+        filled = np.zeros((*np.broadcast_shapes(self.filled.shape[:-1], pes), data.shape[-1]), np.bool_)
+        filled[..., :before] = self.filled
+        filled[..., columns, slot : slot + count] = True
+        self.data, self.filled = data, filled
 
     def grow(self, slots: int) -> None:
         """Have at least `slots` slots, the new ones empty."""
@@ -107,9 +111,7 @@ class Half:
     def shift_west(self, slot: int, reuse: int) -> None:
         """n2n: every PE but the last column of its set takes slots from its east neighbour (A3). Raises Fault."""
         self.grow(slot + reuse)
-        lead, slots = self.data.shape[: -PE_AXES - 1], self.data.shape[-1]
-        self.data = np.broadcast_to(self.data, (*lead, *self.grid.shape, slots)).copy()
-        self.filled = np.broadcast_to(self.filled, (*self.grid.shape, slots)).copy()
+        self._own_columns()
         run = max(slot, 1)
         for start in range(0, reuse, run):  # what the neighbour received itself travels on in the next run
             end = min(start + run, reuse)
@@ -117,6 +119,13 @@ class Half:
                 raise Fault("ifmap words are sent to the west neighbour from empty slots")
             self.data[..., :-1, slot + start : slot + end] = self.data[..., 1:, start:end]
             self.filled[..., :-1, slot + start : slot + end] = True
+
+    def _own_columns(self) -> None:
+        """Have an entry for every column, in arrays that nothing else shares."""
+        shape = (*self.data.shape[:-2], self.grid.cols, self.data.shape[-1])
+        if self.data.shape != shape or not self.data.flags.writeable:
+            self.data = np.broadcast_to(self.data, shape).copy()
+        self.filled = np.broadcast_to(self.filled, (*self.filled.shape[:-2], *shape[-2:])).copy()
 
 
 @dataclass

@@ -16,21 +16,18 @@ import numpy.typing as npt
 from cnncc.arch.model import Arch
 from cnncc.isa.fields import LOOP_REGISTERS, Term, When
 from cnncc.isa.table import Instruction
-from cnncc.machine.blocks import depth, independent, largest_array
+from cnncc.machine.blocks import OrderMatters, depth, independent, largest_array
+from cnncc.machine.macs import accumulate
 from cnncc.machine.memory import Memory, OutOfRange
 from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints, Mask, axis_index, on_block, position
 from cnncc.machine.program import Loop, Node
-from cnncc.machine.regfile import Fault, Half, Halves, Sums, Values, multiply
+from cnncc.machine.regfile import Fault, Half, Halves, Sums, Values
 from cnncc.machine.traps import Trap
 from cnncc.numerics import Epilogue, integer_range
 
 BLOCK_ELEMENTS = 1 << 22  # of one array in a block: larger loops run in smaller blocks
 
 HostCall = Callable[[int, Memory], None]
-
-
-class _OrderMatters(Exception):
-    """A block reads what it writes, or writes a word twice: its loop runs one iteration after the other."""
 
 
 @dataclass
@@ -122,15 +119,15 @@ class Interpreter:
 
     def _ran_as_block(self, loop: Loop) -> bool:
         """Run a loop as a block, unless it turns out that the order of its iterations matters."""
-        files = {name: Halves(current=replace(f.current) if f.current else None) for name, f in self.files.items()}
-        sums = replace(self.sums, half=replace(self.sums.half)) if self.sums else None
+        files = {name: Halves(current=f.current.copy() if f.current else None) for name, f in self.files.items()}
+        sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
         self.block = _Block(depth(loop), np.zeros(self.glb.words, np.bool_))
         try:
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
             self._axis(loop, self.block)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *data.shape[1 + axes :]))
             self._write_back(self.block)
-        except (_OrderMatters, Fault, OutOfRange, Trap):
+        except (OrderMatters, Fault, OutOfRange, Trap):
             # Iteration by iteration, a trap also names the instruction that runs into it first.
             self.files, self.sums, self.sent = files, sums, []
             self.index[loop.register :] = [0] * (LOOP_REGISTERS - loop.register)
@@ -164,7 +161,7 @@ class Interpreter:
         for address, _ in block.writes:
             written[address] = True
         if int(written.sum()) != sum(address.size for address, _ in block.writes) or (written & block.read).any():
-            raise _OrderMatters
+            raise OrderMatters
         for address, values in block.writes:
             self.glb.write(address, values)
 
@@ -234,15 +231,12 @@ class Interpreter:
 
     def _deliver(self, inst: Instruction, half: Half, grid: Grid) -> None:
         """Fill slots of an open half with an instruction's words (L1)."""
-        if half.grid.rectangle != grid.rectangle:
-            raise Fault("the loads of one half go to one rectangle of PEs")
         if half.grid != grid:
-            half.spread()
-        filled = np.ones((1,) * PE_AXES, np.bool_)
-        if inst.number("edge"):
-            last = (np.arange(half.grid.cols) + 1) % min(inst.number("set_cols"), half.grid.cols) == 0
-            filled = last.reshape(1, 1, 1, -1)
-        half.put(inst.number("slot"), self._words(inst, half.grid), filled)
+            raise Fault("the loads of one half go to the same PEs in the same sets")
+        edge = bool(inst.number("edge"))
+        if edge and inst.number("set_cols") != grid.cols:
+            raise Fault("an edge load needs whole sets")
+        half.put(inst.number("slot"), self._words(inst, grid.last_columns() if edge else grid), edge)
 
     def _words(self, inst: Instruction, grid: Grid) -> Values:
         """The words of a load as [image, block…, *grid or 1s, word] (D2, D3)."""
@@ -276,10 +270,8 @@ class Interpreter:
         if reuse := inst.number("data_reuse"):
             self._n2n(inst, ifmap, reuse)
         sums = self._clear(inst, grid)
-        if inst.text("op") == "mac":
-            self._multiply(inst, sums, ifmap, halves["weight"].window(grid, "weight"))
-        else:
-            self._pool(inst, sums, ifmap)
+        weight = halves["weight"].window(grid, "weight") if "weight" in halves else None
+        accumulate(inst, sums, ifmap, weight, self._reduced(sums), self.arch)
         for name in names:
             if self._holds(inst.when(f"give_{name}"), last=True):
                 self.files[name].current = None
@@ -328,87 +320,11 @@ class Interpreter:
             raise Fault("the macro-instructions from clear to send have the same PEs in the same sets")
         return self.sums
 
-    def _slots(self, inst: Instruction, name: str) -> Ints:
-        """Slots [pixel, tap, channel] of an operand (A1)."""
-        z, j, i = np.ix_(*(np.arange(inst.number(n)) for n in ("pixels", "taps", "step_range")))
-        steps = [inst.number(f"{name}_{counter}") for counter in "zji"]
-        return np.asarray(inst.number(f"{name}_slot") + z * steps[0] + j * steps[1] + i * steps[2])
-
-    def _psum_slots(self, inst: Instruction, sums: Sums) -> Ints:
-        slots = self._slots(inst, "psum")
-        if int(slots.min()) < 0 or int(slots.max()) >= self.arch.pe.psum_words:
-            raise Fault(f"psum slots {slots.min()}..{slots.max()} are not in the {self.arch.pe.psum_words} of a half")
-        sums.grow(int(slots.max()) + 1)
-        return slots
-
     def _reduced(self, sums: Sums) -> dict[int, int]:
         """Array axes of the block loops that are summed over, with their iterations."""
         if self.block is None:
             return {}
         return {1 + axis: self.block.counts[axis] for axis in self.block.scope if axis not in sums.scope}
-
-    def _multiply(self, inst: Instruction, sums: Sums, ifmap: Half, weight: Half) -> None:
-        """psum += ifmap * weight (A1), as a matrix product where each operand skips a counter."""
-        psum = self._psum_slots(inst, sums)
-        x, w = (self._operand(inst, half, name) for half, name in ((ifmap, "ifmap"), (weight, "weight")))
-        reduced = self._reduced(sums)
-        factor = prod(n for axis, n in reduced.items() if x.shape[axis] == w.shape[axis] == 1)
-        own = psum[:, 0]  # one slot for all taps, different slots for different pixels and channels
-        if inst.number("psum_j") or np.unique(own).size < own.size or x.shape[-1] > 1 or w.shape[-3] > 1:
-            self._one_by_one(sums, psum, x, w)
-            return
-        repeats = prod(n for axis, n in reduced.items() if w.shape[axis] == 1)
-        weights: Values = np.asarray(np.abs(w).sum(axis=-2).sum(axis=tuple(reduced), keepdims=True))
-        bound = weights * (float(np.abs(x).max()) * repeats)
-        before = sums.half.data, sums.bound
-        sums.add(own, multiply(x[..., 0], w[..., 0, :, :], frozenset(reduced)) * factor, bound)
-        if float(sums.bound.max()) > self._limit():
-            sums.half.data, sums.bound = before
-            if self.block is not None:
-                raise _OrderMatters  # the bound is too coarse: every single sum has to be looked at
-            self._one_by_one(sums, psum, x, w)
-
-    def _limit(self) -> int:
-        return integer_range(self.arch.psum_bits)[1]
-
-    def _operand(self, inst: Instruction, half: Half, name: str) -> Values:
-        """[image, block…, *grid, pixel, tap, channel], of size 1 along counters that the operand does not step by."""
-        slots = self._slots(inst, name)
-        keep = tuple(slice(None) if inst.number(f"{name}_{c}") else slice(0, 1) for c in "zji")
-        taps = (keep[0], slice(None), keep[2])
-        return half.read(slots[taps], name)
-
-    def _one_by_one(self, sums: Sums, psum: Ints, x: Values, w: Values | None) -> None:
-        """The sums in the order of the counters, each checked against the width of a psum (A2)."""
-        low, high = integer_range(self.arch.psum_bits)
-        for z, j, i in np.ndindex(psum.shape):
-            product = x[..., min(z, x.shape[-3] - 1), j, min(i, x.shape[-1] - 1)]
-            if w is not None:
-                product = product * w[..., min(z, w.shape[-3] - 1), j, min(i, w.shape[-1] - 1)]
-            slot = psum[z, j, i].reshape(1)
-            sums.add(slot, product[..., None], np.zeros((1,) * (product.ndim + 1)))
-            total = sums.half.data[..., int(slot[0])]
-            if total.min() < low or total.max() > high:
-                raise Fault(f"psum {int(slot[0])} leaves {self.arch.psum_bits} bits at pixel {z}, tap {j}, channel {i}")
-        sums.bound = np.abs(sums.half.data).max(axis=0, keepdims=True)
-
-    def _pool(self, inst: Instruction, sums: Sums, ifmap: Half) -> None:
-        """psum = max(psum, ifmap), or psum += ifmap (A1)."""
-        psum = self._psum_slots(inst, sums)
-        x = np.broadcast_to(v := self._operand(inst, ifmap, "ifmap"), (*v.shape[:-3], *psum.shape))
-        reduced = self._reduced(sums)
-        own = psum[:, 0]
-        if inst.number("psum_j") or np.unique(own).size < own.size:
-            raise Fault("taps or channels of a pool share psums")
-        if inst.text("op") == "max":
-            sums.raise_to(own, x.max(axis=-2).max(axis=tuple(reduced), keepdims=True))
-            return
-        factor = prod(n for axis, n in reduced.items() if x.shape[axis] == 1)
-        terms = prod(reduced.values()) * psum.shape[1]
-        amount = x.sum(axis=-2).sum(axis=tuple(reduced), keepdims=True) * factor
-        sums.add(own, amount, np.full((1,) * amount.ndim, float(np.abs(x).max()) * terms))
-        if float(sums.bound.max()) > self._limit():
-            raise Fault(f"sums of a pool may leave {self.arch.psum_bits} bits")
 
     # -- output units --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,169 @@
+"""From a model to the machine's instructions: which steps, in which order.
+
+A step is a pass by name, or the calibration, which needs data and is no pass. Every step leaves its name on the
+module, so that a dumped file compiles on from where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.passes import PassPipeline
+from xdsl.universe import Universe
+
+from cnncc.arch.model import Arch
+from cnncc.context import CompilerContext
+from cnncc.errors import Refusal
+from cnncc.universe import DIALECTS, PASSES
+from cnncc.weights import Array
+
+DONE = "cnncc.done"  # module attribute: the last step that was run
+CALIBRATE = "onnx-calibrate"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: the level that it leaves the module at, its name, and its options as on the command line."""
+
+    level: str
+    name: str
+    options: str = ""
+
+    @property
+    def spec(self) -> str:
+        """As in a pass list: `nest-schedule-os{arch=spatial-8x8}`."""
+        return f"{self.name}{{{self.options}}}" if self.options else self.name
+
+
+LEVELS = ("onnx", "cnn", "nest", "array", "isa")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to compile: the array (and the name or file that passes read it from), operand width, calibration data."""
+
+    arch: Arch
+    arch_source: str
+    operand_bits: int
+    calibration: Mapping[str, Array] | None = None
+
+    def __post_init__(self) -> None:
+        if self.operand_bits > self.arch.operand_bits:
+            width = f"the operands of {self.arch.name} have {self.arch.operand_bits} bits"
+            raise Refusal(f"--precision int{self.operand_bits}: {width}")
+
+
+def steps(settings: Settings) -> tuple[Step, ...]:
+    """All steps from an imported model to instructions."""
+    arch = f'arch="{settings.arch_source}"'
+    widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
+    return (
+        Step("onnx", "onnx-fold-constants"),
+        Step("onnx", "onnx-remove-identity"),
+        Step("onnx", "onnx-fold-batch-norm"),
+        Step("onnx", "onnx-fold-pad"),
+        Step("onnx", "onnx-dead-code"),
+        Step("onnx", CALIBRATE),
+        Step("cnn", "onnx-to-cnn", widths),
+        Step("cnn", "cnn-fuse-epilogue"),
+        Step("cnn", "cnn-legalize"),
+        Step("nest", "cnn-to-nest"),
+        Step("nest", "nest-schedule-os", arch),
+        Step("nest", "nest-tile"),
+        Step("nest", "nest-permute"),
+        Step("nest", "nest-unroll"),
+        Step("nest", "nest-stage"),
+        Step("array", "nest-to-array", arch),
+        Step("array", "array-allocate", arch),
+        Step("isa", "array-to-isa"),
+    )
+
+
+def new_context() -> CompilerContext:
+    """A context that knows all dialects."""
+    ctx = CompilerContext()
+    for name, dialect in (Universe.get_multiverse().all_dialects | DIALECTS).items():
+        ctx.register_dialect(name, dialect)
+    return ctx
+
+
+Observer = Callable[[Step, ModuleOp], None]
+
+
+@dataclass
+class Compilation:
+    """A module on its way down the ladder."""
+
+    ctx: CompilerContext
+    module: ModuleOp
+    settings: Settings
+    warnings: list[str] = field(default_factory=list[str])
+
+    def remaining(self) -> tuple[Step, ...]:
+        """The steps that were not run yet, by the mark that the last one left. Raises Refusal for an unknown mark."""
+        mark = self.module.attributes.get(DONE)
+        todo = steps(self.settings)
+        if not isinstance(mark, StringAttr) or mark.data == "import":
+            return todo
+        names = [step.name for step in todo]
+        if mark.data not in names:
+            raise Refusal(f"the IR says it was left by step '{mark.data}', which is none of {', '.join(names)}")
+        return todo[names.index(mark.data) + 1 :]
+
+    def run(self, level: str = "isa", after: Sequence[Observer] = ()) -> None:
+        """Run the remaining steps up to and including `level`; `after` sees the module after each step."""
+        for step in self.remaining():
+            if LEVELS.index(step.level) > LEVELS.index(level):
+                return
+            self._run(step)
+            self.module.attributes[DONE] = StringAttr(step.name)
+            self.module.verify()
+            for observer in after:
+                observer(step, self.module)
+
+    def _run(self, step: Step) -> None:
+        if step.name != CALIBRATE:
+            PassPipeline.parse_spec(PASSES, step.spec).apply(self.ctx, self.module)
+            return
+        from cnncc.eval.calibrate import calibrate
+
+        data, bits = self.settings.calibration, self.settings.operand_bits
+        warning = calibrate(self.module, self.ctx.weights, data, bits, self.settings.arch.psum_bits)
+        self.warnings += [warning] if warning else []
+
+
+def import_model(path: Path, batch: int | None, settings: Settings) -> Compilation:
+    """A compilation that starts at an ONNX file. Raises Refusal."""
+    from cnncc.frontend.import_onnx import import_onnx
+
+    ctx = new_context()
+    module = import_onnx(path, ctx, batch)
+    module.attributes[DONE] = StringAttr("import")
+    return Compilation(ctx, module, settings)
+
+
+class Dump:
+    """Writes the module after every step as NN-step.mlir into a folder, and the weights beside them."""
+
+    def __init__(self, folder: Path, compilation: Compilation) -> None:
+        self.folder, self.compilation, self.number = folder, compilation, 0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Refusal(f"--dump-dir {folder}: {error.strerror}") from error
+        self._write("import", compilation.module)
+
+    def __call__(self, step: Step, module: ModuleOp) -> None:
+        """Write the module after `step`."""
+        self._write(step.name, module)
+
+    def _write(self, name: str, module: ModuleOp) -> None:
+        try:
+            (self.folder / f"{self.number:02}-{name}.mlir").write_text(f"{module}\n")
+            self.compilation.ctx.weights.save(self.folder / "weights.npz")
+        except OSError as error:
+            raise Refusal(f"--dump-dir {self.folder}: {error.strerror}") from error
+        self.number += 1
