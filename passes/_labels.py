@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 
 from cnncc.dialects.onnx import NodeOp, text
 
-PARTS = ("", ".bias", ".requant", ".in", ".out")
+PARTS = ("", ".bias", ".requant", ".in", ".in2", ".out")
 
 
 def tidy(name: str, op_type: str) -> str:
@@ -18,7 +19,7 @@ def tidy(name: str, op_type: str) -> str:
     if len(parts) > 1 and re.fullmatch(rf"{re.escape(op_type)}(_\d+)?", parts[-1]):
         number = parts.pop()[len(op_type) :]
         parts[-1] += number
-    kept = [part for part, longer in zip(parts, [*parts[1:], ""], strict=True) if not longer.startswith(part + ".")]
+    kept = [part for part, longer in zip_longest(parts, parts[1:], fillvalue="") if not longer.startswith(part + ".")]
     return re.sub(r"[^A-Za-z0-9_.]", "_", ".".join(kept))
 
 

@@ -1,0 +1,35 @@
+"""Labels: short, safe as symbols, and each given once."""
+
+from __future__ import annotations
+
+import pytest
+
+from cnncc.passes._labels import Labels, tidy
+
+
+@pytest.mark.parametrize(
+    ("name", "op_type", "expected"),
+    [
+        ("/conv0/Conv", "Conv", "conv0"),
+        ("/layer1/layer1.0/conv1/Conv", "Conv", "layer1.0.conv1"),
+        ("/layer1/layer1.0/relu/Relu_1", "Relu", "layer1.0.relu_1"),
+        ("/Add_3", "Add", "Add_3"),
+        ("Conv", "Conv", "Conv"),
+        ("größe weg!", "Conv", "gr__e_weg_"),
+        ("///", "Conv", ""),
+    ],
+)
+def test_quant_labels_are_tidy(name: str, op_type: str, expected: str) -> None:
+    assert tidy(name, op_type) == expected
+
+
+def test_quant_labels_are_unique_with_their_parts() -> None:
+    labels = Labels()
+    assert [labels.free(name) for name in ("a", "a", "a.bias", "b.requant", "b", "a_2")] == [
+        "a",
+        "a_2",
+        "a.bias_2",
+        "b.requant",
+        "b_2",
+        "a_2_2",
+    ]
