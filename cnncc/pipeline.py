@@ -77,6 +77,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("nest", "nest-unroll"),
         Step("nest", "nest-stage"),
         Step("array", "nest-to-array", arch),
+        Step("array", "array-prefetch", arch),
         Step("array", "array-allocate", arch),
         Step("isa", "array-to-isa"),
     )

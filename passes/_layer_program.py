@@ -19,7 +19,7 @@ from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import DIMS, REDUCTION_DIMS, Loop, Mapping, Sizes, Stage
 from cnncc.errors import Refusal
 
-FREE, FULL = 1, 2  # semaphores of the weight slices in the GLB
+FREE = 1  # semaphore: halves of the GLB buffers of weight slices that are free
 
 Record = A.View | A.Dma | A.Load | A.Mac | A.Unit | A.Commit
 
@@ -53,7 +53,7 @@ class Layer:
     """What `layer_program` needs to know: the nest.layer as plain data.
 
     channels: of the whole input (all groups); ih, iw: its rows and columns; params_words: words of the biases and
-    scales of one channel.
+    scales of one channel; full: the semaphore that says that weights have arrived in the GLB.
     """
 
     label: str
@@ -67,6 +67,7 @@ class Layer:
     iw: int
     params_words: int
     unit: A.Unit
+    full: int
 
 
 @dataclass(frozen=True)
@@ -291,7 +292,9 @@ class _Walk:
         result: list[Node] = []
         for number, (stage, name, words) in enumerate(here):
             slice_words = self._slice_channels(depth) * words
-            tokens = A.Tokens(take=FREE if depth and number == 0 else 0, give=FULL if number == len(here) - 1 else 0)
+            tokens = A.Tokens(
+                take=FREE if depth and number == 0 else 0, give=self.layer.full if number == len(here) - 1 else 0
+            )
             start = self._start({"k": ("lin", words)}, at).offset
             glb_offset = self._slice_base(depth, at) * slice_words % (stage.buffers * slice_words)
             result.append(
@@ -375,7 +378,7 @@ class _Walk:
         base = self._slice_base(depth, at) * self._slice_channels(depth) * self.weight["k"][1]
         pattern = tuple(A.Extent(at.extent[dim], *self.weight[dim]) for dim in "scrk")
         first = self._first(at.pieces[depth:])
-        tokens = A.Tokens() if first is None else A.Tokens(take=FULL, take_when=first)
+        tokens = A.Tokens() if first is None else A.Tokens(take=self.layer.full, take_when=first)
         start = replace(start, offset=start.offset + base)
         return A.Load("weight", "weight", place, start, pattern, open=(), close=(), tokens=tokens)
 
@@ -435,7 +438,7 @@ class _Walk:
             return A.Tokens()
         inside = at.pieces[stage.depth : self.outputs]
         first, last = self._first(inside), self._last(inside)
-        take = FULL if self.pools and first is not None else 0
+        take = self.layer.full if self.pools and first is not None else 0
         give = FREE if stage.depth and last is not None else 0
         return A.Tokens(take, give, first or (), last or ())
 

@@ -1,8 +1,8 @@
 """Loop nests to PE-set programs.
 
 Each layer becomes an `array.layer`; each value a tensor in the GLB; inputs and outputs of the network, and what host
-segments read or write, tensors in DRAM that are copied in and out. Between layers the program waits until all engines
-are idle (*thin*, rule T5).
+segments read or write, tensors in DRAM that are copied in and out. Between layers the program waits until loads,
+macro-instructions and commits are done (*thin*, rule T5).
 
     %1 = nest.layer "mac" %0 weights @conv1.w …    array.tensor <name = "conv1.glb", memory = "glb", …>
                                               ->   array.layer "conv1" computes "relu1" { array.view … }
@@ -36,6 +36,8 @@ from cnncc.errors import Refusal
 from cnncc.passes._layer_program import FREE, Body, Layer, Node, Tensors, layer_program, stream_program
 from cnncc.weights import Array, WeightStore
 
+FULL = (2, 3)  # semaphores of arrived weights, in turn: those of the next layer may arrive during this one
+
 _OPS: dict[type, tuple[type[Operation], type]] = {
     A.View: (A.ViewOp, A.ViewAttr),
     A.Dma: (A.DmaOp, A.DmaAttr),
@@ -60,14 +62,11 @@ def _node_op(node: Node) -> Operation:
     return A.RepeatOp.create(properties={"record": A.RepeatAttr(node.repeat)}, regions=[body])
 
 
-def _sync() -> Operation:
-    engines = [StringAttr(name) for name in ("dma", "load", "array", "commit")]
-    return A.SyncOp.create(properties={"engines": ArrayAttr(engines)})
-
-
-def _layer_op(label: str, value: str, ops: Sequence[Operation]) -> Operation:
+def _layer_op(label: str, value: str, ops: Sequence[Operation], engines: Sequence[str]) -> Operation:
+    """A layer that ends when these engines are idle."""
     names = {"label": StringAttr(label), "value": StringAttr(value)}
-    return A.LayerOp.create(properties=names, regions=[Region(Block([*ops, _sync()]))])
+    sync = A.SyncOp.create(properties={"engines": ArrayAttr([StringAttr(name) for name in engines])})
+    return A.LayerOp.create(properties=names, regions=[Region(Block([*ops, sync]))])
 
 
 def param_words(arrays: Sequence[Array], operand_bits: int) -> Array:
@@ -121,7 +120,7 @@ class _Lowering:
             ops += [_op(A.View(dram, self.dram[value])), _op(A.View(glb, self.glb[value]))]
             ops.append(_op(A.Dma(direction, dram, glb, prod(shape(value.type)))))
         if values:
-            self.program.append(_layer_op(label, "", ops))
+            self.program.append(_layer_op(label, "", ops, ["dma"]))
 
     def layer(self, op: LayerOp) -> None:
         """One layer: its output tensor, its weights in DRAM and GLB, its program."""
@@ -129,7 +128,8 @@ class _Lowering:
         self.value(key or label, op.result)
         plain = self._plain(op, label)
         nodes = stream_program(plain) if plain.kind == "copy" else layer_program(plain, self.arch)
-        self.program.append(_layer_op(label, key or label, [_node_op(node) for node in nodes]))
+        ops = [_node_op(node) for node in nodes]
+        self.program.append(_layer_op(label, key or label, ops, ["load", "array", "commit"]))
 
     def _plain(self, op: LayerOp, label: str) -> Layer:
         steps = op.steps.data
@@ -146,7 +146,7 @@ class _Lowering:
         unit = A.Unit(bool(steps.bias), bool(steps.scale), steps.zero, steps.clamp, steps.factors, steps.add_clamp)
         return Layer(
             label, op.kind.data, op.sizes.data, op.window.data, mapping_of(op), tensors, channels, ih, iw,
-            per_channel, unit,
+            per_channel, unit, FULL[len(self.program) % 2],
         )  # fmt: skip
 
     def _weight(self, op: LayerOp) -> dict[str, str]:
@@ -274,5 +274,5 @@ class NestToArrayPass(ModulePass):
         func.detach()
         func.erase()
         slices = [t for t in lowering.program for s in t.walk() if isinstance(s, A.DmaOp) and s.record.data.tokens.take]
-        prime = [_layer_op("semaphores", "", [_op(A.Signal(FREE, 2))])] if slices else []
+        prime = [_layer_op("semaphores", "", [_op(A.Signal(FREE, 2))], ["dma"])] if slices else []
         op.body.block.add_ops([*lowering.new_weights, *(_op(t) for t in lowering.tensors), *prime, *lowering.program])
