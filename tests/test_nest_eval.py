@@ -27,7 +27,7 @@ from cnncc.dialects.nest import (
 )
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
-from cnncc.eval._lanes import Buffer
+from cnncc.eval._lanes import Body, Buffer
 from cnncc.eval.nest import LayerRun, evaluate
 from cnncc.passes._os_mapping import Layer, os_mapping
 from cnncc.passes.cnn_to_nest import CnnToNestPass
@@ -250,6 +250,21 @@ def test_nest_layer_attribute_matters(name: str) -> None:
     except (VerifyException, Refusal):
         return
     assert after[0] != before[0]
+
+
+@pytest.mark.parametrize("spoilt", RICH.stages, ids=lambda stage: f"{stage.operand} in {stage.memory}")
+def test_nest_what_a_stage_copied_is_what_is_read(spoilt: Stage) -> None:
+    class Spoilt(LayerRun):
+        def fetch(self, stage: Stage, body: Body) -> Body:
+            fetched = super().fetch(stage, body)
+            if stage == spoilt:
+                name = {"params": "bias"}.get(stage.operand, stage.operand)
+                fetched.buffers[name].values[...] += 1
+            return fetched
+
+    layer = layer_of(mapped()[1])
+    symbols = {"w": LAYER.weights, "b": LAYER.bias}
+    assert (Spoilt(layer, symbols, LAYER.x).result != LayerRun(layer, symbols, LAYER.x).result).all()
 
 
 def alterations() -> list[Mapping]:
