@@ -1,0 +1,66 @@
+"""All counters of a program, as `run --stats` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cnncc.arch.model import Arch
+from cnncc.isa.table import Instruction
+from cnncc.machine.program import build_tree
+from cnncc.machine.times import DEFAULT_BUDGET_CYCLES, Cycles, simulate
+from cnncc.machine.traffic import Traffic, count_traffic
+
+Stats = dict[str, object]
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _stats(cycles: Cycles, traffic: Traffic, arch: Arch) -> Stats:
+    pes = arch.rows * arch.cols
+    return {
+        "cycles": {
+            "total": cycles.total,
+            "compute": cycles.compute,
+            "load": cycles.load,
+            "commit": cycles.commit,
+            "dma": cycles.dma,
+            "stall": dict(cycles.stall),
+        },
+        "macs": traffic.macs,
+        "max": traffic.max,
+        "add": traffic.add,
+        "idle_pe_cycles": traffic.idle_pe_cycles,
+        "utilisation": {
+            "compute": _ratio(traffic.macs, cycles.compute * pes),
+            "total": _ratio(traffic.macs, cycles.total * pes),
+        },
+        "words": {
+            "dram_read": traffic.dram_read,
+            "dram_write": traffic.dram_write,
+            "glb_read": traffic.glb_read,
+            "glb_write": traffic.glb_write,
+            "bus": traffic.bus,
+            "n2n": traffic.n2n,
+        },
+        "rf_peak": {"weight": traffic.weight_peak, "ifmap": traffic.ifmap_peak, "psum": traffic.psum_peak},
+    }
+
+
+def stats(
+    instructions: Sequence[Instruction],
+    arch: Arch,
+    layers: Sequence[tuple[str, int]] = (),
+    budget_cycles: int = DEFAULT_BUDGET_CYCLES,
+) -> Stats:
+    """The counters of a program and, under `layers`, of its layers by label (docs/machine.md: Counters).
+
+    layers: (label, first instruction), in the program's order; see `times.owners` and `times.Times`.
+    Raises Refusal for a program that is none, Trap for one that the machine cannot run to its end.
+    """
+    tree = build_tree(instructions)
+    times = simulate(tree, arch, layers, budget_cycles)
+    counts = count_traffic(tree, arch, layers)
+    by_layer = {label: _stats(times.layers[label], counts.layers[label], arch) for label, _ in layers}
+    return {**_stats(times.cycles, counts.whole, arch), "layers": by_layer}

@@ -1,0 +1,297 @@
+"""What a program moves and computes, counted without values: operations, words, slots (docs/machine.md: Counters)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from cnncc.arch.model import Arch
+from cnncc.isa.fields import Term
+from cnncc.isa.table import Instruction
+from cnncc.machine.durations import (
+    Part,
+    UnitSettings,
+    ceil_div,
+    commit_reads,
+    commit_results,
+    dma_words,
+    load_parts,
+    load_words,
+    mac_occupancy,
+    mac_steps,
+)
+from cnncc.machine.program import Leaf, Loop, Node
+from cnncc.machine.times import owners, program_length
+
+Ints = npt.NDArray[np.int64]
+
+# Distinct positions on one axis that are kept while counting; a network's programs need some hundreds.
+_MOST_POSITIONS = 1 << 22
+
+
+@dataclass
+class Traffic:
+    """Counts of a program or a layer.
+
+    macs, max, add: operations of active PEs. idle_pe_cycles: cycles of PEs outside a macro-instruction's rectangle
+    while the array is busy with it. Words: bus as delivered by loads (padding included), n2n from neighbour to
+    neighbour, glb by loads (without padding), commits and DMA. The peaks are the most slots used in a half.
+    """
+
+    macs: int = 0
+    max: int = 0
+    add: int = 0
+    idle_pe_cycles: int = 0
+    dram_read: int = 0
+    dram_write: int = 0
+    glb_read: int = 0
+    glb_write: int = 0
+    bus: int = 0
+    n2n: int = 0
+    weight_peak: int = 0
+    ifmap_peak: int = 0
+    psum_peak: int = 0
+
+    def include(self, other: Traffic, times: int = 1) -> None:
+        """Add what `other` counts, `times` times; peaks are the greater ones."""
+        for count in fields(self):
+            mine, more = getattr(self, count.name), getattr(other, count.name)
+            setattr(self, count.name, max(mine, more) if count.name.endswith("_peak") else mine + more * times)
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index that runs over [low, high) and adds `step` times itself to a position."""
+
+    low: int
+    high: int
+    step: int
+
+    @property
+    def least(self) -> int:
+        """The least that it adds."""
+        return min(self.low * self.step, (self.high - 1) * self.step)
+
+    @property
+    def most(self) -> int:
+        """The most that it adds."""
+        return max(self.low * self.step, (self.high - 1) * self.step)
+
+
+def count_inside(start: int, limit: int, indices: Iterable[Index]) -> int:
+    """How many combinations of indices have start + the sum of their terms in 0 .. limit - 1.
+
+    Positions and how often they occur, index by index, the longest steps first; those from which what is left cannot
+    lead back inside are dropped. Raises ValueError where they are too many to keep.
+    """
+    indices = list(indices)
+    ordered = sorted((index for index in indices if index.step), key=lambda index: -abs(index.step))
+    at, often = np.array([start], np.int64), np.array([1], np.int64)
+    for i, index in enumerate(ordered):
+        rest = ordered[i + 1 :]
+        low, high = -sum(index.most for index in rest), limit - sum(index.least for index in rest)
+        at, often = _spread(at, often, index, low, high)
+        if not at.size:
+            return 0
+    inside = int(often[(at >= 0) & (at < limit)].sum())
+    return inside * prod(index.high - index.low for index in indices if not index.step)
+
+
+def _spread(at: Ints, often: Ints, index: Index, low: int, high: int) -> tuple[Ints, Ints]:
+    """Positions after one more index, within low .. high - 1, and how often each occurs."""
+    ends = sorted(((low - int(at.max())) / index.step, (high - int(at.min())) / index.step))
+    runs = np.arange(max(index.low, int(ends[0]) - 1), min(index.high, int(ends[1]) + 2), dtype=np.int64)
+    if runs.size * at.size > _MOST_POSITIONS:
+        raise ValueError(f"the load's positions spread over more than {_MOST_POSITIONS} places on one axis")
+    spread = (at[:, None] + runs * index.step).ravel()
+    weights = np.repeat(often, runs.size)
+    kept = (spread >= low) & (spread < high)
+    places, which = np.unique(spread[kept], return_inverse=True)
+    sums = np.zeros(places.size, np.int64)
+    np.add.at(sums, which, weights[kept])
+    return places, sums
+
+
+@dataclass(frozen=True)
+class _Descriptor:
+    """What of a descriptor decides which words are padding (D1, D3)."""
+
+    height: int = 0
+    width: int = 0
+    steps: tuple[tuple[int, Term], ...] = ()
+
+    def with_step(self, register: int, term: Term) -> _Descriptor:
+        steps = {**dict(self.steps), register: term}
+        return _Descriptor(self.height, self.width, tuple(sorted(steps.items())))
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What a program has set: descriptors by number, output units."""
+
+    descriptors: tuple[_Descriptor, ...] = (_Descriptor(),) * 16
+    unit: UnitSettings = UnitSettings()
+
+    def with_descriptor(self, number: int, descriptor: _Descriptor) -> _Settings:
+        before, after = self.descriptors[:number], self.descriptors[number + 1 :]
+        return _Settings((*before, descriptor, *after), self.unit)
+
+    def after(self, inst: Instruction) -> _Settings:
+        """The settings after `desc`, `step`, `unit`, or any other instruction."""
+        match inst.spec.name:
+            case "desc":
+                return self.with_descriptor(inst.number("id"), _Descriptor(inst.number("height"), inst.number("width")))
+            case "step":
+                number = inst.number("id")
+                changed = self.descriptors[number].with_step(inst.number("loop"), inst.term("by"))
+                return self.with_descriptor(number, changed)
+            case "unit":
+                return _Settings(self.descriptors, UnitSettings.of(inst))
+            case _:
+                return self
+
+
+# The iterations [from, to) of each loop around an instruction, by register.
+Ranges = tuple[tuple[int, int], ...]
+
+
+def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges) -> int:
+    """GLB words that a load reads in all iterations of the loops around it: what is no padding (D3, L3)."""
+    steps = dict(descriptor.steps)
+    indices = [(Index(*ends, 1), steps.get(register, Term())) for register, ends in enumerate(ranges)]
+    for i in range(4):
+        indices.append((Index(0, inst.number(f"extent{i}"), 1), inst.term(f"term{i}")))
+    rows, cols = load_parts(inst)
+    return sum(_reads(inst, descriptor, indices, row, col) for row in rows for col in cols)
+
+
+def _reads(inst: Instruction, descriptor: _Descriptor, indices: list[tuple[Index, Term]], row: Part, col: Part) -> int:
+    """The words that a load reads for the PEs of one part of its rows and one of its columns."""
+    pes = {"row": row.inner, "row_set": row.sets, "col": col.inner, "col_set": col.sets}
+    terms = [*indices, *((Index(*ends, 1), inst.term(name)) for name, ends in pes.items())]
+    if descriptor.height == 0:
+        return prod(index.high - index.low for index, _ in terms)
+    limits = {"y": descriptor.height, "x": descriptor.width}
+    count = prod(index.high - index.low for index, term in terms if term.axis not in limits)
+    for axis, limit in limits.items():
+        along = [Index(index.low, index.high, term.step) for index, term in terms if term.axis == axis]
+        count *= count_inside(inst.number(axis), limit, along)
+    return count
+
+
+def _mac(inst: Instruction, arch: Arch) -> Traffic:
+    rows, cols = inst.number("rows"), inst.number("cols")
+    reuse = inst.number("data_reuse")
+    receivers = rows * (cols - ceil_div(cols, inst.number("set_cols")))
+    counters = {"z": "pixels", "j": "taps", "i": "step_range"}
+    farthest = sum(max(0, (inst.number(n) - 1) * inst.number(f"psum_{c}")) for c, n in counters.items())
+    count = Traffic(
+        idle_pe_cycles=(arch.rows * arch.cols - rows * cols) * mac_occupancy(inst, arch).busy,
+        n2n=reuse * receivers,
+        ifmap_peak=inst.number("n2n_slot") + reuse if reuse else 0,
+        psum_peak=inst.number("psum_slot") + farthest + 1,
+    )
+    match inst.text("op"):
+        case "mac":
+            count.macs = rows * cols * mac_steps(inst)
+        case "max":
+            count.max = rows * cols * mac_steps(inst)
+        case _:
+            count.add = rows * cols * mac_steps(inst)
+    return count
+
+
+def _load(inst: Instruction) -> Traffic:
+    rows, cols = (sum(part.size for part in parts) for parts in load_parts(inst))
+    words = load_words(inst)
+    peak = inst.number("slot") + words
+    if inst.text("kind") == "weight":
+        return Traffic(bus=words * rows * cols, weight_peak=peak)
+    return Traffic(bus=words * rows * cols, ifmap_peak=peak)
+
+
+def _once(inst: Instruction, settings: _Settings, arch: Arch) -> Traffic:
+    """What one execution of an instruction counts, but for a load's GLB words."""
+    match inst.spec.name:
+        case "mac":
+            return _mac(inst, arch)
+        case "load":
+            return _load(inst)
+        case "commit":
+            return Traffic(glb_read=commit_reads(inst, settings.unit, arch), glb_write=commit_results(inst))
+        case "dma" if inst.text("direction") == "in":
+            return Traffic(dram_read=dma_words(inst), glb_write=dma_words(inst))
+        case "dma":
+            return Traffic(glb_read=dma_words(inst), dram_write=dma_words(inst))
+        case _:
+            return Traffic()
+
+
+class _Walk:
+    """Counts by layer, over a program in program order."""
+
+    def __init__(self, arch: Arch, owner: Sequence[int]) -> None:
+        self.arch = arch
+        self.owner = owner
+        self.counts: dict[int, Traffic] = {}
+
+    def nodes(self, nodes: Sequence[Node], settings: _Settings, ranges: Ranges) -> _Settings:
+        """Count nodes; returns the settings after them."""
+        for node in nodes:
+            settings = (
+                self._loop(node, settings, ranges) if isinstance(node, Loop) else self._leaf(node, settings, ranges)
+            )
+        return settings
+
+    def _loop(self, loop: Loop, settings: _Settings, ranges: Ranges) -> _Settings:
+        """All iterations at once if the body leaves the settings alone; else the first apart, for it leaves them so."""
+        after = _settings_after(loop.body, settings)
+        if after == settings:
+            return self.nodes(loop.body, settings, (*ranges, (0, loop.count)))
+        self.nodes(loop.body, settings, (*ranges, (0, 1)))
+        if loop.count > 1:
+            self.nodes(loop.body, after, (*ranges, (1, loop.count)))
+        return after
+
+    def _leaf(self, leaf: Leaf, settings: _Settings, ranges: Ranges) -> _Settings:
+        inst = leaf.instruction
+        counts = self.counts.setdefault(self.owner[leaf.index], Traffic())
+        counts.include(_once(inst, settings, self.arch), prod(high - low for low, high in ranges))
+        if inst.spec.name == "load":
+            try:
+                counts.glb_read += load_reads(inst, settings.descriptors[inst.number("desc")], ranges)
+            except ValueError as error:
+                raise leaf.trap(str(error)) from error
+        return settings.after(inst)
+
+
+def _settings_after(nodes: Sequence[Node], settings: _Settings) -> _Settings:
+    """The settings after nodes. Once through a body is as good as many times: it sets constants."""
+    for node in nodes:
+        settings = _settings_after(node.body, settings) if isinstance(node, Loop) else settings.after(node.instruction)
+    return settings
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The traffic of a program and of its layers."""
+
+    whole: Traffic
+    layers: dict[str, Traffic] = field(default_factory=dict[str, Traffic])
+
+
+def count_traffic(tree: Sequence[Node], arch: Arch, layers: Sequence[tuple[str, int]] = ()) -> Counts:
+    """What a program moves and computes. `layers`: (label, first instruction), as for `simulate`.
+
+    Raises Trap where a load's positions are spread too far to be counted.
+    """
+    walk = _Walk(arch, owners(program_length(tree), layers))
+    walk.nodes(tree, _Settings(), ())
+    whole = Traffic()
+    for traffic in walk.counts.values():
+        whole.include(traffic)
+    return Counts(whole, {label: walk.counts.get(owner, Traffic()) for owner, (label, _) in enumerate(layers)})

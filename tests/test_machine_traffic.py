@@ -1,0 +1,249 @@
+"""Traffic of programs: against an enumeration of every word of every iteration, and by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+
+import pytest
+
+from cnncc.arch.model import Arch, Bus, Dram, Glb, Pe, load_arch
+from cnncc.isa.assembly import assemble
+from cnncc.isa.table import Instruction
+from cnncc.machine.program import build_tree
+from cnncc.machine.stats import stats
+from cnncc.machine.traffic import Index, Traffic, count_inside, count_traffic
+from cnncc.machine.traps import Trap
+
+ARCH = Arch("small", 5, 6, Pe(512, 512, 64), Glb(4096, 4), Dram(2, 10), bus=Bus(4, 2))
+
+
+# Every instruction of every iteration, every PE, every word: no products, no closed forms.
+
+
+class Enumerate:
+    def __init__(self, program: list[Instruction], arch: Arch) -> None:
+        self.program, self.arch = program, arch
+        self.desc: dict[int, tuple[int, int, dict[int, tuple[str, int]]]] = {i: (0, 0, {}) for i in range(16)}
+        self.unit = (0, 0, 0)
+        self.count = Traffic()
+        self.run(0, [])
+
+    def run(self, at: int, loops: list[int]) -> int:
+        """Runs from `at` to the end of the loop's body; returns the place of its end."""
+        while at < len(self.program) and self.program[at].spec.name != "end":
+            inst = self.program[at]
+            if inst.spec.name == "loop":
+                for i in range(inst.number("count")):
+                    last = self.run(at + 1, [*loops, i])
+                at = last
+            else:
+                self.step(inst, loops)
+            at += 1
+        return at
+
+    def step(self, inst: Instruction, loops: list[int]) -> None:
+        count = self.count
+        match inst.spec.name:
+            case "desc":
+                self.desc[inst.number("id")] = (inst.number("height"), inst.number("width"), {})
+            case "step":
+                self.desc[inst.number("id")][2][inst.number("loop")] = inst.term("by")
+            case "unit":
+                self.unit = (inst.number("bias"), inst.number("scale"), inst.number("residual"))
+            case "load":
+                self.load(inst, loops)
+            case "mac":
+                self.mac(inst)
+            case "commit":
+                results = inst.number("rows") * inst.number("cols") * inst.number("pixels") * inst.number("channels")
+                count.glb_write += results
+                count.glb_read += results * (self.unit[2] + (inst.text("source") == "glb"))
+                count.glb_read += len(self.channels(inst)) * sum(self.unit[:2]) * 32 // self.arch.operand_bits
+            case "dma":
+                words = inst.number("words") * inst.number("count")
+                into = inst.text("direction") == "in"
+                count.dram_read += words * into
+                count.glb_write += words * into
+                count.glb_read += words * (not into)
+                count.dram_write += words * (not into)
+
+    def load(self, inst: Instruction, loops: list[int]) -> None:
+        height, width, steps = self.desc[inst.number("desc")]
+        set_rows, set_cols = inst.number("set_rows"), inst.number("set_cols")
+        cols = range(inst.number("cols"))
+        if inst.number("edge"):
+            cols = [c for c in cols if (c + 1) % set_cols == 0 or c + 1 == len(cols)]
+        met = set()
+        for r, c in itertools.product(range(inst.number("rows")), cols):
+            pe = {"row": r % set_rows, "row_set": r // set_rows, "col": c % set_cols, "col_set": c // set_cols}
+            terms = tuple((name, pe[name]) for name in pe if inst.term(name).step)
+            if terms in met:  # the same words: multicast
+                continue
+            met.add(terms)
+            slots = 0
+            for place in itertools.product(*(range(inst.number(f"extent{i}")) for i in range(4))):
+                at = {"y": inst.number("y"), "x": inst.number("x"), "lin": 0, "k": 0}
+                added = [(steps[i], loop) for i, loop in enumerate(loops) if i in steps]
+                added += [(inst.term(name), index) for name, index in terms]
+                added += [(inst.term(f"term{i}"), index) for i, index in enumerate(place)]
+                for (axis, step), index in added:
+                    at[axis] += step * index
+                self.count.bus += 1
+                self.count.glb_read += height == 0 or (0 <= at["y"] < height and 0 <= at["x"] < width)
+                slots += 1
+            peak = f"{inst.text('kind')}_peak"
+            setattr(self.count, peak, max(getattr(self.count, peak), inst.number("slot") + slots))
+
+    def mac(self, inst: Instruction) -> None:
+        op = {"mac": "macs", "max": "max", "add": "add"}[inst.text("op")]
+        counters = list(itertools.product(*(range(inst.number(n)) for n in ("pixels", "taps", "step_range"))))
+        reuse = inst.number("data_reuse")
+        for r, c in itertools.product(range(self.arch.rows), range(self.arch.cols)):
+            if r >= inst.number("rows") or c >= inst.number("cols"):
+                self.count.idle_pe_cycles += self.arch.pe.start_cycles + len(counters) + self.arch.pe.finish_cycles
+                continue
+            setattr(self.count, op, getattr(self.count, op) + len(counters))
+            if (c + 1) % inst.number("set_cols") and c + 1 < inst.number("cols"):
+                self.count.n2n += reuse
+        slots = [inst.number("psum_slot") + sum(i * inst.number(f"psum_{n}") for i, n in zip(at, "zji", strict=True))
+                 for at in counters]  # fmt: skip
+        self.count.psum_peak = max(self.count.psum_peak, max(slots) + 1)
+        if reuse:
+            self.count.ifmap_peak = max(self.count.ifmap_peak, inst.number("n2n_slot") + reuse)
+
+    def channels(self, inst: Instruction) -> set[tuple[int, ...]]:
+        """The distinct combinations of indices that move a result to another channel."""
+        sizes = [range(inst.number(n)) for n in ("rows", "cols", "pixels", "channels")]
+        found = set()
+        for r, c, pixel, channel in itertools.product(*sizes):
+            at = {"row": r % inst.number("set_rows"), "row_set": r // inst.number("set_rows"),
+                  "col": c % inst.number("set_cols"), "col_set": c // inst.number("set_cols"),
+                  "pixel_term": pixel, "channel_term": channel}  # fmt: skip
+            found.add(tuple(i if inst.term(n).axis == "k" and inst.term(n).step else 0 for n, i in at.items()))
+        return found
+
+
+class Writer:
+    """A random program for its traffic alone: no tokens."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.depth = 0
+
+    def pick(self, *choices: object) -> object:
+        return self.random.choice(choices)
+
+    def term(self) -> str:
+        return f"{self.pick('y', 'x', 'y', 'x', 'lin', 'k')}*{self.pick(-2, -1, 0, 0, 1, 2, 3)}"
+
+    def place(self) -> str:
+        sizes = {name: self.random.randint(1, most) for name, most in
+                 (("rows", 5), ("cols", 6), ("set_rows", 4), ("set_cols", 4))}  # fmt: skip
+        terms = {name: self.term() for name in ("row", "row_set", "col", "col_set")}
+        return " ".join(f"{name}={value}" for name, value in (sizes | terms).items())
+
+    def line(self) -> str:
+        rng = self.random
+        match self.pick("load", "load", "load", "desc", "step", "unit", "commit", "mac", "dma"):
+            case "load":
+                extents = " ".join(f"extent{i}={rng.randint(1, 3)} term{i}={self.term()}" for i in range(4))
+                start = f"y={rng.randint(-4, 3)} x={rng.randint(-4, 3)} offset={rng.randint(0, 9)}"
+                return (f"load kind={self.pick('weight', 'ifmap')} desc={self.pick(0, 1)} slot={rng.randint(0, 9)}"
+                        f" edge={self.pick(0, 0, 1)} {self.place()} {extents} {start}")  # fmt: skip
+            case "desc":
+                return f"desc id={self.pick(0, 1)} height={self.pick(0, 3, 7)} width={rng.randint(1, 7)}"
+            case "step":
+                return f"step id={self.pick(0, 1)} loop={rng.randint(0, 3)} by={self.term()}"
+            case "unit":
+                return f"unit bias={self.pick(0, 1)} scale={self.pick(0, 1)} residual={self.pick(0, 1)}"
+            case "commit":
+                terms = f"pixel_term={self.term()} channel_term={self.term()}"
+                sizes = f"pixels={rng.randint(1, 3)} channels={rng.randint(1, 3)}"
+                return f"commit source={self.pick('psum', 'glb')} {self.place()} {sizes} {terms}"
+            case "mac":
+                steps = " ".join(f"psum_{i}={rng.randint(0, 3)}" for i in "zji")
+                return (f"mac op={self.pick('mac', 'max', 'add')} rows={rng.randint(1, 5)} cols={rng.randint(1, 6)}"
+                        f" set_cols={rng.randint(1, 4)} pixels={rng.randint(1, 3)} taps={rng.randint(1, 3)}"
+                        f" step_range={rng.randint(1, 3)} data_reuse={rng.randint(0, 4)} n2n_slot={rng.randint(0, 30)}"
+                        f" psum_slot={rng.randint(0, 5)} {steps}")  # fmt: skip
+            case _:
+                return f"dma direction={self.pick('in', 'out')} words={rng.randint(1, 9)} count={rng.randint(1, 4)}"
+
+    def body(self, levels: int) -> list[str]:
+        lines = [self.line() for _ in range(self.random.randint(1, 4))]
+        if levels:
+            lines += [f"loop count={self.random.randint(1, 4)}", *self.body(levels - 1), "end"]
+        return lines + [self.line() for _ in range(self.random.randint(0, 2))]
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_traffic_equals_enumeration(block: int) -> None:
+    for seed in range(block * 60, block * 60 + 60):
+        writer = Writer(seed)
+        lines = [
+            f"desc id={i} height={writer.random.randint(1, 9)} width={writer.random.randint(1, 9)}" for i in (0, 1)
+        ]
+        text = "\n".join([*lines, *writer.body(writer.random.randint(0, 3)), "halt"])
+        program = assemble(text)
+        assert count_traffic(build_tree(program), ARCH).whole == Enumerate(program, ARCH).count, (seed, text)
+
+
+def test_padding_by_hand() -> None:
+    """A 3x3 window at (-1, -1) on a 4x5 image, moved by 2 three times (y = -1, 1, 3) and by 3 twice (x = -1, 2): rows
+    inside 2, 3, 1 = 6, columns 2, 3 = 5: 30 of 54 words for each of 2 channels; the four PEs share them.
+    """
+    text = (
+        "desc id=2 height=4 width=5\nstep id=2 loop=0 by=y*2\nstep id=2 loop=1 by=x*3\nloop count=3\nloop count=2\n"
+        "load kind=ifmap desc=2 rows=2 cols=2 y=-1 x=-1 extent1=2 term1=k*1 extent2=3 term2=y*1 extent3=3 term3=x*1\n"
+        "end\nend\nhalt"
+    )
+    traffic = count_traffic(build_tree(assemble(text)), ARCH).whole
+    assert (traffic.bus, traffic.glb_read, traffic.ifmap_peak) == (108, 60, 18)
+
+
+def test_counting_inside_long_loops() -> None:
+    assert count_inside(0, 100, [Index(0, 1 << 24, 3), Index(0, 5, 0)]) == 34 * 5
+    assert count_inside(-5, 100, [Index(0, 1000, 100), Index(0, 100, 1), Index(3, 7, -1)]) == sum(
+        0 <= -5 + a * 100 + b - c < 100 for a in range(1000) for b in range(100) for c in range(3, 7)
+    )
+
+
+def test_positions_spread_too_far_are_a_trap() -> None:
+    loops = "loop count=16777215\n" * 2
+    text = f"desc height=9 width=9\nstep loop=0 by=y*1\nstep loop=1 by=y*-1\n{loops}load kind=ifmap\nend\nend\nhalt"
+    with pytest.raises(Trap, match="positions spread over more than 4194304 places") as caught:
+        count_traffic(build_tree(assemble(text)), ARCH)
+    assert caught.value.index == 5
+
+
+def test_stats_of_a_program_and_its_layers() -> None:
+    text = (
+        "desc id=1 height=6 width=6\nload kind=weight rows=2 cols=3 extent3=6 open=always close=always\n"
+        "load kind=ifmap desc=1 rows=2 cols=3 set_rows=2 set_cols=3 row=y*1 col=x*1 x=-1 extent3=2 term3=x*1"
+        " open=always close=always\n"
+        "mac rows=2 cols=3 pixels=2 taps=3 data_reuse=1 set_cols=3 n2n_slot=2 psum_z=1 clear=always send=always"
+        " take_weight=always give_weight=always take_ifmap=always give_ifmap=always\n"
+        "commit rows=2 cols=3 pixels=2\nsync dma=1 load=1 array=1 commit=1\n"
+    )
+    found = stats(assemble(text + text + "dma words=5 direction=out\nhalt"), ARCH, [("a", 0), ("b", 6), ("out", 12)])
+    assert set(found) == {"cycles", "macs", "max", "add", "idle_pe_cycles", "utilisation", "words", "rf_peak", "layers"}
+    a, b, out = (found["layers"][label] for label in ("a", "b", "out"))
+    assert a == b
+    # 12 + 6 delivered: the load of 6 goes to all, the other has 6 PEs of 2 words, 2 rows of which lie at x = -1.
+    assert a["words"] == {"dram_read": 0, "dram_write": 0, "glb_read": 6 + 10, "glb_write": 12, "bus": 18, "n2n": 4}
+    assert (a["macs"], a["idle_pe_cycles"], a["rf_peak"]) == (36, 24 * 10, {"weight": 6, "ifmap": 3, "psum": 2})
+    assert out["words"]["dram_write"] == out["words"]["glb_read"] == 5
+    assert found["macs"] == 72
+    assert found["cycles"]["total"] == sum(layer["cycles"]["total"] for layer in found["layers"].values())
+    assert found["utilisation"] == {"compute": 72 / (20 * 30), "total": 72 / (found["cycles"]["total"] * 30)}
+    assert out["utilisation"] == {"compute": 0.0, "total": 0.0}
+
+
+def test_stats_of_every_preset_run() -> None:
+    for name in ("spatial-4x4", "spatial-8x8", "spatial-16x16"):
+        arch = load_arch(name)
+        program = assemble(f"mac rows={arch.rows} cols={arch.cols} pixels=4 taps=9 clear=always send=always\nhalt")
+        assert stats(program, arch)["idle_pe_cycles"] == 0
+        assert stats(program, dataclasses.replace(arch, rows=arch.rows + 1))["idle_pe_cycles"] == arch.cols * 40
