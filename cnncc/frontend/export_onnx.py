@@ -199,7 +199,9 @@ def _graphs(proto: AttributeProto) -> Sequence[GraphProto]:
 
 
 def _attributes(node: NodeOp, store: WeightStore) -> list[AttributeProto]:
-    return [attribute_to_proto(name, attribute, store) for name, attribute in node.attributes.items()]
+    """The ONNX attributes; what passes noted on the node (`cnn.ranges`) is none."""
+    own = {name: attribute for name, attribute in node.attributes.items() if not name.startswith("cnn.")}
+    return [attribute_to_proto(name, attribute, store) for name, attribute in own.items()]
 
 
 def has_graphs(node: NodeOp, store: WeightStore) -> bool:
