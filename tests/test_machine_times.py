@@ -98,9 +98,14 @@ class Plain:
             takes = [f"{inst.text('kind')} free"] * holds("open", firsts)
             gives = [f"{inst.text('kind')} full"] * holds("close", lasts)
         if name == "mac":
-            takes += ["weight full"] * holds("take_weight", firsts) + ["ifmap full"] * holds("take_ifmap", firsts)
+            mac = inst.text("op") == "mac"  # max and add have no weights
+            takes += ["weight full"] * (mac and holds("take_weight", firsts)) + ["ifmap full"] * holds(
+                "take_ifmap", firsts
+            )
             takes += ["psum free"] * holds("clear", firsts)
-            gives += ["weight free"] * holds("give_weight", lasts) + ["ifmap free"] * holds("give_ifmap", lasts)
+            gives += ["weight free"] * (mac and holds("give_weight", lasts)) + ["ifmap free"] * holds(
+                "give_ifmap", lasts
+            )
             gives += ["psum full"] * holds("send", lasts)
         if name == "commit" and inst.text("source") == "psum":
             takes, gives = ["psum full"], ["psum free"]
@@ -215,10 +220,10 @@ class Writer:
         extents = f"extent0={self.random.randint(1, 4)} extent3={self.random.randint(1, 9)}"
         self.lines.append(f"load kind={kind} {self.place()} {extents} {edge} open={loops} close={loops} {tokens}")
 
-    def mac(self, weight: str, ifmap: str, psum: str) -> None:
+    def mac(self, op: str, weight: str, ifmap: str, psum: str) -> None:
         self.lines.append(
             f"mac rows=2 cols=3 pixels={self.random.randint(1, 5)} taps={self.random.randint(1, 9)} step_range=2"
-            f" op={self.pick('mac', 'add')} clear={psum} send={psum}"
+            f" op={op} clear={psum} send={psum}"
             f" take_weight={weight} give_weight={weight} take_ifmap={ifmap} give_ifmap={ifmap}"
         )
 
@@ -261,7 +266,7 @@ class Writer:
             self.lines.append("end")
         else:
             weight, ifmap, psum = (self.when(self.inner(spans[kind])) for kind in ("weight", "ifmap", "psum"))
-            self.mac(weight, ifmap, psum)
+            self.mac("mac", weight, ifmap, psum)
         if spans["psum"] == inside:
             self.commit()
 
@@ -304,7 +309,7 @@ class Writer:
         """A GLB part in two slices: dma fills, load empties."""
         self.dma("take=4 take_when=always give=5 give_when=always")
         self.load("ifmap", "always", "take=5 take_when=always give=4 give_when=always")
-        self.mac("never", "always", "always")
+        self.mac("max", "always", "always", "always")
         self.commit()
 
 

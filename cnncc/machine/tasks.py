@@ -87,8 +87,9 @@ def task_of(inst: Instruction) -> Task:
             free = HALVES.index(f"{inst.text('kind')} free")
             takes, gives = _token(inst, "open", free), _token(inst, "close", partner(free))
         case "mac":
-            takes = _token(inst, "take_weight", 1) + _token(inst, "take_ifmap", 3) + _token(inst, "clear", 4)
-            gives = _token(inst, "give_weight", 0) + _token(inst, "give_ifmap", 2) + _token(inst, "send", 5)
+            weights = inst.text("op") == "mac"
+            takes = _token(inst, "take_weight", 1) * weights + _token(inst, "take_ifmap", 3) + _token(inst, "clear", 4)
+            gives = _token(inst, "give_weight", 0) * weights + _token(inst, "give_ifmap", 2) + _token(inst, "send", 5)
             return Task(engine, takes, gives)
         case "commit" if inst.text("source") == "psum":
             takes, gives = (Token(PSUM_FULL, 0),), (Token(partner(PSUM_FULL), 0),)
