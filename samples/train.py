@@ -4,7 +4,7 @@
     python samples/train.py mnist    # or lenet
 
 torch and scikit-learn are needed only to run this script: they are no dependencies of cnncc, and the
-files that the script writes, samples/models/NET.onnx and samples/inputs/digits_28x28.npz, are committed.
+files that the script writes, samples/models/NET.onnx and samples/inputs/digits_*.npz, are committed.
 Seeds are fixed and one thread is used, so that a second run writes the same bytes (on the same machine, with
 the same versions).
 
@@ -36,7 +36,7 @@ except ImportError as missing:
     )
 
 SAMPLES = Path(__file__).resolve().parent
-INPUTS = SAMPLES / "inputs" / "digits_28x28.npz"
+INPUTS = SAMPLES / "inputs"
 SEED = 0
 TEST_IMAGES = 360
 CALIBRATION_IMAGES = 200
@@ -153,8 +153,9 @@ def main() -> None:
     torch.manual_seed(SEED)
 
     train_x, test_x, train_y, test_y = digits()
-    INPUTS.parent.mkdir(exist_ok=True)
-    np.savez_compressed(INPUTS, x=test_x, y=test_y, xtr=train_x[:CALIBRATION_IMAGES])
+    INPUTS.mkdir(exist_ok=True)
+    np.savez_compressed(INPUTS / "digits_test.npz", input=test_x, label=test_y)
+    np.savez_compressed(INPUTS / "digits_calibration.npz", input=train_x[:CALIBRATION_IMAGES])
 
     builder, epochs = NETS[name]
     net = builder()

@@ -29,8 +29,9 @@ MACS = {"lenet": 416520, "mnist": 1362592}
 
 @pytest.fixture(scope="module")
 def digits() -> dict[str, np.ndarray]:
-    with np.load(SAMPLES / "inputs" / "digits_28x28.npz") as arrays:
-        return dict(arrays)
+    inputs = SAMPLES / "inputs"
+    with np.load(inputs / "digits_test.npz") as test, np.load(inputs / "digits_calibration.npz") as calibration:
+        return {"x": test["input"], "y": test["label"], "xtr": calibration["input"]}
 
 
 def load(net: str, batch: int) -> tuple[ModuleOp, CompilerContext]:
