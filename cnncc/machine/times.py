@@ -7,7 +7,8 @@ further back (how long has it been idle?); that part is kept aside and charged t
 (`Effect.absorber`). What is left takes finitely many values, because queues and tokens are bounded, so it recurs: the
 iterations from one occurrence of a state to the next are multiplied. The first and the last iteration are stepped
 apart (conditions), and each iteration is remembered by its state, so that an outer loop does not step its inner loops
-anew. That is exact, and costs what the program's text costs.
+anew. That is exact, and costs what the program's text costs, however long its loops (but for engines of nearly equal
+speed, which take some thousands of iterations to fill or drain a queue; these are stepped once).
 """
 
 from __future__ import annotations
