@@ -40,8 +40,8 @@ class CnnToNestPass(ModulePass):
 
     Dimensions of size 1 have no loop. A sum pool becomes "add", `cnn.add` "copy": it passes on its first operand,
     and the epilogue adds the second. Pools and copies work channel by channel: c = 1, as many groups as channels.
-    Unless `cnn-fuse-epilogue` has run, 32-bit sums and single steps are left, which no layer of a nest computes:
-    they are refused. `cnn.reshape` and `cnn.host` stay.
+    Unless `cnn-fuse-epilogue` and `cnn-legalize` have run, 32-bit sums and single steps are left, which no layer
+    of a nest computes: they are refused. `cnn.reshape` and `cnn.host` stay.
     """
 
     name = "cnn-to-nest"
@@ -64,7 +64,8 @@ def _check_fused(op: Operation) -> None:
         case _:
             return
     raise Refusal(
-        f"cnn-to-nest: '{value_key(op) or '(no label)'}' ({op.name}) {what}: cnn-fuse-epilogue must run first"
+        f"cnn-to-nest: '{value_key(op) or '(no label)'}' ({op.name}) {what}: "
+        "cnn-fuse-epilogue and cnn-legalize must run first"
     )
 
 

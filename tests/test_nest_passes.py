@@ -29,11 +29,11 @@ SIZES = Sizes(1, 10, 3, 7, 5, 1, 2)
 
 UNFUSED = [
     ('cnn.conv %x weights @w window <kernel = [1, 1]> label "c1" : tensor<1x3x5x7xi16> -> tensor<1x4x5x7xi32>',
-     r"'c1' \(cnn.conv\) leaves sums without a way out \('then'\): cnn-fuse-epilogue must run first"),
+     r"'c1' \(cnn.conv\) leaves sums without a way out \('then'\): cnn-fuse-epilogue and cnn-legalize must run first"),
     ('cnn.pool "sum" %x window <kernel = [5, 7]> label "p1" : tensor<1x3x5x7xi16> -> tensor<1x3x1x1xi32>',
      r"'p1' \(cnn.pool\) leaves sums without a way out"),
     ('cnn.bias %x @b label "b1" : tensor<1x3x5x7xi16> -> tensor<1x3x5x7xi16>',
-     r"'b1' \(cnn.bias\) is a step of its own: cnn-fuse-epilogue must run first"),
+     r"'b1' \(cnn.bias\) is a step of its own: cnn-fuse-epilogue and cnn-legalize must run first"),
     ('cnn.requant %x by <scale = "q"> label "q1" : tensor<1x3x5x7xi16> -> tensor<1x3x5x7xi16>',
      r"'q1' \(cnn.requant\) is a step of its own"),
     ('cnn.clamp %x by <clamp = [0, 9]> label "r1" : tensor<1x3x5x7xi16> -> tensor<1x3x5x7xi16>',
