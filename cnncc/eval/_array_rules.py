@@ -1,0 +1,346 @@
+"""The rules of the PE-set programs, op by op, for the evaluator of the `array` dialect (docs/machine.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+from xdsl.ir import Operation
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import array as A
+from cnncc.errors import Refusal
+from cnncc.eval._places import Loops, Words, last_columns, position, rectangle
+from cnncc.eval._register_files import RegisterFile
+from cnncc.numerics import Epilogue, Floats, Ints, integer_range
+from cnncc.weights import Array
+
+
+@dataclass
+class Machine:
+    """The state, and one rule for each op."""
+
+    arch: Arch
+    images: int
+    globals_: Mapping[str, Array]
+    tensors: Mapping[str, A.Tensor]
+    words: dict[str, Words] = field(default_factory=dict[str, Words])
+    reals: dict[str, Array] = field(default_factory=dict[str, Array])
+    views: dict[str, A.View] = field(default_factory=dict[str, A.View])
+    semaphores: list[int] = field(default_factory=lambda: [0] * 16)
+    loops: Loops = field(default_factory=lambda: Loops({}))
+    unit: A.Unit = field(default_factory=A.Unit)
+    loop_names: Sequence[str] = ()
+    result: str = ""
+
+    def start_layer(self, op: A.LayerOp) -> None:
+        """Views and loops belong to one layer."""
+        self.views, self.result = {}, ""
+        self.loop_names = [inner.record.data.loop for inner in op.walk() if isinstance(inner, A.RepeatOp)]
+
+    def __post_init__(self) -> None:
+        pe, shape = self.arch.pe, (self.images, self.arch.rows, self.arch.cols)
+        self.weight = RegisterFile("weight", pe.weight_halves, pe.weight_words, shape)
+        self.ifmap = RegisterFile("ifmap", pe.ifmap_halves, pe.ifmap_words, shape)
+        self.psum = RegisterFile("psum", pe.psum_halves, pe.psum_words, shape)
+        for tensor in self.tensors.values():
+            # Weights are the same for all images, and no program writes them.
+            self.words[tensor.name] = Words.empty(tensor, 1 if tensor.role == "weight" else self.images)
+            if tensor.role == "weight":
+                self._fill(tensor, self._global(tensor.name).reshape(1, -1))
+
+    def _global(self, name: str) -> Array:
+        if name not in self.globals_:
+            raise Refusal(f"there is no weights.global @{name}")
+        return self.globals_[name]
+
+    def _fill(self, tensor: A.Tensor, values: Ints) -> None:
+        if values.shape[1] != tensor.words:
+            raise Refusal(f"tensor {tensor.name} has {tensor.words} words, its values {values.shape[1]}")
+        self.words[tensor.name].write(np.arange(tensor.words), values)
+
+    def set(self, tensor: A.Tensor, values: Array) -> None:
+        """Give a tensor in DRAM its integers, one in the host's memory its reals."""
+        if tensor.memory == "host":
+            self.reals[tensor.name] = values
+        else:
+            self._fill(tensor, values.astype(np.int64).reshape(self.images, -1))
+
+    def get(self, name: str) -> Array:
+        """The values of a tensor, [images * shape[0], …]."""
+        tensor = self.tensor(name)
+        if tensor.memory == "host":
+            if name not in self.reals:
+                raise Refusal(f"tensor {name} was never written")
+            return self.reals[name]
+        values = self.words[name].read(np.arange(tensor.words))
+        shape = tensor.shape if prod(tensor.shape) == tensor.words else (tensor.words,)
+        return values.reshape(self.images * shape[0], *shape[1:]) if shape else values.reshape(self.images)
+
+    def tensor(self, name: str) -> A.Tensor:
+        if name not in self.tensors:
+            raise Refusal(f"there is no tensor {name}")
+        return self.tensors[name]
+
+    def _view(self, name: str, memory: str = "glb") -> tuple[A.View, Words]:
+        if name not in self.views:
+            raise Refusal(f"there is no view {name} before it; there are {', '.join(self.views) or 'none'}")
+        view = self.views[name]
+        tensor = self.tensor(view.tensor)
+        if tensor.memory != memory:
+            raise Refusal(f"view {name} is on tensor {tensor.name} in {tensor.memory}, not in {memory}")
+        return view, self.words[tensor.name]
+
+    # -- program (P2, T4) ----------------------------------------------------------------------------------------
+
+    def run(self, op: Operation) -> None:
+        """Execute one op."""
+        match op:
+            case A.RepeatOp():
+                self.repeat(op)
+            case A.ViewOp():
+                self.view(op.record.data)
+            case A.DmaOp():
+                self.with_tokens(op.record.data.tokens, lambda: self.dma(op.record.data))
+            case A.LoadOp():
+                self.with_tokens(op.record.data.tokens, lambda: self.load(op.record.data))
+            case A.MacOp():
+                self.mac(op.record.data)
+            case A.UnitOp():
+                self.unit = op.record.data
+            case A.CommitOp():
+                self.with_tokens(op.record.data.tokens, lambda: self.commit(op.record.data))
+            case A.SignalOp():
+                self.semaphores[self._semaphore(op.record.data.semaphore)] += op.record.data.count
+            case A.SyncOp():
+                pass  # program order is stronger
+            case _:
+                raise Refusal("this is no part of a PE-set program")
+
+    def repeat(self, op: A.RepeatOp) -> None:
+        """A loop, one iteration after the other."""
+        outside, repeat = self.loops, op.record.data
+        if repeat.loop in outside.running:
+            raise Refusal(f"loop {repeat.loop} stands inside itself")
+        for index in range(repeat.count):
+            self.loops = Loops({**outside.running, repeat.loop: (index, repeat.count)})
+            for inner in op.body.block.ops:
+                named(inner, self.run)
+        self.loops = outside
+
+    def view(self, view: A.View) -> None:
+        """Set a descriptor (D1)."""
+        loops = [step.loop for step in view.steps]
+        if len(set(loops)) < len(loops):
+            raise Refusal(f"view {view.name} has two steps for one loop")
+        if unknown := [loop for loop in loops if loop not in self.loop_names]:
+            raise Refusal(f"view {view.name} steps with loop {unknown[0]}; there are {', '.join(self.loop_names)}")
+        self.views[view.name] = view
+
+    def _semaphore(self, number: int) -> int:
+        if not 1 <= number <= 15:
+            raise Refusal(f"there is no semaphore {number}")
+        return number
+
+    def with_tokens(self, tokens: A.Tokens, rule: Callable[[], None]) -> None:
+        """Take a token, do what `rule` says, give a token (T4)."""
+        if tokens.take and self.loops.first(tokens.take_when):
+            if self.semaphores[self._semaphore(tokens.take)] == 0:
+                raise Refusal(f"semaphore {tokens.take} has no token")
+            self.semaphores[tokens.take] -= 1
+        rule()
+        if tokens.give and self.loops.last(tokens.give_when):
+            self.semaphores[self._semaphore(tokens.give)] += 1
+
+    # -- memories (X1, L1) ---------------------------------------------------------------------------------------
+
+    def dma(self, dma: A.Dma) -> None:
+        """Copy blocks between DRAM and GLB."""
+        if min(dma.count, dma.words) < 1:
+            raise Refusal(f"{dma.count} blocks of {dma.words} words are no transfer")
+        sides: dict[str, tuple[Words, Ints]] = {}
+        for memory, name, offset, step in (
+            ("dram", dma.dram, dma.dram_offset, dma.dram_step),
+            ("glb", dma.glb, dma.glb_offset, dma.glb_step),
+        ):
+            view, words = self._view(name, memory)
+            pattern = (A.Extent(dma.count, "lin", step), A.Extent(dma.words, "lin", 1))
+            address, _ = position(A.Place(), A.Start(offset), pattern).address(view, self.loops)
+            sides[memory] = words, address
+        if dma.direction not in ("in", "out"):
+            raise Refusal(f"direction is in or out, not {dma.direction}")
+        source, target = ("dram", "glb") if dma.direction == "in" else ("glb", "dram")
+        values = sides[source][0].read(sides[source][1])
+        sides[target][0].write(sides[target][1], values)
+
+    def load(self, load: A.Load) -> None:
+        """Fill slots of the active PEs (L1, T1)."""
+        if load.kind not in ("weight", "ifmap"):
+            raise Refusal(f"kind is weight or ifmap, not {load.kind}")
+        file = self.weight if load.kind == "weight" else self.ifmap
+        half = file.open() if self.loops.first(load.open) else file.opened()
+        pes = rectangle(load.place, self.arch.rows, self.arch.cols)
+        view, words = self._view(load.view)
+        address, inside = position(load.place, load.start, load.pattern).address(view, self.loops)
+        values = np.full((self.images, *address.shape), view.fill, np.int64)
+        where = np.ones(address.shape[:2], np.bool_)
+        if load.edge:
+            where[:, ~last_columns(load.place)] = False
+            inside &= where.reshape(*where.shape, *[1] * len(load.pattern))  # the others read nothing
+        values[:, inside] = words.read(address[inside])
+        values = self._operands((values - view.zero).reshape(*values.shape[:3], -1)[:, where])
+        slots: Ints = load.slot + np.arange(values.shape[-1], dtype=np.int64)
+        if slots[0] < 0 or slots[-1] >= file.slots:
+            raise Refusal(f"{load.kind} slots {slots[0]}..{slots[-1]} are not in a half of {file.slots}")
+        half.put(pes, slots, values, where)
+        if self.loops.last(load.close):
+            file.close()
+
+    def _operands(self, values: Ints) -> Ints:
+        low, high = integer_range(self.arch.operand_bits)
+        if values.size and (values.min() < low or values.max() > high):
+            raise Refusal(f"values {values.min()}..{values.max()} do not fit {self.arch.operand_bits} bits")
+        return values
+
+    # -- array (A1-A5, T2, T3) -----------------------------------------------------------------------------------
+
+    def mac(self, mac: A.Mac) -> None:
+        """A macro-instruction of every active PE."""
+        if mac.op not in ("mac", "max", "add"):
+            raise Refusal(f"op is mac, max or add, not {mac.op}")
+        if not 1 <= mac.pixels <= self.arch.pe.max_pixels:
+            raise Refusal(f"pixels = {mac.pixels} is outside 1..{self.arch.pe.max_pixels}")
+        if min(mac.taps, mac.step_range) < 1:
+            raise Refusal(f"taps = {mac.taps} and step_range = {mac.step_range} are at least 1")
+        pes = rectangle(mac.place, self.arch.rows, self.arch.cols)
+        for file, when in ((self.weight, mac.take_weight), (self.ifmap, mac.take_ifmap)):
+            if self.loops.first(when):
+                file.take()
+        if mac.data_reuse:
+            self._from_east(mac, pes)
+        if self.loops.first(mac.clear):
+            self._clear(mac, pes)
+        self._accumulate(mac, pes)
+        for file, when in ((self.weight, mac.give_weight), (self.ifmap, mac.give_ifmap)):
+            if self.loops.last(when):
+                file.give()
+        if self.loops.last(mac.send):
+            self.psum.close()
+
+    def _from_east(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
+        """Word by word from the east neighbour's slot k to n2n_slot + k; what it received itself travels on (A3)."""
+        if not self.arch.links.n2n or mac.data_reuse > mac.pixels * mac.taps:
+            raise Refusal(f"data_reuse = {mac.data_reuse} needs n2n links and at most pixels * taps words")
+        half, takes = self.ifmap.taken(), np.broadcast_to(~last_columns(mac.place), (mac.place.rows, mac.place.cols))
+        if not takes.any():
+            return
+        first, last = mac.n2n_slot, mac.n2n_slot + mac.data_reuse - 1
+        if first < 0 or last >= self.ifmap.slots:
+            raise Refusal(f"n2n slots {first}..{last} are not in a half of {self.ifmap.slots}")
+        east = (pes[0], slice(pes[1].start + 1, pes[1].stop))
+        for k in range(mac.data_reuse):
+            if not half.full[east][takes[:, :-1], k].all():
+                raise Refusal(f"ifmap slot {k} of an east neighbour is empty")
+            words = half.words[(slice(None), *east)][:, takes[:, :-1], k]
+            half.put(pes, np.array([first + k]), words[..., None], takes)
+
+    def _clear(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
+        half = self.psum.open()
+        half.words[...] = integer_range(self.arch.psum_bits)[0] if mac.op == "max" else 0
+        half.full[pes] = True
+
+    def _accumulate(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
+        """The three counters of A1, each sum checked as it grows (A2)."""
+        z, j, i = np.meshgrid(*map(np.arange, (mac.pixels, mac.taps, mac.step_range)), indexing="ij")
+
+        def slots(of: A.Slots) -> Ints:
+            return of.base + z * of.pixel + j * of.tap + i * of.channel
+
+        terms = self.ifmap.taken().read(pes, slots(mac.ifmap), "ifmap")
+        if mac.op == "mac":
+            terms = terms * self.weight.taken().read(pes, slots(mac.weight), "weight")
+        half, psum = self.psum.opened(), slots(mac.psum)
+        before = half.read(pes, psum, "psum")
+        running = np.maximum.accumulate if mac.op == "max" else np.add.accumulate
+        if mac.psum.tap == 0 and np.unique(psum[:, 0]).size == psum[:, 0].size:
+            start = before[..., :1, :]
+            self._store(half.words, pes, psum[:, 0], running(np.concatenate([start, terms], axis=-2), axis=-2))
+            return
+        for at in np.ndindex(psum.shape):  # slots that meet again: one sum after the other
+            old = half.read(pes, psum[at].reshape(1), "psum")
+            new = running(np.stack([old, terms[(..., *at)][..., None]], axis=-2), axis=-2)
+            self._store(half.words, pes, psum[at].reshape(1), new)
+
+    def _store(self, words: Ints, pes: tuple[slice, slice], slots: Ints, running: Ints) -> None:
+        """Keep the last of the sums `running` [images, rows, cols, *, tap, *] if all of them fit a psum."""
+        low, high = integer_range(self.arch.psum_bits)
+        if running.min() < low or running.max() > high:
+            raise Refusal(f"a psum of {running.min()}..{running.max()} does not fit {self.arch.psum_bits} bits")
+        words[(slice(None), *pes)][..., slots] = running[..., -1, :]
+
+    # -- output units (C1-C4) ------------------------------------------------------------------------------------
+
+    def commit(self, commit: A.Commit) -> None:
+        """Psums, or words of the GLB, through the output units."""
+        pes = rectangle(commit.place, self.arch.rows, self.arch.cols)
+        where = position(commit.place, commit.start, (commit.pixels, commit.channels))
+        view, target = self._view(commit.view)
+        address, inside = where.address(view, self.loops)
+        if not inside.all():
+            raise Refusal(f"a result lies outside the bounds of view {view.name}")
+        if commit.source == "glb":
+            operand, words = self._view(commit.operand)
+            sums = words.read(where.address(operand, self.loops)[0])
+        elif commit.source == "psum":
+            sums = self._psums(commit, pes)
+        else:
+            raise Refusal(f"source is psum or glb, not {commit.source}")
+        residual = None
+        if self.unit.factors:
+            other, words = self._view(commit.residual)
+            residual = words.read(where.address(other, self.loops)[0])
+        target.write(address, self._operands(self._epilogue(commit).apply(sums, slice(None), residual)))
+        self.result = view.tensor
+
+    def _psums(self, commit: A.Commit, pes: tuple[slice, slice]) -> Ints:
+        z, i = np.meshgrid(np.arange(commit.pixels.n), np.arange(commit.channels.n), indexing="ij")
+        slots = commit.psum.base + z * commit.psum.pixel + i * commit.psum.channel
+        sums = self.psum.take().read(pes, slots, "psum")
+        self.psum.give()
+        return sums
+
+    def _epilogue(self, commit: A.Commit) -> Epilogue:
+        """The output units' function, biases and scales in place for each result (C2)."""
+        unit, size = self.unit, self.arch.words_per_param
+        factors = self._global(unit.factors) if unit.factors else None
+        bias: Ints | None = None
+        scale: Floats | None = None
+        if count := unit.bias + unit.scale:
+            words_of_channel = count * size
+            view, words = self._view(commit.params)
+            if any(step.axis != "lin" for step in view.steps):
+                raise Refusal(f"view {view.name} of parameters steps by other than words")
+            channels = position(commit.place, A.Start(), (commit.pixels, commit.channels)).terms["k"]
+            linear = commit.param * words_of_channel + self.loops.sums(view)["lin"]
+            first = (linear % view.wrap if view.wrap else linear) + channels * words_of_channel
+            params = words.read(first[..., None] + np.arange(words_of_channel))[0]
+            raw = params.astype(f"<i{self.arch.operand_bits // 8}").reshape(*first.shape, -1)
+            pairs = np.ascontiguousarray(raw).view("<i4")
+            bias = pairs[..., 0].astype(np.int64) if unit.bias else None
+            scale = np.ascontiguousarray(pairs[..., -1]).view(np.float32) if unit.scale else None
+        return Epilogue(bias, scale, unit.zero, _pair(unit.clamp), factors, _pair(unit.add_clamp))
+
+
+def _pair(clamp: tuple[int, ...]) -> tuple[int, int]:
+    return clamp[0], clamp[1]
+
+
+def named(op: Operation, rule: Callable[[Operation], None]) -> None:
+    """Run `rule`, naming `op` where it refuses; an outer op leaves the innermost name."""
+    try:
+        rule(op)
+    except Refusal as refusal:
+        prefix = "" if isinstance(op, A.RepeatOp) else f"{op.name}: "
+        raise Refusal(f"{prefix}{refusal}") from refusal

@@ -1,0 +1,136 @@
+"""Memories and addresses for the evaluator of the `array` dialect (rules W3, D1-D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cnncc.dialects import array as A
+from cnncc.errors import Refusal
+from cnncc.numerics import Ints
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass
+class Words:
+    """The words of one tensor, int64[images, words], and which of them were ever written."""
+
+    name: str
+    words: Ints
+    written: Mask
+
+    @classmethod
+    def empty(cls, tensor: A.Tensor, images: int) -> Words:
+        """No word written."""
+        return cls(tensor.name, np.zeros((images, tensor.words), np.int64), np.zeros(tensor.words, np.bool_))
+
+    def _check(self, address: Ints) -> None:
+        if address.size and (address.min() < 0 or address.max() >= self.written.size):
+            raise Refusal(
+                f"words {address.min()}..{address.max()} of tensor {self.name} do not exist, it has {self.written.size}"
+            )
+
+    def read(self, address: Ints) -> Ints:
+        """[images, *address.shape]."""
+        self._check(address)
+        if not self.written[address].all():
+            raise Refusal(f"a word of tensor {self.name} is read that was never written")
+        return self.words[:, address]
+
+    def write(self, address: Ints, values: Ints) -> None:
+        """Store values [images, *address.shape]."""
+        self._check(address)
+        self.words[:, address] = values
+        self.written[address] = True
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The loops that are running: index and count by name (P2)."""
+
+    running: Mapping[str, tuple[int, int]]
+
+    def _index(self, name: str) -> tuple[int, int]:
+        if name not in self.running:
+            raise Refusal(f"loop {name} is not around this op; there are {', '.join(self.running) or 'none'}")
+        return self.running[name]
+
+    def first(self, names: A.Names | None) -> bool:
+        """Are all these loops in their first iteration?"""
+        return names is not None and all(self._index(name)[0] == 0 for name in names)
+
+    def last(self, names: A.Names | None) -> bool:
+        """Are all these loops in their last iteration?"""
+        return names is not None and all(index == count - 1 for index, count in map(self._index, names))
+
+    def sums(self, view: A.View) -> dict[str, int]:
+        """The terms of a view's loops on each axis; a loop that is not running stands at 0."""
+        total: dict[str, int] = dict.fromkeys(A.AXES, 0)
+        for term in view.steps:
+            total[term.axis] += term.step * self.running.get(term.loop, (0, 1))[0]
+        return total
+
+
+@dataclass(frozen=True)
+class Position:
+    """Sums of an instruction's terms on each axis, as arrays over [row, column, pattern…] of its PEs."""
+
+    offset: int
+    terms: Mapping[str, Ints]
+
+    def address(self, view: A.View, loops: Loops) -> tuple[Ints, Mask]:
+        """Word addresses in the view's tensor, and where they lie inside its bounds (D2, D3)."""
+        loop = loops.sums(view)
+        linear = self.offset + loop["lin"]
+        if view.wrap:
+            linear %= view.wrap
+        channel, y, x = (self.terms[axis] + loop[axis] for axis in ("k", "y", "x"))
+        address = linear + self.terms["lin"] + channel * view.plane + y * view.pitch + x
+        if view.height == 0:
+            return address, np.ones(address.shape, np.bool_)
+        return address, (y >= 0) & (y < view.height) & (x >= 0) & (x < view.width)
+
+
+def _axes(count: int, number: int, of: int) -> Ints:
+    """0 … count - 1 along axis `number` of `of`."""
+    return np.arange(count).reshape([-1 if axis == number else 1 for axis in range(of)])
+
+
+def position(place: A.Place, start: A.Start, pattern: Sequence[A.Extent]) -> Position:
+    """The positions of a load or commit: its start, the terms of its PEs and of its pattern (D2, D4)."""
+    axes = 2 + len(pattern)
+    shape = (place.rows, place.cols, *(extent.n for extent in pattern))
+    rows, cols = _axes(place.rows, 0, axes), _axes(place.cols, 1, axes)
+    indices = [
+        (place.row, rows % place.set_rows),
+        (place.row_set, rows // place.set_rows),
+        (place.col, cols % place.set_cols),
+        (place.col_set, cols // place.set_cols),
+    ]
+    starts = {"lin": 0, "k": start.channel, "y": start.y, "x": start.x}
+    terms = {axis: np.full(shape, starts[axis], np.int64) for axis in A.AXES}
+    for term, index in indices:
+        terms[term.axis] += term.step * index
+    for number, extent in enumerate(pattern):
+        terms[extent.axis] += extent.step * _axes(extent.n, 2 + number, axes)
+    return Position(start.offset, terms)
+
+
+def last_columns(place: A.Place) -> npt.NDArray[np.bool_]:
+    """Which columns of a rectangle are the last of their set."""
+    cols = np.arange(place.cols)
+    return (cols % place.set_cols == place.set_cols - 1) | (cols == place.cols - 1)
+
+
+def rectangle(place: A.Place, rows: int, cols: int) -> tuple[slice, slice]:
+    """The active PEs. Raises Refusal where the array has only `rows` x `cols`."""
+    if place.row0 < 0 or place.col0 < 0 or place.row0 + place.rows > rows or place.col0 + place.cols > cols:
+        raise Refusal(
+            f"{place.rows} x {place.cols} PEs from row {place.row0}, column {place.col0} on are not on an array of "
+            f"{rows} x {cols}"
+        )
+    return slice(place.row0, place.row0 + place.rows), slice(place.col0, place.col0 + place.cols)

@@ -1,0 +1,109 @@
+"""Register files of the PEs for the evaluator of the `array` dialect: halves and their tokens (W4, W5, T1-T3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from cnncc.errors import Refusal
+from cnncc.numerics import Ints
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass
+class Half:
+    """One half of every PE: words int64[images, rows, cols, slots], and which slots [rows, cols, slots] are full."""
+
+    words: Ints
+    full: Mask
+
+    def put(self, pes: tuple[slice, slice], slots: Ints, values: Ints, where: Mask) -> None:
+        """Fill `slots` [n] of the PEs of a rectangle where `where` [rows, cols]; values [images, PEs so chosen, n]."""
+        row, col = (np.expand_dims(index, 1) for index in np.nonzero(where))
+        self.words[:, pes[0].start + row, pes[1].start + col, slots] = values
+        self.full[pes[0].start + row, pes[1].start + col, slots] = True
+
+    def read(self, pes: tuple[slice, slice], slots: Ints, name: str) -> Ints:
+        """`slots` [any] of a rectangle of PEs, as [images, rows, cols, any]. Raises Refusal for an empty one (W5)."""
+        if slots.min() < 0 or slots.max() >= self.words.shape[-1]:
+            raise Refusal(f"{name} slots {slots.min()}..{slots.max()} are not in a half of {self.words.shape[-1]}")
+        if not self.full[pes][..., slots].all():
+            raise Refusal(f"a {name} slot is read that is empty")
+        return self.words[(slice(None), *pes)][..., slots]
+
+
+@dataclass
+class RegisterFile:
+    """`halves` halves of `slots` words, filled and used in turn.
+
+    `free` and `full` are the tokens; `filling` and `using` the halves that a load (a clearing mac) has opened and that
+    a mac (a commit) has taken.
+    """
+
+    name: str
+    halves: int
+    slots: int
+    shape: tuple[int, int, int]
+    free: int = 0
+    full: int = 0
+    filling: Half | None = None
+    using: Half | None = None
+    data: list[Half] = field(default_factory=list[Half])
+    next_filled: int = 0
+    next_used: int = 0
+
+    def __post_init__(self) -> None:
+        self.free = self.halves
+        self.data = [self._empty() for _ in range(self.halves)]
+
+    def _empty(self) -> Half:
+        return Half(np.zeros((*self.shape, self.slots), np.int64), np.zeros((*self.shape[1:], self.slots), np.bool_))
+
+    def open(self) -> Half:
+        """Take a free half, all its slots empty."""
+        if self.filling is not None:
+            raise Refusal(f"a {self.name} half is opened before the one being filled is closed")
+        if self.free == 0:
+            raise Refusal(f"no {self.name} half is free")
+        self.free -= 1
+        self.filling = self.data[self.next_filled] = self._empty()
+        self.next_filled = (self.next_filled + 1) % self.halves
+        return self.filling
+
+    def opened(self) -> Half:
+        """The half being filled."""
+        if self.filling is None:
+            raise Refusal(f"no {self.name} half is open")
+        return self.filling
+
+    def close(self) -> None:
+        """Give the half being filled as full."""
+        self.opened()
+        self.filling = None
+        self.full += 1
+
+    def take(self) -> Half:
+        """Take the next full half to read it."""
+        if self.using is not None:
+            raise Refusal(f"a {self.name} half is taken before the one in use is given back")
+        if self.full == 0:
+            raise Refusal(f"no {self.name} half is full")
+        self.full -= 1
+        self.using = self.data[self.next_used]
+        self.next_used = (self.next_used + 1) % self.halves
+        return self.using
+
+    def taken(self) -> Half:
+        """The half in use."""
+        if self.using is None:
+            raise Refusal(f"no {self.name} half is in use")
+        return self.using
+
+    def give(self) -> None:
+        """Give the half in use back as free."""
+        self.taken()
+        self.using = None
+        self.free += 1

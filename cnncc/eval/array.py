@@ -1,0 +1,100 @@
+"""Runs IR of the `array` dialect, PE by PE in program order (P5), from what its ops say alone.
+
+Written from docs/machine.md, with nothing of the interpreter: two readings of the same rules. Tensors are arrays of
+their own, so that an address outside its tensor is noticed; everything is an array over [images, rows, cols, …]. What
+the rules do not allow (a half that is not free, an empty slot, a token that is not there) is refused, naming layer and
+op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import array as A
+from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.errors import Refusal
+from cnncc.eval._array_rules import Machine, named
+from cnncc.eval.cnn import RunModel, run_on_host
+from cnncc.numerics import Ints, dequantise, integer_range, quantise
+from cnncc.weights import Array, WeightStore
+
+
+def _images(inputs: Sequence[Array], tensors: Sequence[A.Tensor]) -> int:
+    if len(inputs) != len(tensors):
+        raise Refusal(f"there are {len(tensors)} inputs, {len(inputs)} were given")
+    counts = {array.size // max(1, prod(tensor.shape)) for array, tensor in zip(inputs, tensors, strict=True)} or {1}
+    for array, tensor in zip(inputs, tensors, strict=True):
+        if len(counts) > 1 or array.size != max(counts) * prod(tensor.shape) or not array.size:
+            raise Refusal(f"input '{tensor.name}' has shape {list(array.shape)}, expected {list(tensor.shape)}")
+    return counts.pop()
+
+
+def evaluate(
+    module: ModuleOp, store: WeightStore, arch: Arch, inputs: Sequence[Array], host: RunModel = run_on_host
+) -> tuple[list[Array], dict[str, Ints]]:
+    """The outputs for integer `inputs` (in the order of the input tensors), and each layer's result by what it
+    computes.
+
+    The leading dim of inputs may be any multiple of their tensors'. The module may be allocated or not.
+
+    Raises: Refusal naming layer and op for whatever the rules do not allow.
+    """
+    tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
+    given = [tensor for tensor in tensors.values() if tensor.role == "input"]
+    globals_ = {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
+    machine = Machine(arch, _images(inputs, given), globals_, tensors)
+    for tensor, values in zip(given, inputs, strict=True):
+        machine.set(tensor, values)
+    trace: dict[str, Ints] = {}
+    for op in module.ops:
+        match op:
+            case A.LayerOp():
+                trace.update(_layer(op, machine))
+            case A.HostOp():
+                named(op, lambda _, op=op: _segment(op, machine, store, host))
+            case _:
+                pass
+    return [machine.get(tensor.name) for tensor in tensors.values() if tensor.role == "output"], trace
+
+
+def _layer(op: A.LayerOp, machine: Machine) -> dict[str, Ints]:
+    """Run a layer; its value, if it computes one, is the tensor of its last commit."""
+    machine.start_layer(op)
+    try:
+        for inner in op.body.block.ops:
+            named(inner, machine.run)
+        return {op.value.data: machine.get(machine.result)} if op.value.data and machine.result else {}
+    except Refusal as refusal:
+        raise Refusal(f"layer {op.label.data}: {refusal}") from refusal
+
+
+def _segment(op: A.HostOp, machine: Machine, store: WeightStore, host: RunModel) -> None:
+    """A host segment, image by image (P4)."""
+    model, record = store[op.model.key.data].tobytes(), op.record.data
+    inputs = [_real(machine, name) for name in record.inputs]
+    results = [host(model, _share(inputs, image, machine.images)) for image in range(machine.images)]
+    for number, name in enumerate(record.outputs):
+        tensor = machine.tensor(name)
+        parts = [result[number] for result in results]
+        whole = np.concatenate(parts) if machine.images > 1 else parts[0]
+        if tensor.memory == "dram":
+            low, high = integer_range(machine.arch.operand_bits)
+            low, high = max(low, tensor.clamp[0]), min(high, tensor.clamp[1])
+            whole = quantise(whole, tensor.scale, tensor.zero, low, high)
+        machine.set(tensor, whole)
+
+
+def _real(machine: Machine, name: str) -> Array:
+    tensor, values = machine.tensor(name), machine.get(name)
+    return values if tensor.memory == "host" else dequantise(values, tensor.scale, tensor.zero)
+
+
+def _share(arrays: Sequence[Array], image: int, images: int) -> list[Array]:
+    if images == 1:
+        return list(arrays)
+    return [array[image * len(array) // images : (image + 1) * len(array) // images] for array in arrays]

@@ -1,0 +1,224 @@
+"""The evaluator of the `array` dialect: values by brute force, and every attribute of every op has a say."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from array_cases import ADD, CONV, INPUTS, OUTPUTS, POOL, SUM, arch_2x2, expected, inputs, module
+from xdsl.dialects.builtin import ModuleOp
+
+from cnncc.context import CompilerContext
+from cnncc.dialects import array as A
+from cnncc.dialects._records import RecordAttr
+from cnncc.errors import Refusal
+from cnncc.eval.array import evaluate
+
+
+@pytest.mark.parametrize("images", [1, 3])
+def test_array_eval_is_brute_force(images: int) -> None:
+    program, ctx = module()
+    given = inputs(images)
+    outputs, trace = evaluate(program, ctx.weights, arch_2x2(), given)
+    want = expected(*given)
+    assert list(trace) == list(want)
+    for key, value in want.items():
+        np.testing.assert_array_equal(trace[key], value)
+    np.testing.assert_array_equal(outputs[0], want["pool1"])
+    np.testing.assert_array_equal(outputs[1], want["add1"])
+    assert outputs[0].dtype == np.int64
+
+
+@pytest.mark.parametrize("halves", ["weight_halves", "ifmap_halves", "psum_halves"])
+def test_array_eval_does_not_need_two_halves(halves: str) -> None:
+    program, ctx = module()
+    arch = arch_2x2()
+    arch = dataclasses.replace(arch, pe=dataclasses.replace(arch.pe, **{halves: 1}))
+    outputs, _ = evaluate(program, ctx.weights, arch, inputs())
+    np.testing.assert_array_equal(outputs[0], expected(*inputs())["pool1"])
+
+
+ALTERED = {
+    "lin": "y",
+    "k": "lin",
+    "y": "x",
+    "x": "y",
+    "in": "out",
+    "out": "in",
+    "mac": "add",
+    "max": "add",
+    "add": "mac",
+}
+ALTERED |= {"ifmap": "weight", "weight": "ifmap", "psum": "glb", "glb": "psum"}
+
+PLACE_TERMS = ("row", "row_set", "col", "col_set")
+
+# Attributes that no value depends on, and why.
+NO_SAY = {
+    # A macro-instruction has no addresses; its sets matter by their columns (n2n).
+    "Mac.place.set_rows", *(f"Mac.place.{term}.{part}" for term in PLACE_TERMS for part in ("axis", "step")),
+    "Mac.weight.pixel",  # one pixel here; a weight that differs between pixels is for other mappings
+    "Commit.psum.tap",  # a commit has no taps
+}  # fmt: skip
+
+
+def altered(value: Any, annotation: str = "") -> Iterator[Any]:
+    """Other values of the same kind for the leaves of a record, one leaf at a time."""
+    match value:
+        case bool():
+            yield not value
+        case int():
+            yield from (value + 1, value - 1)
+        case str():
+            yield ALTERED.get(value, value + "'")
+        case None:
+            yield ()
+        case tuple() if "Names" in annotation:
+            yield from [other for other in ((), ("elsewhere",), None if "None" in annotation else ()) if other != value]
+        case tuple():
+            for at, item in enumerate(value):
+                yield from ((*value[:at], other, *value[at + 1 :]) for other in altered(item))
+        case _:
+            for field in dataclasses.fields(value):
+                for other in altered(getattr(value, field.name), str(field.type)):
+                    yield from rebuilt(value, field.name, other)
+
+
+def rebuilt(record: Any, field: str, value: Any) -> Iterator[Any]:
+    """The record with another value, unless it refuses that itself."""
+    with contextlib.suppress(ValueError):
+        yield dataclasses.replace(record, **{field: value})
+
+
+def difference(before: Any, after: Any) -> str:
+    """The leaf in which two records differ: `.place.row.step`; positions in tuples are left out."""
+    if dataclasses.is_dataclass(before) and type(before) is type(after):
+        for field in dataclasses.fields(before):
+            a, b = getattr(before, field.name), getattr(after, field.name)
+            if a != b:
+                return f".{field.name}{difference(a, b)}"
+    if isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
+        return next(difference(a, b) for a, b in zip(before, after, strict=True) if a != b)
+    return ""
+
+
+def run(program: ModuleOp, ctx: CompilerContext) -> list[bytes]:
+    """Everything that a program computes; nothing where it is refused."""
+    try:
+        outputs, trace = evaluate(program, ctx.weights, arch_2x2(), inputs())
+    except Refusal:
+        return []
+    return [array.tobytes() for array in (*outputs, *trace.values())]
+
+
+def test_array_eval_every_attribute_has_a_say() -> None:
+    program, ctx = module()
+    before = run(program, ctx)
+    all_leaves: set[str] = set()
+    noticed: set[str] = set()
+    ops = [op for op in program.walk() if isinstance(getattr(op, "record", None), RecordAttr)]
+    for op in [op for op in ops if not isinstance(op, A.TensorOp)]:
+        attr = op.record
+        for record in altered(attr.data):
+            name = type(record).__name__ + difference(attr.data, record)
+            all_leaves.add(name)
+            op.record = type(attr)(record)
+            if name not in noticed and run(program, ctx) != before:
+                noticed.add(name)
+        op.record = attr
+    assert len(all_leaves) > 100
+    assert all_leaves - noticed == NO_SAY
+
+
+REFUSED = [
+    # register files: order of halves, empty slots, sizes
+    ("open = []>", "close = []>", "no ifmap half is open"),
+    ("edge = true, close = []", "edge = true", "array.mac: no ifmap half is full"),
+    ("open = []>", "open = [], close = []>", "array.load: no ifmap half is open"),
+    ("give_ifmap = []", 'give_ifmap = ["c2"]', "taken before the one in use is given back"),
+    ("take_weight = []", 'take_weight = ["c2"]', "array.mac: no weight half is in use"),
+    ('clear = ["c2"],', "", "array.mac: no psum half is open"),
+    ('send = ["c2"],', "", "array.commit: no psum half is full"),
+    ('send = ["c2"]', "send = []", "array.mac: no psum half is open"),
+    ("taps = 9", "taps = 10", "ifmap slots 0..9 are not in a half of 9"),
+    ("data_reuse = 6", "data_reuse = 5", "a ifmap slot is read that is empty"),
+    ("data_reuse = 6", "data_reuse = 10", "at most pixels . taps words"),
+    ("slot = 3", "slot = 4", "ifmap slots 4..9 are not in a half of 9"),
+    ("taps = 9", "pixels = 17, taps = 9", "pixels = 17 is outside 1..16"),
+    ("psum = {channel = 1}", "psum = {base = 1, channel = 1}", "psum slots 1..2"),
+    # memories
+    (
+        "words = 18, count = 2, dram_step = 18",
+        "words = 18, count = 2, dram_step = 37",
+        "of tensor conv1.w do not exist",
+    ),
+    ("words = 8, tokens", "words = 7, tokens", "a word of tensor conv1.p.glb is read that was never written"),
+    ('view = "y"', 'view = "p.dram"', "on tensor conv1.p in dram, not in glb"),
+    (
+        'name = "y", tensor = "conv1.glb", height = 4',
+        'name = "y", tensor = "conv1.glb", height = 3',
+        "outside the bounds",
+    ),
+    ("fill = 3, zero = 3", "fill = 3, zero = 32767", "do not fit 16 bits"),
+    # places, loops, tokens
+    ("place = {rows = 2", "place = {row0 = 1, rows = 2", "not on an array of 2 x 2"),
+    ('steps = [{loop = "h1"', 'steps = [{loop = "h9"', "steps with loop h9"),
+    ('{loop = "c2", axis = "k"', '{loop = "h1", axis = "k"', "two steps for one loop"),
+    ('clear = ["c2"]', 'clear = ["c3"]', "loop c3 is not around this op"),
+    ('loop = "h1", count = 2', 'loop = "k0", count = 2', "steps with loop h1"),
+    ("{take = 3, give = 1", "{take = 4, give = 1", "semaphore 4 has no token"),
+    ("{take = 3, give = 1", "{take = 16, give = 1", "there is no semaphore 16"),
+    # words that mean nothing
+    ('kind = "ifmap"', 'kind = "psum"', "kind is weight or ifmap"),
+    ('op = "mac"', 'op = "min"', "op is mac, max or add"),
+    ('direction = "in"', 'direction = "up"', "direction is in or out"),
+    ("array.commit <", 'array.commit <source = "dram", ', "source is psum or glb"),
+    ('factors = "conv1.f"', 'factors = "conv1.g"', "there is no weights.global @conv1.g"),
+    ('residual = "r",', "", "there is no view  before it"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), REFUSED)
+def test_array_eval_refusals(old: str, new: str, message: str) -> None:
+    assert old in CONV
+    program, ctx = module(INPUTS, CONV.replace(old, new, 1), OUTPUTS)
+    with pytest.raises(Refusal, match=message) as refusal:
+        evaluate(program, ctx.weights, arch_2x2(), inputs())
+    assert str(refusal.value).startswith("layer conv1: array.")
+
+
+def test_array_eval_refuses_a_psum_that_overflows_on_the_way() -> None:
+    """The sum of the last tap fits again: every step counts (A2)."""
+    taps = "taps = 9, step_range = 2,"
+    program, ctx = module(INPUTS, CONV)
+    x, r = inputs()
+    narrow = dataclasses.replace(arch_2x2(), psum_bits=16)
+    evaluate(*module()[:1], ctx.weights, narrow, [x // 8, r])
+    assert taps in CONV
+    big = np.zeros_like(x)
+    big[0, 0, 0, 0], big[0, 0, 0, 1] = 30000, 30000
+    with pytest.raises(Refusal, match="layer conv1: array.mac: a psum of .* does not fit 16 bits"):
+        evaluate(program, ctx.weights, narrow, [big, r])
+
+
+def test_array_eval_counts_inputs() -> None:
+    program, ctx = module()
+    x, r = inputs()
+    with pytest.raises(Refusal, match="there are 2 inputs, 1 were given"):
+        evaluate(program, ctx.weights, arch_2x2(), [x])
+    for bad in ([x[:, :1], r], [np.concatenate([x, x]), r], [x, r[:0]]):
+        with pytest.raises(Refusal, match="input '[xr]' has shape"):
+            evaluate(program, ctx.weights, arch_2x2(), bad)
+
+
+def test_array_eval_psum_slots_that_meet_are_summed_in_order() -> None:
+    """Pixels that add to one slot: a mapping that keeps the sum of two windows."""
+    pool = POOL.replace("psum = {pixel = 1}, clear", "psum = {}, clear").replace('op = "max"', 'op = "add"')
+    program, ctx = module(INPUTS, CONV, pool.replace("psum = {pixel = 1}>", "psum = {}>"), SUM, ADD, OUTPUTS)
+    _, trace = evaluate(program, ctx.weights, arch_2x2(), inputs())
+    both = expected(*inputs())["sum1"]
+    np.testing.assert_array_equal(trace["pool1"], np.broadcast_to(both, trace["pool1"].shape))
