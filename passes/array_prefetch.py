@@ -83,7 +83,9 @@ def _move_back(transfers: Sequence[DmaOp], layer: LayerOp, before: LayerOp) -> N
     for op in transfers:
         dma = op.record.data
         for name in (dma.dram, dma.glb):
-            _views(before)[name].erase()
+            view = _views(before)[name]
+            view.detach()
+            view.erase()
         op.detach()
         op.record = DmaAttr(replace(dma, dram=dma.dram.removeprefix("next."), glb=dma.glb.removeprefix("next.")))
         layer.body.block.insert_op_before(op, first)

@@ -1,0 +1,59 @@
+// RUN: cnncc opt %s -p 'array-prefetch{arch=spatial-4x4}' | filecheck %s
+
+// The GLB of spatial-4x4 has 65536 words. b's weights fit beside all that lives during a: their transfer moves there,
+// behind a's own, with views of its own. c's do not fit beside b's: their transfer stays.
+
+builtin.module {
+  array.tensor <name = "w.a", memory = "dram", words = 10, role = "weight">
+  array.tensor <name = "w.b", memory = "dram", words = 40000, role = "weight">
+  array.tensor <name = "w.c", memory = "dram", words = 30000, role = "weight">
+  array.tensor <name = "x", memory = "dram", words = 30000, role = "input">
+  array.tensor <name = "glb.a", memory = "glb", words = 10>
+  array.tensor <name = "glb.b", memory = "glb", words = 40000>
+  array.tensor <name = "glb.c", memory = "glb", words = 30000>
+  array.tensor <name = "glb.x", memory = "glb", words = 30000>
+
+  // CHECK:      array.layer "a"
+  // CHECK:      array.dma <direction = "in", dram = "weight.dram", glb = "weight", words = 10,
+  // CHECK-NEXT: array.view <name = "next.weight.dram", tensor = "w.b">
+  // CHECK-NEXT: array.view <name = "next.weight", tensor = "glb.b">
+  // CHECK-NEXT: array.dma <direction = "in", dram = "next.weight.dram", glb = "next.weight", words = 40000, tokens = {give = 3}>
+  array.layer "a" computes "a" {
+    array.view <name = "weight.dram", tensor = "w.a">
+    array.view <name = "weight", tensor = "glb.a">
+    array.dma <direction = "in", dram = "weight.dram", glb = "weight", words = 10, tokens = {give = 2}>
+    array.sync ["load"]
+  }
+  // The loops of b's own views mean nothing in a, so the copies above have no steps; b keeps its views for its loads.
+  // CHECK:      array.layer "b"
+  // CHECK:      array.view <name = "weight", tensor = "glb.b", steps =
+  // CHECK-NOT:  array.dma
+  // CHECK:      array.sync
+  array.layer "b" computes "b" {
+    array.view <name = "weight.dram", tensor = "w.b">
+    array.view <name = "weight", tensor = "glb.b", steps = [{loop = "k0", axis = "lin", step = 9}]>
+    array.dma <direction = "in", dram = "weight.dram", glb = "weight", words = 40000, tokens = {give = 3}>
+    array.sync ["load"]
+  }
+  // CHECK:      array.layer "c"
+  // CHECK:      array.dma <direction = "in", dram = "weight.dram", glb = "weight", words = 30000
+  // CHECK-NOT:  array.dma
+  // CHECK:      array.layer "d"
+  array.layer "c" computes "c" {
+    array.view <name = "weight.dram", tensor = "w.c">
+    array.view <name = "weight", tensor = "glb.c">
+    array.dma <direction = "in", dram = "weight.dram", glb = "weight", words = 30000, tokens = {give = 2}>
+    array.sync ["load"]
+  }
+  // An input is no weight, and a transfer that takes a token is a slice in turn with its loads: both stay.
+  // CHECK:      array.dma <direction = "in", dram = "x", glb = "g"
+  // CHECK-NEXT: array.dma <direction = "in", dram = "w", glb = "g"
+  array.layer "d" computes "d" {
+    array.view <name = "x", tensor = "x">
+    array.view <name = "g", tensor = "glb.x">
+    array.view <name = "w", tensor = "w.a">
+    array.dma <direction = "in", dram = "x", glb = "g", words = 30000>
+    array.dma <direction = "in", dram = "w", glb = "g", words = 10, tokens = {take = 1}>
+    array.sync ["dma"]
+  }
+}
