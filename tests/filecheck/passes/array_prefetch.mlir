@@ -4,6 +4,9 @@
 // behind a's own, with views of its own. c's do not fit beside b's: their transfer stays.
 
 builtin.module {
+  weights.global @w.a : tensor<10xi16> = dense<0> : tensor<10xi16>
+  weights.global @w.b : tensor<40000xi16> = dense<0> : tensor<40000xi16>
+  weights.global @w.c : tensor<30000xi16> = dense<0> : tensor<30000xi16>
   array.tensor <name = "w.a", memory = "dram", words = 10, role = "weight">
   array.tensor <name = "w.b", memory = "dram", words = 40000, role = "weight">
   array.tensor <name = "w.c", memory = "dram", words = 30000, role = "weight">
