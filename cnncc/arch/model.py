@@ -159,6 +159,11 @@ def parse_arch(text: str, where: str) -> Arch:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise Refusal(f"{where}: not TOML: {error}") from error
+    return arch_from_table(table, where)
+
+
+def arch_from_table(table: dict[str, Any], where: str) -> Arch:
+    """The array of a parsed table, as `dataclasses.asdict` gives it. Raises Refusal like `parse_arch`."""
     return _build(where, Arch, table)
 
 

@@ -39,7 +39,8 @@ def disassemble(program: Sequence[Instruction], comments: Mapping[int, str] | No
     return "\n".join(lines) + "\n"
 
 
-def _assemble_line(line: str) -> Instruction:
+def parse_instruction(line: str) -> Instruction:
+    """The instruction that a line without comment writes. Raises ValueError."""
     name, *parts = line.split()
     values: dict[str, Value] = {}
     for part in parts:
@@ -59,7 +60,7 @@ def assemble(text: str) -> list[Instruction]:
         if not code:
             continue
         try:
-            program.append(_assemble_line(code))
+            program.append(parse_instruction(code))
         except ValueError as error:
             raise Refusal(f"line {number}: {error}") from error
     check_structure(program)

@@ -1,0 +1,139 @@
+"""Says where every tensor lies: in DRAM one after the other, in the GLB where it is free while the tensor lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import prod
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from cnncc.arch.model import load_arch
+from cnncc.dialects.array import LayerOp, Tensor, TensorAttr, TensorOp, ViewOp
+from cnncc.dialects.weights import GlobalOp
+from cnncc.errors import Refusal
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """`words` words that are needed from layer number `first` to layer number `last`."""
+
+    name: str
+    words: int
+    first: int
+    last: int
+
+    def meets(self, other: Lifetime) -> bool:
+        """Is there a layer that needs both?"""
+        return self.first <= other.last and other.first <= self.last
+
+
+def dram_layout(words: Sequence[int]) -> list[int]:
+    """The first word of each array, one after the other (rule W2).
+
+    >>> dram_layout([3, 4, 5])
+    [0, 3, 7]
+    """
+    return list(accumulate(words, initial=0))[: len(words)]
+
+
+def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
+    """A first word for each name, so that no two which meet overlap. The largest first: they fit least easily.
+
+    Source: Pisarchyk and Lee, Efficient memory management for deep neural net inference, 2020 (greedy by size).
+    """
+    placed: list[tuple[int, Lifetime]] = []
+    for tensor in sorted(lifetimes, key=lambda tensor: -tensor.words):
+        at = 0
+        for start, other in sorted(placed, key=lambda pair: pair[0]):
+            if tensor.meets(other) and start < at + tensor.words:
+                at = max(at, start + other.words)
+        placed.append((at, tensor))
+    return {tensor.name: at for at, tensor in placed}
+
+
+def _views(module: ModuleOp) -> Iterator[tuple[int, str, str]]:
+    """Layer number, label and tensor of every view."""
+    for number, layer in enumerate(op for op in module.ops if isinstance(op, LayerOp)):
+        for op in layer.walk():
+            if isinstance(op, ViewOp):
+                yield number, layer.label.data, op.record.data.tensor
+
+
+def _lifetimes(module: ModuleOp, tensors: Mapping[str, Tensor]) -> list[Lifetime]:
+    layers: dict[str, list[int]] = {}
+    for number, label, name in _views(module):
+        if name not in tensors:
+            raise Refusal(f"layer {label}: a view names tensor '{name}', which does not exist")
+        layers.setdefault(name, []).append(number)
+    return [
+        Lifetime(name, tensor.words, min(layers[name]), max(layers[name]))
+        for name, tensor in tensors.items()
+        if tensor.memory == "glb" and name in layers
+    ]
+
+
+def _check_size(module: ModuleOp, lifetimes: Sequence[Lifetime], at: Mapping[str, int], glb_words: int) -> None:
+    needed = max((at[tensor.name] + tensor.words for tensor in lifetimes), default=0)
+    if needed <= glb_words:
+        return
+    labels = [op.label.data for op in module.ops if isinstance(op, LayerOp)]
+    live = [sum(t.words for t in lifetimes if t.first <= i <= t.last) for i in range(len(labels))]
+    worst = live.index(max(live))
+    raise Refusal(
+        f"layer {labels[worst]}: its tensors and those kept for later take {live[worst]} words, the array has "
+        f"glb.words = {glb_words}; the smallest that would do is {needed}: use a larger array, or smaller slices of "
+        f"the weights"
+    )
+
+
+def _weights(module: ModuleOp, tensors: Mapping[str, Tensor]) -> list[str]:
+    """The weights that lie in DRAM, in the order of the module's symbols."""
+    sizes = {op.sym_name.data: prod(op.type.get_shape()) for op in module.ops if isinstance(op, GlobalOp)}
+    for tensor in tensors.values():
+        if tensor.role == "weight" and tensor.words != sizes.get(tensor.name):
+            raise Refusal(f"tensor {tensor.name}: {tensor.words} words, its weights have {sizes.get(tensor.name)}")
+    return [name for name in sizes if name in tensors and tensors[name].role == "weight"]
+
+
+def allocate(module: ModuleOp, glb_words: int) -> dict[str, int]:
+    """The first word of every tensor that lies in DRAM or the GLB. Raises Refusal where the GLB is too small."""
+    records = [op.record.data for op in module.ops if isinstance(op, TensorOp)]
+    tensors = {tensor.name: tensor for tensor in records}
+    if len(tensors) < len(records):
+        twice = next(t.name for i, t in enumerate(records) if t.name in {other.name for other in records[:i]})
+        raise Refusal(f"there are two tensors '{twice}'")
+    lifetimes = _lifetimes(module, tensors)
+    glb = first_fit(lifetimes)
+    _check_size(module, lifetimes, glb, glb_words)
+    others = [t.name for t in tensors.values() if t.memory == "dram" and t.role != "weight"]
+    in_dram = _weights(module, tensors) + others
+    dram = dict(zip(in_dram, dram_layout([tensors[name].words for name in in_dram]), strict=True))
+    return glb | dram
+
+
+@dataclass(frozen=True)
+class ArrayAllocatePass(ModulePass):
+    """Give every tensor its first word.
+
+    DRAM is laid out by rule W2: the weights in the order of their symbols, then the tensors in the order of the module.
+    A tensor in the GLB lives from the first to the last layer that has a view on it; layers do not run at the same
+    time (rule T5), so others may have its place before and after. A tensor without view gets no place.
+
+        array.tensor <name = "x.glb", memory = "glb", words = 192>
+                            ->    array.tensor <name = "x.glb", memory = "glb", words = 192, at = 0>
+    """
+
+    name = "array-allocate"
+    arch: str = "spatial-8x8"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Set `at` in place."""
+        at = allocate(op, load_arch(self.arch).glb.words)
+        for tensor_op in op.ops:
+            if isinstance(tensor_op, TensorOp):
+                tensor = tensor_op.record.data
+                tensor_op.record = TensorAttr(replace(tensor, at=at.get(tensor.name, -1)))

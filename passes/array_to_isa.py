@@ -1,0 +1,297 @@
+"""PE-set programs to machine instructions, one to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Attribute, Operation
+from xdsl.passes import ModulePass
+
+from cnncc.context import weights_of
+from cnncc.dialects import array as A
+from cnncc.dialects import isa
+from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array
+from cnncc.errors import Refusal
+from cnncc.isa.fields import LOOP_REGISTERS, Term, Value, When
+from cnncc.isa.table import Instruction, instruction
+from cnncc.passes._segments import name_after_tensors
+from cnncc.weights import WeightStore
+
+DESCRIPTORS = 16
+EXTENTS = 4
+
+
+def loop_registers(layer: A.LayerOp) -> dict[str, int]:
+    """The register of each loop of a layer: how deep it stands (P2).
+
+    Raises Refusal where a name stands at two depths, or two names at one depth: a descriptor has one step for each
+    register, whichever loop is running on it.
+    """
+    registers: dict[str, int] = {}
+    for op in layer.walk():
+        if isinstance(op, A.RepeatOp):
+            name, depth = op.record.data.loop, len(A.loops_around(op))
+            if registers.setdefault(name, depth) != depth:
+                raise Refusal(f"loop {name} stands at depths {registers[name]} and {depth}")
+    if len(set(registers.values())) < len(registers):
+        raise Refusal(f"loops {', '.join(registers)} do not have one name at each depth")
+    if len(registers) > LOOP_REGISTERS:
+        raise Refusal(f"loops {', '.join(registers)} nest {len(registers)} deep, the array has {LOOP_REGISTERS}")
+    return registers
+
+
+@dataclass
+class _Layer:
+    """What the instructions of one layer refer to by name."""
+
+    tensors: Mapping[str, A.Tensor]
+    factors: Callable[[str], tuple[int, ...]]
+    registers: Mapping[str, int]
+    around: Mapping[str, int] = field(default_factory=dict[str, int])
+    descriptors: dict[str, int] = field(default_factory=dict[str, int])
+
+    def register(self, loop: str) -> int:
+        if loop not in self.registers:
+            raise Refusal(f"there is no loop {loop}; the layer has {', '.join(self.registers) or 'none'}")
+        return self.registers[loop]
+
+    def when(self, names: A.Names | None) -> When:
+        """A condition by loop registers."""
+        if names is None:
+            return None
+        for name in names:
+            if name not in self.around:
+                raise Refusal(f"a condition names loop {name}, around it are {', '.join(self.around) or 'none'}")
+        return tuple(sorted({self.registers[name] for name in names}))
+
+    def descriptor(self, view: str) -> int:
+        """The number of a view; 0 where there is none, since the field is then not looked at."""
+        if view and view not in self.descriptors:
+            raise Refusal(f"there is no view {view} before it; there are {', '.join(self.descriptors) or 'none'}")
+        return self.descriptors[view] if view else 0
+
+    def view(self, view: A.View) -> list[tuple[Instruction, str]]:
+        """`desc`, and a `step` for each loop."""
+        number = self.descriptors.setdefault(view.name, len(self.descriptors))
+        if number >= DESCRIPTORS:
+            raise Refusal(f"view {view.name} is one too many: the array has {DESCRIPTORS} descriptors")
+        loops = [step.loop for step in view.steps]
+        if len(set(loops)) < len(loops):
+            raise Refusal(f"view {view.name} has two steps for one loop")
+        desc = instruction(
+            "desc", id=number, base=self._base(view.tensor), height=view.height, width=view.width, pitch=view.pitch,
+            plane=view.plane, fill=view.fill, zero=view.zero, wrap=view.wrap,
+        )  # fmt: skip
+        steps = [
+            (instruction("step", id=number, loop=self.register(t.loop), by=Term(t.axis, t.step)), f"by {t.loop}")
+            for t in view.steps
+        ]
+        return [(desc, f"{view.name}: {view.tensor}"), *steps]
+
+    def _base(self, name: str) -> int:
+        if name not in self.tensors:
+            raise Refusal(f"there is no tensor {name}")
+        if self.tensors[name].at < 0:
+            raise Refusal(f"tensor {name} has no place in a memory: run array-allocate first")
+        return self.tensors[name].at
+
+    def tokens(self, tokens: A.Tokens) -> dict[str, Value]:
+        """The fields of the semaphores. A semaphore that is not used leaves its condition at the default."""
+        fields: dict[str, Value] = {"take": tokens.take, "give": tokens.give}
+        if tokens.take:
+            fields["take_when"] = self.when(tokens.take_when)
+        if tokens.give:
+            fields["give_when"] = self.when(tokens.give_when)
+        return fields
+
+    def dma(self, dma: A.Dma) -> Instruction:
+        return instruction(
+            "dma", direction=dma.direction, dram=self.descriptor(dma.dram), glb=self.descriptor(dma.glb),
+            count=dma.count, words=dma.words, dram_offset=dma.dram_offset, glb_offset=dma.glb_offset,
+            dram_step=dma.dram_step, glb_step=dma.glb_step, **self.tokens(dma.tokens),
+        )  # fmt: skip
+
+    def load(self, load: A.Load) -> Instruction:
+        # The last extent runs fastest, so missing ones are slow ones of 1.
+        pattern = [A.Extent()] * (EXTENTS - len(load.pattern)) + list(load.pattern)
+        extents: dict[str, Value] = {f"extent{i}": extent.n for i, extent in enumerate(pattern)}
+        terms: dict[str, Value] = {f"term{i}": Term(extent.axis, extent.step) for i, extent in enumerate(pattern)}
+        return instruction(
+            "load", kind=load.kind, desc=self.descriptor(load.view), slot=load.slot, edge=int(load.edge),
+            open=self.when(load.open), close=self.when(load.close),
+            **_start(load.start), **_place(load.place), **extents, **terms, **self.tokens(load.tokens),
+        )  # fmt: skip
+
+    def mac(self, mac: A.Mac) -> Instruction:
+        return instruction(
+            "mac", op=mac.op, **_rectangle(mac.place), set_cols=mac.place.set_cols,
+            pixels=mac.pixels, taps=mac.taps, step_range=mac.step_range, data_reuse=mac.data_reuse,
+            n2n_slot=mac.n2n_slot,
+            clear=self.when(mac.clear), send=self.when(mac.send),
+            take_weight=self.when(mac.take_weight), give_weight=self.when(mac.give_weight),
+            take_ifmap=self.when(mac.take_ifmap), give_ifmap=self.when(mac.give_ifmap),
+            **_slots("ifmap", mac.ifmap), **_slots("weight", mac.weight), **_slots("psum", mac.psum),
+        )  # fmt: skip
+
+    def unit(self, unit: A.Unit) -> Instruction:
+        factors = self.factors(unit.factors) if unit.factors else (0, 0, 0)
+        return instruction(
+            "unit", bias=int(unit.bias), scale=int(unit.scale), residual=int(bool(unit.factors)), zero=unit.zero,
+            clamp_lo=unit.clamp[0], clamp_hi=unit.clamp[1],
+            factor_a=factors[0], factor_b=factors[1], fixed=factors[2],
+            add_lo=unit.add_clamp[0], add_hi=unit.add_clamp[1],
+        )  # fmt: skip
+
+    def commit(self, commit: A.Commit) -> Instruction:
+        return instruction(
+            "commit", source=commit.source, desc=self.descriptor(commit.view),
+            operand=self.descriptor(commit.operand), residual=self.descriptor(commit.residual),
+            params=self.descriptor(commit.params), param=commit.param,
+            pixels=commit.pixels.n, pixel_term=Term(commit.pixels.axis, commit.pixels.step),
+            channels=commit.channels.n, channel_term=Term(commit.channels.axis, commit.channels.step),
+            psum_slot=commit.psum.base, psum_z=commit.psum.pixel, psum_i=commit.psum.channel,
+            **_start(commit.start), **_place(commit.place), **self.tokens(commit.tokens),
+        )  # fmt: skip
+
+    def lower(self, op: Operation) -> Iterator[tuple[Instruction, str]]:
+        """The instructions of `op`, each with a comment."""
+        self.around = A.loops_around(op)
+        match op:
+            case A.ViewOp():
+                yield from self.view(op.record.data)
+            case A.RepeatOp():
+                yield instruction("loop", count=op.record.data.count), op.record.data.loop
+                for inner in op.body.block.ops:
+                    yield from self.lower(inner)
+                yield instruction("end"), ""
+            case A.DmaOp():
+                yield self.dma(op.record.data), ""
+            case A.LoadOp():
+                yield self.load(op.record.data), ""
+            case A.MacOp():
+                yield self.mac(op.record.data), ""
+            case A.UnitOp():
+                yield self.unit(op.record.data), ""
+            case A.CommitOp():
+                yield self.commit(op.record.data), ""
+            case A.SignalOp():
+                signal = op.record.data
+                yield instruction("signal", semaphore=signal.semaphore, count=signal.count), ""
+            case A.SyncOp():
+                yield instruction("sync", **{engine.data: 1 for engine in op.engines}), ""
+            case _:
+                raise Refusal(f"{op.name} is no part of a PE-set program")
+
+    def instructions(self, op: Operation) -> Iterator[tuple[Instruction, str]]:
+        """As `lower`, naming `op` when it is refused, be it by the width of a field."""
+        try:
+            yield from self.lower(op)
+        except (Refusal, ValueError) as error:
+            raise Refusal(f"{op.name}: {error}") from error
+
+
+def _rectangle(place: A.Place) -> dict[str, Value]:
+    return {"row0": place.row0, "rows": place.rows, "col0": place.col0, "cols": place.cols}
+
+
+def _place(place: A.Place) -> dict[str, Value]:
+    terms = {"row": place.row, "row_set": place.row_set, "col": place.col, "col_set": place.col_set}
+    fields: dict[str, Value] = {name: Term(term.axis, term.step) for name, term in terms.items()}
+    return {**_rectangle(place), "set_rows": place.set_rows, "set_cols": place.set_cols, **fields}
+
+
+def _start(start: A.Start) -> dict[str, Value]:
+    return {"offset": start.offset, "channel": start.channel, "y": start.y, "x": start.x}
+
+
+def _slots(operand: str, slots: A.Slots) -> dict[str, Value]:
+    return {
+        f"{operand}_slot": slots.base, f"{operand}_z": slots.pixel,
+        f"{operand}_j": slots.tap, f"{operand}_i": slots.channel,
+    }  # fmt: skip
+
+
+@dataclass
+class _Program:
+    """The module at the machine level, as it grows."""
+
+    module: ModuleOp
+    store: WeightStore
+    insts: list[isa.InstOp] = field(default_factory=list[isa.InstOp])
+    layers: list[isa.LayerOp] = field(default_factory=list[isa.LayerOp])
+    segments: list[isa.SegmentOp] = field(default_factory=list[isa.SegmentOp])
+
+    def factors(self, name: str) -> tuple[int, ...]:
+        """The bits of three f32 factors."""
+        for op in self.module.ops:
+            if isinstance(op, GlobalOp) and op.sym_name.data == name:
+                array = constant_array(op, self.store)
+                if array.dtype != np.float32 or array.shape != (3,):
+                    raise Refusal(f"factors {name} are {array.dtype}{list(array.shape)}, not three float32")
+                return tuple(int(bits) for bits in array.view(np.uint32))
+        raise Refusal(f"there are no factors {name}")
+
+    def layer(self, op: A.LayerOp, tensors: Mapping[str, A.Tensor]) -> None:
+        first, label = len(self.insts), op.label.data
+        try:
+            context = _Layer(tensors, self.factors, loop_registers(op))
+            for inner in op.body.block.ops:
+                for inst, comment in context.instructions(inner):
+                    self.insts.append(isa.inst_op(inst, _comment(label, comment, len(self.insts) == first)))
+        except Refusal as refusal:
+            raise Refusal(f"layer {label}: {refusal}") from refusal
+        record = isa.Layer(label, first, len(self.insts) - first, op.value.data)
+        about: dict[str, Attribute] = {k: v for k, v in op.attributes.items() if isinstance(v, StringAttr)}
+        self.layers.append(isa.LayerOp.create(properties={"record": isa.LayerAttr(record)}, attributes=about))
+
+    def host(self, op: A.HostOp) -> None:
+        number, host = len(self.segments), op.record.data
+        model = self.store[op.model.key.data].tobytes()
+        renamed = name_after_tensors(model, host.inputs, host.outputs)
+        key = self.store.add(np.frombuffer(renamed, np.uint8))
+        record = isa.SegmentAttr(isa.Segment(number, host.inputs, host.outputs))
+        self.segments.append(isa.SegmentOp.create(properties={"record": record, "model": RefAttr(StringAttr(key))}))
+        self.insts.append(isa.inst_op(instruction("host", segment=number), f"segment {number}"))
+
+
+def _comment(label: str, comment: str, is_first: bool) -> str:
+    return ": ".join(part for part in (label if is_first else "", comment) if part)
+
+
+@dataclass(frozen=True)
+class ArrayToIsaPass(ModulePass):
+    """Encode PE-set programs: a view becomes `desc` and its steps, a repeat `loop` and `end`, every other op its namesake.
+
+    Loops become registers by their depth, views descriptors by their order in the layer, tensors their first word.
+    Memory stays in the module; weights that no tensor holds have been folded into instructions and go.
+
+        array.layer "conv1" computes "relu1" {          isa.layer <label = "conv1", first = 0, count = 5, value = "relu1">
+          array.view <name = "x", tensor = "x.glb">     isa.inst "desc id=0 base=64" comment "conv1: x: x.glb"
+          array.repeat <loop = "c2", count = 3> {   ->  isa.inst "loop count=3" comment "c2"
+            array.mac <op = "mac", …>                   isa.inst "mac rows=4 …"
+          } }                                           isa.inst "end"
+    """  # noqa: E501
+
+    name = "array-to-isa"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Replace layers and host ops by instructions and their tables."""
+        program = _Program(op, weights_of(ctx))
+        tensors = {t.record.data.name: t.record.data for t in op.ops if isinstance(t, A.TensorOp)}
+        for part in list(op.ops):
+            if isinstance(part, A.LayerOp):
+                program.layer(part, tensors)
+            elif isinstance(part, A.HostOp):
+                program.host(part)
+        program.insts.append(isa.inst_op(instruction("halt")))
+        in_dram = {tensor.name for tensor in tensors.values() if tensor.role == "weight"}
+        for part in list(op.ops):
+            is_folded = isinstance(part, GlobalOp) and part.sym_name.data not in in_dram
+            if is_folded or isinstance(part, A.LayerOp | A.HostOp):
+                part.detach()
+                part.erase()
+        op.body.block.add_ops([*program.segments, *program.layers, *program.insts])

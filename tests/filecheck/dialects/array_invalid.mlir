@@ -1,0 +1,35 @@
+// RUN: cnncc opt %s --split-input-file --verify-diagnostics --parsing-diagnostics | filecheck %s
+
+// CHECK: tensor x: no memory rom or no role value
+array.tensor <name = "x", memory = "rom", words = 1>
+
+// -----
+
+// CHECK: loop k0 repeats at least once, not 0 times
+array.repeat <loop = "k0", count = 0> {
+}
+
+// -----
+
+// CHECK: axis is one of lin, k, y, x, not z
+array.view <name = "w", tensor = "w.glb", steps = [{loop = "k0", axis = "z", step = 1}]>
+
+// -----
+
+// CHECK: a load has at most four extents
+array.load <kind = "ifmap", view = "x", place = {}, start = {}, pattern = [{}, {}, {}, {}, {}]>
+
+// -----
+
+// CHECK: an extent is at least 1, not 0
+array.commit <view = "y", place = {}, pixels = {n = 0}>
+
+// -----
+
+// CHECK: a place has at least one row and one column, a set too
+array.commit <view = "y", place = {rows = 0}>
+
+// -----
+
+// CHECK: 'colour' is no field here or is given twice; fields: semaphore, count
+array.signal <colour = 3>

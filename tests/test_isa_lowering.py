@@ -1,0 +1,201 @@
+"""array-allocate and array-to-isa: what they refuse, and that no two live tensors overlap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from array_cases import CONV, INPUTS, module
+from hypothesis import given
+from hypothesis import strategies as st
+from xdsl.dialects.builtin import ModuleOp
+
+from cnncc.context import CompilerContext
+from cnncc.dialects.array import TensorOp
+from cnncc.dialects.isa import LayerOp, SegmentOp, instructions
+from cnncc.errors import Refusal
+from cnncc.frontend.run_onnx import OnnxSession
+from cnncc.passes._segments import interface, name_after_tensors, read_model
+from cnncc.passes.array_allocate import ArrayAllocatePass, Lifetime, allocate, first_fit
+from cnncc.passes.array_to_isa import ArrayToIsaPass
+
+lifetimes = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers(0, 40)).map(lambda t: (t[0], t[0] + t[1], t[2])),
+    max_size=12,
+).map(lambda rows: [Lifetime(f"t{i}", words, a, b) for i, (a, b, words) in enumerate(rows)])
+
+
+@given(lifetimes)
+def test_isa_first_fit_never_overlaps(tensors: list[Lifetime]) -> None:
+    at = first_fit(tensors)
+    assert sorted(at) == sorted(t.name for t in tensors)
+    for i, a in enumerate(tensors):
+        for b in tensors[:i]:
+            together = range(max(a.first, b.first), min(a.last, b.last) + 1)
+            shared = set(range(at[a.name], at[a.name] + a.words)) & set(range(at[b.name], at[b.name] + b.words))
+            assert not (together and shared)
+
+
+@given(lifetimes)
+def test_isa_first_fit_leaves_no_needless_hole(tensors: list[Lifetime]) -> None:
+    """Every tensor starts at 0 or where another that lives with it ends."""
+    at = first_fit(tensors)
+    for a in tensors:
+        ends = {at[b.name] + b.words for b in tensors if b is not a and a.meets(b)}
+        assert at[a.name] == 0 or at[a.name] in ends
+
+
+def test_isa_glb_too_small_names_layer_and_sizes() -> None:
+    program, _ = module()
+    needed = 12 + 32 + 72 + 16 + 32  # x, r, weights, parameters and result of the convolution
+    assert max(allocate(program, needed).values()) < needed
+    message = f"layer conv1: .* take {needed} words, the array has glb.words = {needed - 1}; .* would do is {needed}:"
+    with pytest.raises(Refusal, match=message):
+        allocate(program, needed - 1)
+
+
+def lower(*layers: str) -> tuple[ModuleOp, CompilerContext]:
+    program, ctx = module(*layers)
+    ArrayAllocatePass("spatial-4x4").apply(ctx, program)
+    ArrayToIsaPass().apply(ctx, program)
+    program.verify()
+    return program, ctx
+
+
+def test_isa_every_instruction_but_halt_has_a_layer() -> None:
+    program, _ = lower()
+    ranges = [op.record.data for op in program.ops if isinstance(op, LayerOp)]
+    assert [layer.label for layer in ranges] == ["inputs", "conv1", "pool1", "sum1", "add1", "outputs"]
+    assert [layer.value for layer in ranges] == ["", "relu1", "pool1", "sum1", "add1", ""]
+    covered = [i for layer in ranges for i in range(layer.first, layer.first + layer.count)]
+    assert covered == list(range(len(instructions(program)) - 1))
+
+
+REFUSED = [
+    ('clear = ["c2"]', 'clear = ["h9"]', "layer conv1: array.repeat: a condition names loop h9, around"),
+    ('give_when = ["h1"]', 'give_when = ["c2"]', "a condition names loop c2, around it are k0, h1"),
+    ('[{loop = "h1", axis = "y"', '[{loop = "h9", axis = "y"', "there is no loop h9; the layer has k0, h1, c2"),
+    ('{loop = "c2", axis = "k"', '{loop = "h1", axis = "k"', "view x has two steps for one loop"),
+    ('view = "y"', 'view = "z"', "there is no view z before it"),
+    ('tensor = "x.glb"', 'tensor = "elsewhere"', "names tensor 'elsewhere', which does not exist"),
+    ('factors = "conv1.f"', 'factors = "conv1.w"', r"factors conv1.w are int16\[4, 2, 3, 3\], not three float32"),
+    ('factors = "conv1.f"', 'factors = "none"', "there are no factors none"),
+    ("n2n_slot = 3", "n2n_slot = 65536", "n2n_slot: 65536 is outside 0..65535"),
+    ("x = -1}", "x = -32769}", "x: -32769 is outside -32768..32767"),
+    ('["dma", "load",', '["dma", "host",', "sync has no field host"),
+    ("count = 2> {\n        array.repeat", "count = 16777216> {\n        array.repeat", "count: 16777216 is outside"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "message"), REFUSED)
+def test_isa_lowering_refusals(old: str, new: str, message: str) -> None:
+    assert old in CONV
+    with pytest.raises(Refusal, match=message):
+        lower(INPUTS, CONV.replace(old, new, 1))
+
+
+def test_isa_lowering_needs_places() -> None:
+    program, ctx = module()
+    with pytest.raises(Refusal, match="tensor x has no place in a memory: run array-allocate first"):
+        ArrayToIsaPass().apply(ctx, program)
+
+
+def test_isa_sixteen_descriptors() -> None:
+    views = [f'array.view <name = "v{i}", tensor = "x">' for i in range(17)]
+    program, _ = lower(f'array.layer "l" computes "" {{ {" ".join(views[:16])} }}')
+    assert len(instructions(program)) == 17
+    with pytest.raises(Refusal, match="layer l: array.view: view v16 is one too many: the array has 16 descriptors"):
+        lower(f'array.layer "l" computes "" {{ {" ".join(views)} }}')
+
+
+def nested(names: list[str]) -> str:
+    opened = "".join(f'array.repeat <loop = "{name}", count = 2> {{ ' for name in names)
+    return f"{opened}array.sync []{'}' * len(names)}"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (nested([f"l{i}" for i in range(9)]), "nest 9 deep, the array has 8"),
+        (nested(["a", "b"]) + nested(["b"]), "loop b stands at depths 1 and 0"),
+        (nested(["a"]) + nested(["b"]), "loops a, b do not have one name at each depth"),
+    ],
+)
+def test_isa_loops_that_are_no_registers(body: str, message: str) -> None:
+    with pytest.raises(Refusal, match=f"layer l: .*{message}"):
+        lower(f'array.layer "l" computes "" {{ {body} }}')
+
+
+def test_isa_eight_loops() -> None:
+    program, _ = lower(f'array.layer "l" computes "" {{ {nested([f"l{i}" for i in range(8)])} }}')
+    assert len(instructions(program)) == 18
+
+
+def two_in_two_out() -> bytes:
+    """c = a - b, d = relu(a) if any b else b, names inside that are those of tensors outside."""
+    from onnx import TensorProto, checker, helper
+
+    def value(name: str) -> object:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3])
+
+    branches = [
+        helper.make_graph([helper.make_node(op, ["p"], [out])], out, [], [value(out)])
+        for op, out in (("Relu", "then"), ("Neg", "else"))
+    ]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Sub", ["p", "q"], ["x"]),
+            helper.make_node("ReduceMax", ["q"], ["largest"], keepdims=0),
+            helper.make_node("Cast", ["largest"], ["flag"], to=TensorProto.BOOL),
+            helper.make_node("If", ["flag"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+        ],
+        "segment", [value("p"), value("q")], [value("x"), value("y")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    checker.check_model(model)
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize("inputs", [["a", "b"], ["x", "y"], ["q", "p"], ["segment/p", "largest"]])
+@pytest.mark.parametrize("outputs", [["c", "d"], ["y2", "x2"], ["flag", "then"]])
+def test_isa_segments_bear_the_names_of_tensors(inputs: list[str], outputs: list[str]) -> None:
+    model = two_in_two_out()
+    renamed = name_after_tensors(model, inputs, outputs)
+    assert interface(renamed) == (inputs, dict.fromkeys(outputs, "float32"))
+    assert renamed == name_after_tensors(model, inputs, outputs)
+    rng = np.random.default_rng(1)
+    values = [rng.normal(size=(2, 3)).astype(np.float32) for _ in inputs]
+    before = OnnxSession(read_model(model)).run(dict(zip(["p", "q"], values, strict=True)))
+    after = OnnxSession(read_model(renamed)).run(dict(zip(inputs, values, strict=True)))
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_isa_segment_reads_one_tensor_twice() -> None:
+    renamed = name_after_tensors(two_in_two_out(), ["a", "a"], ["c", "d"])
+    assert interface(renamed)[0] == ["a"]
+    c, _ = OnnxSession(read_model(renamed)).run({"a": np.ones((2, 3), np.float32)})
+    assert not c.any()
+
+
+def test_isa_host_becomes_segments() -> None:
+    program, ctx = module(INPUTS)
+    key = ctx.weights.add(np.frombuffer(two_in_two_out(), np.uint8))
+    program, ctx = module(
+        INPUTS, *[f'array.host model <"{key}"> <inputs = {i}, outputs = {o}>'
+                  for i, o in (('["x", "r"]', '["y", "z"]'), ('["y", "z"]', '["x", "r"]'))],
+        ctx=ctx,
+    )  # fmt: skip
+    ArrayAllocatePass().apply(ctx, program)
+    ArrayToIsaPass().apply(ctx, program)
+    segments = [op for op in program.ops if isinstance(op, SegmentOp)]
+    assert [op.record.data.number for op in segments] == [0, 1]
+    assert interface(ctx.weights[segments[1].model.key.data].tobytes()) == (
+        ["y", "z"], {"x": "float32", "r": "float32"},
+    )  # fmt: skip
+    hosts = [inst for inst in instructions(program) if inst.spec.name == "host"]
+    assert [inst.number("segment") for inst in hosts] == [0, 1]
+    assert sum(isinstance(op, TensorOp) for op in program.ops) == 14
+    with pytest.raises(Refusal, match="2, 2.* inputs and outputs"):
+        name_after_tensors(two_in_two_out(), ["a"], ["b"])
+    with pytest.raises(Refusal, match="does not hold an ONNX model"):
+        name_after_tensors(b"no model", ["a"], ["b"])
