@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnncc.errors import Refusal
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto
+    from onnx import GraphProto, ModelProto, ValueInfoProto
 
 OPSET_OF_IDENTITY = 13
 
@@ -24,21 +24,25 @@ def read_model(model: bytes) -> ModelProto:
         raise Refusal("a host segment does not hold an ONNX model") from error
 
 
-def interface(model: bytes) -> tuple[list[str], dict[str, str]]:
-    """Names of a segment's inputs; names of its outputs, each with its element type as numpy calls it.
+def interface(model: bytes) -> tuple[dict[str, str], dict[str, str]]:
+    """The inputs and the outputs of a segment, each with its element type as numpy calls it, in order.
 
     Raises Refusal where it is no model.
     """
+    graph = read_model(model).graph
+    return _types(graph.input), _types(graph.output)
+
+
+def _types(values: Iterable[ValueInfoProto]) -> dict[str, str]:
     from onnx import helper
 
-    graph = read_model(model).graph
     types: dict[str, str] = {}
-    for value in graph.output:
+    for value in values:
         try:
             types[value.name] = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name
         except KeyError as error:
-            raise Refusal(f"output '{value.name}' of a host segment has no type") from error
-    return [value.name for value in graph.input], types
+            raise Refusal(f"'{value.name}' of a host segment has no type") from error
+    return types
 
 
 def name_after_tensors(model: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
