@@ -10,10 +10,15 @@ import errno
 import os
 import sys
 import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import click
 
 from cnncc.errors import Refusal
+
+FILE = click.Path(path_type=Path)
 
 
 class _ExitCodes(click.Group):
@@ -44,7 +49,111 @@ class _ExitCodes(click.Group):
 @click.group(cls=_ExitCodes, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="cnncc")
 def main() -> None:
-    """Compile ONNX convolutional networks to instructions for an array of processing elements."""
+    """Compile ONNX convolutional networks to instructions for an array of processing elements, and run them.
+
+    \b
+    cnncc compile samples/models/lenet.onnx --batch 1 --calibrate samples/inputs/digits_calibration.npz
+    cnncc run lenet.cnb --input samples/inputs/digits_test.npz
+    cnncc verify samples/models/lenet.onnx --batch 1 --input samples/inputs/digits_test.npz
+    """
+
+
+def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What `compile` and `verify` have in common."""
+    options = (
+        click.option("--arch", default="spatial-8x8", show_default=True, help="Array: a preset or a TOML file."),
+        click.option("--precision", type=click.Choice(["int8", "int16"]), help="Operands; default: the array's width."),
+        click.option("--calibrate", type=FILE, help="Samples of the inputs (.npz by tensor name), for the scales."),
+        click.option("--batch", type=click.IntRange(min=1), help="Size of a symbolic batch dimension."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command()
+@click.argument("model", type=FILE, required=False)
+@click.option("-o", "--output", type=FILE, help="Default: MODEL.cnb here; IR and assembly go to the terminal.")
+@_model_options
+@click.option(
+    "--emit",
+    type=click.Choice(["onnx", "cnn", "nest", "array", "isa", "asm", "bin"]),
+    default="bin",
+    show_default=True,
+    help="Stop at this level and write it.",
+)
+@click.option("--dump-dir", type=FILE, help="Write the IR after every step there, as NN-step.mlir.")
+@click.option("--from", "start", type=FILE, help="Compile on from a dumped, perhaps edited .mlir.")
+def compile(**options: Any) -> None:
+    """Compile MODEL.onnx to a binary, MODEL.cnb.
+
+    \b
+    cnncc compile net.onnx
+    cnncc compile net.onnx --emit nest                    read the loop nests
+    cnncc compile net.onnx --dump-dir ir                  the IR after every step
+    cnncc compile --from ir/12-nest-permute.mlir -o net.cnb     … and on from any of them
+    """
+    from cnncc.commands import compile_command
+
+    compile_command(progress=_progress(), **options)
+
+
+@main.command()
+@click.argument("binary", type=FILE)
+@click.option("--input", "inputs", type=FILE, help="Inputs (.npz by tensor name); default: random.")
+@click.option("--output", type=FILE, help="Write the outputs there (.npz by tensor name).")
+@click.option("--stats", type=FILE, help="Write all counters there, as JSON.")
+def run(binary: Path, inputs: Path | None, output: Path | None, stats: Path | None) -> None:
+    """Run BINARY.cnb from its instructions alone, counting cycles and words.
+
+    \b
+    cnncc run lenet.cnb --input images.npz --output logits.npz --stats counters.json
+    """
+    from cnncc.commands import run_command
+
+    run_command(binary, inputs, output, stats)
+
+
+@main.command()
+@click.argument("model", type=FILE)
+@_model_options
+@click.option("--input", "inputs", type=FILE, help="Inputs to run (.npz by tensor name); default: random.")
+@click.option("--images", type=click.IntRange(min=1), default=4, show_default=True, help="How many of them.")
+def verify(**options: Any) -> None:
+    """Run MODEL.onnx at every level and after every step, and compare: names the step that changed a value.
+
+    \b
+    cnncc verify net.onnx --precision int8 --input images.npz
+    """
+    from cnncc.commands import verify_command
+
+    verify_command(progress=_progress(), **options)
+
+
+@main.command()
+@click.argument("binary", type=FILE)
+@click.option("-o", "--output", type=FILE, help="Write there instead of to the terminal.")
+def disasm(binary: Path, output: Path | None) -> None:
+    """Print the program of BINARY.cnb as assembly, with the layer of each part as a comment."""
+    from cnncc.commands import disasm_command
+
+    disasm_command(binary, output)
+
+
+@main.command()
+@click.argument("source", type=FILE)
+@click.option("-o", "--output", type=FILE, required=True, help="The binary to write.")
+@click.option("--data", type=FILE, required=True, help="Binary that gives array, weights and tensors.")
+def asm(source: Path, output: Path, data: Path) -> None:
+    """Assemble SOURCE.s into a binary with the weights and tensors of another.
+
+    \b
+    cnncc disasm lenet.cnb -o lenet.s
+    cnncc asm lenet.s --data lenet.cnb -o same.cnb
+    """
+    from cnncc.commands import asm_command
+
+    asm_command(source, output, data)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -54,3 +163,36 @@ def opt(args: tuple[str, ...]) -> None:
     from cnncc.opt import run_opt
 
     run_opt(args)
+
+
+@main.group()
+def arch() -> None:
+    """The arrays that come with cnncc; any of them is a start for a file of one's own."""
+
+
+@arch.command("list")
+def arch_list() -> None:
+    """List the presets."""
+    from cnncc.commands import arch_list_command
+
+    arch_list_command()
+
+
+@arch.command("show")
+@click.argument("name")
+def arch_show(name: str) -> None:
+    """Print an array's file.
+
+    \b
+    cnncc arch show spatial-8x8 > mine.toml
+    """
+    from cnncc.commands import arch_show_command
+
+    arch_show_command(name)
+
+
+def _progress() -> Callable[[str], None]:
+    """Says what is being done on one line of a terminal; nothing on a pipe."""
+    if not sys.stderr.isatty():
+        return lambda _: None
+    return lambda step: click.echo(f"\r\033[K{step}", nl=False, err=True)

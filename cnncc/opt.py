@@ -18,6 +18,7 @@ from typing import IO
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Dialect
+from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.universe import Universe
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
@@ -38,6 +39,26 @@ def run_opt(args: Sequence[str]) -> None:
     """
     with _user_errors():
         OptMain(args=args).run()
+
+
+def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
+    """The verified module of a .mlir file, the weights beside it in `ctx`. Raises Refusal."""
+    load_weights(path, ctx)
+    with _user_errors():
+        try:
+            module = Parser(ctx, path.read_text(), name=str(path)).parse_module()
+            module.verify()
+        except (RecursionError, ValueError) as error:
+            raise Refusal(f"{path}: {_short(str(error))}") from error
+        return module
+
+
+def load_weights(source: Path, ctx: CompilerContext) -> None:
+    """Read the weight files beside `source`, where there are any."""
+    for path in (source.with_suffix(".npz"), source.with_name("weights.npz")):
+        if path.is_file():
+            ctx.weights.load(path)
+            return
 
 
 @contextmanager
@@ -94,7 +115,8 @@ class OptMain(xDSLOptMain):
         parse_mlir = self.available_frontends["mlir"]
 
         def parse_with_weights(stream: IO[bytes]) -> ModuleOp:
-            self._load_weights()
+            if self.args.input_file is not None:
+                load_weights(Path(self.args.input_file), self.ctx)
             try:
                 return parse_mlir(stream)
             except RecursionError as error:
@@ -156,12 +178,3 @@ class OptMain(xDSLOptMain):
     @staticmethod
     def _unfinished(path: Path) -> Path:
         return path.with_name(f".unfinished-{path.name}")
-
-    def _load_weights(self) -> None:
-        if self.args.input_file is None:
-            return
-        source = Path(self.args.input_file)
-        for path in (source.with_suffix(".npz"), source.with_name("weights.npz")):
-            if path.is_file():
-                self.ctx.weights.load(path)
-                return

@@ -138,7 +138,8 @@ class Tensor:
     """An array in DRAM or the GLB: `words` words from `at` (-1: not allocated).
 
     role: input | output | weight | value. Inputs, outputs and what the host reads or writes lie in DRAM and say how
-    integers, within clamp, stand for reals: real = (integer - zero) * scale. A float output of the host lies in memory `host`.
+    integers, within clamp, stand for reals: real = (integer - zero) * scale. A float output of the host lies in
+    memory `host`.
     """
 
     name: str

@@ -1,0 +1,321 @@
+"""What the commands of the command line do, and what they print."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import click
+import numpy as np
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp
+
+from cnncc.arch.model import PRESETS, load_arch, preset_names
+from cnncc.dialects.cnn import ConvOp, HostOp
+from cnncc.errors import Refusal
+from cnncc.inputs import read_npz
+from cnncc.pipeline import LEVELS, Compilation, Dump, Observer, Settings, Step, import_model, new_context
+from cnncc.verify import Check, Verifier
+from cnncc.weights import Array
+
+Progress = Callable[[str], None]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write all of `data` to `path` or nothing. Raises Refusal."""
+    part = path.with_name(f".unfinished-{path.name}")
+    try:
+        if path.exists() and not path.stat().st_mode & 0o222:
+            raise Refusal(f"{path}: is read-only")
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError as error:
+        raise Refusal(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is None:
+        click.echo(text, nl=False)
+    else:
+        write_atomically(path, text.encode())
+
+
+# -- compile -----------------------------------------------------------------------------------------------------------
+
+
+class Report:
+    """Watches a compilation for what its user should know: what runs on the host and why, and the array's share."""
+
+    def __init__(self) -> None:
+        self.hosted: list[str] = []
+        self.macs = self.all_macs = 0
+
+    def __call__(self, step: Step, module: ModuleOp) -> None:
+        """Look at the quantised layers."""
+        if step.name != "cnn-legalize":
+            return
+        self.hosted = [op.reason.data for op in module.walk() if isinstance(op, HostOp)]
+        self.macs = sum(op.macs() for op in module.walk() if isinstance(op, ConvOp))
+        total = module.attributes.get("cnn.macs_total")
+        self.all_macs = total.value.data if isinstance(total, IntegerAttr) else self.macs
+
+    @property
+    def share(self) -> float:
+        """The array's share of the network's MACs; 1 where there are none."""
+        return self.macs / self.all_macs if self.all_macs else 1.0
+
+    def about(self) -> dict[str, Any]:
+        """What the binary's metadata keeps of it."""
+        return {"macs": self.macs, "all_macs": self.all_macs, "host": self.hosted}
+
+
+def _settings(arch: str, precision: str | None, calibration: Mapping[str, Array] | None) -> Settings:
+    array = load_arch(arch)
+    bits = int(precision.removeprefix("int")) if precision else array.operand_bits
+    return Settings(array, arch, bits, calibration)
+
+
+def start_compilation(
+    model: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None
+) -> Compilation:
+    """A compilation of an ONNX file, with calibration data named after its inputs. Raises Refusal."""
+    from cnncc.frontend.export_onnx import input_names
+
+    compilation = import_model(model, batch, _settings(arch, precision, None))
+    if calibrate is not None:
+        data = read_npz(calibrate, input_names(compilation.module))
+        compilation.settings = _settings(arch, precision, data)
+    return compilation
+
+
+def compile_command(
+    model: Path | None, output: Path | None, arch: str, precision: str | None, calibrate: Path | None,
+    batch: int | None, emit: str, dump_dir: Path | None, start: Path | None, progress: Progress,
+) -> None:  # fmt: skip
+    """`cnncc compile`."""
+    if (model is None) == (start is None):
+        raise click.UsageError("give either MODEL.onnx or --from DUMP.mlir")
+    if start is not None:
+        source = start
+        compilation = _resume(start, _settings(arch, precision, None))
+    else:
+        source = cast("Path", model)
+        compilation = start_compilation(source, arch, precision, calibrate, batch)
+    report = Report()
+    dump = [Dump(dump_dir, compilation)] if dump_dir else []
+    compilation.run(emit if emit in LEVELS else "isa", [_shown(progress), report, *dump])
+    progress("")
+    for warning in compilation.warnings:
+        click.echo(f"cnncc: warning: {warning}", err=True)
+    _emit(compilation, report, source, output, emit, dump_dir)
+
+
+def _shown(progress: Progress) -> Observer:
+    return lambda step, _: progress(step.name)
+
+
+def _resume(start: Path, settings: Settings) -> Compilation:
+    """A compilation that goes on from dumped IR, its weights beside it."""
+    from cnncc.opt import read_ir
+
+    ctx = new_context()
+    return Compilation(ctx, read_ir(start, ctx), settings)
+
+
+def _emit(
+    compilation: Compilation, report: Report, source: Path, output: Path | None, emit: str, dump_dir: Path | None
+) -> None:
+    from cnncc.machine.container import to_bytes
+    from cnncc.machine.modules import build_binary
+
+    if emit in LEVELS:
+        _write(output, f"{compilation.module}\n")
+        return
+    about = {"model": source.name, "model_sha256": hashlib.sha256(source.read_bytes()).hexdigest(), **report.about()}
+    binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, about)
+    if emit == "asm":
+        _write(output, _disassembly(binary))
+        return
+    path = output or Path(f"{source.stem}.cnb")
+    data = to_bytes(binary)
+    write_atomically(path, data)
+    click.echo(f"{source} -> {path}, {len(data):,} bytes")
+    words = sum(array.size for _, array in binary.weights)
+    click.echo(f"  array    {binary.arch.name}, int{compilation.settings.operand_bits} operands")
+    click.echo(f"  program  {binary.program.nbytes:,} bytes; weights {words:,} words")
+    if report.all_macs:
+        click.echo(f"  MACs     {report.macs:,} of {report.all_macs:,} on the array ({100 * report.share:.2f} %)")
+    for reason in report.hosted:
+        click.echo(f"  host     {reason}")
+    if dump_dir is not None:
+        click.echo(f"  IR       {dump_dir}/: after every step, with its weights")
+
+
+# -- run ---------------------------------------------------------------------------------------------------------------
+
+
+def run_command(path: Path, inputs: Path | None, output: Path | None, stats: Path | None) -> None:
+    """`cnncc run`."""
+    from cnncc.machine.container import load
+    from cnncc.machine.run import count_images, inputs_of, random_inputs, run
+
+    binary = load(path)
+    if inputs is None:
+        data = random_inputs(binary)
+        click.echo("cnncc: no --input: running one image of seeded random numbers", err=True)
+    else:
+        data = read_npz(inputs, [tensor.name for tensor in inputs_of(binary)])
+    counters = program_stats(binary)
+    results = run(binary, data)
+    if output is not None:
+        write_atomically(output, _npz(results))
+    if stats is not None:
+        write_atomically(stats, (json.dumps(counters, indent=1) + "\n").encode())
+    images = count_images(binary, data)
+    click.echo(f"{path.name}: {images} image(s) through {binary.arch.name}")
+    print_stats(counters)
+    for name, values in results.items():
+        click.echo(f"output {name} {list(values.shape)}" + (f" -> {output}" if output else ""))
+
+
+def program_stats(binary: Any) -> dict[str, Any]:
+    """All counters of a binary's program, per image; per layer where the metadata lists layers."""
+    from cnncc.isa.codec import decode_program
+    from cnncc.machine.modules import layers
+    from cnncc.machine.stats import stats
+
+    named = [(layer.label, layer.first) for layer, _ in layers(binary)]
+    return cast("dict[str, Any]", stats(decode_program(binary.program), binary.arch, named))
+
+
+def print_stats(counters: Mapping[str, Any]) -> None:
+    """A table of the layers and the totals."""
+    rows = [(label, layer) for label, layer in counters["layers"].items() if layer["cycles"]["total"]]
+    width = max([len(label) for label, _ in rows] + [8])
+    click.echo(f"  {'layer':<{width}} {'cycles':>12} {'compute':>12} {'MACs':>14} {'utilisation':>12}")
+    for label, layer in [*rows, ("total", counters)]:
+        cycles, used = layer["cycles"], f"{100 * layer['utilisation']['total']:.1f} %"
+        click.echo(
+            f"  {label:<{width}} {cycles['total']:>12,} {cycles['compute']:>12,} {layer['macs']:>14,} {used:>12}"
+        )
+    stalls = ", ".join(f"{name} {n:,}" for name, n in counters["cycles"]["stall"].items() if n)
+    click.echo(f"  cycles and words are per image; the array waited for: {stalls or 'nothing'}")
+
+
+def _npz(arrays: Mapping[str, Array]) -> bytes:
+    import io
+
+    stream = io.BytesIO()
+    np.savez(stream, allow_pickle=False, **dict(arrays))
+    return stream.getvalue()
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------
+
+
+def verify_command(
+    model: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, inputs: Path | None,
+    images: int, progress: Progress,
+) -> None:  # fmt: skip
+    """`cnncc verify`. Exit code 3 where a step changed a value: that is a defect of cnncc."""
+    from cnncc.frontend.export_onnx import input_names, main_arguments
+
+    compilation = start_compilation(model, arch, precision, calibrate, batch)
+    names, arguments = input_names(compilation.module), main_arguments(compilation.module)
+    shapes = {name: value.type for name, value in zip(names, arguments, strict=True)}
+    data = _verify_inputs(inputs, shapes, images)
+    verifier = Verifier(compilation, data)
+    compilation.run("isa", [_shown(progress), verifier])
+    progress("")
+    for warning in compilation.warnings:
+        click.echo(f"cnncc: warning: {warning}", err=True)
+    _print_checks(verifier.checks)
+    for a in verifier.accuracy:
+        agree = f"argmax equal on {100 * a.top1_agreement:.1f} %"
+        click.echo(f"{a.output} against float: SQNR {a.sqnr_db:.1f} dB, greatest error {a.max_error:.3g}, {agree}")
+    failed = [check for check in verifier.checks if not check.agrees]
+    if failed:
+        click.echo(f"cnncc: step {failed[0].step} changed a value: {failed[0].detail}", err=True)
+        raise SystemExit(3)
+    click.echo(f"all {len(verifier.checks)} steps agree")
+
+
+def _print_checks(checks: Sequence[Check]) -> None:
+    width = max(len(check.step) for check in checks)
+    for check in checks:
+        mark = "agrees " if check.agrees else "DIFFERS"
+        click.echo(f"  {check.level:<5} {check.step:<{width}}  {mark}  {check.detail}")
+
+
+def _verify_inputs(path: Path | None, shapes: Mapping[str, Any], images: int) -> dict[str, Array]:
+    """The first `images` samples of a file, or seeded noise, in whole batches. Raises Refusal."""
+    from cnncc.dialects.cnn import shape
+
+    result: dict[str, Array] = {}
+    data = read_npz(path, list(shapes)) if path else None
+    rng = np.random.default_rng(0)
+    for name, kind in shapes.items():
+        batch, *rest = shape(kind)
+        count = -(-images // batch) * batch
+        array = rng.standard_normal((count, *rest)).astype(np.float32) if data is None else data[name][:count]
+        if list(array.shape[1:]) != rest or len(array) % batch or not len(array):
+            raise Refusal(f"{path}: '{name}' has shape {list(array.shape)}, expected [{batch} or more, …{rest}]")
+        result[name] = array
+    return result
+
+
+# -- the other commands ------------------------------------------------------------------------------------------------
+
+
+def _disassembly(binary: Any) -> str:
+    from cnncc.isa.assembly import disassemble
+    from cnncc.isa.codec import decode_program
+    from cnncc.machine.modules import comments
+
+    return disassemble(decode_program(binary.program), comments(binary))
+
+
+def disasm_command(path: Path, output: Path | None) -> None:
+    """`cnncc disasm`."""
+    from cnncc.machine.container import load
+
+    _write(output, _disassembly(load(path)))
+
+
+def asm_command(source: Path, output: Path, data: Path) -> None:
+    """`cnncc asm`."""
+    import dataclasses
+
+    from cnncc.isa.assembly import assemble
+    from cnncc.isa.codec import encode_program
+    from cnncc.machine.container import load, to_bytes
+
+    try:
+        text = source.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"{source}: cannot be read as text") from error
+    binary = load(data)
+    program = encode_program(assemble(text))
+    metadata = dict(binary.metadata)
+    if len(program) != len(binary.program):  # what is said of instructions by number no longer fits
+        metadata = {key: value for key, value in metadata.items() if key not in ("layers", "comments")}
+    write_atomically(output, to_bytes(dataclasses.replace(binary, program=program, metadata=metadata)))
+    click.echo(f"{source} -> {output}, {program.nbytes:,} bytes of program")
+
+
+def arch_list_command() -> None:
+    """`cnncc arch list`."""
+    for name in sorted(preset_names(), key=lambda n: (load_arch(n).rows, n)):
+        a = load_arch(name)
+        click.echo(f"{name:<16} {a.rows} x {a.cols} PEs, {a.operand_bits}-bit operands, GLB {a.glb.words:,} words")
+
+
+def arch_show_command(name: str) -> None:
+    """`cnncc arch show`."""
+    load_arch(name)
+    path = PRESETS / f"{name}.toml" if name in preset_names() else Path(name)
+    click.echo(path.read_text(), nl=False)

@@ -1,0 +1,146 @@
+"""Runs a binary: its instructions on its weights and inputs, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cnncc.dialects.array import Tensor
+from cnncc.errors import Refusal
+from cnncc.eval.cnn import RunModel, run_on_host
+from cnncc.isa.codec import decode_program
+from cnncc.machine.container import Binary
+from cnncc.machine.memory import Memory
+from cnncc.machine.program import Loop, build_tree
+from cnncc.machine.values import Interpreter
+from cnncc.numerics import dequantise, integer_range, quantise
+from cnncc.passes._segments import interface
+from cnncc.weights import Array
+
+Watch = Callable[[int, Interpreter], None]
+
+
+@dataclass
+class Machine:
+    """A binary with its memory filled for some images.
+
+    An image is one pass through the program: as many samples as the batch that the model was compiled for.
+    """
+
+    binary: Binary
+    images: int
+    run_model: RunModel = run_on_host
+    dram: Memory = field(init=False)
+    on_host: dict[str, Array] = field(default_factory=dict[str, Array])
+
+    def __post_init__(self) -> None:
+        shared = sum(array.size for _, array in self.binary.weights)
+        self.dram = Memory("dram", self.binary.dram_words, self.images, shared)
+        at = 0
+        for _, array in self.binary.weights:
+            self.dram.write(np.arange(at, at + array.size), array.reshape(1, -1))
+            at += array.size
+
+    def store(self, tensor: Tensor, integers: Array) -> None:
+        """Put integers [images * batch, …] where a tensor lies in DRAM."""
+        rows = np.ascontiguousarray(integers).reshape(self.images, tensor.words)
+        self.dram.write(np.arange(tensor.at, tensor.at + tensor.words), rows.astype(np.int64))
+
+    def integers(self, tensor: Tensor) -> Array:
+        """The integers of a tensor in DRAM, as [images * batch, …]."""
+        words = self.dram.read(np.arange(tensor.at, tensor.at + tensor.words))
+        rows = np.broadcast_to(words, (self.images, tensor.words)).astype(np.int64)
+        return rows.reshape(_batched(tensor, self.images))
+
+    def real(self, tensor: Tensor) -> Array:
+        """A tensor as real numbers."""
+        if tensor.memory == "host":
+            return self.on_host[tensor.name]
+        return dequantise(self.integers(tensor), tensor.scale, tensor.zero)
+
+    def run(self, watch: Watch | None = None) -> None:
+        """Execute the program. `watch` sees the number of the next instruction between the outermost nodes.
+
+        Raises Trap for a program that does what the machine cannot.
+        """
+        interpreter = Interpreter(self.binary.arch, self.dram, self._segment)
+        for node in build_tree(decode_program(self.binary.program)):
+            interpreter.run([node])
+            if watch is not None:
+                watch(1 + (node.last if isinstance(node, Loop) else node.index), interpreter)
+
+    def _segment(self, number: int, _: Memory) -> None:
+        """A host segment, image by image: real numbers in, real numbers out (P4)."""
+        tensors = {tensor.name: tensor for tensor in self.binary.tensors}
+        model = self.binary.segments[number]
+        inputs, outputs = interface(model)
+        reals = [self.real(tensors[name]) for name in inputs]
+        results = [self.run_model(model, _image(reals, image, self.images)) for image in range(self.images)]
+        for i, name in enumerate(outputs):
+            self._take(tensors[name], np.concatenate([result[i] for result in results]))
+
+    def _take(self, tensor: Tensor, values: Array) -> None:
+        if tensor.memory == "host":
+            self.on_host[tensor.name] = values
+        else:
+            self.store(tensor, quantised(tensor, values, self.binary.arch.operand_bits))
+
+
+def _batched(tensor: Tensor, images: int) -> tuple[int, ...]:
+    return (images * tensor.shape[0], *tensor.shape[1:]) if tensor.shape else (images,)
+
+
+def _image(arrays: Sequence[Array], image: int, images: int) -> list[Array]:
+    return [a[image * len(a) // images : (image + 1) * len(a) // images] for a in arrays]
+
+
+def quantised(tensor: Tensor, values: Array, bits: int) -> Array:
+    """Real values as a tensor's integers, saturated to its clamp."""
+    low, high = integer_range(bits)
+    return quantise(values, tensor.scale, tensor.zero, max(low, tensor.clamp[0]), min(high, tensor.clamp[1]))
+
+
+def inputs_of(binary: Binary) -> list[Tensor]:
+    """The network's inputs."""
+    return [tensor for tensor in binary.tensors if tensor.role == "input"]
+
+
+def outputs_of(binary: Binary) -> list[Tensor]:
+    """The network's outputs."""
+    return [tensor for tensor in binary.tensors if tensor.role == "output"]
+
+
+def count_images(binary: Binary, inputs: Mapping[str, Array]) -> int:
+    """How many images real `inputs` hold. Raises Refusal for a wrong type or shape, or values that are not finite."""
+    counts: set[int] = set()
+    for tensor in inputs_of(binary):
+        array = inputs[tensor.name]
+        batch, rest = tensor.shape[0], tensor.shape[1:]
+        if array.dtype.kind != "f":
+            raise Refusal(f"input '{tensor.name}' has type {array.dtype}, expected floating point numbers")
+        if array.ndim != len(tensor.shape) or array.shape[1:] != rest or len(array) % batch or not len(array):
+            wanted = ", ".join(str(n) for n in rest)
+            raise Refusal(f"input '{tensor.name}' has shape {list(array.shape)}, expected [{batch} or more, {wanted}]")
+        if not np.isfinite(array).all():
+            raise Refusal(f"input '{tensor.name}' has values that are not finite")
+        counts.add(len(array) // batch)
+    if len(counts) > 1:
+        raise Refusal(f"the inputs hold different numbers of images: {sorted(counts)}")
+    return counts.pop() if counts else 1
+
+
+def run(binary: Binary, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The network's outputs, as real numbers by name, for real `inputs` of any number of images. Raises Refusal."""
+    machine = Machine(binary, count_images(binary, inputs))
+    for tensor in inputs_of(binary):
+        machine.store(tensor, quantised(tensor, inputs[tensor.name], binary.arch.operand_bits))
+    machine.run()
+    return {tensor.name: machine.real(tensor) for tensor in outputs_of(binary)}
+
+
+def random_inputs(binary: Binary, seed: int = 0) -> dict[str, Array]:
+    """One image of seeded noise for each input."""
+    rng = np.random.default_rng(seed)
+    return {tensor.name: rng.standard_normal(tensor.shape).astype(np.float32) for tensor in inputs_of(binary)}
