@@ -1,0 +1,70 @@
+"""docs/isa.md from the instruction table: `python -m cnncc.isa.manual` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cnncc.isa.fields import LOOP_REGISTERS, Field
+from cnncc.isa.table import OPCODE, SPECS, Spec
+
+_HEAD = f"""# Instructions
+
+Generated from the instruction table (`cnncc/isa/table.py`) by `python -m cnncc.isa.manual`; do not edit. What the
+instructions do is [machine.md](machine.md), whose rules are cited by number.
+
+A program is a sequence of instructions of a fixed number of 32-bit words each. Bits are counted from 0, the least
+significant; `{OPCODE.msb}..{OPCODE.lsb}` of word 0 is the opcode. Bits without a field are reserved and zero.
+
+## Kinds of fields
+
+| kind | bits | in assembly |
+|---|---|---|
+| uint | unsigned | `12` |
+| count | unsigned, at least 1 | `12` |
+| int | two's complement | `-3` |
+| hex | unsigned; an f32 by its bits | `0x3f800000` |
+| term | the two most significant bits are an axis (0 lin, 1 k, 2 y, 3 x), the others a step in two's complement (D2) | `y*-2` |
+| when | bit {LOOP_REGISTERS} enables a condition, bits {LOOP_REGISTERS - 1}..0 are a mask of loop registers (P2); 0 is never | `never`, `always`, `0+2` |
+| enum | the number of a name | `ifmap` |
+
+In assembly an instruction is its name and its fields as `name=value`; a field at its default (0, 1 for a count, `never`,
+`lin*0`, the first name) may be left out.
+
+## Summary
+
+| opcode | instruction | words | engine | what it does |
+|---|---|---|---|---|
+"""  # noqa: E501
+
+
+def _kind(field: Field) -> str:
+    if field.kind == "enum":
+        return "enum: " + ", ".join(f"{number} {name}" for number, name in enumerate(field.names))
+    return "count" if field.kind == "uint" and field.least == 1 else field.kind
+
+
+def _bits(field: Field) -> str:
+    return str(field.msb) if field.msb == field.lsb else f"{field.msb}..{field.lsb}"
+
+
+def _section(spec: Spec) -> Iterator[str]:
+    words = f"{spec.words} word{'s' if spec.words > 1 else ''}"
+    yield f"## {spec.name}\n"
+    yield f"Opcode {spec.opcode}, {words}, {spec.engine}: {spec.meaning}.\n"
+    if not spec.fields:
+        return
+    yield "| word | bits | field | kind | meaning |"
+    yield "|---|---|---|---|---|"
+    for field in sorted(spec.fields, key=lambda field: (field.word, -field.msb)):
+        yield f"| {field.word} | {_bits(field)} | `{field.name}` | {_kind(field)} | {field.meaning} |"
+    yield ""
+
+
+def manual() -> str:
+    """The page, in Markdown."""
+    rows = [f"| {s.opcode} | [{s.name}](#{s.name}) | {s.words} | {s.engine} | {s.meaning} |\n" for s in SPECS]
+    return _HEAD + "".join(rows) + "\n" + "\n".join(line for spec in SPECS for line in _section(spec)).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    print(manual(), end="")
