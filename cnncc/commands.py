@@ -133,7 +133,7 @@ def _emit(
     from cnncc.machine.modules import build_binary
 
     if emit in LEVELS:
-        _write(output, f"{compilation.module}\n")
+        _write(output, str(compilation.module) + "\n")
         return
     about = {"model": source.name, "model_sha256": hashlib.sha256(source.read_bytes()).hexdigest(), **report.about()}
     binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, about)

@@ -163,7 +163,7 @@ class Dump:
 
     def _write(self, name: str, module: ModuleOp) -> None:
         try:
-            (self.folder / f"{self.number:02}-{name}.mlir").write_text(f"{module}\n")
+            (self.folder / f"{self.number:02}-{name}.mlir").write_text(str(module) + "\n")
             self.compilation.ctx.weights.save(self.folder / "weights.npz")
         except OSError as error:
             raise Refusal(f"--dump-dir {self.folder}: {error.strerror}") from error
