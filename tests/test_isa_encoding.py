@@ -45,7 +45,8 @@ ENCODINGS = [
      "fffffffc 80000001 00000048 c0000001 7fffffff"),
     ("load", "24001001 00000000 04100000 00000000 00000000 00000000 00000000 00010001 00010001" + " 00000000" * 8),
     ("mac op=max row0=1 rows=4 col0=2 cols=8 set_cols=4 clear=0 send=2 take_weight=always give_weight=1 "
-     "take_ifmap=0+1+2 give_ifmap=never pixels=2 taps=9 step_range=4 data_reuse=6 n2n_slot=3 ifmap_slot=1 weight_slot=5 psum_slot=9 "
+     "take_ifmap=0+1+2 give_ifmap=never pixels=2 taps=9 step_range=4 data_reuse=6 n2n_slot=3 ifmap_slot=1 "
+     "weight_slot=5 psum_slot=9 "
      "ifmap_z=2 ifmap_j=-1 ifmap_i=4 weight_z=6 weight_j=7 weight_i=8 psum_z=10 psum_j=11 psum_i=-12",
      "29044088 11010104 01000102 01070000 00020009 00040006 00030001 00050009 0002ffff 00040006 00070008 000a000b "
      "fff40000"),
@@ -55,7 +56,8 @@ ENCODINGS = [
      "2e800000 fffffffb ffffffd8 0000005a 3f800000 bf000000 3f000000 ffffffc4 00000063"),
     ("unit scale=1", "2d000000" + " 00000000" * 8),
     ("commit source=glb row0=1 rows=4 col0=2 cols=8 take=9 take_when=always give=1 give_when=0 set_rows=2 "
-     "set_cols=4 desc=5 operand=6 residual=7 params=8 offset=16 channel=3 y=2 x=-1 param=-4 pixels=2 channels=4 pixel_term=x*1 channel_term=k*1 psum_slot=1 "
+     "set_cols=4 desc=5 operand=6 residual=7 params=8 offset=16 channel=3 y=2 x=-1 param=-4 "
+     "pixels=2 channels=4 pixel_term=x*1 channel_term=k*1 psum_slot=1 "
      "psum_z=4 psum_i=-1 row=y*1 row_set=lin*2 col=x*1 col_set=k*3",
      "32044088 91100101 08456780 00000010 00000003 0002ffff fffffffc 00020004 c0000001 40000001 00010004 ffff0000 "
      "80000001 00000002 c0000001 40000003"),
