@@ -16,7 +16,7 @@ from cnncc.arch.model import PRESETS, load_arch, preset_names
 from cnncc.dialects.cnn import ConvOp, HostOp
 from cnncc.errors import Refusal
 from cnncc.inputs import read_npz
-from cnncc.pipeline import LEVELS, Compilation, Dump, Observer, Settings, Step, import_model, new_context
+from cnncc.pipeline import CALIBRATE, LEVELS, Compilation, Dump, Observer, Settings, Step, import_model, new_context
 from cnncc.verify import Check, Verifier
 from cnncc.weights import Array
 
@@ -101,7 +101,7 @@ def compile_command(
         raise click.UsageError("give either MODEL.onnx or --from DUMP.mlir")
     if start is not None:
         source = start
-        compilation = _resume(start, _settings(arch, precision, None))
+        compilation = _resume(start, arch, precision, calibrate)
     else:
         source = cast("Path", model)
         compilation = start_compilation(source, arch, precision, calibrate, batch)
@@ -118,12 +118,23 @@ def _shown(progress: Progress) -> Observer:
     return lambda step, _: progress(step.name)
 
 
-def _resume(start: Path, settings: Settings) -> Compilation:
-    """A compilation that goes on from dumped IR, its weights beside it."""
+def _resume(start: Path, arch: str, precision: str | None, calibrate: Path | None) -> Compilation:
+    """A compilation that goes on from dumped IR, its weights beside it. Raises Refusal."""
+    from cnncc.frontend.export_onnx import input_names
     from cnncc.opt import read_ir
 
     ctx = new_context()
-    return Compilation(ctx, read_ir(start, ctx), settings)
+    module = read_ir(start, ctx)
+    bits = module.attributes.get("cnn.operand_bits")
+    if isinstance(bits, IntegerAttr):  # quantised already
+        dumped = f"int{cast('IntegerAttr[Any]', bits).value.data}"
+        if precision not in (None, dumped):
+            raise Refusal(f"{start}: was quantised to {dumped}, --precision {precision} comes too late")
+        precision = dumped
+    compilation = Compilation(ctx, module, _settings(arch, precision, None))
+    if calibrate is not None and CALIBRATE in [step.name for step in compilation.remaining()]:
+        compilation.settings = _settings(arch, precision, read_npz(calibrate, input_names(module)))
+    return compilation
 
 
 def _emit(
