@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from array_cases import ADD, CONV, INPUTS, OUTPUTS, POOL, SUM, arch_2x2, expected, inputs, module
+from test_isa_lowering import two_in_two_out
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
 
 from cnncc.context import CompilerContext
 from cnncc.dialects import array as A
 from cnncc.dialects._records import RecordAttr
 from cnncc.errors import Refusal
 from cnncc.eval.array import evaluate
+from cnncc.pipeline import new_context
 
 
 @pytest.mark.parametrize("images", [1, 3])
@@ -222,3 +227,55 @@ def test_array_eval_psum_slots_that_meet_are_summed_in_order() -> None:
     _, trace = evaluate(program, ctx.weights, arch_2x2(), inputs())
     both = expected(*inputs())["sum1"]
     np.testing.assert_array_equal(trace["pool1"], np.broadcast_to(both, trace["pool1"].shape))
+
+
+HOSTED = """
+  array.tensor <name = "a", memory = "dram", words = 6, shape = [2, 3], role = "input", scale = 0.5, zero = 3>
+  array.tensor <name = "b", memory = "host", words = 6, shape = [2, 3], role = "input">
+  array.tensor <name = "c", memory = "dram", words = 6, shape = [2, 3], role = "output", scale = 0.125, zero = -2,
+    clamp = [-30, 25]>
+  array.tensor <name = "d", memory = "host", words = 6, shape = [2, 3], role = "output">
+"""
+
+
+def hosted(tensors: str = HOSTED) -> tuple[ModuleOp, CompilerContext]:
+    """c = a - b, d = relu(a): integers and reals on both sides."""
+    ctx = new_context()
+    key = ctx.weights.add(np.frombuffer(two_in_two_out(), np.uint8))
+    host = f'array.host model <"{key}"> <inputs = ["a", "b"], outputs = ["c", "d"]>'
+    return Parser(ctx, f"builtin.module {{ {tensors} {host} }}").parse_module(), ctx
+
+
+@pytest.mark.parametrize("images", [1, 3])
+def test_array_eval_host_segment(images: int) -> None:
+    program, ctx = hosted()
+    rng = np.random.default_rng(5)
+    a = rng.integers(-9, 20, (2 * images, 3))
+    b = np.abs(rng.normal(size=(2 * images, 3))).astype(np.float32)
+    (c, d), trace = evaluate(program, ctx.weights, arch_2x2(), [a, b])
+    real = (a - 3).astype(np.float32) * np.float32(0.5)
+    np.testing.assert_array_equal(c, np.clip(np.rint((real - b) / np.float32(0.125)) - 2, -30, 25))
+    np.testing.assert_array_equal(d, np.maximum(real, 0))
+    assert (c.dtype, d.dtype, trace) == (np.int64, np.float32, {})
+    assert {c.min(), c.max()} == {-30, 25}
+
+
+def test_array_eval_host_segment_refusals() -> None:
+    a, b = np.ones((2, 3), np.int64), np.ones((2, 3), np.float32)
+    program, ctx = hosted(HOSTED.replace("scale = 0.5, ", ""))
+    with pytest.raises(Refusal, match="array.host: tensor a has no scale, so the host cannot read it"):
+        evaluate(program, ctx.weights, arch_2x2(), [a, b])
+    program, ctx = hosted()
+    with pytest.raises(Refusal, match="tensor a in DRAM holds integers, not float32"):
+        evaluate(program, ctx.weights, arch_2x2(), [b, b])
+    program, ctx = hosted(HOSTED.replace('"d", memory', '"e", memory'))
+    with pytest.raises(Refusal, match="array.host: there is no tensor d"):
+        evaluate(program, ctx.weights, arch_2x2(), [a, b])
+
+
+def test_array_eval_is_independent_of_the_interpreter() -> None:
+    code = (
+        "import sys, cnncc.eval.array; print([m for m in sys.modules if m.startswith(('cnncc.machine', 'cnncc.isa'))])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

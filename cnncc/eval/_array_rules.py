@@ -65,6 +65,8 @@ class Machine:
         """Give a tensor in DRAM its integers, one in the host's memory its reals."""
         if tensor.memory == "host":
             self.reals[tensor.name] = values
+        elif values.dtype.kind not in "iu":
+            raise Refusal(f"tensor {tensor.name} in DRAM holds integers, not {values.dtype}")
         else:
             self._fill(tensor, values.astype(np.int64).reshape(self.images, -1))
 

@@ -19,7 +19,7 @@ from cnncc.dialects import array as A
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
 from cnncc.eval._array_rules import Machine, named
-from cnncc.eval.cnn import RunModel, run_on_host
+from cnncc.frontend.segments import RunModel, run_on_host
 from cnncc.numerics import Ints, dequantise, integer_range, quantise
 from cnncc.weights import Array, WeightStore
 
@@ -91,6 +91,8 @@ def _segment(op: A.HostOp, machine: Machine, store: WeightStore, host: RunModel)
 
 def _real(machine: Machine, name: str) -> Array:
     tensor, values = machine.tensor(name), machine.get(name)
+    if tensor.memory == "dram" and not tensor.scale:
+        raise Refusal(f"tensor {name} has no scale, so the host cannot read it")
     return values if tensor.memory == "host" else dequantise(values, tensor.scale, tensor.zero)
 
 
