@@ -18,8 +18,6 @@ are those of docs/machine.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.ir import Dialect, Operation
 from xdsl.irdl import (
@@ -32,241 +30,27 @@ from xdsl.irdl import (
 )
 from xdsl.traits import NoTerminator
 
+from cnncc.dialects._instructions import AXES as AXES
+from cnncc.dialects._instructions import Commit as Commit
+from cnncc.dialects._instructions import Dma as Dma
+from cnncc.dialects._instructions import Extent as Extent
+from cnncc.dialects._instructions import Host as Host
+from cnncc.dialects._instructions import Load as Load
+from cnncc.dialects._instructions import LoopTerm as LoopTerm
+from cnncc.dialects._instructions import Mac as Mac
+from cnncc.dialects._instructions import Names as Names
+from cnncc.dialects._instructions import Place as Place
+from cnncc.dialects._instructions import Repeat as Repeat
+from cnncc.dialects._instructions import Signal as Signal
+from cnncc.dialects._instructions import Slots as Slots
+from cnncc.dialects._instructions import Start as Start
+from cnncc.dialects._instructions import Tensor as Tensor
+from cnncc.dialects._instructions import Term as Term
+from cnncc.dialects._instructions import Tokens as Tokens
+from cnncc.dialects._instructions import Unit as Unit
+from cnncc.dialects._instructions import View as View
 from cnncc.dialects._records import RecordAttr
 from cnncc.dialects.weights import RefAttr
-
-AXES = ("lin", "k", "y", "x")
-
-# A condition (P2): None never holds, () always, ("h1", "c3") when these loops are in their first (last) iteration.
-Names = tuple[str, ...]
-
-
-def _axis(axis: str) -> None:
-    if axis not in AXES:
-        raise ValueError(f"axis is one of {', '.join(AXES)}, not {axis}")
-
-
-@dataclass(frozen=True)
-class Term:
-    """`step` on an axis (lin words, k channels, y rows, x columns) for each unit of an index (D2)."""
-
-    axis: str = "lin"
-    step: int = 0
-
-    def __post_init__(self) -> None:
-        _axis(self.axis)
-
-
-@dataclass(frozen=True)
-class LoopTerm:
-    """The term of a loop, by the loop's name (D1)."""
-
-    loop: str
-    axis: str
-    step: int
-
-    def __post_init__(self) -> None:
-        _axis(self.axis)
-
-
-@dataclass(frozen=True)
-class Extent:
-    """`n` steps of a pattern, each a term (D2)."""
-
-    n: int = 1
-    axis: str = "lin"
-    step: int = 0
-
-    def __post_init__(self) -> None:
-        _axis(self.axis)
-        if self.n < 1:
-            raise ValueError(f"an extent is at least 1, not {self.n}")
-
-
-@dataclass(frozen=True)
-class Place:
-    """The active PEs, their sets (D4), and the terms of a PE's place (D2)."""
-
-    rows: int = 1
-    cols: int = 1
-    row0: int = 0
-    col0: int = 0
-    set_rows: int = 1
-    set_cols: int = 1
-    row: Term = Term()
-    row_set: Term = Term()
-    col: Term = Term()
-    col_set: Term = Term()
-
-    def __post_init__(self) -> None:
-        if min(self.rows, self.cols, self.set_rows, self.set_cols) < 1:
-            raise ValueError("a place has at least one row and one column, a set too")
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a position starts (D2)."""
-
-    offset: int = 0
-    channel: int = 0
-    y: int = 0
-    x: int = 0
-
-
-@dataclass(frozen=True)
-class Slots:
-    """Slots of a register file for the counters of a macro-instruction: base + z*pixel + j*tap + i*channel (A1)."""
-
-    base: int = 0
-    pixel: int = 0
-    tap: int = 0
-    channel: int = 0
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Semaphores of an instruction (T4): numbers (0: none), the loops that must be first (take) or last (give)."""
-
-    take: int = 0
-    give: int = 0
-    take_when: Names = ()
-    give_when: Names = ()
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An array in DRAM or the GLB: `words` words from `at` (-1: not allocated).
-
-    role: input | output | weight | value. Inputs, outputs and what the host reads or writes lie in DRAM and say how
-    integers, within clamp, stand for reals: real = (integer - zero) * scale. A float output of the host lies in
-    memory `host`.
-    """
-
-    name: str
-    memory: str
-    words: int
-    shape: tuple[int, ...] = ()
-    role: str = "value"
-    scale: float = 0.0
-    zero: int = 0
-    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
-    at: int = -1
-
-    def __post_init__(self) -> None:
-        if self.memory not in ("dram", "glb", "host") or self.role not in ("input", "output", "weight", "value"):
-            raise ValueError(f"tensor {self.name}: no memory {self.memory} or no role {self.role}")
-
-
-@dataclass(frozen=True)
-class View:
-    """A descriptor (D1): how loops and instructions of this layer address a tensor."""
-
-    name: str
-    tensor: str
-    height: int = 0
-    width: int = 0
-    pitch: int = 0
-    plane: int = 0
-    fill: int = 0
-    zero: int = 0
-    wrap: int = 0
-    steps: tuple[LoopTerm, ...] = ()
-
-
-@dataclass(frozen=True)
-class Dma:
-    """Copy `count` blocks of `words` words (X1)."""
-
-    direction: str
-    dram: str
-    glb: str
-    words: int
-    count: int = 1
-    dram_offset: int = 0
-    glb_offset: int = 0
-    dram_step: int = 0
-    glb_step: int = 0
-    tokens: Tokens = Tokens()
-
-
-@dataclass(frozen=True)
-class Load:
-    """Fill the open half of the active PEs (L1); `kind` is weight or ifmap."""
-
-    kind: str
-    view: str
-    place: Place
-    start: Start
-    pattern: tuple[Extent, ...]
-    slot: int = 0
-    edge: bool = False
-    open: Names | None = None
-    close: Names | None = None
-    tokens: Tokens = Tokens()
-
-    def __post_init__(self) -> None:
-        if len(self.pattern) > 4:
-            raise ValueError("a load has at most four extents")
-
-
-@dataclass(frozen=True)
-class Mac:
-    """A macro-instruction (A1); `op` is mac, max or add."""
-
-    op: str
-    place: Place
-    pixels: int = 1
-    taps: int = 1
-    step_range: int = 1
-    data_reuse: int = 0
-    n2n_slot: int = 0
-    ifmap: Slots = Slots()
-    weight: Slots = Slots()
-    psum: Slots = Slots()
-    clear: Names | None = None
-    send: Names | None = None
-    take_weight: Names | None = None
-    give_weight: Names | None = None
-    take_ifmap: Names | None = None
-    give_ifmap: Names | None = None
-
-
-@dataclass(frozen=True)
-class Unit:
-    """The output units' settings (C2); `factors` names the f32[3] (a, b, fixed) of a residual add."""
-
-    bias: bool = False
-    scale: bool = False
-    zero: int = 0
-    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
-    factors: str = ""
-    add_clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
-
-
-@dataclass(frozen=True)
-class Commit:
-    """Psums (or, with source glb, the words of `operand`) through the output units to `view` (C1)."""
-
-    view: str
-    place: Place
-    start: Start = Start()
-    source: str = "psum"
-    operand: str = ""
-    residual: str = ""
-    params: str = ""
-    param: int = 0
-    pixels: Extent = Extent()
-    channels: Extent = Extent()
-    psum: Slots = Slots()
-    tokens: Tokens = Tokens()
-
-
-@dataclass(frozen=True)
-class Host:
-    """A host segment: the tensors that it reads and writes, in the order of its model's inputs and outputs."""
-
-    inputs: Names
-    outputs: Names
 
 
 @irdl_attr_definition
@@ -344,26 +128,6 @@ class LayerOp(IRDLOperation):
     body = region_def("single_block")
     traits = traits_def(NoTerminator())
     assembly_format = "$label `computes` $value attr-dict-with-keyword $body"
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """A hardware loop (P2): its name and its number of iterations."""
-
-    loop: str
-    count: int
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"loop {self.loop} repeats at least once, not {self.count} times")
-
-
-@dataclass(frozen=True)
-class Signal:
-    """`count` tokens for a semaphore (T4)."""
-
-    semaphore: int
-    count: int
 
 
 @irdl_attr_definition
