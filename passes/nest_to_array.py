@@ -33,7 +33,8 @@ from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal
-from cnncc.passes._layer_program import FREE, Body, Layer, Node, Tensors, layer_program, stream_program
+from cnncc.passes._layer_program import layer_program, stream_program
+from cnncc.passes._layer_records import FREE, Body, Layer, Node, Tensors
 from cnncc.weights import Array, WeightStore
 
 FULL = (2, 3)  # semaphores of arrived weights, in turn: those of the next layer may arrive during this one
