@@ -149,7 +149,7 @@ def _emit(
     about = {"model": source.name, "model_sha256": hashlib.sha256(source.read_bytes()).hexdigest(), **report.about()}
     binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, about)
     if emit == "asm":
-        _write(output, _disassembly(binary))
+        _write(output, disassembly(binary))
         return
     path = output or Path(f"{source.stem}.cnb")
     data = to_bytes(binary)
@@ -282,7 +282,8 @@ def _verify_inputs(path: Path | None, shapes: Mapping[str, Any], images: int) ->
 # -- the other commands ------------------------------------------------------------------------------------------------
 
 
-def _disassembly(binary: Any) -> str:
+def disassembly(binary: Any) -> str:
+    """The program of a binary as assembly, with what is known of each instruction as a comment."""
     from cnncc.isa.assembly import disassemble
     from cnncc.isa.codec import decode_program
     from cnncc.machine.modules import comments
@@ -294,7 +295,7 @@ def disasm_command(path: Path, output: Path | None) -> None:
     """`cnncc disasm`."""
     from cnncc.machine.container import load
 
-    _write(output, _disassembly(load(path)))
+    _write(output, disassembly(load(path)))
 
 
 def asm_command(source: Path, output: Path, data: Path) -> None:
