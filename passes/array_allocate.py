@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from math import prod
 
 from xdsl.context import Context
@@ -15,6 +14,7 @@ from cnncc.arch.model import load_arch
 from cnncc.dialects.array import LayerOp, Tensor, TensorAttr, TensorOp, ViewOp
 from cnncc.dialects.weights import GlobalOp
 from cnncc.errors import Refusal
+from cnncc.isa.memory import dram_layout
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,6 @@ class Lifetime:
     def meets(self, other: Lifetime) -> bool:
         """Is there a layer that needs both?"""
         return self.first <= other.last and other.first <= self.last
-
-
-def dram_layout(words: Sequence[int]) -> list[int]:
-    """The first word of each array, one after the other (rule W2).
-
-    >>> dram_layout([3, 4, 5])
-    [0, 3, 7]
-    """
-    return list(accumulate(words, initial=0))[: len(words)]
 
 
 def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:

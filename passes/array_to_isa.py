@@ -16,9 +16,9 @@ from cnncc.dialects import array as A
 from cnncc.dialects import isa
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array
 from cnncc.errors import Refusal
+from cnncc.frontend.segments import name_after_tensors
 from cnncc.isa.fields import LOOP_REGISTERS, Term, Value, When
 from cnncc.isa.table import Instruction, instruction
-from cnncc.passes._segments import name_after_tensors
 from cnncc.weights import WeightStore
 
 DESCRIPTORS = 16

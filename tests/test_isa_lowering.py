@@ -14,7 +14,7 @@ from cnncc.dialects.array import TensorOp
 from cnncc.dialects.isa import LayerOp, SegmentOp, instructions
 from cnncc.errors import Refusal
 from cnncc.frontend.run_onnx import OnnxSession
-from cnncc.passes._segments import interface, name_after_tensors, read_model
+from cnncc.frontend.segments import interface, name_after_tensors, read_model
 from cnncc.passes.array_allocate import ArrayAllocatePass, Lifetime, allocate, first_fit
 from cnncc.passes.array_to_isa import ArrayToIsaPass
 

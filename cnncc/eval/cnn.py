@@ -6,7 +6,7 @@ of the one in the types: the network is run on so many batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -35,27 +35,12 @@ from cnncc.dialects.cnn import (
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
 from cnncc.frontend.export_onnx import input_names, main_function, output_names
-from cnncc.frontend.run_onnx import OnnxSession
+from cnncc.frontend.segments import RunModel, run_on_host
 from cnncc.numerics import Epilogue, Ints, dequantise, integer_range, quantise
 from cnncc.weights import Array, WeightStore
 
 EXACT_LIMIT = 1 << 53  # of integers in float64
 DEFAULT_PSUM_BITS = 32
-
-RunModel = Callable[[bytes, Sequence[Array]], Sequence[Array]]
-"""A model as bytes and its inputs in order -> its outputs in order."""
-
-
-def run_on_host(model: bytes, inputs: Sequence[Array]) -> Sequence[Array]:
-    """Run a host segment with onnxruntime. Raises Refusal where it does not load or run."""
-    from google.protobuf.message import DecodeError
-    from onnx import ModelProto
-
-    try:
-        proto = ModelProto.FromString(model)
-    except DecodeError as error:
-        raise Refusal("a host segment does not hold an ONNX model") from error
-    return OnnxSession(proto).run(dict(zip((value.name for value in proto.graph.input), inputs, strict=True)))
 
 
 def windows(x: Ints, window: Window) -> Ints:

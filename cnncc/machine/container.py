@@ -29,9 +29,9 @@ import numpy as np
 from cnncc.arch.model import Arch, arch_from_table
 from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
+from cnncc.frontend.segments import interface
 from cnncc.isa.codec import Words, decode_program
-from cnncc.passes._segments import interface
-from cnncc.passes.array_allocate import dram_layout
+from cnncc.isa.memory import dram_layout
 from cnncc.weights import Array
 
 FORMAT = 1

@@ -16,10 +16,10 @@ from cnncc.dialects import isa
 from cnncc.dialects.array import Tensor, TensorAttr, TensorOp
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal
+from cnncc.frontend.segments import interface
 from cnncc.isa.codec import decode_program, encode_program
+from cnncc.isa.memory import dram_layout
 from cnncc.machine.container import Binary, arch_digest, placed
-from cnncc.passes._segments import interface
-from cnncc.passes.array_allocate import dram_layout
 from cnncc.weights import Array, WeightStore
 
 FROM_MODULE = ("arch_sha256", "weights", "layers", "comments", "buffers", "segments")

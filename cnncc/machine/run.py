@@ -9,14 +9,13 @@ import numpy as np
 
 from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
-from cnncc.eval.cnn import RunModel, run_on_host
+from cnncc.frontend.segments import RunModel, interface, run_on_host
 from cnncc.isa.codec import decode_program
 from cnncc.machine.container import Binary
 from cnncc.machine.memory import Memory
 from cnncc.machine.program import Loop, build_tree
 from cnncc.machine.values import Interpreter
 from cnncc.numerics import dequantise, integer_range, quantise
-from cnncc.passes._segments import interface
 from cnncc.weights import Array
 
 Watch = Callable[[int, Interpreter], None]

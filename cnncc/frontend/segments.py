@@ -1,16 +1,21 @@
-"""ONNX models of host segments whose inputs and outputs bear the names of tensors. No pass: `array-to-isa` uses it."""
+"""Host segments: parts of a network that stay ONNX models, in the binary with tensors' names on inputs and outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnncc.errors import Refusal
+from cnncc.frontend.run_onnx import OnnxSession
+from cnncc.weights import Array
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, ValueInfoProto
 
 OPSET_OF_IDENTITY = 13
+
+RunModel = Callable[[bytes, Sequence[Array]], Sequence[Array]]
+"""A model as bytes and its inputs in order -> its outputs in order."""
 
 
 def read_model(model: bytes) -> ModelProto:
@@ -22,6 +27,12 @@ def read_model(model: bytes) -> ModelProto:
         return ModelProto.FromString(model)
     except DecodeError as error:
         raise Refusal("a host segment does not hold an ONNX model") from error
+
+
+def run_on_host(model: bytes, inputs: Sequence[Array]) -> Sequence[Array]:
+    """Run a host segment with onnxruntime. Raises Refusal where it does not load or run."""
+    proto = read_model(model)
+    return OnnxSession(proto).run(dict(zip((value.name for value in proto.graph.input), inputs, strict=True)))
 
 
 def interface(model: bytes) -> tuple[dict[str, str], dict[str, str]]:

@@ -1,0 +1,15 @@
+"""Where arrays lie in DRAM: what the compiler and whoever reads a binary must agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+
+def dram_layout(words: Sequence[int]) -> list[int]:
+    """The first word of each array, one after the other (rule W2).
+
+    >>> dram_layout([3, 4, 5])
+    [0, 3, 7]
+    """
+    return list(accumulate(words, initial=0))[: len(words)]
