@@ -97,7 +97,7 @@ class _Order:
         file = self.files[inst.text("kind")]
         opens, closes = _scope(inst.when("open"), scope), _scope(inst.when("close"), scope)
         file.opened = scope if opens is not None else file.opened
-        if file.opened != scope or (opens or scope) != scope or (closes or scope) != scope:
+        if file.opened != scope or opens not in (None, scope) or closes not in (None, scope):
             raise _Dependent
         if closes is not None:
             file.full.append(scope)
@@ -106,7 +106,9 @@ class _Order:
     def _mac(self, inst: Instruction, scope: Registers) -> None:
         for name in ("weight", "ifmap") if inst.text("op") == "mac" else ("ifmap",):
             taken, given = (_scope(inst.when(f"{what}_{name}"), scope) for what in ("take", "give"))
-            self._use(self.files[name], taken, given)
+            used = self._use(self.files[name], taken, given)
+            if name == "ifmap" and inst.number("data_reuse") and used != scope:
+                raise _Dependent  # neighbours change the half: the next iteration finds it so
         fresh = _scope(inst.when("clear"), scope)
         if fresh is not None:
             self.psum.current = fresh
@@ -119,15 +121,18 @@ class _Order:
             self.psum.full.append(sent)
             self.psum.current = None
 
-    def _use(self, file: _File, taken: Registers | None, given: Registers | None) -> None:
+    def _use(self, file: _File, taken: Registers | None, given: Registers | None) -> Registers:
+        """The scope of the half that a macro-instruction takes, uses and gives."""
         if taken is not None:
             if not file.full or file.full.pop(0) != taken:
                 raise _Dependent
             file.current = taken
-        if file.current is None or (given is not None and given != file.current):
+        used = file.current
+        if used is None or given not in (None, used):
             raise _Dependent
         if given is not None:
             file.current = None
+        return used
 
 
 def independent(loop: Loop, weight: bool, ifmap: bool, psum: bool) -> bool:
@@ -138,8 +143,11 @@ def independent(loop: Loop, weight: bool, ifmap: bool, psum: bool) -> bool:
     instructions = [leaf.instruction for leaf in leaves(loop)]
     if any(inst.spec.name not in _RUNNABLE for inst in instructions):
         return False
-    if any(inst.spec.name == "mac" and inst.number("psum_j") for inst in instructions):
+    macs = [inst for inst in instructions if inst.spec.name == "mac"]
+    if any(inst.number("psum_j") for inst in macs):
         return False  # taps in different psums: one after the other
+    if len({inst.text("op") == "max" for inst in macs}) > 1:
+        return False  # sums and greatest values by turns
     try:
         _Order(weight, ifmap, psum).walk(loop, ())
     except _Dependent:

@@ -14,6 +14,7 @@ from cnncc.machine.positions import Ints
 from cnncc.machine.regfile import Fault, Half, Sums, Values, multiply
 from cnncc.numerics import integer_range
 
+MOST_STEPS = 1 << 24
 COUNTERS = ("pixels", "taps", "step_range")  # z, j, i
 
 
@@ -26,6 +27,10 @@ def accumulate(
     empty or outside, and for a sum that leaves the psum's width at any step (A2); OrderMatters where the block loops
     must run one by one to tell.
     """
+    if (pixels := inst.number("pixels")) > arch.pe.max_pixels:
+        raise Fault(f"{pixels} pixels are more than max_pixels = {arch.pe.max_pixels}")
+    if prod(inst.number(counter) for counter in COUNTERS) > MOST_STEPS:
+        raise Fault(f"pixels * taps * step_range is more than the {MOST_STEPS} of this interpreter")
     psum = _slots(inst, "psum")
     if int(psum.min()) < 0 or int(psum.max()) >= arch.pe.psum_words:
         raise Fault(f"psum slots {psum.min()}..{psum.max()} are not in the {arch.pe.psum_words} of a half")

@@ -28,7 +28,8 @@ class Memory:
         self._differs = np.zeros(words, np.bool_)
         self._written = np.zeros(words, np.bool_)
 
-    def _check(self, address: Ints) -> None:
+    def check(self, address: Ints) -> None:
+        """Raises OutOfRange for an address outside."""
         if address.size and (low := int(address.min())) < 0:
             raise OutOfRange(f"{self.name} address {low} is below 0")
         if address.size and (high := int(address.max())) >= self.words:
@@ -41,7 +42,7 @@ class Memory:
         """
         if used is not None:
             address = np.where(used, address, address[used].flat[0] if used.any() else 0)
-        self._check(address)
+        self.check(address)
         written = self._written[address]
         if not written.all():
             missing = address[~written] if used is None else address[~written & used]
@@ -55,7 +56,7 @@ class Memory:
 
     def write(self, address: Ints, values: npt.NDArray[np.integer]) -> None:
         """Store values [images or 1, *address.shape]. Raises OutOfRange."""
-        self._check(address)
+        self.check(address)
         self._written[address] = True
         if values.shape[0] == 1:
             self._common[address] = values[0]

@@ -7,7 +7,7 @@ rows, row, set by columns, column), then those of the pattern. An axis on which 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +55,7 @@ class Descriptor:
 class Grid:
     """The active PEs as sets x rows x sets x columns (D4); one set a side where the sets are not all whole.
 
-    Columns of a set count from `first_col`.
+    set_rows, set_cols: PEs of a set on each side. edge: only the last column of each set (L1).
     """
 
     row0: int
@@ -64,24 +64,34 @@ class Grid:
     rows: int
     col_sets: int
     cols: int
-    first_col: int = 0
+    set_rows: int
+    set_cols: int
+    edge: bool = False
 
     @classmethod
     def of(cls, inst: Instruction, set_rows: int, set_cols: int) -> Grid:
         """The grid of an instruction's rectangle."""
         rows, cols = inst.number("rows"), inst.number("cols")
-        set_rows = set_rows if rows % set_rows == 0 else rows
-        set_cols = set_cols if cols % set_cols == 0 else cols
-        return cls(inst.number("row0"), inst.number("col0"), rows // set_rows, set_rows, cols // set_cols, set_cols)
+        set_rows, set_cols = min(set_rows, rows), min(set_cols, cols)
+        row_sets = rows // set_rows if rows % set_rows == 0 else 1
+        col_sets = cols // set_cols if cols % set_cols == 0 else 1
+        row0, col0 = inst.number("row0"), inst.number("col0")
+        return cls(row0, col0, row_sets, rows // row_sets, col_sets, cols // col_sets, set_rows, set_cols)
+
+    @property
+    def last_columns(self) -> list[int]:
+        """The last column of each set, counted along the axis of columns; the last set may be cut short."""
+        return [col for col in range(self.cols) if col % self.set_cols == self.set_cols - 1 or col == self.cols - 1]
+
+    @property
+    def columns(self) -> list[int]:
+        """The columns that take part, counted along the axis of columns."""
+        return self.last_columns if self.edge else list(range(self.cols))
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """Sizes of the four PE axes."""
-        return (self.row_sets, self.rows, self.col_sets, self.cols)
-
-    def last_columns(self) -> Grid:
-        """The last column of each set."""
-        return replace(self, cols=1, first_col=self.first_col + self.cols - 1)
+        return (self.row_sets, self.rows, self.col_sets, len(self.columns))
 
     @property
     def rectangle(self) -> tuple[int, int, int, int]:
@@ -94,17 +104,15 @@ def axis_index(count: int, axis: int, axes: int) -> Ints:
     return np.arange(count).reshape([count if i == axis else 1 for i in range(axes)])
 
 
-def _pe_indices(inst: Instruction, grid: Grid, after: int) -> list[tuple[str, Ints]]:
+def _pe_indices(grid: Grid, after: int) -> list[tuple[str, Ints]]:
     """The indices of the terms row, row_set, col, col_set, on the four PE axes before `after` pattern axes."""
-    row = axis_index(grid.row_sets, 0, 4) * grid.rows + axis_index(grid.rows, 1, 4)
-    col = axis_index(grid.col_sets, 2, 4) * grid.cols + axis_index(grid.cols, 3, 4)
-    set_rows, set_cols = inst.number("set_rows"), inst.number("set_cols")
-    whole = grid.rows == set_rows, grid.first_col + grid.cols == set_cols
+    row, row_set = axis_index(grid.rows, 1, 4), axis_index(grid.row_sets, 0, 4)
+    col, col_set = np.array(grid.columns).reshape(1, 1, 1, -1), axis_index(grid.col_sets, 2, 4)
     pairs = [
-        ("row", axis_index(grid.rows, 1, 4) if whole[0] else row % set_rows),
-        ("row_set", axis_index(grid.row_sets, 0, 4) if whole[0] else row // set_rows),
-        ("col", axis_index(grid.cols, 3, 4) + grid.first_col if whole[1] else col % set_cols),
-        ("col_set", axis_index(grid.col_sets, 2, 4) if whole[1] else col // set_cols),
+        ("row", row % grid.set_rows),
+        ("row_set", row_set if grid.rows == grid.set_rows else row // grid.set_rows),
+        ("col", col % grid.set_cols),
+        ("col_set", col_set if grid.cols == grid.set_cols else col // grid.set_cols),
     ]
     return [(name, index.reshape(*index.shape, *[1] * after)) for name, index in pairs]
 
@@ -145,9 +153,10 @@ def position(
     """
     after = len(pattern)
     terms: dict[str, Index] = dict.fromkeys(AXES, 0)
+    terms["lin"] = np.zeros((1,) * after, np.int64)
     terms["k"], terms["y"], terms["x"] = inst.number("channel"), inst.number("y"), inst.number("x")
     if pes:
-        for name, index in _pe_indices(inst, grid, after):
+        for name, index in _pe_indices(grid, after):
             term = inst.term(name)
             if term.step:
                 terms[term.axis] = terms[term.axis] + term.step * index

@@ -42,13 +42,11 @@ class Half:
     def spread(self) -> None:
         """Give every PE its own copy and forget the sets, so that any rectangle can be compared with any other."""
         lead = self.data.shape[: -PE_AXES - 1]
-        shape = self.grid.shape
-        rows, cols = shape[0] * shape[1], shape[2] * shape[3]
-        self.data = np.broadcast_to(self.data, (*lead, *shape, self.data.shape[-1])).reshape(
-            *lead, 1, rows, 1, cols, -1
-        )
-        self.filled = np.broadcast_to(self.filled, (*shape, self.filled.shape[-1])).reshape(1, rows, 1, cols, -1)
-        self.grid = Grid(self.grid.row0, self.grid.col0, 1, rows, 1, cols)
+        row0, col0, rows, cols = self.grid.rectangle
+        before, after = (*self.grid.shape, self.data.shape[-1]), (1, rows, 1, cols, self.data.shape[-1])
+        self.data = np.broadcast_to(self.data, (*lead, *before)).reshape(*lead, *after)
+        self.filled = np.broadcast_to(self.filled, before).reshape(after)
+        self.grid = Grid(row0, col0, 1, rows, 1, cols, rows, cols)
 
     def window(self, grid: Grid, operand: str) -> Half:
         """The part of this half under `grid`. Raises Fault where an active PE has none of it."""
@@ -68,15 +66,32 @@ class Half:
         part.grid = grid
         return part
 
+    def replace(self, part: Half) -> None:
+        """Take over what has changed in `part`, a window of this half."""
+        self.spread()
+        self.grow(part.data.shape[-1])
+        part.spread()
+        row, col, rows, cols = part.grid.rectangle
+        row, col = row - self.grid.row0, col - self.grid.col0
+        lead = np.broadcast_shapes(self.data.shape[: -PE_AXES - 1], part.data.shape[: -PE_AXES - 1])
+        self.data = np.broadcast_to(self.data, (*lead, *self.data.shape[-PE_AXES - 1 :])).copy()
+        self.filled = self.filled.copy()
+        self.data[..., row : row + rows, :, col : col + cols, :] = part.data
+        self.filled[:, row : row + rows, :, col : col + cols, :] = part.filled
+
     def put(self, slot: int, values: Values, edge: bool) -> None:
-        """Fill slots from `slot` on with values [image, block…, *grid or 1s, n]; `edge`: of the last columns only."""
+        """Fill slots from `slot` on with values [image, block…, *grid or 1s, n]; `edge`: of the last columns only.
+
+        The values' axis of columns then has those, or size 1.
+        """
         count, before = values.shape[-1], self.data.shape[-1]
         if before == slot == 0 and not edge:
             self.data, self.filled = values, np.ones((1,) * PE_AXES + (count,), np.bool_)
             return
         pes = (1, 1, 1, self.grid.cols) if edge else (1,) * PE_AXES
-        lead = np.broadcast_shapes(self.data.shape[:-1], values.shape[:-1], pes)
-        columns = slice(-1, None) if edge else slice(None)
+        value_lead = (*values.shape[:-2], 1) if edge else values.shape[:-1]
+        lead = np.broadcast_shapes(self.data.shape[:-1], value_lead, pes)
+        columns = self.grid.last_columns if edge else slice(None)
         data = np.zeros((*lead, max(before, slot + count)))
         data[..., :before] = self.data
         data[..., columns, slot : slot + count] = values
@@ -112,13 +127,14 @@ class Half:
         """n2n: every PE but the last column of its set takes slots from its east neighbour (A3). Raises Fault."""
         self.grow(slot + reuse)
         self._own_columns()
+        takers = np.setdiff1d(np.arange(self.grid.cols), self.grid.last_columns)
         run = max(slot, 1)
         for start in range(0, reuse, run):  # what the neighbour received itself travels on in the next run
             end = min(start + run, reuse)
-            if not self.filled[..., 1:, start:end].all():
+            if not self.filled[..., takers + 1, start:end].all():
                 raise Fault("ifmap words are sent to the west neighbour from empty slots")
-            self.data[..., :-1, slot + start : slot + end] = self.data[..., 1:, start:end]
-            self.filled[..., :-1, slot + start : slot + end] = True
+            self.data[..., takers, slot + start : slot + end] = self.data[..., takers + 1, start:end]
+            self.filled[..., takers, slot + start : slot + end] = True
 
     def _own_columns(self) -> None:
         """Have an entry for every column, in arrays that nothing else shares."""
@@ -167,7 +183,7 @@ class Sums:
         self.half.grow(slots)
         self.half.data[..., -more:] = self.least
         self.half.filled[..., -more:] = True
-        self.bound = np.concatenate([self.bound, np.zeros((*self.bound.shape[:-1], more))], axis=-1)
+        self.bound = np.concatenate([self.bound, np.full((*self.bound.shape[:-1], more), -self.least)], axis=-1)
 
     def add(self, slots: Ints, amount: Values, bound: Values) -> None:
         """Add `amount` [image, block…, *grid, *slots] to `slots`, every slot named once."""
@@ -177,8 +193,9 @@ class Sums:
         )
 
     def raise_to(self, slots: Ints, values: Values) -> None:
-        """Replace the sums by the greater of each and `values`."""
+        """Replace the sums by the greater of each and `values`; their bound is then unknown."""
         self.half.data = _into(self.half.data, slots, values, np.maximum)
+        self.bound = np.full((*[1] * (self.bound.ndim - 1), self.bound.shape[-1]), np.inf)
 
 
 def _into(data: Values, slots: Ints, values: Values, combine: np.ufunc) -> Values:

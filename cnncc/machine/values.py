@@ -19,7 +19,18 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.blocks import OrderMatters, depth, independent, largest_array
 from cnncc.machine.macs import accumulate
 from cnncc.machine.memory import Memory, OutOfRange
-from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints, Mask, axis_index, on_block, position
+from cnncc.machine.outputs import Unit, params_of_words
+from cnncc.machine.positions import (
+    PE_AXES,
+    Descriptor,
+    Grid,
+    Index,
+    Ints,
+    Mask,
+    Position,
+    axis_index,
+    position,
+)
 from cnncc.machine.program import Loop, Node
 from cnncc.machine.regfile import Fault, Half, Halves, Sums, Values
 from cnncc.machine.traps import Trap
@@ -42,26 +53,6 @@ class _Block:
     axis_of: dict[int, int] = field(default_factory=dict[int, int])
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """The output units' settings (C2); bias and scale say what the parameters hold."""
-
-    bias: bool = False
-    scale: bool = False
-    epilogue: Epilogue = field(default_factory=Epilogue)
-
-    @classmethod
-    def of(cls, inst: Instruction) -> _Unit:
-        factors = np.array([inst.number(name) for name in ("factor_a", "factor_b", "fixed")], np.uint32)
-        epilogue = Epilogue(
-            zero=inst.number("zero"),
-            clamp=(inst.number("clamp_lo"), inst.number("clamp_hi")),
-            factors=factors.view(np.float32) if inst.number("residual") else None,
-            add_clamp=(inst.number("add_lo"), inst.number("add_hi")),
-        )
-        return cls(bool(inst.number("bias")), bool(inst.number("scale")), epilogue)
-
-
 class Interpreter:
     """The state of the machine; `run` executes a tree. Raises Trap."""
 
@@ -76,7 +67,7 @@ class Interpreter:
         }
         self.sums: Sums | None = None
         self.sent: list[Sums] = []
-        self.unit = _Unit()
+        self.unit = Unit()
         self.index: list[Index] = [0] * LOOP_REGISTERS
         self.count = [1] * LOOP_REGISTERS
         self.block: _Block | None = None
@@ -149,12 +140,12 @@ class Interpreter:
     def _reshape_live(self, reshape: Callable[[Values, int], Values]) -> None:
         """Give the halves in use the block's axes, or take them away."""
         axes = self.block.axes if self.block else 0
-        halves = [file.current for file in self.files.values()] + [self.sums.half if self.sums else None]
-        for half in halves:
+        sums = [*self.sent, *([self.sums] if self.sums else [])]
+        for half in [file.current for file in self.files.values()] + [s.half for s in sums]:
             if half is not None:
                 half.data = reshape(half.data, axes)
-        if self.sums is not None:
-            self.sums.bound = reshape(self.sums.bound, axes)
+        for s in sums:
+            s.bound = reshape(s.bound, axes)
 
     def _write_back(self, block: _Block) -> None:
         written = np.zeros(self.glb.words, np.bool_)
@@ -184,6 +175,8 @@ class Interpreter:
         self.host(inst.number("segment"), self.dram)
 
     def _dma(self, inst: Instruction) -> None:
+        if inst.number("count") * inst.number("words") > self.arch.glb.words:
+            raise Fault(f"{inst.number('count')} blocks of {inst.number('words')} words are more than the GLB has")
         block = np.arange(inst.number("count"))[:, None]
         word = np.arange(inst.number("words"))
         sides: list[Ints] = []
@@ -202,6 +195,7 @@ class Interpreter:
         return words
 
     def _glb_write(self, address: Ints, values: npt.NDArray[np.int64]) -> None:
+        self.glb.check(address)
         if self.block is not None:
             self.block.writes.append((address, values))
         else:
@@ -212,16 +206,18 @@ class Interpreter:
     def _load(self, inst: Instruction) -> None:
         kind = inst.text("kind")
         file, (halves, words) = self.files[kind], self.limits[kind]
-        grid = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
+        if inst.number("slot") + (count := prod(inst.number(f"extent{i}") for i in range(4))) > words:
+            raise Fault(f"{count} words from {kind} slot {inst.number('slot')} on are beyond the {words} of a half")
+        grid = self._grid(inst, inst.number("set_rows"))
         if self._holds(inst.when("open"), last=False):
-            if file.opened is not None or len(file.held()) >= halves:
+            if file.opened is not None:
+                raise Fault(f"the {kind} half being filled was not closed")
+            if len(file.held()) >= halves:
                 raise Fault(f"no {kind} half is free")
             file.opened = Half.empty(grid, self._axes())
         if file.opened is None:
             raise Fault(f"no {kind} half is open")
         self._deliver(inst, file.opened, grid)
-        if (slots := file.opened.data.shape[-1]) > words:
-            raise Fault(f"{kind} slot {slots - 1} is beyond the {words} of a half")
         if self._holds(inst.when("close"), last=True):
             file.full.append(file.opened)
             file.opened = None
@@ -229,14 +225,20 @@ class Interpreter:
     def _axes(self) -> int:
         return self.block.axes if self.block else 0
 
+    def _grid(self, inst: Instruction, set_rows: int) -> Grid:
+        """The active PEs of an instruction (D4)."""
+        grid = Grid.of(inst, set_rows, inst.number("set_cols"))
+        row0, col0, rows, cols = grid.rectangle
+        if row0 + rows > self.arch.rows or col0 + cols > self.arch.cols:
+            raise Fault(f"rows {row0}..{row0 + rows - 1}, columns {col0}..{col0 + cols - 1} are not all in the array")
+        return grid
+
     def _deliver(self, inst: Instruction, half: Half, grid: Grid) -> None:
         """Fill slots of an open half with an instruction's words (L1)."""
         if half.grid != grid:
             raise Fault("the loads of one half go to the same PEs in the same sets")
         edge = bool(inst.number("edge"))
-        if edge and inst.number("set_cols") != grid.cols:
-            raise Fault("an edge load needs whole sets")
-        half.put(inst.number("slot"), self._words(inst, grid.last_columns() if edge else grid), edge)
+        half.put(inst.number("slot"), self._words(inst, replace(grid, edge=edge)), edge)
 
     def _words(self, inst: Instruction, grid: Grid) -> Values:
         """The words of a load as [image, block…, *grid or 1s, word] (D2, D3)."""
@@ -246,7 +248,7 @@ class Interpreter:
         words = self._glb_read(address, inside).astype(np.float64)
         if inside is not None:
             words = np.where(inside, words, np.float64(descriptor.fill))
-        if descriptor.zero:
+        if descriptor.zero or inside is not None:
             words = words - descriptor.zero
             low, high = integer_range(self.arch.operand_bits)
             if words.min() < low or words.max() > high:
@@ -269,6 +271,9 @@ class Interpreter:
         ifmap = halves["ifmap"].window(grid, "ifmap")
         if reuse := inst.number("data_reuse"):
             self._n2n(inst, ifmap, reuse)
+            if ifmap is not halves["ifmap"]:
+                halves["ifmap"].replace(ifmap)
+                ifmap = halves["ifmap"].window(grid, "ifmap")
         sums = self._clear(inst, grid)
         weight = halves["weight"].window(grid, "weight") if "weight" in halves else None
         accumulate(inst, sums, ifmap, weight, self._reduced(sums), self.arch)
@@ -292,23 +297,29 @@ class Interpreter:
         return file.current
 
     def _mac_grid(self, inst: Instruction, ifmap: Half) -> Grid:
-        """The sets of a macro-instruction: columns as it says, rows as its ifmap was loaded."""
-        same = ifmap.grid.rectangle == Grid.of(inst, 1, 1).rectangle
-        return Grid.of(inst, ifmap.grid.rows if same else inst.number("rows"), inst.number("set_cols"))
+        """The sets of a macro-instruction: columns as it says, rows as its psums were cleared or its ifmap loaded."""
+        grid = self._grid(inst, inst.number("rows"))
+        clears = self._holds(inst.when("clear"), last=False)
+        for half in ([self.sums.half] if self.sums and not clears else []) + [ifmap]:
+            if half.grid.rectangle == grid.rectangle:
+                return self._grid(inst, half.grid.set_rows)
+        return grid
 
     def _n2n(self, inst: Instruction, ifmap: Half, reuse: int) -> None:
         if not self.arch.links.n2n:
             raise Fault("this array has no n2n links")
         if reuse > inst.number("pixels") * inst.number("taps"):
             raise Fault(f"data_reuse {reuse} is more than the pixel steps")
-        ifmap.shift_west(inst.number("n2n_slot"), reuse)
-        if (slots := ifmap.data.shape[-1]) > self.arch.pe.ifmap_words:
+        if (slots := inst.number("n2n_slot") + reuse) > self.arch.pe.ifmap_words:
             raise Fault(f"n2n fills ifmap slot {slots - 1}, beyond the {self.arch.pe.ifmap_words} of a half")
+        ifmap.shift_west(inst.number("n2n_slot"), reuse)
 
     def _clear(self, inst: Instruction, grid: Grid) -> Sums:
         """The psum half that the instruction adds to (T3)."""
         if self._holds(clear := inst.when("clear"), last=False):
-            if self.sums is not None or len(self.sent) >= self.arch.pe.psum_halves:
+            if self.sums is not None:
+                raise Fault("the psum half in use was not sent")
+            if len(self.sent) >= self.arch.pe.psum_halves:
                 raise Fault("no psum half is free")
             least = float(integer_range(self.arch.psum_bits)[0]) if inst.text("op") == "max" else 0.0
             axis_of, scope = (self.block.axis_of, self.block.scope) if self.block else ({}, ())
@@ -329,33 +340,42 @@ class Interpreter:
     # -- output units --------------------------------------------------------------------------------------------
 
     def _set_unit(self, inst: Instruction) -> None:
-        self.unit = _Unit.of(inst)
+        self.unit = Unit.of(inst)
 
     def _commit(self, inst: Instruction) -> None:
         streams = inst.text("source") == "glb"
-        grid = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
+        grid = self._grid(inst, inst.number("set_rows"))
         pattern = [(inst.number(n), inst.term(t)) for n, t in (("pixels", "pixel_term"), ("channels", "channel_term"))]
+        if inst.number("rows") * inst.number("cols") * prod(n for n, _ in pattern) > self.arch.glb.words:
+            raise Fault("there are more results than words in the GLB")
         where = position(inst, grid, self.index, pattern)
         address, inside = where.address(self.descriptors[inst.number("desc")])
         if inside is not None:
             raise Fault("a result lies outside its tensor")
         shape = np.broadcast_shapes(address.shape, (*grid.shape, *(n for n, _ in pattern)))
-        sums = self._streamed(inst, where.address, shape) if streams else self._committed(inst, grid, pattern)
-        residual = None
-        if self.unit.epilogue.factors is not None:
-            at, _ = where.address(self.descriptors[inst.number("residual")])
-            residual = self._glb_read(at).astype(np.int64)
-        results = self._epilogue(inst, grid, pattern).apply(sums, slice(None), residual)
+        if self.block is None and np.unique(address).size < prod(shape):
+            raise Fault("two results go to one word")
+        sums = self._operand(inst, "operand", where) if streams else self._committed(inst, grid, pattern)
+        residual = None if self.unit.epilogue.factors is None else self._operand(inst, "residual", where)
+        with np.errstate(over="ignore", invalid="ignore"):  # a scale may be any bits
+            results = self._epilogue(inst, grid, pattern).apply(sums, slice(None), residual)
         low, high = integer_range(self.arch.operand_bits)
         if results.min() < low or results.max() > high:
             raise Fault(f"a result of {int(results.min())}..{int(results.max())} does not fit a word")
         full = np.broadcast_shapes(results.shape[1:], shape)
         self._glb_write(np.broadcast_to(address, full), np.broadcast_to(results, (results.shape[0], *full)))
 
-    def _streamed(self, inst: Instruction, address: Callable[[Descriptor], tuple[Ints, Mask | None]],
-                  shape: tuple[int, ...]) -> Ints:  # fmt: skip
-        words = self._glb_read(address(self.descriptors[inst.number("operand")])[0]).astype(np.int64)
-        return np.broadcast_to(words, (words.shape[0], *shape))
+    def _operand(self, inst: Instruction, name: str, where: Position) -> Ints:
+        """The words at the results' positions of another descriptor, as [image, block…, *grid, pixel, channel]."""
+        address, inside = where.address(self.descriptors[inst.number(name)])
+        if inside is not None:
+            raise Fault(f"{name} words lie outside their tensor")
+        return self._results(self._glb_read(address).astype(np.int64))
+
+    def _results(self, words: Ints, after: int = 0) -> Ints:
+        """Words [image, …, *after] with all axes of results, [image, block…, *grid, pixel, channel, *after]."""
+        missing = 1 + self._axes() + PE_AXES + 2 + after - words.ndim
+        return words.reshape(words.shape[0], *[1] * missing, *words.shape[1:])
 
     def _committed(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]]) -> Ints:
         """The psums of the half that was sent first, as [image, block…, *grid, pixel, channel] (C1)."""
@@ -371,24 +391,9 @@ class Interpreter:
 
     def _epilogue(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]]) -> Epilogue:
         """The output units' function with the parameters of each result's channel in place (C2)."""
-        size = self.arch.words_per_param
-        present = [self.unit.bias, self.unit.scale]
-        if not any(present):
+        if not self.unit.params:
             return self.unit.epilogue
-        words = size * sum(present)
-        descriptor = self.descriptors[inst.number("params")]
-        channel = position(inst, grid, [0] * LOOP_REGISTERS, pattern).terms["k"] - inst.number("channel")
-        loops = [on_block(loop, PE_AXES + len(pattern)) for loop in self.index]
-        first = np.asarray(descriptor.linear(inst.number("param") * words, loops) + channel * words)
-        params = [self._param(first + n * size) for n in range(sum(present))]
-        bias = params[0].astype(np.int64) if self.unit.bias else None
-        return replace(self.unit.epilogue, bias=bias, scale=params[-1].view(np.float32) if self.unit.scale else None)
-
-    def _param(self, address: Ints) -> npt.NDArray[np.int32]:
-        """32-bit quantities from their words, the least significant first (W1)."""
-        words = self._glb_read(address[..., None] + np.arange(self.arch.words_per_param))
-        bits = self.arch.operand_bits
-        if words.shape[0] != 1:
-            raise Fault("parameters differ between images")
-        parts = (words[0].astype(np.int64) & ((1 << bits) - 1)) << (bits * np.arange(self.arch.words_per_param))
-        return np.ascontiguousarray(parts.sum(axis=-1).astype(np.uint32)).view(np.int32)
+        descriptor, words = self.descriptors[inst.number("params")], self.arch.words_per_param
+        address = self.unit.param_address(inst, grid, pattern, descriptor, self.index, words)
+        params = params_of_words(self._glb_read(address).astype(np.int64), self.arch.operand_bits)
+        return self.unit.function(self._results(params, 1))

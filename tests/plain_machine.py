@@ -1,0 +1,369 @@
+"""A plain interpreter of values, to compare the real one with: one image, one PE, one word, one multiply at a time.
+
+Written from docs/machine.md alone, whose rules it cites; it shares no code with cnncc/machine but the Trap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+
+from cnncc.arch.model import Arch
+from cnncc.isa.fields import Term
+from cnncc.isa.table import Instruction
+
+Place = tuple[int, int, int, int, int, int]  # row, column of the array; row in set, row set, column in set, column set
+
+
+class PlainTrap(Exception):
+    """The instruction `index`, the `step`th that ran, cannot be done."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.index = self.step = -1
+
+
+def check(holds: bool, why: str) -> None:
+    if not holds:
+        raise PlainTrap(why)
+
+
+def f32(exact: Fraction) -> np.float32:
+    """The float32 nearest to a number, ties to even."""
+    if exact == 0:
+        return np.float32(0)
+    exponent = 0
+    while abs(exact) * Fraction(2) ** exponent < 1 << 23:
+        exponent += 1
+    while abs(exact) * Fraction(2) ** exponent >= 1 << 24:
+        exponent -= 1
+    return np.float32(round(exact * Fraction(2) ** exponent) * 2.0**-exponent)
+
+
+def f32_of_bits(bits: int) -> Fraction:
+    return Fraction(float(np.array(bits, np.uint32).view(np.float32)))
+
+
+def clamp(value: int, low: int, high: int) -> int:
+    return min(max(value, low), high)
+
+
+class Half:
+    """One half of a register file: what is in (row, column, slot), and the PEs and sets that it belongs to."""
+
+    def __init__(self, places: list[Place]) -> None:
+        self.places = places
+        self.slots: dict[tuple[int, int, int], int] = {}
+        self.least: int | None = None
+
+    def get(self, row: int, col: int, slot: int) -> int:
+        check((row, col, slot) in self.slots, f"slot {slot} of PE {row},{col} is empty")
+        return self.slots[row, col, slot]
+
+
+class File:
+    def __init__(self, halves: int, words: int) -> None:
+        self.halves, self.words = halves, words
+        self.opened: Half | None = None
+        self.full: list[Half] = []
+        self.current: Half | None = None
+
+    def held(self) -> int:
+        return (self.opened is not None) + len(self.full) + (self.current is not None)
+
+
+class PlainMachine:
+    def __init__(self, arch: Arch, dram: list[int]) -> None:
+        self.arch, self.dram = arch, dram
+        self.glb: list[int | None] = [None] * arch.glb.words
+        self.files = {
+            "weight": File(arch.pe.weight_halves, arch.pe.weight_words),
+            "ifmap": File(arch.pe.ifmap_halves, arch.pe.ifmap_words),
+            "psum": File(arch.pe.psum_halves, arch.pe.psum_words),
+        }
+        self.descs: dict[int, Instruction] = {}
+        self.steps: dict[int, dict[int, Term]] = {}
+        self.unit: Instruction | None = None
+        self.loops: list[list[int]] = []  # start, iteration, count
+        self.executed = 0
+
+    def run(self, program: Sequence[Instruction]) -> None:
+        at = 0
+        while (name := program[at].spec.name) != "halt":
+            inst = program[at]
+            self.executed += 1
+            if name == "loop":
+                self.loops.append([at, 0, inst.number("count")])
+            elif name == "end":
+                self.loops[-1][1] += 1
+                if self.loops[-1][1] < self.loops[-1][2]:
+                    at = self.loops[-1][0]
+                else:
+                    self.loops.pop()
+            elif name in ("desc", "step", "dma", "load", "mac", "unit", "commit"):
+                try:
+                    getattr(self, f"do_{name}")(inst)
+                except PlainTrap as trap:
+                    trap.index, trap.step = at, self.executed
+                    raise
+            at += 1
+
+    def holds(self, when: tuple[int, ...] | None, last: bool) -> bool:  # P2
+        if when is None:
+            return False
+        return all(
+            register >= len(self.loops) or self.loops[register][1] == (self.loops[register][2] - 1 if last else 0)
+            for register in when
+        )
+
+    # Memories (W3) and addresses (D1 to D4).
+
+    def read_glb(self, address: int) -> int:
+        check(0 <= address < len(self.glb), f"GLB has no word {address}")
+        word = self.glb[address]
+        check(word is not None, f"GLB word {address} was never written")
+        assert word is not None
+        return word
+
+    def write_glb(self, address: int, word: int) -> None:
+        check(0 <= address < len(self.glb), f"GLB has no word {address}")
+        self.glb[address] = word
+
+    def do_desc(self, inst: Instruction) -> None:
+        self.descs[inst.number("id")], self.steps[inst.number("id")] = inst, {}
+
+    def do_step(self, inst: Instruction) -> None:
+        self.steps.setdefault(inst.number("id"), {})[inst.number("loop")] = inst.term("by")
+
+    def field(self, desc: int, name: str) -> int:
+        return self.descs[desc].number(name) if desc in self.descs else 0
+
+    def circular(self, desc: int, offset: int) -> int:
+        """base + (offset + linear terms of loops) mod wrap."""
+        total, wrap = offset, self.field(desc, "wrap")
+        for register, term in self.steps.get(desc, {}).items():
+            if term.axis == "lin" and register < len(self.loops):
+                total += term.step * self.loops[register][1]
+        return self.field(desc, "base") + (total % wrap if wrap else total)
+
+    def address(self, desc: int, start: dict[str, int], terms: list[tuple[Term, int]]) -> tuple[int, bool]:
+        """The word address of a position, and whether it is inside the bounds."""
+        axis = {"lin": 0, "k": start["channel"], "y": start["y"], "x": start["x"]}
+        for term, index in terms:
+            axis[term.axis] += term.step * index
+        for register, term in self.steps.get(desc, {}).items():
+            if term.axis != "lin" and register < len(self.loops):
+                axis[term.axis] += term.step * self.loops[register][1]
+        height, width = self.field(desc, "height"), self.field(desc, "width")
+        inside = height == 0 or (0 <= axis["y"] < height and 0 <= axis["x"] < width)
+        at = self.circular(desc, start["offset"]) + axis["lin"] + axis["k"] * self.field(desc, "plane")
+        return at + axis["y"] * self.field(desc, "pitch") + axis["x"], inside
+
+    def start(self, inst: Instruction) -> dict[str, int]:
+        return {name: inst.number(name) for name in ("offset", "channel", "y", "x")}
+
+    def places(self, inst: Instruction, set_rows: int) -> list[Place]:
+        rows, cols, set_cols = inst.number("rows"), inst.number("cols"), inst.number("set_cols")
+        row0, col0 = inst.number("row0"), inst.number("col0")
+        check(row0 + rows <= self.arch.rows and col0 + cols <= self.arch.cols, "no such PEs")
+        return [
+            (row0 + r, col0 + c, r % set_rows, r // set_rows, c % set_cols, c // set_cols)
+            for r in range(rows)
+            for c in range(cols)
+        ]
+
+    def is_last(self, inst: Instruction, place: Place) -> bool:
+        """The last column of its set, which may be cut short by the edge of the rectangle."""
+        return place[4] == inst.number("set_cols") - 1 or place[1] == inst.number("col0") + inst.number("cols") - 1
+
+    def pe_terms(self, inst: Instruction, place: Place) -> list[tuple[Term, int]]:
+        return [(inst.term(name), place[2 + i]) for i, name in enumerate(("row", "row_set", "col", "col_set"))]
+
+    def fits_word(self, value: int) -> bool:
+        return -(1 << self.arch.operand_bits - 1) <= value < 1 << self.arch.operand_bits - 1
+
+    # Instructions.
+
+    def do_dma(self, inst: Instruction) -> None:  # X1
+        for block, word in product(range(inst.number("count")), range(inst.number("words"))):
+            dram, glb = (
+                self.circular(inst.number(side), inst.number(f"{side}_offset"))
+                + block * inst.number(f"{side}_step")
+                + word
+                for side in ("dram", "glb")
+            )
+            check(0 <= dram < len(self.dram), f"DRAM has no word {dram}")
+            if inst.text("direction") == "in":
+                self.write_glb(glb, self.dram[dram])
+            else:
+                self.dram[dram] = self.read_glb(glb)
+
+    def do_load(self, inst: Instruction) -> None:  # L1, T1
+        file, places = self.files[inst.text("kind")], self.places(inst, inst.number("set_rows"))
+        if self.holds(inst.when("open"), last=False):
+            check(file.opened is None and file.held() < file.halves, "no half is free")
+            file.opened = Half(places)
+        half = file.opened
+        check(half is not None, "no half is open")
+        assert half is not None
+        check(half.places == places, "loads of one half go to the same PEs in the same sets")
+        edge = inst.number("edge")
+        for place in places:
+            if not edge or self.is_last(inst, place):
+                for n, word in enumerate(self.load_words(inst, place)):
+                    slot = inst.number("slot") + n
+                    check(slot < file.words, f"slot {slot} is beyond the half")
+                    half.slots[place[0], place[1], slot] = word
+        if self.holds(inst.when("close"), last=True):
+            file.full.append(half)
+            file.opened = None
+
+    def load_words(self, inst: Instruction, place: Place) -> Iterator[int]:
+        desc = inst.number("desc")
+        for pattern in product(*(range(inst.number(f"extent{i}")) for i in range(4))):
+            terms = self.pe_terms(inst, place) + [(inst.term(f"term{i}"), pattern[i]) for i in range(4)]
+            address, inside = self.address(desc, self.start(inst), terms)
+            word = self.read_glb(address) if inside else self.field(desc, "fill")
+            word -= self.field(desc, "zero")
+            check(self.fits_word(word), f"operand {word}")
+            yield word
+
+    def take(self, inst: Instruction, name: str) -> Half:  # T2
+        file = self.files[name]
+        if self.holds(inst.when(f"take_{name}"), last=False):
+            check(file.current is None, f"{name} half not given back")
+            check(bool(file.full), f"no full {name} half")
+            file.current = file.full.pop(0)
+        check(file.current is not None, f"no {name} half in use")
+        assert file.current is not None
+        return file.current
+
+    def do_mac(self, inst: Instruction) -> None:  # A1, A2, T3
+        op = inst.text("op")
+        names = ("ifmap", "weight") if op == "mac" else ("ifmap",)
+        halves = {name: self.take(inst, name) for name in names}
+        places = self.places(inst, 1)
+        check(inst.number("pixels") <= self.arch.pe.max_pixels, "too many pixels")
+        self.n2n(inst, halves["ifmap"], places)
+        sums = self.psum_half(inst, places)
+        counters = ("pixels", "taps", "step_range")
+        for z, j, i in product(*(range(inst.number(counter)) for counter in counters)):
+            slot = {
+                name: inst.number(f"{name}_slot")
+                + z * inst.number(f"{name}_z")
+                + j * inst.number(f"{name}_j")
+                + i * inst.number(f"{name}_i")
+                for name in ("psum", *names)
+            }
+            check(0 <= slot["psum"] < self.arch.pe.psum_words, f"psum slot {slot['psum']}")
+            for row, col, *_ in places:
+                word = halves["ifmap"].get(row, col, slot["ifmap"])
+                before = sums.slots.get((row, col, slot["psum"]), sums.least)
+                if op == "mac":
+                    word *= halves["weight"].get(row, col, slot["weight"])
+                after = max(before, word) if op == "max" else before + word
+                check(abs(2 * after + 1) < 1 << self.arch.psum_bits, f"psum {after}")
+                sums.slots[row, col, slot["psum"]] = after
+        for name in names:
+            if self.holds(inst.when(f"give_{name}"), last=True):
+                self.files[name].current = None
+        if self.holds(inst.when("send"), last=True):
+            self.files["psum"].full.append(sums)
+            self.files["psum"].current = None
+
+    def n2n(self, inst: Instruction, half: Half, places: list[Place]) -> None:  # A3
+        reuse, slot = inst.number("data_reuse"), inst.number("n2n_slot")
+        if reuse:
+            check(self.arch.links.n2n, "no links")
+            check(reuse <= inst.number("pixels") * inst.number("taps"), "more words than pixel steps")
+            check(slot + reuse <= self.arch.pe.ifmap_words, "beyond the half")
+        for k in range(reuse):
+            takers = [place for place in places if not self.is_last(inst, place)]
+            words = [half.get(row, col + 1, k) for row, col, *_ in takers]
+            for (row, col, *_), word in zip(takers, words, strict=True):
+                half.slots[row, col, slot + k] = word
+
+    def psum_half(self, inst: Instruction, places: list[Place]) -> Half:
+        file = self.files["psum"]
+        if self.holds(inst.when("clear"), last=False):
+            check(file.current is None and file.held() < file.halves, "no psum half is free")
+            file.current = Half(places)
+            file.current.least = -(1 << self.arch.psum_bits - 1) if inst.text("op") == "max" else 0
+        check(file.current is not None, "no psum half is open")
+        assert file.current is not None
+        check(file.current.places == places, "same PEs in the same sets from clear to send")
+        return file.current
+
+    def do_unit(self, inst: Instruction) -> None:
+        self.unit = inst
+
+    def do_commit(self, inst: Instruction) -> None:  # C1
+        places = self.places(inst, inst.number("set_rows"))
+        half = None
+        if inst.text("source") == "psum":
+            check(bool(self.files["psum"].full), "no psum half was sent")
+            half = self.files["psum"].full.pop(0)
+        results: list[tuple[int, int]] = []
+        for place, pixel, channel in product(places, range(inst.number("pixels")), range(inst.number("channels"))):
+            terms = self.pe_terms(inst, place)
+            terms += [(inst.term("pixel_term"), pixel), (inst.term("channel_term"), channel)]
+            address, inside = self.address(inst.number("desc"), self.start(inst), terms)
+            check(inside, "outside the bounds")  # C4
+            if half is None:
+                value = self.read_operand(inst, "operand", terms)
+            else:
+                slot = inst.number("psum_slot") + pixel * inst.number("psum_z") + channel * inst.number("psum_i")
+                check(0 <= slot < self.arch.pe.psum_words, f"psum slot {slot}")
+                check(place[:2] in {other[:2] for other in half.places}, "PE without psums")
+                value = half.slots.get((place[0], place[1], slot), half.least)
+            assert value is not None
+            value = self.output_unit(inst, value, terms)
+            check(self.fits_word(value), f"result {value}")
+            results.append((address, value))
+        check(len({address for address, _ in results}) == len(results), "a word is written twice")
+        for address, value in results:
+            self.write_glb(address, value)
+
+    def read_operand(self, inst: Instruction, name: str, terms: list[tuple[Term, int]]) -> int:
+        address, inside = self.address(inst.number(name), self.start(inst), terms)
+        check(inside, f"{name} outside its bounds")
+        return self.read_glb(address)
+
+    def output_unit(self, inst: Instruction, value: int, terms: list[tuple[Term, int]]) -> int:  # C2
+        unit = self.unit
+        if unit is None:
+            return clamp(value, -(1 << 31), (1 << 31) - 1)
+        each = 32 // self.arch.operand_bits
+        words = each * (unit.number("bias") + unit.number("scale"))
+        channel = sum(term.step * index for term, index in terms if term.axis == "k")
+        params = self.circular(inst.number("params"), inst.number("param") * words) + channel * words
+        if unit.number("bias"):
+            bits = self.param(params, each)
+            value += bits - (1 << 32) * (bits >> 31)
+        if unit.number("scale"):
+            bits = self.param(params + each * unit.number("bias"), each)
+            with np.errstate(over="ignore", invalid="ignore"):  # a scale may be any bits
+                product = f32(Fraction(value)) * np.array(bits, np.uint32).view(np.float32)
+            value = self.rounded(product, unit.number("zero"), unit.number("clamp_lo"), unit.number("clamp_hi"))
+        value = clamp(value, unit.number("clamp_lo"), unit.number("clamp_hi"))
+        if unit.number("residual"):
+            a, b, fixed = (f32_of_bits(unit.number(name)) for name in ("factor_a", "factor_b", "fixed"))
+            residual = Fraction(self.read_operand(inst, "residual", terms))
+            inner = Fraction(float(f32(residual * b + fixed)))
+            value = round(Fraction(float(f32(Fraction(float(f32(Fraction(value)))) * a + inner))))
+            value = clamp(value, unit.number("add_lo"), unit.number("add_hi"))
+        return value
+
+    def rounded(self, product: np.float32, zero: int, low: int, high: int) -> int:
+        """Half to even, plus zero; what is no number is `low`, as garbage for a scale may give."""
+        if not np.isfinite(product):
+            return high if product > 0 else low
+        return clamp(round(Fraction(float(product))) + zero, low, high)
+
+    def param(self, address: int, words: int) -> int:
+        """The bits of a 32-bit quantity (W1)."""
+        bits = self.arch.operand_bits
+        return sum((self.read_glb(address + n) & (1 << bits) - 1) << bits * n for n in range(words))

@@ -1,0 +1,417 @@
+"""Values of random programs: the interpreter, with its blocks, against the plain one that takes word by word."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from plain_machine import PlainMachine, PlainTrap
+
+from cnncc.arch.model import Arch, Commit, Dram, Glb, Links, Pe
+from cnncc.isa.assembly import disassemble
+from cnncc.isa.codec import decode_program, encode_program
+from cnncc.isa.fields import Term, Value
+from cnncc.isa.table import Instruction, instruction
+from cnncc.machine.memory import Memory
+from cnncc.machine.program import build_tree
+from cnncc.machine.traps import Trap
+from cnncc.machine.values import Interpreter
+
+GLB, SHARED, DRAM = 700, 200, 900
+RESULTS = 500  # results go from here on; loads read below, mostly
+IFMAP, OTHER, WEIGHT, OUTPUT, RESIDUAL, PARAMS, OPERAND, DRAM_SIDE, GLB_SIDE = range(9)
+
+
+@dataclass
+class Writer:
+    """A random program, legal more often than not: where it is not, both interpreters must trap at the same place."""
+
+    random: random.Random
+    arch: Arch
+    program: list[Instruction] = field(default_factory=list)
+    loops: list[int] = field(default_factory=list)  # iterations of the loops that are open
+
+    def emit(self, name: str, **values: Value) -> None:
+        self.program.append(instruction(name, **values))
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def upto(self, most: int) -> int:
+        return self.random.randint(1, max(1, most))
+
+    def term(self, most: int = 4, axes: str = "lkyx") -> Term:
+        axis = {"l": "lin", "k": "k", "y": "y", "x": "x"}[self.random.choice(axes)]
+        step = self.random.choice([0, 1, 1, 2, self.random.randint(-2, most)])
+        return Term(axis, step if axis == "lin" else min(step, 2))
+
+    # The start: all of the GLB but its last words, and descriptors.
+
+    def setup(self) -> None:
+        self.emit("desc", id=DRAM_SIDE)
+        self.emit("desc", id=GLB_SIDE)
+        self.emit("dma", direction="in", dram=DRAM_SIDE, glb=GLB_SIDE, words=self.random.choice([RESULTS, GLB, GLB]))
+
+    def descriptors(self) -> None:
+        r = self.random
+        for desc in (IFMAP, OTHER, OPERAND, RESIDUAL):
+            height, width = (r.randint(2, 6), r.randint(2, 6)) if self.chance(0.6 if desc < 2 else 0.0) else (0, 0)
+            self.emit(
+                "desc", id=desc, base=r.randint(100, 350), height=height, width=width, pitch=r.randint(1, 6),
+                plane=r.randint(1, 12), fill=r.randint(-5, 5), zero=r.choice([0, 0, 3, -2]), wrap=self.wrap(),
+            )  # fmt: skip
+            self.steps(desc)
+        if self.chance(0.15):
+            base = r.randint(RESULTS - 30, RESULTS + 30)
+            self.emit("desc", id=r.choice([IFMAP, RESIDUAL, OPERAND]), base=base, pitch=1, plane=1)
+        self.emit("desc", id=WEIGHT, base=r.randint(20, 60), plane=r.randint(1, 9), wrap=self.wrap())
+        self.steps(WEIGHT, "llk")
+        self.emit("desc", id=PARAMS, base=r.randint(0, 20), wrap=self.wrap())
+        self.steps(PARAMS, "l")
+
+    def wrap(self) -> int:
+        return self.random.choice([0, 0, 0, 7, 30])
+
+    def steps(self, desc: int, axes: str = "lkyx") -> None:
+        for register in range(5):
+            if self.chance(0.5):
+                self.emit("step", id=desc, loop=register, by=self.term(6, axes))
+
+    def unit(self) -> None:
+        r = self.random
+        bias, scale, residual = (int(self.chance(p)) for p in (0.5, 0.4, 0.3))
+        half = 1 << self.arch.operand_bits - 1
+        bounds = r.choice([(-half, half - 1)] * 4 + [(0, 20), (-(1 << 31), (1 << 31) - 1)])
+        factors = [int(np.float32(r.uniform(-2, 2)).view(np.uint32)) for _ in range(3)]
+        self.emit(
+            "unit", bias=bias, scale=scale, residual=residual, zero=r.randint(-3, 3), clamp_lo=bounds[0],
+            clamp_hi=bounds[1], factor_a=factors[0], factor_b=factors[1], fixed=factors[2], add_lo=-half,
+            add_hi=half - 1,
+        )  # fmt: skip
+
+    # Places of PEs.
+
+    def place(self) -> dict[str, Value]:
+        rows, cols = self.upto(self.arch.rows), self.upto(self.arch.cols)
+        row0, col0 = self.random.randint(0, self.arch.rows - rows), self.random.randint(0, self.arch.cols - cols)
+        whole_rows = [n for n in range(1, rows + 1) if rows % n == 0]
+        whole_cols = [n for n in range(1, cols + 1) if cols % n == 0]
+        sets = {
+            "set_rows": self.upto(rows + 1) if self.chance(0.2) else self.random.choice(whole_rows),
+            "set_cols": self.upto(cols + 1) if self.chance(0.2) else self.random.choice(whole_cols),
+        }
+        return {"row0": row0, "rows": rows, "col0": col0, "cols": cols, **sets}
+
+    def terms(self, axes: str = "lkyx") -> dict[str, Value]:
+        return {name: self.term(axes=axes) for name in ("row", "row_set", "col", "col_set")}
+
+    # Loops around a macro-instruction.
+
+    def loop(self, count: int = 0) -> None:
+        self.loops.append(count or self.upto(3))
+        self.emit("loop", count=self.loops[-1])
+
+    def end(self) -> None:
+        self.loops.pop()
+        self.emit("end")
+
+    def when(self, span: int) -> tuple[int, ...]:
+        """The innermost `span` loops, sometimes without those that run once."""
+        registers = range(len(self.loops) - span, len(self.loops))
+        drop = self.chance(0.3)
+        return tuple(register for register in registers if not (drop and self.loops[register] == 1))
+
+    def load(self, kind: str, place: dict[str, Value], words: int, slot: int = 0, **fields: Value) -> None:
+        """A load of `words` words from `slot` on."""
+        extents, left = [1, 1, 1, 1], words
+        for i in range(3):
+            extents[i] = self.random.choice([n for n in range(1, left + 1) if left % n == 0])
+            left //= extents[i]
+        extents[3] = left
+        self.random.shuffle(extents)
+        axes = "llk" if kind == "weight" else "lkyx"
+        desc = WEIGHT if kind == "weight" else IFMAP if self.chance(0.9) else OTHER
+        self.emit(
+            "load", kind=kind, desc=desc, slot=slot, **place, **self.terms(axes),
+            **{f"extent{i}": extent for i, extent in enumerate(extents)},
+            **{f"term{i}": self.term(3, axes) for i in range(4)},
+            offset=self.random.randint(0, 9), channel=self.random.randint(0, 2),
+            y=self.random.randint(-2, 2), x=self.random.randint(-2, 2), **fields,
+        )  # fmt: skip
+
+    def fill(self, kind: str, place: dict[str, Value], words: int, edge: int = 0) -> None:
+        """Fill a half of `words` words by one load or two; its last `edge` ones only in the last columns."""
+        fresh = words - edge
+        if edge and fresh:
+            self.load(kind, place, fresh, open=())
+            self.load(kind, place, edge, fresh, edge=1, close=())
+        elif fresh > 1 and self.chance(0.2):
+            first = self.upto(fresh - 1)
+            self.load(kind, place, first, open=())
+            self.load(kind, place, fresh - first, first, close=())
+        elif fresh > 1 and len(self.loops) < 7 and self.chance(0.1):
+            self.loop()
+            self.load(kind, place, fresh, open=(len(self.loops) - 1,), close=(len(self.loops) - 1,))
+            self.end()
+        else:
+            self.load(kind, place, fresh, open=(), close=())
+
+    def part(self, place: dict[str, Value]) -> dict[str, Value]:
+        """The rectangle of a macro-instruction: that of its loads, or a part of it, or other sets."""
+        rectangle = {name: place[name] for name in ("row0", "rows", "col0", "cols", "set_cols")}
+        if self.chance(0.1):
+            rectangle["rows"] = self.upto(int(str(place["rows"])))
+        if self.chance(0.1):
+            rectangle["set_cols"] = self.upto(int(str(place["cols"])))
+        return rectangle
+
+    def shape(self, op: str) -> dict[str, int]:
+        """The counters and slot steps of a macro-instruction whose slots mostly lie in the register files."""
+        pe, r = self.arch.pe, self.random
+        z, i = self.upto(3), self.upto(3)
+        j = self.upto(min(9, pe.weight_words // i))
+        plain = self.chance(0.8)
+        small = [-1, 0, 1, 1, 2]
+        return {
+            "pixels": z, "taps": j, "step_range": i,
+            "ifmap_z": r.randint(0, 3), "ifmap_j": 1, "ifmap_i": 0 if op == "mac" or self.chance(0.5) else j,
+            "weight_z": 0, "weight_j": i, "weight_i": 1, "psum_z": i, "psum_j": 0, "psum_i": 1,
+        } | ({} if plain else {
+            "ifmap_z": r.choice(small), "ifmap_j": r.choice(small), "ifmap_i": r.choice(small),
+            "weight_z": r.choice(small), "weight_j": r.choice(small), "weight_i": r.choice(small),
+            "psum_z": r.choice(small), "psum_j": r.choice([0, 0, 1]), "psum_i": r.choice(small),
+        })  # fmt: skip
+
+    def slots(self, shape: dict[str, int], name: str) -> tuple[int, int]:
+        """The first slot that keeps all slots of an operand from 0 on, and how many these are."""
+        counts = [shape["pixels"] - 1, shape["taps"] - 1, shape["step_range"] - 1]
+        steps = [shape[f"{name}_{counter}"] * count for counter, count in zip("zji", counts, strict=True)]
+        low, high = sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
+        return -low, high - low + 1
+
+    def mac(self, op: str, shape: dict[str, int], part: dict[str, Value], **fields: Value) -> None:
+        slots = {f"{name}_slot": self.slots(shape, name)[0] for name in ("psum", "ifmap", "weight")}
+        self.emit("mac", op=op, **part, **shape, **slots, **fields)
+
+    def nest(self) -> None:
+        """Output loops, then reduction loops, around loads and macro-instructions; then a commit."""
+        op, place = self.random.choice(["mac", "mac", "mac", "max", "add"]), self.place()
+        shape, part = self.shape(op), self.part(place)
+        counts = [self.upto(3) for _ in range(self.random.randint(0, 3))]
+        results = self.results(place, shape, counts)
+        for count in counts:
+            self.loop(count)
+        reuse = self.reuse(op, shape, place)
+        weight_words = self.slots(shape, "weight")[1]
+        early = op == "mac" and self.chance(0.3)  # weights stay for all of the reduction
+        if early:
+            self.fill("weight", self.sets(place), weight_words)
+        reductions = self.random.choice([0, 1, 1, 2])
+        bodies = 2 if reductions and self.chance(0.3) else 1  # the second is peeled
+        for body in range(bodies):
+            self.body(op, shape, place, part, reuse, reductions, early, (body == 0, body == bodies - 1))
+        self.emit("commit", **results)
+        for _ in counts:
+            self.end()
+
+    def sets(self, place: dict[str, Value]) -> dict[str, Value]:
+        return place if self.chance(0.8) else place | {"set_rows": 1, "set_cols": 1}
+
+    def reuse(self, op: str, shape: dict[str, int], place: dict[str, Value]) -> dict[str, int]:
+        words = self.slots(shape, "ifmap")[1]
+        if words < 2 or self.chance(0.6):
+            return {}
+        reuse = self.upto(min(words - 1, shape["pixels"] * shape["taps"]))
+        slot = words - reuse if self.chance(0.8) else self.random.randint(0, 2)
+        return {"data_reuse": reuse, "n2n_slot": slot}
+
+    def body(self, op, shape, place, part, reuse, reductions, early, ends) -> None:
+        first, last = ends
+        for _ in range(reductions):
+            self.loop()
+        words, edge = self.slots(shape, "ifmap")[1], reuse.get("data_reuse", 0)
+        if op == "mac" and not early:
+            self.fill("weight", self.sets(place), self.slots(shape, "weight")[1])
+        self.fill("ifmap", place, words, edge if self.chance(0.9) else 0)
+        reduced = self.when(reductions)
+        weight = ((reduced if first else None), (reduced if last else None)) if early else ((), ())
+        fields = {"take_weight": weight[0], "give_weight": weight[1], "take_ifmap": (), "give_ifmap": ()}
+        clear, send = reduced if first else None, reduced if last else None
+        if self.chance(0.2):  # in two macro-instructions, one half of the ifmap
+            split = fields | {"give_ifmap": None, "give_weight": None}
+            self.mac(op, shape, part, clear=clear, **split, **reuse)
+            again = fields | {"take_ifmap": None, "take_weight": None}
+            other = op if op == "mac" or self.chance(0.5) else self.random.choice(["max", "add"])
+            self.mac(other, shape, part, send=send, **again)
+        else:
+            self.mac(op, shape, part, clear=clear, send=send, **fields, **reuse)
+        for _ in range(reductions):
+            self.end()
+
+    def results(self, place: dict[str, Value], shape: dict[str, int], counts: list[int]) -> dict[str, Value]:
+        """A commit with results one after the other: each term steps over all that those inside it write."""
+        sizes: list[tuple[str, int]] = [("channel_term", shape["step_range"]), ("pixel_term", shape["pixels"])]
+        rows, cols, set_rows, set_cols = (int(str(place[n])) for n in ("rows", "cols", "set_rows", "set_cols"))
+        sizes += [("col", min(cols, set_cols)), ("col_set", -(-cols // set_cols))]
+        sizes += [("row", min(rows, set_rows)), ("row_set", -(-rows // set_rows))]
+        sizes += [(str(register), count) for register, count in enumerate(counts)]
+        if self.chance(0.5):
+            self.random.shuffle(sizes)
+        total, places, channels = 1, {}, self.random.choice(["channel_term", "col_set", "row_set"])
+        self.emit("desc", id=OUTPUT, base=RESULTS + self.random.randint(0, 9), plane=1, pitch=1)
+        for name, size in sizes:
+            step = Term("k" if name == channels else self.random.choice(["lin", "lin", "x", "y"]), total)
+            if name.isdigit():
+                if not self.chance(0.05):
+                    self.emit("step", id=OUTPUT, loop=int(name), by=step)
+            else:
+                places[name] = step
+            total *= size
+        return {
+            "desc": OUTPUT, "operand": OPERAND, "residual": RESIDUAL, "params": PARAMS, **place, **places,
+            "pixels": shape["pixels"], "channels": shape["step_range"], "psum_slot": self.slots(shape, "psum")[0],
+            "psum_z": shape["psum_z"], "psum_i": shape["psum_i"], "param": self.random.randint(0, 3),
+        }  # fmt: skip
+
+    # Other pieces.
+
+    def stream(self) -> None:
+        pixels, channels, loops = self.upto(4), self.upto(4), self.random.randint(0, 2)
+        self.emit("desc", id=OUTPUT, base=RESULTS + self.random.randint(0, 60))
+        for register in range(loops):
+            self.emit("step", id=OUTPUT, loop=register, by=Term("lin", (16, 48)[register]))
+        for _ in range(loops):
+            self.loop()
+        self.emit(
+            "commit", source="glb", desc=OUTPUT, operand=OPERAND, residual=RESIDUAL, params=PARAMS, pixels=pixels,
+            channels=channels, pixel_term=Term("lin", channels), channel_term=Term("lin", 1),
+        )  # fmt: skip
+        for _ in range(loops):
+            self.end()
+
+    def dma(self) -> None:
+        """Blocks in or out, in a loop or not, wrapping or not."""
+        loops = self.random.randint(0, 1)
+        way = self.random.choice(["in", "out"])
+        for desc, base in ((DRAM_SIDE, 700 if way == "out" else 100), (GLB_SIDE, 200)):
+            self.emit("desc", id=desc, base=base, wrap=self.wrap())
+            self.emit("step", id=desc, loop=0, by=Term("lin", self.random.randint(0, 9)))
+        for _ in range(loops):
+            self.loop()
+        words = self.upto(9)
+        steps = {"dram_step": self.random.randint(0, 12), "glb_step": words + self.random.randint(0, 3)}
+        if way == "out":
+            steps["dram_step"] = words
+        self.emit(
+            "dma", direction=way, dram=DRAM_SIDE, glb=GLB_SIDE, count=self.upto(4), words=words,
+            dram_offset=self.random.randint(0, 5), glb_offset=self.random.randint(-2, 9), **steps,
+        )  # fmt: skip
+        for _ in range(loops):
+            self.end()
+
+    def pipelined(self) -> None:
+        """Each iteration loads the half that the next one uses: the iterations are no block."""
+        place, shape = self.place(), self.shape("add")
+        words, count = self.slots(shape, "ifmap")[1], self.upto(3)
+        results = self.results(place, shape, [count])
+        self.load("ifmap", place, words, open=(), close=())
+        self.loop(count)
+        self.load("ifmap", place, words, open=(), close=())
+        always = {"clear": (), "send": (), "take_ifmap": (), "give_ifmap": ()}
+        self.mac("add", shape, self.part(place), **always)
+        self.emit("commit", **results)
+        self.end()
+        self.mac("max", shape, self.part(place), **always)
+        self.emit("commit", **results)
+
+    def write(self) -> list[Instruction]:
+        self.setup()
+        for _ in range(self.random.randint(1, 3)):
+            self.descriptors()
+            self.unit()
+            self.random.choice([self.nest, self.nest, self.nest, self.nest, self.stream, self.dma, self.pipelined])()
+        self.emit("halt")
+        return self.program
+
+
+def random_arch(r: random.Random) -> Arch:
+    pe = Pe(
+        r.choice([10, 40, 40]), r.choice([12, 40, 40]), 9, weight_halves=r.choice([1, 2, 2]),
+        ifmap_halves=r.choice([1, 2, 2]), psum_halves=r.choice([1, 2]), max_pixels=3,
+    )  # fmt: skip
+    sizes = r.choice([(1, 1), (2, 3), (3, 4), (4, 6)])
+    bits = r.choice([8, 16, 16])
+    psum_bits = r.choice([32, 32, 16 + bits // 8])
+    return Arch("tiny", *sizes, pe, Glb(GLB, 4), Dram(2, 3), 1, bits, psum_bits, commit=Commit(), links=Links(True))
+
+
+def contents(r: random.Random, images: int, bits: int) -> np.ndarray:
+    """DRAM: the words below SHARED equal for all images, small scales among them, the others a few bits wide."""
+    rng = np.random.default_rng(r.randint(0, 1 << 30))
+    most = r.choice([3, 3, 12, 12, 1 << bits - 1])
+    words = rng.integers(-most, most, (images, DRAM))
+    words[:, :SHARED] = words[:1, :SHARED]
+    scales = rng.uniform(-1, 1, 60).astype(np.float32)
+    words[:, 20:140] = scales.view(np.int16)[:120] if bits == 16 else words[:, 20:140]
+    return words
+
+
+def plain_run(program: list[Instruction], arch: Arch, dram: np.ndarray) -> list[PlainMachine] | PlainTrap:
+    """A machine for each image, or the trap that comes first."""
+    machines = [PlainMachine(arch, [int(word) for word in image]) for image in dram]
+    traps: list[PlainTrap] = []
+    for machine in machines:
+        try:
+            machine.run(program)
+        except PlainTrap as trap:
+            traps.append(trap)
+    return min(traps, key=lambda trap: trap.step) if traps else machines
+
+
+def real_run(program: list[Instruction], arch: Arch, dram: np.ndarray) -> Interpreter | Trap:
+    memory = Memory("dram", DRAM, len(dram), SHARED)
+    memory.write(np.arange(SHARED), dram[:1, :SHARED])
+    memory.write(np.arange(SHARED, DRAM), dram[:, SHARED:])
+    interpreter = Interpreter(arch, memory, lambda segment, dram: None)
+    try:
+        interpreter.run(build_tree(decode_program(encode_program(program))))
+    except Trap as trap:
+        return trap
+    return interpreter
+
+
+def words_of(memory: Memory, images: int) -> list[list[int | None]]:
+    result: list[list[int | None]] = [[] for _ in range(images)]
+    for address in range(memory.words):
+        written = bool(memory._written[address])
+        words = memory.read(np.array([address])) if written else None
+        for image in range(images):
+            result[image].append(None if words is None else int(words[image % len(words), 0]))
+    return result
+
+
+def compare(seed: int) -> str:
+    """Run program number `seed` on both; what it was: runs or traps."""
+    r = random.Random(seed)
+    arch, images = random_arch(r), r.choice([1, 3])
+    program = Writer(r, arch).write()
+    dram = contents(r, images, arch.operand_bits)
+    plain, real = plain_run(program, arch, dram), real_run(program, arch, dram)
+    if isinstance(plain, PlainTrap):
+        assert isinstance(real, Trap), f"{seed}: instruction {plain.index} traps: {plain}\n{disassemble(program)}"
+        assert (plain.index, seed) == (real.index, seed), f"{plain}, not {real}\n{disassemble(program)}"
+        return f"trap: {plain}"
+    assert not isinstance(real, Trap), f"{seed}: {real}\n{disassemble(program)}"
+    for memory, lists in ((real.glb, [m.glb for m in plain]), (real.dram, [m.dram for m in plain])):
+        for image, words in enumerate(words_of(memory, images)):
+            wrong = [(at, *pair) for at, pair in enumerate(zip(words, lists[image], strict=True)) if pair[0] != pair[1]]
+            assert not wrong, f"{seed}: {memory.name} of image {image}: {wrong}\n{disassemble(program)}"
+    return "runs"
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_random_programs(block: int) -> None:
+    outcomes = [compare(seed) for seed in range(block * 50, block * 50 + 50)]
+    assert outcomes.count("runs") >= 15  # a generator of traps would show little
