@@ -1,0 +1,192 @@
+"""What holds for the repository as a whole: layers of imports, one thing a file, packages, size, what the CLI loads."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from xdsl.ir import Dialect
+from xdsl.passes import ModulePass
+
+from cnncc.universe import DIALECTS, PASSES
+
+ROOT = Path(__file__).parent.parent
+FILECHECK = ROOT / "tests" / "filecheck"
+FOLDERS = (("dialects", "cnncc.dialects"), ("passes", "cnncc.passes"), ("cnncc", "cnncc"))
+
+# A name imports only names of the rows above it, and itself where it is a package. Not its neighbours in the row:
+# so no pass sees the machine that runs what it makes, nor the machine a pass.
+LAYERS = (
+    ("errors",),
+    ("weights", "numerics", "arch", "isa"),
+    ("context", "inputs", "quant"),
+    ("dialects",),
+    ("frontend",),
+    ("passes", "machine"),
+    ("universe", "eval"),
+    ("pipeline", "opt"),
+    ("verify",),
+    ("commands",),
+    ("cli",),
+    ("__main__",),
+)
+RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
+
+LINE_LIMIT = 400
+TABLES = ("cnncc/isa/table.py",)
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its import name; rglob does not go through the links `cnncc/dialects` and `cnncc/passes`."""
+    found: dict[str, Path] = {}
+    for folder, package in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = ".".join((package, *path.relative_to(ROOT / folder).with_suffix("").parts))
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(source: str) -> Iterator[str]:
+    """The modules of cnncc that a module imports anywhere, inside functions too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] == "cnncc" and name != "cnncc")
+
+
+def layer(module: str) -> str:
+    """`cnncc.eval.nest` belongs to `eval`."""
+    return module.split(".")[1]
+
+
+def wrong_way(importer: str, source: str) -> list[str]:
+    """The imports that no row above holds."""
+    own = layer(importer)
+    return [name for name in imports(source) if layer(name) != own and RANK[layer(name)] >= RANK[own]]
+
+
+def test_repository_imports_go_one_way() -> None:
+    found = {name: wrong_way(name, path.read_text()) for name, path in MODULES.items() if name != "cnncc"}
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize(
+    ("importer", "source", "wrong"),
+    [
+        ("cnncc.machine.run", "from cnncc.passes import nest_tile", ["cnncc.passes.nest_tile"]),
+        ("cnncc.passes.nest_tile", "from cnncc.machine.run import run", ["cnncc.machine.run.run"]),
+        ("cnncc.isa.codec", "def f():\n    import cnncc.dialects.isa", ["cnncc.dialects.isa"]),
+        ("cnncc.numerics", "from cnncc import weights", ["cnncc.weights"]),
+        ("cnncc.eval.nest", "from cnncc.eval import cnn\nfrom cnncc.dialects import nest\nimport numpy", []),
+    ],
+)
+def test_repository_wrong_imports_are_found(importer: str, source: str, wrong: list[str]) -> None:
+    assert wrong_way(importer, source) == wrong
+
+
+def test_repository_layers_name_what_there_is() -> None:
+    assert set(RANK) == {layer(name) for name in MODULES if name != "cnncc"}
+    assert (ROOT / "cnncc" / "dialects").resolve() == ROOT / "dialects"
+    assert (ROOT / "cnncc" / "passes").resolve() == ROOT / "passes"
+
+
+def test_repository_packages_are_those_of_the_tree() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
+    assert sorted(setuptools["packages"]) == packages
+    homes = {package: folder for folder, package in FOLDERS}
+    assert setuptools["package-dir"] == homes
+    holders = {name.rpartition(".")[0] for name, path in MODULES.items() if path.name != "__init__.py"}
+    assert holders <= set(packages), "a folder of modules lacks __init__.py"
+
+
+def classes_in(module: str, base: type) -> list[type]:
+    """The subclasses of `base` that a module defines."""
+    found = vars(importlib.import_module(module)).values()
+    return [item for item in found if isinstance(item, type) and issubclass(item, base) and item.__module__ == module]
+
+
+def described(item: type) -> bool:
+    """Has it a docstring of its own? A dataclass without one gets its signature."""
+    return bool(item.__doc__) and not item.__doc__.startswith(f"{item.__name__}(")
+
+
+def public(folder: str) -> list[str]:
+    return sorted(path.stem for path in (ROOT / folder).glob("*.py") if not path.name.startswith("_"))
+
+
+@pytest.mark.parametrize("name", public("passes"))
+def test_repository_pass_file(name: str) -> None:
+    (only,) = classes_in(f"cnncc.passes.{name}", ModulePass)
+    assert only.__name__ == name.title().replace("_", "") + "Pass"
+    assert only.name == name.replace("_", "-")
+    assert described(only)
+    assert PASSES[only.name]() is only
+    assert (FILECHECK / "passes" / f"{name}.mlir").is_file()
+
+
+@pytest.mark.parametrize("name", public("dialects"))
+def test_repository_dialect_file(name: str) -> None:
+    module = importlib.import_module(f"cnncc.dialects.{name}")
+    (only,) = [item for item in vars(module).values() if isinstance(item, Dialect)]
+    assert only is getattr(module, name.upper())
+    assert only.name == name
+    assert DIALECTS[name]() is only
+    assert (FILECHECK / "dialects" / f"{name}.mlir").is_file()
+    assert [item.__name__ for item in (*only.operations, *only.attributes) if not described(item)] == []
+
+
+def test_repository_helper_files_hold_no_pass_or_dialect() -> None:
+    for name in MODULES:
+        if name.startswith(("cnncc.dialects._", "cnncc.passes._")):
+            assert classes_in(name, ModulePass) == []
+            assert not any(isinstance(item, Dialect) for item in vars(importlib.import_module(name)).values())
+
+
+def test_repository_filecheck_files_belong_to_something() -> None:
+    for folder, names in (("passes", public("passes")), ("dialects", public("dialects"))):
+        for path in (FILECHECK / folder).glob("*.mlir"):
+            assert path.stem in names or path.stem.rpartition("_")[0] in names, path
+
+
+def test_repository_modules_are_short() -> None:
+    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in MODULES.values()}
+    assert {path: n for path, n in lines.items() if n > LINE_LIMIT and path not in TABLES} == {}
+
+
+@pytest.mark.parametrize("line", ["import dialects", "from dialects import nest", "from passes.nest_tile import tile"])
+def test_repository_second_import_names_are_banned(line: str) -> None:
+    ruff = Path(sys.executable).with_name("ruff")
+    command = [str(ruff), "check", "--select", "TID251", "--stdin-filename", "cnncc/some.py", "-"]
+    result = subprocess.run(command, input=f"{line}\n", cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 1 and "TID251" in result.stdout, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("args", [["--help"], ["compile", "--help"], ["arch", "list"], ["arch", "show", "spatial-4x4"]])
+def test_repository_cli_starts_light(args: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "from cnncc.cli import main\n"
+        "main(sys.argv[1:], standalone_mode=False)\n"
+        "print('loaded:', *sorted(sys.modules.keys() & {'onnx', 'onnxruntime'}))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script, *args]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "loaded:"
