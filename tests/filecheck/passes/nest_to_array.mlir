@@ -1,0 +1,120 @@
+// RUN: cnncc opt %s -p 'nest-to-array{arch=spatial-4x4}' --split-input-file | filecheck %s
+
+// Output stationary, sizes that the tiles do not divide. Padding is in the loads' starts, the stride in their steps.
+builtin.module {
+  // The bias of a channel is two words of 16 bits.
+  // CHECK: weights.global @conv0.params : tensor<5x2xi16>
+  // CHECK-DAG: array.tensor <name = "image", memory = "dram", words = 105, shape = [1, 3, 7, 5], role = "input", scale = 0.5, zero = 3>
+  // CHECK-DAG: array.tensor <name = "sums", memory = "dram", words = 100, shape = [1, 5, 4, 5], role = "output", scale = 0.25>
+  // Two slices of two channels each are in the GLB: 2 * 2 * 18 words of weights, 2 * 2 * 2 of parameters.
+  // CHECK-DAG: array.tensor <name = "conv0.w.glb", memory = "glb", words = 72>
+  // CHECK-DAG: array.tensor <name = "conv0.params.glb", memory = "glb", words = 8>
+  // Both halves of those buffers are free at the start.
+  // CHECK: array.signal <semaphore = 1, count = 2>
+  // CHECK: array.layer "inputs" computes ""
+  // CHECK: array.dma <direction = "in", dram = "dram0", glb = "glb0", words = 105>
+  // CHECK: array.layer "conv0" computes "conv0"
+  // Outside the image a load delivers the zero point.
+  // CHECK-NEXT: array.view <name = "ifmap", tensor = "image.glb", height = 7, width = 5, pitch = 5, plane = 35, fill = 3, zero = 3, steps = [{loop = "w1", axis = "x", step = 3}, {loop = "c4", axis = "k", step = 2}]>
+  // CHECK: array.view <name = "weight", tensor = "conv0.w.glb", wrap = 72, steps = [{loop = "k0", axis = "lin", step = 36}, {loop = "c4", axis = "lin", step = 12}]>
+  // CHECK: array.unit <bias = true>
+  // Four full channels in two turns: 2 * 18 words of weights, taken when a half is free, given as semaphore 3.
+  // CHECK-NEXT: array.repeat <loop = "k0", count = 2>
+  // CHECK-NEXT: words = 4, tokens = {take = 1}>
+  // CHECK-NEXT: words = 36, tokens = {give = 3}>
+  // Three columns of pixels, two channels: above and left of the image by the padding; rows move by the stride.
+  // CHECK-NEXT: array.repeat <loop = "w1", count = 1>
+  // CHECK-NEXT: array.repeat <loop = "c4", count = 1>
+  // CHECK-NEXT: array.load <kind = "weight", {{.*}}, start = {}, pattern = [{n = 2, step = 1}, {n = 2, step = 6}, {n = 3, step = 2}, {n = 2, step = 18}], open = [], close = [], tokens = {take = 3}>
+  // CHECK-NEXT: array.load <kind = "ifmap", view = "ifmap", place = {rows = 4, cols = 3, {{.*}}row = {axis = "y", step = 2}, col = {axis = "x", step = 1}}, start = {y = -2, x = -1}, pattern = [{axis = "x", step = 1}, {n = 2, axis = "k", step = 1}, {n = 3, axis = "y", step = 1}], open = []>
+  // Kernel 2 and stride 1: one of two columns comes from the neighbour, at the edge of the set from the GLB.
+  // CHECK-NEXT: start = {y = -2}, {{.*}}, slot = 6, edge = true, close = []>
+  // CHECK-NEXT: array.mac <op = "mac", {{.*}}, taps = 12, step_range = 2, data_reuse = 6, {{.*}}, clear = [],
+  // The third channel: sums are complete after it, and not before.
+  // CHECK: array.repeat <loop = "c4", count = 1>
+  // CHECK: start = {channel = 2, y = -2, x = -1}
+  // CHECK: array.mac <op = "mac", {{.*}}, taps = 6, {{.*}}, send = [],
+  // CHECK: array.commit <view = "output", place = {rows = 4, cols = 3,
+  // The last two columns of five. After its last commit a slice's place is free.
+  // CHECK: start = {y = -2, x = 2}
+  // CHECK: array.commit <view = "output", place = {rows = 4, cols = 2, {{.*}}, start = {x = 3}, {{.*}}, tokens = {give = 1}>
+  // The fifth channel: its weights are 4 * 18 words on, in the half that is free.
+  // CHECK: array.repeat <loop = "k0", count = 1>
+  // CHECK-NEXT: words = 2, dram_offset = 8, tokens = {take = 1}>
+  // CHECK-NEXT: words = 18, dram_offset = 72, tokens = {give = 3}>
+  // CHECK: array.commit <{{.*}}, start = {channel = 4}, params = "params", param = 4,
+  // The outputs wait until all is done.
+  // CHECK: array.sync ["load", "array", "commit"]
+  // CHECK: array.layer "outputs" computes ""
+  // CHECK: array.dma <direction = "out", dram = "dram0", glb = "glb0", words = 100>
+  weights.global @conv0.w : tensor<5x3x3x2xi16> = dense<1> : tensor<5x3x3x2xi16>
+  weights.global @conv0.b : tensor<5xi32> = dense<[1, 2, 3, 4, 5]> : tensor<5xi32>
+  func.func @main(%x: tensor<1x3x7x5xi16> {onnx.name = "image", cnn.quant = #cnn.quant<scale = 0.5, zero = 3>}) -> (tensor<1x5x4x5xi32> {onnx.name = "sums", cnn.quant = #cnn.quant<scale = 0.25>}) {
+    %0 = nest.layer "mac" %x weights @conv0.w sizes <n = 1, k = 5, c = 3, h = 4, w = 5, r = 3, s = 2> window <kernel = [3, 2], stride = [2, 1], pad = [2, 1, 0, 0], fill = 3, zero = 3>
+         then <bias = "conv0.b"> label "conv0" : tensor<1x3x7x5xi16> -> tensor<1x5x4x5xi32> {
+      nest.stage ifmap in glb buffers 1
+      nest.for k step 2 {
+        nest.stage weight in glb buffers 2
+        nest.stage params in glb buffers 2
+        nest.for w step 3 {
+          nest.par h on rows {
+            nest.par w on cols {
+              nest.for c step 2 {
+                nest.stage weight in rf buffers 2
+                nest.stage ifmap in rf buffers 2
+                nest.for s keep { nest.for c keep { nest.for r keep { nest.for k keep { nest.mac } } } }
+              }
+            }
+          }
+        }
+      }
+    }
+    func.return %0 : tensor<1x5x4x5xi32>
+  }
+}
+
+// -----
+
+// A pool: no weights, no parameters, one macro-instruction.
+builtin.module {
+  // CHECK-NOT: "weight"
+  // CHECK: array.layer "pool0" computes "pool0"
+  // The sets' columns do not share pixels, and nothing is added to the maximum.
+  // CHECK: array.unit <>
+  // CHECK-NEXT: array.load <kind = "ifmap", {{.*}}row = {axis = "y", step = 2}, {{.*}}, start = {}, pattern = [{n = 3, axis = "k", step = 1}, {n = 2, axis = "x", step = 1}, {n = 2, axis = "y", step = 1}], open = [], close = []>
+  // CHECK-NEXT: array.mac <op = "max", place = {rows = 3, cols = 4, set_rows = 3, set_cols = 4}, taps = 4, step_range = 3,
+  // CHECK-NEXT: array.commit <view = "output",
+  // CHECK-NEXT: array.sync
+  func.func @main(%x: tensor<1x3x7x5xi16> {onnx.name = "image", cnn.quant = #cnn.quant<scale = 0.5>}) -> (tensor<1x3x3x4xi16> {onnx.name = "y", cnn.quant = #cnn.quant<scale = 0.5>}) {
+    %0 = nest.layer "max" %x sizes <n = 1, k = 3, c = 1, h = 3, w = 4, r = 2, s = 2> window <kernel = [2, 2], stride = [2, 1], group = 3, fill = -32768>
+         then <> label "pool0" : tensor<1x3x7x5xi16> -> tensor<1x3x3x4xi16> {
+      nest.stage ifmap in glb buffers 1
+      nest.par h on rows {
+        nest.par w on cols {
+          nest.stage ifmap in rf buffers 2
+          nest.for k keep { nest.for s keep { nest.for r keep { nest.mac } } }
+        }
+      }
+    }
+    func.return %0 : tensor<1x3x3x4xi16>
+  }
+}
+
+// -----
+
+// A sum of two tensors streams through the output units; the PEs have no part in it.
+builtin.module {
+  weights.global @f : tensor<3xf32> = dense<[0.5, 0.5, 0.0]> : tensor<3xf32>
+  func.func @main(%x: tensor<2x7xi16> {onnx.name = "x", cnn.quant = #cnn.quant<scale = 0.5>}) -> (tensor<2x7xi16> {onnx.name = "y", cnn.quant = #cnn.quant<scale = 0.5>}) {
+    // CHECK: array.layer "a" computes "a"
+    // CHECK-NEXT: array.view <name = "ifmap", tensor = "x.glb">
+    // CHECK-NEXT: array.view <name = "residual", tensor = "x.glb">
+    // CHECK-NEXT: array.view <name = "output", tensor = "a.glb">
+    // CHECK-NEXT: array.unit <factors = "f">
+    // CHECK-NEXT: array.commit <view = "output", place = {}, source = "glb", operand = "ifmap", residual = "residual", pixels = {n = 14, step = 1}, channels = {step = 1}
+    %0 = nest.layer "copy" %x residual %x : tensor<2x7xi16> sizes <n = 2, k = 7, c = 1, h = 1, w = 1, r = 1, s = 1> window <kernel = [1, 1], group = 7> then <factors = "f"> label "a" : tensor<2x7xi16> -> tensor<2x7xi16> {
+      nest.for n { nest.for k { nest.mac } }
+    }
+    func.return %0 : tensor<2x7xi16>
+  }
+}
