@@ -1,0 +1,150 @@
+"""What README.md and docs/ show is what happens: their commands run, their excerpts are printed, their files work.
+
+A fenced block is, by its first word,
+
+    ```sh                    commands: run, in order, one document in one temporary copy of the checkout
+    ```mlir path/of/file     a file: written there, whatever its language
+    ```mlir                  an excerpt of what the commands printed or wrote; … stands for what is left out
+    ```                      a picture: not checked
+
+`make demo` is replaced by what it runs once all is installed; other lines of make and pip are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("README.md", "pyproject.toml", "cnncc", "dialects", "docs", "passes", "samples", "tests")
+DOCUMENTS = sorted(["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+FENCED = re.compile(r"^```(\S*)[ ]*(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = ("make ", "pip ")
+REPLACED = {"make demo": "python samples/demo.py"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: language, path (may be empty), text."""
+
+    language: str
+    path: str
+    text: str
+
+
+def blocks(document: str) -> list[Block]:
+    return [Block(*match.groups()) for match in FENCED.finditer(document)]
+
+
+def script(document: list[Block]) -> str:
+    """A shell script that writes the files and runs the commands of a document, in its order."""
+    lines: list[str] = []
+    for block in document:
+        if block.path:
+            lines += [f"cat > {block.path} <<'END_OF_FILE'", block.text + "END_OF_FILE"]
+        elif block.language == "sh":
+            lines += [REPLACED.get(line, line) for line in block.text.splitlines()]
+    return "\n".join(line for line in lines if not line.startswith(NOT_RUN)) + "\n"
+
+
+def excerpt(text: str) -> re.Pattern[str]:
+    """Whole lines one after the other, indentation aside; `…` is any part of a line, a line `…` any lines."""
+    pattern = "^"
+    for line in map(str.strip, text.splitlines()):
+        inside = r"[^\n]*".join(map(re.escape, line.split("…")))
+        pattern += r"(?:[^\n]*\n)*?" if line == "…" else rf"[ ]*{inside}[ ]*\n"
+    return re.compile(pattern, re.MULTILINE)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the checkout, in which a document's commands may write."""
+    ignore = shutil.ignore_patterns("__pycache__", "Output", ".*")
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tmp_path / name, symlinks=True, ignore=ignore)
+        else:
+            shutil.copy(source, tmp_path / name)
+    return tmp_path
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a copy of the checkout, which is also where Python finds cnncc."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(folder),
+    }
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_docs_say_what_happens(name: str, checkout: Path) -> None:
+    document = blocks((ROOT / name).read_text())
+    (checkout / "commands.sh").write_text(script(document))
+    result = run(["sh", "-ex", "commands.sh"], checkout)
+    assert result.returncode == 0, f"{name}: the last command failed:\n{result.stderr[-3000:]}"
+    written = [path for kind in ("mlir", "s") for path in checkout.rglob(f"*.{kind}") if "tests" not in path.parts]
+    texts = [result.stdout, *(path.read_text() for path in sorted(written))]
+    for block in document:
+        if block.language not in ("", "sh") and not block.path:
+            pattern = excerpt(block.text)
+            assert any(pattern.search(text) for text in texts), f"{name}: neither printed nor written:\n{block.text}"
+
+
+def test_docs_excerpts_can_be_wrong() -> None:
+    assert excerpt("b …\n…\nd\n").search("a\n  b 1\nc\nd\n")
+    assert not excerpt("b …\nd\n").search("a\n  b 1\nc\nd\n")
+    assert not excerpt("b\n").search("ab\nbc\n")
+
+
+def test_docs_script_leaves_out_make_and_pip_only() -> None:
+    text = "```sh\nmake demo\nmake test\npip install -e .\ncnncc x\n```\n```mlir a.mlir\nb\n```\n"
+    assert script(blocks(text)).splitlines() == [
+        "python samples/demo.py", "cnncc x", "cat > a.mlir <<'END_OF_FILE'", "b", "END_OF_FILE",
+    ]  # fmt: skip
+
+
+def test_docs_readme_names_every_folder() -> None:
+    tree = (ROOT / "README.md").read_text()
+    for folder in ("cnncc", "dialects", "passes", "samples", "tests", "docs"):
+        assert f"\n{folder}/ " in tree
+    inside = [path.name for path in (ROOT / "cnncc").iterdir() if (path / "__init__.py").is_file()]
+    for name in set(inside) - {"dialects", "passes"}:
+        assert f"\n  {name}/ " in tree
+
+
+def test_docs_ladder_names_every_step() -> None:
+    from cnncc.arch.model import load_arch
+    from cnncc.pipeline import Settings, steps
+
+    text = (ROOT / "docs" / "ladder.md").read_text()
+    named = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)
+    assert named == [step.name for step in steps(Settings(load_arch("spatial-8x8"), "spatial-8x8", 16))]
+
+
+def test_docs_demo_runs(checkout: Path) -> None:
+    result = run([sys.executable, "samples/demo.py"], checkout)
+    assert (result.returncode, result.stderr) == (0, "")
+    in_float, on_array = map(float, re.findall(r"(\d+\.\d) %", re.findall("accuracy.*", result.stdout)[0]))
+    assert abs(in_float - on_array) <= 1 and in_float > 90
+    assert re.search(r"MACs .*\(100\.00 %\)", result.stdout) and "utilisation" in result.stdout
+    assert (checkout / "demo" / "mnist.cnb").stat().st_size > 0 and (checkout / "demo" / "mnist.s").is_file()
+    assert (checkout / "demo" / "ir" / "00-import.mlir").is_file()
+    for command in re.findall(r"^  \.venv/bin/(cnncc .*)", result.stdout, re.MULTILINE):
+        assert run(["sh", "-c", command], checkout).returncode == 0, command
+
+
+def test_docs_demo_fails_where_the_array_is_wrong(checkout: Path) -> None:
+    demo = checkout / "samples" / "demo.py"
+    demo.write_text(demo.read_text().replace('{"input": images})["logits"]', '{"input": -images})["logits"]'))
+    result = run([sys.executable, "samples/demo.py"], checkout)
+    assert result.returncode == 1 and re.fullmatch(r"demo: accuracy differs .*\n", result.stderr)
