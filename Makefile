@@ -20,6 +20,8 @@ pytest: .venv/.installed-dev
 	$(BIN)/pytest -n 2
 
 .venv/.installed: pyproject.toml .ci/constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("cnncc needs Python 3.11 or later, \
+	$(PYTHON) is %d.%d: make PYTHON=python3.12 …" % sys.version_info[:2])'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e .
 	touch $@

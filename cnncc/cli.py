@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+import cnncc
 from cnncc.errors import Refusal
 
 FILE = click.Path(path_type=Path)
@@ -47,7 +48,7 @@ class _ExitCodes(click.Group):
 
 
 @click.group(cls=_ExitCodes, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="cnncc")
+@click.version_option(cnncc.__version__)
 def main() -> None:
     """Compile ONNX convolutional networks to instructions for an array of processing elements, and run them.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, cast
@@ -11,6 +10,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation
 
+import cnncc
 from cnncc.arch.model import Arch
 from cnncc.dialects import isa
 from cnncc.dialects.array import Tensor, TensorAttr, TensorOp
@@ -79,7 +79,7 @@ def _metadata(module: ModuleOp, tensors: Sequence[Tensor], models: Sequence[byte
     insts = [op for op in module.ops if isinstance(op, isa.InstOp)]
     buffers = [t for t in tensors if t.memory == "glb"]
     return {
-        "compiler": f"cnncc {importlib.metadata.version('cnncc')}",
+        "compiler": f"cnncc {cnncc.__version__}",
         "weights": [op.sym_name.data for op in module.ops if isinstance(op, GlobalOp)],
         "layers": layers,
         "segments": [{"inputs": [*inputs], "outputs": [*outputs]} for inputs, outputs in map(interface, models)],
