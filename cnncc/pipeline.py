@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import Float32Type, ModuleOp, StringAttr, TensorType
 from xdsl.passes import PassPipeline
 from xdsl.universe import Universe
 
@@ -142,8 +142,27 @@ def import_model(path: Path, batch: int | None, settings: Settings) -> Compilati
 
     ctx = new_context()
     module = import_onnx(path, ctx, batch)
+    _check_interface(path, module)
     module.attributes[DONE] = StringAttr("import")
     return Compilation(ctx, module, settings)
+
+
+def _check_interface(path: Path, module: ModuleOp) -> None:
+    """A binary's inputs are batches of f32, and a tensor has one name. Raises Refusal."""
+    from cnncc.frontend.export_onnx import input_names, main_arguments, output_names
+
+    inputs, outputs = input_names(module), output_names(module)
+    if not inputs:
+        raise Refusal(f"{path}: the model has no inputs: its outputs are constant, there is nothing to compile")
+    for name, argument in zip(inputs, main_arguments(module), strict=True):
+        match argument.type:
+            case TensorType(element_type=Float32Type()) as kind if kind.get_shape() and min(kind.get_shape()) > 0:
+                pass
+            case _:
+                raise Refusal(f"{path}: input '{name}' is {argument.type}, an input is f32 with a leading batch dim")
+    for i, name in enumerate(outputs):
+        if name in inputs or name in outputs[:i]:
+            raise Refusal(f"{path}: output '{name}' has the name of another input or output: give it one of its own")
 
 
 class Dump:

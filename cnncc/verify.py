@@ -102,6 +102,7 @@ class Verifier:
     def _run_floats(self, module: ModuleOp) -> Values:
         """The float outputs, batch by batch of the model's size."""
         from cnncc.dialects.cnn import shape
+        from cnncc.eval.cnn import joined
         from cnncc.eval.onnx import Evaluator
         from cnncc.frontend.export_onnx import input_names, main_arguments, output_names, returned
 
@@ -114,7 +115,7 @@ class Verifier:
             for i in runs
         ]
         results = [session.run(feed) for feed in feeds]
-        return {name: np.concatenate([r[i] for r in results]) for i, name in enumerate(output_names(module))}
+        return {name: joined([result[i] for result in results]) for i, name in enumerate(output_names(module))}
 
     def _check_integers(self, step: Step, module: ModuleOp) -> tuple[str, str]:
         if not self._integers:

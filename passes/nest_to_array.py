@@ -14,7 +14,7 @@ of is in `_layer_program.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import cast
 
@@ -92,15 +92,21 @@ class _Lowering:
     program: list[Operation] = field(default_factory=list[Operation])
     glb: dict[SSAValue, str] = field(default_factory=dict[SSAValue, str])
     dram: dict[SSAValue, str] = field(default_factory=dict[SSAValue, str])
+    in_dram: dict[str, str] = field(default_factory=dict[str, str])
+    taken: set[str] = field(default_factory=set[str])
 
     def array(self, name: str) -> Array:
         """The array of a weights.global."""
         return constant_array(self.weights[name], self.store)
 
     def tensor(self, tensor: A.Tensor) -> str:
-        """Declare a tensor and return its name."""
-        self.tensors.append(tensor)
-        return tensor.name
+        """Declare a tensor and return its name: another one than said where the network's interface has that."""
+        name = tensor.name
+        while tensor.role in ("value", "weight") and name in self.taken:
+            name += "'"
+        self.taken.add(name)
+        self.tensors.append(replace(tensor, name=name))
+        return name
 
     def value(self, name: str, value: SSAValue) -> None:
         """Give a value its tensor in the GLB."""
@@ -113,12 +119,22 @@ class _Lowering:
         self.dram[value] = self.tensor(A.Tensor(name, "dram", words, shape(value.type), role, q.scale, q.zero, q.clamp))
         return self.dram[value]
 
+    def on_host(self, name: str, value: SSAValue, role: str) -> str:
+        """Give a value that has no integers a tensor in the host's memory."""
+        dims = shape(value.type)
+        self.dram[value] = self.tensor(A.Tensor(name, "host", prod(dims), dims, role))
+        return self.dram[value]
+
     def copy(self, direction: str, label: str, values: Sequence[SSAValue]) -> None:
         """A layer that moves values between their tensors in DRAM and in the GLB."""
+        self.move(direction, label, [(self.dram[value], value) for value in values])
+
+    def move(self, direction: str, label: str, values: Sequence[tuple[str, SSAValue]]) -> None:
+        """A layer that moves values between these tensors in DRAM and theirs in the GLB."""
         ops: list[Operation] = []
-        for i, value in enumerate(values):
+        for i, (tensor, value) in enumerate(values):
             dram, glb = f"dram{i}", f"glb{i}"
-            ops += [_op(A.View(dram, self.dram[value])), _op(A.View(glb, self.glb[value]))]
+            ops += [_op(A.View(dram, tensor)), _op(A.View(glb, self.glb[value]))]
             ops.append(_op(A.Dma(direction, dram, glb, prod(shape(value.type)))))
         if values:
             self.program.append(_layer_op(label, "", ops, ["dma"]))
@@ -170,7 +186,7 @@ class _Lowering:
 
     def _dram_weight(self, name: str) -> str:
         """The DRAM tensor of a weight, declared once however many layers use it."""
-        if all(tensor.name != name for tensor in self.tensors):
+        if name not in self.in_dram:
             array = self.array(name)
             bits = self.arch.operand_bits
             if array.dtype.itemsize * 8 > bits:
@@ -179,8 +195,9 @@ class _Lowering:
             words = array.astype(np.dtype(f"int{bits}"))
             self.weights[name].properties["value"] = RefAttr(StringAttr(self.store.add(words)))
             self.weights[name].properties["type"] = tensor_type(words)
-            self.tensor(A.Tensor(name, "dram", array.size, array.shape, "weight"))
-        return name
+            self.in_dram[name] = self.tensor(A.Tensor(name, "dram", array.size, array.shape, "weight"))
+            self.weights[name].properties["sym_name"] = StringAttr(self.in_dram[name])
+        return self.in_dram[name]
 
     def _glb_copy(self, name: str, op: LayerOp, operand: str) -> str:
         """The GLB buffer of a weight: whole, or as many slices of output channels as its stage says."""
@@ -210,11 +227,11 @@ class _Lowering:
 
     def _host_result(self, name: str, value: SSAValue, quant: QuantAttr) -> str:
         if quant.data.scale == 0.0:
-            returned = next(use for use in value.uses if isinstance(use.operation, ReturnOp))
-            attrs = _names(cast("FuncOp", returned.operation.parent_op()).res_attrs)[returned.index]
-            tensor = A.Tensor(attrs, "host", prod(shape(value.type)), shape(value.type), "output")
-            self.dram[value] = self.tensor(tensor)
-            return attrs
+            returned = next((use for use in value.uses if isinstance(use.operation, ReturnOp)), None)
+            if returned is None:
+                return self.on_host(name, value, "value")
+            names = _names(cast("FuncOp", returned.operation.parent_op()).res_attrs)
+            return self.on_host(names[returned.index], value, "output")
         self.value(name, value)
         return self.exchange(name, value, "value", quant)
 
@@ -223,16 +240,21 @@ def _names(attrs: ArrayAttr[DictionaryAttr] | None) -> list[str]:
     return [text(attr.data["onnx.name"]) for attr in attrs or ()]
 
 
-def _quants(attrs: ArrayAttr[DictionaryAttr] | None) -> list[QuantAttr]:
-    return [cast("QuantAttr", attr.data.get("cnn.quant")) for attr in attrs or ()]
+def _quants(attrs: ArrayAttr[DictionaryAttr] | None) -> list[QuantAttr | None]:
+    """None for what only the host reads or writes."""
+    return [cast("QuantAttr | None", attr.data.get("cnn.quant")) for attr in attrs or ()]
 
 
 def _lower(func: FuncOp, lowering: _Lowering) -> None:
     names, quants = _names(func.arg_attrs), _quants(func.arg_attrs)
+    lowering.taken |= {*names, *_names(func.res_attrs)}
     for name, quant, arg in zip(names, quants, func.args, strict=True):
-        lowering.exchange(name, arg, "input", quant)
-        lowering.value(name, arg)
-    lowering.copy("in", "inputs", list(func.args))
+        if quant is None:
+            lowering.on_host(name, arg, "input")
+        else:
+            lowering.exchange(name, arg, "input", quant)
+            lowering.value(name, arg)
+    lowering.copy("in", "inputs", [arg for arg in func.args if arg in lowering.glb])
     for op in func.body.block.ops:
         match op:
             case LayerOp():
@@ -249,12 +271,18 @@ def _lower(func: FuncOp, lowering: _Lowering) -> None:
 
 def _outputs(func: FuncOp, op: ReturnOp, lowering: _Lowering) -> None:
     names, quants = _names(func.res_attrs), _quants(func.res_attrs)
-    values: list[SSAValue] = []
+    moved: list[tuple[str, SSAValue]] = []
     for name, quant, value in zip(names, quants, op.arguments, strict=True):
-        if value in lowering.glb:
-            lowering.exchange(name, value, "output", quant)
-            values.append(value)
-    lowering.copy("out", "outputs", values)
+        if quant is not None:
+            moved.append((lowering.exchange(name, value, "output", quant), value))
+        elif lowering.dram[value] != name:
+            raise Refusal(
+                f"output '{name}' is the same as '{lowering.dram[value]}', which only the host reads or computes: "
+                f"leave it out of the model's outputs"
+            )
+    lowering.move("out", "outputs", moved)
+    # The order of outputs is the network's, whenever they were declared.
+    lowering.tensors.sort(key=lambda tensor: names.index(tensor.name) if tensor.role == "output" else -1)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch
@@ -19,6 +18,7 @@ from cnncc.dialects import array as A
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
 from cnncc.eval._array_rules import Machine, named
+from cnncc.eval.cnn import joined
 from cnncc.frontend.segments import RunModel, run_on_host
 from cnncc.numerics import Ints, dequantise, integer_range, quantise
 from cnncc.weights import Array, WeightStore
@@ -76,12 +76,13 @@ def _layer(op: A.LayerOp, machine: Machine) -> dict[str, Ints]:
 def _segment(op: A.HostOp, machine: Machine, store: WeightStore, host: RunModel) -> None:
     """A host segment, image by image (P4)."""
     model, record = store[op.model.key.data].tobytes(), op.record.data
+    shapes = [machine.tensor(name).shape for name in record.inputs]
     inputs = [_real(machine, name) for name in record.inputs]
-    results = [host(model, _share(inputs, image, machine.images)) for image in range(machine.images)]
+    parts = [x.reshape(machine.images, *dims) for x, dims in zip(inputs, shapes, strict=True)]
+    results = [host(model, [part[image] for part in parts]) for image in range(machine.images)]
     for number, name in enumerate(record.outputs):
         tensor = machine.tensor(name)
-        parts = [result[number] for result in results]
-        whole = np.concatenate(parts) if machine.images > 1 else parts[0]
+        whole = joined([result[number] for result in results])
         if tensor.memory == "dram":
             low, high = integer_range(machine.arch.operand_bits)
             low, high = max(low, tensor.clamp[0]), min(high, tensor.clamp[1])
@@ -94,9 +95,3 @@ def _real(machine: Machine, name: str) -> Array:
     if tensor.memory == "dram" and not tensor.scale:
         raise Refusal(f"tensor {name} has no scale, so the host cannot read it")
     return values if tensor.memory == "host" else dequantise(values, tensor.scale, tensor.zero)
-
-
-def _share(arrays: Sequence[Array], image: int, images: int) -> list[Array]:
-    if images == 1:
-        return list(arrays)
-    return [array[image * len(array) // images : (image + 1) * len(array) // images] for array in arrays]

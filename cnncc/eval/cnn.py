@@ -7,6 +7,7 @@ of the one in the types: the network is run on so many batches.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any, cast
 
 import numpy as np
@@ -145,17 +146,28 @@ class _Run:
         inputs = [
             _real(self.values[value], quant.data) for value, quant in zip(op.inputs, op.input_quants, strict=True)
         ]
-        batches = len(inputs[0]) // shape(op.inputs[0].type)[0] if inputs and inputs[0].ndim else 1
+        dims = [shape(value.type) for value in op.inputs]
+        batches = max([x.size // max(1, prod(each)) for x, each in zip(inputs, dims, strict=True)], default=1)
+        parts = [x.reshape(batches, *each) for x, each in zip(inputs, dims, strict=True)]
         model = self.store[op.model.key.data].tobytes()
-        parts = [self.host(model, part) for part in _split(inputs, batches)]
-        whole = [np.concatenate(part) if batches > 1 else part[0] for part in zip(*parts, strict=True)]
+        results = [self.host(model, [part[i] for part in parts]) for i in range(batches)]
+        whole = [joined(part) for part in zip(*results, strict=True)]
         quants = zip(whole, op.outputs, op.output_quants, strict=True)
         return [_integers(result, quant.data, value.type) for result, value, quant in quants]
 
 
-def _split(inputs: Sequence[Array], batches: int) -> Iterator[list[Array]]:
-    for index in range(batches):
-        yield [x[index * len(x) // batches : (index + 1) * len(x) // batches] if batches > 1 else x for x in inputs]
+def joined(batches: Sequence[Array]) -> Array:
+    """The values of several batches as one array: along the leading dim; scalars one after the other."""
+    return np.concatenate([np.atleast_1d(array) for array in batches]) if len(batches) > 1 else batches[0]
+
+
+def returned_batches(op: ReturnOp, values: Sequence[Array], inputs: Sequence[tuple[SSAValue, Array]]) -> list[Array]:
+    """What a network returns for some batches of `inputs`: its constant outputs once for each of them."""
+    batches = max([array.size // max(1, prod(shape(value.type))) for value, array in inputs], default=1)
+    sizes = [prod(shape(value.type)) for value in op.operands]
+    return [
+        joined([value] * batches) if value.size == size else value for value, size in zip(values, sizes, strict=True)
+    ]
 
 
 def _name(symbol: SymbolRefAttr) -> str:
@@ -192,7 +204,8 @@ def evaluate(
     trace: dict[str, Ints] = {}
     for op in func.body.block.ops:
         if isinstance(op, ReturnOp):
-            return [run.values[value] for value in op.operands], trace
+            given = [(value, run.values[value]) for value in func.body.block.args]
+            return returned_batches(op, [run.values[value] for value in op.operands], given), trace
         results = run.op(op)
         run.values.update(zip(op.results, results, strict=True))
         trace.update(_traced(op, results))
@@ -210,6 +223,7 @@ def _traced(op: Operation, results: Sequence[Array]) -> Iterator[tuple[str, Ints
 def _checked_input(array: Array, value: SSAValue) -> Array:
     dims, name = shape(value.type), value.name_hint or "input"
     is_batched = array.ndim == len(dims) and array.shape[1:] == dims[1:] and array.size > 0
+    is_batched |= not dims and array.ndim == 1 and array.size > 0  # scalars of several batches
     if not is_batched or (dims and array.shape[0] % dims[0]):
         raise Refusal(f"input '{name}' has shape {list(array.shape)}, expected {list(dims)}, or several such batches")
     is_integer = isinstance(cast("TensorType[Attribute]", value.type).element_type, IntegerType)

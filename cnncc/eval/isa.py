@@ -52,7 +52,8 @@ def _results(module: ModuleOp) -> dict[int, tuple[str, Tensor]]:
     tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, TensorOp)}
     layers = [op.record.data for op in module.ops if isinstance(op, LayerOp)]
     named = [(layer.first + layer.count, layer.value, tensors.get(f"{layer.value}.glb")) for layer in layers]
-    return {end: (value, tensor) for end, value, tensor in named if value and tensor is not None}
+    # A network's own tensor may have such a name too: then the value's has another one, and is not watched.
+    return {end: (value, tensor) for end, value, tensor in named if value and tensor and tensor.memory == "glb"}
 
 
 def _read(tensor: Tensor, interpreter: Interpreter, images: int) -> Ints:

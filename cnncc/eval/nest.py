@@ -249,7 +249,7 @@ def evaluate(
         operands = [values[value] for value in op.operands]
         match op:
             case ReturnOp():
-                return operands, trace
+                return cnn.returned_batches(op, operands, list(zip(block.args, checked, strict=True))), trace
             case LayerOp():
                 results = [LayerRun(op, symbols, *operands).result]
                 trace |= {key: results[0]} if (key := value_key(op)) else {}

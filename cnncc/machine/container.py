@@ -115,7 +115,8 @@ def _tensor_entry(tensor: Tensor, types: Mapping[str, str]) -> dict[str, object]
 
 def _types(binary: Binary) -> dict[str, str]:
     """The element type of each tensor: operand words in DRAM, in the host's memory what its segments say."""
-    types = {name: kind for model in binary.segments for side in interface(model) for name, kind in side.items()}
+    types = {tensor.name: "float32" for tensor in binary.tensors if tensor.role == "input"}
+    types |= {name: kind for model in binary.segments for side in interface(model) for name, kind in side.items()}
     in_dram = {tensor.name: f"int{binary.arch.operand_bits}" for tensor in binary.tensors if tensor.memory == "dram"}
     unknown = [tensor.name for tensor in binary.tensors if tensor.memory == "host" and tensor.name not in types]
     if unknown:
@@ -369,7 +370,8 @@ def _tensor(value: object, arch: Arch) -> Tensor:
         raise Refusal(f"tensor {name}: no role {entry['role']}")
     if min(shape, default=0) < 0 or prod(shape) > DRAM_LIMIT_WORDS:
         raise Refusal(f"tensor {name}: shape {shape} is out of range")
-    memory = "dram" if entry["type"] == f"int{arch.operand_bits}" else "host"
+    # Integers of a host's own have no scale.
+    memory = "dram" if entry["type"] == f"int{arch.operand_bits}" and scale else "host"
     return Tensor(name, memory, prod(shape), tuple(shape), entry["role"], float(scale), entry["zero"], tuple(clamp))
 
 

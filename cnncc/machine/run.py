@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,9 +42,12 @@ class Machine:
             self.dram.write(np.arange(at, at + array.size), array.reshape(1, -1))
             at += array.size
 
-    def store(self, tensor: Tensor, integers: Array) -> None:
-        """Put integers [images * batch, …] where a tensor lies in DRAM."""
-        rows = np.ascontiguousarray(integers).reshape(self.images, tensor.words)
+    def store(self, tensor: Tensor, values: Array) -> None:
+        """Put values [images * batch, …] where a tensor lies: integers in DRAM, reals in the host's memory."""
+        if tensor.memory == "host":
+            self.on_host[tensor.name] = values.reshape(self.images, *tensor.shape)
+            return
+        rows = np.ascontiguousarray(values).reshape(self.images, tensor.words)
         self.dram.write(np.arange(tensor.at, tensor.at + tensor.words), rows.astype(np.int64))
 
     def integers(self, tensor: Tensor) -> Array:
@@ -56,7 +59,9 @@ class Machine:
     def real(self, tensor: Tensor) -> Array:
         """A tensor as real numbers."""
         if tensor.memory == "host":
-            return self.on_host[tensor.name]
+            if tensor.name not in self.on_host:
+                raise Refusal(f"tensor {tensor.name} is read before any host segment has written it")
+            return self.on_host[tensor.name].reshape(_batched(tensor, self.images))
         return dequantise(self.integers(tensor), tensor.scale, tensor.zero)
 
     def run(self, watch: Watch | None = None) -> None:
@@ -75,24 +80,23 @@ class Machine:
         tensors = {tensor.name: tensor for tensor in self.binary.tensors}
         model = self.binary.segments[number]
         inputs, outputs = interface(model)
-        reals = [self.real(tensors[name]) for name in inputs]
-        results = [self.run_model(model, _image(reals, image, self.images)) for image in range(self.images)]
+        reals = [self.real(tensors[name]).reshape(self.images, *tensors[name].shape) for name in inputs]
+        results = [self.run_model(model, [real[image] for real in reals]) for image in range(self.images)]
         for i, name in enumerate(outputs):
-            self._take(tensors[name], np.concatenate([result[i] for result in results]))
+            self.take(tensors[name], np.stack([result[i] for result in results]))
 
-    def _take(self, tensor: Tensor, values: Array) -> None:
-        if tensor.memory == "host":
-            self.on_host[tensor.name] = values
-        else:
-            self.store(tensor, quantised(tensor, values, self.binary.arch.operand_bits))
+    def take(self, tensor: Tensor, values: Array) -> None:
+        """Store real numbers, quantised where the tensor has integers. Raises Refusal where they do not fit it."""
+        if values.size != self.images * tensor.words:
+            raise Refusal(f"tensor {tensor.name} has shape {list(tensor.shape)}, its values {list(values.shape)}")
+        on_host = tensor.memory == "host"
+        self.store(tensor, values if on_host else quantised(tensor, values, self.binary.arch.operand_bits))
 
 
 def _batched(tensor: Tensor, images: int) -> tuple[int, ...]:
-    return (images * tensor.shape[0], *tensor.shape[1:]) if tensor.shape else (images,)
-
-
-def _image(arrays: Sequence[Array], image: int, images: int) -> list[Array]:
-    return [a[image * len(a) // images : (image + 1) * len(a) // images] for a in arrays]
+    if not tensor.shape:
+        return () if images == 1 else (images,)
+    return (images * tensor.shape[0], *tensor.shape[1:])
 
 
 def quantised(tensor: Tensor, values: Array, bits: int) -> Array:
@@ -134,7 +138,7 @@ def run(binary: Binary, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The network's outputs, as real numbers by name, for real `inputs` of any number of images. Raises Refusal."""
     machine = Machine(binary, count_images(binary, inputs))
     for tensor in inputs_of(binary):
-        machine.store(tensor, quantised(tensor, inputs[tensor.name], binary.arch.operand_bits))
+        machine.take(tensor, inputs[tensor.name].astype(np.float32, copy=False))
     machine.run()
     return {tensor.name: machine.real(tensor) for tensor in outputs_of(binary)}
 
