@@ -60,7 +60,8 @@ class Writer:
             height, width = (r.randint(2, 6), r.randint(2, 6)) if self.chance(0.6 if desc < 2 else 0.0) else (0, 0)
             self.emit(
                 "desc", id=desc, base=r.randint(100, 350), height=height, width=width, pitch=r.randint(1, 6),
-                plane=r.randint(1, 12), fill=r.randint(-5, 5), zero=r.choice([0, 0, 3, -2]), wrap=self.wrap(),
+                plane=r.randint(1, 12), fill=r.choice([-5, 0, 4, 4, 300]),
+                zero=r.choice([0, 0, 3, -2]), wrap=self.wrap(),
             )  # fmt: skip
             self.steps(desc)
         if self.chance(0.15):
@@ -197,24 +198,31 @@ class Writer:
 
     def nest(self) -> None:
         """Output loops, then reduction loops, around loads and macro-instructions; then a commit."""
-        op, place = self.random.choice(["mac", "mac", "mac", "max", "add"]), self.place()
+        op, place = self.random.choice(["mac", "mac", "max", "add"]), self.place()
         shape, part = self.shape(op), self.part(place)
         counts = [self.upto(3) for _ in range(self.random.randint(0, 3))]
         results = self.results(place, shape, counts)
         for count in counts:
             self.loop(count)
         reuse = self.reuse(op, shape, place)
-        weight_words = self.slots(shape, "weight")[1]
-        early = op == "mac" and self.chance(0.3)  # weights stay for all of the reduction
-        if early:
-            self.fill("weight", self.sets(place), weight_words)
-        reductions = self.random.choice([0, 1, 1, 2])
-        bodies = 2 if reductions and self.chance(0.3) else 1  # the second is peeled
-        for body in range(bodies):
-            self.body(op, shape, place, part, reuse, reductions, early, (body == 0, body == bodies - 1))
+        self.tile(op, shape, place, part, reuse)
         self.emit("commit", **results)
+        if self.chance(0.15):  # again, over some of the same words
+            self.tile(op, shape, place, part, reuse)
+            self.emit("commit", **results | {"offset": self.random.randint(-3, 3)})
         for _ in counts:
             self.end()
+
+    def tile(self, op, shape, place, part, reuse) -> None:
+        """All of a sum: one body in reduction loops, or two, the second peeled."""
+        early = [name for name in ("weight", "ifmap") if self.chance(0.25)]  # stays for all of the reduction
+        early = early if op == "mac" else [name for name in early if name == "ifmap"]
+        for name in early:
+            self.fill(name, place if name == "ifmap" else self.sets(place), self.slots(shape, name)[1])
+        reductions = self.random.choice([0, 1, 1, 2])
+        bodies = 2 if reductions and self.chance(0.3) else 1
+        for body in range(bodies):
+            self.body(op, shape, place, part, reuse, reductions, early, (body == 0, body == bodies - 1))
 
     def sets(self, place: dict[str, Value]) -> dict[str, Value]:
         return place if self.chance(0.8) else place | {"set_rows": 1, "set_cols": 1}
@@ -232,14 +240,17 @@ class Writer:
         for _ in range(reductions):
             self.loop()
         words, edge = self.slots(shape, "ifmap")[1], reuse.get("data_reuse", 0)
-        if op == "mac" and not early:
+        if op == "mac" and "weight" not in early:
             self.fill("weight", self.sets(place), self.slots(shape, "weight")[1])
-        self.fill("ifmap", place, words, edge if self.chance(0.9) else 0)
+        if "ifmap" not in early:
+            self.fill("ifmap", place, words, edge if self.chance(0.9) else 0)
         reduced = self.when(reductions)
-        weight = ((reduced if first else None), (reduced if last else None)) if early else ((), ())
-        fields = {"take_weight": weight[0], "give_weight": weight[1], "take_ifmap": (), "give_ifmap": ()}
+        fields: dict[str, Value] = {}
+        for name in ("weight", "ifmap"):
+            fields[f"take_{name}"] = () if name not in early else reduced if first else None
+            fields[f"give_{name}"] = () if name not in early else reduced if last else None
         clear, send = reduced if first else None, reduced if last else None
-        if self.chance(0.2):  # in two macro-instructions, one half of the ifmap
+        if self.chance(0.3):  # in two macro-instructions, one half of the ifmap
             split = fields | {"give_ifmap": None, "give_weight": None}
             self.mac(op, shape, part, clear=clear, **split, **reuse)
             again = fields | {"take_ifmap": None, "take_weight": None}
@@ -269,7 +280,10 @@ class Writer:
             else:
                 places[name] = step
             total *= size
-        return {
+        if self.chance(0.03):
+            places["col"] = Term("lin", 0)
+        start = {name: self.random.randint(0, 2) for name in ("offset", "channel", "y", "x")}
+        return start | {
             "desc": OUTPUT, "operand": OPERAND, "residual": RESIDUAL, "params": PARAMS, **place, **places,
             "pixels": shape["pixels"], "channels": shape["step_range"], "psum_slot": self.slots(shape, "psum")[0],
             "psum_z": shape["psum_z"], "psum_i": shape["psum_i"], "param": self.random.randint(0, 3),

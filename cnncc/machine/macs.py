@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from string import ascii_letters
 
 import numpy as np
 
@@ -67,8 +68,6 @@ def _at_once(
         taken = x.max(axis=-2).max(axis=tuple(reduced), keepdims=True)
         sums.raise_to(own, np.broadcast_to(taken, (*taken.shape[:-2], *own.shape)))
         return True
-    if w is not None and (x.shape[-1] > 1 or w.shape[-3] > 1):
-        return False  # no matrix product
     added, bound = _products(x, w, reduced) if w is not None else _words(x, reduced)
     before = sums.half.data, sums.bound
     sums.add(own, np.broadcast_to(added, (*added.shape[:-2], *own.shape)), bound)
@@ -82,10 +81,21 @@ def _products(x: Values, w: Values, reduced: Mapping[int, int]) -> tuple[Values,
     """The sums of products, and a bound on the magnitude of any part of them: max |x| * Σ |w|."""
     axes = tuple(reduced)
     neither = prod(n for axis, n in reduced.items() if x.shape[axis] == w.shape[axis] == 1)
-    added = multiply(x[..., 0], w[..., 0, :, :], frozenset(axes)) * neither
+    if x.shape[-1] == w.shape[-3] == 1:
+        added = multiply(x[..., 0], w[..., 0, :, :], frozenset(axes)) * neither
+    else:
+        added = _elementwise(x, w, frozenset(axes)) * neither
     repeats = prod(n for axis, n in reduced.items() if w.shape[axis] == 1)
     magnitude: Values = np.abs(w).sum(axis=-2).sum(axis=axes, keepdims=True)
     return added, np.asarray(magnitude * (float(np.abs(x).max()) * repeats))
+
+
+def _elementwise(x: Values, w: Values, reduced: frozenset[int]) -> Values:
+    """Σ over the taps and the `reduced` axes of x * w, those axes (but not that of the taps) left with size 1."""
+    axes, taps = ascii_letters[: x.ndim], x.ndim - 2
+    kept = "".join(letter for axis, letter in enumerate(axes) if axis != taps and axis not in reduced)
+    added: Values = np.einsum(f"{axes},{axes}->{kept}", x, w)
+    return np.expand_dims(added, tuple(sorted(reduced)))
 
 
 def _words(x: Values, reduced: Mapping[int, int]) -> tuple[Values, Values]:
