@@ -63,10 +63,16 @@ class Window:
         if min(*self.kernel, *self.stride, *self.dilation, self.group) < 1 or min(self.pad) < 0:
             raise ValueError("kernel, stride, dilation and group are at least 1, pads at least 0")
 
+    @property
+    def spans(self) -> tuple[int, int]:
+        """Rows and columns from the first to the last of a window: dilation * (kernel - 1) + 1."""
+        rows, cols = (d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True))
+        return rows, cols
+
     def output(self, ih: int, iw: int) -> tuple[int, int]:
-        """oh, ow for an input of ih x iw: floor((i + pads - dilation * (kernel - 1) - 1) / stride) + 1."""
+        """oh, ow for an input of ih x iw: floor((i + pads - span) / stride) + 1."""
         top, left, bottom, right = self.pad
-        spans = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True)]
+        spans = self.spans
         return (
             (ih + top + bottom - spans[0]) // self.stride[0] + 1,
             (iw + left + right - spans[1]) // self.stride[1] + 1,
@@ -221,7 +227,7 @@ class ConvOp(IRDLOperation):
 
 @irdl_op_definition
 class PoolOp(IRDLOperation):
-    """out[n, k, h, w] = max or sum over r, s of x[n, k, h * sh + r - top, w * sw + s - left], then the epilogue.
+    """out[n, k, h, w] = max or sum over r, s of x[n, k, h * sh + r * dh - top, w * sw + s * dw - left], then epilogue.
 
     Source: ONNX MaxPool-12, AveragePool-19 (the division is the epilogue's scale), GlobalAveragePool-1.
     """

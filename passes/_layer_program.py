@@ -5,6 +5,15 @@ The loops of a mapping, outermost first, are output loops (n k h w, in time or i
 its full tiles, and a body of its own for the remainder. Space loops give a piece its rectangle of PEs; their remainder
 is a further step in time. Each piece of a time loop is a `Repeat`, also of one iteration, so that a loop has the same
 register in all bodies of the layer.
+
+The input channels of output channel k, of K in g groups, begin at k // (K / g) * c. A loop over k adds to that
+(step / (K / g)) * c an iteration where its step is a multiple of K / g, and nothing where it is inside one group.
+Channels that are computed side by side are of one group and share their ifmap; or each is a group of its own and has
+its own (*channelwise*: pools and depthwise convolutions). In slots:
+
+    kept loops           ifmap             weights
+    w s c r k            s c r             s c r k
+    w k s r channelwise  k s r             k s r
 """
 
 from __future__ import annotations
@@ -16,10 +25,18 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import DIMS, REDUCTION_DIMS, Loop, Stage
 from cnncc.errors import Refusal
-from cnncc.passes._layer_records import FREE, Body, Layer, Node, Piece, Position, split
-
-# Per operand: dimension -> (axis, step) of one unit of that dimension.
-Coordinates = dict[str, tuple[str, int]]
+from cnncc.passes._layer_records import (
+    FREE,
+    Along,
+    Body,
+    Coordinates,
+    Layer,
+    Node,
+    Piece,
+    Position,
+    operand_coordinates,
+    split,
+)
 
 
 def layer_program(layer: Layer, arch: Arch) -> list[Node]:
@@ -39,29 +56,7 @@ class _Walk:
         self.weight_stage = self._glb_stage("weight")
         self.params_stage = self._glb_stage("params")
         self._check_form()
-        sizes, window = layer.sizes, layer.window
-        taps = sizes.r * sizes.s
-        plane = layer.ih * layer.iw
-        self.ifmap: Coordinates = {
-            "n": ("lin", layer.channels * plane),
-            "k" if self.pools else "c": ("k", 1),
-            "h": ("y", window.stride[0]),
-            "r": ("y", window.dilation[0]),
-            "w": ("x", window.stride[1]),
-            "s": ("x", window.dilation[1]),
-        }
-        self.weight: Coordinates = {
-            "k": ("lin", sizes.c * taps),
-            "c": ("lin", taps),
-            "r": ("lin", sizes.s),
-            "s": ("lin", 1),
-        }
-        self.output: Coordinates = {
-            "n": ("lin", sizes.k * sizes.h * sizes.w),
-            "k": ("k", 1),
-            "h": ("y", 1),
-            "w": ("x", 1),
-        }
+        self.ifmap, self.weight, self.output, self.params = operand_coordinates(layer)
 
     @property
     def pools(self) -> bool:
@@ -75,12 +70,11 @@ class _Walk:
         return stages[0] if stages else None
 
     def _check_form(self) -> None:
-        if not self.pools and self.layer.window.group != 1:
-            raise self._refuse(f"group {self.layer.window.group} convolutions are not mapped to the array yet")
+        self._check_groups()
         for loop in self.outer[self.outputs :]:
             if loop.on or loop.dim not in REDUCTION_DIMS:
                 raise self._refuse(f"output stationary needs the loop over {loop.dim} outside those over c, r and s")
-        order = "wksr" if self.pools else "wscrk"
+        order = "wksr" if self.layer.channelwise else "wscrk"
         kept = "".join(loop.dim for loop in self.kept)
         if any(loop.step != 1 for loop in self.kept) or kept != "".join(dim for dim in order if dim in kept):
             raise self._refuse(f"the kept loops are '{kept}', a macro-instruction runs '{order}' with steps of 1")
@@ -88,6 +82,17 @@ class _Walk:
         wanted = {"ifmap"} if self.pools else {"ifmap", "weight"}
         if set(rf) != wanted or any(depth != len(self.outer) for depth in rf.values()):
             raise self._refuse(f"{' and '.join(sorted(wanted))} must be staged in rf right around the kept loops")
+
+    def _check_groups(self) -> None:
+        """Every loop over k goes from group to group, or runs inside one."""
+        extent, group = self.layer.sizes.k, self.layer.group
+        for loop in (loop for loop in (*self.outer, *self.kept) if loop.dim == "k"):
+            if extent > group and loop.step % group:
+                raise self._refuse(
+                    f"the loop over k takes {loop.step} of {extent} output channels at a time, across groups of "
+                    f"{group}: it needs steps that are multiples of {group}, or a loop of step {group} around it"
+                )
+            extent = min(loop.step, extent)
 
     # -- the walk ------------------------------------------------------------------------------------------------
 
@@ -135,16 +140,17 @@ class _Walk:
         for piece in at.pieces:
             loop = self.outer[piece.loop]
             if piece.loop >= inside and loop.dim in coordinates:
-                axis, step = coordinates[loop.dim]
-                sums[axis] += piece.base * loop.step * step
+                along = coordinates[loop.dim]
+                sums[along.axis] += piece.base * along.of(loop.step)
         return A.Start(sums["lin"], sums["k"], sums["y"], sums["x"])
 
     def _steps(self, coordinates: Coordinates, inside: int = 0) -> tuple[A.LoopTerm, ...]:
         return tuple(
-            A.LoopTerm(self._name(i), axis, loop.step * step)
+            A.LoopTerm(self._name(i), along.axis, along.of(loop.step))
             for i, loop in enumerate(self.outer)
             if i >= inside and not loop.on and loop.dim in coordinates
-            for axis, step in [coordinates[loop.dim]]
+            for along in [coordinates[loop.dim]]
+            if along.of(loop.step)
         )
 
     def _place(self, at: Position, coordinates: Coordinates) -> A.Place:
@@ -170,8 +176,9 @@ class _Walk:
     def _term(self, placed: tuple[Loop, int] | None, coordinates: Coordinates) -> A.Term:
         if placed is None or placed[1] == 1 or placed[0].dim not in coordinates:
             return A.Term()
-        axis, step = coordinates[placed[0].dim]
-        return A.Term(axis, placed[0].step * step)
+        along = coordinates[placed[0].dim]
+        step = along.of(placed[0].step)
+        return A.Term(along.axis, step) if step else A.Term()
 
     # -- slices of weights and params in the GLB -----------------------------------------------------------------
 
@@ -203,8 +210,8 @@ class _Walk:
     def _fetches(self, depth: int, at: Position) -> list[Node]:
         """The DMA transfers of the slices staged here: params first, so that full weights mean full params."""
         staged = [
-            (self.params_stage, "params", self.layer.params_words),
-            (self.weight_stage, "weight", self.weight["k"][1]),
+            (self.params_stage, "params", self.params["k"].step),
+            (self.weight_stage, "weight", self.weight["k"].step),
         ]
         here = [(stage, name, words) for stage, name, words in staged if stage and stage.depth == depth]
         result: list[Node] = []
@@ -213,7 +220,7 @@ class _Walk:
             tokens = A.Tokens(
                 take=FREE if depth and number == 0 else 0, give=self.layer.full if number == len(here) - 1 else 0
             )
-            start = self._start({"k": ("lin", words)}, at).offset
+            start = self._start({"k": Along("lin", words)}, at).offset
             glb_offset = self._slice_base(depth, at) * slice_words % (stage.buffers * slice_words)
             result.append(
                 A.Dma("in", f"{name}.dram", name, at.extent["k"] * words, 1, start, glb_offset, tokens=tokens)
@@ -233,10 +240,10 @@ class _Walk:
         ]  # fmt: skip
         for stage, name, dram, glb, coordinates in (
             (self.weight_stage, "weight", tensors.weight, tensors.weight_glb, self.weight),
-            (self.params_stage, "params", tensors.params, tensors.params_glb, {"k": ("lin", layer.params_words)}),
+            (self.params_stage, "params", tensors.params, tensors.params_glb, self.params),
         ):
             if stage is not None:
-                words = self._slice_channels(stage.depth) * coordinates["k"][1]
+                words = self._slice_channels(stage.depth) * coordinates["k"].step
                 dram_steps = tuple(t for t in self._steps({"k": coordinates["k"]}) if self._outside(t, stage.depth))
                 glb_steps = self._slice_terms(stage.depth, words) + self._steps(coordinates, stage.depth)
                 views.append(A.View(f"{name}.dram", dram, steps=dram_steps))
@@ -273,19 +280,20 @@ class _Walk:
         if dilation > 1 and z > 1:
             raise self._refuse("several pixels a macro-instruction need dilation 1")
         columns = (z - 1) * stride + s
-        shares = not self.pools and dilation == 1 and self.arch.links.n2n and self._place(at, self.ifmap).set_cols > 1
-        return columns, max(0, s - stride) if shares else 0
+        # What a neighbour passes on is one run of slots: the columns must be those that vary slowest.
+        shares = not self.layer.channelwise and dilation == 1 and self.arch.links.n2n
+        return columns, max(0, s - stride) if shares and self._place(at, self.ifmap).set_cols > 1 else 0
 
     def _column_words(self, at: Position) -> int:
-        """Words of one image column in a PE: of its q channels, R rows each (of one channel for pools)."""
-        return at.extent["r"] * (1 if self.pools else at.extent["c"])
+        """Words of one image column in a PE: of its q channels, R rows each (channelwise: of one channel)."""
+        return at.extent["r"] * at.extent["c"]
 
     def _pattern(self, at: Position, columns: int) -> tuple[A.Extent, ...]:
         window = self.layer.window
         column = A.Extent(columns, "x", window.dilation[1])
         row = A.Extent(at.extent["r"], "y", window.dilation[0])
-        if self.pools:
-            return (A.Extent(at.extent["k"], "k", 1), column, row)
+        if self.layer.channelwise:
+            return (A.Extent(at.extent["k"], "k", self.layer.sizes.c), column, row)
         return (column, A.Extent(at.extent["c"], "k", 1), row)
 
     def _weight_load(self, at: Position) -> A.Load:
@@ -293,8 +301,9 @@ class _Walk:
         depth = self.weight_stage.depth
         place = self._place(at, self.weight)
         start = self._start(self.weight, at, depth)
-        base = self._slice_base(depth, at) * self._slice_channels(depth) * self.weight["k"][1]
-        pattern = tuple(A.Extent(at.extent[dim], *self.weight[dim]) for dim in "scrk")
+        base = self._slice_base(depth, at) * self._slice_channels(depth) * self.weight["k"].step
+        order = "ksr" if self.layer.channelwise else "scrk"
+        pattern = tuple(A.Extent(at.extent[dim], self.weight[dim].axis, self.weight[dim].step) for dim in order)
         first = self._first(at.pieces[depth:])
         tokens = A.Tokens() if first is None else A.Tokens(take=self.layer.full, take_when=first)
         start = replace(start, offset=start.offset + base)
@@ -307,7 +316,10 @@ class _Walk:
         place = self._place(at, {})
         reductions = at.pieces[self.outputs :]
         stride = self.layer.window.stride[1]
-        channel = columns * words if self.pools else 0
+        if self.layer.channelwise:
+            channel, weight = columns * words, A.Slots(0, 0, 1, at.extent["s"] * words)
+        else:
+            channel, weight = 0, A.Slots(0, 0, p, 1)
         return A.Mac(
             "mac" if not self.pools else self.layer.kind,
             place,
@@ -317,7 +329,7 @@ class _Walk:
             data_reuse=reuse * words,
             n2n_slot=(columns - reuse) * words,
             ifmap=A.Slots(0, stride * words, 1, channel),
-            weight=A.Slots() if self.pools else A.Slots(0, 0, p, 1),
+            weight=A.Slots() if self.pools else weight,
             psum=A.Slots(0, p, 0, 1),
             clear=self._first(reductions),
             send=self._last(reductions),

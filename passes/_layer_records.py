@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as Map
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import Window
@@ -23,6 +24,30 @@ class Body:
 
 
 Node = Record | Body
+
+
+class Along(NamedTuple):
+    """`step` on an axis for every `per` indices of a dimension."""
+
+    axis: str
+    step: int
+    per: int = 1
+
+    def of(self, indices: int) -> int:
+        """The step for so many indices: 0 for fewer than `per`.
+
+        >>> Along("k", 3, 4).of(8), Along("k", 3, 4).of(2)
+        (6, 0)
+        """
+        return indices // self.per * self.step
+
+
+Coordinates = dict[str, Along]  # of an operand, by dimension
+
+
+def is_channelwise(kind: str, sizes: Sizes, window: Window) -> bool:
+    """Whether each output channel has input channels of its own: pools, and as many groups as output channels."""
+    return kind != "mac" or 1 < window.group == sizes.k
 
 
 @dataclass(frozen=True)
@@ -58,6 +83,44 @@ class Layer:
     params_words: int
     unit: A.Unit
     full: int
+
+    @property
+    def channelwise(self) -> bool:
+        """Whether output channels side by side have ifmaps side by side."""
+        return is_channelwise(self.kind, self.sizes, self.window)
+
+    @property
+    def group(self) -> int:
+        """Output channels of a group."""
+        return self.sizes.k // self.window.group
+
+
+def operand_coordinates(layer: Layer) -> tuple[Coordinates, Coordinates, Coordinates, Coordinates]:
+    """Where the words of ifmap, weights, outputs and parameters are."""
+    sizes, window = layer.sizes, layer.window
+    taps = sizes.r * sizes.s
+    ifmap = {
+        "n": Along("lin", layer.channels * layer.ih * layer.iw),
+        "k": Along("k", sizes.c, per=layer.group),
+        "c": Along("k", 1),
+        "h": Along("y", window.stride[0]),
+        "r": Along("y", window.dilation[0]),
+        "w": Along("x", window.stride[1]),
+        "s": Along("x", window.dilation[1]),
+    }
+    weight = {
+        "k": Along("lin", sizes.c * taps),
+        "c": Along("lin", taps),
+        "r": Along("lin", sizes.s),
+        "s": Along("lin", 1),
+    }
+    output = {
+        "n": Along("lin", sizes.k * sizes.h * sizes.w),
+        "k": Along("k", 1),
+        "h": Along("y", 1),
+        "w": Along("x", 1),
+    }
+    return ifmap, weight, output, {"k": Along("lin", layer.params_words)}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ names below, all opsets.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from xdsl.dialects.builtin import TensorType, f32
@@ -27,7 +27,7 @@ class StaysOnHost(Exception):
 
 @dataclass(frozen=True, eq=False)
 class ConvLayer:
-    """Conv, Gemm or MatMul: weights f32[k, c, r, s] and bias f32[k]; a matrix product is a 1x1 convolution."""
+    """Conv, Gemm or MatMul: weights f32[k, c / group, r, s], bias f32[k]; a matrix product is a 1x1 convolution."""
 
     window: Window
     weights: Floats
@@ -127,8 +127,8 @@ def _weights(node: NodeOp, index: int, rank: int, store: WeightStore) -> Floats:
     return array
 
 
-def _pads(node: NodeOp, kernel: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """top left bottom right, from `pads` or `auto_pad`."""
+def _pads(node: NodeOp, spans: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """top left bottom right, from `pads` or `auto_pad`. spans: rows and columns from a window's first to its last."""
     auto = node.str_attr("auto_pad", "NOTSET")
     if auto == "NOTSET":
         return node.ints_attr("pads", (0, 0, 0, 0))
@@ -136,25 +136,20 @@ def _pads(node: NodeOp, kernel: tuple[int, ...], stride: tuple[int, ...]) -> tup
         return (0, 0, 0, 0)
     _require(auto in ("SAME_UPPER", "SAME_LOWER"), f"auto_pad = {auto}")
     sizes = shape(node.operands[0].type)[2:]
-    spans = zip(sizes, kernel, stride, strict=True)
-    totals = [max((-(-size // step) - 1) * step + extent - size, 0) for size, extent, step in spans]
+    axes = zip(sizes, spans, stride, strict=True)
+    totals = [max((-(-size // step) - 1) * step + span - size, 0) for size, span, step in axes]
     less = tuple(total // 2 for total in totals)
     more = tuple(total - half for total, half in zip(totals, less, strict=True))
     return less + more if auto == "SAME_UPPER" else more + less
 
 
-def _window(node: NodeOp, kernel: tuple[int, ...], fill: int = 0) -> Window:
+def _window(node: NodeOp, kernel: tuple[int, ...], group: int = 1) -> Window:
     _require(len(shape(node.operands[0].type)) == 4, f"input 0 has rank {len(shape(node.operands[0].type))}, not 4")
-    for name, default in (("group", 1), ("ceil_mode", 0)):
-        found = node.int_attr(name, default)
-        # A ceil_mode that adds no window is harmless.
-        _require(found == default or name == "ceil_mode", f"{name} = {found}")
-    dilation = node.ints_attr("dilations", (1, 1))
-    _require(set(dilation) == {1}, f"dilations = {list(dilation)}")
-    stride = node.ints_attr("strides", (1, 1))
-    window = Window(kernel, stride, _pads(node, kernel, stride), fill=fill)
+    stride, dilation = node.ints_attr("strides", (1, 1)), node.ints_attr("dilations", (1, 1))
+    unpadded = Window(kernel, stride, dilation=dilation, group=group)
+    window = replace(unpadded, pad=_pads(node, unpadded.spans, stride))
     found, ours = shape(node.results[0].type)[2:], window.output(*shape(node.operands[0].type)[2:])
-    if found != ours:
+    if found != ours:  # a ceil_mode that adds no window is harmless
         cause = "ceil_mode = 1: " if node.int_attr("ceil_mode", 0) else ""
         raise StaysOnHost(f"{cause}the result is {found[0]}x{found[1]}, whole windows give {ours[0]}x{ours[1]}")
     return window
@@ -164,8 +159,9 @@ def _conv(node: NodeOp, store: WeightStore) -> Layer:
     weights = _weights(node, 1, 4, store)
     channels = weights.shape[0]
     bias = np.zeros(channels, np.float32) if node.operand(2) is None else _weights(node, 2, 1, store)
-    window = _window(node, weights.shape[2:])
-    _require(weights.shape[1] == shape(node.operands[0].type)[1], "weights and input differ in channels")
+    window = _window(node, weights.shape[2:], node.int_attr("group", 1))
+    _require(weights.shape[1] * window.group == shape(node.operands[0].type)[1], "weights and input differ in channels")
+    _require(channels % window.group == 0, f"{channels} output channels are not a multiple of group = {window.group}")
     _require(bias.shape == (channels,), "the bias does not have one value per channel")
     return ConvLayer(window, weights, bias)
 
@@ -198,14 +194,24 @@ def _matmul(node: NodeOp, store: WeightStore) -> Layer:
 def _max_pool(node: NodeOp, store: WeightStore) -> Layer:
     kernel = node.ints_attr("kernel_shape", ())
     window = _window(node, kernel)
-    _require(_covers(window), f"pads = {list(window.pad)} leave windows without input")
+    _require(
+        _covers(window, shape(node.operands[0].type)[2:]), f"pads = {list(window.pad)} leave windows without input"
+    )
     return PoolLayer("max", window)
 
 
-def _covers(window: Window) -> bool:
-    """Has every window at least one position inside the image?"""
-    top, left, bottom, right = window.pad
-    return max(top, bottom) < window.kernel[0] and max(left, right) < window.kernel[1]
+def _covers(window: Window, sizes: tuple[int, ...]) -> bool:
+    """Has every window at least one position inside an image of these sizes?"""
+
+    def touched(axis: int, output: int) -> range:
+        first = output * window.stride[axis] - window.pad[axis]
+        return range(first, first + window.spans[axis], window.dilation[axis])
+
+    return all(
+        any(0 <= position < sizes[axis] for position in touched(axis, output))
+        for axis, outputs in enumerate(window.output(*sizes))
+        for output in range(outputs)
+    )
 
 
 def _average_pool(node: NodeOp, store: WeightStore) -> Layer:

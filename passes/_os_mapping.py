@@ -3,17 +3,21 @@
 The mapping, outermost first; a loop that would run once is left out:
 
     time    n                                    step 1
+            k                                    step K/g: one group of output channels
             k, h, w                              steps kr*kc*p, ph, pw*z: what the array holds at a time
     space   k on rows, h on rows                 kr sets of kc*p channels, of ph PEs
             k on cols, w on cols                 kc sets of p channels, of pw PEs
     time    c, r                                 steps q, taps: what a half of the register files holds
-    kept    [w] s c r k  (pools: [w] k s r)      z pixels, S columns, q channels, taps kernel rows, p sums of a PE
+    kept    [w] s c r k  (or [w] k s r, below)   z pixels, S columns, q channels, taps kernel rows, p sums of a PE
 
 Every PE computes p channels of z neighbouring pixels, and its sums stay until they are complete. A loop whose step
 does not divide its extent runs the rest as a body of its own, in time also where the loop is in space.
 
 A half of a PE's files holds z*p sums, p*q*taps*S weights, and the ifmap: q*taps*X words, X = (z - 1)*stride + S
-columns (pools: p*taps*X). Kernel columns are never split.
+columns of which, with a dilation, only those of the taps are there. Kernel columns are never split.
+
+Pools and depthwise convolutions are *channelwise*: every output channel has input channels of its own. There is no loop
+over groups then; c is not kept (q = 1), and the ifmap takes p*taps*X words.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage
 from cnncc.errors import Refusal
+from cnncc.passes._layer_records import is_channelwise
 
 Counts = npt.NDArray[np.int64]
 
@@ -48,8 +53,18 @@ class Layer:
 
     @property
     def is_mac(self) -> bool:
-        """Whether there are weights; else each output channel has an input channel of its own."""
+        """Whether there are weights."""
         return self.kind == "mac"
+
+    @property
+    def channelwise(self) -> bool:
+        """Whether each output channel has input channels of its own."""
+        return is_channelwise(self.kind, self.sizes, self.window)
+
+    @property
+    def group(self) -> int:
+        """How many output channels may be tiled together: those of a group, or all where each is on its own."""
+        return self.sizes.k if self.channelwise else self.sizes.k // self.window.group
 
 
 @dataclass(frozen=True)
@@ -114,8 +129,8 @@ def _fastest(layer: Layer, arch: Arch, z: int) -> Iterator[Tile]:
 
 
 def _channel_choices(layer: Layer, arch: Arch, z: int) -> list[int]:
-    most = min(layer.sizes.k, arch.pe.psum_words // z)
-    even = {-(-layer.sizes.k // parts) for parts in range(1, FEW_CHANNELS + 1)}
+    most = min(layer.group, arch.pe.psum_words // z)
+    even = {-(-layer.group // parts) for parts in range(1, FEW_CHANNELS + 1)}
     return list(range(1, min(most, FEW_CHANNELS) + 1)) + sorted(p for p in even if FEW_CHANNELS < p <= most)
 
 
@@ -124,10 +139,11 @@ def _reductions(layer: Layer, arch: Arch, p: int, z: int) -> Iterator[tuple[int,
     sizes, columns = layer.sizes, (z - 1) * layer.window.stride[1] + layer.sizes.s
     fitting: list[tuple[int, int, int]] = []
     for taps in range(1, sizes.r + 1):
+        room = arch.pe.ifmap_words // (columns * taps)
+        if layer.channelwise:
+            room = min(room // p, 1)
         if layer.is_mac:
-            room = min(arch.pe.ifmap_words // (columns * taps), arch.pe.weight_words // (p * taps * sizes.s))
-        else:
-            room = arch.pe.ifmap_words // (p * columns * taps)
+            room = min(room, arch.pe.weight_words // (p * taps * sizes.s))
         if room >= 1:
             loads = -(-sizes.c // min(room, sizes.c))
             fitting.append((loads * -(-sizes.r // taps), -(-sizes.c // loads), taps))
@@ -159,7 +175,7 @@ def array_cycles(layer: Layer, arch: Arch, tile: Tile) -> int:
 def _cycles(layer: Layer, arch: Arch, ph: Any, pw: Any, kr: Any, kc: Any, p: Any, q: Any, taps: Any, z: int) -> Any:
     """Bodies of the loops over different dimensions combine freely, so counts and sums of extents multiply."""
     sizes = layer.sizes
-    k_count, k_sum = bodies(sizes.k, [(kr * kc * p, False), (kc * p, True), (p, True)])
+    k_count, k_sum = bodies(sizes.k, [(layer.group, False), (kr * kc * p, False), (kc * p, True), (p, True)])
     h_count, _ = bodies(sizes.h, [(ph, False), (1, True)])
     w_count, w_sum = bodies(sizes.w, [(pw * z, False), (z, True)])
     c_count, c_sum = bodies(sizes.c, [(q, False)])
@@ -187,12 +203,13 @@ def bodies(extent: Any, loops: list[tuple[Any, bool]]) -> tuple[Any, Any]:
 def loaded_words(layer: Layer, tile: Tile) -> int:
     """Distinct words of weights and ifmap over all loads (rule L2's D, the words that neighbours pass on included).
 
-    Weights come once for every tile of h and w; mac layers' ifmap once for every run of the channels.
+    Weights come once for every tile of h and w, the ifmap once for every run of the channels that share it.
     """
     sizes, window = layer.sizes, layer.window
     w_runs = _runs(sizes.w, tile.pw * tile.z, tile.z)
     h_runs = _runs(sizes.h, tile.ph, 1)
-    k_runs = int(bodies(sizes.k, [(tile.kr * tile.kc * tile.p, False), (tile.kc * tile.p, True), (tile.p, True)])[0])
+    k_tiles = [(layer.group, False), (tile.kr * tile.kc * tile.p, False), (tile.kc * tile.p, True), (tile.p, True)]
+    k_runs = sizes.k if layer.channelwise else int(bodies(sizes.k, k_tiles)[0])
     columns = sum(times * _reach(w, sizes.s, window.stride[1], window.dilation[1]) for w, times in w_runs)
     r_runs = _runs(sizes.r, tile.taps, 1)
     rows = sum(
@@ -203,9 +220,7 @@ def loaded_words(layer: Layer, tile: Tile) -> int:
     weights = (
         sizes.k * sizes.c * sizes.r * sizes.s * sum(times for _, times in h_runs) * sum(times for _, times in w_runs)
     )
-    if not layer.is_mac:
-        return sizes.n * sizes.k * rows * columns
-    return sizes.n * (weights + sizes.c * k_runs * rows * columns)
+    return sizes.n * ((weights if layer.is_mac else 0) + sizes.c * k_runs * rows * columns)
 
 
 def _runs(extent: int, step: int, unit: int) -> list[tuple[int, int]]:
@@ -223,10 +238,10 @@ def _reach(outputs: int, taps: int, stride: int, dilation: int) -> int:
 def mapping_of_tile(layer: Layer, arch: Arch, tile: Tile) -> Mapping:
     """The mapping in the form that the module's docstring shows, with its stages."""
     t = tile
-    time = [Loop("n"), Loop("k", t.kr * t.kc * t.p), Loop("h", t.ph), Loop("w", t.pw * t.z)]
+    time = [Loop("n"), Loop("k", layer.group), Loop("k", t.kr * t.kc * t.p), Loop("h", t.ph), Loop("w", t.pw * t.z)]
     space = [Loop("k", t.kc * t.p, "rows"), Loop("h", 1, "rows"), Loop("k", t.p, "cols"), Loop("w", t.z, "cols")]
     reduction = [Loop("c", t.q), Loop("r", t.taps)]
-    kept = [Loop(dim, keep=True) for dim in ("wscrk" if layer.is_mac else "wksr")]
+    kept = [Loop(dim, keep=True) for dim in ("wksr" if layer.channelwise else "wscrk")]
     loops = _running(layer.sizes, [*time, *space, *reduction, *kept])
     box = sum(not loop.keep for loop in loops)
     weight = [Stage("weight", "rf", box, arch.pe.weight_halves)] if layer.is_mac else []
@@ -245,11 +260,18 @@ def _running(sizes: Sizes, loops: list[Loop]) -> tuple[Loop, ...]:
 
 
 def _glb_stages(layer: Layer, arch: Arch, loops: tuple[Loop, ...]) -> list[Stage]:
-    """The whole ifmap; weights and parameters whole where they are small, else a slice for each tile of channels."""
+    """The whole ifmap; weights and parameters whole where they are small, else in slices.
+
+    A slice is of a tile of channels, the largest that is small.
+    """
     sizes = layer.sizes
     words = sizes.k * layer.params * arch.words_per_param
     words += sizes.k * sizes.c * sizes.r * sizes.s if layer.is_mac else 0
-    tiles = [depth + 1 for depth, loop in enumerate(loops) if loop.dim == "k" and not loop.on and not loop.keep]
-    depth = tiles[0] if tiles and words > arch.glb.words // GLB_SHARE else 0
+    tiles = [
+        (depth, loop.step) for depth, loop in enumerate(loops, 1) if loop.dim == "k" and not (loop.on or loop.keep)
+    ]
+    slices = [(0, sizes.k), *tiles]
+    small = (depth for depth, k in slices if words * k <= arch.glb.words // GLB_SHARE * sizes.k)
+    depth = next(small, slices[-1][0])
     operands = [*(["weight"] if layer.is_mac else []), *(["params"] if layer.params else [])]
     return [Stage("ifmap", "glb", 0, 1), *(Stage(name, "glb", depth, 2 if depth else 1) for name in operands)]

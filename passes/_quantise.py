@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from xdsl.dialects.builtin import (
@@ -214,8 +215,7 @@ class Lowering:
     def pool(self, kind: str, x: SSAValue, window: Window, element: IntegerType, label: str) -> SSAValue:
         n, k, ih, iw = shape(x.type)
         fill = integer_range(element_bits(self.values[x].type))[0] if kind == "max" else 0
-        filled = Window(window.kernel, window.stride, window.pad, fill=fill)
-        properties = {"kind": StringAttr(kind), "window": WindowAttr(filled)}
+        properties = {"kind": StringAttr(kind), "window": WindowAttr(replace(window, fill=fill))}
         source = self.shaped(x, (n, k, ih, iw), f"{label}.in")
         return self.emit(PoolOp, [source], element, (n, k, *window.output(ih, iw)), label, properties)
 

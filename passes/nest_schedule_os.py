@@ -24,7 +24,8 @@ class NestScheduleOsPass(ModulePass):
     Sums stay in their PE, so that partial sums never travel. `nest-tile`, `nest-permute`, `nest-unroll` and
     `nest-stage` then bring the nest into that form. Elementwise layers ("copy") stream past the array and get no
     mapping.
-    Grouped convolutions are refused: the sets of one tile would need ifmaps of different groups.
+    Of a grouped convolution one group is mapped, in a loop over them, unless a group is a single output channel: those
+    are channelwise, as pools are.
     """
 
     name = "nest-schedule-os"
@@ -42,8 +43,6 @@ class NestScheduleOsPass(ModulePass):
 def _mapping(layer: LayerOp, arch: Arch) -> Mapping:
     where = f"nest-schedule-os: layer '{label_of(layer)}'"
     window, steps = layer.window.data, layer.steps.data
-    if layer.kind.data == "mac" and window.group > 1:
-        raise Refusal(f"{where}: a convolution in {window.group} groups is not supported yet, only group = 1")
     params = bool(steps.bias) + bool(steps.scale)
     try:
         return os_mapping(Layer(layer.kind.data, layer.sizes.data, window, params), arch)

@@ -276,7 +276,7 @@ def weights_used_twice() -> onnx.ModelProto:
 
 
 def grouped_and_dilated() -> onnx.ModelProto:
-    """Both stay on the host."""
+    """Two groups in a loop over them, kernels with gaps."""
     nodes = [
         node("Conv", ["x", "w"], ["a"], name="a", group=2),
         node("Conv", ["a", "v"], ["b"], name="b", dilations=[2, 2]),

@@ -62,17 +62,17 @@ def walked_cycles(layer: Layer, arch: Arch, mapping: Mapping) -> int:
 
 
 def fits(layer: Layer, arch: Arch, tile: Tile) -> bool:
-    s = layer.sizes.s
-    if layer.is_mac:
-        weights, ifmap = tile.p * tile.q * tile.taps * s, s * tile.q * tile.taps
-    else:
-        weights, ifmap = 0, tile.p * s * tile.taps
+    words = layer.sizes.s * tile.q * tile.taps
+    weights = tile.p * words if layer.is_mac else 0
+    ifmap = tile.p * words if layer.channelwise else words
+    if layer.channelwise and tile.q > 1:
+        return False
     return weights <= arch.pe.weight_words and ifmap <= arch.pe.ifmap_words and tile.p <= arch.pe.psum_words
 
 
 def all_tiles(layer: Layer, arch: Arch) -> list[Tile]:
     s = layer.sizes
-    ranges = [range(1, most + 1) for most in (s.h, s.w, arch.rows, arch.cols, s.k, s.c, s.r)]
+    ranges = [range(1, most + 1) for most in (s.h, s.w, arch.rows, arch.cols, layer.group, s.c, s.r)]
     tiles = (Tile(*numbers) for numbers in itertools.product(*ranges))
     return [
         tile
@@ -82,7 +82,7 @@ def all_tiles(layer: Layer, arch: Arch) -> list[Tile]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(cases(), arches())
+@given(cases(groups=True), arches())
 def test_nest_os_cycles_are_those_of_a_walk(case: Case, arch: Arch) -> None:
     layer = layer_for(case)
     try:
@@ -105,6 +105,9 @@ def test_nest_os_cycles_are_those_of_a_walk(case: Case, arch: Arch) -> None:
         Layer("mac", Sizes(2, 7, 2, 3, 3, 2, 3), Window((2, 3), (2, 1), dilation=(2, 1)), 0),
         Layer("max", Sizes(1, 7, 1, 5, 3, 3, 3), Window((3, 3), (2, 2), group=7), 0),
         Layer("mac", Sizes(1, 11, 13, 1, 1, 1, 1), Window((1, 1)), 2),
+        Layer("mac", Sizes(1, 10, 3, 5, 3, 2, 3), Window((2, 3), group=2), 1),
+        Layer("mac", Sizes(1, 7, 1, 5, 3, 3, 3), Window((3, 3), group=7), 1),
+        Layer("mac", Sizes(1, 5, 2, 3, 4, 3, 2), Window((3, 2), group=5), 1),
     ],
 )
 def test_nest_os_finds_the_best_of_all_tiles(layer: Layer) -> None:
@@ -119,7 +122,7 @@ def test_nest_os_finds_the_best_of_all_tiles(layer: Layer) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(cases(), arches())
+@given(cases(groups=True), arches())
 def test_nest_os_runs_and_words_are_those_of_the_evaluator(case: Case, arch: Arch) -> None:
     layer = layer_for(case)
     try:
@@ -138,7 +141,8 @@ def test_nest_os_runs_and_words_are_those_of_the_evaluator(case: Case, arch: Arc
     assert max(run.runs) <= arch.rows * arch.cols
     slices = [(words, operand) for operand, memory, words in run.fetched if memory == "rf"]
     assert max((words for words, operand in slices if operand == "weight"), default=0) <= arch.pe.weight_words
-    if case.window.dilation == (1, 1):  # else the slice has the rows between the taps too
+    has_gaps = layer.channelwise and layer.sizes.c > 1
+    if case.window.dilation == (1, 1) and not has_gaps:  # else the slice has the rows or channels between, too
         assert max(words for words, operand in slices if operand == "ifmap") <= arch.pe.ifmap_words
 
 
@@ -154,6 +158,26 @@ def test_nest_os_loads_distinct_words() -> None:
     # Stride 4 leaves no overlap, and rows are loaded one at a time.
     apart = replace(layer, window=Window((3, 3), (4, 4)))
     assert loaded_words(apart, Tile(2, 2, 1, 1, 4, 1, 1)) == 5 * (2 * 3) * (2 * 3) + 4 * 5 * 9
+
+
+def test_nest_os_loads_distinct_words_of_groups() -> None:
+    # Each channel on its own: 4 x 4 positions for each, once, and all weights, once for a tile of h and w.
+    depthwise = Layer("mac", Sizes(1, 4, 1, 2, 2, 3, 3), Window((3, 3), group=4), 0)
+    assert loaded_words(depthwise, Tile(2, 2, 1, 1, 3, 1, 3)) == 4 * 4 * 4 + 4 * 9
+    # Two groups of 3 channels by 2: two runs of k for each, over 5 input channels.
+    grouped = Layer("mac", Sizes(1, 6, 5, 2, 2, 3, 3), Window((3, 3), group=2), 0)
+    assert loaded_words(grouped, Tile(2, 2, 1, 1, 2, 1, 3)) == 4 * 5 * 4 * 4 + 6 * 5 * 9
+
+
+def test_nest_os_slices_the_weights_of_groups_that_are_large() -> None:
+    """A slice is a group where that takes a quarter of the buffer, else a tile of a group."""
+    layer = Layer("mac", Sizes(1, 64, 16, 9, 9, 1, 1), Window((1, 1), group=2), 0)
+    for words, depth in ((4 * 1024, 0), (4 * 1024 - 1, 1), (4 * 512, 1), (4 * 512 - 1, 2)):
+        pe = replace(ARCH.pe, psum_words=4)
+        arch = replace(ARCH, rows=2, cols=2, glb=replace(ARCH.glb, words=words), pe=pe)
+        mapping = os_mapping(layer, arch)
+        assert [(loop.dim, loop.on) for loop in mapping.loops[:2]] == [("k", ""), ("k", "")]
+        assert mapping.stages[1].depth == depth
 
 
 def test_nest_os_mapping_of_a_layer_by_hand() -> None:

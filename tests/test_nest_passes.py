@@ -83,10 +83,15 @@ def test_nest_schedule_takes_a_file_and_names_what_is_too_small(tmp_path: Path) 
         scheduled(case, str(file))
 
 
-def test_nest_schedule_refuses_groups() -> None:
-    case = Case("mac", 1, 6, 3, (5, 5), Window((3, 3), group=2))
-    with pytest.raises(Refusal, match="layer 'layer0': a convolution in 2 groups is not supported yet"):
-        scheduled(case, "spatial-4x4")
+def test_nest_schedule_maps_one_group_in_a_loop_over_them() -> None:
+    loops = scheduled(Case("mac", 1, 6, 3, (5, 5), Window((3, 3), group=2)), "spatial-4x4").loops
+    assert (loops[0], [loop.dim for loop in loops if loop.keep]) == (Loop("k", 3), ["s", "c", "r", "k"])
+
+
+def test_nest_schedule_maps_groups_of_one_channel_side_by_side() -> None:
+    loops = scheduled(Case("mac", 1, 6, 2, (5, 5), Window((3, 3), group=6)), "spatial-4x4").loops
+    assert Loop("c") in loops
+    assert [loop.dim for loop in loops if loop.keep] == ["k", "s", "r"]
 
 
 def test_nest_canonical_leaves_out_dims_of_one_index() -> None:

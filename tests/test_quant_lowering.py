@@ -174,8 +174,6 @@ def test_quant_lowering_clip_before_opset_11() -> None:
 
 
 ON_HOST = {
-    "grouped conv": ([node("Conv", ["x", "w"], ["y"], group=3)], {"w": normal(3, 1, 3, 3)}, "group = 3"),
-    "dilated conv": ([conv(dilations=[1, 2])], W, r"dilations = \[1, 2\]"),
     "computed weights": ([node("Conv", ["x", "x"], ["y"])], {}, "input 1 is not|input 1 is computed"),
     "ceil_mode": (
         [node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from cnncc.errors import Refusal
 from cnncc.eval.cnn import windows
 from cnncc.eval.onnx import Evaluator
 from cnncc.frontend.export_onnx import input_names, main_arguments
+from cnncc.numerics import Ints
 from cnncc.passes._calibration import write_ranges
 from cnncc.passes._onnx_layers import ConvLayer, PoolLayer, is_tensor_of
 from cnncc.passes._placement import Placement, keeps_scale, place
@@ -115,6 +117,15 @@ def _part(array: Array, dims: tuple[int, ...], index: int) -> Array:
     return array[np.arange(index * dims[0], (index + 1) * dims[0]) % len(array)]
 
 
+def _rows(layer: ConvLayer, channels: Ints) -> Doubles:
+    """The weights [len(channels), c·r·s] of these output channels for all input channels: 0 for other groups'."""
+    k, *terms = layer.weights.shape
+    rows = np.zeros((len(channels), layer.window.group, prod(terms)))
+    own = channels // (k // layer.window.group)
+    rows[np.arange(len(channels)), own] = layer.weights[channels].reshape(len(channels), -1)
+    return rows.reshape(len(channels), -1)
+
+
 class _Observed:
     """Least and greatest of every float value, and patches of what each layer reads."""
 
@@ -163,9 +174,8 @@ class _Observed:
         patches = np.concatenate(self.patches[node, value])
         match self.placement.layers[node]:
             case ConvLayer() as layer:
-                channels = slice(None, None, -(-len(layer.bias) // CHANNEL_LIMIT))
-                weights = layer.weights[channels].astype(np.float64)
-                return Use(patches, weights.reshape(len(weights), -1), layer.bias[channels].astype(np.float64))
+                channels = np.arange(0, len(layer.bias), -(-len(layer.bias) // CHANNEL_LIMIT))
+                return Use(patches, _rows(layer, channels), layer.bias[channels].astype(np.float64))
             case PoolLayer() as layer:
                 return Use(patches, terms=layer.window.kernel[0] * layer.window.kernel[1])
             case _:
