@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 import cnncc
-from cnncc.errors import Refusal
+from cnncc.errors import MESSAGE_LIMIT, Refusal, one_line
 
 FILE = click.Path(path_type=Path)
 
@@ -29,7 +29,7 @@ class _ExitCodes(click.Group):
         try:
             return super().invoke(ctx)
         except Refusal as refusal:
-            click.echo(f"cnncc: {' '.join(str(refusal).split())}", err=True)
+            click.echo(f"cnncc: {one_line(str(refusal))}", err=True)
             sys.exit(1)
         except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
@@ -38,7 +38,7 @@ class _ExitCodes(click.Group):
                 raise  # the reader has gone: click's business
             if os.environ.get("CNNCC_TRACEBACK") == "1":
                 traceback.print_exc()
-            message = " ".join(str(error).split())[:400]
+            message = one_line(str(error), MESSAGE_LIMIT - 150)
             click.echo(
                 f"cnncc: {type(error).__name__}: {message}: this is a defect of cnncc, please report "
                 f"(CNNCC_TRACEBACK=1 shows where)",

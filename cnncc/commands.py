@@ -14,11 +14,22 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
 from cnncc.arch.model import PRESETS, load_arch, preset_names
 from cnncc.dialects.cnn import ConvOp, HostOp
-from cnncc.errors import Refusal
-from cnncc.inputs import read_npz
-from cnncc.pipeline import CALIBRATE, LEVELS, Compilation, Dump, Observer, Settings, Step, import_model, new_context
-from cnncc.verify import Check, Verifier
-from cnncc.weights import Array
+from cnncc.errors import Refusal, one_line
+from cnncc.inputs import count_batches, npz_bytes, read_npz
+from cnncc.pipeline import (
+    CALIBRATE,
+    LEVELS,
+    Compilation,
+    Dump,
+    Observer,
+    Settings,
+    Step,
+    StepFailed,
+    import_model,
+    new_context,
+)
+from cnncc.verify import Check, Differs, Verifier
+from cnncc.weights import Array, WeightStore
 
 Progress = Callable[[str], None]
 
@@ -26,15 +37,29 @@ Progress = Callable[[str], None]
 def write_atomically(path: Path, data: bytes) -> None:
     """Write all of `data` to `path` or nothing. Raises Refusal."""
     part = path.with_name(f".unfinished-{path.name}")
+    check_writable(path)
     try:
-        if path.exists() and not path.stat().st_mode & 0o222:
-            raise Refusal(f"{path}: is read-only")
         part.write_bytes(data)
         part.replace(path)
     except OSError as error:
         raise Refusal(f"{path}: cannot be written: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Before any work: can these files be written? Raises Refusal."""
+    for path in paths:
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            raise Refusal(f"{path}: the folder {path.parent} does not exist")
+        if path.is_dir():
+            raise Refusal(f"{path}: is a folder")
+        if path.exists() and not path.stat().st_mode & 0o222:
+            raise Refusal(f"{path}: is read-only")
+        if not path.parent.stat().st_mode & 0o222:
+            raise Refusal(f"{path}: the folder {path.parent} is read-only")
 
 
 def _write(path: Path | None, text: str) -> None:
@@ -99,6 +124,8 @@ def compile_command(
     """`cnncc compile`."""
     if (model is None) == (start is None):
         raise click.UsageError("give either MODEL.onnx or --from DUMP.mlir")
+    output = output or _default_output(emit, cast("Path", start or model))
+    check_writable(output)
     if start is not None:
         source = start
         compilation = _resume(start, arch, precision, calibrate)
@@ -109,9 +136,14 @@ def compile_command(
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
     compilation.run(emit if emit in LEVELS else "isa", [_shown(progress), report, *dump])
     progress("")
+    _emit(compilation, report, source, output, emit, dump_dir)
     for warning in compilation.warnings:
         click.echo(f"cnncc: warning: {warning}", err=True)
-    _emit(compilation, report, source, output, emit, dump_dir)
+
+
+def _default_output(emit: str, source: Path) -> Path | None:
+    """A binary is a file; IR and assembly go to the terminal."""
+    return Path(f"{source.stem}.cnb") if emit == "bin" else None
 
 
 def _shown(progress: Progress) -> Observer:
@@ -144,17 +176,17 @@ def _emit(
     from cnncc.machine.modules import build_binary
 
     if emit in LEVELS:
-        _write(output, str(compilation.module) + "\n")
+        _write_ir(compilation, output)
         return
     about = {"model": source.name, "model_sha256": hashlib.sha256(source.read_bytes()).hexdigest(), **report.about()}
     binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, about)
     if emit == "asm":
         _write(output, disassembly(binary))
         return
-    path = output or Path(f"{source.stem}.cnb")
+    assert output is not None
     data = to_bytes(binary)
-    write_atomically(path, data)
-    click.echo(f"{source} -> {path}, {len(data):,} bytes")
+    write_atomically(output, data)
+    click.echo(f"{source} -> {output}, {len(data):,} bytes")
     words = sum(array.size for _, array in binary.weights)
     click.echo(f"  array    {binary.arch.name}, int{compilation.settings.operand_bits} operands")
     click.echo(f"  program  {binary.program.nbytes:,} bytes; weights {words:,} words")
@@ -166,6 +198,25 @@ def _emit(
         click.echo(f"  IR       {dump_dir}/: after every step, with its weights")
 
 
+def _write_ir(compilation: Compilation, output: Path | None) -> None:
+    """The IR, and in a file beside it its weights, from which `--from` and `opt` read on. Raises Refusal."""
+    text, store = f"{compilation.module}\n", compilation.ctx.weights
+    if output is not None and len(store):
+        weights = output.with_suffix(".npz")
+        if weights.exists():
+            _check_is_weights(weights)
+        write_atomically(weights, store.to_bytes())
+    _write(output, text)
+
+
+def _check_is_weights(path: Path) -> None:
+    """Never overwrite a user's arrays with weights. Raises Refusal."""
+    try:
+        WeightStore().load(path)
+    except Refusal as refusal:
+        raise Refusal(f"{path}: exists and holds no weights, which would be written there") from refusal
+
+
 # -- run ---------------------------------------------------------------------------------------------------------------
 
 
@@ -174,19 +225,19 @@ def run_command(path: Path, inputs: Path | None, output: Path | None, stats: Pat
     from cnncc.machine.container import load
     from cnncc.machine.run import count_images, inputs_of, random_inputs, run
 
+    check_writable(output, stats)
     binary = load(path)
-    if inputs is None:
-        data = random_inputs(binary)
-        click.echo("cnncc: no --input: running one image of seeded random numbers", err=True)
-    else:
-        data = read_npz(inputs, [tensor.name for tensor in inputs_of(binary)])
+    names = [tensor.name for tensor in inputs_of(binary)]
+    data = random_inputs(binary) if inputs is None else read_npz(inputs, names)
+    images = count_images(binary, data)
     counters = program_stats(binary)
     results = run(binary, data)
     if output is not None:
-        write_atomically(output, _npz(results))
+        write_atomically(output, npz_bytes(results))
     if stats is not None:
         write_atomically(stats, (json.dumps(counters, indent=1) + "\n").encode())
-    images = count_images(binary, data)
+    if inputs is None:
+        click.echo("cnncc: no --input: ran one image of seeded random numbers", err=True)
     click.echo(f"{path.name}: {images} image(s) through {binary.arch.name}")
     print_stats(counters)
     for name, values in results.items():
@@ -217,14 +268,6 @@ def print_stats(counters: Mapping[str, Any]) -> None:
     click.echo(f"  cycles and words are per image; the array waited for: {stalls or 'nothing'}")
 
 
-def _npz(arrays: Mapping[str, Array]) -> bytes:
-    import io
-
-    stream = io.BytesIO()
-    np.savez(stream, allow_pickle=False, **dict(arrays))
-    return stream.getvalue()
-
-
 # -- verify ------------------------------------------------------------------------------------------------------------
 
 
@@ -240,7 +283,12 @@ def verify_command(
     shapes = {name: value.type for name, value in zip(names, arguments, strict=True)}
     data = _verify_inputs(inputs, shapes, images)
     verifier = Verifier(compilation, data)
-    compilation.run("isa", [_shown(progress), verifier])
+    try:
+        compilation.run("isa", [_shown(progress), verifier])
+    except StepFailed as failure:
+        verifier.failed(failure)
+    except Differs:
+        pass
     progress("")
     for warning in compilation.warnings:
         click.echo(f"cnncc: warning: {warning}", err=True)
@@ -250,7 +298,7 @@ def verify_command(
         click.echo(f"{a.output} against float: SQNR {a.sqnr_db:.1f} dB, greatest error {a.max_error:.3g}, {agree}")
     failed = [check for check in verifier.checks if not check.agrees]
     if failed:
-        click.echo(f"cnncc: step {failed[0].step} changed a value: {failed[0].detail}", err=True)
+        click.echo(one_line(f"cnncc: step {failed[0].step} is wrong: {failed[0].detail}"), err=True)
         raise SystemExit(3)
     click.echo(f"all {len(verifier.checks)} steps agree")
 
@@ -259,24 +307,22 @@ def _print_checks(checks: Sequence[Check]) -> None:
     width = max(len(check.step) for check in checks)
     for check in checks:
         mark = "agrees " if check.agrees else "DIFFERS"
-        click.echo(f"  {check.level:<5} {check.step:<{width}}  {mark}  {check.detail}")
+        click.echo(f"  {check.level:<5} {check.step:<{width}}  {mark}  {one_line(check.detail)}")
 
 
 def _verify_inputs(path: Path | None, shapes: Mapping[str, Any], images: int) -> dict[str, Array]:
     """The first `images` samples of a file, or seeded noise, in whole batches. Raises Refusal."""
     from cnncc.dialects.cnn import shape
 
-    result: dict[str, Array] = {}
-    data = read_npz(path, list(shapes)) if path else None
-    rng = np.random.default_rng(0)
-    for name, kind in shapes.items():
-        batch, *rest = shape(kind)
-        count = -(-images // batch) * batch
-        array = rng.standard_normal((count, *rest)).astype(np.float32) if data is None else data[name][:count]
-        if list(array.shape[1:]) != rest or len(array) % batch or not len(array):
-            raise Refusal(f"{path}: '{name}' has shape {list(array.shape)}, expected [{batch} or more, …{rest}]")
-        result[name] = array
-    return result
+    dims = {name: shape(kind) for name, kind in shapes.items()}
+    batches = max(-(-images // batch) for batch, *_ in dims.values())
+    if path is None:
+        rng = np.random.default_rng(0)
+        sizes = {name: (batches * batch, *rest) for name, (batch, *rest) in dims.items()}
+        return {name: rng.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
+    data = read_npz(path, list(dims))
+    count_batches(data, dims)
+    return {name: data[name][: batches * dims[name][0]].astype(np.float32) for name in dims}
 
 
 # -- the other commands ------------------------------------------------------------------------------------------------
@@ -295,6 +341,7 @@ def disasm_command(path: Path, output: Path | None) -> None:
     """`cnncc disasm`."""
     from cnncc.machine.container import load
 
+    check_writable(output)
     _write(output, disassembly(load(path)))
 
 
@@ -303,19 +350,26 @@ def asm_command(source: Path, output: Path, data: Path) -> None:
     import dataclasses
 
     from cnncc.isa.assembly import assemble
-    from cnncc.isa.codec import encode_program
-    from cnncc.machine.container import load, to_bytes
+    from cnncc.isa.codec import decode_program, encode_program
+    from cnncc.machine.container import from_bytes, load, to_bytes
 
+    check_writable(output)
     try:
         text = source.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise Refusal(f"{source}: cannot be read as text") from error
     binary = load(data)
-    program = encode_program(assemble(text))
-    metadata = dict(binary.metadata)
-    if len(program) != len(binary.program):  # what is said of instructions by number no longer fits
-        metadata = {key: value for key, value in metadata.items() if key not in ("layers", "comments")}
-    write_atomically(output, to_bytes(dataclasses.replace(binary, program=program, metadata=metadata)))
+    try:
+        instructions = assemble(text)
+        program = encode_program(instructions)
+        metadata = dict(binary.metadata)
+        if len(instructions) != len(decode_program(binary.program)):  # what is said of them by number no longer fits
+            metadata = {key: value for key, value in metadata.items() if key not in ("layers", "comments")}
+        content = to_bytes(dataclasses.replace(binary, program=program, metadata=metadata))
+        from_bytes(content)  # what no one could load is not written
+    except Refusal as refusal:
+        raise Refusal(f"{source}: {refusal}") from refusal
+    write_atomically(output, content)
     click.echo(f"{source} -> {output}, {program.nbytes:,} bytes of program")
 
 

@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
+import io
+import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from cnncc.errors import Refusal
 from cnncc.weights import Array
+
+# What numpy and zipfile raise for files that are none of theirs.
+_DAMAGED = (
+    ValueError, EOFError, KeyError, MemoryError, RuntimeError, SyntaxError, struct.error, zipfile.BadZipFile, zlib.error
+)  # fmt: skip
+
+
+def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
+    """An .npz file of arrays under any names: equal arrays give equal files."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, array in arrays.items():
+            data = io.BytesIO()
+            np.lib.format.write_array(data, np.asarray(array), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), data.getvalue())
+    return stream.getvalue()
+
+
+def count_batches(arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int]]) -> int:
+    """How many batches of inputs of these shapes the arrays hold: whole ones, floats, finite. Raises Refusal."""
+    counts: set[int] = set()
+    for name, (batch, *rest) in shapes.items():
+        array = arrays[name]
+        if array.dtype.kind != "f":
+            raise Refusal(f"input '{name}' has type {array.dtype}, expected floating point numbers")
+        if array.ndim != 1 + len(rest) or list(array.shape[1:]) != rest or len(array) % batch or not len(array):
+            several = f"{batch} or a multiple" if batch > 1 else "1 or more"
+            wanted = ", ".join([several, *map(str, rest)])
+            raise Refusal(f"input '{name}' has shape {list(array.shape)}, expected [{wanted}]")
+        if not np.isfinite(array).all():
+            raise Refusal(f"input '{name}' has values that are not finite (NaN or infinity)")
+        counts.add(len(array) // batch)
+    if len(counts) > 1:
+        raise Refusal(f"the inputs hold different numbers of images: {sorted(counts)}")
+    return counts.pop() if counts else 1
 
 
 def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
@@ -19,8 +56,9 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
     Raises Refusal for a file that is none, holds Python objects, or lacks a name.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            if not hasattr(archive, "files"):
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise Refusal(f"{path}: a single array; expected an .npz file with arrays by tensor name")
             if missing := [name for name in names if name not in archive.files]:
                 there = ", ".join(archive.files) or "none"
@@ -28,6 +66,6 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
             return {name: archive[name] for name in names}
     except OSError as error:
         raise Refusal(f"{path}: {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile, KeyError, zlib.error) as error:
+    except _DAMAGED as error:
         reason = " ".join(str(error).split())[:200]
         raise Refusal(f"{path}: not an .npz file of plain arrays: {reason}") from error

@@ -91,6 +91,14 @@ def new_context() -> CompilerContext:
     return ctx
 
 
+class StepFailed(Exception):
+    """A step that raised what no user can mend, or left IR that does not verify."""
+
+    def __init__(self, step: Step, error: Exception) -> None:
+        super().__init__(f"step {step.name}: {type(error).__name__}: {error}")
+        self.step, self.error = step, error
+
+
 Observer = Callable[[Step, ModuleOp], None]
 
 
@@ -115,13 +123,21 @@ class Compilation:
         return todo[names.index(mark.data) + 1 :]
 
     def run(self, level: str = "isa", after: Sequence[Observer] = ()) -> None:
-        """Run the remaining steps up to and including `level`; `after` sees the module after each step."""
+        """Run the remaining steps up to and including `level`; `after` sees the module after each step.
+
+        Raises: Refusal; StepFailed for a defect of a step.
+        """
         for step in self.remaining():
             if LEVELS.index(step.level) > LEVELS.index(level):
                 return
-            self._run(step)
-            self.module.attributes[DONE] = StringAttr(step.name)
-            self.module.verify()
+            try:
+                self._run(step)
+                self.module.attributes[DONE] = StringAttr(step.name)
+                self.module.verify()
+            except Refusal:
+                raise
+            except Exception as error:
+                raise StepFailed(step, error) from error
             for observer in after:
                 observer(step, self.module)
 
@@ -169,9 +185,11 @@ class Dump:
     """Writes the module after every step as NN-step.mlir into a folder, and the weights beside them."""
 
     def __init__(self, folder: Path, compilation: Compilation) -> None:
-        self.folder, self.compilation, self.number = folder, compilation, 0
+        self.folder, self.compilation, self.number, self.saved = folder, compilation, 0, 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if not folder.stat().st_mode & 0o222:
+                raise Refusal(f"--dump-dir {folder}: is read-only")
         except OSError as error:
             raise Refusal(f"--dump-dir {folder}: {error.strerror}") from error
         self._write("import", compilation.module)
@@ -183,7 +201,9 @@ class Dump:
     def _write(self, name: str, module: ModuleOp) -> None:
         try:
             (self.folder / f"{self.number:02}-{name}.mlir").write_text(str(module) + "\n")
-            self.compilation.ctx.weights.save(self.folder / "weights.npz")
+            if len(self.compilation.ctx.weights) != self.saved:  # a store only grows
+                self.compilation.ctx.weights.save(self.folder / "weights.npz")
+                self.saved = len(self.compilation.ctx.weights)
         except OSError as error:
             raise Refusal(f"--dump-dir {self.folder}: {error.strerror}") from error
         self.number += 1

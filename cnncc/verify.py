@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from cnncc.pipeline import CALIBRATE, Compilation, Step
+from cnncc.errors import Refusal
+from cnncc.pipeline import CALIBRATE, Compilation, Step, StepFailed
 from cnncc.weights import Array
 
+OUTPUT = "output "  # and its number: the key of an output
 RELATIVE_TOLERANCE = 1e-4  # of the largest magnitude of an output, for float graphs that were rewritten
 
 
@@ -55,9 +57,11 @@ def accuracy(name: str, exact: Array, got: Array) -> Accuracy:
 def compare_floats(exact: Values, got: Values) -> str:
     """The empty string, or which output differs most and by how much."""
     for name, reference in exact.items():
+        if name not in got:
+            return f"output '{name}' is missing"
         scale = float(np.abs(reference).max()) or 1.0
         worst = float(np.abs(np.asarray(got[name], np.float64) - reference).max()) / scale
-        if not worst <= RELATIVE_TOLERANCE:
+        if not worst <= RELATIVE_TOLERANCE and not np.array_equal(got[name], reference, equal_nan=True):
             return f"output '{name}' differs by {worst:.2e} of its largest value, more than {RELATIVE_TOLERANCE:.0e}"
     return ""
 
@@ -66,9 +70,15 @@ def compare_integers(before: Values, after: Values) -> str:
     """The empty string, or the first value, in the order of the network, that differs, and where."""
     for name, reference in before.items():
         if name not in after:
+            if name.startswith(OUTPUT):
+                return f"{name} is missing"
             continue
-        got = np.asarray(after[name]).reshape(reference.shape)
-        if (different := np.argwhere(got != reference)).size:
+        got = np.asarray(after[name])
+        if got.size != reference.size:
+            return f"value '{name}' has shape {list(got.shape)} instead of {list(reference.shape)}"
+        got = got.reshape(reference.shape)
+        same = (got == reference) | ((got != got) & (reference != reference))  # NaN from a host segment is one, too
+        if (different := np.argwhere(~same)).size:
             at = tuple(int(i) for i in different[0])
             return (
                 f"value '{name}' differs in {len(different):,} of {reference.size:,} places, "
@@ -77,8 +87,12 @@ def compare_integers(before: Values, after: Values) -> str:
     return ""
 
 
+class Differs(Exception):
+    """The last check failed: there is nothing to compare what follows with."""
+
+
 class Verifier:
-    """Observes a compilation step by step and collects the checks; stops caring after the first difference."""
+    """Observes a compilation step by step and collects the checks; raises Differs at the first that fails."""
 
     def __init__(self, compilation: Compilation, inputs: Values) -> None:
         self.compilation, self.inputs = compilation, inputs
@@ -90,14 +104,29 @@ class Verifier:
 
     def __call__(self, step: Step, module: ModuleOp) -> None:
         """Run `module` and compare it with the level before `step`."""
-        if step.name == CALIBRATE or any(not check.agrees for check in self.checks):
+        if step.name == CALIBRATE:
             return
+        try:
+            difference, compared = self._check(step, module)
+        except Refusal as refusal:  # a Trap is one, too
+            difference, compared = f"cannot be run: {refusal}", ""
+        except Exception as error:
+            difference, compared = f"cannot be run: {type(error).__name__}: {error}", ""
+        self.checks.append(Check(step.name, step.level, not difference, difference or compared))
+        if difference:
+            raise Differs
+
+    def failed(self, failure: StepFailed) -> None:
+        """Note a step that did not come to its end."""
+        step, error = failure.step, failure.error
+        self.checks.append(Check(step.name, step.level, False, f"{type(error).__name__}: {error}"))
+
+    def _check(self, step: Step, module: ModuleOp) -> tuple[str, str]:
+        """What differs, or the empty string; what was compared."""
         if step.level == "onnx":
             difference = compare_floats(self._floats, self._run_floats(module))
-            compared = f"{len(self._floats)} output(s) within {RELATIVE_TOLERANCE:.0e}"
-        else:
-            difference, compared = self._check_integers(step, module)
-        self.checks.append(Check(step.name, step.level, not difference, difference or compared))
+            return difference, f"{len(self._floats)} output(s) within {RELATIVE_TOLERANCE:.0e}"
+        return self._check_integers(step, module)
 
     def _run_floats(self, module: ModuleOp) -> Values:
         """The float outputs, batch by batch of the model's size."""
@@ -160,4 +189,4 @@ class Verifier:
 
 
 def _keyed(outputs: Sequence[Array], trace: Values) -> Values:
-    return {**trace, **{f"output {i}": value for i, value in enumerate(outputs)}}
+    return {**trace, **{f"{OUTPUT}{i}": value for i, value in enumerate(outputs)}}

@@ -8,6 +8,7 @@ stored once, all dumps of one compilation share one file, and a damaged file is 
 from __future__ import annotations
 
 import hashlib
+import io
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,15 @@ class WeightStore:
     def __len__(self) -> int:
         return len(self._arrays)
 
+    def to_bytes(self) -> bytes:
+        """The .npz file of all arrays, in the order of their keys, so that equal stores give equal files."""
+        stream = io.BytesIO()
+        np.savez(stream, allow_pickle=False, **{key: self._arrays[key] for key in sorted(self._arrays)})
+        return stream.getvalue()
+
     def save(self, path: Path) -> None:
-        """Write all arrays to `path`, in the order of their keys, so that equal stores give equal files."""
-        np.savez(path, allow_pickle=False, **{key: self._arrays[key] for key in sorted(self._arrays)})
+        """Write all arrays to `path`."""
+        path.write_bytes(self.to_bytes())
 
     def load(self, path: Path) -> None:
         """Add the arrays of `path`. Raises Refusal where the file is damaged or an array does not match its key."""

@@ -76,8 +76,8 @@ def _check_size(module: ModuleOp, lifetimes: Sequence[Lifetime], at: Mapping[str
     worst = live.index(max(live))
     raise Refusal(
         f"layer {labels[worst]}: its tensors and those kept for later take {live[worst]} words, the array has "
-        f"glb.words = {glb_words}; the smallest that would do is {needed}: use a larger array, or smaller slices of "
-        f"the weights"
+        f"glb.words = {glb_words}; with these mappings the smallest that would do is {needed}: use a "
+        f"larger array, or smaller slices of the weights"
     )
 
 

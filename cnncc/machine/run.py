@@ -10,9 +10,10 @@ import numpy as np
 from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import RunModel, interface, run_on_host
+from cnncc.inputs import count_batches
 from cnncc.isa.codec import decode_program
 from cnncc.machine.container import Binary
-from cnncc.machine.memory import Memory
+from cnncc.machine.memory import Memory, OutOfRange
 from cnncc.machine.program import Loop, build_tree
 from cnncc.machine.values import Interpreter
 from cnncc.numerics import dequantise, integer_range, quantise
@@ -117,21 +118,7 @@ def outputs_of(binary: Binary) -> list[Tensor]:
 
 def count_images(binary: Binary, inputs: Mapping[str, Array]) -> int:
     """How many images real `inputs` hold. Raises Refusal for a wrong type or shape, or values that are not finite."""
-    counts: set[int] = set()
-    for tensor in inputs_of(binary):
-        array = inputs[tensor.name]
-        batch, rest = tensor.shape[0], tensor.shape[1:]
-        if array.dtype.kind != "f":
-            raise Refusal(f"input '{tensor.name}' has type {array.dtype}, expected floating point numbers")
-        if array.ndim != len(tensor.shape) or array.shape[1:] != rest or len(array) % batch or not len(array):
-            wanted = ", ".join(str(n) for n in rest)
-            raise Refusal(f"input '{tensor.name}' has shape {list(array.shape)}, expected [{batch} or more, {wanted}]")
-        if not np.isfinite(array).all():
-            raise Refusal(f"input '{tensor.name}' has values that are not finite")
-        counts.add(len(array) // batch)
-    if len(counts) > 1:
-        raise Refusal(f"the inputs hold different numbers of images: {sorted(counts)}")
-    return counts.pop() if counts else 1
+    return count_batches(inputs, {tensor.name: tensor.shape for tensor in inputs_of(binary)})
 
 
 def run(binary: Binary, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -140,7 +127,14 @@ def run(binary: Binary, inputs: Mapping[str, Array]) -> dict[str, Array]:
     for tensor in inputs_of(binary):
         machine.take(tensor, inputs[tensor.name].astype(np.float32, copy=False))
     machine.run()
-    return {tensor.name: machine.real(tensor) for tensor in outputs_of(binary)}
+    return {tensor.name: _output(machine, tensor) for tensor in outputs_of(binary)}
+
+
+def _output(machine: Machine, tensor: Tensor) -> Array:
+    try:
+        return machine.real(tensor)
+    except OutOfRange as error:
+        raise Refusal(f"the program never writes all of output '{tensor.name}': {error}") from error
 
 
 def random_inputs(binary: Binary, seed: int = 0) -> dict[str, Array]:
