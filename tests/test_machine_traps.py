@@ -110,6 +110,8 @@ def test_the_setup_runs() -> None:
         # The neighbour (A3).
         (f"{LOAD} kind=ifmap cols=4 set_cols=4 extent3=2\n{ADD} cols=4 set_cols=4 taps=4 data_reuse=5 n2n_slot=2", 1,
          "data_reuse 5 is more than the pixel steps"),
+        (f"{LOAD} kind=ifmap cols=4 set_cols=4 extent3=2\n{ADD} cols=4 set_cols=4 taps=2 data_reuse=1 n2n_slot=0", 1,
+         "ifmap slot 0 is used before its word arrives"),
         (f"{LOAD} kind=ifmap cols=4 set_cols=4 extent3=2\n{ADD} cols=4 set_cols=4 taps=4 data_reuse=2 n2n_slot=7", 1,
          "n2n fills ifmap slot 8, beyond the 8 of a half"),
         (f"{LOAD} kind=ifmap cols=4 set_cols=4 extent3=2\n{ADD} cols=4 set_cols=4 taps=4 data_reuse=4 n2n_slot=3", 1,
@@ -238,21 +240,25 @@ def test_overflow_of_a_pool(loop: str) -> None:
 TAKES_WORDS = "open=always close=always term3=lin*1"
 
 
-@pytest.mark.parametrize("loops", ["loop\nloop\n", "loop\nloop count=2\n"])
-def test_an_add_after_the_greatest(loops: str) -> None:
+def test_sums_and_the_greatest_in_one_half() -> None:
     """A slot that max never touched holds the least integer: adding -1 leaves; and so may what max has found."""
-    load = f"load desc=1 kind=ifmap {TAKES_WORDS}"
     narrow, dram = replace(ARCH, psum_bits=16), [-1, 20000, *[0] * 62]
-    least = (
-        f"{load}\nmac op=max {TAKE} clear=always\n{load}\nmac op=add {TAKE} psum_slot=1 send=always\n{COMMIT}\nend\nend"
-    )
-    found = least.replace("psum_slot=1", "").replace(load, f"{load} offset=1")
-    for text, slot in ((least, 1), (found, 0)):
-        with pytest.raises(Trap, match=f"psum {slot} leaves 16 bits") as trap:
-            run(loops + text, narrow, dram)
-        assert trap.value.index == FIRST + 5
-    greatest = f"{load}\nmac op=max {TAKE} clear=1 send=1\nend\n{COMMIT}\nend"
-    assert run(loops + greatest, narrow, dram).glb.read(np.array([48]))[0, 0] == -1
+
+    def macs(*steps: tuple[str, int, int]) -> str:
+        """(op, word, slot) one after the other."""
+        lines: list[str] = []
+        for i, (op, word, slot) in enumerate(steps):
+            ends = "clear=always" if i == 0 else "send=always" if i == len(steps) - 1 else ""
+            lines.append(f"load desc=1 kind=ifmap open=always close=always offset={word}")
+            lines.append(f"mac op={op} {TAKE} psum_slot={slot} {ends}")
+        return "\n".join([*lines, COMMIT])
+
+    trap_of(macs(("max", 0, 0), ("add", 0, 1)), 3, "psum 1 leaves 16 bits", narrow, dram)
+    trap_of(macs(("max", 0, 0), ("add", 0, 0), ("add", 0, 1)), 5, "psum 1 leaves 16 bits", narrow, dram)
+    trap_of(macs(("max", 1, 0), ("add", 1, 0)), 3, "psum 0 leaves 16 bits", narrow, dram)
+    trap_of(macs(("add", 0, 0), ("max", 1, 0), ("add", 1, 0)), 5, "psum 0 leaves 16 bits", narrow, dram)
+    machine = run(macs(("add", 0, 0), ("max", 1, 0), ("add", 0, 0)), narrow, dram)
+    assert machine.glb.read(np.array([48]))[0, 0] == 19999
 
 
 def test_no_links() -> None:
@@ -284,12 +290,15 @@ def test_a_fill_that_fits_no_word() -> None:
             "is outside -128..127", arch)  # fmt: skip
 
 
-def test_conditions_inside_a_block_hold_as_one_by_one() -> None:
-    """A half that only the last iteration closes is not there for the first one's macro-instruction."""
-    text = f"loop count=2\nload desc=1 kind=ifmap open=0 close=0\n{ADD}\n{COMMIT}\nend"
-    with pytest.raises(Trap, match="no ifmap half is full") as trap:
-        run(text)
-    assert trap.value.index == FIRST + 2
+@pytest.mark.parametrize(
+    ("conditions", "at", "says"),
+    [("open=0 close=0", 2, "no ifmap half is full"), ("open=0 close=always", 1, "no ifmap half is open")],
+)
+def test_conditions_inside_a_block_hold_as_one_by_one(conditions: str, at: int, says: str) -> None:
+    """A half that the first iteration opens and the last one closes is none for the iterations by themselves."""
+    with pytest.raises(Trap, match=says) as trap:
+        run(f"loop count=2\nload desc=1 kind=ifmap {conditions}\n{ADD}\n{COMMIT}\nend")
+    assert trap.value.index == FIRST + at
 
 
 def test_the_first_of_several_traps_counts() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 from plain_machine import PlainMachine, PlainTrap
 
 from cnncc.arch.model import Arch, Commit, Dram, Glb, Links, Pe
-from cnncc.isa.assembly import disassemble
+from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.fields import Term, Value
 from cnncc.isa.table import Instruction, instruction
@@ -423,6 +423,33 @@ def compare(seed: int) -> str:
             wrong = [(at, *pair) for at, pair in enumerate(zip(words, lists[image], strict=True)) if pair[0] != pair[1]]
             assert not wrong, f"{seed}: {memory.name} of image {image}: {wrong}\n{disassemble(program)}"
     return "runs"
+
+
+BY_HAND = """
+    desc id=0
+    dma dram=0 glb=0 words=40
+    unit clamp_lo=-32768 clamp_hi=32767
+    desc id=1 base=500
+    step id=1 loop=0 by=lin*4
+    load kind=ifmap desc=0 open=always close=always rows=1 cols=4 set_cols=4 extent3=3 term3=lin*1 col=lin*5
+    loop count=3
+      mac op=add cols=4 set_cols=4 taps=3 {slots} take_ifmap=0 give_ifmap=0 {sums}
+      commit desc=1 cols=4 set_cols=4 col=lin*1
+    end
+    halt
+"""
+
+
+@pytest.mark.parametrize("slots", ["data_reuse=1 ifmap_slot=2 ifmap_j=-1", "data_reuse=2 n2n_slot=1 ifmap_j=1"])
+def test_neighbours_change_a_half_for_the_next_iteration(slots: str) -> None:
+    """A half that stays in use over a loop moves on by one PE an iteration."""
+    arch = random_arch(random.Random(1))
+    arch = replace(arch, rows=1, cols=4, operand_bits=16, psum_bits=32)
+    program = assemble(BY_HAND.format(slots=slots, sums="clear=always send=always"))
+    dram = np.arange(DRAM)[None] ** 2 % 1000
+    plain, real = plain_run(program, arch, dram), real_run(program, arch, dram)
+    assert not isinstance(plain, PlainTrap) and not isinstance(real, Trap)
+    assert words_of(real.glb, 1) == [plain[0].glb]
 
 
 @pytest.mark.parametrize("block", range(10))
