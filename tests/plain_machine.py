@@ -18,6 +18,11 @@ from cnncc.isa.table import Instruction
 Place = tuple[int, int, int, int, int, int]  # row, column of the array; row in set, row set, column in set, column set
 
 
+def inst_n2n_slots(inst: Instruction) -> range:
+    """The ifmap slots that n2n fills, one word a pixel step."""
+    return range(inst.number("n2n_slot"), inst.number("n2n_slot") + inst.number("data_reuse"))
+
+
 class PlainTrap(Exception):
     """The instruction `index`, the `step`th that ran, cannot be done."""
 
@@ -259,7 +264,11 @@ class PlainMachine:
                 for name in ("psum", *names)
             }
             check(0 <= slot["psum"] < self.arch.pe.psum_words, f"psum slot {slot['psum']}")
-            for row, col, *_ in places:
+            step = z * inst.number("taps") + j
+            for place in places:
+                row, col, *_ = place
+                if slot["ifmap"] in inst_n2n_slots(inst) and not self.is_last(inst, place):
+                    check(step > slot["ifmap"] - inst.number("n2n_slot"), "a word is used before it arrives")
                 word = halves["ifmap"].get(row, col, slot["ifmap"])
                 before = sums.slots.get((row, col, slot["psum"]), sums.least)
                 if op == "mac":

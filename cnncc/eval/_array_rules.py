@@ -231,6 +231,16 @@ class Machine:
         if self.loops.last(mac.send):
             self.psum.close()
 
+    @staticmethod
+    def _check_arrival(mac: A.Mac) -> None:
+        """Word k of the neighbour can be used from pixel step k + 1 on (A3)."""
+        for step in range(mac.pixels * mac.taps):
+            pixel, tap = divmod(step, mac.taps)
+            first = mac.ifmap.base + pixel * mac.ifmap.pixel + tap * mac.ifmap.tap - mac.n2n_slot
+            words = [first + channel * mac.ifmap.channel for channel in range(mac.step_range)]
+            if any(step <= word < mac.data_reuse for word in words):
+                raise Refusal(f"pixel step {step} uses a word of the neighbour before it arrives")
+
     def _from_east(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
         """Word by word from the east neighbour's slot k to n2n_slot + k; what it received itself travels on (A3)."""
         if not self.arch.links.n2n or mac.data_reuse > mac.pixels * mac.taps:
@@ -241,6 +251,7 @@ class Machine:
         first, last = mac.n2n_slot, mac.n2n_slot + mac.data_reuse - 1
         if first < 0 or last >= self.ifmap.slots:
             raise Refusal(f"n2n slots {first}..{last} are not in a half of {self.ifmap.slots}")
+        self._check_arrival(mac)
         east = (pes[0], slice(pes[1].start + 1, pes[1].stop))
         for k in range(mac.data_reuse):
             if not half.full[east][takes[:, :-1], k].all():

@@ -44,6 +44,18 @@ def accumulate(
         _one_by_one(inst, psum, sums, x, w, arch)
 
 
+def check_arrival(inst: Instruction, any_taker: bool) -> None:
+    """The neighbour's words arrive while the macro-instruction runs, and before they are used (A3). Raises Fault."""
+    reuse, steps = inst.number("data_reuse"), inst.number("pixels") * inst.number("taps")
+    if reuse > steps:
+        raise Fault(f"data_reuse {reuse} is more than the pixel steps")
+    slots = _slots(inst, "ifmap").reshape(steps, -1)
+    word = slots - inst.number("n2n_slot")  # word k moves in pixel step k
+    early = (word >= 0) & (word < reuse) & (word >= np.arange(steps)[:, None])
+    if any_taker and early.any():
+        raise Fault(f"ifmap slot {int(slots[early][0])} is used before its word arrives from the neighbour")
+
+
 def _slots(inst: Instruction, name: str) -> Ints:
     """Slots [pixel, tap, channel] of an operand (A1)."""
     z, j, i = np.ix_(*(np.arange(inst.number(counter)) for counter in COUNTERS))

@@ -17,7 +17,7 @@ from cnncc.arch.model import Arch
 from cnncc.isa.fields import LOOP_REGISTERS, Term, When
 from cnncc.isa.table import Instruction
 from cnncc.machine.blocks import OrderMatters, depth, independent, largest_array
-from cnncc.machine.macs import accumulate
+from cnncc.machine.macs import accumulate, check_arrival
 from cnncc.machine.memory import Memory, OutOfRange
 from cnncc.machine.outputs import Unit, params_of_words
 from cnncc.machine.positions import (
@@ -308,10 +308,9 @@ class Interpreter:
     def _n2n(self, inst: Instruction, ifmap: Half, reuse: int) -> None:
         if not self.arch.links.n2n:
             raise Fault("this array has no n2n links")
-        if reuse > inst.number("pixels") * inst.number("taps"):
-            raise Fault(f"data_reuse {reuse} is more than the pixel steps")
         if (slots := inst.number("n2n_slot") + reuse) > self.arch.pe.ifmap_words:
             raise Fault(f"n2n fills ifmap slot {slots - 1}, beyond the {self.arch.pe.ifmap_words} of a half")
+        check_arrival(inst, any_taker=len(ifmap.grid.last_columns) < ifmap.grid.cols)
         ifmap.shift_west(inst.number("n2n_slot"), reuse)
 
     def _clear(self, inst: Instruction, grid: Grid) -> Sums:
