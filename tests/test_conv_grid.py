@@ -500,7 +500,7 @@ def test_grid(case: Case, tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(case=cases())
 @example(case=Case(stride=(2, 1), kernel=(2, 2), image=(5, 19), array=(2, 2), files="small"))
