@@ -21,6 +21,7 @@ from cnncc.universe import DIALECTS, PASSES
 from cnncc.weights import Array
 
 DONE = "cnncc.done"  # module attribute: the last step that was run
+ARCH = "cnncc.arch"  # module attribute: the array that the layers are mapped to
 CALIBRATE = "onnx-calibrate"
 
 
@@ -38,6 +39,7 @@ class Step:
         return f"{self.name}{{{self.options}}}" if self.options else self.name
 
 
+_ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", "\v": r"\v"}
 LEVELS = ("onnx", "cnn", "nest", "array", "isa")
 
 
@@ -56,9 +58,14 @@ class Settings:
             raise Refusal(f"--precision int{self.operand_bits}: {width}")
 
 
+def _quoted(name: str) -> str:
+    """A string as pass options write it: names of files hold anything."""
+    return f'"{name.translate(str.maketrans(_ESCAPES))}"'
+
+
 def steps(settings: Settings) -> tuple[Step, ...]:
     """All steps from an imported model to instructions."""
-    arch = f'arch="{settings.arch_source}"'
+    arch = f"arch={_quoted(settings.arch_source)}"
     widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
     return (
         Step("onnx", "onnx-fold-constants"),
@@ -112,7 +119,10 @@ class Compilation:
     warnings: list[str] = field(default_factory=list[str])
 
     def remaining(self) -> tuple[Step, ...]:
-        """The steps that were not run yet, by the mark that the last one left. Raises Refusal for an unknown mark."""
+        """The steps that were not run yet, by the mark that the last one left.
+
+        Raises Refusal for an unknown mark, or IR that was mapped to another array.
+        """
         mark = self.module.attributes.get(DONE)
         todo = steps(self.settings)
         if not isinstance(mark, StringAttr) or mark.data == "import":
@@ -120,6 +130,9 @@ class Compilation:
         names = [step.name for step in todo]
         if mark.data not in names:
             raise Refusal(f"the IR says it was left by step '{mark.data}', which is none of {', '.join(names)}")
+        array, mapped = self.settings.arch.name, self.module.attributes.get(ARCH)
+        if isinstance(mapped, StringAttr) and mapped.data != array:
+            raise Refusal(f"the IR was mapped to {mapped.data}, not to {array}: give --arch {mapped.data}, or its file")
         return todo[names.index(mark.data) + 1 :]
 
     def run(self, level: str = "isa", after: Sequence[Observer] = ()) -> None:
@@ -133,6 +146,8 @@ class Compilation:
             try:
                 self._run(step)
                 self.module.attributes[DONE] = StringAttr(step.name)
+                if step.level not in ("onnx", "cnn"):
+                    self.module.attributes[ARCH] = StringAttr(self.settings.arch.name)
                 self.module.verify()
             except Refusal:
                 raise
@@ -186,10 +201,11 @@ class Dump:
 
     def __init__(self, folder: Path, compilation: Compilation) -> None:
         self.folder, self.compilation, self.number, self.saved = folder, compilation, 0, 0
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not there.stat().st_mode & 0o222:
+            raise Refusal(f"--dump-dir {folder}: {there} is read-only")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if not folder.stat().st_mode & 0o222:
-                raise Refusal(f"--dump-dir {folder}: is read-only")
         except OSError as error:
             raise Refusal(f"--dump-dir {folder}: {error.strerror}") from error
         self._write("import", compilation.module)
