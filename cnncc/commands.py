@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from cnncc.arch.model import PRESETS, load_arch, preset_names
 from cnncc.dialects.cnn import ConvOp, HostOp
 from cnncc.errors import Refusal, one_line
+from cnncc.files import check_writable, write_atomically
 from cnncc.inputs import count_batches, npz_bytes, read_npz
 from cnncc.pipeline import (
     CALIBRATE,
@@ -32,34 +33,6 @@ from cnncc.verify import Check, Differs, Verifier
 from cnncc.weights import Array, WeightStore
 
 Progress = Callable[[str], None]
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write all of `data` to `path` or nothing. Raises Refusal."""
-    part = path.with_name(f".unfinished-{path.name}")
-    check_writable(path)
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    except OSError as error:
-        raise Refusal(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def check_writable(*paths: Path | None) -> None:
-    """Before any work: can these files be written? Raises Refusal."""
-    for path in paths:
-        if path is None:
-            continue
-        if not path.parent.is_dir():
-            raise Refusal(f"{path}: the folder {path.parent} does not exist")
-        if path.is_dir():
-            raise Refusal(f"{path}: is a folder")
-        if path.exists() and not path.stat().st_mode & 0o222:
-            raise Refusal(f"{path}: is read-only")
-        if not path.parent.stat().st_mode & 0o222:
-            raise Refusal(f"{path}: the folder {path.parent} is read-only")
 
 
 def _write(path: Path | None, text: str) -> None:

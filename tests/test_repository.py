@@ -25,7 +25,7 @@ FOLDERS = (("dialects", "cnncc.dialects"), ("passes", "cnncc.passes"), ("cnncc",
 # so no pass sees the machine that runs what it makes, nor the machine a pass.
 LAYERS = (
     ("errors",),
-    ("weights", "numerics", "arch", "isa"),
+    ("weights", "numerics", "arch", "isa", "files"),
     ("context", "inputs", "quant"),
     ("dialects",),
     ("frontend",),

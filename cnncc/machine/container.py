@@ -29,6 +29,7 @@ import numpy as np
 from cnncc.arch.model import Arch, arch_from_table
 from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
+from cnncc.files import write_atomically
 from cnncc.frontend.segments import interface
 from cnncc.isa.codec import Words, decode_program
 from cnncc.isa.memory import dram_layout
@@ -161,17 +162,7 @@ def to_bytes(binary: Binary) -> bytes:
 
 def save(binary: Binary, path: Path) -> None:
     """Write the file: all of it or nothing. Raises Refusal where it cannot be written."""
-    data = to_bytes(binary)
-    part = path.with_name(f".unfinished-{path.name}")
-    try:
-        if path.exists() and not path.stat().st_mode & 0o222:
-            raise Refusal(f"{path}: is read-only")
-        part.write_bytes(data)
-        part.replace(path)
-    except OSError as error:
-        raise Refusal(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
+    write_atomically(path, to_bytes(binary))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
