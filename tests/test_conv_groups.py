@@ -24,6 +24,7 @@ from cnncc.dialects.cnn import ConvOp, HostOp, Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage
 from cnncc.errors import Refusal
 from cnncc.eval import array, isa, nest
+from cnncc.machine.macs import _products
 from cnncc.pipeline import DONE, Compilation, Settings, Step, new_context
 from cnncc.verify import compare_integers
 
@@ -226,6 +227,29 @@ def test_conv_groups_pixels_of_a_macro_instruction(dims: str) -> None:
     """Two pixels at a time, the last alone."""
     small = case(3, (1, 1), (5, 6), (3, 2), stride=(1, 2)) if dims == "wksr" else case(1, (5, 2), (5, 6), (3, 2))
     check_mapping(small, [Loop("h"), Loop("w", 2), *kept(dims)])
+
+
+# The interpreter.
+
+
+@pytest.mark.parametrize("steps_by_channel", [True, False])
+def test_conv_groups_products_over_any_axes(steps_by_channel: bool) -> None:
+    """All products of a block at once: operands may be equal along loops, those that are summed over as well."""
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        lead = rng.integers(1, 4, 5)
+        reduced = {axis: int(lead[axis]) for axis in (1, 3) if rng.random() < 0.7}
+        z, j, i = (int(n) for n in rng.integers(1, 4, 3))
+        shapes = [[int(n) if rng.random() < 0.6 else 1 for n in lead] for _ in range(2)]
+        x = rng.integers(-9, 9, (*shapes[0], z, j, i if steps_by_channel else 1)).astype(np.float64)
+        w = rng.integers(-9, 9, (*shapes[1], z if steps_by_channel else 1, j, i)).astype(np.float64)
+        each = np.broadcast_to(x * w, (*lead, z, j, i))
+        axes = (*reduced, 6)
+        want, most = each.sum(axis=axes, keepdims=True), np.abs(each).sum(axis=axes, keepdims=True)
+        added, bound = _products(x, w, reduced)
+        sizes = np.broadcast_shapes(added.shape, tuple(1 if a in reduced else n for a, n in enumerate((*lead, z, i))))
+        assert np.array_equal(np.broadcast_to(added, sizes), want.squeeze(6))
+        assert (np.broadcast_to(bound, sizes) >= most.squeeze(6)).all()
 
 
 # From ONNX.

@@ -177,7 +177,7 @@ class Writer:
         small = [-1, 0, 1, 1, 2]
         return {
             "pixels": z, "taps": j, "step_range": i,
-            "ifmap_z": r.randint(0, 3), "ifmap_j": 1, "ifmap_i": 0 if op == "mac" or self.chance(0.5) else j,
+            "ifmap_z": r.randint(0, 3), "ifmap_j": 1, "ifmap_i": 0 if self.chance(0.7 if op == "mac" else 0.5) else j,
             "weight_z": 0, "weight_j": i, "weight_i": 1, "psum_z": i, "psum_j": 0, "psum_i": 1,
         } | ({} if plain else {
             "ifmap_z": r.choice(small), "ifmap_j": r.choice(small), "ifmap_i": r.choice(small),
