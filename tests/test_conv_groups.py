@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_cases import build, done, noise, save
+from cnn_ir import imported
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nest_cases import Case, layer_of
@@ -22,9 +23,12 @@ from cnncc.context import CompilerContext
 from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import ConvOp, HostOp, Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage
+from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Refusal
 from cnncc.eval import array, isa, nest
+from cnncc.eval.calibrate import _rows
 from cnncc.machine.macs import _products
+from cnncc.passes._onnx_layers import read_layer
 from cnncc.pipeline import DONE, Compilation, Settings, Step, new_context
 from cnncc.verify import compare_integers
 
@@ -287,6 +291,27 @@ def test_conv_groups_onnx_layers_are_on_the_array(name: str, tmp_path: Path) -> 
     result = done("verify", tmp_path / "net.onnx", "--arch", "spatial-4x4", "--input", tmp_path / "x.npz")
     assert float(re.search(r"SQNR ([\d.]+) dB", result.stdout)[1]) > 65
     assert "DIFFERS" not in result.stdout
+
+
+def layer_read(attributes, weights: tuple[int, ...], image: tuple[int, int]):
+    nodes = [node("Conv", ["x", "w"], ["y"], **attributes)]
+    channels = weights[1] * attributes.get("group", 1)
+    module, ctx = imported(nodes, {"x": (1, channels, *image)}, ["y"], {"w": noise(1, *weights)})
+    (conv,) = [op for op in module.walk() if isinstance(op, NodeOp)]
+    return read_layer(conv, ctx.weights)
+
+
+def test_conv_groups_auto_pad_counts_the_gaps() -> None:
+    layer = layer_read({"auto_pad": "SAME_LOWER", "dilations": [2, 3], "strides": [1, 2]}, (2, 3, 2, 3), (5, 8))
+    # 5 rows of windows of 3; 4 columns of windows of 7, two apart: 13 of 8.
+    assert layer.window.pad == (1, 3, 1, 2)
+
+
+def test_conv_groups_calibration_measures_each_group_by_its_own_inputs() -> None:
+    layer = layer_read({"group": 3}, (6, 2, 3, 2), (3, 2))
+    patch = noise(5, 1, 6, 3, 2).astype(np.float64)
+    want = [(patch[0, k // 2 * 2 :][:2] * layer.weights[k]).sum() for k in (0, 3, 5)]
+    assert np.allclose(_rows(layer, np.array([0, 3, 5])) @ patch.ravel(), want)
 
 
 @pytest.mark.parametrize(

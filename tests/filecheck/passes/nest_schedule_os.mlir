@@ -10,7 +10,7 @@
 // A mapping starts from the nest of cnn-to-nest.
 // TILED: cnncc: nest-tile: layer 'conv0': loops k step by
 
-func.func @main(%x: tensor<1x3x7x5xi16>) {
+func.func @main(%x: tensor<1x3x7x5xi16>, %x3: tensor<1x4x7x5xi16>, %x4: tensor<1x10x7x5xi16>) {
   // Stride 1 and pads all around. The sums of a PE stay: loops over c, r, s are inside all others but the kept k.
   // CHECK: nest.layer "mac" %x weights @w
   // 4 rows of pixels, two pixels a row, in two sets of 5 channels; 2 * 3 * 3 ifmap words and 5 times as many weights fit in a half.
@@ -52,6 +52,20 @@ func.func @main(%x: tensor<1x3x7x5xi16>) {
   %2 = nest.layer "copy" %1 residual %1 : tensor<1x10x3x2xi32> sizes <n = 1, k = 10, c = 1, h = 3, w = 2, r = 1, s = 1>
        window <kernel = [1, 1], group = 10> then <factors = "f"> label "add0" : tensor<1x10x3x2xi32> -> tensor<1x10x3x2xi32> {
     nest.for k { nest.for h { nest.for w { nest.mac } } }
+  }
+  // Groups of several channels: a loop over them, inside it one group of 3 as a layer of its own.
+  // CHECK: nest.layer "mac" {{.*}} mapping <loops = [{dim = "k", step = 3}, {dim = "h"}, {dim = "k", on = "rows"}, {dim = "w", on = "cols"}, {dim = "s", keep = true}, {dim = "c", keep = true}, {dim = "r", keep = true}], {{.*}} label "conv1"
+  // NEST: label "conv1"
+  %3 = nest.layer "mac" %x3 weights @w sizes <n = 1, k = 6, c = 2, h = 5, w = 3, r = 3, s = 3> window <kernel = [3, 3], group = 2>
+       then <> label "conv1" : tensor<1x4x7x5xi16> -> tensor<1x6x5x3xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  // Groups of one channel each: side by side as in pools, with weights.
+  // CHECK: nest.layer "mac" {{.*}} mapping <loops = [{dim = "h", step = 2}, {dim = "k", step = 5, on = "rows"}, {dim = "h", on = "rows"}, {dim = "w", on = "cols"}, {dim = "k", keep = true}, {dim = "s", keep = true}, {dim = "r", keep = true}], {{.*}} label "depthwise"
+  // NEST: label "depthwise"
+  %4 = nest.layer "mac" %x4 weights @w sizes <n = 1, k = 10, c = 1, h = 5, w = 3, r = 3, s = 3> window <kernel = [3, 3], group = 10>
+       then <> label "depthwise" : tensor<1x10x7x5xi16> -> tensor<1x10x5x3xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for r { nest.for s { nest.mac } } } } }
   }
   func.return
 }

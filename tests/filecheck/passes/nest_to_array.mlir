@@ -118,3 +118,61 @@ builtin.module {
     func.return %0 : tensor<2x7xi16>
   }
 }
+
+// -----
+
+// Depthwise, five channels: two in a PE, in two sets on rows, and the last alone. Every channel has its own ifmap.
+builtin.module {
+  weights.global @w : tensor<5x1x2x3xi16> = dense<1> : tensor<5x1x2x3xi16>
+  func.func @main(%x: tensor<1x5x4x3xi16> {onnx.name = "x", cnn.quant = #cnn.quant<scale = 0.5>}) -> (tensor<1x5x2x1xi32> {onnx.name = "y", cnn.quant = #cnn.quant<scale = 0.5>}) {
+    // CHECK: array.layer "d" computes "d"
+    // Dilation 2: the rows of the taps only.
+    // CHECK: array.load <kind = "weight", {{.*}}, row_set = {step = 12}}, start = {}, pattern = [{n = 2, step = 6}, {n = 3, step = 1}, {n = 2, step = 3}]
+    // CHECK-NEXT: array.load <kind = "ifmap", {{.*}}row = {axis = "y", step = 1}, row_set = {axis = "k", step = 2}}, start = {}, pattern = [{n = 2, axis = "k", step = 1}, {n = 3, axis = "x", step = 1}, {n = 2, axis = "y", step = 2}], open = [], close = []>
+    // CHECK-NEXT: array.mac <op = "mac", {{.*}}, taps = 6, step_range = 2, n2n_slot = 6, ifmap = {pixel = 2, tap = 1, channel = 6}, weight = {tap = 1, channel = 6},
+    // CHECK: array.commit
+    // CHECK: array.load <kind = "weight", {{.*}}, start = {offset = 24}, pattern = [{step = 6}, {n = 3, step = 1}, {n = 2, step = 3}]
+    // CHECK-NEXT: array.load <kind = "ifmap", {{.*}}, start = {channel = 4}
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 5, c = 1, h = 2, w = 1, r = 2, s = 3> window <kernel = [2, 3], dilation = [2, 1], group = 5> then <> label "d" : tensor<1x5x4x3xi16> -> tensor<1x5x2x1xi32> {
+      nest.stage ifmap in glb buffers 1
+      nest.stage weight in glb buffers 1
+      nest.par k step 2 on rows {
+        nest.par h on rows {
+          nest.stage weight in rf buffers 2
+          nest.stage ifmap in rf buffers 2
+          nest.for k keep { nest.for s keep { nest.for r keep { nest.mac } } }
+        }
+      }
+    }
+    func.return %0 : tensor<1x5x2x1xi32>
+  }
+}
+
+// -----
+
+// Groups of three channels by two: an iteration of the loop over groups moves by two input channels, inside a group by none.
+builtin.module {
+  weights.global @w : tensor<6x2x1x2xi16> = dense<1> : tensor<6x2x1x2xi16>
+  func.func @main(%x: tensor<1x4x2x3xi16> {onnx.name = "x", cnn.quant = #cnn.quant<scale = 0.5>}) -> (tensor<1x6x2x2xi32> {onnx.name = "y", cnn.quant = #cnn.quant<scale = 0.5>}) {
+    // CHECK: array.layer "g" computes "g"
+    // CHECK-NEXT: array.view <name = "ifmap", {{.*}}, steps = [{loop = "k0", axis = "k", step = 2}, {loop = "h1", axis = "y", step = 1}]>
+    // CHECK: array.load <kind = "weight", {{.*}}, row_set = {step = 4}}, start = {},
+    // CHECK-NEXT: array.load <kind = "ifmap", view = "ifmap", place = {rows = 3, cols = 2, set_cols = 2, col = {axis = "x", step = 1}},
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 6, c = 2, h = 2, w = 2, r = 1, s = 2> window <kernel = [1, 2], group = 2> then <> label "g" : tensor<1x4x2x3xi16> -> tensor<1x6x2x2xi32> {
+      nest.stage ifmap in glb buffers 1
+      nest.stage weight in glb buffers 1
+      nest.for k step 3 {
+        nest.for h {
+          nest.par k on rows {
+            nest.par w on cols {
+              nest.stage weight in rf buffers 2
+              nest.stage ifmap in rf buffers 2
+              nest.for s keep { nest.for c keep { nest.mac } }
+            }
+          }
+        }
+      }
+    }
+    func.return %0 : tensor<1x6x2x2xi32>
+  }
+}

@@ -7,8 +7,8 @@
 // PSUM: onnx-to-cnn: psum-bits = 64, it must be within 8..48
 
 builtin.module attributes {onnx.ir_version = 9 : i64, onnx.opset_imports = {ai.onnx = 17 : i64}} {
-// 2·5·5·2 results of the Conv take 2·2·2 MACs each, 2·7 of the Gemm 5.
-// CHECK: cnn.macs_total = 870 : i64, cnn.operand_bits = 8 : i64, cnn.psum_bits = 32 : i64
+// 2·5·5·2 results of the Conv take 2·2·2 MACs each, 2·7 of the Gemm 5; 2·4·2·2 of the one in groups 2·2.
+// CHECK: cnn.macs_total = 998 : i64, cnn.operand_bits = 8 : i64, cnn.psum_bits = 32 : i64
 // Weights in 8 bits, biases in 32, a scale for every channel. The Conv without a bias has none.
 // CHECK: weights.global @conv0.w : tensor<5x2x2x2xi8>
 // CHECK-NEXT: weights.global @conv0.q : tensor<5xf32>
@@ -17,6 +17,8 @@ builtin.module attributes {onnx.ir_version = 9 : i64, onnx.opset_imports = {ai.o
 // CHECK-NEXT: weights.global @gemm_4.b : tensor<7xi32>
 // CHECK-NEXT: weights.global @gemm_4.q : tensor<7xf32>
 // CHECK-NEXT: weights.global @sum.q : tensor<3xf32>
+// CHECK-NEXT: weights.global @groups.w : tensor<4x1x2x2xi8>
+// CHECK-NEXT: weights.global @groups.q : tensor<4xf32>
 func.func @main(%x: tensor<2x2x4x3xf32> {onnx.name = "x", cnn.range = #cnn.range<lo = -1.0, hi = 0.5, top = 127>})
     -> (tensor<2x7xf32> {onnx.name = "probabilities"}, tensor<2x7xf32> {onnx.name = "doubled"}) {
   %w = weights.constant : tensor<5x2x2x2xf32> = dense<0.25> : tensor<5x2x2x2xf32>
@@ -46,6 +48,12 @@ func.func @main(%x: tensor<2x2x4x3xf32> {onnx.name = "x", cnn.range = #cnn.range
   // CHECK-NEXT: %[[A:.*]] = cnn.add %[[G2]] residual %[[G2]] : tensor<2x7x1x1xi8> then <factors = "sum.q", add_clamp = [-63, 63]> label "sum"
   // CHECK-NEXT: %[[A1:.*]] = cnn.reshape %[[A]] label "sum.out"
   %a = onnx.node "Add" name "sum"(%m, %m) {cnn.ranges = [#cnn.range<lo = 0.0, hi = 8.0, top = 63>]} : (tensor<2x7xf32>, tensor<2x7xf32>) -> tensor<2x7xf32>
+
+  // Groups and dilation are the window's; the weights are those of a group's channels.
+  // CHECK-NEXT: cnn.conv %x weights @groups.w window <kernel = [2, 2], dilation = [2, 1], group = 2> label "groups" : tensor<2x2x4x3xi8> -> tensor<2x4x2x2xi32>
+  // CHECK-NEXT: cnn.requant
+  %v = weights.constant : tensor<4x1x2x2xf32> = dense<0.5> : tensor<4x1x2x2xf32>
+  %d = onnx.node "Conv" name "groups"(%x, %v) {group = 2 : i64, dilations = array<i64: 2, 1>, cnn.ranges = [#cnn.range<lo = -1.0, hi = 1.0, top = 127>]} : (tensor<2x2x4x3xf32>, tensor<4x1x2x2xf32>) -> tensor<2x4x2x2xf32>
 
   // The array has no Softmax; its result goes nowhere but out, and stays a float.
   // CHECK-NEXT: %[[S:.*]] = cnn.host model <"{{.*}}"> because "Softmax node 'soft': the array has no such operator" label "soft"(%[[G3]]) [#cnn.quant<scale = {{.*}}, clamp = [-127, 127]>] -> [#cnn.quant<scale = 0.0>] : (tensor<2x7xi8>) -> (tensor<2x7xf32>)
