@@ -107,7 +107,12 @@ def compile_command(
         compilation = start_compilation(source, arch, precision, calibrate, batch)
     report = Report()
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
-    compilation.run(emit if emit in LEVELS else "isa", [_shown(progress), report, *dump])
+    try:
+        compilation.run(emit if emit in LEVELS else "isa", [_shown(progress), report, *dump])
+    except StepFailed as failure:
+        if start is None:
+            raise
+        raise Refusal(f"{start}: edited IR that is not consistent? {failure}") from failure
     progress("")
     _emit(compilation, report, source, output, emit, dump_dir)
     for warning in compilation.warnings:

@@ -8,11 +8,20 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from cnncc.errors import Refusal
 from cnncc.weights import Array
+
+
+def _array(archive: Mapping[str, object], name: str) -> Array:
+    member = archive[name]
+    if not isinstance(member, np.ndarray):
+        raise ValueError(f"'{name}' is no array")
+    return member
+
 
 # What numpy and zipfile raise for files that are none of theirs.
 _DAMAGED = (
@@ -63,7 +72,7 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
             if missing := [name for name in names if name not in archive.files]:
                 there = ", ".join(archive.files) or "none"
                 raise Refusal(f"{path}: no array '{missing[0]}'; it has {there}: arrays are named after the inputs")
-            return {name: archive[name] for name in names}
+            return {name: _array(cast("Mapping[str, object]", archive), name) for name in names}
     except OSError as error:
         raise Refusal(f"{path}: {error.strerror or error}") from error
     except _DAMAGED as error:

@@ -96,7 +96,9 @@ class _Lowering:
     taken: set[str] = field(default_factory=set[str])
 
     def array(self, name: str) -> Array:
-        """The array of a weights.global."""
+        """The array of a weights.global. Raises Refusal where there is none of that name."""
+        if name not in self.weights:
+            raise Refusal(f"there is no weights.global @{name}")
         return constant_array(self.weights[name], self.store)
 
     def tensor(self, tensor: A.Tensor) -> str:
