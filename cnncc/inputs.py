@@ -20,7 +20,7 @@ def _array(archive: Mapping[str, object], name: str) -> Array:
     member = archive[name]
     if not isinstance(member, np.ndarray):
         raise ValueError(f"'{name}' is no array")
-    return member
+    return cast("Array", member)
 
 
 # What numpy and zipfile raise for files that are none of theirs.
