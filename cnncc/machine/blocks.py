@@ -12,9 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+import numpy as np
+import numpy.typing as npt
+
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
-from cnncc.machine.positions import Descriptor
+from cnncc.machine.positions import Descriptor, Ints
 from cnncc.machine.program import Leaf, Loop, Node
 
 Registers = tuple[int, ...]
@@ -23,13 +26,31 @@ _RUNNABLE = ("load", "mac", "commit")
 
 
 def depth(node: Node) -> int:
-    """How deep the loops of a node nest."""
-    return 1 + max((depth(inner) for inner in node.body), default=0) if isinstance(node, Loop) else 0
+    """How deep the loops of a node nest, those that run once not counted."""
+    if not isinstance(node, Loop):
+        return 0
+    return (node.count > 1) + max((depth(inner) for inner in node.body), default=0)
 
 
 def leaves(node: Node) -> list[Leaf]:
     """The instructions of a node, in order."""
     return [node] if isinstance(node, Leaf) else [leaf for inner in node.body for leaf in leaves(inner)]
+
+
+@dataclass
+class Block:
+    """Loops that run at once: what was read, and what is to be written when all of it has run.
+
+    axes: of arrays, one for each loop. scope, counts, axis_of: the axes of the loops that the present instruction is
+    in, the iterations of each, and the axis of each register.
+    """
+
+    axes: int
+    read: npt.NDArray[np.bool_]
+    writes: list[tuple[Ints, Ints]] = field(default_factory=list[tuple[Ints, Ints]])
+    scope: tuple[int, ...] = ()
+    counts: dict[int, int] = field(default_factory=dict[int, int])
+    axis_of: dict[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass
@@ -53,34 +74,32 @@ class _Dependent(Exception):
     """The iterations depend on each other, or on what was before."""
 
 
-def _scope(when: When, scope: Registers) -> Registers | None:
-    """The loops whose every iteration sees a condition hold once; None where it never holds.
-
-    Only conditions on the innermost loops of the block hold once per iteration of the others, in order.
-    """
-    if when is None:
-        return None
-    inner = set(when)
-    if not inner <= set(scope) or set(scope[len(scope) - len(inner) :]) != inner:
-        raise _Dependent
-    return scope[: len(scope) - len(inner)]
-
-
 class _Order:
-    """A walk through a block's instructions that follows halves by their scopes."""
+    """A walk through a block's instructions that follows halves by their scopes.
 
-    def __init__(self, weight: bool, ifmap: bool, psum: bool) -> None:
+    not_first, not_last: the registers of loops around the block that are not in their first, last iteration.
+    """
+
+    def __init__(self, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> None:
+        weight, ifmap, psum = used
+        self.not_first, self.not_last = not_first, not_last
         self.files = {"weight": _File(current=() if weight else None), "ifmap": _File(current=() if ifmap else None)}
         self.psum = _File(current=() if psum else None)
 
+    def _first(self, when: When, scope: Registers) -> Registers | None:
+        return _scope(when, scope, self.not_first)
+
+    def _last(self, when: When, scope: Registers) -> Registers | None:
+        return _scope(when, scope, self.not_last)
+
     def walk(self, loop: Loop, scope: Registers) -> None:
-        inner = (*scope, loop.register)
+        inner = (*scope, loop.register) if loop.count > 1 else scope
         for node in loop.body:
             if isinstance(node, Loop):
                 self.walk(node, inner)
             else:
                 self._step(node.instruction, inner)
-        if any(file.mentions(loop.register) for file in (*self.files.values(), self.psum)):
+        if inner != scope and any(file.mentions(loop.register) for file in (*self.files.values(), self.psum)):
             raise _Dependent
 
     def _step(self, inst: Instruction, scope: Registers) -> None:
@@ -95,7 +114,7 @@ class _Order:
 
     def _load(self, inst: Instruction, scope: Registers) -> None:
         file = self.files[inst.text("kind")]
-        opens, closes = _scope(inst.when("open"), scope), _scope(inst.when("close"), scope)
+        opens, closes = self._first(inst.when("open"), scope), self._last(inst.when("close"), scope)
         file.opened = scope if opens is not None else file.opened
         if file.opened != scope or opens not in (None, scope) or closes not in (None, scope):
             raise _Dependent
@@ -105,16 +124,17 @@ class _Order:
 
     def _mac(self, inst: Instruction, scope: Registers) -> None:
         for name in ("weight", "ifmap") if inst.text("op") == "mac" else ("ifmap",):
-            taken, given = (_scope(inst.when(f"{what}_{name}"), scope) for what in ("take", "give"))
+            taken = self._first(inst.when(f"take_{name}"), scope)
+            given = self._last(inst.when(f"give_{name}"), scope)
             used = self._use(self.files[name], taken, given)
             if name == "ifmap" and inst.number("data_reuse") and used != scope:
                 raise _Dependent  # neighbours change the half: the next iteration finds it so
-        fresh = _scope(inst.when("clear"), scope)
+        fresh = self._first(inst.when("clear"), scope)
         if fresh is not None:
             self.psum.current = fresh
         if self.psum.current is None or scope[: len(self.psum.current)] != self.psum.current:
             raise _Dependent
-        sent = _scope(inst.when("send"), scope)
+        sent = self._last(inst.when("send"), scope)
         if sent is not None:
             if sent != self.psum.current:
                 raise _Dependent
@@ -135,10 +155,26 @@ class _Order:
         return used
 
 
-def independent(loop: Loop, weight: bool, ifmap: bool, psum: bool) -> bool:
+def _scope(when: When, scope: Registers, not_now: set[int]) -> Registers | None:
+    """The loops whose every iteration sees a condition hold once; None where it never holds.
+
+    not_now: loops around the block of which it does not hold. Loops that run once, or not at all, always do (P2).
+    Only conditions on the innermost loops of the block hold once per iteration of the others, in order.
+    """
+    if when is None or not_now.intersection(when):
+        return None
+    inner = set(when).intersection(scope)
+    outer = scope[: len(scope) - len(inner)]
+    if inner.intersection(outer):
+        raise _Dependent
+    return outer
+
+
+def independent(loop: Loop, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> bool:
     """Whether the loop's iterations use the register files independently.
 
-    weight, ifmap, psum: whether a half of that file is in use when the loop starts; none may be full or half filled.
+    used: whether a half of weights, ifmap and psums is in use when the loop starts; none may be full or half filled.
+    not_first, not_last: the registers of loops around it that are not in their first, last iteration.
     """
     instructions = [leaf.instruction for leaf in leaves(loop)]
     if any(inst.spec.name not in _RUNNABLE for inst in instructions):
@@ -146,7 +182,7 @@ def independent(loop: Loop, weight: bool, ifmap: bool, psum: bool) -> bool:
     if len({inst.text("op") == "max" for inst in instructions if inst.spec.name == "mac"}) > 1:
         return False  # sums and greatest values by turns
     try:
-        _Order(weight, ifmap, psum).walk(loop, ())
+        _Order(used, not_first, not_last).walk(loop, ())
     except _Dependent:
         return False
     return True

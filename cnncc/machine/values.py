@@ -7,7 +7,7 @@ whose iterations do not depend on each other run as a block, their iterations be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from cnncc.arch.model import Arch
 from cnncc.isa.fields import LOOP_REGISTERS, Term, When
 from cnncc.isa.table import Instruction
-from cnncc.machine.blocks import OrderMatters, depth, independent, largest_array
+from cnncc.machine.blocks import Block, OrderMatters, depth, independent, largest_array
 from cnncc.machine.macs import accumulate, check_arrival
 from cnncc.machine.memory import Memory, OutOfRange
 from cnncc.machine.outputs import Unit, params_of_words
@@ -41,18 +41,6 @@ BLOCK_ELEMENTS = 1 << 22  # of one array in a block: larger loops run in smaller
 HostCall = Callable[[int, Memory], None]
 
 
-@dataclass
-class _Block:
-    """The loops that run at once: what was read, and what is to be written when all of it has run."""
-
-    axes: int
-    read: Mask
-    writes: list[tuple[Ints, npt.NDArray[np.int64]]] = field(default_factory=list[tuple[Ints, npt.NDArray[np.int64]]])
-    scope: tuple[int, ...] = ()
-    counts: dict[int, int] = field(default_factory=dict[int, int])
-    axis_of: dict[int, int] = field(default_factory=dict[int, int])
-
-
 class Interpreter:
     """The state of the machine; `run` executes a tree. Raises Trap."""
 
@@ -70,7 +58,8 @@ class Interpreter:
         self.unit = Unit()
         self.index: list[Index] = [0] * LOOP_REGISTERS
         self.count = [1] * LOOP_REGISTERS
-        self.block: _Block | None = None
+        self.block: Block | None = None
+        self.block_elements = BLOCK_ELEMENTS
         self.rules: dict[str, Callable[[Instruction], None]] = {
             "desc": self._desc, "step": self._step, "dma": self._dma, "load": self._load, "mac": self._mac,
             "unit": self._set_unit, "commit": self._commit, "host": self._host,
@@ -90,7 +79,9 @@ class Interpreter:
     # -- loops ---------------------------------------------------------------------------------------------------
 
     def _loop(self, loop: Loop) -> None:
-        if self.block is not None:
+        if loop.count == 1:
+            self.run(loop.body)
+        elif self.block is not None:
             self._axis(loop, self.block)
         elif not (self._fits_block(loop) and self._ran_as_block(loop)):
             self.count[loop.register] = loop.count
@@ -103,16 +94,19 @@ class Interpreter:
         files = self.files.values()
         if self.sent or any(file.full or file.opened for file in files):
             return False
-        weight, ifmap = (file.current is not None for file in files)
-        if not independent(loop, weight, ifmap, self.sums is not None):
+        used = [*(file.current is not None for file in files), self.sums is not None]
+        around = range(loop.register)
+        not_first = {register for register in around if self.index[register] != 0}
+        not_last = {register for register in around if self.index[register] != self.count[register] - 1}
+        if not independent(loop, used, not_first, not_last):
             return False
-        return self.dram.images * largest_array(loop, self.descriptors) <= BLOCK_ELEMENTS
+        return self.dram.images * largest_array(loop, self.descriptors) <= self.block_elements
 
     def _ran_as_block(self, loop: Loop) -> bool:
         """Run a loop as a block, unless it turns out that the order of its iterations matters."""
         files = {name: Halves(current=f.current.copy() if f.current else None) for name, f in self.files.items()}
         sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
-        self.block = _Block(depth(loop), np.zeros(self.glb.words, np.bool_))
+        self.block = Block(depth(loop), np.zeros(self.glb.words, np.bool_))
         try:
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
             self._axis(loop, self.block)
@@ -127,7 +121,7 @@ class Interpreter:
             self.block = None
         return True
 
-    def _axis(self, loop: Loop, block: _Block) -> None:
+    def _axis(self, loop: Loop, block: Block) -> None:
         """A loop of a block: all its iterations at once, on an axis of their own."""
         axis = len(block.scope)
         self.index[loop.register] = axis_index(loop.count, axis, block.axes)
@@ -147,7 +141,7 @@ class Interpreter:
         for s in sums:
             s.bound = reshape(s.bound, axes)
 
-    def _write_back(self, block: _Block) -> None:
+    def _write_back(self, block: Block) -> None:
         written = np.zeros(self.glb.words, np.bool_)
         for address, _ in block.writes:
             written[address] = True
