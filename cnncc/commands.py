@@ -178,7 +178,7 @@ def _emit(
 
 def _write_ir(compilation: Compilation, output: Path | None) -> None:
     """The IR, and in a file beside it its weights, from which `--from` and `opt` read on. Raises Refusal."""
-    text, store = f"{compilation.module}\n", compilation.ctx.weights
+    text, store = str(compilation.module) + "\n", compilation.ctx.weights
     if output is not None and len(store):
         weights = output.with_suffix(".npz")
         if weights.exists():
