@@ -434,11 +434,15 @@ BY_HAND = """
     dma dram=0 glb=0 words=40
     unit clamp_lo=-32768 clamp_hi=32767
     desc id=1 base=500
-    step id=1 loop=0 by=lin*4
-    load kind=ifmap desc=0 open=always close=always rows=1 cols=4 set_cols=4 extent3=3 term3=lin*1 col=lin*5
-    loop count=3
-      mac op=add cols=4 set_cols=4 taps=3 {slots} take_ifmap=0 give_ifmap=0 {sums}
-      commit desc=1 cols=4 set_cols=4 col=lin*1
+    step id=0 loop=0 by=lin*3
+    step id=1 loop=0 by=lin*12
+    step id=1 loop=1 by=lin*4
+    loop count=2
+      load kind=ifmap desc=0 open=always close=always cols=4 set_cols=4 extent3=3 term3=lin*1 col=lin*5
+      loop count=3
+        mac op=add cols=4 set_cols=4 taps=3 {slots} take_ifmap=1 give_ifmap=1 {sums}
+        commit desc=1 cols=4 set_cols=4 col=lin*1
+      end
     end
     halt
 """

@@ -99,7 +99,7 @@ class _Order:
                 self.walk(node, inner)
             else:
                 self._step(node.instruction, inner)
-        if inner != scope and any(file.mentions(loop.register) for file in (*self.files.values(), self.psum)):
+        if any(file.mentions(loop.register) for file in (*self.files.values(), self.psum)):
             raise _Dependent
 
     def _step(self, inst: Instruction, scope: Registers) -> None:
