@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from math import prod
 
 import numpy as np
@@ -48,6 +49,11 @@ class Machine:
         for tensor in self.tensors.values():
             # Weights are the same for all images, and no program writes them.
             self.words[tensor.name] = Words.empty(tensor, 1 if tensor.role == "weight" else self.images)
+        # Tensors have places once they are allocated.
+        for a, b in combinations([tensor for tensor in self.tensors.values() if tensor.at >= 0], 2):
+            if a.memory == b.memory:
+                self.words[a.name].share(self.words[b.name], b.at - a.at)
+        for tensor in self.tensors.values():
             if tensor.role == "weight":
                 self._fill(tensor, self._global(tensor.name).reshape(1, -1))
 

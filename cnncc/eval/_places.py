@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,21 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass
 class Words:
-    """The words of one tensor, int64[images, words], and which of them were ever written."""
+    """The words of one tensor, int64[images, words], and which of them were ever written.
+
+    rivals: tensors that lie at the same places, and how far on in them; a word that is written here is lost there.
+    """
 
     name: str
     words: Ints
     written: Mask
+    rivals: list[tuple[Words, int]] = field(default_factory=lambda: list[tuple["Words", int]]())
+
+    def share(self, other: Words, distance: int) -> None:
+        """Say that `other` begins `distance` words after this tensor."""
+        if distance < self.written.size and -distance < other.written.size:
+            self.rivals.append((other, -distance))
+            other.rivals.append((self, distance))
 
     @classmethod
     def empty(cls, tensor: A.Tensor, images: int) -> Words:
@@ -38,7 +48,7 @@ class Words:
         """[images, *address.shape]."""
         self._check(address)
         if not self.written[address].all():
-            raise Refusal(f"a word of tensor {self.name} is read that was never written")
+            raise Refusal(f"a word of tensor {self.name} is read that was never written, or that another took")
         return self.words[:, address]
 
     def write(self, address: Ints, values: Ints) -> None:
@@ -46,6 +56,9 @@ class Words:
         self._check(address)
         self.words[:, address] = values
         self.written[address] = True
+        for rival, distance in self.rivals:
+            there = address + distance
+            rival.written[there[(there >= 0) & (there < rival.written.size)]] = False
 
 
 @dataclass(frozen=True)
