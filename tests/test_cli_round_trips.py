@@ -160,22 +160,18 @@ def observed(binary: Path, folder: Path) -> tuple[bytes, Mapping[str, Any]] | st
     return (folder / "y.npz").read_bytes(), json.loads((folder / "s.json").read_text())
 
 
-@pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("by", [-1, 1])
-def test_cli_a_wrong_trip_count_shows(number: int, by: int, made: Made, tmp_path: Path) -> None:
+def test_cli_a_wrong_trip_count_shows(by: int, made: Made, tmp_path: Path) -> None:
     """In the counters or in the outputs, or as a trap; the metadata still says what was meant."""
     folder, _ = made
-    loops = list(re.finditer(r"loop count=(\d+)", (folder / "net.s").read_text()))
-    if number >= len(loops):
-        pytest.skip("not so many loops")
-    loop = loops[number]
-
-    def edit(text: str) -> str:
-        return text[: loop.start()] + f"loop count={int(loop[1]) + by}" + text[loop.end() :]
-
     wanted = observed(folder / "net.cnb", folder)
-    assert observed(planted(folder, edit, tmp_path), folder) != wanted
     assert not isinstance(wanted, str)
+    for loop in list(re.finditer(r"loop count=(\d+)", (folder / "net.s").read_text()))[:3]:
+
+        def edit(text: str, loop: re.Match[str] = loop) -> str:
+            return text[: loop.start()] + f"loop count={int(loop[1]) + by}" + text[loop.end() :]
+
+        assert observed(planted(folder, edit, tmp_path), folder) != wanted
 
 
 def test_cli_counters_come_from_the_instructions(made: Made, tmp_path: Path) -> None:
