@@ -92,7 +92,7 @@ def compile(**options: Any) -> None:
     cnncc compile net.onnx
     cnncc compile net.onnx --emit nest                    read the loop nests
     cnncc compile net.onnx --dump-dir ir                  the IR after every step
-    cnncc compile --from ir/12-nest-permute.mlir -o net.cnb     … and on from any of them
+    cnncc compile --from ir/13-nest-permute.mlir -o net.cnb     … and on from any of them
     """
     from cnncc.commands import compile_command
 
