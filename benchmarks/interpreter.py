@@ -8,6 +8,7 @@ multiplies float64 matrices of the same MACs in the same run. The best of a few 
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -97,4 +98,6 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
+    if "OPENBLAS_NUM_THREADS" not in os.environ:  # as `cnncc` sets it, before numpy starts its threads
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OPENBLAS_NUM_THREADS": "1"})
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)

@@ -21,6 +21,10 @@ from cnncc.errors import MESSAGE_LIMIT, Refusal, one_line
 
 FILE = click.Path(path_type=Path)
 
+# numpy reads it when it is first imported, which the commands do. Why one thread: the matrix products of a program are
+# small, and a second thread costs more than it gives (2026-11: LeNet's convolutions 2.8 times slower with two).
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 
 class _ExitCodes(click.Group):
     """A group whose commands end in the exit codes above."""
