@@ -97,6 +97,8 @@ def compile_command(
     """`cnncc compile`."""
     if (model is None) == (start is None):
         raise click.UsageError("give either MODEL.onnx or --from DUMP.mlir")
+    if start is not None and batch is not None:
+        raise click.UsageError("--batch has no effect on a dump: its shapes are fixed")
     output = output or _default_output(emit, cast("Path", start or model))
     check_writable(output)
     if start is not None:
@@ -216,14 +218,16 @@ def run_command(path: Path, inputs: Path | None, output: Path | None, stats: Pat
         write_atomically(stats, (json.dumps(counters, indent=1) + "\n").encode())
     if inputs is None:
         click.echo("cnncc: no --input: ran one image of seeded random numbers", err=True)
-    click.echo(f"{path.name}: {images} image(s) through {binary.arch.name}")
-    print_stats(counters)
+    batch = max((tensor.shape[0] for tensor in inputs_of(binary) if tensor.shape), default=1)
+    array = f"{binary.arch.name} ({binary.arch.rows} x {binary.arch.cols} PEs)"
+    click.echo(f"{path.name}: {images * batch} image(s) through {array}")
+    print_stats(counters, batch)
     for name, values in results.items():
         click.echo(f"output {name} {list(values.shape)}" + (f" -> {output}" if output else ""))
 
 
 def program_stats(binary: Any) -> dict[str, Any]:
-    """All counters of a binary's program, per image; per layer where the metadata lists layers."""
+    """All counters of a binary's program, per run of it; per layer where the metadata lists layers."""
     from cnncc.isa.codec import decode_program
     from cnncc.machine.modules import layers
     from cnncc.machine.stats import stats
@@ -232,8 +236,8 @@ def program_stats(binary: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", stats(decode_program(binary.program), binary.arch, named))
 
 
-def print_stats(counters: Mapping[str, Any]) -> None:
-    """A table of the layers and the totals."""
+def print_stats(counters: Mapping[str, Any], batch: int = 1) -> None:
+    """A table of the layers and the totals, of a program that takes `batch` images at a time."""
     rows = [(label, layer) for label, layer in counters["layers"].items() if layer["cycles"]["total"]]
     width = max([len(label) for label, _ in rows] + [8])
     click.echo(f"  {'layer':<{width}} {'cycles':>12} {'compute':>12} {'MACs':>14} {'utilisation':>12}")
@@ -243,7 +247,8 @@ def print_stats(counters: Mapping[str, Any]) -> None:
             f"  {label:<{width}} {cycles['total']:>12,} {cycles['compute']:>12,} {layer['macs']:>14,} {used:>12}"
         )
     stalls = ", ".join(f"{name} {n:,}" for name, n in counters["cycles"]["stall"].items() if n)
-    click.echo(f"  cycles and words are per image; the array waited for: {stalls or 'nothing'}")
+    each = "image" if batch == 1 else f"batch of {batch} images"
+    click.echo(f"  cycles and MACs are per {each}; the array waited for: {stalls or 'nothing'}")
 
 
 # -- verify ------------------------------------------------------------------------------------------------------------

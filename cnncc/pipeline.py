@@ -6,6 +6,7 @@ module, so that a dumped file compiles on from where it stands.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,12 @@ def new_context() -> CompilerContext:
     return ctx
 
 
+def described(arch: Arch) -> str:
+    """An array's name, size and the head of a hash of all its numbers: two files may bear one name."""
+    digest = hashlib.sha256(repr(arch).encode()).hexdigest()[:8]
+    return f"{arch.name} ({arch.rows} x {arch.cols} PEs, #{digest})"
+
+
 class StepFailed(Exception):
     """A step that raised what no user can mend, or left IR that does not verify."""
 
@@ -130,9 +137,9 @@ class Compilation:
         names = [step.name for step in todo]
         if mark.data not in names:
             raise Refusal(f"the IR says it was left by step '{mark.data}', which is none of {', '.join(names)}")
-        array, mapped = self.settings.arch.name, self.module.attributes.get(ARCH)
+        array, mapped = described(self.settings.arch), self.module.attributes.get(ARCH)
         if isinstance(mapped, StringAttr) and mapped.data != array:
-            raise Refusal(f"the IR was mapped to {mapped.data}, not to {array}: give --arch {mapped.data}, or its file")
+            raise Refusal(f"the IR was mapped to {mapped.data}, not to {array}: give the same --arch as then")
         return todo[names.index(mark.data) + 1 :]
 
     def run(self, level: str = "isa", after: Sequence[Observer] = ()) -> None:
@@ -147,7 +154,7 @@ class Compilation:
                 self._run(step)
                 self.module.attributes[DONE] = StringAttr(step.name)
                 if step.level not in ("onnx", "cnn"):
-                    self.module.attributes[ARCH] = StringAttr(self.settings.arch.name)
+                    self.module.attributes[ARCH] = StringAttr(described(self.settings.arch))
                 self.module.verify()
             except Refusal:
                 raise
