@@ -1,0 +1,54 @@
+"""What the command line says of programs that take several images, and of arrays that bear one name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_cases import build, done, invoke, noise, refused, save
+from onnx import helper
+
+CONV = [helper.make_node("Conv", ["x", "w"], ["y"], name="c1", pads=[1, 0, 1, 2], kernel_shape=[3, 3])]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_cli_counts_of_a_batch_are_said_to_be_of_a_batch(folder: Path) -> None:
+    arrays = {"w": noise(1, 5, 3, 3, 3)}
+    for batch in (1, 3):
+        save(build(CONV, {"x": (batch, 3, 7, 5)}, ["y"], arrays), folder / f"net{batch}.onnx")
+        done("compile", f"net{batch}.onnx")
+    np.savez(folder / "x.npz", x=noise(2, 6, 3, 7, 5))
+    one, three = (done("run", f"net{batch}.cnb", "--input", "x.npz").stdout for batch in (1, 3))
+    assert "net1.cnb: 6 image(s) through spatial-8x8 (8 x 8 PEs)" in one
+    assert "are per image;" in one
+    assert "net3.cnb: 6 image(s) through spatial-8x8 (8 x 8 PEs)" in three
+    assert "are per batch of 3 images;" in three
+
+
+def test_cli_from_needs_the_array_that_the_ir_was_mapped_to(folder: Path) -> None:
+    """Also where another array has its name."""
+    save(build(CONV, {"x": (1, 3, 7, 5)}, ["y"], {"w": noise(1, 5, 3, 3, 3)}), folder / "net.onnx")
+    text = done("arch", "show", "spatial-4x4").stdout
+    (folder / "mine.toml").write_text(text)
+    (folder / "other.toml").write_text(text.replace("rows = 4", "rows = 3"))
+    done("compile", "net.onnx", "--arch", "mine.toml", "--dump-dir", "ir")
+    done("compile", "--from", "ir/13-nest-permute.mlir", "--arch", "mine.toml", "-o", "same.cnb")
+    done("compile", "--from", "ir/13-nest-permute.mlir", "--arch", "spatial-4x4", "-o", "same.cnb")
+    message = refused("compile", "--from", "ir/13-nest-permute.mlir", "--arch", "other.toml", "-o", "not.cnb")
+    assert "was mapped to spatial-4x4 (4 x 4 PEs, #" in message
+    assert "not to spatial-4x4 (3 x 4 PEs, #" in message
+    assert not (folder / "not.cnb").exists()
+    assert done("compile", "--from", "ir/08-cnn-fuse-epilogue.mlir", "--arch", "other.toml", "-o", "other.cnb")
+
+
+def test_cli_a_dump_has_its_batch(folder: Path) -> None:
+    (folder / "x.mlir").write_text("builtin.module {}\n")
+    result = invoke("compile", "--from", "x.mlir", "--batch", "2")
+    assert result.exit_code == 2
+    assert "--batch has no effect" in result.stderr
