@@ -82,14 +82,6 @@ def read_layer(node: NodeOp, store: WeightStore) -> Layer:
         raise StaysOnHost(str(error)) from error
 
 
-def layer_or_none(node: NodeOp, store: WeightStore) -> Layer | None:
-    """`read_layer`, without the reason."""
-    try:
-        return read_layer(node, store)
-    except StaysOnHost:
-        return None
-
-
 def _require(holds: bool, reason: str) -> None:
     if not holds:
         raise StaysOnHost(reason)
