@@ -48,7 +48,7 @@ class OnnxFoldConstantsPass(ModulePass):
 
     Why: exporters leave reshapes, transposes and fills of weights to run time. Not folded: random
     operators, nodes with sub-graphs (a loop may not end), operators that onnxruntime does not have, results
-    larger than `max_bytes` or of types that numpy does not have.
+    larger than `max_bytes` or of types that numpy does not have; nor DequantizeLinear, for `onnx-fold-qdq` to see.
 
         %0 = onnx.node "ConstantOfShape"(%shape) {value = …}   ->   %0 = weights.constant : tensor<64x3x7x7xf32> = …
     """
@@ -60,7 +60,7 @@ class OnnxFoldConstantsPass(ModulePass):
         """Rewrite in place, in one walk: what a node uses is folded, and typed, before it."""
         store = weights_of(ctx)
         for node in [inner for inner in op.walk() if isinstance(inner, NodeOp)]:
-            arrays = self.evaluated(node, op, store)
+            arrays = None if node.is_op("DequantizeLinear") else self.evaluated(node, op, store)
             if arrays is not None:
                 _replace(node, arrays, store)
             elif not all(static_shape(value) is not None for value in _outputs(node)) and not node.capture_count:
@@ -102,6 +102,13 @@ class OnnxFoldConstantsPass(ModulePass):
         except KeyError:
             return False
         return math.prod(shape) * element.itemsize <= self.max_bytes
+
+
+def fold_node(node: NodeOp, module: ModuleOp, store: WeightStore) -> None:
+    """Replace one node of `module` by constants, where that can be done."""
+    arrays = OnnxFoldConstantsPass().evaluated(node, module, store)
+    if arrays is not None:
+        _replace(node, arrays, store)
 
 
 def _is_plain(value: object) -> bool:

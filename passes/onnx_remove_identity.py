@@ -1,4 +1,4 @@
-"""Removes nodes that give their input unchanged: Identity, and Dropout in inference."""
+"""Removes nodes that give their input unchanged: Identity, Cast to the type at hand, and Dropout in inference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Remove(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
         source = op.operand(0)
-        if source is None or not (op.is_op("Identity") or self.is_dropout_in_inference(op)):
+        if source is None or not (op.is_op("Identity") or _is_idle_cast(op) or self.is_dropout_in_inference(op)):
             return
         # A mask that is used has no other op to come from: the node stays.
         if any(result.uses for result in op.results[1:]):
@@ -44,9 +44,13 @@ class _Remove(RewritePattern):
         return flag is not None and not flag.any()
 
 
+def _is_idle_cast(op: NodeOp) -> bool:
+    return op.is_op("Cast") and op.operands[0].type == op.results[0].type
+
+
 @dataclass(frozen=True)
 class OnnxRemoveIdentityPass(ModulePass):
-    """Replace the output of Identity, and of Dropout in inference, by the input.
+    """Replace the output of Identity, of Cast to the input's type, and of Dropout in inference, by the input.
 
     Why: they hide from patterns that what follows uses the value of what comes before. A Dropout in
     training mode, or whose mask is used, stays.

@@ -1,0 +1,59 @@
+"""Batch normalisation: what it computes, and how it is read from a node. No pass: passes on `onnx` use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cnncc.dialects.onnx import NodeOp, constant_operand
+from cnncc.weights import Array, WeightStore
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + shift, one of each per channel: f32[k]."""
+
+    scale: Array
+    shift: Array
+    mean: Array
+    variance: Array
+    epsilon: float
+
+    def factor(self) -> Array:
+        """What x is multiplied by: f64[k]."""
+        return self.scale / np.sqrt(self.variance.astype(np.float64) + self.epsilon)
+
+    def offset(self, bias: Array) -> Array:
+        """What `bias`, added to x before, has become in y, with all else that is added: f64[k]."""
+        return (bias.astype(np.float64) - self.mean) * self.factor() + self.shift
+
+    def fold(self, weights: Array, axis: int, bias: Array) -> tuple[Array, Array]:
+        """Weights and bias of `y(x * weights + bias)`; `axis` of `weights` is the output channel.
+
+        In f64, rounded to f32 once: weights' = weights * factor, bias' = (bias - mean) * factor + shift.
+        `bias` broadcasts with f32[k].
+        """
+        per_channel = self.factor().reshape([-1 if index == axis else 1 for index in range(weights.ndim)])
+        return (weights * per_channel).astype(np.float32), self.offset(bias).astype(np.float32)
+
+
+def constant_f32(value: SSAValue | None, store: WeightStore) -> Array | None:
+    """The array of an f32 constant; other types would need another rounding."""
+    array = constant_operand(value, store)
+    return array if array is not None and array.dtype == np.float32 else None
+
+
+def read_normalisation(op: NodeOp, opset: int, store: WeightStore) -> Normalisation | None:
+    """What `op` does per channel; None where it is no batch normalisation in inference with constants."""
+    if not op.is_op("BatchNormalization") or len(op.results) != 1:
+        return None  # more outputs are statistics, which only training has
+    flag = "is_test" if opset < 7 else "training_mode"
+    inference = op.int_attr(flag, 0) == (1 if opset < 7 else 0)
+    if not inference or op.int_attr("spatial", 1) != 1:
+        return None  # spatial = 0: one factor per pixel, not per channel
+    scale, shift, mean, variance = (constant_f32(op.operand(index), store) for index in range(1, 5))
+    if scale is None or shift is None or mean is None or variance is None:
+        return None
+    return Normalisation(scale, shift, mean, variance, op.float_attr("epsilon", 1e-5))

@@ -1,0 +1,159 @@
+"""Makes one batch normalisation of constants that are multiplied and added channel by channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.context import Context
+from xdsl.dialects.builtin import FloatAttr, ModuleOp, StringAttr, f32
+from xdsl.ir import SSAValue
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
+
+from cnncc.context import weights_of
+from cnncc.dialects.onnx import NodeOp, new_constant
+from cnncc.frontend.export_onnx import opset_imports
+from cnncc.passes._normalisation import constant_f32, read_normalisation
+from cnncc.passes.onnx_fold_constants import static_shape
+from cnncc.weights import Array, WeightStore
+
+Doubles = npt.NDArray[np.float64]
+LEAST_OPSET = 7  # before it constants broadcast by an attribute, not by their shape
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """y = x * factor + offset, one of each per channel: f64[c]."""
+
+    factor: Doubles
+    offset: Doubles
+
+    def after(self, first: Affine) -> Affine:
+        """`first`, then this."""
+        return Affine(first.factor * self.factor, first.offset * self.factor + self.offset)
+
+    def arrays(self) -> tuple[Array, ...]:
+        """Scale, shift, mean and variance of the normalisation that does it: f32[c]."""
+        rounded = self.factor.astype(np.float32), self.offset.astype(np.float32)
+        return (*rounded, np.zeros(len(self.factor), np.float32), np.ones(len(self.factor), np.float32))
+
+
+def channel_values(array: Array, dims: tuple[int, ...]) -> Doubles | None:
+    """The value of each channel (axis 1) where `array`, broadcast to `dims`, has one: f64[c].
+
+    >>> channel_values(np.array([[[2.0]], [[3.0]]]), (1, 2, 5, 7))
+    array([2., 3.])
+    >>> channel_values(np.array([2.0, 3.0]), (1, 2, 5, 2)) is None
+    True
+    """
+    if array.ndim > len(dims):
+        return None
+    sizes = (1,) * (len(dims) - array.ndim) + array.shape
+    if any(size not in (1, want) for size, want in zip(sizes, dims, strict=True)):
+        return None
+    aligned = array.reshape(sizes)
+    first = aligned[(slice(1), slice(None), *(slice(1) for _ in dims[2:]))]
+    return np.resize(first, dims[1]).astype(np.float64) if (aligned == first).all() else None
+
+
+def constant_affine(op_type: str, constant: Doubles, comes_first: bool) -> Affine | None:
+    """What Mul, Add, Sub or Div of a tensor and a constant per channel does; None where that is not affine."""
+    one, zero = np.ones_like(constant), np.zeros_like(constant)
+    match op_type, comes_first:
+        case "Mul", _:
+            return Affine(constant, zero)
+        case "Add" | "Sum", _:
+            return Affine(one, constant)
+        case "Sub", False:
+            return Affine(one, -constant)
+        case "Sub", True:
+            return Affine(-one, constant)
+        case "Div", False if constant.all():
+            return Affine(1 / constant, zero)
+        case _:
+            return None  # a constant over x
+
+
+@dataclass(frozen=True)
+class _Fold(RewritePattern):
+    opset: int
+    store: WeightStore
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
+        if (found := self.affine(op)) is None:
+            return
+        x, affine = found
+        before = x.owner
+        first = self.normalisation(before, len(affine.factor)) if isinstance(before, NodeOp) else None
+        # Another user needs the value between.
+        if first is not None and x.has_one_use():
+            assert isinstance(before, NodeOp)
+            self.replace(op, before.operands[0], affine.after(first), rewriter)
+            rewriter.erase(before)
+        else:
+            self.replace(op, x, affine, rewriter)
+
+    def affine(self, op: NodeOp) -> tuple[SSAValue, Affine] | None:
+        """The tensor that `op` reads and what it does with it; None where it is not affine per channel."""
+        if not op.is_op("Mul", "Add", "Sum", "Sub", "Div") or len(op.operands) != 2:
+            return None
+        arrays = [constant_f32(value, self.store) for value in op.operands]
+        if (arrays[0] is None) == (arrays[1] is None):
+            return None  # two tensors; or two constants, which are onnx-fold-constants' work
+        comes_first = arrays[0] is not None
+        x, array = (op.operands[1], arrays[0]) if comes_first else (op.operands[0], arrays[1])
+        dims = static_shape(x)
+        # Normalisation needs channels, and keeps the shape.
+        if array is None or dims is None or len(dims) < 2 or x.type != op.results[0].type:
+            return None
+        values = channel_values(array, dims)
+        affine = None if values is None else constant_affine(op.op_type.data, values, comes_first)
+        return None if affine is None or not _is_finite(affine) else (x, affine)
+
+    def normalisation(self, op: NodeOp, channels: int) -> Affine | None:
+        """What `op` does, where it is a normalisation."""
+        found = read_normalisation(op, self.opset, self.store)
+        if found is None or found.scale.shape != (channels,):
+            return None
+        return Affine(found.factor(), found.offset(np.zeros((), np.float32)))
+
+    def replace(self, op: NodeOp, x: SSAValue, affine: Affine, rewriter: PatternRewriter) -> None:
+        """Put the normalisation of `x` that does `affine` in the place of `op`."""
+        constants = [new_constant(array, self.store, None) for array in affine.arrays()]
+        node = NodeOp.create(
+            operands=[x, *(constant.result for constant in constants)],
+            result_types=[op.results[0].type],
+            attributes={**op.attributes, "epsilon": FloatAttr(0.0, f32)},
+            properties={**op.properties, "op_type": StringAttr("BatchNormalization")},
+        )
+        rewriter.replace(op, [*constants, node])
+
+
+def _is_finite(affine: Affine) -> bool:
+    return all(np.isfinite(array).all() for array in affine.arrays())
+
+
+@dataclass(frozen=True)
+class OnnxFoldAffinePass(ModulePass):
+    """Turn Mul, Add, Sub and Div by a constant per channel, or a scalar, into BatchNormalization, a chain into one.
+
+    Why: with that, `onnx-fold-batch-norm` folds them into the weights of the layer before; what is left is one
+    layer of the array. Exporters of old write a normalisation's scale and shift as a Mul and an Add after it.
+    Not where the constant differs inside a channel, or is divided.
+
+        %0 = onnx.node "BatchNormalization"(%x, …)
+        %1 = onnx.node "Mul"(%0, %m)
+        %2 = onnx.node "Add"(%1, %a)          ->   %2 = onnx.node "BatchNormalization"(%x, %f, %o, %zeros, %ones)
+
+    In f64, rounded to f32 at each node: y = x * f + o.
+    """
+
+    name = "onnx-fold-affine"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite in place; unused constants stay for onnx-dead-code."""
+        if (opset := opset_imports(op)[""]) >= LEAST_OPSET:
+            PatternRewriteWalker(_Fold(opset, weights_of(ctx)), apply_recursively=False).rewrite_module(op)

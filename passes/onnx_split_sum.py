@@ -1,0 +1,60 @@
+"""Makes sums of two tensors of a Sum of many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
+
+from cnncc.dialects.onnx import NodeOp
+
+
+class _Split(RewritePattern):
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
+        kinds = {value.type for value in (*op.operands, op.results[0])}
+        # Of broadcast sums the types between would have to be inferred first.
+        if not op.is_op("Sum") or len(op.operands) == 2 or len(kinds) != 1:
+            return
+        total, *others = op.operands
+        for addend in others[:-1]:
+            part = NodeOp.create(
+                operands=[total, addend],
+                result_types=[total.type],
+                properties={"op_type": op.op_type},  # names are taken by the last
+            )
+            rewriter.insert(part)
+            total = part.results[0]
+        if not others:
+            rewriter.replace(op, [], [total])
+            return
+        last = NodeOp.create(
+            operands=[total, others[-1]],
+            result_types=[op.results[0].type],
+            properties=op.properties,
+            attributes=op.attributes,
+        )
+        rewriter.replace(op, last)
+
+
+@dataclass(frozen=True)
+class OnnxSplitSumPass(ModulePass):
+    """Split a Sum of other than two tensors of one shape into a chain of sums of two; a Sum of one goes.
+
+    Why: the output units add one residual a pass. Before calibration, which measures each value between.
+    Not where shapes are broadcast: such a Sum stays.
+
+        %0 = onnx.node "Sum"(%a, %b, %c)   ->   %1 = onnx.node "Sum"(%a, %b)
+                                                %0 = onnx.node "Sum"(%1, %c)
+
+    The order is that in which onnxruntime adds.
+    """
+
+    name = "onnx-split-sum"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite in place."""
+        PatternRewriteWalker(_Split(), apply_recursively=False).rewrite_module(op)
