@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from cnncc.errors import Refusal
+from cnncc.errors import Finding, Refusal
 from cnncc.weights import Array
 
 
@@ -22,6 +22,8 @@ def _array(archive: Mapping[str, object], name: str) -> Array:
         raise ValueError(f"'{name}' is no array")
     return cast("Array", member)
 
+
+_ZIP, _NPY = b"PK", b"\x93NUMPY"  # how files of many arrays and of one begin
 
 # What numpy and zipfile raise for files that are none of theirs.
 _DAMAGED = (
@@ -40,18 +42,30 @@ def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
     return stream.getvalue()
 
 
-def count_batches(arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int]]) -> int:
-    """How many batches of inputs of these shapes the arrays hold: whole ones, floats, finite. Raises Refusal."""
+def noise(shape: Sequence[int], element: str, rng: np.random.Generator) -> Array:
+    """N(0, 1) for a float type, all numbers alike for bytes."""
+    if element == "float32":
+        return rng.standard_normal(shape).astype(np.float32)
+    info = np.iinfo(element)
+    return rng.integers(info.min, info.max, shape, element, endpoint=True)
+
+
+def count_batches(arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int]], elements: Mapping[str, str]) -> int:
+    """How many batches of inputs of these shapes the arrays hold: whole ones of finite floats, or of bytes.
+
+    elements: "float32", for any floats, or the type of byte. Raises Refusal.
+    """
     counts: set[int] = set()
     for name, (batch, *rest) in shapes.items():
-        array = arrays[name]
-        if array.dtype.kind != "f":
-            raise Refusal(f"input '{name}' has type {array.dtype}, expected floating point numbers")
+        array, element = arrays[name], elements[name]
+        if array.dtype.kind != "f" if element == "float32" else array.dtype != element:
+            wanted = "floating point numbers" if element == "float32" else element
+            raise Refusal(f"input '{name}' has type {array.dtype}, expected {wanted}")
         if array.ndim != 1 + len(rest) or list(array.shape[1:]) != rest or len(array) % batch or not len(array):
             several = f"{batch} or a multiple" if batch > 1 else "1 or more"
             wanted = ", ".join([several, *map(str, rest)])
             raise Refusal(f"input '{name}' has shape {list(array.shape)}, expected [{wanted}]")
-        if not np.isfinite(array).all():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise Refusal(f"input '{name}' has values that are not finite (NaN or infinity)")
         counts.add(len(array) // batch)
     if len(counts) > 1:
@@ -66,15 +80,21 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
     """
     try:
         with path.open("rb") as file:
+            if not file.read(len(_NPY)).startswith((_ZIP, _NPY)):
+                raise Refusal(f"{path}: not an .npz file")
+            file.seek(0)
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise Refusal(f"{path}: a single array; expected an .npz file with arrays by tensor name")
             if missing := [name for name in names if name not in archive.files]:
-                there = ", ".join(archive.files) or "none"
-                raise Refusal(f"{path}: no array '{missing[0]}'; it has {there}: arrays are named after the inputs")
+                there, help_ = ", ".join(archive.files) or "none", "arrays are named after the inputs"
+                findings = [
+                    Finding(f"no array '{name}'; it has {there}", where=str(path), help=help_) for name in missing
+                ]
+                raise Refusal(f"{path}: no array '{missing[0]}'; it has {there}: {help_}", *findings)
             return {name: _array(cast("Mapping[str, object]", archive), name) for name in names}
     except OSError as error:
         raise Refusal(f"{path}: {error.strerror or error}") from error
     except _DAMAGED as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = "it holds Python objects" if "allow_pickle" in str(error) else " ".join(str(error).split())[:200]
         raise Refusal(f"{path}: not an .npz file of plain arrays: {reason}") from error

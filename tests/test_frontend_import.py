@@ -18,6 +18,7 @@ from cnncc.dialects.onnx import AbsentOp, NodeOp
 from cnncc.eval.onnx import evaluate
 from cnncc.frontend.export_onnx import export_onnx, input_names, main_function, output_names
 from cnncc.frontend.import_onnx import import_onnx
+from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.onnx_attrs import attribute_from_proto, attribute_to_proto
 from cnncc.frontend.onnx_types import ir_type, type_proto
 from cnncc.weights import WeightStore
@@ -280,3 +281,38 @@ def test_frontend_import_types_survive(text: str) -> None:
     back = type_proto(first)
     assert back is not None and back.WhichOneof("value") == proto.WhichOneof("value")
     assert ir_type(back) == first
+
+
+def result_dims(proto: onnx.ModelProto, folder: Path) -> dict[str, list[int]]:
+    loaded = load_onnx(saved(proto, folder))
+    return {each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in loaded.graph.output}
+
+
+def test_frontend_import_does_not_believe_wrong_shapes(tmp_path: Path) -> None:
+    """onnxruntime takes the model too, and gives what the windows give."""
+    text = "g (float[1, 2, 7, 9] x) => (float[1, 2, 3, 2] y) { y = AveragePool <kernel_shape = [3, 3]> (x) }"
+    assert result_dims(model(text), tmp_path) == {"y": [1, 2, 5, 7]}
+
+
+POOL = "{} <ceil_mode = 1, kernel_shape = {}, strides = {}, pads = {}> ({})"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "pads"),
+    [
+        ([1, 2], [4, 3], [0, 0, 0, 0]),  # rows: the second window would begin below the image; columns: a ceiling
+        ([2, 2], [3, 2], [1, 1, 1, 1]),
+        ([3, 3], [2, 2], [0, 0, 0, 0]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+def test_frontend_import_pools_of_ceil_mode(
+    kind: str, kernel: list[int], strides: list[int], pads: list[int], tmp_path: Path
+) -> None:
+    """Windows that would begin in the padding at the end are none; pools after them see that, too."""
+    first, second = POOL.format(kind, kernel, strides, pads, "x"), POOL.format(kind, kernel, strides, pads, "a")
+    proto = model(
+        f"g (float[1, 2, 4, 9] x) => (float[a, b, c, d] y, float[e, f, g, h] a) {{ a = {first} y = {second} }}"
+    )
+    found = run_file(saved(proto, tmp_path), {"x": np.ones((1, 2, 4, 9), np.float32)})
+    assert result_dims(proto, tmp_path) == {"y": list(found[0].shape), "a": list(found[1].shape)}

@@ -20,11 +20,14 @@ from cnncc.dialects.weights import ConstantOp
 from cnncc.eval.onnx import evaluate, evaluate_values
 from cnncc.frontend.export_onnx import export_onnx, main_function
 from cnncc.frontend.import_onnx import import_onnx
+from cnncc.passes._normalisation import Normalisation
 from cnncc.passes.onnx_dead_code import OnnxDeadCodePass
-from cnncc.passes.onnx_fold_batch_norm import Normalisation, OnnxFoldBatchNormPass
+from cnncc.passes.onnx_fold_affine import OnnxFoldAffinePass
+from cnncc.passes.onnx_fold_batch_norm import OnnxFoldBatchNormPass
 from cnncc.passes.onnx_fold_constants import OnnxFoldConstantsPass
 from cnncc.passes.onnx_fold_pad import OnnxFoldPadPass
 from cnncc.passes.onnx_remove_identity import OnnxRemoveIdentityPass
+from cnncc.passes.onnx_split_sum import OnnxSplitSumPass
 from cnncc.universe import PASSES
 
 RNG = np.random.default_rng(7)
@@ -58,7 +61,15 @@ def rewritten(proto: onnx.ModelProto, folder: Path, *passes, tolerance: float = 
 
 
 def test_frontend_passes_are_registered() -> None:
-    names = ["dead-code", "fold-batch-norm", "fold-constants", "fold-pad", "remove-identity"]
+    names = [
+        "dead-code",
+        "fold-affine",
+        "fold-batch-norm",
+        "fold-constants",
+        "fold-pad",
+        "remove-identity",
+        "split-sum",
+    ]
     assert {f"onnx-{name}" for name in names} <= set(PASSES)
     assert all(PASSES[f"onnx-{name}"]().name == f"onnx-{name}" for name in names)
 
@@ -126,6 +137,94 @@ def test_frontend_pass_fold_batch_norm_leaves_what_it_cannot_fold(tmp_path: Path
     proto = model(text, w=normal(3, 3, 3, 3), **statistics(3))
     module = rewritten(proto, tmp_path, OnnxFoldBatchNormPass())
     assert op_types(module).count("BatchNormalization") == 3
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["Mul (c, k)", "Mul (k, c)", "Add (c, k)", "Sum (k, c)", "Sub (c, k)", "Sub (k, c)", "Div (c, k)"],
+)
+@pytest.mark.parametrize("shape", [(6, 1, 1), (1, 6, 1, 1), (1,), ()])
+def test_frontend_pass_fold_affine_into_conv(step: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    text = f"g (float[2, 3, 7, 5] x) => (float[2, 6, P, Q] y) {{ c = Conv (x, w, b) y = {step} }}"
+    arrays = {"w": normal(6, 3, 3, 2), "b": normal(6), "k": normal(*shape) + np.float32(3)}
+    passes = OnnxFoldAffinePass(), OnnxFoldBatchNormPass()
+    module = rewritten(model(text, **arrays), tmp_path, *passes, tolerance=1e-5)
+    assert op_types(module) == ["Conv"]
+
+
+def test_frontend_pass_fold_affine_chain_is_one_normalisation(tmp_path: Path) -> None:
+    """As densenet has it: the normalisation, then its scale and shift, between a Concat and a Relu."""
+    text = """g (float[2, 3, 7, 5] x) => (float[2, 6, 7, 5] y) {
+      i = Concat <axis = 1> (x, x)
+      n = BatchNormalization <epsilon = 0.01> (i, s, t, m, v)
+      a = Unsqueeze (k, axes)  p = Mul (n, a)
+      b = Unsqueeze (l, axes)  q = Add (p, b)
+      r = Sub (one, q)  z = Div (r, k2)
+      y = Relu (z)
+    }"""
+    arrays = {**statistics(6), "k": normal(6), "l": normal(6), "axes": np.int64([1, 2]), "one": np.float32(1)}
+    arrays["k2"] = normal(1, 6, 1, 1) + np.float32(3)
+    passes = OnnxFoldConstantsPass(), OnnxFoldAffinePass(), OnnxFoldBatchNormPass(), OnnxDeadCodePass()
+    module = rewritten(model(text, **arrays), tmp_path, *passes, tolerance=1e-5)
+    assert op_types(module) == ["Concat", "BatchNormalization", "Relu"]
+
+
+def test_frontend_pass_fold_affine_matmul_becomes_gemm(tmp_path: Path) -> None:
+    text = "g (float[3, 7] x) => (float[3, 5] y) { m = MatMul (x, w) a = Add (b, m) y = Mul (a, k) }"
+    passes = OnnxFoldAffinePass(), OnnxFoldBatchNormPass()
+    proto = model(text, w=normal(7, 5), b=normal(5), k=normal())
+    module = rewritten(proto, tmp_path, *passes, tolerance=1e-5)
+    assert op_types(module) == ["Gemm"]
+
+
+def test_frontend_pass_fold_affine_leaves(tmp_path: Path) -> None:
+    """Constants inside a channel or under a fraction, results larger than x, stacks of matrices, no channels."""
+    text = """g (float[2, 3, 4] x, float[3] v, float[1, 1] z) =>
+      (float[2, 3, 4] a, float[2, 3, 4] b, float[3] c, float[3, 5] d, float[2, 3, 5] e, float[2, 3, 4] f) {
+      a = Mul (x, w)
+      b = Div (k, x)
+      c = Add (v, k)
+      d = Mul (z, u)
+      m = MatMul (x, t)
+      e = BatchNormalization (m, k3, k3, k3, k3)
+      f = Div (x, zero)
+    }"""
+    arrays = {"w": normal(3, 4), "k": np.float32(2), "u": normal(3, 5), "t": normal(4, 5)}
+    arrays |= {"k3": np.float32([1, 2, 3]), "zero": np.float32([[[1], [0], [1]]])}
+    ctx = context()
+    module = import_onnx(saved(model(text, **arrays), tmp_path), ctx)
+    types = op_types(module)
+    for one in (OnnxFoldAffinePass(), OnnxFoldBatchNormPass()):
+        one.apply(ctx, module)
+    assert op_types(module) == types
+
+
+def test_frontend_pass_fold_affine_value_between_is_used(tmp_path: Path) -> None:
+    text = """g (float[2, 3, 4] x) => (float[2, 3, 4] y, float[2, 3, 4] z) {
+      a = Mul (x, k) y = Relu (a) z = Add (a, l) }"""
+    module = rewritten(model(text, k=normal(3, 1), l=normal()), tmp_path, OnnxFoldAffinePass(), tolerance=1e-6)
+    assert op_types(module) == ["BatchNormalization", "Relu", "BatchNormalization"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_frontend_pass_split_sum(count: int, tmp_path: Path) -> None:
+    names = "abcde"[:count]
+    inputs = ", ".join(f"float[2, 3] {name}" for name in names)
+    text = f"g ({inputs}) => (float[2, 3] y) {{ s = Sum ({', '.join(names)}) y = Relu (s) }}"
+    module = rewritten(model(text), tmp_path, OnnxSplitSumPass())
+    assert op_types(module) == ["Sum"] * (count - 1) + ["Relu"]
+
+
+def test_frontend_pass_split_sum_leaves_broadcast_sums(tmp_path: Path) -> None:
+    text = "g (float[2, 3] a, float[3] b, float[2, 1] c) => (float[2, 3] y) { y = Sum (a, b, c) }"
+    assert op_types(rewritten(model(text), tmp_path, OnnxSplitSumPass())) == ["Sum"]
+
+
+def test_frontend_pass_remove_identity_takes_idle_casts(tmp_path: Path) -> None:
+    text = """g (float[2, 3] x) => (float[2, 3] y) {
+      a = Cast <to = 1> (x) b = Relu (a) c = Cast <to = 10> (b) y = Cast <to = 1> (c) }"""
+    module = rewritten(model(text), tmp_path, OnnxRemoveIdentityPass())
+    assert op_types(module) == ["Relu", "Cast", "Cast"]
 
 
 def test_frontend_pass_fold_constants(tmp_path: Path) -> None:

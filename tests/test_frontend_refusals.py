@@ -21,7 +21,7 @@ def refusal(path: Path, batch: int | None = None) -> str:
         import_onnx(path, context(), batch)
     message = str(raised.value)
     assert message.startswith(str(path)) and "\n" not in message
-    return message
+    return "\n".join(raised.value.lines)
 
 
 def refused_model(proto: onnx.ModelProto, folder: Path, batch: int | None = None) -> str:
@@ -76,7 +76,10 @@ def test_frontend_refuses_invalid_models(tmp_path: Path) -> None:
 
 def test_frontend_refuses_symbolic_shapes(tmp_path: Path) -> None:
     text = "g (float[N, 3, H] x) => (float[N, 3, H] y) { y = Relu(x) }"
-    assert "input 'x': dim 0 is symbolic ('N'): give its size with --batch N" in refused_model(model(text), tmp_path)
+    assert refused_model(model(text), tmp_path).splitlines()[1:] == [
+        "  input 'x'  dim 0 is symbolic ('N'): give its size with --batch N",
+        "  input 'x'  dim 2 is symbolic ('H'): fix it in the model",
+    ]
     assert "input 'x': dim 2 is symbolic ('H'): fix it in the model" in refused_model(model(text), tmp_path, 2)
     assert "batch 0, expected at least 1" in refused_model(model(text), tmp_path, 0)
     assert "input 'x' has 6000000000 elements" in refused_model(
@@ -165,3 +168,13 @@ def test_frontend_evaluation_refuses_wrong_inputs(tmp_path: Path) -> None:
         with pytest.raises(Refusal) as error:
             evaluate(module, ctx.weights, inputs)
         assert str(error.value) == message
+
+
+def test_frontend_names_values_without_type(tmp_path: Path) -> None:
+    for values, name in (("input", "input 'x'"), ("output", "output 'y'")):
+        proto = model(RELU)
+        getattr(proto.graph, values)[0].ClearField("type")
+        assert f"not a valid ONNX model: {name}: Field 'type'" in refused_model(proto, tmp_path)
+    proto = model("g (float[3] x) => (float[3] y) { y = Add(x, w) }", w=np.ones(3, np.float32))
+    proto.graph.initializer[0].raw_data = bytes(11)
+    assert "tensor 'w': " in refused_model(proto, tmp_path)

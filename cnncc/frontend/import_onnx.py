@@ -25,8 +25,8 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from cnncc.context import CompilerContext
 from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, new_constant, text_attr
-from cnncc.errors import Refusal
-from cnncc.frontend.load_onnx import graph_inputs, load_onnx
+from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.frontend.load_onnx import graph_inputs, read_model
 from cnncc.frontend.onnx_attrs import attribute_from_proto, numpy_array
 from cnncc.frontend.onnx_types import UNKNOWN, element_type, ir_type
 from cnncc.weights import Array, WeightStore
@@ -44,16 +44,38 @@ def import_onnx(path: Path, ctx: CompilerContext, batch: int | None = None) -> M
 
     Raises: Refusal for a file that is not a valid, whole model of fixed input shapes with finite weights.
     """
-    model = load_onnx(path, batch)
+    refusals, module = Refusals(), ModuleOp([])
+    with refusals.kept():
+        module = read_onnx(path, ctx, refusals, batch)
+    refusals.raise_any(str(path))
+    return module
+
+
+def read_onnx(path: Path, ctx: CompilerContext, refusals: Refusals, batch: int | None = None) -> ModuleOp:
+    """As `import_onnx`, but what the rest of the model can be looked at without goes to `refusals`.
+
+    Symbolic leading dims are 1 in the module then, weights that are not finite 0. Raises Refusal for anything else.
+    """
+    model, inside = read_model(path, refusals, batch), Refusals()
     try:
-        return import_model(model, ctx.weights)
+        module = _module(model, ctx.weights, inside)
     except Refusal as refusal:
         raise Refusal(f"{path}: {refusal}") from refusal
+    for refusal in inside.found:
+        refusals.add(Refusal(f"{path}: {refusal}", *refusal.findings))
+    return module
 
 
 def import_model(model: ModelProto, store: WeightStore) -> ModuleOp:
     """A checked `model` with inferred types and all data inside, as IR. Raises Refusal as `import_onnx`."""
-    func = _GraphImporter(model.graph, store).main()
+    refusals = Refusals()
+    module = _module(model, store, refusals)
+    refusals.raise_any()
+    return module
+
+
+def _module(model: ModelProto, store: WeightStore, refusals: Refusals) -> ModuleOp:
+    func = _GraphImporter(model.graph, store, refusals).main()
     attributes: dict[str, Attribute] = {
         "onnx.ir_version": IntegerAttr(model.ir_version, i64),
         "onnx.opset_imports": DictionaryAttr(
@@ -70,9 +92,10 @@ def import_model(model: ModelProto, store: WeightStore) -> ModuleOp:
 class _GraphImporter:
     """Builds `@main`, node by node in the file's order, with every value by its ONNX name."""
 
-    def __init__(self, graph: GraphProto, store: WeightStore) -> None:
+    def __init__(self, graph: GraphProto, store: WeightStore, refusals: Refusals) -> None:
         self.graph = graph
         self.store = store
+        self.refusals = refusals
         self.inputs = graph_inputs(graph)
         typed = (*graph.value_info, *graph.output, *graph.input)
         self.types = {value.name: ir_type(value.type) for value in typed}
@@ -157,7 +180,9 @@ class _GraphImporter:
         self.append(op, [tensor.name])
 
     def constant(self, array: Array, name: str, owner: str) -> None:
-        _check_finite(array, owner)
+        if problem := _not_finite(array):
+            self.refusals.add(Refusal(f"{owner} {problem}", Finding(problem, where=owner)))
+            array = np.nan_to_num(array, nan=0, posinf=0, neginf=0)
         op = new_constant(array, self.store, text_attr(name))
         self.append(op, [name])
 
@@ -240,13 +265,12 @@ def _constant_array(node: NodeProto) -> Array | None:
             return None
 
 
-def _check_finite(array: Array, owner: str) -> None:
-    """Refuse NaN anywhere and infinities among weights; a lone infinity is a bound, as of Clip."""
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        if np.isnan(array).any():
-            raise Refusal(f"{owner} contains NaN: the model is damaged or was not trained to the end")
-        if array.size > 1:
-            raise Refusal(f"{owner} contains infinities: the model is damaged or was not trained to the end")
+def _not_finite(array: Array) -> str:
+    """What is said of NaN anywhere and infinities among weights, or ""; a lone infinity is a bound, as of Clip."""
+    if array.dtype.kind != "f" or np.isfinite(array).all() or (array.size == 1 and not np.isnan(array).any()):
+        return ""
+    found = "NaN" if np.isnan(array).any() else "infinities"
+    return f"contains {found}: the model is damaged or was not trained to the end"
 
 
 def _dense(sparse: SparseTensorProto) -> Array:

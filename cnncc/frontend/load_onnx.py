@@ -6,15 +6,17 @@ What is wrong with it is a Refusal, whatever the ONNX library makes of it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cnncc.errors import Refusal
+from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.frontend.infer_shapes import inferred
 from cnncc.frontend.run_onnx import OnnxSession
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, TensorProto, TensorShapeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto
 
     Dim = TensorShapeProto.Dimension
 
@@ -29,12 +31,22 @@ def load_onnx(path: Path, batch: int | None = None) -> ModelProto:
 
     Raises: Refusal for whatever is wrong with the file or with `batch`.
     """
+    refusals, model = Refusals(), None
+    with refusals.kept():
+        model = read_model(path, refusals, batch)
+    refusals.raise_any(str(path))
+    assert model is not None
+    return model
+
+
+def read_model(path: Path, refusals: Refusals, batch: int | None = None) -> ModelProto:
+    """As `load_onnx`, but symbolic leading dims go to `refusals`, and are 1 in the model then."""
     model = _read(path)
     _load_external_data(model, path)
     if model.ByteSize() > SIZE_LIMIT_BYTES:
         raise Refusal(f"{path}: {model.ByteSize()} bytes with its external data, the limit is 2 GiB")
     _check(model, path)
-    _fix_shapes(model, path, batch)
+    _fix_shapes(model, path, batch, refusals)
     return _inferred(model, path)
 
 
@@ -131,7 +143,40 @@ def _check(model: ModelProto, path: Path) -> None:
     try:
         untyped.check_model(model)
     except (checker.ValidationError, ValueError, RuntimeError) as error:
-        raise Refusal(f"{path}: not a valid ONNX model: {_first_line(error)}") from error
+        found = _invalid_parts(model)
+        what = f"{len(found)} problems" if len(found) > 1 else _first_line(error)
+        where = f"{found[0].where}: " if len(found) == 1 else ""
+        raise Refusal(f"{path}: not a valid ONNX model: {where}{what}", *found) from error
+
+
+def _invalid_parts(model: ModelProto) -> list[Finding]:
+    """What is wrong with inputs, outputs and constants, and with nodes: unknown operators, wrong attributes."""
+    from onnx import checker
+
+    untyped: Any = checker
+    context: Any = untyped.C.CheckerContext()
+    context.ir_version = model.ir_version
+    context.opset_imports = {opset.domain: opset.version for opset in model.opset_import}
+    graph = model.graph
+    parts: list[tuple[Any, Any, str]] = [
+        *((untyped.check_value_info, value, f"input '{value.name}'") for value in graph.input),
+        *((untyped.check_value_info, value, f"output '{value.name}'") for value in graph.output),
+        *((untyped.check_tensor, tensor, f"tensor '{tensor.name}'") for tensor in graph.initializer),
+        *((untyped.check_node, node, node_label(node, index)) for index, node in enumerate(graph.node)),
+    ]
+    found: list[Finding] = []
+    for check, part, where in parts:
+        try:
+            check(part, context)
+        except (checker.ValidationError, ValueError, RuntimeError) as error:
+            found.append(Finding(f"not valid ONNX: {_first_line(error)}", where=where))
+    return found
+
+
+def node_label(node: NodeProto, index: int) -> str:
+    """What to call node number `index` of a graph in messages."""
+    name = node.name or next(iter(node.output), "")
+    return f"{node.op_type} node '{name}'" if name else f"{node.op_type} node number {index}"
 
 
 def _dims(value: ValueInfoProto) -> Sequence[Dim]:
@@ -143,8 +188,11 @@ def _is_symbolic(dim: Dim) -> bool:
     return not dim.HasField("dim_value") or dim.dim_value < 0
 
 
-def _fix_shapes(model: ModelProto, path: Path, batch: int | None) -> None:
-    """Give symbolic dims of graph inputs the size `batch`. Raises Refusal for one that stays open."""
+def _fix_shapes(model: ModelProto, path: Path, batch: int | None, refusals: Refusals) -> None:
+    """Give symbolic dims of graph inputs the size `batch`; a leading one that stays open goes to `refusals`.
+
+    Raises Refusal for any other that stays open.
+    """
     inputs = graph_inputs(model.graph)
     leading = [dims[0] for value in inputs if (dims := _dims(value)) and _is_symbolic(dims[0])]
     if batch is not None:
@@ -156,8 +204,13 @@ def _fix_shapes(model: ModelProto, path: Path, batch: int | None) -> None:
             for dim in _dims(value):
                 if _is_symbolic(dim) and dim.dim_param in names:
                     dim.dim_value = batch
+    fatal = Refusals()
     for value in inputs:
-        _check_input(value, path, batch)
+        with refusals.kept():
+            _fix_leading(value, path, batch)
+        with fatal.kept():
+            _check_input(value, path)
+    fatal.raise_any(str(path))
 
 
 def _check_batch(inputs: list[ValueInfoProto], leading: list[Dim], path: Path, batch: int) -> None:
@@ -169,18 +222,33 @@ def _check_batch(inputs: list[ValueInfoProto], leading: list[Dim], path: Path, b
         raise Refusal(f"{path}: input '{fixed[0].name}' has the fixed leading size {size}, not batch {batch}")
 
 
-def _check_input(value: ValueInfoProto, path: Path, batch: int | None) -> None:
-    if not value.type.HasField("tensor_type"):
-        return
-    what = f"{path}: input '{value.name}'"
+def _fix_leading(value: ValueInfoProto, path: Path, batch: int | None) -> None:
+    """Take 1 for a symbolic leading dim. Raises Refusal afterwards."""
+    dims = _dims(value)
+    if batch is None and dims and _is_symbolic(dims[0]):
+        refusal = _symbolic(value, path, 0, "give its size with --batch N")
+        dims[0].dim_value = 1
+        raise refusal
+
+
+def _symbolic(value: ValueInfoProto, path: Path, index: int, remedy: str) -> Refusal:
+    name, owner = _dims(value)[index].dim_param, f"input '{value.name}'"
+    what = f"dim {index} is symbolic ({repr(name) if name else 'without a name'})"
+    return Refusal(f"{path}: {owner}: {what}: {remedy}", Finding(what, where=owner, help=remedy))
+
+
+def _check_input(value: ValueInfoProto, path: Path) -> None:
+    """Raises Refusal for symbolic dims, and too many elements."""
+    refusals = Refusals()
     for index, dim in enumerate(_dims(value)):
         if _is_symbolic(dim):
-            name = f"'{dim.dim_param}'" if dim.dim_param else "without a name"
-            remedy = "give its size with --batch N" if index == 0 and batch is None else "fix it in the model"
-            raise Refusal(f"{what}: dim {index} is symbolic ({name}): {remedy}")
+            refusals.add(_symbolic(value, path, index, "fix it in the model"))
+    refusals.raise_any(str(path))
     elements = math.prod(dim.dim_value for dim in _dims(value))
     if elements > INPUT_LIMIT_ELEMENTS:
-        raise Refusal(f"{what} has {elements} elements, the limit is {INPUT_LIMIT_ELEMENTS}")
+        owner, what = f"input '{value.name}'", "too many elements"
+        finding = Finding(what, where=owner, resource="elements", value=elements, limit=INPUT_LIMIT_ELEMENTS)
+        raise Refusal(f"{path}: {owner} has {elements} elements, the limit is {INPUT_LIMIT_ELEMENTS}", finding)
 
 
 def _inferred(model: ModelProto, path: Path) -> ModelProto:
@@ -188,11 +256,23 @@ def _inferred(model: ModelProto, path: Path) -> ModelProto:
     import onnx
 
     try:
-        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        return inferred(model, strict=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         # Strict inference trips over a few valid models: onnxruntime has the last word.
         try:
             OnnxSession(model)
         except Refusal:
-            raise Refusal(f"{path}: its shapes do not fit together: {_first_line(error)}") from error
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+            found = _misfits(error)
+            what = f"{len(found)} problems" if len(found) > 1 else _first_line(error)
+            raise Refusal(f"{path}: its shapes do not fit together: {what}", *found) from error
+        return inferred(model, strict=False)
+
+
+def _misfits(error: Exception) -> list[Finding]:
+    """One finding for each node that strict inference names, those aside that only lack another's result."""
+    found = re.findall(r"\(op_type:(.+?)(?:, node name: (.*?))?\): (.*)", str(error))
+    return [
+        Finding(f"shapes do not fit: {what[:300]}", where=f"{op_type} node" + (f" '{name}'" if name else ""))
+        for op_type, name, what in found
+        if not what.endswith("expected to have type but instead is null")
+    ]

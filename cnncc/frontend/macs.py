@@ -9,6 +9,16 @@ from xdsl.ir import SSAValue
 
 from cnncc.dialects.onnx import NodeOp
 
+WEIGHTS_AT = {
+    "Conv": 1,
+    "Gemm": 1,
+    "MatMul": 1,
+    "BatchNormalization": 1,
+    "QLinearConv": 3,
+    "QLinearMatMul": 3,
+    "QGemm": 3,
+}
+
 
 def _shape(value: SSAValue) -> tuple[int, ...]:
     match value.type:
@@ -19,19 +29,27 @@ def _shape(value: SSAValue) -> tuple[int, ...]:
 
 
 def node_macs(node: NodeOp) -> int:
-    """MACs of a Conv, Gemm or MatMul, for the batch that its types say; 0 for any other node or unknown shapes.
+    """MACs of a Conv, Gemm, MatMul, quantised or not, or BatchNormalization, for the batch that its types say.
 
-    Each result takes one MAC per weight of its channel (Conv), or per element of the summed dimension.
+    0 where shapes are unknown.
+
+    Each result takes one MAC per weight of its channel (Conv), or per element of the summed dimension; one where
+    it is normalised. Any other node has none.
     """
-    shapes = [_shape(value) for value in (*node.own_operands[:2], *node.results)]
-    known = len(shapes) == 3 and all(size > 0 for shape in shapes for size in shape)
-    if not node.is_op("Conv", "Gemm", "MatMul") or not known:
+    kind = node.op_type.data if node.domain is None or node.domain.data == "com.microsoft" else ""
+    at = WEIGHTS_AT.get(kind)
+    if at is None:
+        return 0
+    shapes = [_shape(value) for value in (*node.own_operands[:1], *node.own_operands[at : at + 1], *node.results)]
+    if len(shapes) != 3 or any(size < 1 for shape in shapes for size in shape):
         return 0
     x, weights, result = shapes
-    match node.op_type.data:
-        case "Conv":
+    match kind:
+        case "Conv" | "QLinearConv":
             terms = math.prod(weights[1:])
-        case "Gemm":
+        case "BatchNormalization":
+            terms = 1
+        case "Gemm" | "QGemm":
             terms = x[0] if node.int_attr("transA", 0) else x[-1]
         case _:
             terms = x[-1]

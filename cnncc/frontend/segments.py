@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.weights import Array
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 OPSET_OF_IDENTITY = 13
 
@@ -30,9 +31,22 @@ def read_model(model: bytes) -> ModelProto:
 
 
 def run_on_host(model: bytes, inputs: Sequence[Array]) -> Sequence[Array]:
-    """Run a host segment with onnxruntime. Raises Refusal where it does not load or run."""
+    """Run a host segment with onnxruntime, on numbers of any type, in the segment's own shapes.
+
+    A tensor may be read under another shape than it was written. Raises Refusal where the model does not load or run.
+    """
+    from onnx import helper
+
     proto = read_model(model)
-    return OnnxSession(proto).run(dict(zip((value.name for value in proto.graph.input), inputs, strict=True)))
+    feeds = zip(proto.graph.input, inputs, strict=True)
+    types = ((v, helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type), array) for v, array in feeds)
+    return OnnxSession(proto).run({v.name: _shaped(v, array.astype(kind, copy=False)) for v, kind, array in types})
+
+
+def _shaped(value: ValueInfoProto, array: Array) -> Array:
+    """`array` in the shape of an input, where it has as many elements."""
+    dims = _dims(value)
+    return array.reshape(dims) if math.prod(dims) == array.size else array
 
 
 def interface(model: bytes) -> tuple[dict[str, str], dict[str, str]]:
@@ -59,7 +73,8 @@ def _types(values: Iterable[ValueInfoProto]) -> dict[str, str]:
 def name_after_tensors(model: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
     """The model with inputs and outputs renamed, in order; an input that is given twice becomes one.
 
-    The names inside get a prefix and Identity nodes join them to the tensors' names, so that no name meets another.
+    The names inside get a prefix and nodes join them to the tensors' names, so that no name meets another: Identity, or
+    Reshape where one tensor is read under several shapes.
     Deterministic. Raises Refusal where the numbers of inputs or outputs differ.
     """
     from onnx import compose, helper
@@ -75,9 +90,8 @@ def name_after_tensors(model: bytes, inputs: Sequence[str], outputs: Sequence[st
         prefix = f"_{prefix}"
     inner: Any = compose.add_prefix(proto, prefix, rename_functions=False)
     graph: GraphProto = inner.graph
-    before = [
-        helper.make_node("Identity", [name], [value.name]) for name, value in zip(inputs, graph.input, strict=True)
-    ]
+    given = dict(zip(inputs, graph.input, strict=True))  # of two with one name the last stays
+    before = [_joined(graph, name, given[name], value) for name, value in zip(inputs, graph.input, strict=True)]
     after = [
         helper.make_node("Identity", [value.name], [name]) for name, value in zip(outputs, graph.output, strict=True)
     ]
@@ -89,6 +103,21 @@ def name_after_tensors(model: bytes, inputs: Sequence[str], outputs: Sequence[st
     if not any(opset.domain in ("", "ai.onnx") for opset in inner.opset_import):
         inner.opset_import.append(helper.make_opsetid("", OPSET_OF_IDENTITY))
     return inner.SerializeToString(deterministic=True)
+
+
+def _dims(value: ValueInfoProto) -> list[int]:
+    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
+def _joined(graph: GraphProto, name: str, given: ValueInfoProto, value: ValueInfoProto) -> NodeProto:
+    """The node that makes `value` of the input `name`, which has the shape of `given`."""
+    from onnx import TensorProto, helper
+
+    if _dims(given) == _dims(value):
+        return helper.make_node("Identity", [name], [value.name])
+    shape = f"{value.name}/shape"
+    graph.initializer.append(helper.make_tensor(shape, TensorProto.INT64, [len(_dims(value))], _dims(value)))
+    return helper.make_node("Reshape", [name, shape], [value.name])
 
 
 def _rename(values: Any, names: Sequence[str]) -> None:

@@ -1,0 +1,109 @@
+"""The types of all values of a model, by ONNX's inference where it is right, and not by what the file says of them.
+
+What a file says of a value counts only where inference finds nothing (as in onnxruntime, which warns). Pools of
+ceil_mode = 1 have no window that begins in the padding at the end: so onnxruntime runs them, but ONNX's inference
+counts such windows up to opset 21.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cnncc.frontend.microsoft_ops import with_microsoft_types
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, ValueInfoProto
+
+POOLS = ("MaxPool", "AveragePool", "LpPool")
+
+
+def inferred(model: ModelProto, *, strict: bool) -> ModelProto:
+    """`model` with the types of all values that can be inferred.
+
+    Raises InferenceError, ValueError or RuntimeError where shapes do not fit; if not `strict`, hardly ever.
+    """
+    bare = _copy(model)
+    del bare.graph.value_info[:]
+    for value in bare.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    bare = with_microsoft_types(_with_pools(bare, strict))
+    known = _typed(bare)
+    claims = [value for value in (*model.graph.value_info, *model.graph.output) if value.name not in known]
+    if not any(_has_shape(value) for value in claims):
+        return bare
+    bare.graph.value_info.extend(value for value in claims if value.name not in _outputs(bare))
+    for value in bare.graph.output:
+        value.CopyFrom(next((claim for claim in claims if claim.name == value.name), value))
+    return with_microsoft_types(_with_pools(bare, strict))
+
+
+def _copy(model: ModelProto) -> ModelProto:
+    from onnx import ModelProto
+
+    copied = ModelProto()
+    copied.CopyFrom(model)
+    return copied
+
+
+def _has_shape(value: ValueInfoProto) -> bool:
+    return not value.type.HasField("tensor_type") or value.type.tensor_type.HasField("shape")
+
+
+def _outputs(model: ModelProto) -> set[str]:
+    return {value.name for value in model.graph.output}
+
+
+def _typed(model: ModelProto) -> dict[str, ValueInfoProto]:
+    graph = model.graph
+    values = (*graph.input, *graph.value_info, *graph.output)
+    return {value.name: value for value in values if value.HasField("type") and _has_shape(value)}
+
+
+def _with_pools(model: ModelProto, strict: bool) -> ModelProto:
+    """`model` inferred, with pools that reach over the end standing in for those of ceil_mode."""
+    from onnx import shape_inference
+
+    stand_in = _copy(model)
+    while True:
+        found = shape_inference.infer_shapes(stand_in, strict_mode=strict, data_prop=True)
+        known = _typed(found)
+        for node, original in zip(stand_in.graph.node, model.graph.node, strict=True):
+            if node == original and (pads := _padded(node, known)):
+                _replace(node, pads)
+                break
+        else:
+            for node, original in zip(found.graph.node, model.graph.node, strict=True):
+                node.CopyFrom(original)
+            return found
+
+
+def _padded(node: NodeProto, known: dict[str, ValueInfoProto]) -> list[int]:
+    """The pads with which a pool of ceil_mode has its windows without it; none where it is no such pool."""
+    from onnx import helper
+
+    attributes: dict[str, Any] = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    if node.op_type not in POOLS or node.domain or attributes.get("ceil_mode") != 1 or node.input[0] not in known:
+        return []
+    kernel = attributes.get("kernel_shape", [])
+    sizes = [dim.dim_value for dim in known[node.input[0]].type.tensor_type.shape.dim][2:]
+    ones, zeros = [1] * len(kernel), [0] * (2 * len(kernel))
+    strides, dilations = attributes.get("strides", ones), attributes.get("dilations", ones)
+    pads = list(attributes.get("pads", zeros))
+    lengths = {len(kernel), len(strides), len(dilations), len(pads) // 2}
+    if attributes.get("auto_pad", b"NOTSET") != b"NOTSET" or lengths != {len(sizes)} or min(strides, default=0) < 1:
+        return []
+    for axis, (size, window, stride, step) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
+        before, after = pads[axis], pads[axis + len(sizes)]
+        reach = size + before + after - (window - 1) * step - 1
+        if -(-reach // stride) * stride < size + before:  # the last window begins in the image
+            pads[axis + len(sizes)] += -reach % stride
+    return pads
+
+
+def _replace(node: NodeProto, pads: list[int]) -> None:
+    """Give the pool these pads instead of ceil_mode."""
+    from onnx import helper
+
+    kept = [attribute for attribute in node.attribute if attribute.name not in ("pads", "ceil_mode")]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute("pads", pads)])

@@ -1,0 +1,101 @@
+"""Shapes and types of onnxruntime's own quantised operators (domain com.microsoft), which ONNX does not infer.
+
+Each has a stand-in: nodes of ONNX's own operators whose result has the same shape and type. The graph with the
+stand-ins is inferred, and what is found is kept.
+
+Source: onnxruntime's docs/ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+
+DOMAIN = "com.microsoft"
+LEAST_INPUTS = 4  # of all of them; ONNX's checker does not look at operators of others
+Types = Mapping[str, int]
+
+
+def _node(node: NodeProto, op_type: str, inputs: Sequence[str], *attributes: str) -> NodeProto:
+    """A node of another type with these inputs and attributes, and the result of `node`."""
+    from onnx import NodeProto
+
+    kept = [attribute for attribute in node.attribute if attribute.name in attributes]
+    return NodeProto(op_type=op_type, input=inputs, output=node.output[:1], attribute=kept)
+
+
+def _elementwise(node: NodeProto, types: Types) -> list[NodeProto]:
+    return [_node(node, "Add", [node.input[0], node.input[3]])]
+
+
+def _same(node: NodeProto, types: Types) -> list[NodeProto]:
+    return [_node(node, "Identity", node.input[:1])]
+
+
+def _gemm(node: NodeProto, types: Types) -> list[NodeProto]:
+    """The result is of the type of its zero point, or float where it has none."""
+    from onnx import TensorProto, helper
+
+    has_zero = len(node.input) > 8 and node.input[8] in types
+    product = _node(node, "Gemm", [node.input[0], node.input[3]], "transA", "transB")
+    product.output[0] += "/product"
+    kind = types[node.input[8]] if has_zero else TensorProto.FLOAT
+    return [product, helper.make_node("Cast", product.output[:], node.output[:1], to=kind)]
+
+
+def _average_pool(node: NodeProto, types: Types) -> list[NodeProto]:
+    if any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute):
+        return []
+    window = ("kernel_shape", "strides", "pads", "auto_pad", "ceil_mode")
+    return [_node(node, "MaxPool", node.input[:1], *window)]
+
+
+def _global_average_pool(node: NodeProto, types: Types) -> list[NodeProto]:
+    if any(attribute.name == "channels_last" and attribute.i for attribute in node.attribute):
+        return []
+    return [_node(node, "GlobalMaxPool", node.input[:1])]
+
+
+def _concat(node: NodeProto, types: Types) -> list[NodeProto]:
+    return [_node(node, "Concat", node.input[2::3], "axis")]
+
+
+_STAND_INS: dict[str, Callable[[NodeProto, Types], list[NodeProto]]] = {
+    "QLinearAdd": _elementwise,
+    "QLinearMul": _elementwise,
+    "QLinearLeakyRelu": _same,
+    "QLinearSigmoid": _same,
+    "QLinearSoftmax": _same,
+    "QGemm": _gemm,
+    "QLinearAveragePool": _average_pool,
+    "QLinearGlobalAveragePool": _global_average_pool,
+    "QLinearConcat": _concat,
+}
+
+
+def with_microsoft_types(model: ModelProto) -> ModelProto:
+    """`model` with the types of the results of these operators, and of what follows from them."""
+    from onnx import ModelProto, shape_inference
+
+    if not any(node.domain == DOMAIN and node.op_type in _STAND_INS for node in model.graph.node):
+        return model
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    stand_in = ModelProto()
+    stand_in.CopyFrom(model)
+    del stand_in.graph.node[:]
+    for node in model.graph.node:
+        rule = _STAND_INS.get(node.op_type) if node.domain == DOMAIN else None
+        whole = rule is not None and len(node.input) >= LEAST_INPUTS
+        stand_in.graph.node.extend((rule(node, types) if rule and whole else []) or [node])
+    inferred = shape_inference.infer_shapes(stand_in, data_prop=True)
+    made = {name for node in model.graph.node for name in node.output}
+    typed = ModelProto()
+    typed.CopyFrom(model)
+    del typed.graph.value_info[:]
+    typed.graph.value_info.extend(value for value in inferred.graph.value_info if value.name in made)
+    del typed.graph.output[:]
+    typed.graph.output.extend(inferred.graph.output)
+    return typed
