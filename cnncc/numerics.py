@@ -4,10 +4,12 @@ The output stage of the machine, for one value of output channel k (all of f32 r
 rne = round half to even, sat = clamp to lo..hi):
 
     v = acc + bias[k]
-    v = sat(rne(f32(v) * scale[k]) + zero)                       where there is a requantisation
+    p = f32(v) * scale[k]                                        where there is a requantisation
+    v = sat(rne(p < 0 ? p * slope : p) + zero)
     v = sat(rne(fma(v, a, fma(residual, b, fixed))))             where there is a residual
 
-Source: ONNX QLinearConv and com.microsoft QLinearAdd as onnxruntime computes them.
+The product with slope is rounded to f32 as well. Source: ONNX QLinearConv and com.microsoft QLinearAdd as onnxruntime
+computes them; ONNX LeakyRelu.
 """
 
 from __future__ import annotations
@@ -42,9 +44,11 @@ def dequantise(q: Ints, scale: float, zero: int) -> Floats:
     return (q - zero).astype(np.float32) * np.float32(scale)
 
 
-def requantise(acc: Ints, scale: Floats, zero: int, lo: int, hi: int) -> Ints:
-    """sat(rne(f32(acc) * scale) + zero); `scale` broadcasts against `acc`."""
+def requantise(acc: Ints, scale: Floats, zero: int, lo: int, hi: int, slope: float = 1.0) -> Ints:
+    """sat(rne(f32(acc) * scale) + zero), negative products times `slope`; `scale` broadcasts against `acc`."""
     product = acc.astype(np.float32) * scale
+    if slope != 1:
+        product = np.where(product < 0, product * np.float32(slope), product)
     return saturate(np.rint(product).astype(np.float64) + zero, lo, hi)
 
 
@@ -79,7 +83,7 @@ class Epilogue:
 
     bias: i32[k] or None. scale: f32[k] or None (no requantisation: the sum passes as it is).
     clamp: the range after the requantisation (or of the sum itself). factors: f32[3] or None;
-    add_clamp: the range after the residual add.
+    add_clamp: the range after the residual add. slope: an f32; 1 for none; without a scale it does nothing.
     """
 
     bias: Ints | None = None
@@ -88,11 +92,15 @@ class Epilogue:
     clamp: tuple[int, int] = integer_range(32)
     factors: Floats | None = None
     add_clamp: tuple[int, int] = integer_range(32)
+    slope: float = 1.0
 
     def apply(self, acc: Ints, k: npt.NDArray[np.intp] | slice, residual: Ints | None = None) -> Ints:
         """The results for sums `acc` whose output channels `k`, used as an index, broadcast against them."""
         v = acc if self.bias is None else acc + self.bias[k]
-        v = np.clip(v, *self.clamp) if self.scale is None else requantise(v, self.scale[k], self.zero, *self.clamp)
+        if self.scale is None:
+            v = np.clip(v, *self.clamp)
+        else:
+            v = requantise(v, self.scale[k], self.zero, *self.clamp, self.slope)
         if self.factors is None:
             return v
         assert residual is not None

@@ -15,10 +15,9 @@ integers before and after any pass, at every level.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, cast
 
-from xdsl.dialects.builtin import ArrayAttr, IntegerType, StringAttr, SymbolRefAttr, TensorType
+from xdsl.dialects.builtin import I64, ArrayAttr, IntegerAttr, IntegerType, StringAttr, SymbolRefAttr, TensorType
 from xdsl.ir import Attribute, Dialect, Operation
 from xdsl.irdl import (
     IRDLOperation,
@@ -36,105 +35,13 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from cnncc.dialects._layers import ELEMENTS as ELEMENTS
+from cnncc.dialects._layers import Quant as Quant
+from cnncc.dialects._layers import Range as Range
+from cnncc.dialects._layers import Steps as Steps
+from cnncc.dialects._layers import Window as Window
 from cnncc.dialects._records import RecordAttr
 from cnncc.dialects.weights import RefAttr
-
-
-@dataclass(frozen=True)
-class Window:
-    """A sliding window: ONNX's kernel_shape, strides, pads (top left bottom right), dilations and group.
-
-    `fill` is delivered for positions outside the image; `zero` is subtracted from every value (the
-    input's zero point, so that for a convolution fill equals zero).
-    """
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...] = (1, 1)
-    pad: tuple[int, ...] = (0, 0, 0, 0)
-    dilation: tuple[int, ...] = (1, 1)
-    group: int = 1
-    fill: int = 0
-    zero: int = 0
-
-    def __post_init__(self) -> None:
-        sizes = (len(self.kernel), len(self.stride), len(self.pad), len(self.dilation))
-        if sizes != (2, 2, 4, 2):
-            raise ValueError(f"kernel, stride, pad, dilation need 2, 2, 4, 2 numbers, not {sizes}")
-        if min(*self.kernel, *self.stride, *self.dilation, self.group) < 1 or min(self.pad) < 0:
-            raise ValueError("kernel, stride, dilation and group are at least 1, pads at least 0")
-
-    @property
-    def spans(self) -> tuple[int, int]:
-        """Rows and columns from the first to the last of a window: dilation * (kernel - 1) + 1."""
-        rows, cols = (d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True))
-        return rows, cols
-
-    def output(self, ih: int, iw: int) -> tuple[int, int]:
-        """oh, ow for an input of ih x iw: floor((i + pads - span) / stride) + 1."""
-        top, left, bottom, right = self.pad
-        spans = self.spans
-        return (
-            (ih + top + bottom - spans[0]) // self.stride[0] + 1,
-            (iw + left + right - spans[1]) // self.stride[1] + 1,
-        )
-
-
-def _check_clamp(clamp: tuple[int, ...]) -> None:
-    if len(clamp) != 2 or clamp[0] > clamp[1]:
-        raise ValueError(f"{list(clamp)} is no range")
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What happens to a sum on its way out: names of weights for `cnncc.numerics.Epilogue`.
-
-    bias: i32[k]. scale: f32[k]. factors: f32[3] (a, b, fixed) of the residual add. An empty name means
-    that the step is absent.
-    """
-
-    bias: str = ""
-    scale: str = ""
-    zero: int = 0
-    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
-    factors: str = ""
-    add_clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
-
-    def __post_init__(self) -> None:
-        _check_clamp(self.clamp)
-        _check_clamp(self.add_clamp)
-
-
-@dataclass(frozen=True)
-class Quant:
-    """How integers stand for reals: real = (integer - zero) * scale.
-
-    clamp: the range that quantising saturates to, where it is narrower than the tensor's integers
-    (the proof that no psum overflows counts on it). Scale 0 stands for a tensor that is not quantised.
-    """
-
-    scale: float
-    zero: int = 0
-    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.scale) and self.scale >= 0):
-            raise ValueError(f"scale is {self.scale}, it must be a finite number of at least 0")
-        _check_clamp(self.clamp)
-
-
-@dataclass(frozen=True)
-class Range:
-    """Calibrated values of a real tensor: all in lo..hi, to be quantised to the integers -top..top."""
-
-    lo: float
-    hi: float
-    top: int
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.lo) and math.isfinite(self.hi) and self.lo <= self.hi):
-            raise ValueError(f"lo = {self.lo} and hi = {self.hi} are no range")
-        if self.top < 1:
-            raise ValueError(f"top is {self.top}, it must be at least 1")
 
 
 @irdl_attr_definition
@@ -186,6 +93,7 @@ def _check_window(op: ConvOp | PoolOp, channels: int) -> None:
     want = (n, channels, *op.window.data.output(ih, iw))
     if shape(op.result.type) != want:
         raise VerifyException(f"{op.name}: result is {shape(op.result.type)}, the window gives {want}")
+    check_shuffle(op.name, op.steps.data.shuffle if op.steps else 1, op.result.type)
 
 
 @irdl_op_definition
@@ -295,7 +203,10 @@ class BiasOp(IRDLOperation):
 
 @irdl_op_definition
 class RequantOp(IRDLOperation):
-    """out = clamp(rne(f32(sum) * scale[k]) + zero), the scale, zero and clamp of `by`. Source: ONNX QLinearConv-10."""
+    """out = clamp(rne(p) + zero), p = f32(sum) * scale[k], times slope where p < 0; all of them those of `by`.
+
+    Source: ONNX QLinearConv-10, LeakyRelu-16.
+    """
 
     name = "cnn.requant"
     x = operand_def(TensorType)
@@ -336,6 +247,75 @@ class ReshapeOp(IRDLOperation):
 
 
 @irdl_op_definition
+class ConcatOp(IRDLOperation):
+    """The operands one after the other along the channels: result[n, k0 + k, …] = operand[n, k, …].
+
+    k0 is the number of channels of the operands before it. All integers are of one scale, so that an operand's place
+    is all that changes: on the array it is computed where it belongs.
+
+        %3 = cnn.concat %0, %1, %2 label "cat" : (tensor<1x4x3x3xi16>, …) -> tensor<1x12x3x3xi16>
+
+    Source: ONNX Concat-13 with axis = 1.
+    """
+
+    name = "cnn.concat"
+    inputs = var_operand_def(TensorType)
+    label = opt_prop_def(StringAttr)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$inputs (`label` $label^)? attr-dict `:` `(` type($inputs) `)` `->` type($result)"
+
+    def verify_(self) -> None:
+        shapes = [shape(value.type) for value in self.inputs]
+        whole = shape(self.result.type)
+        if not shapes or not 2 <= len(whole) <= 4:
+            raise VerifyException(f"cnn.concat: {len(shapes)} operands make {whole}, not n c, n c h or n c h w")
+        rest = {(len(dims), dims[:1], dims[2:]) for dims in (*shapes, whole)}
+        if len(rest) > 1 or sum(dims[1] for dims in shapes) != whole[1]:
+            raise VerifyException(f"cnn.concat: the shapes {shapes} along dim 1 do not make {whole}")
+
+
+@irdl_op_definition
+class ShuffleOp(IRDLOperation):
+    """Channel shuffle: result channel j * G + g is operand channel g * (C / G) + j, for G groups of C / G channels.
+
+        %1 = cnn.shuffle %0 groups 3 label "s" : tensor<1x6x4x5xi16> -> tensor<1x6x4x5xi16>
+
+    Source: ONNX Transpose-13 of n g c/g h w by (0, 2, 1, 3, 4); ShuffleNet (Zhang et al., 2018).
+    """
+
+    name = "cnn.shuffle"
+    x = operand_def(TensorType)
+    groups = prop_def(IntegerAttr[I64])
+    label = opt_prop_def(StringAttr)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+    assembly_format = "$x `groups` $groups (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
+
+    def verify_(self) -> None:
+        check_shuffle("cnn.shuffle", self.groups.value.data, self.x.type)
+        if self.x.type != self.result.type:
+            raise VerifyException("cnn.shuffle: operand and result have one type")
+
+
+def check_shuffle(name: str, groups: int, value_type: Attribute) -> None:
+    """Raises VerifyException unless the channels of a tensor make so many groups of one size."""
+    dims = shape(value_type)
+    if groups < 1 or len(dims) < 2 or dims[1] % groups:
+        raise VerifyException(f"{name}: {dims} has no channels that make {groups} equal groups")
+
+
+def shuffled(channel: int, channels: int, groups: int) -> int:
+    """Where a shuffle of `channels` in `groups` puts a channel.
+
+    >>> [shuffled(k, 6, 2) for k in range(6)]
+    [0, 2, 4, 1, 3, 5]
+    """
+    each = channels // groups
+    return channel % each * groups + channel // each
+
+
+@irdl_op_definition
 class HostOp(IRDLOperation):
     """A sub-graph that stays ONNX and runs on the host, and why.
 
@@ -370,6 +350,6 @@ def element_bits(value_type: Attribute) -> int:
 
 CNN = Dialect(
     "cnn",
-    [ConvOp, PoolOp, AddOp, BiasOp, RequantOp, ClampOp, ReshapeOp, HostOp],
+    [ConvOp, PoolOp, AddOp, BiasOp, RequantOp, ClampOp, ReshapeOp, ConcatOp, ShuffleOp, HostOp],
     [WindowAttr, StepsAttr, QuantAttr, RangeAttr],
 )

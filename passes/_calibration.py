@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
@@ -24,24 +25,35 @@ ON_NODE = "cnn.ranges"
 
 @dataclass(frozen=True)
 class Scale:
-    """Integers -top..top, each standing for itself times `scale`."""
+    """Integers lo..hi, each standing for (itself - zero) * scale."""
 
     scale: float
-    top: int
+    lo: int
+    hi: int
+    zero: int = 0
 
     @classmethod
     def of(cls, values: Range) -> Scale:
         """The scale at which the greatest magnitude of `values` is `top`."""
-        return cls(activation_scale(max(abs(values.lo), abs(values.hi)), values.top), values.top)
+        return cls(activation_scale(max(abs(values.lo), abs(values.hi)), values.top), -values.top, values.top)
 
     @property
     def clamp(self) -> tuple[int, int]:
-        """-top, top."""
-        return (-self.top, self.top)
+        """lo, hi."""
+        return (self.lo, self.hi)
 
-    def attr(self) -> QuantAttr:
-        """As an attribute."""
-        return QuantAttr(Quant(self.scale, 0, self.clamp))
+    @property
+    def reach(self) -> int:
+        """The greatest |integer - zero|."""
+        return max(abs(self.lo - self.zero), abs(self.hi - self.zero))
+
+    def integer(self, real: float) -> int:
+        """The integer that stands for `real`, or the nearest that there is."""
+        return int(np.clip(np.rint(np.float32(real) / np.float32(self.scale)) + self.zero, self.lo, self.hi))
+
+    def attr(self, element: str) -> QuantAttr:
+        """As an attribute, of a tensor whose reals are of type `element`."""
+        return QuantAttr(Quant(self.scale, self.zero, self.clamp, element))
 
 
 def _argument_attrs(func: FuncOp) -> list[dict[str, Attribute]]:

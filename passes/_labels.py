@@ -7,18 +7,20 @@ from itertools import zip_longest
 
 from cnncc.dialects.onnx import NodeOp, text
 
-PARTS = ("", ".bias", ".requant", ".in", ".in2", ".out")
+PARTS = ("", ".bias", ".requant", ".in", ".in2", ".sum", ".out")
 
 
 def tidy(name: str, op_type: str) -> str:
     """What is worth keeping of a node's name: "/layer1/layer1.0/conv1/Conv" is "layer1.0.conv1".
 
-    Exporters put the operator last, and each module's path before the next longer one.
+    Exporters put the operator last, and each module's path before the next longer one. onnxruntime's quantiser calls
+    the QLinearConv that it makes of it "/layer1/layer1.0/conv1/Conv_quant".
     """
     parts = [part for part in name.split("/") if part]
-    if len(parts) > 1 and re.fullmatch(rf"{re.escape(op_type)}(_\d+)?", parts[-1]):
-        number = parts.pop()[len(op_type) :]
-        parts[-1] += number
+    operator = re.escape(re.sub("^Q(Linear)?", "", op_type))
+    if len(parts) > 1 and (last := re.fullmatch(rf"(?:{re.escape(op_type)}|{operator})(_\d+)?(_quant)?", parts[-1])):
+        parts.pop()
+        parts[-1] += last[1] or ""
     kept = [part for part, longer in zip_longest(parts, parts[1:], fillvalue="") if not longer.startswith(part + ".")]
     return re.sub(r"[^A-Za-z0-9_.]", "_", ".".join(kept))
 

@@ -6,28 +6,31 @@ names below, all opsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import numpy as np
-from xdsl.dialects.builtin import TensorType, f32
+from xdsl.dialects.builtin import ModuleOp, TensorType, f32
 from xdsl.ir import Attribute, SSAValue
 
 from cnncc.dialects.cnn import Window, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp, constant_array
 from cnncc.errors import Refusal
+from cnncc.frontend.export_onnx import opset_imports
 from cnncc.numerics import Floats
+from cnncc.passes._normalisation import read_normalisation
+from cnncc.passes._windows import StaysOnHost, image_sizes, position_counts, read_pads, read_window, require
 from cnncc.weights import Array, WeightStore
-
-
-class StaysOnHost(Exception):
-    """Why the array cannot do a node."""
 
 
 @dataclass(frozen=True, eq=False)
 class ConvLayer:
-    """Conv, Gemm or MatMul: weights f32[k, c / group, r, s], bias f32[k]; a matrix product is a 1x1 convolution."""
+    """Conv, Gemm or MatMul: weights f32[k, c / group, r, s], bias f32[k]; a matrix product is a 1x1 convolution.
+
+    A batch normalisation is a depthwise 1x1 convolution.
+    """
 
     window: Window
     weights: Floats
@@ -36,10 +39,11 @@ class ConvLayer:
 
 @dataclass(frozen=True)
 class PoolLayer:
-    """MaxPool ("max"), AveragePool or GlobalAveragePool ("sum": the mean is the sum over r·s)."""
+    """MaxPool ("max"), AveragePool or ReduceMean ("sum": the mean is the sum over `count`)."""
 
     kind: str
     window: Window
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,33 @@ class ClampLayer:
 
 
 @dataclass(frozen=True)
+class LeakyLayer:
+    """LeakyRelu: x, times `slope` where it is negative."""
+
+    slope: float
+
+
+@dataclass(frozen=True)
 class ReshapeLayer:
     """The same numbers in the same order under another shape."""
 
 
-Layer = ConvLayer | PoolLayer | AddLayer | ClampLayer | ReshapeLayer
+@dataclass(frozen=True)
+class ConcatLayer:
+    """All inputs one after the other, along the channels."""
+
+
+@dataclass(frozen=True)
+class ShuffleLayer:
+    """Channel shuffle: channels in `groups` groups, the first of each group, the second of each, and so on."""
+
+    groups: int
+
+
+Layer = ConvLayer | PoolLayer | AddLayer | ClampLayer | LeakyLayer | ReshapeLayer | ConcatLayer | ShuffleLayer
+SHUFFLE = (0, 2, 1, 3, 4)  # of n g c/g h w
+T = TypeVar("T")
+Reader = Callable[[NodeOp, WeightStore], T]
 
 
 def read_layer(node: NodeOp, store: WeightStore) -> Layer:
@@ -68,10 +94,24 @@ def read_layer(node: NodeOp, store: WeightStore) -> Layer:
     read = _READERS.get(node.op_type.data) if node.domain is None else None
     if read is None:
         raise StaysOnHost("the array has no such operator")
+    return read_with(read, node, store)
+
+
+def read_with(
+    read: Reader[T],
+    node: NodeOp,
+    store: WeightStore,
+    inputs: Sequence[Attribute] = (f32,),
+    results: Sequence[Attribute] = (f32,),
+) -> T:
+    """What `read` makes of `node`, whose first input and result have one of these element types.
+
+    Raises StaysOnHost.
+    """
     if not node.operands or not node.results:
         raise StaysOnHost("it has no inputs or no results")
-    _require_tensor(node.operands[0], "input 0")
-    _require_tensor(node.results[0], "the result")
+    _require_tensor(node.operands[0], "input 0", inputs)
+    _require_tensor(node.results[0], "the result", results)
     if isinstance(node.operands[0].owner, ConstantOp):
         raise StaysOnHost("input 0 is constant")
     if any(result.first_use for result in node.results[1:]):
@@ -80,11 +120,6 @@ def read_layer(node: NodeOp, store: WeightStore) -> Layer:
         return read(node, store)
     except (Refusal, ValueError) as error:
         raise StaysOnHost(str(error)) from error
-
-
-def _require(holds: bool, reason: str) -> None:
-    if not holds:
-        raise StaysOnHost(reason)
 
 
 def is_tensor_of(value: SSAValue, element_type: Attribute) -> bool:
@@ -97,8 +132,10 @@ def is_tensor_of(value: SSAValue, element_type: Attribute) -> bool:
             return False
 
 
-def _require_tensor(value: SSAValue, what: str) -> None:
-    _require(is_tensor_of(value, f32), f"{what} is {value.type}, not an f32 tensor of known shape")
+def _require_tensor(value: SSAValue, what: str, elements: Sequence[Attribute] = (f32,)) -> None:
+    wanted = " or ".join(str(element) for element in elements)
+    holds = any(is_tensor_of(value, element) for element in elements)
+    require(holds, f"{what} is {value.type}, not a tensor of {wanted} of known shape")
 
 
 def _constant(node: NodeOp, index: int, store: WeightStore) -> Array | None:
@@ -115,46 +152,18 @@ def _weights(node: NodeOp, index: int, rank: int, store: WeightStore) -> Floats:
     array = _constant(node, index, store)
     if array is None or array.dtype != np.float32 or array.ndim != rank or not array.size:
         raise StaysOnHost(f"input {index} is not an f32 constant of rank {rank}")
-    _require(bool(np.isfinite(array).all()), f"input {index} has values that are not finite")
+    require(bool(np.isfinite(array).all()), f"input {index} has values that are not finite")
     return array
-
-
-def _pads(node: NodeOp, spans: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """top left bottom right, from `pads` or `auto_pad`. spans: rows and columns from a window's first to its last."""
-    auto = node.str_attr("auto_pad", "NOTSET")
-    if auto == "NOTSET":
-        return node.ints_attr("pads", (0, 0, 0, 0))
-    if auto == "VALID":
-        return (0, 0, 0, 0)
-    _require(auto in ("SAME_UPPER", "SAME_LOWER"), f"auto_pad = {auto}")
-    sizes = shape(node.operands[0].type)[2:]
-    axes = zip(sizes, spans, stride, strict=True)
-    totals = [max((-(-size // step) - 1) * step + span - size, 0) for size, span, step in axes]
-    less = tuple(total // 2 for total in totals)
-    more = tuple(total - half for total, half in zip(totals, less, strict=True))
-    return less + more if auto == "SAME_UPPER" else more + less
-
-
-def _window(node: NodeOp, kernel: tuple[int, ...], group: int = 1) -> Window:
-    _require(len(shape(node.operands[0].type)) == 4, f"input 0 has rank {len(shape(node.operands[0].type))}, not 4")
-    stride, dilation = node.ints_attr("strides", (1, 1)), node.ints_attr("dilations", (1, 1))
-    unpadded = Window(kernel, stride, dilation=dilation, group=group)
-    window = replace(unpadded, pad=_pads(node, unpadded.spans, stride))
-    found, ours = shape(node.results[0].type)[2:], window.output(*shape(node.operands[0].type)[2:])
-    if found != ours:  # a ceil_mode that adds no window is harmless
-        cause = "ceil_mode = 1: " if node.int_attr("ceil_mode", 0) else ""
-        raise StaysOnHost(f"{cause}the result is {found[0]}x{found[1]}, whole windows give {ours[0]}x{ours[1]}")
-    return window
 
 
 def _conv(node: NodeOp, store: WeightStore) -> Layer:
     weights = _weights(node, 1, 4, store)
     channels = weights.shape[0]
     bias = np.zeros(channels, np.float32) if node.operand(2) is None else _weights(node, 2, 1, store)
-    window = _window(node, weights.shape[2:], node.int_attr("group", 1))
-    _require(weights.shape[1] * window.group == shape(node.operands[0].type)[1], "weights and input differ in channels")
-    _require(channels % window.group == 0, f"{channels} output channels are not a multiple of group = {window.group}")
-    _require(bias.shape == (channels,), "the bias does not have one value per channel")
+    window = read_window(node, weights.shape[2:], node.int_attr("group", 1))
+    require(weights.shape[1] * window.group == shape(node.operands[0].type)[1], "weights and input differ in channels")
+    require(channels % window.group == 0, f"{channels} output channels are not a multiple of group = {window.group}")
+    require(bias.shape == (channels,), "the bias does not have one value per channel")
     return ConvLayer(window, weights, bias)
 
 
@@ -163,7 +172,7 @@ def _matrix(weights: Floats, bias: Floats) -> ConvLayer:
 
 
 def _gemm(node: NodeOp, store: WeightStore) -> Layer:
-    _require(not node.int_attr("transA", 0), "transA = 1")
+    require(not node.int_attr("transA", 0), "transA = 1")
     weights = _weights(node, 1, 2, store)
     weights = weights if node.int_attr("transB", 0) else weights.T
     rows, channels = shape(node.results[0].type)
@@ -171,59 +180,77 @@ def _gemm(node: NodeOp, store: WeightStore) -> Layer:
     beta = np.float32(node.float_attr("beta", 1))
     offset = np.zeros((), np.float32) if addend is None else (addend * beta).astype(np.float32)
     biases: Floats = np.zeros((rows, channels), np.float32) + offset
-    _require(bool((biases == biases[0]).all()), "input 2 differs from row to row")
+    require(bool((biases == biases[0]).all()), "input 2 differs from row to row")
     bias: Floats = biases[0]
     return _matrix(weights * np.float32(node.float_attr("alpha", 1)), bias)
 
 
 def _matmul(node: NodeOp, store: WeightStore) -> Layer:
     rank = len(shape(node.operands[0].type))
-    _require(rank == 2, f"input 0 has rank {rank}, not 2")
+    require(rank == 2, f"input 0 has rank {rank}, not 2")
     weights = _weights(node, 1, 2, store)
     return _matrix(weights.T, np.zeros(int(weights.shape[1]), np.float32))
 
 
+def _batch_normalisation(node: NodeOp, store: WeightStore) -> Layer:
+    module = node.get_toplevel_object()
+    assert isinstance(module, ModuleOp)
+    found = read_normalisation(node, opset_imports(module)[""], store)
+    if found is None:
+        raise StaysOnHost("it is no normalisation in inference with f32 constants")
+    dims = shape(node.operands[0].type)
+    require(2 <= len(dims) <= 4 and found.scale.shape == (dims[1],), f"input 0 has shape {dims}, not n c h w")
+    weights, bias = found.fold(np.ones((dims[1], 1, 1, 1), np.float32), 0, np.zeros((), np.float32))
+    require(bool(np.isfinite(weights).all() and np.isfinite(bias).all()), "its factors are not finite")
+    return ConvLayer(Window((1, 1), group=dims[1]), weights, bias)
+
+
 def _max_pool(node: NodeOp, store: WeightStore) -> Layer:
-    kernel = node.ints_attr("kernel_shape", ())
-    window = _window(node, kernel)
-    _require(
-        _covers(window, shape(node.operands[0].type)[2:]), f"pads = {list(window.pad)} leave windows without input"
-    )
+    window, sizes = read_window(node, node.ints_attr("kernel_shape", ())), image_sizes(node)
+    require(min(position_counts(window, sizes)) > 0, f"pads = {list(window.pad)} leave windows without input")
     return PoolLayer("max", window)
 
 
-def _covers(window: Window, sizes: tuple[int, ...]) -> bool:
-    """Has every window at least one position inside an image of these sizes?"""
-
-    def touched(axis: int, output: int) -> range:
-        first = output * window.stride[axis] - window.pad[axis]
-        return range(first, first + window.spans[axis], window.dilation[axis])
-
-    return all(
-        any(0 <= position < sizes[axis] for position in touched(axis, output))
-        for axis, outputs in enumerate(window.output(*sizes))
-        for output in range(outputs)
-    )
+def _global_max_pool(node: NodeOp, store: WeightStore) -> Layer:
+    return PoolLayer("max", read_window(node, image_sizes(node)))
 
 
 def _average_pool(node: NodeOp, store: WeightStore) -> Layer:
-    window = _window(node, node.ints_attr("kernel_shape", ()))
+    window, sizes = read_window(node, node.ints_attr("kernel_shape", ())), image_sizes(node)
     counted = node.int_attr("count_include_pad", 0) == 1
-    _require(counted or not any(window.pad), f"pads = {list(window.pad)} with count_include_pad = 0")
-    return PoolLayer("sum", window)
+    # What a window of ceil_mode reaches beyond the pads never counts.
+    pads = read_pads(node, window.spans, window.stride) if counted else (0, 0, 0, 0)
+    counts = position_counts(window, sizes, pads)
+    require(
+        len(counts) == 1,
+        f"pads = {list(window.pad)} with count_include_pad = {int(counted)}: means of {min(counts)} to {max(counts)} "
+        f"values, by position; the array divides by one number",
+    )
+    return PoolLayer("sum", window, counts.pop())
 
 
 def _global_average_pool(node: NodeOp, store: WeightStore) -> Layer:
-    _, _, *sizes = shape(node.operands[0].type)
-    return PoolLayer("sum", _window(node, tuple(sizes)))
+    sizes = image_sizes(node)
+    return PoolLayer("sum", read_window(node, sizes), sizes[0] * sizes[1])
+
+
+def _reduce_mean(node: NodeOp, store: WeightStore) -> Layer:
+    """Axes: an attribute before opset 18, an input from then on."""
+    given = _constant(node, 1, store)
+    axes = node.ints_attr("axes", ()) if given is None else tuple(int(axis) for axis in given.flat)
+    sizes = image_sizes(node)
+    reduced = {axis % 4 for axis in axes}
+    require(bool(reduced) and reduced <= {2, 3}, f"axes = {list(axes)}: the array has means over h and w")
+    kernel = tuple(size if axis in reduced else 1 for axis, size in enumerate(sizes, 2))
+    return PoolLayer("sum", Window(kernel), kernel[0] * kernel[1])
 
 
 def _add(node: NodeOp, store: WeightStore) -> Layer:
-    _require(len(node.operands) == 2, f"it has {len(node.operands)} inputs, not 2")
+    require(len(node.operands) == 2, f"it has {len(node.operands)} inputs, not 2")
     _require_tensor(node.operands[1], "input 1")
-    _require(not isinstance(node.operands[1].owner, ConstantOp), "input 1 is constant")
+    require(not isinstance(node.operands[1].owner, ConstantOp), "input 1 is constant")
     shapes = [shape(value.type) for value in (*node.operands, node.results[0])]
-    _require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
+    require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
     return AddLayer()
 
 
@@ -240,31 +267,95 @@ def _bound(node: NodeOp, name: str, index: int, default: float, store: WeightSto
 def _clip(node: NodeOp, store: WeightStore) -> Layer:
     lo = _bound(node, "min", 1, float("-inf"), store)
     hi = _bound(node, "max", 2, float("inf"), store)
-    _require(lo <= hi, f"min = {lo} and max = {hi} are no range")
+    require(lo <= hi, f"min = {lo} and max = {hi} are no range")
     return ClampLayer(lo, hi)
+
+
+def _leaky(slope: float) -> Layer:
+    require(abs(slope) <= 1, f"the slope {slope} is not within -1 to 1: the result may not have the input's scale")
+    return LeakyLayer(float(np.float32(slope)))
+
+
+def _leaky_relu(node: NodeOp, store: WeightStore) -> Layer:
+    return _leaky(node.float_attr("alpha", 0.01))
+
+
+def _prelu(node: NodeOp, store: WeightStore) -> Layer:
+    slopes = _constant(node, 1, store)
+    if slopes is None or slopes.size == 0 or not (slopes == slopes.flat[0]).all():
+        raise StaysOnHost("its slopes differ: the output units have one")
+    require(shape(node.operands[0].type) == shape(node.results[0].type), "input 1 is broadcast beyond input 0")
+    return _leaky(float(slopes.flat[0]))
+
+
+def _transpose(node: NodeOp, store: WeightStore) -> Layer:
+    dims = shape(node.operands[0].type)
+    order = node.ints_attr("perm", tuple(reversed(range(len(dims)))))
+    moved = [axis for axis in order if dims[axis] != 1]
+    if moved == sorted(moved):
+        return ReshapeLayer()
+    require(order == SHUFFLE, f"perm = {list(order)} changes the order of the elements, and is no channel shuffle")
+    return ShuffleLayer(dims[1])
+
+
+def _concat(node: NodeOp, store: WeightStore) -> Layer:
+    dims = shape(node.operands[0].type)
+    axis = node.int_attr("axis", 1)
+    require(axis in (1, 1 - len(dims)), f"axis = {axis}: the array concatenates channels")
+    require(len(dims) in (2, 4), f"input 0 has rank {len(dims)}, not 2 or 4")
+    for index, value in enumerate(node.operands):
+        require(not isinstance(value.owner, ConstantOp), f"input {index} is constant")
+        kind = cast("TensorType[Attribute]", node.operands[0].type).element_type
+        require(is_tensor_of(value, kind), f"input {index} is {value.type}, not a tensor of {kind} of known shape")
+    return ConcatLayer()
 
 
 def _reshape(node: NodeOp, store: WeightStore) -> Layer:
     _constant(node, 1, store)
     sizes = [int(np.prod(shape(value.type))) for value in (node.operands[0], node.results[0])]
-    _require(sizes[0] == sizes[1], "input and result differ in size")
+    require(sizes[0] == sizes[1], "input and result differ in size")
     return ReshapeLayer()
 
 
-_READERS: dict[str, Callable[[NodeOp, WeightStore], Layer]] = {
+_READERS: dict[str, Reader[Layer]] = {
     "Conv": _conv,
+    "BatchNormalization": _batch_normalisation,
     "Gemm": _gemm,
     "MatMul": _matmul,
     "MaxPool": _max_pool,
     "AveragePool": _average_pool,
     "GlobalAveragePool": _global_average_pool,
+    "GlobalMaxPool": _global_max_pool,
+    "ReduceMean": _reduce_mean,
     "Add": _add,
     "Sum": _add,
     "Relu": _relu,
     "Clip": _clip,
+    "LeakyRelu": _leaky_relu,
+    "PRelu": _prelu,
     "Flatten": _reshape,
     "Reshape": _reshape,
     "Squeeze": _reshape,
     "Unsqueeze": _reshape,
     "Identity": _reshape,
+    "Transpose": _transpose,
+    "Concat": _concat,
 }
+
+# What is the same on integers as on reals: it looks at shapes and attributes, and moves or compares numbers.
+ON_INTEGERS: dict[str, Reader[Layer]] = {
+    name: _READERS[name]
+    for name in (
+        "MaxPool",
+        "Relu",
+        "Clip",
+        "Flatten",
+        "Reshape",
+        "Squeeze",
+        "Unsqueeze",
+        "Identity",
+        "Transpose",
+        "Concat",
+    )
+}
+constant_input = _constant

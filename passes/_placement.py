@@ -8,24 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import numpy as np
 from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import Block, BlockArgument, OpResult, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 
+from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.export_onnx import main_function
+from cnncc.numerics import dequantise, integer_range, quantise
 from cnncc.passes._onnx_layers import (
     ClampLayer,
-    Layer,
+    ConcatLayer,
+    ConvLayer,
+    LeakyLayer,
     PoolLayer,
-    ReshapeLayer,
     StaysOnHost,
     is_tensor_of,
-    read_layer,
 )
+from cnncc.passes._quantised_layers import (
+    AnyLayer,
+    Codes,
+    DequantizeLayer,
+    QuantizeLayer,
+    SumLayer,
+    SumOfTwoLayer,
+    codes_of,
+    read_any_layer,
+    rescaling,
+)
+from cnncc.passes._scale_groups import ScaleGroups, keeps_scale
 from cnncc.weights import WeightStore
+
+INT32 = integer_range(32)
 
 
 @dataclass(frozen=True)
@@ -43,22 +61,91 @@ class Placement:
     """The layers of the nodes on the array, and the reasons of the others; both in the graph's order."""
 
     block: Block
-    layers: dict[NodeOp, Layer] = field(default_factory=dict[NodeOp, Layer])
+    layers: dict[NodeOp, AnyLayer] = field(default_factory=dict[NodeOp, AnyLayer])
     reasons: dict[NodeOp, str] = field(default_factory=dict[NodeOp, str])
 
+    @cached_property
+    def groups(self) -> ScaleGroups:
+        """The values that share one scale."""
+        return ScaleGroups(self.layers, self._codes)
+
+    def _codes(self, makers: Sequence[SSAValue]) -> Codes | None:
+        """The codes of values of one group."""
+        return codes_of(makers[0].type) or self._stated_of(makers)
+
+    def _stated_of(self, makers: Sequence[SSAValue]) -> Codes | None:
+        found = (self.stated(maker) or self.stated(self.last(maker)) for maker in makers)
+        return next((codes for codes in found if codes is not None), None)
+
+    def codes(self, value: SSAValue) -> Codes | None:
+        """The codes that the model has, or states, for the group of `value`."""
+        return self._codes(self.groups.makers(value))
+
     def root(self, value: SSAValue) -> SSAValue:
-        """The value whose integers `value` shares scale with: Relu, Clip, MaxPool and Reshape keep it."""
-        while isinstance(node := value.owner, NodeOp) and keeps_scale(self.layers.get(node)):
-            value = node.operands[0]
-        return value
+        """The value that stands for all that `value` shares scale with."""
+        return self.groups.root(value)
 
     def settled(self, value: SSAValue) -> SSAValue:
-        """The value whose range counts for `value`: after a Relu or Clip, where nothing else reads it."""
+        """The value whose range counts for `value`: after a Relu, Clip or LeakyRelu, where nothing else reads it."""
         while (use := value.get_user_of_unique_use()) is not None:
-            if not (isinstance(use, NodeOp) and isinstance(self.layers.get(use), ClampLayer)):
+            if not (isinstance(use, NodeOp) and isinstance(self.layers.get(use), ClampLayer | LeakyLayer)):
                 break
             value = use.results[0]
         return value
+
+    def leaky_after(self, value: SSAValue) -> tuple[NodeOp, LeakyLayer] | None:
+        """The LeakyRelu that alone reads `value`, where that is the result of products or sums of reals."""
+        node, use = value.owner, value.get_user_of_unique_use()
+        made = self.layers.get(node) if isinstance(node, NodeOp) else None
+        layer = self.layers.get(use) if isinstance(use, NodeOp) else None
+        has_sums = isinstance(made, ConvLayer) or (isinstance(made, PoolLayer) and made.kind == "sum")
+        if not (has_sums and isinstance(use, NodeOp) and isinstance(layer, LeakyLayer)):
+            return None
+        return use, layer
+
+    def stated(self, value: SSAValue) -> Codes | None:
+        """The codes by which the model itself has the reals `value`: before quantising, or after dequantising."""
+        layer = self.layers.get(value.owner) if isinstance(value.owner, NodeOp) else None
+        if isinstance(layer, DequantizeLayer):
+            return layer.x
+        readers = [self.layers.get(use.operation) for use in value.uses if isinstance(use.operation, NodeOp)]
+        return next((reader.y for reader in readers if isinstance(reader, QuantizeLayer)), None)
+
+    def last(self, value: SSAValue) -> SSAValue:
+        """The last value that shares scale with `value` alone: nothing else reads any between."""
+        while (use := value.get_user_of_unique_use()) is not None:
+            if not (isinstance(use, NodeOp) and keeps_scale(self.layers.get(use))):
+                break
+            value = use.results[0]
+        return value
+
+    def known(self, value: SSAValue) -> Codes | None:
+        """The codes that the model states for the reals that `value` shares scale with."""
+        return self._stated_of(self.groups.makers(value))
+
+    def needs_range(self, value: SSAValue) -> bool:
+        """Do calibrated values decide the integers of `value`?"""
+        if not is_tensor_of(value, f32) or not self.is_quantised(value):
+            return False
+        return self.known(value) is None
+
+    @property
+    def values(self) -> list[SSAValue]:
+        """The inputs, and the results of all nodes."""
+        nodes = [op for op in self.block.ops if isinstance(op, NodeOp)]
+        return [*self.block.args, *(value for node in nodes for value in node.results)]
+
+    @property
+    def is_exact(self) -> bool:
+        """Are all integers on the array the model's own, so that results are onnxruntime's bit for bit?"""
+        own = QuantizeLayer | DequantizeLayer | SumLayer | SumOfTwoLayer
+        layers = self.layers.values()
+        return all(isinstance(layer, own) or keeps_scale(layer) for layer in layers) and not self.needs_ranges
+
+    @property
+    def needs_ranges(self) -> bool:
+        """Do calibrated values decide any integers?"""
+        return any(self.needs_range(value) for value in self.values)
 
     def is_quantised(self, value: SSAValue) -> bool:
         """Is `value` made of integers: does the array compute it or read it?"""
@@ -68,36 +155,98 @@ class Placement:
         return any(reader in self.layers for reader in readers) and not isinstance(value.owner, ConstantOp)
 
 
-def keeps_scale(layer: Layer | None) -> bool:
-    """Has the result of `layer` the scale of its operand?"""
-    return isinstance(layer, ClampLayer | ReshapeLayer) or (isinstance(layer, PoolLayer) and layer.kind == "max")
-
-
 def place(module: ModuleOp, store: WeightStore) -> Placement:
     """Decide for every node of the graph."""
     placement = Placement(main_function(module).body.block)
     for op in placement.block.ops:
         if isinstance(op, NodeOp):
             try:
-                placement.layers[op] = read_layer(op, store)
+                placement.layers[op] = read_any_layer(op, store)
             except StaysOnHost as reason:
                 placement.reasons[op] = str(reason)
-    while stranded := [node for node in placement.layers if _is_stranded(node, placement)]:
-        for node in stranded:
+    while misplaced := {node: why for node in placement.layers if (why := _misplaced(node, placement))}:
+        for node, why in misplaced.items():
             del placement.layers[node]
-            placement.reasons[node] = "it stands between host nodes"
+            placement.reasons[node] = why
+        placement = Placement(placement.block, placement.layers, placement.reasons)  # groups change
     order = {op: index for index, op in enumerate(placement.block.ops)}
     reasons = dict(sorted(placement.reasons.items(), key=lambda item: order[item[0]]))
     return Placement(placement.block, placement.layers, reasons)
 
 
+def _misplaced(node: NodeOp, placement: Placement) -> str:
+    """Why `node` goes to the host although the array could do it; the empty string where it stays."""
+    if _is_stranded(node, placement):
+        return "it stands between host nodes"
+    match placement.layers[node]:
+        case QuantizeLayer() as layer if not _gives_codes(node, layer, placement):
+            return "its input has other integers on the array, or none"
+        case DequantizeLayer() if any(user in placement.reasons for user in _users(node)):
+            return "the host reads its result"
+        case ClampLayer() as layer if not _keeps_codes(node, layer, placement):
+            return "its bounds lie between integers of its input"
+        case LeakyLayer() if _dequantised(node.operands[0], placement) is not None:
+            return "its results lie between integers of its input"
+        case ConcatLayer() if len({placement.codes(value) for value in node.operands} - {None}) > 1:
+            return "the model has its inputs in different scales"
+        case _:
+            return ""
+
+
+def _users(node: NodeOp) -> list[Operation]:
+    return [use.operation for result in node.results for use in result.uses]
+
+
 def _is_stranded(node: NodeOp, placement: Placement) -> bool:
-    """Is `node` free of cost between host nodes, where going to the array would only cost accuracy?"""
-    is_free = isinstance(placement.layers[node], ClampLayer | ReshapeLayer)
-    if not is_free or node.operands[0].owner not in placement.reasons:
+    """Is `node` next to free of cost between host nodes, where going to the array would only cost accuracy?"""
+    layer = placement.layers[node]
+    is_free = (keeps_scale(layer) and not isinstance(layer, PoolLayer)) or node.is_op("BatchNormalization")
+    read = node.operands if isinstance(layer, ConcatLayer) else node.operands[:1]
+    if not is_free or any(value.owner not in placement.reasons for value in read):
         return False
-    users = [use.operation for result in node.results for use in result.uses]
-    return all(isinstance(user, ReturnOp) or user in placement.reasons for user in users)
+    return all(isinstance(user, ReturnOp) or user in placement.reasons for user in _users(node))
+
+
+def _gives_codes(node: NodeOp, layer: QuantizeLayer, placement: Placement) -> bool:
+    """Can the reals that `node` reads be its result's integers from the start?
+
+    They are codes already; or an input of the network or the result of a layer of reals, and nothing needs other
+    integers of them.
+    """
+    value = node.operands[0]
+    if (codes := _dequantised(value, placement)) is not None:
+        return rescaling(codes, layer.y) is not None
+    readers = [use.operation for use in value.uses]
+    if any(not isinstance(reader, NodeOp) or placement.layers.get(reader) != layer for reader in readers):
+        return False
+    return all(_takes_codes(maker, value, placement) for maker in placement.groups.makers(value))
+
+
+def _takes_codes(maker: SSAValue, value: SSAValue, placement: Placement) -> bool:
+    if isinstance(maker, BlockArgument):
+        return maker is value
+    made = placement.layers.get(maker.owner) if isinstance(maker.owner, NodeOp) else None
+    return made is not None and placement.last(maker) is value
+
+
+def _dequantised(value: SSAValue, placement: Placement) -> Codes | None:
+    """The codes that the reals `value` were; None where they were none on the array."""
+    root = placement.root(value)
+    made = placement.layers.get(root.owner) if isinstance(root.owner, NodeOp) else None
+    return made.x if isinstance(made, DequantizeLayer) else None
+
+
+def _keeps_codes(node: NodeOp, layer: ClampLayer, placement: Placement) -> bool:
+    """Are the reals that `layer` makes of codes codes again, or quantised to the same codes at once?"""
+    codes = _dequantised(node.operands[0], placement)
+    if codes is None:
+        return True
+    lo, hi = (np.float32((code - codes.zero) * np.float32(codes.scale)) for code in codes.range)
+    bounds = [bound for bound in (np.float32(layer.lo), np.float32(layer.hi)) if lo < bound < hi]
+    if all(dequantise(quantise(bound, codes.scale, 0, *INT32), codes.scale, 0) == bound for bound in bounds):
+        return True
+    reader = node.results[0].get_user_of_unique_use()
+    return isinstance(reader, NodeOp) and placement.layers.get(reader) == QuantizeLayer(codes)
 
 
 def stages(placement: Placement) -> dict[NodeOp, int]:
@@ -132,8 +281,8 @@ def _returned(block: Block) -> Sequence[SSAValue]:
 
 
 def _crosses(value: SSAValue) -> bool:
-    """May `value` go from one segment to another? Anything but f32 is computed again instead."""
-    return is_tensor_of(value, f32)
+    """May `value` leave its segment? Anything but f32 and bytes is computed again instead."""
+    return is_tensor_of(value, f32) or (codes_of(value.type) is not None and min(shape(value.type), default=1) > 0)
 
 
 def _leaves(value: SSAValue, level: int, stage: dict[NodeOp, int], placement: Placement) -> bool:

@@ -41,14 +41,33 @@ from cnncc.dialects.cnn import (
 )
 from cnncc.dialects.onnx import NodeOp, text_attr
 from cnncc.dialects.weights import GlobalOp, RefAttr, tensor_type
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, Refusals
 from cnncc.frontend.export_onnx import export_nodes, input_names, main_arguments, main_function, output_names, returned
 from cnncc.frontend.macs import module_macs
-from cnncc.numerics import Floats, integer_range
+from cnncc.numerics import Floats, Ints, integer_range
 from cnncc.passes._calibration import Scale, take_ranges
+from cnncc.passes._integer_lowering import lower_quantize, lower_sum, lower_sum_of_two, scale_of
 from cnncc.passes._labels import Labels
-from cnncc.passes._onnx_layers import AddLayer, ClampLayer, ConvLayer, Layer, PoolLayer, ReshapeLayer
+from cnncc.passes._layer_lowering import lower_concat, lower_leaky, lower_mean, lower_shuffle
+from cnncc.passes._onnx_layers import (
+    AddLayer,
+    ClampLayer,
+    ConcatLayer,
+    ConvLayer,
+    LeakyLayer,
+    PoolLayer,
+    ReshapeLayer,
+    ShuffleLayer,
+)
 from cnncc.passes._placement import Segment, place, segments, stages
+from cnncc.passes._quantised_layers import (
+    AnyLayer,
+    DequantizeLayer,
+    QuantizeLayer,
+    SumLayer,
+    SumOfTwoLayer,
+    codes_of,
+)
 from cnncc.quant.split import psum_need, quantise_layer
 from cnncc.weights import Array, WeightStore
 
@@ -92,15 +111,25 @@ class Lowering:
         for value in main_arguments(self.module):
             self.argument(value)
         stage, hosts = stages(self.placement), segments(self.placement)
+        refusals = Refusals()
         for level in range(1 + max([0, *stage.values()])):
             for node, layer in self.placement.layers.items():
                 if stage[node] == level:
-                    result = self.layer(node, layer, self.labels[node])
-                    dims = shape(node.results[0].type)
-                    self.values[node.results[0]] = self.reshape(result, dims, f"{self.labels[node]}.out")
+                    with refusals.kept(self.labels[node]):
+                        result = self.layer(node, layer, self.labels[node])
+                        dims = shape(node.results[0].type)
+                        self.values[node.results[0]] = self.reshape(result, dims, f"{self.labels[node]}.out")
+                    self.stand_in(node.results[0])
             if level in hosts:
                 self.host(hosts[level])
+        refusals.raise_any("onnx-to-cnn")
         self.replace()
+
+    def stand_in(self, value: SSAValue) -> None:
+        """What the layers after one that was refused read, so that these can be looked at, too."""
+        if value not in self.values:
+            self.values[value] = self.emit(ClampOp, [], self.operand, shape(value.type), "", {})
+            self.scales.setdefault(value, Scale(1.0, -1, 1))
 
     # Building blocks.
 
@@ -126,8 +155,14 @@ class Lowering:
         self.globals.append(GlobalOp.create(properties=properties))
         return name
 
+    def scale(self, value: SSAValue, name: str) -> Scale:
+        """Give `value` its scale: that of the model, or that of calibration. Raises Refusal where it has none."""
+        codes = codes_of(value.type) or self.placement.known(value)
+        self.scales[value] = scale_of(codes, self.operand_bits) if codes else self.calibrated(value, name)
+        return self.scales[value]
+
     def calibrated(self, value: SSAValue, name: str) -> Scale:
-        """Give `value` the scale that calibration chose. Raises Refusal where it did not, or for other integers."""
+        """The scale that calibration chose. Raises Refusal where it did not, or for other integers."""
         found = self.ranges.get(self.placement.settled(value))
         if found is None:
             raise Refusal(f"'{name}' has no calibrated range (#cnn.range): calibrate the model first")
@@ -136,11 +171,13 @@ class Lowering:
             raise Refusal(
                 f"'{name}' is calibrated for ±{found.top}, operands of {self.operand_bits} bits reach ±{limit}"
             )
-        self.scales[value] = Scale.of(found)
-        return self.scales[value]
+        return Scale.of(found)
 
     def quant(self, value: SSAValue) -> QuantAttr:
-        return self.scales[value].attr() if value in self.scales else QuantAttr(Quant(0.0))
+        if value not in self.scales:
+            return QuantAttr(Quant(0.0))
+        codes = codes_of(value.type)
+        return self.scales[value].attr(codes.element if codes else "float32")
 
     def reshape(self, source: SSAValue, dims: Dims, label: str) -> SSAValue:
         if shape(source.type) == dims:
@@ -165,18 +202,34 @@ class Lowering:
         argument.name_hint = value.name_hint
         self.values[value] = argument
         if quantised:
-            self.calibrated(value, value.name_hint or "input")
+            self.scale(value, value.name_hint or "input")
 
-    def layer(self, node: NodeOp, layer: Layer, label: str) -> SSAValue:
+    def layer(self, node: NodeOp, layer: AnyLayer, label: str) -> SSAValue:
         """The result of `node`, not yet in the graph's shape."""
         x, y = node.operands[0], node.results[0]
         match layer:
             case ConvLayer():
-                return self.conv(x, layer, self.calibrated(y, label), label)
+                self.scale(y, label)
+                return self.conv(node, layer, label)
             case PoolLayer(kind="sum"):
-                return self.mean_pool(x, layer.window, self.calibrated(y, label), label)
+                self.scale(y, label)
+                return lower_mean(self, node, layer, label)
             case AddLayer():
-                return self.add(node, self.calibrated(y, label), label)
+                return self.add(node, self.scale(y, label), label)
+            case SumLayer():
+                self.scale(y, label)
+                return lower_sum(self, node, layer, label)
+            case SumOfTwoLayer():
+                self.scale(y, label)
+                return lower_sum_of_two(self, node, layer, label)
+            case QuantizeLayer():
+                self.scale(y, label)
+                return lower_quantize(self, node, layer, label)
+            case DequantizeLayer():  # the same integers, as the numbers that they stand for
+                self.scale(y, label)
+                return self.values[x]
+            case ConcatLayer():
+                return lower_concat(self, node, label)
             case _:
                 self.scales[y] = self.scales[x]
         match layer:
@@ -184,55 +237,67 @@ class Lowering:
                 return self.pool("max", x, layer.window, self.operand, label)
             case ClampLayer():
                 return self.clamp(x, layer, label)
+            case LeakyLayer():
+                return lower_leaky(self, node, layer, label)
+            case ShuffleLayer():
+                return lower_shuffle(self, node, layer, label)
             case ReshapeLayer():
                 return self.shaped(x, shape(y.type), label)
 
-    def conv(self, x: SSAValue, layer: ConvLayer, y_scale: Scale, label: str) -> SSAValue:
+    def conv(self, node: NodeOp, layer: ConvLayer, label: str) -> SSAValue:
+        x, y = node.operands[0], node.results[0]
         dims = shape(x.type) + (1,) * (4 - len(shape(x.type)))
         source, x_scale = self.shaped(x, dims, f"{label}.in"), self.scales[x]
         bits = self.operand_bits, self.psum_bits
         try:
-            ints = quantise_layer(layer.weights, layer.bias, x_scale.scale, x_scale.top, *bits)
+            ints = quantise_layer(layer.weights, layer.bias, x_scale.scale, x_scale.reach, *bits)
         except Refusal as refusal:
             raise Refusal(f"'{label}': {refusal}") from refusal
-        assert psum_need(ints, x_scale.top).max() <= integer_range(self.psum_bits)[1]
+        assert psum_need(ints, x_scale.reach).max() <= integer_range(self.psum_bits)[1]
         element = np.int8 if self.operand.width.data == 8 else np.int16
         weights = SymbolRefAttr(self.symbol(f"{label}.w", ints.weights.astype(element)))
-        properties = {"weights": weights, "window": WindowAttr(layer.window)}
+        window = replace(layer.window, fill=x_scale.zero, zero=x_scale.zero)
+        properties = {"weights": weights, "window": WindowAttr(window)}
         out = (dims[0], len(ints.bias), *layer.window.output(*dims[2:]))
         sums = self.emit(ConvOp, [source], self.psum, out, label, properties)
         if ints.bias.any():
-            bias = SymbolRefAttr(self.symbol(f"{label}.b", ints.bias.astype(np.int32)))
-            sums = self.emit(BiasOp, [sums], self.psum, out, f"{label}.bias", {"bias": bias})
-        multipliers = np.float32(x_scale.scale) * ints.scale / np.float32(y_scale.scale)
-        return self.requant(sums, multipliers, y_scale, label)
+            sums = self.bias(sums, ints.bias, label)
+        multipliers = np.float32(x_scale.scale) * ints.scale / np.float32(self.scales[y].scale)
+        return self.finish(sums, multipliers, y, label)
 
-    def requant(self, sums: SSAValue, multipliers: Floats, y_scale: Scale, label: str) -> SSAValue:
-        steps = Steps(scale=self.symbol(f"{label}.q", _checked(multipliers, label)), clamp=y_scale.clamp)
-        properties = {"by": StepsAttr(steps)}
-        return self.emit(RequantOp, [sums], self.operand, shape(sums.type), f"{label}.requant", properties)
+    def bias(self, sums: SSAValue, bias: Ints, label: str) -> SSAValue:
+        symbol = SymbolRefAttr(self.symbol(f"{label}.b", bias.astype(np.int32)))
+        return self.emit(BiasOp, [sums], self.psum, shape(sums.type), f"{label}.bias", {"bias": symbol})
+
+    def requant(
+        self, sums: SSAValue, multipliers: Floats, y_scale: Scale, label: str, final: str = "", slope: float = 1.0
+    ) -> SSAValue:
+        """A requantisation; `final` is the label of its result."""
+        scale = self.symbol(f"{label}.q", _checked(multipliers, label))
+        steps = Steps(scale=scale, zero=y_scale.zero, clamp=y_scale.clamp, slope=slope)
+        final = final or f"{label}.requant"
+        return self.emit(RequantOp, [sums], self.operand, shape(sums.type), final, {"by": StepsAttr(steps)})
+
+    def finish(self, sums: SSAValue, multipliers: Floats, y: SSAValue, label: str) -> SSAValue:
+        """The result `y` of some sums; at once that of a LeakyRelu after it, so that its product is rounded once."""
+        if (leaky := self.placement.leaky_after(y)) is None:
+            return self.requant(sums, multipliers, self.scales[y], label)
+        node, layer = leaky
+        return self.requant(sums, multipliers, self.scales[y], label, self.labels[node], layer.slope)
 
     def pool(self, kind: str, x: SSAValue, window: Window, element: IntegerType, label: str) -> SSAValue:
         n, k, ih, iw = shape(x.type)
-        fill = integer_range(element_bits(self.values[x].type))[0] if kind == "max" else 0
-        properties = {"kind": StringAttr(kind), "window": WindowAttr(replace(window, fill=fill))}
+        if kind == "max":
+            window = replace(window, fill=integer_range(element_bits(self.values[x].type))[0])
+        else:
+            window = replace(window, fill=self.scales[x].zero, zero=self.scales[x].zero)
+        properties = {"kind": StringAttr(kind), "window": WindowAttr(window)}
         source = self.shaped(x, (n, k, ih, iw), f"{label}.in")
         return self.emit(PoolOp, [source], element, (n, k, *window.output(ih, iw)), label, properties)
 
-    def mean_pool(self, x: SSAValue, window: Window, y_scale: Scale, label: str) -> SSAValue:
-        count, x_scale = int(np.prod(window.kernel)), self.scales[x]
-        if count * x_scale.top > integer_range(self.psum_bits)[1]:
-            raise Refusal(
-                f"'{label}': {count} values of ±{x_scale.top} may exceed a psum of {self.psum_bits} bits: "
-                f"calibrate with a smaller top"
-            )
-        sums = self.pool("sum", x, window, self.psum, label)
-        multiplier = np.float32(x_scale.scale) / (np.float32(y_scale.scale) * np.float32(count))
-        return self.requant(sums, np.full(shape(sums.type)[1], multiplier, np.float32), y_scale, label)
-
     def clamp(self, x: SSAValue, layer: ClampLayer, label: str) -> SSAValue:
         scale = self.scales[x]
-        lo, hi = (int(np.clip(np.rint(bound / scale.scale), *scale.clamp)) for bound in (layer.lo, layer.hi))
+        lo, hi = scale.integer(layer.lo), scale.integer(layer.hi)
         source = self.image(x, f"{label}.in")
         return self.emit(
             ClampOp, [source], self.operand, shape(source.type), label, {"by": StepsAttr(Steps(clamp=(lo, hi)))}
@@ -241,14 +306,20 @@ class Lowering:
     def add(self, node: NodeOp, y_scale: Scale, label: str) -> SSAValue:
         # Only `x` of a cnn.add can be fused with it: the operand that is computed last, and for it alone.
         x, residual = sorted(node.operands, key=self.readiness, reverse=True)
-        sources = [self.image(x, f"{label}.in"), self.image(residual, f"{label}.in2")]
-        if shape(sources[0].type) != shape(sources[1].type):
-            dims = image_dims(shape(node.results[0].type))
-            sources = [self.shaped(x, dims, f"{label}.in"), self.shaped(residual, dims, f"{label}.in2")]
+        sources = self.images([x, residual], shape(node.results[0].type), label)
         ratios = [np.float32(self.scales[value].scale) / np.float32(y_scale.scale) for value in (x, residual)]
-        factors = np.append(_checked(np.array(ratios, np.float32), label), np.float32(0))
+        moved = sum(ratio * self.scales[value].zero for ratio, value in zip(ratios, (x, residual), strict=True))
+        factors = np.append(_checked(np.array(ratios, np.float32), label), np.float32(y_scale.zero - moved))
         steps = Steps(factors=self.symbol(f"{label}.q", factors), add_clamp=y_scale.clamp)
         return self.emit(AddOp, sources, self.operand, shape(sources[0].type), label, {"steps": StepsAttr(steps)})
+
+    def images(self, values: Sequence[SSAValue], dims: Dims, label: str) -> list[SSAValue]:
+        """The lowered `values` of equal shape `dims`, with the same four dims."""
+        names = [f"{label}.in", f"{label}.in2"]
+        sources = [self.image(value, name) for value, name in zip(values, names, strict=True)]
+        if len({shape(source.type) for source in sources}) == 1:
+            return sources
+        return [self.shaped(value, image_dims(dims), name) for value, name in zip(values, names, strict=True)]
 
     def readiness(self, value: SSAValue) -> int:
         """The position of the node that computes `value`; -1 where it cannot be fused with its reader."""
@@ -262,7 +333,7 @@ class Lowering:
         label = self.labels[segment.nodes[-1]] if segment.nodes else self.names.free("constants")
         for value in segment.outputs:
             if self.placement.is_quantised(value):
-                self.calibrated(value, label)
+                self.scale(value, label)
         properties: dict[str, Attribute] = {
             "model": RefAttr(StringAttr(self.store.add(data))),
             "reason": StringAttr(segment.reason.encode("ascii", "backslashreplace").decode()),

@@ -16,6 +16,7 @@ from cnncc.dialects.cnn import (
     ConvOp,
     PoolOp,
     RequantOp,
+    ShuffleOp,
     Steps,
     StepsAttr,
     value_key,
@@ -33,14 +34,18 @@ def clamp_after(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, .
 def add_step(steps: Steps, op: Operation) -> Steps | None:
     """The epilogue `steps` and then what `op` does to its operand x; None where no epilogue says that.
 
-    The order of an epilogue is fixed: bias, requantisation, clamp, residual, second clamp.
+    The order of an epilogue is fixed: bias, requantisation, clamp, residual, second clamp; or a shuffle at the end.
     """
+    if steps.shuffle != 1:
+        return None
     match op:
+        case ShuffleOp() if not steps.factors:
+            return replace(steps, shuffle=op.groups.value.data)
         case BiasOp() if steps == Steps():
             return replace(steps, bias=op.bias.root_reference.data)
         case RequantOp() if steps == Steps(bias=steps.bias):
             by = op.by.data
-            return replace(steps, scale=by.scale, zero=by.zero, clamp=by.clamp)
+            return replace(steps, scale=by.scale, zero=by.zero, clamp=by.clamp, slope=by.slope)
         case ClampOp() if steps.factors:
             return replace(steps, add_clamp=clamp_after(steps.add_clamp, op.by.data.clamp))
         case ClampOp():
@@ -58,7 +63,7 @@ def _only_adds(steps: Steps) -> bool:
 
 @dataclass(frozen=True)
 class CnnFuseEpiloguePass(ModulePass):
-    """Bias, requantisation, clamp and residual add become the steps of a conv, a pool or an add.
+    """Bias, requantisation, clamp, residual add and channel shuffle become the steps of a conv, a pool or an add.
 
         %1 = cnn.conv %0 weights @c.w window <kernel = [3, 3]> label "c"
         %2 = cnn.bias %1 @c.b label "c.bias"
@@ -71,7 +76,8 @@ class CnnFuseEpiloguePass(ModulePass):
              then <bias = "c.b", scale = "c.q", clamp = [0, 127]> label "c" until "relu"
 
     The array's output units do all of it in one go. Every integer stays what it was, so a residual is fused
-    only into the op that computes the `x` of a `cnn.add`: the operands do not commute bit for bit.
+    only into the op that computes the `x` of a `cnn.add`: the operands do not commute bit for bit. A shuffle says
+    where a result goes: it is fused last, and not behind a residual, whose channels are not shuffled.
     """
 
     name = "cnn-fuse-epilogue"

@@ -1,15 +1,35 @@
-"""cnn-legalize: gives a clamp or requantisation that could not be fused an op of the array."""
+"""cnn-legalize: gives what could not be fused an op of the array, and each operand of a concatenation one place."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.ir import Attribute
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
 
-from cnncc.dialects.cnn import ClampOp, PoolOp, RequantOp, Window, WindowAttr, element_bits, shape
+from cnncc.dialects.cnn import (
+    AddOp,
+    ClampOp,
+    ConcatOp,
+    ConvOp,
+    HostOp,
+    PoolOp,
+    RequantOp,
+    ReshapeOp,
+    ShuffleOp,
+    Steps,
+    StepsAttr,
+    Window,
+    WindowAttr,
+    element_bits,
+    shape,
+    value_key,
+)
 
 OPERAND_BITS = 16
 
@@ -25,7 +45,14 @@ class CnnLegalizePass(ModulePass):
         %2 = cnn.pool "max" %1 window <kernel = [1, 1]> then <clamp = [0, 127]> label "relu"
 
     The value before has other readers, so its own epilogue cannot do it. From here on there are only conv,
-    pool, add, reshape and host.
+    pool, add, reshape, concat and host.
+
+    An operand of a concatenation is computed where it belongs in the result. One that belongs to two places, that is a
+    reshape to other rows and columns, or that the host or the user gives or takes, gets such a pooling in between, with
+    no epilogue: a copy.
+
+        %2 = cnn.concat %0, %0 label "cat"   ->   %1 = cnn.pool "max" %0 window <kernel = [1, 1]> label "cat.copy1"
+                                                  %2 = cnn.concat %0, %1 label "cat"
     """
 
     name = "cnn-legalize"
@@ -33,20 +60,24 @@ class CnnLegalizePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite all of them in `op`."""
         for candidate in list(op.walk()):
-            if isinstance(candidate, ClampOp | RequantOp):
-                _legalize(candidate)
+            match candidate:
+                case ClampOp() | RequantOp():
+                    _legalize(candidate, candidate.by)
+                case ShuffleOp():
+                    _legalize(candidate, StepsAttr(Steps(shuffle=candidate.groups.value.data)))
+                case _:
+                    pass
+        labels = {key for each in op.walk() if (key := value_key(each)) is not None}
+        placed: set[SSAValue] = set()
+        for candidate in list(op.walk()):
+            if isinstance(candidate, ConcatOp):
+                _place_operands(candidate, placed, labels)
 
 
-def _legalize(op: ClampOp | RequantOp) -> None:
+def _legalize(op: ClampOp | RequantOp | ShuffleOp, steps: StepsAttr) -> None:
     if element_bits(op.x.type) > OPERAND_BITS or len(shape(op.x.type)) != 4:
         return  # sums are no operands of a pooling: only hand-written IR reads them twice
-    properties: dict[str, Attribute] = {
-        "kind": StringAttr("max"),
-        "window": WindowAttr(Window((1, 1))),
-        "steps": op.by,
-    }
-    if op.label is not None:
-        properties["label"] = op.label
+    properties = _one_pixel(op.label) | {"steps": steps}
     pool = PoolOp.create(
         operands=[op.x], properties=properties, attributes=dict(op.attributes), result_types=[op.result.type]
     )
@@ -57,3 +88,71 @@ def _legalize(op: ClampOp | RequantOp) -> None:
     op.result.replace_all_uses_with(pool.result)
     op.detach()
     op.erase()
+
+
+def _one_pixel(label: StringAttr | None) -> dict[str, Attribute]:
+    named: dict[str, Attribute] = {"label": label} if label else {}
+    return {"kind": StringAttr("max"), "window": WindowAttr(Window((1, 1))), **named}
+
+
+def _place_operands(concat: ConcatOp, placed: set[SSAValue], labels: set[str]) -> None:
+    """Copy the operands of `concat` that cannot be computed in their place there; `placed` are those that are."""
+    for index, value in enumerate(concat.inputs):
+        source = _source(value)
+        if source is None or source in placed or not _is_free(source):
+            concat.operands[index] = source = _copied(value, concat, _free(f"{value_key(concat)}.copy{index}", labels))
+            source = _source(source)
+        assert source is not None
+        placed.add(source)
+
+
+def _is_free(source: SSAValue) -> bool:
+    """Whether a layer computes `source` for layers only: what user or host share is a tensor of its own."""
+    users = [source]
+    for value in users:
+        users += [use.operation.results[0] for use in value.uses if isinstance(use.operation, ReshapeOp)]
+    shared = any(isinstance(use.operation, HostOp | ReturnOp) for value in users for use in value.uses)
+    return isinstance(source.owner, ConvOp | PoolOp | AddOp | ConcatOp) and not shared
+
+
+def _source(value: SSAValue) -> SSAValue | None:
+    """What `value` is a reshape of, or itself; None where the reshape gives it other channels, rows or columns."""
+    image = image_dims(value)
+    while isinstance(value.owner, ReshapeOp):
+        value = value.owner.x
+    return value if image_dims(value) == image else None
+
+
+def image_dims(value: SSAValue) -> tuple[int, ...]:
+    """n c h w, those that are lacking 1, and any further ones."""
+    dims = shape(value.type)
+    return dims + (1,) * (4 - len(dims))
+
+
+def _copied(value: SSAValue, before: Operation, label: str) -> SSAValue:
+    """A copy of `value`, whose shape it has, by a pooling of images."""
+    ops = list(_copy_ops(value, StringAttr(label)))
+    Rewriter.insert_op(ops, InsertPoint.before(before))
+    return ops[-1].results[0]
+
+
+def _copy_ops(value: SSAValue, label: StringAttr) -> Iterator[Operation]:
+    whole = value.type
+    assert isinstance(whole, TensorType)
+    image = TensorType(whole.element_type, image_dims(value))
+    if whole != image:
+        reshape = ReshapeOp.create(operands=[value], result_types=[image])
+        yield reshape
+        value = reshape.result
+    pool = PoolOp.create(operands=[value], properties=_one_pixel(label), result_types=[image])
+    yield pool
+    if whole != image:
+        yield ReshapeOp.create(operands=[pool.result], result_types=[whole])
+
+
+def _free(wanted: str, taken: set[str]) -> str:
+    """`wanted`, with a mark where it is taken."""
+    while wanted in taken:
+        wanted += "_"
+    taken.add(wanted)
+    return wanted

@@ -17,6 +17,7 @@ from cnncc.dialects.cnn import (
     ConvOp,
     PoolOp,
     RequantOp,
+    ShuffleOp,
     Steps,
     StepsAttr,
     Window,
@@ -41,7 +42,7 @@ class CnnToNestPass(ModulePass):
     Dimensions of size 1 have no loop. A sum pool becomes "add", `cnn.add` "copy": it passes on its first operand,
     and the epilogue adds the second. Pools and copies work channel by channel: c = 1, as many groups as channels.
     Unless `cnn-fuse-epilogue` and `cnn-legalize` have run, 32-bit sums and single steps are left, which no layer
-    of a nest computes: they are refused. `cnn.reshape` and `cnn.host` stay.
+    of a nest computes: they are refused. `cnn.reshape`, `cnn.concat` and `cnn.host` stay.
     """
 
     name = "cnn-to-nest"
@@ -57,7 +58,7 @@ class CnnToNestPass(ModulePass):
 
 def _check_fused(op: Operation) -> None:
     match op:
-        case BiasOp() | RequantOp() | ClampOp():
+        case BiasOp() | RequantOp() | ClampOp() | ShuffleOp():
             what = "is a step of its own"
         case ConvOp(steps=None) | PoolOp(kind=StringAttr(data="sum"), steps=None):
             what = "leaves sums without a way out ('then')"

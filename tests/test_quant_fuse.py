@@ -12,7 +12,7 @@ from cnncc.eval.cnn import evaluate
 from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass, clamp_after
 from cnncc.passes.cnn_legalize import CnnLegalizePass
 
-K = 3
+K = 4
 SHAPE = (1, K, 4, 5)
 BOUND = st.integers(-300, 300)
 
@@ -51,17 +51,19 @@ class Graph:
         values = self.array(f"{self.name()}b", self.rng.integers(-9999, 9999, K).astype(np.int32))
         return self.emit(f"cnn.bias {{x}} @{values}", source, ("i32", "i32"))
 
-    def requant(self, source: str, lo: int, hi: int, zero: int) -> str:
+    def requant(self, source: str, lo: int, hi: int, zero: int, slope: float = 1.0) -> str:
         scale = self.array(f"{self.name()}q", (self.rng.random(K) / 50).astype(np.float32))
-        return self.emit(
-            f'cnn.requant {{x}} by <scale = "{scale}", zero = {zero}, clamp = [{lo}, {hi}]>', source, ("i32", "i16")
-        )
+        steps = f'scale = "{scale}", zero = {zero}, clamp = [{lo}, {hi}], slope = {slope}'
+        return self.emit(f"cnn.requant {{x}} by <{steps}>", source, ("i32", "i16"))
 
     def clamp(self, source: str, lo: int, hi: int) -> str:
         return self.emit(f"cnn.clamp {{x}} by <clamp = [{lo}, {hi}]>", source)
 
     def maximum(self, source: str) -> str:
         return self.emit('cnn.pool "max" {x} window <kernel = [3, 3], pad = [1, 1, 1, 1], fill = -32768>', source)
+
+    def shuffle(self, source: str) -> str:
+        return self.emit("cnn.shuffle {x} groups 2", source)
 
     def add(self, source: str, other: str, lo: int, hi: int) -> str:
         factors = self.array(f"{self.name()}f", np.append(self.rng.random(2) * 2, 0.25).astype(np.float32))
@@ -84,15 +86,19 @@ def graphs(draw) -> Graph:
     for _ in range(draw(st.integers(1, 9))):
         source = draw(st.sampled_from(graph.values[-2:]))
         lo, hi = sorted((draw(BOUND), draw(BOUND)))
-        match draw(st.sampled_from(["sum", "sum", "clamp", "clamp", "max", "add", "add"])):
+        match draw(st.sampled_from(["sum", "sum", "clamp", "clamp", "max", "add", "add", "shuffle"])):
             case "sum":
                 sums = graph.sums(source, draw(st.sampled_from(["conv", "sum"])))
                 sums = graph.bias(sums) if draw(st.booleans()) else sums
-                value = graph.requant(sums, lo, hi, draw(st.sampled_from([0, 0, 7])))
+                value = graph.requant(
+                    sums, lo, hi, draw(st.sampled_from([0, 0, 7])), draw(st.sampled_from([1.0, 1.0, 0.25]))
+                )
             case "clamp":
                 value = graph.clamp(source, lo, hi)
             case "max":
                 value = graph.maximum(source)
+            case "shuffle":
+                value = graph.shuffle(source)
             case _:
                 value = graph.add(source, draw(st.sampled_from(graph.values)), lo, hi)
         graph.values.append(value)

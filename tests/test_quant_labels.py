@@ -13,6 +13,8 @@ from cnncc.passes._labels import Labels, tidy
         ("/conv0/Conv", "Conv", "conv0"),
         ("/layer1/layer1.0/conv1/Conv", "Conv", "layer1.0.conv1"),
         ("/layer1/layer1.0/relu/Relu_1", "Relu", "layer1.0.relu_1"),
+        ("/conv1/Conv_quant", "QLinearConv", "conv1"),
+        ("/fc/Gemm_2_quant", "QGemm", "fc_2"),
         ("/Add_3", "Add", "Add_3"),
         ("Conv", "Conv", "Conv"),
         ("größe weg!", "Conv", "gr__e_weg_"),

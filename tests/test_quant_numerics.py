@@ -90,6 +90,19 @@ def test_quant_numerics_nan_and_infinity_saturate() -> None:
     assert quantise(np.float32([np.inf, -np.inf, 2.5, 3.5]), 1.0, 0, -7, 7).tolist() == [7, -7, 2, 4]
 
 
+@given(
+    st.integers(-(2**31), 2**31 - 1), st.floats(2.0**-30, 2.0**10, width=32), st.floats(-2.0, 2.0, width=32),
+    st.integers(-128, 127),
+)  # fmt: skip
+@example(-3, 0.5, float(np.float32(1 / 3)), 0)  # -0.5 exactly once the product is rounded: the tie goes to 0
+def test_quant_numerics_slope_is_its_formula(acc: int, scale: float, slope: float, zero: int) -> None:
+    product = round_to_f32(Fraction(round_to_f32(Fraction(acc))) * Fraction(scale))
+    product = round_to_f32(Fraction(product) * Fraction(slope)) if product < 0 else product
+    want = min(max(round(Fraction(product)) + zero, -128), 127)
+    epilogue = Epilogue(scale=np.float32([scale]), zero=zero, clamp=(-128, 127), slope=slope)
+    assert epilogue.apply(np.array([acc]), slice(None))[0] == want
+
+
 def test_quant_numerics_epilogue_steps_in_order() -> None:
     epilogue = Epilogue(
         bias=np.array([10, -10]),

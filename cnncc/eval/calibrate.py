@@ -13,14 +13,15 @@ from xdsl.ir import Attribute, SSAValue
 from cnncc.dialects.cnn import Range, Window, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import element_dtype
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, Refusals
 from cnncc.eval.cnn import windows
 from cnncc.eval.onnx import Evaluator
-from cnncc.frontend.export_onnx import input_names, main_arguments
+from cnncc.frontend.export_onnx import input_names, main_arguments, returned
 from cnncc.numerics import Ints
 from cnncc.passes._calibration import write_ranges
 from cnncc.passes._onnx_layers import ConvLayer, PoolLayer, is_tensor_of
-from cnncc.passes._placement import Placement, keeps_scale, place
+from cnncc.passes._placement import Placement, place
+from cnncc.passes._scale_groups import keeps_scale
 from cnncc.quant.split import Doubles, Use, choose_top
 from cnncc.weights import Array, WeightStore
 
@@ -44,13 +45,21 @@ def calibrate(
     `data` holds samples by input name, along the leading dim; without it, inputs are N(0, 1). Returns a
     warning where there is one. `top` is chosen for all values that share integers, by measured error.
 
-    Raises: Refusal for data of another name, shape or type than the inputs, or not finite.
+    A model that has all its integers is run once where the host has a part: what onnxruntime cannot run is refused.
+
+    Raises: Refusal for data of another name, shape or type than the inputs, or not finite; for a model that cannot run.
     """
+    placement = place(module, store)
     names = input_names(module)
     types = {name: value.type for name, value in zip(names, main_arguments(module), strict=True)}
     rng = np.random.default_rng(seed)
     feeds = _random_feeds(types, rng) if data is None else _feeds(types, data)
-    seen = _Observed(place(module, store), store, rng, max(1, POSITION_LIMIT // len(feeds)))
+    if not placement.needs_ranges:
+        if placement.reasons:
+            Evaluator(module, store, returned(module)).run(feeds[0])
+        useless = data is not None and placement.layers
+        return "the calibration data has no effect: the model is quantised already" if useless else None
+    seen = _Observed(placement, store, rng, max(1, POSITION_LIMIT // len(feeds)))
     session = Evaluator(module, store, seen.values)
     for feed in feeds:
         seen.record(session.run(feed))
@@ -86,10 +95,13 @@ def _dtype(kind: Attribute) -> np.dtype[np.generic]:
 def _feeds(types: Mapping[str, Attribute], data: Mapping[str, Array]) -> list[Feeds]:
     """`data` cut into batches, the last one filled up from the start. Raises Refusal where it does not fit."""
     counts: set[int] = set()
+    refusals = Refusals()
     for name, kind in types.items():
-        if name not in data:
-            raise Refusal(f"calibration data: input '{name}' is missing, there is {', '.join(data) or 'nothing'}")
-        counts.add(_sample_count(name, kind, data[name]))
+        with refusals.kept(f"input '{name}'"):
+            if name not in data:
+                raise Refusal(f"calibration data: input '{name}' is missing, there is {', '.join(data) or 'nothing'}")
+            counts.add(_sample_count(name, kind, data[name]))
+    refusals.raise_any("calibration data")
     if len(counts) > 1:
         raise Refusal(f"calibration data: the inputs have different numbers of batches: {sorted(counts)}")
     return [
@@ -133,9 +145,8 @@ class _Observed:
         self.placement = placement
         self.rng = rng
         self.positions = positions
-        nodes = [op for op in placement.block.ops if isinstance(op, NodeOp)]
-        everything = [*placement.block.args, *(value for node in nodes for value in node.results)]
-        self.values: list[SSAValue] = [value for value in everything if is_tensor_of(value, f32)]
+        reals = [value for value in placement.values if is_tensor_of(value, f32)]
+        self.values: list[SSAValue] = [value for value in reals if placement.known(value) is None]
         self.lo = dict.fromkeys(self.values, float("inf"))
         self.hi = dict.fromkeys(self.values, float("-inf"))
         self.patches: dict[tuple[NodeOp, SSAValue], list[Doubles]] = {}
@@ -186,9 +197,18 @@ class _Observed:
         uses: dict[SSAValue, list[Use]] = {value: [] for value in self.values}
         for node, value in self.patches:
             uses[self.placement.root(value)].append(self.use(node, value))
-        tops: dict[SSAValue, int] = {}
-        for root, users in uses.items():
-            settled = self.placement.settled(root)
-            absmax = max(abs(self.lo[settled]), abs(self.hi[settled]))
-            tops[root] = choose_top(absmax, users, operand_bits, psum_bits)
-        return {value: Range(self.lo[value], self.hi[value], tops[self.placement.root(value)]) for value in self.values}
+        found: dict[SSAValue, Range] = {}
+        for root in dict.fromkeys(self.placement.root(value) for value in self.values):
+            lo, hi = self.extremes(root)
+            found[root] = Range(lo, hi, choose_top(max(abs(lo), abs(hi)), uses[root], operand_bits, psum_bits))
+        return {value: self.range(value, found[self.placement.root(value)]) for value in self.values}
+
+    def extremes(self, value: SSAValue) -> tuple[float, float]:
+        """Least and greatest of all that `value` shares integers with, as far as they count."""
+        settled = [self.placement.settled(maker) for maker in self.placement.groups.makers(value)]
+        return min(self.lo[each] for each in settled), max(self.hi[each] for each in settled)
+
+    def range(self, value: SSAValue, group: Range) -> Range:
+        """The range of `value`: its group's where that is a concatenation's, as there is one scale for all of it."""
+        joined = self.placement.groups.is_joined(value)
+        return group if joined else Range(self.lo[value], self.hi[value], group.top)

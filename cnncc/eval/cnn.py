@@ -20,6 +20,7 @@ from cnncc.dialects.cnn import (
     AddOp,
     BiasOp,
     ClampOp,
+    ConcatOp,
     ConvOp,
     HostOp,
     PoolOp,
@@ -27,6 +28,7 @@ from cnncc.dialects.cnn import (
     QuantAttr,
     RequantOp,
     ReshapeOp,
+    ShuffleOp,
     Steps,
     Window,
     element_bits,
@@ -73,6 +75,12 @@ def pool_values(x: Ints, window: Window, kind: str) -> Ints:
     return view.max(axis=(4, 5)) if kind == "max" else view.sum(axis=(4, 5))
 
 
+def shuffle_channels(x: Ints, groups: int) -> Ints:
+    """x [n, c, …] with channel g * (c / groups) + j where channel j * groups + g was to be."""
+    n, channels, *rest = x.shape
+    return x.reshape(n, groups, channels // groups, *rest).swapaxes(1, 2).reshape(x.shape)
+
+
 class _Run:
     def __init__(self, module: ModuleOp, store: WeightStore, host: RunModel) -> None:
         globals_ = [op for op in module.ops if isinstance(op, GlobalOp)]
@@ -107,12 +115,14 @@ class _Run:
             clamp=(steps.clamp[0], steps.clamp[1]) if steps.clamp != Steps().clamp else self.psum_range,
             factors=self.symbol(steps.factors, op) if steps.factors else None,
             add_clamp=(steps.add_clamp[0], steps.add_clamp[1]),
+            slope=steps.slope,
         )
         self.checked(sums, op)
         channels = np.expand_dims(np.arange(int(sums.shape[1]), dtype=np.intp), tuple(range(1, sums.ndim - 1)))
         if epilogue.bias is not None:
             self.checked(sums + epilogue.bias[channels], op)
-        return epilogue.apply(sums, channels, None if residual is None else self.values[residual])
+        results = epilogue.apply(sums, channels, None if residual is None else self.values[residual])
+        return shuffle_channels(results, steps.shuffle)
 
     def op(self, op: Operation) -> list[Array]:
         """The results of `op`."""
@@ -134,6 +144,10 @@ class _Run:
                 return [self.finish(self.values[op.x], op.by.data, op, None)]
             case ClampOp():
                 return [np.clip(self.values[op.x], op.by.data.clamp[0], op.by.data.clamp[1])]
+            case ConcatOp():
+                return [np.concatenate([self.values[value] for value in op.inputs], axis=1)]
+            case ShuffleOp():
+                return [shuffle_channels(self.values[op.x], op.groups.value.data)]
             case ReshapeOp():
                 dims = shape(op.result.type)
                 batches = self.values[op.x].size // max(1, int(np.prod(dims)))
@@ -179,7 +193,7 @@ def _where(op: Operation) -> str:
 
 
 def _real(values: Array, quant: Quant) -> Array:
-    return dequantise(values, quant.scale, quant.zero) if quant.scale else values
+    return dequantise(values, quant.scale, quant.zero).astype(quant.element, copy=False) if quant.scale else values
 
 
 def _integers(values: Array, quant: Quant, value_type: Attribute) -> Array:

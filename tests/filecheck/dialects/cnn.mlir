@@ -26,5 +26,11 @@ func.func @main(%x: tensor<2x2x7x5xi16> {onnx.name = "x", cnn.quant = #cnn.quant
   %7 = cnn.reshape %6 label "f" : tensor<2x6x4x5xi16> -> tensor<2x120xi16>
   // CHECK: cnn.host model <"01"> because "no such operator" label "h"(%{{.*}}, %y) [#cnn.quant<scale = 0.5>, #cnn.quant<scale = 0.001, zero = 3>] -> [#cnn.quant<scale = 0.0>]
   %8 = cnn.host model <"01"> because "no such operator" label "h" (%7, %y) [#cnn.quant<scale = 0.5>, #cnn.quant<scale = 1.0e-3, zero = 3>] -> [#cnn.quant<scale = 0.0>] : (tensor<2x120xi16>, tensor<2x3xi16>) -> (tensor<2x3xf32>)
+  // CHECK: %[[S:.*]] = cnn.shuffle %{{.*}} groups 3 label "s" : tensor<2x6x4x5xi16> -> tensor<2x6x4x5xi16>
+  %9 = cnn.shuffle %6 groups 3 label "s" : tensor<2x6x4x5xi16> -> tensor<2x6x4x5xi16>
+  // CHECK: cnn.concat %[[S]], %{{.*}} label "cat" : (tensor<2x6x4x5xi16>, tensor<2x6x4x5xi16>) -> tensor<2x12x4x5xi16>
+  %10 = cnn.concat %9, %6 label "cat" : (tensor<2x6x4x5xi16>, tensor<2x6x4x5xi16>) -> tensor<2x12x4x5xi16>
+  // CHECK: cnn.pool "max" %{{.*}} then <scale = "l", slope = 0.25, shuffle = 2>
+  %11 = cnn.pool "max" %6 window <kernel = [1, 1]> then <scale = "l", slope = 0.25, shuffle = 2> : tensor<2x6x4x5xi16> -> tensor<2x6x4x5xi16>
   func.return %8 : tensor<2x3xf32>
 }

@@ -94,6 +94,11 @@ func.func @main(%x: tensor<3xi16>) {
 
 // -----
 
+// CHECK: element is int16, it must be one of float32, int8, uint8
+"test.op"() {a = #cnn.quant<scale = 1.0, element = "int16">} : () -> ()
+
+// -----
+
 // CHECK: lo = 2.0 and hi = 1.0 are no range
 "test.op"() {a = #cnn.range<lo = 2.0, hi = 1.0, top = 127>} : () -> ()
 
@@ -106,3 +111,75 @@ func.func @main(%x: tensor<3xi16>) {
 
 // CHECK: 'size' is no field here or is given twice; fields: kernel, stride, pad, dilation, group, fill, zero
 "test.op"() {a = #cnn.window<size = [3, 3]>} : () -> ()
+
+// -----
+
+// CHECK: a slope is of the products with a scale: there is none
+func.func @main(%x: tensor<1x2x1x1xi16>) {
+  %0 = cnn.conv %x weights @w window <kernel = [1, 1]> then <slope = 0.5> : tensor<1x2x1x1xi16> -> tensor<1x2x1x1xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: slope is 0.1, it must be a finite f32 (the nearest is 0.10000000149011612)
+func.func @main(%x: tensor<1x2x1x1xi32>) {
+  %0 = cnn.requant %x by <scale = "q", slope = 0.1> : tensor<1x2x1x1xi32> -> tensor<1x2x1x1xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.concat: the shapes [(1, 2, 7, 5), (1, 2, 7, 4)] along dim 1 do not make (1, 4, 7, 5)
+func.func @main(%x: tensor<1x2x7x5xi16>, %y: tensor<1x2x7x4xi16>) {
+  %0 = cnn.concat %x, %y : (tensor<1x2x7x5xi16>, tensor<1x2x7x4xi16>) -> tensor<1x4x7x5xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.concat: the shapes [(1, 2), (1, 3)] along dim 1 do not make (1, 6)
+func.func @main(%x: tensor<1x2xi16>, %y: tensor<1x3xi16>) {
+  %0 = cnn.concat %x, %y : (tensor<1x2xi16>, tensor<1x3xi16>) -> tensor<1x6xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.concat: 1 operands make (4,), not n c, n c h or n c h w
+func.func @main(%x: tensor<4xi16>) {
+  %0 = cnn.concat %x : (tensor<4xi16>) -> tensor<4xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.shuffle: (1, 6, 1, 1) has no channels that make 4 equal groups
+func.func @main(%x: tensor<1x6x1x1xi16>) {
+  %0 = cnn.shuffle %x groups 4 : tensor<1x6x1x1xi16> -> tensor<1x6x1x1xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.shuffle: operand and result have one type
+func.func @main(%x: tensor<1x6x1x1xi16>) {
+  %0 = cnn.shuffle %x groups 3 : tensor<1x6x1x1xi16> -> tensor<1x6x1x1xi8>
+  func.return
+}
+
+// -----
+
+// CHECK: cnn.pool: (1, 6, 1, 1) has no channels that make 5 equal groups
+func.func @main(%x: tensor<1x6x1x1xi16>) {
+  %0 = cnn.pool "max" %x window <kernel = [1, 1]> then <shuffle = 5> : tensor<1x6x1x1xi16> -> tensor<1x6x1x1xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: a residual's channels are not shuffled: no shuffle after it
+func.func @main(%x: tensor<1x6x1x1xi16>) {
+  %0 = cnn.add %x residual %x : tensor<1x6x1x1xi16> then <factors = "f", shuffle = 2> : tensor<1x6x1x1xi16> -> tensor<1x6x1x1xi16>
+  func.return
+}

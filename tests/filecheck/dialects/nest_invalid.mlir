@@ -409,11 +409,11 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 // -----
 
 // N4: the GLB is shared by all PEs.
-// CHECK: stage weight in glb: stands inside a loop in space (N4)
+// CHECK: stage ifmap in glb: stands inside a loop in space (N4)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
-    nest.for k { nest.par h on rows { nest.stage weight in glb nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+    nest.for k { nest.par h on rows { nest.stage ifmap in glb nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
   }
   func.return
 }

@@ -13,13 +13,13 @@ builtin.module {
   array.layer "first" computes "" {
     array.view <name = "d", tensor = "w">
     array.view <name = "g", tensor = "g">
-    array.dma <direction = "in", dram = "d", glb = "g", words = 3, count = 2, dram_offset = -1, glb_offset = 5, dram_step = 3, glb_step = 4, tokens = {take = 1, give = 2}>
+    array.dma <direction = "in", dram = "d", glb = "g", words = 3, count = 2, dram_offset = -1, glb_offset = 5, dram_step = 3, glb_step = 4, rows = 5, y = -1, x = 2, tokens = {take = 1, give = 2}>
     array.signal <semaphore = 3, count = 2>
     array.sync ["dma", "commit"]
   }
   array.layer "second" computes "y" attributes {mapping = "c > h"} {
     // Loop registers are depths, in the layer's order of loops; each view counts from 0 again.
-    array.view <name = "x", tensor = "g", height = 8, width = 7, pitch = 7, plane = 56, fill = -3, zero = -3, wrap = 9, steps = [{loop = "h1", axis = "y", step = 2}, {loop = "c0", axis = "k", step = -1}]>
+    array.view <name = "x", tensor = "g", height = 8, width = 7, pitch = 7, plane = 56, fill = -3, zero = -3, wrap = 9, ring_y = 6, ring_x = 5, steps = [{loop = "h1", axis = "y", step = 2}, {loop = "c0", axis = "k", step = -1}]>
     array.unit <bias = true, scale = true, zero = 2, clamp = [-5, 6], factors = "f", add_clamp = [-7, 8]>
     array.repeat <loop = "c0", count = 3> {
       array.repeat <loop = "h1", count = 2> {
@@ -40,10 +40,10 @@ builtin.module {
 // CHECK-NEXT: isa.layer <label = "second", first = 5, count = 13, value = "y"> {mapping = "c > h"}
 // CHECK-NEXT: isa.inst "desc" comment "first: d: w"
 // CHECK-NEXT: isa.inst "desc id=1 base=4096" comment "g: g"
-// CHECK-NEXT: isa.inst "dma glb=1 count=2 words=3 dram_offset=-1 glb_offset=5 dram_step=3 glb_step=4 take=1 give=2 take_when=always give_when=always"
+// CHECK-NEXT: isa.inst "dma glb=1 count=2 words=3 dram_offset=-1 glb_offset=5 dram_step=3 glb_step=4 y=-1 x=2 rows=5 take=1 give=2 take_when=always give_when=always"
 // CHECK-NEXT: isa.inst "signal semaphore=3 count=2"
 // CHECK-NEXT: isa.inst "sync dma=1 commit=1"
-// CHECK-NEXT: isa.inst "desc base=4096 height=8 width=7 pitch=7 plane=56 fill=-3 zero=-3 wrap=9" comment "second: x: g"
+// CHECK-NEXT: isa.inst "desc base=4096 height=8 width=7 pitch=7 plane=56 fill=-3 zero=-3 wrap=9 ring_y=6 ring_x=5" comment "second: x: g"
 // CHECK-NEXT: isa.inst "step loop=1 by=y*2" comment "by h1"
 // CHECK-NEXT: isa.inst "step by=k*-1" comment "by c0"
 // Factors by their bits.

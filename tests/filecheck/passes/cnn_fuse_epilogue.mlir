@@ -83,3 +83,19 @@ func.func @order(%x: tensor<1x2x3x3xi16>) -> (tensor<1x2x3x3xi16>, tensor<1x2x3x
   %8 = cnn.add %7 residual %x : tensor<1x2x3x3xi16> then <factors = "f"> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
   func.return %2, %5, %8 : tensor<1x2x3x3xi16>, tensor<1x2x3x3xi32>, tensor<1x2x3x3xi16>
 }
+
+// A shuffle is the last step: the clamp behind it stays, and so does a shuffle behind a residual.
+// CHECK: func.func @shuffle
+// CHECK-NEXT: %[[C:.*]] = cnn.conv %x weights @w window <kernel = [1, 1]> then <scale = "q", clamp = [-9, 9], shuffle = 2> label "c" until "s"
+// CHECK-NEXT: %[[R:.*]] = cnn.clamp %[[C]]
+// CHECK-NEXT: %[[A:.*]] = cnn.add %[[R]] residual %x
+// CHECK-NEXT: cnn.shuffle %[[A]] groups 2 label "t"
+func.func @shuffle(%x: tensor<1x4x1x1xi16>) {
+  %0 = cnn.conv %x weights @w window <kernel = [1, 1]> label "c" : tensor<1x4x1x1xi16> -> tensor<1x4x1x1xi32>
+  %1 = cnn.requant %0 by <scale = "q", clamp = [-9, 9]> label "q" : tensor<1x4x1x1xi32> -> tensor<1x4x1x1xi16>
+  %2 = cnn.shuffle %1 groups 2 label "s" : tensor<1x4x1x1xi16> -> tensor<1x4x1x1xi16>
+  %3 = cnn.clamp %2 by <clamp = [0, 9]> label "r" : tensor<1x4x1x1xi16> -> tensor<1x4x1x1xi16>
+  %4 = cnn.add %3 residual %x : tensor<1x4x1x1xi16> then <factors = "f"> label "a" : tensor<1x4x1x1xi16> -> tensor<1x4x1x1xi16>
+  %5 = cnn.shuffle %4 groups 2 label "t" : tensor<1x4x1x1xi16> -> tensor<1x4x1x1xi16>
+  func.return
+}

@@ -12,3 +12,34 @@ func.func @main(%x: tensor<2x3x7x5xi16>, %y: tensor<2x3x7x5xi32>) -> (tensor<2x3
   %2 = cnn.clamp %y by <clamp = [0, 9]> : tensor<2x3x7x5xi32> -> tensor<2x3x7x5xi32>
   func.return %1, %2 : tensor<2x3x7x5xi8>, tensor<2x3x7x5xi32>
 }
+
+// A shuffle, the operands of concatenations: a value that has a place already, one that is a reshape to other rows
+// and columns, and one that is a reshape of the same. A concatenation and an input are in place; so is what is read elsewhere too.
+// CHECK: func.func @concat
+// CHECK-NEXT: %[[S:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> then <shuffle = 2> label "s" : tensor<1x4x3x1xi16> -> tensor<1x4x3x1xi16>
+// What the user gives is a tensor of its own.
+// CHECK-NEXT: %[[C0:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> label "c.copy1" : tensor<1x4x3x1xi16> -> tensor<1x4x3x1xi16>
+// CHECK-NEXT: %[[C1:.*]] = cnn.pool "max" %x window <kernel = [1, 1]> label "c.copy2" : tensor<1x4x3x1xi16> -> tensor<1x4x3x1xi16>
+// CHECK-NEXT: %[[C:.*]] = cnn.concat %[[S]], %[[C0]], %[[C1]] label "c"
+// CHECK-NEXT: %[[R:.*]] = cnn.reshape %[[C]] : tensor<1x12x3x1xi16> -> tensor<1x12x3xi16>
+// CHECK-NEXT: %[[F:.*]] = cnn.reshape %y : tensor<1x4x3x1xi16> -> tensor<1x6x2x1xi16>
+// CHECK-NEXT: %[[D0:.*]] = cnn.pool "max" %[[F]] window <kernel = [1, 1]> label "d.copy0" : tensor<1x6x2x1xi16> -> tensor<1x6x2x1xi16>
+// CHECK-NEXT: %[[D1:.*]] = cnn.pool "max" %z window <kernel = [1, 1]> label "d.copy1"
+// CHECK-NEXT: %[[D:.*]] = cnn.concat %[[D0]], %[[D1]] label "d"
+// CHECK-NEXT: %[[G:.*]] = cnn.reshape %z : tensor<1x6x2x1xi16> -> tensor<1x6x2xi16>
+// CHECK-NEXT: %[[E1:.*]] = cnn.reshape %[[G]] : tensor<1x6x2xi16> -> tensor<1x6x2x1xi16>
+// CHECK-NEXT: %[[E2:.*]] = cnn.pool "max" %[[E1]] window <kernel = [1, 1]> label "e.copy0"
+// CHECK-NEXT: %[[E3:.*]] = cnn.reshape %[[E2]] : tensor<1x6x2x1xi16> -> tensor<1x6x2xi16>
+// CHECK-NEXT: %[[E:.*]] = cnn.concat %[[E3]] label "e"
+// CHECK-NEXT: %[[H:.*]] = cnn.concat %[[R]] label "h"
+func.func @concat(%x: tensor<1x4x3x1xi16>, %y: tensor<1x4x3x1xi16>, %z: tensor<1x6x2x1xi16>) {
+  %s = cnn.shuffle %x groups 2 label "s" : tensor<1x4x3x1xi16> -> tensor<1x4x3x1xi16>
+  %c = cnn.concat %s, %x, %x label "c" : (tensor<1x4x3x1xi16>, tensor<1x4x3x1xi16>, tensor<1x4x3x1xi16>) -> tensor<1x12x3x1xi16>
+  %r = cnn.reshape %c : tensor<1x12x3x1xi16> -> tensor<1x12x3xi16>
+  %f = cnn.reshape %y : tensor<1x4x3x1xi16> -> tensor<1x6x2x1xi16>
+  %d = cnn.concat %f, %z label "d" : (tensor<1x6x2x1xi16>, tensor<1x6x2x1xi16>) -> tensor<1x12x2x1xi16>
+  %g = cnn.reshape %z : tensor<1x6x2x1xi16> -> tensor<1x6x2xi16>
+  %e = cnn.concat %g label "e" : (tensor<1x6x2xi16>) -> tensor<1x6x2xi16>
+  %h = cnn.concat %r label "h" : (tensor<1x12x3xi16>) -> tensor<1x12x3xi16>
+  func.return
+}

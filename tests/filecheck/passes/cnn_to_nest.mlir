@@ -55,3 +55,14 @@ func.func @adds(%x: tensor<1x3x2x5xi16>, %y: tensor<2x7xi16>) {
   %1 = cnn.add %y residual %y : tensor<2x7xi16> then <factors = "f"> label "b" : tensor<2x7xi16> -> tensor<2x7xi16>
   func.return
 }
+
+// -----
+
+// A concatenation stays; a shuffle is a step of the layer before it.
+func.func @concat(%x: tensor<1x4x3x1xi16>, %y: tensor<1x2x3x1xi16>) {
+  // CHECK: %[[P:.*]] = nest.layer "max" %x {{.*}} then <shuffle = 2> label "p"
+  // CHECK: cnn.concat %[[P]], %y label "c" : (tensor<1x4x3x1xi16>, tensor<1x2x3x1xi16>) -> tensor<1x6x3x1xi16>
+  %0 = cnn.pool "max" %x window <kernel = [1, 1]> then <shuffle = 2> label "p" : tensor<1x4x3x1xi16> -> tensor<1x4x3x1xi16>
+  %1 = cnn.concat %0, %y label "c" : (tensor<1x4x3x1xi16>, tensor<1x2x3x1xi16>) -> tensor<1x6x3x1xi16>
+  func.return
+}

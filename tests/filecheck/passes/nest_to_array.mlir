@@ -52,7 +52,6 @@ builtin.module {
   func.func @main(%x: tensor<1x3x7x5xi16> {onnx.name = "image", cnn.quant = #cnn.quant<scale = 0.5, zero = 3>}) -> (tensor<1x5x4x5xi32> {onnx.name = "sums", cnn.quant = #cnn.quant<scale = 0.25>}) {
     %0 = nest.layer "mac" %x weights @conv0.w sizes <n = 1, k = 5, c = 3, h = 4, w = 5, r = 3, s = 2> window <kernel = [3, 2], stride = [2, 1], pad = [2, 1, 0, 0], fill = 3, zero = 3>
          then <bias = "conv0.b"> label "conv0" : tensor<1x3x7x5xi16> -> tensor<1x5x4x5xi32> {
-      nest.stage ifmap in glb buffers 1
       nest.for k step 2 {
         nest.stage weight in glb buffers 2
         nest.stage params in glb buffers 2
@@ -88,7 +87,6 @@ builtin.module {
   func.func @main(%x: tensor<1x3x7x5xi16> {onnx.name = "image", cnn.quant = #cnn.quant<scale = 0.5>}) -> (tensor<1x3x3x4xi16> {onnx.name = "y", cnn.quant = #cnn.quant<scale = 0.5>}) {
     %0 = nest.layer "max" %x sizes <n = 1, k = 3, c = 1, h = 3, w = 4, r = 2, s = 2> window <kernel = [2, 2], stride = [2, 1], group = 3, fill = -32768>
          then <> label "pool0" : tensor<1x3x7x5xi16> -> tensor<1x3x3x4xi16> {
-      nest.stage ifmap in glb buffers 1
       nest.par h on rows {
         nest.par w on cols {
           nest.stage ifmap in rf buffers 2
@@ -134,7 +132,6 @@ builtin.module {
     // CHECK: array.load <kind = "weight", {{.*}}, start = {offset = 24}, pattern = [{step = 6}, {n = 3, step = 1}, {n = 2, step = 3}]
     // CHECK-NEXT: array.load <kind = "ifmap", {{.*}}, start = {channel = 4}
     %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 5, c = 1, h = 2, w = 1, r = 2, s = 3> window <kernel = [2, 3], dilation = [2, 1], group = 5> then <> label "d" : tensor<1x5x4x3xi16> -> tensor<1x5x2x1xi32> {
-      nest.stage ifmap in glb buffers 1
       nest.stage weight in glb buffers 1
       nest.par k step 2 on rows {
         nest.par h on rows {
@@ -159,7 +156,6 @@ builtin.module {
     // CHECK: array.load <kind = "weight", {{.*}}, row_set = {step = 4}}, start = {},
     // CHECK-NEXT: array.load <kind = "ifmap", view = "ifmap", place = {rows = 3, cols = 2, set_cols = 2, col = {axis = "x", step = 1}},
     %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 6, c = 2, h = 2, w = 2, r = 1, s = 2> window <kernel = [1, 2], group = 2> then <> label "g" : tensor<1x4x2x3xi16> -> tensor<1x6x2x2xi32> {
-      nest.stage ifmap in glb buffers 1
       nest.stage weight in glb buffers 1
       nest.for k step 3 {
         nest.for h {

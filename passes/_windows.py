@@ -1,0 +1,81 @@
+"""Reads the sliding window of an ONNX node. No pass: the readers of layers use it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cnncc.dialects.cnn import Window, shape
+from cnncc.dialects.onnx import NodeOp
+
+
+class StaysOnHost(Exception):
+    """Why the array cannot do a node."""
+
+
+def require(holds: bool, reason: str) -> None:
+    """Raises StaysOnHost with `reason` unless it `holds`."""
+    if not holds:
+        raise StaysOnHost(reason)
+
+
+def read_pads(node: NodeOp, spans: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """top left bottom right, from `pads` or `auto_pad`. spans: rows and columns from a window's first to its last."""
+    auto = node.str_attr("auto_pad", "NOTSET")
+    if auto == "NOTSET":
+        return node.ints_attr("pads", (0, 0, 0, 0))
+    if auto == "VALID":
+        return (0, 0, 0, 0)
+    require(auto in ("SAME_UPPER", "SAME_LOWER"), f"auto_pad = {auto}")
+    sizes = shape(node.operands[0].type)[2:]
+    axes = zip(sizes, spans, stride, strict=True)
+    totals = [max((-(-size // step) - 1) * step + span - size, 0) for size, span, step in axes]
+    less = tuple(total // 2 for total in totals)
+    more = tuple(total - half for total, half in zip(totals, less, strict=True))
+    return less + more if auto == "SAME_UPPER" else more + less
+
+
+def read_window(node: NodeOp, kernel: tuple[int, ...], group: int = 1) -> Window:
+    """The window of a Conv or pool. Raises StaysOnHost where the result has another size than it gives."""
+    sizes = image_sizes(node)
+    stride, dilation = node.ints_attr("strides", (1, 1)), node.ints_attr("dilations", (1, 1))
+    unpadded = Window(kernel, stride, dilation=dilation, group=group)
+    window = replace(unpadded, pad=read_pads(node, unpadded.spans, stride))
+    if node.int_attr("ceil_mode", 0):
+        window = _reaching_over(window, sizes)
+    found, ours = shape(node.results[0].type)[2:], window.output(*sizes)
+    require(found == ours, f"the result is {found[0]}x{found[1]}, the windows give {ours[0]}x{ours[1]}")
+    return window
+
+
+def image_sizes(node: NodeOp) -> tuple[int, int]:
+    """Rows and columns of input 0. Raises StaysOnHost where it is no image."""
+    dims = shape(node.operands[0].type)
+    require(len(dims) == 4, f"input 0 has rank {len(dims)}, not 4")
+    return dims[2], dims[3]
+
+
+def _reaching_over(window: Window, sizes: tuple[int, int]) -> Window:
+    """`window` with as much more padding at the end as the last windows of ceil_mode = 1 reach over the edge.
+
+    A window that would begin in the padding at the end is none (as onnxruntime has it, and ONNX since 1.16).
+    """
+    pads = list(window.pad)
+    for axis, (size, stride, span) in enumerate(zip(sizes, window.stride, window.spans, strict=True)):
+        before, after = pads[axis], pads[axis + 2]
+        last = -(-(size + before + after - span) // stride)
+        if last * stride >= size + before:
+            last -= 1
+        pads[axis + 2] = max(after, last * stride + span - size - before)
+    return replace(window, pad=tuple(pads))
+
+
+def position_counts(window: Window, sizes: tuple[int, int], pads: tuple[int, ...] = (0, 0, 0, 0)) -> set[int]:
+    """How many positions of a window are inside an image of these sizes and pads: all numbers that occur."""
+
+    def along(axis: int) -> set[int]:
+        inside = range(-pads[axis], sizes[axis] + pads[axis + 2])
+        starts = range(-window.pad[axis], sizes[axis] + window.pad[axis + 2] - window.spans[axis] + 1)
+        windows = [range(at, at + window.spans[axis], window.dilation[axis]) for at in starts[:: window.stride[axis]]]
+        return {sum(position in inside for position in positions) for positions in windows}
+
+    return {rows * cols for rows in along(0) for cols in along(1)}

@@ -1,0 +1,339 @@
+"""Concatenations and channel shuffles from ONNX to loop nests: one scale for a group, and integers that only move."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from cnn_ir import imported, parse
+from onnx import helper
+from test_quant_lowering import W, X, decibels, hosts, lowered, normal
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+
+from cnncc.arch.model import PRESETS, load_arch
+from cnncc.context import CompilerContext
+from cnncc.dialects.cnn import AddOp, ConcatOp, ConvOp, PoolOp, ReshapeOp, shuffled
+from cnncc.dialects.nest import NEST
+from cnncc.eval import array, isa, nest
+from cnncc.eval.calibrate import calibrate
+from cnncc.eval.cnn import evaluate
+from cnncc.frontend.import_onnx import import_onnx
+from cnncc.numerics import integer_range
+from cnncc.passes._calibration import take_ranges
+from cnncc.passes._onnx_layers import ConcatLayer
+from cnncc.passes._os_plan import NoRoom
+from cnncc.passes._placement import place
+from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass
+from cnncc.passes.cnn_legalize import CnnLegalizePass
+from cnncc.passes.cnn_to_nest import CnnToNestPass
+from cnncc.passes.nest_permute import NestPermutePass
+from cnncc.passes.nest_schedule_os import NestScheduleOsPass
+from cnncc.passes.nest_stage import NestStagePass
+from cnncc.passes.nest_tile import NestTilePass
+from cnncc.passes.nest_unroll import NestUnrollPass
+from cnncc.pipeline import DONE, Compilation, Settings, new_context
+from cnncc.universe import PASSES
+
+node = helper.make_node
+V = {"w": W["w"], "v": normal(4, 3, 1, 1), "u": normal(6, 9, 3, 3)}
+
+
+def same(result: str, weights: str = "w"):
+    """A Conv of x with as many rows and columns as x."""
+    return node("Conv", ["x", weights], [result], name=result, auto_pad="SAME_UPPER")
+
+
+def concat(names: list[str], result: str = "y", axis: int = 1):
+    return node("Concat", names, [result], name=result, axis=axis)
+
+
+def shuffle(source: str, result: str, groups: int, channels: int) -> tuple:
+    """The three nodes that exporters write, and their shapes."""
+    nodes = [
+        node("Reshape", [source, f"{result}.5"], [f"{result}.a"], name=f"{result}.a"),
+        node("Transpose", [f"{result}.a"], [f"{result}.b"], name=f"{result}.b", perm=[0, 2, 1, 3, 4]),
+        node("Reshape", [f"{result}.b", f"{result}.4"], [result], name=result),
+    ]
+    shapes = {
+        f"{result}.5": np.array([2, groups, channels // groups, 9, 7]),
+        f"{result}.4": np.array([2, channels, 9, 7]),
+    }
+    return nodes, shapes
+
+
+SHUFFLED, SHAPES = shuffle("c", "s", 3, 6)
+AGAIN, MORE_SHAPES = shuffle("s", "y", 2, 6)
+S = {"w6": normal(6, 3, 3, 3), **SHAPES, **MORE_SHAPES}
+
+CASES = {
+    "branches": ([same("a"), same("b", "v"), concat(["a", "b"])], V),
+    "branches that end differently": (
+        [
+            same("a"), node("Relu", ["a"], ["r"]), node("MaxPool", ["x"], ["m"], kernel_shape=[3, 3], pads=[1] * 4),
+            node("AveragePool", ["x"], ["g"], kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1),
+            same("b", "v"), node("LeakyRelu", ["b"], ["l"], alpha=0.1), concat(["r", "m", "l", "g"], axis=-3),
+        ],
+        V,
+    ),
+    "an input and what is computed": ([same("a"), concat(["x", "a"], "c"), node("Relu", ["c"], ["y"])], V),
+    "one value twice": ([same("a"), concat(["a", "a", "a"])], V),
+    "a value in two": ([same("a"), same("b", "v"), concat(["a", "b"], "c"), concat(["b", "a"], "d"),
+                        node("Add", ["c", "d"], ["y"])], V),
+    "concatenations of concatenations": (
+        [
+            same("a"), concat(["x", "a"], "c"), same("b", "v"), concat(["c", "b"], "d"),
+            node("BatchNormalization", ["c", "s8", "s8", "s8", "p8"], ["n"]), node("Relu", ["n"], ["r"]),
+            concat(["d", "r"]),
+        ],
+        {**V, "s8": normal(8), "p8": normal(8) ** 2 + np.float32(0.5)},
+    ),
+    "two dims, and an image made flat": (
+        [
+            node("GlobalAveragePool", ["x"], ["p"]), node("Flatten", ["p"], ["q"]), node("Flatten", ["x"], ["f"]),
+            node("Gemm", ["f", "g"], ["m"]), concat(["m", "f", "q"], "c"), node("Relu", ["c"], ["y"]),
+        ],
+        {"g": normal(189, 5)},
+    ),
+    "max pool, reshape and conv of it": (
+        [
+            same("a"), same("b", "v"), concat(["a", "b"], "c"), node("Conv", ["c", "u"], ["d"]),
+            node("MaxPool", ["c"], ["m"], kernel_shape=[2, 2]), node("Flatten", ["m"], ["f"]),
+            node("Flatten", ["d"], ["e"]), concat(["e", "f"]),
+        ],
+        V,
+    ),
+    "shuffle of a conv": ([node("Conv", ["x", "w6"], ["c"], auto_pad="SAME_UPPER"), *SHUFFLED, *AGAIN], S),
+    "shuffle of a grouped conv's relu, beside another reader": (
+        [
+            node("Conv", ["x", "w2"], ["d"], group=3, auto_pad="SAME_UPPER"), node("Relu", ["d"], ["c"]), *SHUFFLED,
+            node("Add", ["s", "c"], ["y"]),
+        ],
+        {**S, "w2": normal(6, 1, 3, 3)},
+    ),
+    "shuffles of an input, a sum and a pool": (
+        [
+            concat(["x", "x"], "i"), node("MaxPool", ["i"], ["c"], kernel_shape=[3, 3], pads=[1] * 4), *SHUFFLED,
+            node("Add", ["s", "i"], ["t"]), *[node(n.op_type, ["t" if v == "s" else v for v in n.input], n.output,
+                                                   **({"perm": [0, 2, 1, 3, 4]} if n.op_type == "Transpose" else {}))
+                                              for n in AGAIN],
+        ],
+        S,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_quant_concat_is_near_the_float_result(name: str) -> None:
+    nodes, arrays = CASES[name]
+    for bits, least in ((16, 60), (8, 17)):
+        module, want, got = lowered(nodes, X, ["y"], arrays, bits=bits)
+        assert not hosts(module)
+        assert decibels(want["y"], got["y"]) > least
+
+
+def integers(module: ModuleOp, seed: int = 5) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    lo, hi = integer_range(10)
+    return [rng.integers(lo, hi + 1, value.type.get_shape()) for value in main_block(module).args]
+
+
+def main_block(module: ModuleOp):
+    return next(op for op in module.ops if op.name == "func.func").body.block
+
+
+def to_nest(ctx: CompilerContext, module: ModuleOp) -> None:
+    ctx.load_dialect(NEST)
+    passes = (
+        CnnToNestPass(),
+        NestScheduleOsPass("spatial-8x8"),
+        NestTilePass(),
+        NestPermutePass(),
+        NestUnrollPass(),
+        NestStagePass(),
+    )
+    for one in passes:
+        one.apply(ctx, module)
+        module.verify()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_quant_concat_is_addressable_and_nests_agree(name: str) -> None:
+    nodes, arrays = CASES[name]
+    module, ctx = lowered_again(nodes, arrays)
+    assert_addressable(module)
+    x = integers(module)
+    want, trace = evaluate(module, ctx.weights, x)
+    to_nest(ctx, module)
+    got, keyed = nest.evaluate(module, ctx.weights, x)
+    assert all(np.array_equal(a, b) for a, b in zip(want, got, strict=True))
+    assert set(keyed) == set(trace)
+    assert all(np.array_equal(keyed[key], trace[key]) for key in trace)
+
+
+def lowered_again(nodes, arrays) -> tuple[ModuleOp, CompilerContext]:
+    from cnncc.passes.onnx_to_cnn import OnnxToCnnPass
+
+    module, ctx = imported(nodes, X, ["y"], arrays)
+    calibrate(module, ctx.weights, None, 16, 32)
+    for one in (OnnxToCnnPass(), CnnFuseEpiloguePass(), CnnLegalizePass()):
+        one.apply(ctx, module)
+    module.verify()
+    return module, ctx
+
+
+def assert_addressable(module: ModuleOp) -> None:
+    """Every operand of a concatenation is, but for its shape, a value of its own that no other has a part of."""
+    places = [value for op in module.walk() if isinstance(op, ConcatOp) for value in op.inputs]
+    sources = []
+    for value in places:
+        n, c, h, w = (*value.type.get_shape(), 1, 1)[:4]
+        while isinstance(value.owner, ReshapeOp):
+            value = value.owner.x
+        assert (*value.type.get_shape(), 1, 1)[:4] == (n, c, h, w)
+        sources.append(value)
+    assert len(set(sources)) == len(sources)
+
+
+def test_quant_concat_copies_only_what_has_two_places() -> None:
+    copies = {}
+    for name in CASES:
+        module, _ = lowered_again(*CASES[name])
+        pools = [op for op in module.walk() if isinstance(op, PoolOp)]
+        copies[name] = sum("copy" in (op.label.data if op.label else "") for op in pools)
+    assert copies["branches"] == 0
+    assert (copies["one value twice"], copies["a value in two"]) == (2, 2)
+    # An input is a tensor of its own; and the image made flat has other rows.
+    assert (copies["concatenations of concatenations"], copies["two dims, and an image made flat"]) == (1, 1)
+
+
+def test_quant_concat_gives_its_operands_one_range() -> None:
+    """The network's input is the largest, the Relu's result what counts of the first branch."""
+    nodes = [
+        same("a"),
+        node("Relu", ["a"], ["r"]),
+        concat(["x", "r"], "c"),
+        node("MaxPool", ["c"], ["y"], kernel_shape=[2, 2]),
+    ]
+    module, ctx = imported(nodes, X, ["y"], {"w": W["w"] / np.float32(50)})
+    data = np.random.default_rng(1).standard_normal((8, 3, 9, 7)).astype(np.float32)
+    calibrate(module, ctx.weights, {"x": data}, 16, 32)
+    found = set(take_ranges(module).values())
+    assert [(known.lo, known.hi) for known in found] == [(float(data.min()), float(data.max()))]
+
+
+def test_quant_concat_beside_host_nodes() -> None:
+    """What the host computes, and what it reads, is part of the group too; between host nodes it is the host's."""
+    nodes = [
+        same("a"), node("Sigmoid", ["x"], ["g"], name="g"), concat(["a", "g"], "c"),
+        node("Softmax", ["c"], ["y"], name="soft", axis=1),
+        node("Tanh", ["x"], ["t"], name="t"), concat(["t", "g"], "d"), node("Exp", ["d"], ["z"], name="z"),
+    ]  # fmt: skip
+    module, want, got = lowered(nodes, X, ["y", "z"], W)
+    first, _ = hosts(module)
+    assert "Concat node 'd': it stands between host nodes" in first.reason.data
+    assert len([op for op in module.walk() if isinstance(op, ConcatOp)]) == 1
+    assert decibels(want["y"], got["y"]) > 70
+
+
+@pytest.mark.parametrize(
+    ("concatenation", "reason"),
+    [
+        (concat(["x", "x"], axis=2), "axis = 2: the array concatenates channels"),
+        (concat(["x", "k"]), "input 1 is constant"),
+    ],
+)
+def test_quant_concat_that_stays_on_the_host(concatenation, reason: str) -> None:
+    module, _, _ = lowered([concatenation], X, ["y"], {"k": normal(2, 3, 9, 7)})
+    (host,) = hosts(module)
+    assert reason in host.reason.data
+
+
+def test_quant_concat_evaluates_to_its_formula() -> None:
+    module, ctx = parse("""
+    func.func @main(%x: tensor<1x6x2x3xi16>, %y: tensor<1x1x2x3xi16>) -> (tensor<1x13x2x3xi16>, tensor<1x6x2x3xi16>) {
+      %s = cnn.shuffle %x groups 3 label "s" : tensor<1x6x2x3xi16> -> tensor<1x6x2x3xi16>
+      %c = cnn.concat %s, %y, %x label "c"
+           : (tensor<1x6x2x3xi16>, tensor<1x1x2x3xi16>, tensor<1x6x2x3xi16>) -> tensor<1x13x2x3xi16>
+      func.return %c, %s : tensor<1x13x2x3xi16>, tensor<1x6x2x3xi16>
+    }""")
+    rng = np.random.default_rng(3)
+    x, y = rng.integers(-99, 99, (4, 6, 2, 3)), rng.integers(-99, 99, (4, 1, 2, 3))
+    (whole, moved), trace = evaluate(module, ctx.weights, [x, y])
+    # Groups {0 1} {2 3} {4 5}: the first of each, then the second of each.
+    assert np.array_equal(moved, x[:, [0, 2, 4, 1, 3, 5]])
+    assert np.array_equal(whole, np.concatenate([moved, y, x], axis=1))
+    assert np.array_equal(trace["c"], whole) and np.array_equal(trace["s"], moved)
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(6, 2), (6, 3), (12, 4), (5, 5), (7, 1)])
+def test_quant_concat_shuffled_is_the_transpose(channels: int, groups: int) -> None:
+    result = np.arange(channels).reshape(groups, -1).T.ravel()
+    assert [int(np.flatnonzero(result == k)[0]) for k in range(channels)] == [
+        shuffled(k, channels, groups) for k in range(channels)
+    ]
+
+
+def test_quant_concat_shuffle_is_fused_last() -> None:
+    module, _ = lowered_again(*CASES["shuffle of a conv"])
+    ops = [op for op in module.walk() if isinstance(op, ConvOp | PoolOp | AddOp)]
+    assert [(type(op), op.steps.data.shuffle) for op in ops] == [(ConvOp, 3), (PoolOp, 2)]
+    module, _ = lowered_again(*CASES["shuffles of an input, a sum and a pool"])
+    ops = [op for op in module.walk() if isinstance(op, ConvOp | PoolOp | AddOp)]
+    assert [op.steps.data.shuffle if op.steps else 1 for op in ops] == [1, 1, 3, 1, 2]
+
+
+@pytest.mark.parametrize("words", [65536, 900])
+@pytest.mark.parametrize("name", CASES)
+def test_quant_concat_runs_from_the_binary(name: str, words: int, tmp_path: Path) -> None:
+    """Parts of tensors and shuffled channels, in the GLB and in blocks from DRAM: the integers of the cnn level."""
+    inputs = [np.random.default_rng(3).integers(-100, 100, (4, 3, 9, 7))]
+    text = (PRESETS / "spatial-8x8.toml").read_text()
+    path = tmp_path / "mine.toml"
+    while words:
+        path.write_text(text.replace("words = 65536", f"words = {words}"))
+        module, ctx = lowered_again(*CASES[name])
+        want, values = evaluate(module, ctx.weights, inputs)
+        module.attributes[DONE] = StringAttr("cnn-legalize")
+        arch = load_arch(str(path))
+        compilation = Compilation(ctx, module, Settings(arch, str(path), 16))
+        try:
+            compilation.run("array")
+            break
+        except NoRoom as refusal:  # inputs that are concatenated stay in the GLB
+            assert refusal.words > words
+            words = refusal.words
+    results = [array.evaluate(module, ctx.weights, arch, inputs)]
+    compilation.run("isa")
+    results.append(isa.evaluate(module, ctx.weights, arch, inputs))
+    for outputs, trace in results:
+        assert all(np.array_equal(got, each) for got, each in zip(outputs, want, strict=True))
+        assert trace
+        assert all(np.array_equal(trace[key].ravel(), values[key].ravel()) for key in trace)
+
+
+@pytest.mark.parametrize(
+    ("net", "hosted"),
+    [
+        ("densenet121", set()),
+        ("shufflenet", {"AveragePool", "Softmax"}),
+        ("inception_v2", {"AveragePool", "Softmax"}),
+        ("inception_v1", {"LRN", "Softmax"}),
+    ],
+)
+def test_quant_concat_real_topologies_are_on_the_array(net: str, hosted: set[str]) -> None:
+    path = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{net}.onnx"
+    ctx = new_context()
+    module = import_onnx(path, ctx, batch=None)
+    for name in (
+        "onnx-fold-constants", "onnx-remove-identity", "onnx-fold-affine", "onnx-fold-batch-norm", "onnx-split-sum",
+        "onnx-dead-code",
+    ):  # fmt: skip
+        PASSES[name]()().apply(ctx, module)
+    placement = place(module, ctx.weights)
+    assert {node.op_type.data for node in placement.reasons} == hosted
+    # Each value that a concatenation reads shares its scale.
+    for op, layer in placement.layers.items():
+        if isinstance(layer, ConcatLayer):
+            assert {placement.root(value) for value in op.operands} == {placement.root(op.results[0])}
