@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cnncc.dialects._layers import check_slope
+
 AXES = ("lin", "k", "y", "x")
 
 # A condition (P2): None never holds, () always, ("h1", "c3") when these loops are in their first (last) iteration.
@@ -110,8 +112,11 @@ class Tensor:
     """An array in DRAM or the GLB: `words` words from `at` (-1: not allocated).
 
     role: input | output | weight | value. Inputs, outputs and what the host reads or writes lie in DRAM and say how
-    integers, within clamp, stand for reals: real = (integer - zero) * scale. A float output of the host lies in
-    memory `host`.
+    integers, within clamp, stand for reals: real = (integer - zero) * scale; what only layers exchange has scale 1. A
+    float output of the host lies in memory `host`. element: the type of the reals as users and host see them.
+
+    A tensor may be part of another (a concatenation): from word `offset` of that one on, with `image` words from
+    image to image (0: they follow each other). It then has no place of its own.
     """
 
     name: str
@@ -123,6 +128,10 @@ class Tensor:
     zero: int = 0
     clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
     at: int = -1
+    element: str = "float32"
+    part_of: str = ""
+    offset: int = 0
+    image: int = 0
 
     def __post_init__(self) -> None:
         if self.memory not in ("dram", "glb", "host") or self.role not in ("input", "output", "weight", "value"):
@@ -142,12 +151,14 @@ class View:
     fill: int = 0
     zero: int = 0
     wrap: int = 0
+    ring_y: int = 0
+    ring_x: int = 0
     steps: tuple[LoopTerm, ...] = ()
 
 
 @dataclass(frozen=True)
 class Dma:
-    """Copy `count` blocks of `words` words (X1)."""
+    """Copy `count` blocks of `rows` rows of `words` words, from row y and column x on (X1)."""
 
     direction: str
     dram: str
@@ -158,6 +169,9 @@ class Dma:
     glb_offset: int = 0
     dram_step: int = 0
     glb_step: int = 0
+    rows: int = 1
+    y: int = 0
+    x: int = 0
     tokens: Tokens = Tokens()
 
 
@@ -205,7 +219,7 @@ class Mac:
 
 @dataclass(frozen=True)
 class Unit:
-    """The output units' settings (C2); `factors` names the f32[3] (a, b, fixed) of a residual add."""
+    """The output units' settings (C2); `factors` names the f32[3] (a, b, fixed) of a residual add; slope 1 is none."""
 
     bias: bool = False
     scale: bool = False
@@ -213,6 +227,10 @@ class Unit:
     clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
     factors: str = ""
     add_clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+    slope: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_slope(self.slope)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@
 
 - **N1** Steps of loops over one dimension never rise, the last is 1: every index is visited once.
 - **N2** Kept loops, those of the box, are those inside all stages in register files; without such a stage none is kept.
-- **N3** A stage is of an operand that the layer has (weight: mac; params: with a bias or scale, in the GLB),
-  at most once in each memory, the GLB's outside the register files'.
-- **N4** Stages in the GLB lie outside every loop in space.
-- **N5** A params stage lies outside every loop over c, r, s: sums are finished inside it.
+- **N3** A stage is of an operand that the layer has (weight: mac; params: with a bias or scale; residual: with one),
+  at most once in each memory, the GLB's outside the register files'. Register files hold weight and ifmap only.
+- **N4** Stages in the GLB lie outside every loop in space; but one of weights may lie inside them, and is then of what
+  all PEs together need.
+- **N5** Stages of params, residual and output lie outside every loop over c, r, s: sums are finished inside them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import cast
 
-OPERANDS = ("weight", "ifmap", "params")
+OPERANDS = ("weight", "ifmap", "params", "residual", "output")
+IN_REGISTER_FILES = ("weight", "ifmap")
+OF_OUTPUTS = ("params", "residual", "output")
 MEMORIES = ("glb", "rf")
 AXES = ("rows", "cols")
 DIMS = ("n", "k", "c", "h", "w", "r", "s")
@@ -54,15 +57,23 @@ class Loop:
     keep: bool = False
 
     def __post_init__(self) -> None:
-        if self.dim not in DIMS or self.on not in ("", *AXES) or self.step < 1:
-            raise ValueError(f"no dimension '{self.dim}', no axis '{self.on}' or no step {self.step}")
+        if self.dim not in DIMS:
+            raise ValueError(f"no dimension '{self.dim}': they are {', '.join(DIMS)}")
+        if self.on not in ("", *AXES):
+            raise ValueError(f"loop {self.dim}: no axis '{self.on}': they are {', '.join(AXES)}")
+        if self.step < 1:
+            raise ValueError(f"loop {self.dim}: no step {self.step}: it is at least 1")
         if self.on and self.keep:
             raise ValueError(f"loop {self.dim}: a kept loop runs in time")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A fetch of `operand` into `memory`, inside the `depth` outermost loops of the mapping, around the others."""
+    """A fetch of `operand` into `memory`, inside the `depth` outermost loops of the mapping, around the others.
+
+    Of the output it is the reverse: what the loops inside compute is gathered in `memory` and leaves it when they are
+    done. An operand, or the output, that has no stage in the GLB lies there as a whole.
+    """
 
     operand: str
     memory: str
@@ -113,14 +124,14 @@ def _problems(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> Iterator[st
         if not depth <= stage.depth <= len(loops):
             yield f"{what}: depth {stage.depth} is not in {depth} to {len(loops)} (stages are listed from outside)"
         depth = stage.depth
-        if stage.operand not in operands or (stage.operand == "params" and stage.memory == "rf"):
+        if stage.operand not in operands or (stage.memory == "rf" and stage.operand not in IN_REGISTER_FILES):
             yield f"{what}: the layer has no such operand there (N3)"
         if (stage.operand, stage.memory) in seen or (stage.memory == "glb" and (stage.operand, "rf") in seen):
             yield f"{what}: stands inside another of the same operand in this memory or nearer to the PE (N3)"
         seen.add((stage.operand, stage.memory))
-        if stage.memory == "glb" and any(loop.on for loop in around):
+        if stage.memory == "glb" and stage.operand != "weight" and any(loop.on for loop in around):
             yield f"{what}: stands inside a loop in space (N4)"
-        if stage.operand == "params" and any(loop.dim in REDUCTION_DIMS for loop in around):
+        if stage.operand in OF_OUTPUTS and any(loop.dim in REDUCTION_DIMS for loop in around):
             yield f"{what}: stands inside a loop over c, r or s (N5)"
 
 

@@ -20,7 +20,8 @@ ones vary fastest. `keep` marks the loops of the box: those that one macro-instr
             nest.for s keep { nest.for r keep { nest.for k keep { nest.mac } } } } } } }
 
 A stage at the head of a loop's body fetches, once per iteration, the slice of its operand that the loops inside
-need. What a layer means without any tiling is `dialects/cnn.py`: out[n, k, h, w] = epilogue(Σ_{c, r, s} …).
+need; of the output, it gathers what they compute, which goes back when they are done. What a layer means without any
+tiling is `dialects/cnn.py`: out[n, k, h, w] = epilogue(Σ_{c, r, s} …).
 A dimension of size 1 needs no loop; the nest that `cnn-to-nest` makes has none for it.
 
 The rules that a nest keeps, N1 to N5, are in `_mapping.py`.
@@ -52,12 +53,13 @@ from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._mapping import DIMS as DIMS
+from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
 from cnncc.dialects._mapping import REDUCTION_DIMS as REDUCTION_DIMS
 from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
 from cnncc.dialects._mapping import extents as extents
 from cnncc.dialects._mapping import mapping_problem as mapping_problem
 from cnncc.dialects._records import RecordAttr
-from cnncc.dialects.cnn import StepsAttr, WindowAttr, shape
+from cnncc.dialects.cnn import StepsAttr, WindowAttr, check_shuffle, shape
 
 RecordT = TypeVar("RecordT")
 
@@ -132,6 +134,9 @@ class LayerOp(IRDLOperation):
             raise VerifyException("nest.layer: a mac layer has weights, no other has")
         if (self.residual is not None) != bool(self.steps.data.factors):
             raise VerifyException("nest.layer: a residual and its factors go together")
+        if self.kind.data == "copy" and self.steps.data.shuffle != 1:
+            raise VerifyException("nest.layer: a copy has no shuffle")
+        check_shuffle("nest.layer", self.steps.data.shuffle, self.result.type)
         _check_shapes(self)
         _check_blocks(self)
         for mapping in (mapping_of(self), *([self.mapping.data] if self.mapping else [])):
@@ -262,10 +267,14 @@ def image_shape(value_type: Attribute) -> tuple[int, int, int, int]:
 
 
 def operands(layer: LayerOp) -> set[str]:
-    """What the layer reads: of weight, ifmap and params, those that a stage may fetch."""
+    """What the layer reads and writes: all that a stage may be of."""
     steps = layer.steps.data
-    own = {"weight"} if layer.kind.data == "mac" else set[str]()
-    return own | {"ifmap"} | ({"params"} if steps.bias or steps.scale else set())
+    has = {
+        "weight": layer.kind.data == "mac",
+        "params": bool(steps.bias or steps.scale),
+        "residual": layer.residual is not None,
+    }
+    return {"ifmap", "output"} | {operand for operand, there in has.items() if there}
 
 
 def _check_shapes(layer: LayerOp) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping as Map
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cnncc.dialects import array as A
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import Loop, Mapping, Sizes
-
-FREE = 1  # semaphore: halves of the GLB buffers of weight slices that are free
+from cnncc.dialects.nest import Loop, Mapping
+from cnncc.passes._layer_shape import LayerShape
 
 Record = A.View | A.Dma | A.Load | A.Mac | A.Unit | A.Commit
 
@@ -27,100 +26,84 @@ Node = Record | Body
 
 
 class Along(NamedTuple):
-    """`step` on an axis for every `per` indices of a dimension."""
+    """`step` on an axis for every `per` indices of a dimension, `rest` for each index below that.
+
+    Channels that are shuffled in groups of `per` go one on (step) from group to group, and as many as there are
+    groups (rest) from channel to channel.
+    """
 
     axis: str
     step: int
     per: int = 1
+    rest: int = 0
 
     def of(self, indices: int) -> int:
-        """The step for so many indices: 0 for fewer than `per`.
+        """The step for so many indices.
 
-        >>> Along("k", 3, 4).of(8), Along("k", 3, 4).of(2)
-        (6, 0)
+        >>> Along("k", 3, 4).of(8), Along("k", 3, 4).of(2), Along("k", 1, 4, 5).of(2)
+        (6, 0, 10)
         """
-        return indices // self.per * self.step
+        return indices // self.per * self.step + indices % self.per * self.rest
 
 
-Coordinates = dict[str, Along]  # of an operand, by dimension
+Coordinates = Map[str, Along]  # by dimension
 
 
-def is_channelwise(kind: str, sizes: Sizes, window: Window) -> bool:
-    """Whether each output channel has input channels of its own: pools, and as many groups as output channels."""
-    return kind != "mac" or 1 < window.group == sizes.k
+@dataclass(frozen=True)
+class Operand:
+    """Where the words of an operand are. A buffer holds what the loops inside the `depth` outermost need at a time.
+
+    Rows and columns are those of the image wherever the words lie; the rest is counted from the buffer's start.
+    """
+
+    coordinates: Coordinates
+    depth: int = 0
+
+    def counts(self, loop: int, dim: str) -> bool:
+        """Whether a position in the operand depends on loop number `loop`, which runs over `dim`."""
+        return dim in self.coordinates and (loop >= self.depth or self.coordinates[dim].axis in ("y", "x"))
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where an activation lies as a whole: a tensor, in which it is `image` words from an image to the next."""
+
+    tensor: str
+    image: int
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Names of the tensors of a layer; empty where the layer has none."""
+    """The tensors of a layer. `buffers`: by operand, those in the GLB that a stage fills; the rest lies there."""
 
-    ifmap: str
-    output: str
-    residual: str = ""
+    ifmap: Home
+    output: Home
+    residual: Home | None = None
     weight: str = ""
-    weight_glb: str = ""
     params: str = ""
-    params_glb: str = ""
+    buffers: Map[str, str] = field(default_factory=dict[str, str])
+
+    def homes(self) -> dict[str, Home]:
+        """Where the activations lie, by operand."""
+        homes = {"ifmap": self.ifmap, "residual": self.residual, "output": self.output}
+        return {operand: home for operand, home in homes.items() if home is not None}
 
 
 @dataclass(frozen=True)
 class Layer:
     """What `layer_program` needs to know: the nest.layer as plain data.
 
-    channels: of the whole input (all groups); ih, iw: its rows and columns; params_words: words of the biases and
-    scales of one channel; full: the semaphore that says that weights have arrived in the GLB.
+    params_words: words of the biases and scales of one channel; full: the semaphore that says that weights have arrived
+    in the GLB.
     """
 
     label: str
-    kind: str
-    sizes: Sizes
-    window: Window
+    shape: LayerShape
     mapping: Mapping
     tensors: Tensors
-    channels: int
-    ih: int
-    iw: int
     params_words: int
     unit: A.Unit
     full: int
-
-    @property
-    def channelwise(self) -> bool:
-        """Whether output channels side by side have ifmaps side by side."""
-        return is_channelwise(self.kind, self.sizes, self.window)
-
-    @property
-    def group(self) -> int:
-        """Output channels of a group."""
-        return self.sizes.k // self.window.group
-
-
-def operand_coordinates(layer: Layer) -> tuple[Coordinates, Coordinates, Coordinates, Coordinates]:
-    """Where the words of ifmap, weights, outputs and parameters are."""
-    sizes, window = layer.sizes, layer.window
-    taps = sizes.r * sizes.s
-    ifmap = {
-        "n": Along("lin", layer.channels * layer.ih * layer.iw),
-        "k": Along("k", sizes.c, per=layer.group),
-        "c": Along("k", 1),
-        "h": Along("y", window.stride[0]),
-        "r": Along("y", window.dilation[0]),
-        "w": Along("x", window.stride[1]),
-        "s": Along("x", window.dilation[1]),
-    }
-    weight = {
-        "k": Along("lin", sizes.c * taps),
-        "c": Along("lin", taps),
-        "r": Along("lin", sizes.s),
-        "s": Along("lin", 1),
-    }
-    output = {
-        "n": Along("lin", sizes.k * sizes.h * sizes.w),
-        "k": Along("k", 1),
-        "h": Along("y", 1),
-        "w": Along("x", 1),
-    }
-    return ifmap, weight, output, {"k": Along("lin", layer.params_words)}
 
 
 @dataclass(frozen=True)
@@ -151,3 +134,42 @@ def split(extent: int, step: int) -> list[tuple[int, int, int]]:
     """
     full, rest = divmod(extent, step)
     return ([(full, step, 0)] if full else []) + ([(1, rest, full * step)] if rest else [])
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The loops of a program, outermost first: their names, conditions on them, and how they move through operands."""
+
+    loops: Sequence[Loop]
+
+    def name(self, depth: int) -> str:
+        """The name of loop number `depth`."""
+        return f"{self.loops[depth].dim}{depth}"
+
+    def first(self, pieces: Sequence[Piece]) -> A.Names | None:
+        """The condition that all these loops are in their first iteration."""
+        return tuple(self.name(p.loop) for p in pieces if p.count > 1) if all(p.first for p in pieces) else None
+
+    def last(self, pieces: Sequence[Piece]) -> A.Names | None:
+        """The condition that all these loops are in their last iteration."""
+        return tuple(self.name(p.loop) for p in pieces if p.count > 1) if all(p.last for p in pieces) else None
+
+    def start(self, operand: Operand, at: Position) -> A.Start:
+        """Where the pieces at a position begin in an operand."""
+        sums: dict[str, int] = dict.fromkeys(A.AXES, 0)
+        for piece in at.pieces:
+            loop = self.loops[piece.loop]
+            if operand.counts(piece.loop, loop.dim):
+                along = operand.coordinates[loop.dim]
+                sums[along.axis] += piece.base * along.of(loop.step)
+        return A.Start(sums["lin"], sums["k"], sums["y"], sums["x"])
+
+    def steps(self, operand: Operand, outside: int | None = None) -> tuple[A.LoopTerm, ...]:
+        """The terms of the loops in time (only of the `outside` outermost)."""
+        return tuple(
+            A.LoopTerm(self.name(i), along.axis, along.of(loop.step))
+            for i, loop in enumerate(self.loops[:outside])
+            if not loop.on and operand.counts(i, loop.dim)
+            for along in [operand.coordinates[loop.dim]]
+            if along.of(loop.step)
+        )

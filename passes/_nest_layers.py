@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from xdsl.dialects.builtin import ModuleOp
 
-from cnncc.dialects.nest import LayerOp, Mapping, build_nest, mapping_of, mapping_problem, operands
+from cnncc.dialects.nest import LayerOp, Mapping, build_nest, image_shape, mapping_of, mapping_problem, operands
 from cnncc.errors import Refusal
+from cnncc.passes._layer_shape import LayerShape
 
 
 def label_of(layer: LayerOp) -> str:
@@ -48,3 +49,11 @@ def reschedule(
 def goal_of(layer: LayerOp) -> Mapping | None:
     """The mapping that was chosen for the layer, if one was."""
     return layer.mapping.data if layer.mapping else None
+
+
+def layer_shape(layer: LayerOp) -> LayerShape:
+    """What the layer is to those who map it."""
+    _, _, ih, iw = image_shape(layer.ifmap.type)
+    steps = layer.steps.data
+    params = bool(steps.bias) + bool(steps.scale)
+    return LayerShape(layer.kind.data, layer.sizes.data, layer.window.data, params, ih, iw, steps.shuffle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -13,7 +14,7 @@ from xdsl.passes import ModulePass
 from cnncc.arch.model import load_arch
 from cnncc.dialects.array import LayerOp, Tensor, TensorAttr, TensorOp, ViewOp
 from cnncc.dialects.weights import GlobalOp
-from cnncc.errors import Refusal
+from cnncc.errors import Finding, Refusal
 from cnncc.isa.memory import dram_layout
 
 
@@ -32,18 +33,30 @@ class Lifetime:
 
 
 def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
-    """A first word for each name, so that no two which meet overlap. The largest first: they fit least easily.
+    """A first word for each name, in the order given, so that no two which meet overlap."""
+    placed: list[tuple[int, Lifetime]] = []  # by place
+    for tensor in lifetimes:
+        at = 0
+        for start, other in placed:
+            if start >= at + tensor.words:
+                break
+            if tensor.meets(other):
+                at = max(at, start + other.words)
+        insort(placed, (at, tensor), key=lambda pair: pair[0])
+    return {tensor.name: at for at, tensor in placed}
 
+
+def pack(lifetimes: Sequence[Lifetime]) -> tuple[int, dict[str, int]]:
+    """The fewest words found that hold all, and a first word for each name.
+
+    Tried are the largest first, as they fit least easily, and those first that are needed longest.
     Source: Pisarchyk and Lee, Efficient memory management for deep neural net inference, 2020 (greedy by size).
     """
-    placed: list[tuple[int, Lifetime]] = []
-    for tensor in sorted(lifetimes, key=lambda tensor: -tensor.words):
-        at = 0
-        for start, other in sorted(placed, key=lambda pair: pair[0]):
-            if tensor.meets(other) and start < at + tensor.words:
-                at = max(at, start + other.words)
-        placed.append((at, tensor))
-    return {tensor.name: at for at, tensor in placed}
+    by_size = sorted(lifetimes, key=lambda tensor: (-tensor.words, tensor.first, tensor.last))
+    by_span = sorted(by_size, key=lambda tensor: tensor.first - tensor.last)
+    found = [first_fit(order) for order in (by_size, by_span)]
+    words = [max((at[tensor.name] + tensor.words for tensor in lifetimes), default=0) for at in found]
+    return min(words), found[words.index(min(words))]
 
 
 def _views(module: ModuleOp) -> Iterator[tuple[int, str, str]]:
@@ -54,12 +67,24 @@ def _views(module: ModuleOp) -> Iterator[tuple[int, str, str]]:
                 yield number, layer.label.data, op.record.data.tensor
 
 
+def _whole(tensor: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, int]:
+    """The tensor that `tensor` is a part of, or itself, and the word of it at which it begins. Raises Refusal."""
+    offset, seen = 0, {tensor.name}
+    while tensor.part_of:
+        offset += tensor.offset
+        if tensor.part_of not in tensors or tensor.part_of in seen:
+            raise Refusal(f"tensor '{tensor.name}' is part of '{tensor.part_of}', which does not exist, or of itself")
+        tensor = tensors[tensor.part_of]
+        seen.add(tensor.name)
+    return tensor, offset
+
+
 def _lifetimes(module: ModuleOp, tensors: Mapping[str, Tensor]) -> list[Lifetime]:
     layers: dict[str, list[int]] = {}
     for number, label, name in _views(module):
         if name not in tensors:
             raise Refusal(f"layer {label}: a view names tensor '{name}', which does not exist")
-        layers.setdefault(name, []).append(number)
+        layers.setdefault(_whole(tensors[name], tensors)[0].name, []).append(number)
     return [
         Lifetime(name, tensor.words, min(layers[name]), max(layers[name]))
         for name, tensor in tensors.items()
@@ -67,18 +92,25 @@ def _lifetimes(module: ModuleOp, tensors: Mapping[str, Tensor]) -> list[Lifetime
     ]
 
 
-def _check_size(module: ModuleOp, lifetimes: Sequence[Lifetime], at: Mapping[str, int], glb_words: int) -> None:
-    needed = max((at[tensor.name] + tensor.words for tensor in lifetimes), default=0)
+def _check_size(module: ModuleOp, lifetimes: Sequence[Lifetime], needed: int, glb_words: int) -> None:
     if needed <= glb_words:
         return
     labels = [op.label.data for op in module.ops if isinstance(op, LayerOp)]
     live = [sum(t.words for t in lifetimes if t.first <= i <= t.last) for i in range(len(labels))]
     worst = live.index(max(live))
-    raise Refusal(
+    what = "its tensors and those kept for later do not fit the GLB"
+    help_ = f"the smallest that would do is {needed:,}; or smaller slices of the weights"
+    findings = [
+        Finding(what, where=label, resource="glb.words", value=words, limit=glb_words, help=help_)
+        for i, (label, words) in enumerate(zip(labels, live, strict=True))
+        if words > glb_words or i == worst
+    ]
+    message = (
         f"layer {labels[worst]}: its tensors and those kept for later take {live[worst]} words, the array has "
         f"glb.words = {glb_words}; with these mappings the smallest that would do is {needed}: use a "
         f"larger array, or smaller slices of the weights"
     )
+    raise Refusal(message if len(findings) == 1 else f"array-allocate: {len(findings)} problems", *findings)
 
 
 def _weights(module: ModuleOp, tensors: Mapping[str, Tensor]) -> list[str]:
@@ -98,12 +130,16 @@ def allocate(module: ModuleOp, glb_words: int) -> dict[str, int]:
         twice = next(t.name for i, t in enumerate(records) if t.name in {other.name for other in records[:i]})
         raise Refusal(f"there are two tensors '{twice}'")
     lifetimes = _lifetimes(module, tensors)
-    glb = first_fit(lifetimes)
-    _check_size(module, lifetimes, glb, glb_words)
-    others = [t.name for t in tensors.values() if t.memory == "dram" and t.role != "weight"]
+    needed, glb = pack(lifetimes)
+    _check_size(module, lifetimes, needed, glb_words)
+    others = [t.name for t in tensors.values() if t.memory == "dram" and t.role != "weight" and not t.part_of]
     in_dram = _weights(module, tensors) + others
-    dram = dict(zip(in_dram, dram_layout([tensors[name].words for name in in_dram]), strict=True))
-    return glb | dram
+    placed = glb | dict(zip(in_dram, dram_layout([tensors[name].words for name in in_dram]), strict=True))
+    for tensor in tensors.values():
+        whole, offset = _whole(tensor, tensors)
+        if tensor.part_of and whole.name in placed:
+            placed[tensor.name] = placed[whole.name] + offset
+    return placed
 
 
 @dataclass(frozen=True)
@@ -112,7 +148,8 @@ class ArrayAllocatePass(ModulePass):
 
     DRAM is laid out by rule W2: the weights in the order of their symbols, then the tensors in the order of the module.
     A tensor in the GLB lives from the first to the last layer that has a view on it; layers do not run at the same
-    time (rule T5), so others may have its place before and after. A tensor without view gets no place.
+    time (rule T5), so others may have its place before and after. A tensor without view gets no place; one that is part
+    of another has its place there.
 
         array.tensor <name = "x.glb", memory = "glb", words = 192>
                             ->    array.tensor <name = "x.glb", memory = "glb", words = 192, at = 0>

@@ -35,7 +35,9 @@ class ArrayPrefetchPass(ModulePass):
         """Move what fits, layer by layer."""
         words = load_arch(self.arch).glb.words
         for before, layer in pairwise(op.ops):
-            if isinstance(before, LayerOp) and isinstance(layer, LayerOp) and (moved := _transfers(op, layer)):
+            if not isinstance(before, LayerOp) or not isinstance(layer, LayerOp) or not _views(before):
+                continue
+            if moved := _transfers(op, layer):
                 _move(moved, layer, before)
                 if not _fits(op, words):
                     _move_back(moved, layer, before)

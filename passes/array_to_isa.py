@@ -85,6 +85,7 @@ class _Layer:
         desc = instruction(
             "desc", id=number, base=self._base(view.tensor), height=view.height, width=view.width, pitch=view.pitch,
             plane=view.plane, fill=view.fill, zero=view.zero, wrap=view.wrap,
+            ring_y=view.ring_y, ring_x=view.ring_x,
         )  # fmt: skip
         steps = [
             (instruction("step", id=number, loop=self.register(t.loop), by=Term(t.axis, t.step)), f"by {t.loop}")
@@ -112,7 +113,8 @@ class _Layer:
         return instruction(
             "dma", direction=dma.direction, dram=self.descriptor(dma.dram), glb=self.descriptor(dma.glb),
             count=dma.count, words=dma.words, dram_offset=dma.dram_offset, glb_offset=dma.glb_offset,
-            dram_step=dma.dram_step, glb_step=dma.glb_step, **self.tokens(dma.tokens),
+            dram_step=dma.dram_step, glb_step=dma.glb_step, rows=dma.rows, y=dma.y, x=dma.x,
+            **self.tokens(dma.tokens),
         )  # fmt: skip
 
     def load(self, load: A.Load) -> Instruction:
@@ -144,6 +146,7 @@ class _Layer:
             clamp_lo=unit.clamp[0], clamp_hi=unit.clamp[1],
             factor_a=factors[0], factor_b=factors[1], fixed=factors[2],
             add_lo=unit.add_clamp[0], add_hi=unit.add_clamp[1],
+            leaky=int(unit.slope != 1), slope=int(np.float32(unit.slope).view(np.uint32)) if unit.slope != 1 else 0,
         )  # fmt: skip
 
     def commit(self, commit: A.Commit) -> Instruction:

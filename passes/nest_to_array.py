@@ -28,16 +28,22 @@ from xdsl.passes import ModulePass
 from cnncc.arch.model import Arch, load_arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
-from cnncc.dialects.cnn import HostOp, QuantAttr, ReshapeOp, shape, value_key
+from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape, shuffled, value_key
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
-from cnncc.errors import Refusal
-from cnncc.passes._layer_program import layer_program, stream_program
-from cnncc.passes._layer_records import FREE, Body, Layer, Node, Tensors
+from cnncc.errors import Refusal, Refusals
+from cnncc.passes._array_tensors import ArrayTensors, is_read_in_glb, source, staged, uses
+from cnncc.passes._layer_operands import glb_stages
+from cnncc.passes._layer_program import layer_program
+from cnncc.passes._layer_records import Body, Home, Layer, Node, Tensors
+from cnncc.passes._layer_shape import stage_words
+from cnncc.passes._layer_transfers import FULL, PRIMED
+from cnncc.passes._nest_layers import label_of, layer_shape
+from cnncc.passes._stream_program import stream_program
 from cnncc.weights import Array, WeightStore
 
-FULL = (2, 3)  # semaphores of arrived weights, in turn: those of the next layer may arrive during this one
+COPIES = 6  # of a layer: each takes two of its 16 descriptors, and what is fetched ahead four
 
 _OPS: dict[type, tuple[type[Operation], type]] = {
     A.View: (A.ViewOp, A.ViewAttr),
@@ -87,13 +93,13 @@ class _Lowering:
     arch: Arch
     store: WeightStore
     weights: dict[str, Operation]
-    tensors: list[A.Tensor] = field(default_factory=list[A.Tensor])
+    func: FuncOp
     new_weights: list[Operation] = field(default_factory=list[Operation])
     program: list[Operation] = field(default_factory=list[Operation])
-    glb: dict[SSAValue, str] = field(default_factory=dict[SSAValue, str])
-    dram: dict[SSAValue, str] = field(default_factory=dict[SSAValue, str])
     in_dram: dict[str, str] = field(default_factory=dict[str, str])
-    taken: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        self.tensors = ArrayTensors(self.func)
 
     def array(self, name: str) -> Array:
         """The array of a weights.global. Raises Refusal where there is none of that name."""
@@ -101,85 +107,79 @@ class _Lowering:
             raise Refusal(f"there is no weights.global @{name}")
         return constant_array(self.weights[name], self.store)
 
-    def tensor(self, tensor: A.Tensor) -> str:
-        """Declare a tensor and return its name: another one than said where the network's interface has that."""
-        name = tensor.name
-        while tensor.role in ("value", "weight") and name in self.taken:
-            name += "'"
-        self.taken.add(name)
-        self.tensors.append(replace(tensor, name=name))
-        return name
-
-    def value(self, name: str, value: SSAValue) -> None:
-        """Give a value its tensor in the GLB."""
-        words = prod(shape(value.type))
-        self.glb[value] = self.tensor(A.Tensor(f"{name}.glb", "glb", words, shape(value.type)))
-
-    def exchange(self, name: str, value: SSAValue, role: str, quant: QuantAttr) -> str:
-        """Give a value a tensor in DRAM, with its scale."""
-        words, q = prod(shape(value.type)), quant.data
-        self.dram[value] = self.tensor(A.Tensor(name, "dram", words, shape(value.type), role, q.scale, q.zero, q.clamp))
-        return self.dram[value]
-
-    def on_host(self, name: str, value: SSAValue, role: str) -> str:
-        """Give a value that has no integers a tensor in the host's memory."""
-        dims = shape(value.type)
-        self.dram[value] = self.tensor(A.Tensor(name, "host", prod(dims), dims, role))
-        return self.dram[value]
-
     def copy(self, direction: str, label: str, values: Sequence[SSAValue]) -> None:
         """A layer that moves values between their tensors in DRAM and in the GLB."""
-        self.move(direction, label, [(self.dram[value], value) for value in values])
+        self.move(direction, label, [(self.tensors.tensor("dram", value), value) for value in values])
 
     def move(self, direction: str, label: str, values: Sequence[tuple[str, SSAValue]]) -> None:
-        """A layer that moves values between these tensors in DRAM and theirs in the GLB."""
+        """A layer that moves values between these tensors in DRAM and theirs in the GLB, or several of them."""
+        if len(values) > COPIES:
+            self.move(direction, label, values[:COPIES])
+            self.move(direction, f"more {label}", values[COPIES:])
+            return
         ops: list[Operation] = []
         for i, (tensor, value) in enumerate(values):
-            dram, glb = f"dram{i}", f"glb{i}"
-            ops += [_op(A.View(dram, tensor)), _op(A.View(glb, self.glb[value]))]
-            ops.append(_op(A.Dma(direction, dram, glb, prod(shape(value.type)))))
+            dram, glb, home = f"dram{i}", f"glb{i}", self.tensors.home("glb", value)
+            words = prod(shape(value.type))
+            images = 1 if home.image == prod(shape(value.type)[1:]) else shape(value.type)[0]
+            steps = {} if images == 1 else {"dram_step": words // images, "glb_step": home.image}
+            ops += [_op(A.View(dram, tensor)), _op(A.View(glb, home.tensor))]
+            ops.append(_op(A.Dma(direction, dram, glb, words // images, images, **steps)))
         if values:
             self.program.append(_layer_op(label, "", ops, ["dma"]))
 
     def layer(self, op: LayerOp) -> None:
         """One layer: its output tensor, its weights in DRAM and GLB, its program."""
         key, label = value_key(op), op.label.data if op.label else ""
-        self.value(key or label, op.result)
+        streams = "output" in staged(op)
+        self.tensors.place("dram" if streams else "glb", op.result, key or label)
         plain = self._plain(op, label)
-        nodes = stream_program(plain) if plain.kind == "copy" else layer_program(plain, self.arch)
+        nodes = stream_program(plain) if plain.shape.kind == "copy" else layer_program(plain, self.arch)
         ops = [_node_op(node) for node in nodes]
-        self.program.append(_layer_op(label, key or label, ops, ["load", "array", "commit"]))
+        engines = ["load", "array", "commit", *(["dma"] if streams else [])]
+        self.program.append(_layer_op(label, key or label, ops, engines))
 
     def _plain(self, op: LayerOp, label: str) -> Layer:
         steps = op.steps.data
-        _, channels, ih, iw = (*shape(op.ifmap.type), 1, 1)[:4]
         params, per_channel = self._params(label, op)
+        here = staged(op)
         tensors = Tensors(
-            self.glb[op.ifmap],
-            self.glb[op.result],
-            residual=self.glb[op.residual] if op.residual else "",
-            params=params,
-            params_glb=self._glb_copy(params, op, "params"),
-            **self._weight(op),
+            self._home(label, "ifmap", op.ifmap, here),
+            self._home(label, "output", op.result, here),
+            self._home(label, "residual", op.residual, here) if op.residual else None,
+            self._dram_weight(op.weights.root_reference.data) if op.weights else "",
+            params,
         )
-        unit = A.Unit(bool(steps.bias), bool(steps.scale), steps.zero, steps.clamp, steps.factors, steps.add_clamp)
-        return Layer(
-            label, op.kind.data, op.sizes.data, op.window.data, mapping_of(op), tensors, channels, ih, iw,
-            per_channel, unit, FULL[len(self.program) % 2],
-        )  # fmt: skip
+        unit = A.Unit(
+            bool(steps.bias), bool(steps.scale), steps.zero, steps.clamp, steps.factors, steps.add_clamp, steps.slope
+        )
+        full = FULL[len(self.program) % 2]
+        layer = Layer(label, layer_shape(op), mapping_of(op), tensors, per_channel, unit, full)
+        return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))
 
-    def _weight(self, op: LayerOp) -> dict[str, str]:
-        if op.weights is None:
-            return {}
-        name = op.weights.root_reference.data
-        return {"weight": self._dram_weight(name), "weight_glb": self._glb_copy(name, op, "weight")}
+    def _home(self, label: str, operand: str, value: SSAValue, here: set[str]) -> Home:
+        memory, says = ("dram", "staged in glb") if operand in here else ("glb", "not staged in glb")
+        if not self.tensors.lies_in(memory, value):
+            raise Refusal(f"layer {label}: its {operand} does not lie in {memory.upper()}, but is {says}")
+        return self.tensors.home(memory, value)
+
+    def _buffers(self, layer: Layer) -> dict[str, str]:
+        """The buffers in the GLB that the layer's stages fill."""
+        of = {"weight": layer.tensors.weight, "params": layer.tensors.params}
+        found: dict[str, str] = {}
+        for operand, stage in glb_stages(layer).items():
+            name = of.get(operand, f"{layer.label}.{operand}")
+            words = stage_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
+            found[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))
+        return found
 
     def _params(self, label: str, op: LayerOp) -> tuple[str, int]:
-        """The tensor of a layer's biases and scales, and the words of one channel."""
+        """The tensor of a layer's biases and scales, in the order of its results, and the words of one channel."""
         names = [name for name in (op.steps.data.bias, op.steps.data.scale) if name]
         if not names:
             return "", 0
         words = param_words([self.array(name) for name in names], self.arch.operand_bits)
+        words[[shuffled(k, len(words), op.steps.data.shuffle) for k in range(len(words))]] = words.copy()
         name = f"{label}.params"
         ref = {"value": RefAttr(StringAttr(self.store.add(words))), "type": tensor_type(words)}
         self.new_weights.append(GlobalOp.create(properties={"sym_name": StringAttr(name), **ref}))
@@ -197,45 +197,70 @@ class _Lowering:
             words = array.astype(np.dtype(f"int{bits}"))
             self.weights[name].properties["value"] = RefAttr(StringAttr(self.store.add(words)))
             self.weights[name].properties["type"] = tensor_type(words)
-            self.in_dram[name] = self.tensor(A.Tensor(name, "dram", array.size, array.shape, "weight"))
+            self.in_dram[name] = self.tensors.declare(A.Tensor(name, "dram", array.size, array.shape, "weight"))
             self.weights[name].properties["sym_name"] = StringAttr(self.in_dram[name])
         return self.in_dram[name]
 
-    def _glb_copy(self, name: str, op: LayerOp, operand: str) -> str:
-        """The GLB buffer of a weight: whole, or as many slices of output channels as its stage says."""
-        stages = [s for s in mapping_of(op).stages if s.operand == operand and s.memory == "glb"]
-        if not name or not stages:
-            return ""
-        loops = mapping_of(op).loops[: stages[0].depth]
-        k = next((loop.step for loop in reversed(loops) if loop.dim == "k"), op.sizes.data.k)
-        words = self.array(name).size // op.sizes.data.k * k * stages[0].buffers
-        return self.tensor(A.Tensor(f"{name}.glb", "glb", words))
-
     def host(self, op: HostOp) -> None:
         """A host segment between layers: its operands out to DRAM, its results back."""
-        fresh = [value for value in op.inputs if value not in self.dram]
         label = op.label.data if op.label else "host"
-        for value, quant in zip(op.inputs, op.input_quants, strict=True):
-            if value not in self.dram:
-                self.exchange(self.glb[value].removesuffix(".glb"), value, "value", quant)
-        self.copy("out", f"{label} operands", fresh)
+        fresh: list[tuple[str, SSAValue]] = []
+        read = [
+            self._host_operand(label, value, quant.data, fresh)
+            for value, quant in zip(op.inputs, op.input_quants, strict=True)
+        ]
+        self.move("out", f"{label} operands", fresh)
         outputs = [
             self._host_result(f"{label}.{i}", value, quant)
             for i, (value, quant) in enumerate(zip(op.outputs, op.output_quants, strict=True))
         ]
-        record = A.HostAttr(A.Host(tuple(self.dram[value] for value in op.inputs), tuple(outputs)))
+        record = A.HostAttr(A.Host(tuple(read), tuple(outputs)))
         self.program.append(A.HostOp.create(properties={"model": op.model, "record": record}))
-        self.copy("in", f"{label} results", [value for value in op.outputs if value in self.glb])
+        self.copy("in", f"{label} results", [value for value in op.outputs if self.tensors.lies_in("glb", value)])
+
+    def _host_operand(self, label: str, value: SSAValue, quant: Quant, fresh: list[tuple[str, SSAValue]]) -> str:
+        """The tensor from which a segment reads a value by a scale; `fresh` ones are to be copied from the GLB."""
+        if name := self.tensors.exchanged.get((source(value), quant)):
+            return name
+        if self.tensors.lies_in("glb", value):
+            name = self.tensors.tensor("glb", value).removesuffix(".glb")
+            fresh.append((self.tensors.exchange(value, name, "value", quant), value))
+            return fresh[-1][0]
+        tensor = self.tensors.declared[self.tensors.tensor("dram", value)]
+        if tensor.memory == "dram" and (tensor.role != "value" or tensor.part_of or tensor.shape != shape(value.type)):
+            raise Refusal(f"{label}: its operand {tensor.name} is no tensor of its own in DRAM")
+        if tensor.memory == "dram":
+            self.tensors.rescale(value, quant)
+        return tensor.name
 
     def _host_result(self, name: str, value: SSAValue, quant: QuantAttr) -> str:
         if quant.data.scale == 0.0:
             returned = next((use for use in value.uses if isinstance(use.operation, ReturnOp)), None)
             if returned is None:
-                return self.on_host(name, value, "value")
-            names = _names(cast("FuncOp", returned.operation.parent_op()).res_attrs)
-            return self.on_host(names[returned.index], value, "output")
-        self.value(name, value)
-        return self.exchange(name, value, "value", quant)
+                return self.tensors.on_host(value, name, "value")
+            return self.tensors.on_host(value, _names(self.func.res_attrs)[returned.index], "output")
+        self.in_glb(name, value, quant.data)
+        return self.tensors.exchange(value, name, "value", quant.data)
+
+    def in_glb(self, name: str, value: SSAValue, quant: Quant) -> None:
+        """Give a value that lies in DRAM by a scale a tensor in the GLB too, where anything reads it there."""
+        if any(is_read_in_glb(use, quant) for use in uses(value)):
+            self.tensors.place("glb", value, name)
+
+    def outputs(self) -> None:
+        """Bring the network's outputs to their tensors."""
+        names, quants = _names(self.func.res_attrs), _quants(self.func.res_attrs)
+        moved: list[tuple[str, SSAValue]] = []
+        returned = cast("ReturnOp", self.func.body.block.last_op)
+        for name, quant, value in zip(names, quants, returned.arguments, strict=True):
+            if quant is not None and self.tensors.lies_in("glb", value):
+                moved.append((self.tensors.exchange(value, name, "output", quant.data), value))
+            elif (there := self.tensors.tensor("dram", value)) != name:
+                raise Refusal(
+                    f"output '{name}' is the same as '{there}', which only the host reads or computes: "
+                    f"leave it out of the model's outputs"
+                )
+        self.move("out", "outputs", moved)
 
 
 def _names(attrs: ArrayAttr[DictionaryAttr] | None) -> list[str]:
@@ -247,44 +272,39 @@ def _quants(attrs: ArrayAttr[DictionaryAttr] | None) -> list[QuantAttr | None]:
     return [cast("QuantAttr | None", attr.data.get("cnn.quant")) for attr in attrs or ()]
 
 
-def _lower(func: FuncOp, lowering: _Lowering) -> None:
-    names, quants = _names(func.arg_attrs), _quants(func.arg_attrs)
-    lowering.taken |= {*names, *_names(func.res_attrs)}
-    for name, quant, arg in zip(names, quants, func.args, strict=True):
+def _lower(lowering: _Lowering) -> None:
+    func, tensors = lowering.func, lowering.tensors
+    for name, quant, arg in zip(_names(func.arg_attrs), _quants(func.arg_attrs), func.args, strict=True):
         if quant is None:
-            lowering.on_host(name, arg, "input")
+            tensors.on_host(arg, name, "input")
         else:
-            lowering.exchange(name, arg, "input", quant)
-            lowering.value(name, arg)
-    lowering.copy("in", "inputs", [arg for arg in func.args if arg in lowering.glb])
+            tensors.exchange(arg, name, "input", quant.data)
+            lowering.in_glb(name, arg, quant.data)
+    lowering.copy("in", "inputs", [arg for arg in func.args if tensors.lies_in("glb", arg)])
+    refusals = Refusals()
     for op in func.body.block.ops:
         match op:
             case LayerOp():
-                lowering.layer(op)
-            case ReshapeOp():
-                lowering.glb[op.result] = lowering.glb[op.x]
+                with refusals.kept(label_of(op)):
+                    lowering.layer(op)
             case HostOp():
                 lowering.host(op)
+            case ReshapeOp() | ConcatOp():
+                pass  # the same words under another shape, or in one tensor
             case ReturnOp():
-                _outputs(func, op, lowering)
+                with refusals.kept():
+                    lowering.outputs()
             case _:
                 raise Refusal(f"nest-to-array: {op.name} is no loop nest; lower it first")
+    refusals.raise_any("nest-to-array")
 
 
-def _outputs(func: FuncOp, op: ReturnOp, lowering: _Lowering) -> None:
-    names, quants = _names(func.res_attrs), _quants(func.res_attrs)
-    moved: list[tuple[str, SSAValue]] = []
-    for name, quant, value in zip(names, quants, op.arguments, strict=True):
-        if quant is not None:
-            moved.append((lowering.exchange(name, value, "output", quant), value))
-        elif lowering.dram[value] != name:
-            raise Refusal(
-                f"output '{name}' is the same as '{lowering.dram[value]}', which only the host reads or computes: "
-                f"leave it out of the model's outputs"
-            )
-    lowering.move("out", "outputs", moved)
-    # The order of outputs is the network's, whenever they were declared.
-    lowering.tensors.sort(key=lambda tensor: names.index(tensor.name) if tensor.role == "output" else -1)
+def _primed(program: Sequence[Operation]) -> list[Operation]:
+    """A layer that gives the semaphores that transfers wait for the tokens of buffers that are free at first."""
+    records = [op.record.data for each in program for op in each.walk() if isinstance(op, A.DmaOp | A.CommitOp)]
+    taken = {record.tokens.take for record in records}
+    signals = [_op(A.Signal(semaphore, count)) for semaphore, count in PRIMED.items() if semaphore in taken]
+    return [_layer_op("semaphores", "", signals, ["dma"])] if signals else []
 
 
 @dataclass(frozen=True)
@@ -300,10 +320,12 @@ class NestToArrayPass(ModulePass):
         if func is None:
             return  # nothing to lower: the module is at the array level already
         globals_ = {g.sym_name.data: g for g in op.ops if isinstance(g, GlobalOp)}
-        lowering = _Lowering(load_arch(self.arch), weights_of(ctx), dict(globals_))
-        _lower(func, lowering)
+        lowering = _Lowering(load_arch(self.arch), weights_of(ctx), dict(globals_), func)
+        _lower(lowering)
+        # The order of outputs is the network's, whenever they were declared.
+        names, tensors = _names(func.res_attrs), list(lowering.tensors.declared.values())
+        tensors.sort(key=lambda tensor: names.index(tensor.name) if tensor.role == "output" else -1)
         func.detach()
         func.erase()
-        slices = [t for t in lowering.program for s in t.walk() if isinstance(s, A.DmaOp) and s.record.data.tokens.take]
-        prime = [_layer_op("semaphores", "", [_op(A.Signal(FREE, 2))], ["dma"])] if slices else []
-        op.body.block.add_ops([*lowering.new_weights, *(_op(t) for t in lowering.tensors), *prime, *lowering.program])
+        program = [*_primed(lowering.program), *lowering.program]
+        op.body.block.add_ops([*lowering.new_weights, *(_op(tensor) for tensor in tensors), *program])

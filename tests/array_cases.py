@@ -5,6 +5,7 @@ conv   3x3, 2 -> 4 channels, pad top 1, left 1, bottom 2, right 1, then bias, sc
 pool   maximum 2x1, stride 2x1: two pixels a macro-instruction, two PE sets on rows
 sum    sum 2x2, stride 2x2: two PE sets on columns
 add    elementwise: conv + conv
+lines  maximum 3x1, pad 1: its input r goes from DRAM through three rows of the GLB, one fetched for each row of results
 """
 
 from __future__ import annotations
@@ -115,15 +116,45 @@ ADD = """
     array.sync ["commit"]
   }
 """
+LINES = """
+  array.layer "lines1" computes "lines1" {
+    array.view <name = "d", tensor = "r", height = 4, width = 2, pitch = 2, plane = 8,
+                steps = [{loop = "h0", axis = "y", step = 1}]>
+    array.view <name = "g", tensor = "lines.glb", pitch = 2, plane = 6, ring_y = 3,
+                steps = [{loop = "h0", axis = "y", step = 1}]>
+    array.view <name = "x", tensor = "lines.glb", height = 4, width = 2, pitch = 2, plane = 6, fill = -99, ring_y = 3,
+                steps = [{loop = "h0", axis = "y", step = 1}, {loop = "k1", axis = "k", step = 2}]>
+    array.view <name = "y", tensor = "lines1.glb", height = 4, width = 2, pitch = 2, plane = 8,
+                steps = [{loop = "h0", axis = "y", step = 1}, {loop = "k1", axis = "k", step = 2}]>
+    array.unit <>
+    array.dma <direction = "in", dram = "d", glb = "g", count = 4, words = 2, dram_step = 8, glb_step = 6>
+    array.repeat <loop = "h0", count = 4> {
+      array.dma <direction = "in", dram = "d", glb = "g", count = 4, words = 2, y = 1, dram_step = 8, glb_step = 6,
+                 tokens = {take = 4, give = 5}>
+      array.repeat <loop = "k1", count = 2> {
+        array.load <kind = "ifmap", view = "x", start = {y = -1}, place = {rows = 2, cols = 2, set_rows = 2,
+          set_cols = 2, row = {axis = "k", step = 1}, col = {axis = "x", step = 1}},
+          pattern = [{n = 3, axis = "y", step = 1}], open = [], close = [],
+          tokens = {take = 5, take_when = ["k1"], give = 4, give_when = ["k1"]}>
+        array.mac <op = "max", place = {rows = 2, cols = 2, set_cols = 2}, taps = 3, ifmap = {tap = 1},
+          clear = [], send = [], take_ifmap = [], give_ifmap = []>
+        array.commit <view = "y", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2,
+          row = {axis = "k", step = 1}, col = {axis = "x", step = 1}}>
+      }
+    }
+    array.sync ["dma", "load", "array", "commit"]
+  }
+"""
 INPUTS = """
   array.layer "inputs" computes "" {
-    array.view <name = "d0", tensor = "x">
-    array.view <name = "g0", tensor = "x.glb">
+    array.view <name = "d0", tensor = "x", height = 3, width = 2, pitch = 2>
+    array.view <name = "g0", tensor = "x.glb", pitch = 2>
     array.view <name = "d1", tensor = "r">
     array.view <name = "g1", tensor = "r.glb">
-    array.dma <direction = "in", dram = "d0", glb = "g0", words = 12>
+    array.dma <direction = "in", dram = "d0", glb = "g0", count = 2, rows = 3, words = 2, dram_step = 6, glb_step = 6>
     array.dma <direction = "in", dram = "d1", glb = "g1", words = 32>
     array.signal <semaphore = 1, count = 1>
+    array.signal <semaphore = 4, count = 1>
     array.sync ["dma"]
   }
 """
@@ -153,6 +184,8 @@ TENSORS = """
   array.tensor <name = "pool1.glb", memory = "glb", words = 16, shape = [1, 4, 2, 2]>
   array.tensor <name = "sum1.glb", memory = "glb", words = 8, shape = [1, 4, 2, 1]>
   array.tensor <name = "add1.glb", memory = "glb", words = 32, shape = [1, 4, 4, 2]>
+  array.tensor <name = "lines.glb", memory = "glb", words = 24, shape = [1, 4, 3, 2]>
+  array.tensor <name = "lines1.glb", memory = "glb", words = 32, shape = [1, 4, 4, 2]>
 """
 
 
@@ -200,7 +233,9 @@ def expected(x: np.ndarray, r: np.ndarray) -> dict[str, np.ndarray]:
     pool = conv.reshape(-1, K, 2, 2, 2).max(axis=3)
     sums = conv.reshape(-1, K, 2, 2, 1, 2).sum(axis=(3, 5))
     add = Epilogue(factors=w["f"], add_clamp=(-99, 99)).apply(conv, slice(None), conv)
-    return {"relu1": conv, "pool1": pool, "sum1": sums, "add1": add}
+    rows = np.pad(r, ((0, 0), (0, 0), (1, 1), (0, 0)), constant_values=-99)
+    lines = np.maximum(np.maximum(rows[:, :, :-2], rows[:, :, 1:-1]), rows[:, :, 2:])
+    return {"relu1": conv, "pool1": pool, "sum1": sums, "add1": add, "lines1": lines}
 
 
 def module(*layers: str, ctx: CompilerContext | None = None) -> tuple[ModuleOp, CompilerContext]:
@@ -214,5 +249,5 @@ def module(*layers: str, ctx: CompilerContext | None = None) -> tuple[ModuleOp, 
         f' = #weights.ref<"{ctx.weights.add(a)}">\n'
         for name, a in arrays.items()
     )
-    body = "".join(layers or (INPUTS, CONV, POOL, SUM, ADD, OUTPUTS))
+    body = "".join(layers or (INPUTS, CONV, POOL, SUM, ADD, LINES, OUTPUTS))
     return Parser(ctx, f"builtin.module {{\n{text}{TENSORS}{body}}}").parse_module(), ctx

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from xdsl.parser import Parser
 
 from cnncc.context import CompilerContext
 from cnncc.dialects import array as A
-from cnncc.dialects._records import RecordAttr
+from cnncc.dialects._records import RecordAttr, format_record
 from cnncc.errors import Refusal
 from cnncc.eval.array import evaluate
 from cnncc.pipeline import new_context
@@ -78,6 +80,8 @@ def altered(value: Any, annotation: str = "") -> Iterator[Any]:
             yield not value
         case int():
             yield from (value + 1, value - 1)
+        case float():
+            yield value / 2
         case str():
             yield ALTERED.get(value, value + "'")
         case None:
@@ -168,7 +172,7 @@ REFUSED = [
         'name = "y", tensor = "conv1.glb", height = 3',
         "outside the bounds",
     ),
-    ("fill = 3, zero = 3", "fill = 3, zero = 32767", "do not fit 16 bits"),
+    ("fill = 3, zero = 3", "fill = 3, zero = 65533", "values .* do not fit 17 bits"),
     # places, loops, tokens
     ("place = {rows = 2", "place = {row0 = 1, rows = 2", "not on an array of 2 x 2"),
     ('steps = [{loop = "h1"', 'steps = [{loop = "h9"', "steps with loop h9"),
@@ -227,6 +231,84 @@ def test_array_eval_psum_slots_that_meet_are_summed_in_order() -> None:
     _, trace = evaluate(program, ctx.weights, arch_2x2(), inputs())
     both = expected(*inputs())["sum1"]
     np.testing.assert_array_equal(trace["pool1"], np.broadcast_to(both, trace["pool1"].shape))
+
+
+WORDS = 600
+
+
+def rectangle(rng: random.Random) -> tuple[A.View, A.View, A.Dma]:
+    """Views and a transfer inside two loops whose addresses all lie inside a tensor of WORDS words."""
+
+    def view(name: str, tensor: str, bounded: bool) -> A.View:
+        steps = tuple(A.LoopTerm(loop, rng.choice(A.AXES), rng.randint(-2, 3)) for loop in ("a", "b"))
+        sizes = {"height": rng.randint(1, 6), "width": rng.randint(1, 6)} if bounded else {}
+        rings = {name: rng.choice([0, 2, 3]) for name in ("ring_y", "ring_x")}
+        return A.View(name, tensor, pitch=rng.randint(1, 6), plane=rng.randint(1, 6), steps=steps, **sizes, **rings)
+
+    sizes = {"count": rng.randint(1, 3), "rows": rng.randint(1, 4), "words": rng.randint(1, 6)}
+    start = {"y": rng.randint(-3, 3), "x": rng.randint(-3, 3), "dram_step": rng.randint(0, 9), "glb_step": 20}
+    dma = A.Dma(rng.choice(["in", "out"]), "d", "g", dram_offset=160, glb_offset=150, **sizes, **start)
+    return view("d", "x", rng.random() < 0.7), view("g", "x.glb", rng.random() < 0.3), dma
+
+
+def word_by_word(
+    dram: list[int], glb: list[int], views: tuple[A.View, A.View], dma: A.Dma, loops: dict[str, int]
+) -> int:
+    """Copy a transfer's words one after the other (X1); returns how many were left out."""
+
+    def place(view: A.View, offset: int, step: int, block: int, row: int, word: int) -> tuple[int, int, int]:
+        at = {"lin": offset, "k": 0, "y": dma.y + row, "x": dma.x + word}
+        for term in view.steps:
+            at[term.axis] += term.step * loops[term.loop]
+        y, x = at["y"] % view.ring_y if view.ring_y else at["y"], at["x"] % view.ring_x if view.ring_x else at["x"]
+        return at["lin"] + at["k"] * view.plane + block * step + y * view.pitch + x, at["y"], at["x"]
+
+    left_out = 0
+    for at in itertools.product(range(dma.count), range(dma.rows), range(dma.words)):
+        source, y, x = place(views[0], dma.dram_offset, dma.dram_step, *at)
+        target, _, _ = place(views[1], dma.glb_offset, dma.glb_step, *at)
+        if views[0].height and not (0 <= y < views[0].height and 0 <= x < views[0].width):
+            left_out += 1
+        elif dma.direction == "in":
+            glb[target] = dram[source]
+        else:
+            dram[source] = glb[target]
+    return left_out
+
+
+def test_array_eval_random_rectangles() -> None:
+    """Transfers with bounds, rings and steps of loops on every axis, against a copy word by word."""
+    clipped = whole = 0
+    for seed in range(150):
+        rng = random.Random(seed)
+        d, g, dma = rectangle(rng)
+        # What a transfer out has left in DRAM is seen by way of the GLB.
+        way, name = ("in", "x") if dma.direction == "out" else ("out", "y")
+        text = f"""builtin.module {{
+          array.tensor <name = "x", memory = "dram", words = {WORDS}, shape = [1, {WORDS}], role = "input">
+          array.tensor <name = "y", memory = "dram", words = {WORDS}, shape = [1, {WORDS}], role = "output">
+          array.tensor <name = "x.glb", memory = "glb", words = {WORDS}>
+          array.layer "l" computes "" {{
+            array.view <name = "x", tensor = "x"> array.view <name = "y", tensor = "y">
+            array.view <name = "from", tensor = "x.glb"> array.view <{format_record(d)}> array.view <{format_record(g)}>
+            array.dma <direction = "in", dram = "x", glb = "from", words = {WORDS // 2}, glb_offset = {WORDS // 2}>
+            array.dma <direction = "in", dram = "x", glb = "from", words = {WORDS // 2}, dram_offset = {WORDS // 2}>
+            array.repeat <loop = "a", count = 2> {{ array.repeat <loop = "b", count = 3> {{
+              array.dma <{format_record(dma)}>
+            }} }}
+            array.dma <direction = "{way}", dram = "{name}", glb = "from", words = {WORDS}>
+            array.dma <direction = "out", dram = "y", glb = "from", words = {WORDS}>
+          }} }}"""
+        dram = [rng.randint(-9999, 9999) for _ in range(WORDS)]
+        values = [np.array([dram])]
+        glb = dram[WORDS // 2 :] + dram[: WORDS // 2]
+        for a, b in itertools.product(range(2), range(3)):
+            left_out = word_by_word(dram, glb, (d, g), dma, {"a": a, "b": b})
+            clipped, whole = clipped + (left_out > 0), whole + (left_out == 0)
+        ctx = new_context()
+        outputs, _ = evaluate(Parser(ctx, text).parse_module(), ctx.weights, arch_2x2(), values)
+        assert outputs[0].tolist() == [dram if way == "in" else glb], seed
+    assert min(clipped, whole) > 200
 
 
 HOSTED = """

@@ -84,6 +84,10 @@ CASES = {
     "7x7": case(1, (3, 3), (15, 13), (7, 7), stride=(2, 2), pad=(3, 3, 3, 3)),
     "7x7 depthwise": case(5, (1, 1), (9, 11), (7, 7), pad=(3, 3, 3, 3)),
     "11x11": case(1, (4, 2), (19, 23), (11, 11), stride=(4, 4), pad=(2, 2, 1, 2)),
+    "1x13": case(1, (3, 2), (5, 29), (1, 13), pad=(0, 6, 0, 6)),
+    "3x23, stride": case(1, (3, 2), (7, 41), (3, 23), stride=(2, 2), pad=(1, 3, 0, 5)),
+    "2x14 depthwise": case(5, (1, 1), (5, 27), (2, 14), pad=(0, 2, 1, 3)),
+    "1x12, dilated": case(1, (2, 3), (4, 31), (1, 12), dilation=(1, 2), pad=(0, 1, 0, 2)),
     "11x11 groups": case(2, (2, 3), (13, 14), (11, 11), pad=(0, 2, 3, 0)),
 }
 
@@ -183,7 +187,7 @@ def check_mapping(case: Small, loops: Sequence[Loop]) -> None:
     ctx, arch = new_context(), load_arch("spatial-4x4")
     compilation = Compilation(ctx, case.network(ctx), Settings(arch, "spatial-4x4", 16))
     depth = sum(not loop.keep for loop in loops)
-    stages = [Stage(name, "glb", 0) for name in ("ifmap", "weight", "params")]
+    stages = [Stage(name, "glb", 0) for name in ("weight", "params")]
     stages += [Stage(name, "rf", depth, 2) for name in ("weight", "ifmap")]
 
     def choose(step: Step, module: ModuleOp) -> None:
@@ -231,6 +235,20 @@ def test_conv_groups_pixels_of_a_macro_instruction(dims: str) -> None:
     """Two pixels at a time, the last alone."""
     small = case(3, (1, 1), (5, 6), (3, 2), stride=(1, 2)) if dims == "wksr" else case(1, (5, 2), (5, 6), (3, 2))
     check_mapping(small, [Loop("h"), Loop("w", 2), *kept(dims)])
+
+
+@pytest.mark.parametrize(
+    ("k", "c", "size", "message"),
+    [
+        (10, 2, 3, "pe.weight_words = 112 .* the 180 words"),
+        (1, 9, 3, "pe.ifmap_words = 48 .* the 81 words"),
+        (17, 1, 2, "pe.psum_words = 16 .* the 17 words"),
+    ],
+)
+def test_conv_groups_more_than_a_register_file_holds(k: int, c: int, size: int, message: str) -> None:
+    """All channels in one macro-instruction: refused by name before anything runs."""
+    with pytest.raises(Refusal, match=f"layer conv: {message}"):
+        check_mapping(case(1, (k, c), (5, 5), (size, size)), [Loop("h"), Loop("w"), *kept("scrk")])
 
 
 # The interpreter.

@@ -178,7 +178,10 @@ def load_arch(name_or_file: str) -> Arch:
     path = preset if name_or_file in preset_names() else Path(name_or_file)
     try:
         return parse_arch(path.read_text(), str(name_or_file))
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        presets = ", ".join(preset_names())
+        raise Refusal(f"{name_or_file}: is no TOML (it is not text), so no array; presets are {presets}") from error
+    except OSError as error:
         raise Refusal(
             f"no array '{name_or_file}': neither a readable file nor a preset ({', '.join(preset_names())})"
         ) from error

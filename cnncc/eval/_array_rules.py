@@ -13,10 +13,17 @@ from xdsl.ir import Operation
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.errors import Refusal
-from cnncc.eval._places import Loops, Words, last_columns, position, rectangle
+from cnncc.eval._places import Loops, Mask, Part, Words, last_columns, position, rectangle
 from cnncc.eval._register_files import RegisterFile
 from cnncc.numerics import Epilogue, Floats, Ints, integer_range
 from cnncc.weights import Array
+
+
+def _addresses(tensor: A.Tensor) -> Ints:
+    """The words of a tensor in order; those of one that is part of another lie image by image."""
+    if not tensor.part_of or not tensor.shape:
+        return np.arange(tensor.words)
+    return np.add.outer(np.arange(tensor.shape[0]) * tensor.image, np.arange(prod(tensor.shape[1:]))).ravel()
 
 
 @dataclass
@@ -27,7 +34,7 @@ class Machine:
     images: int
     globals_: Mapping[str, Array]
     tensors: Mapping[str, A.Tensor]
-    words: dict[str, Words] = field(default_factory=dict[str, Words])
+    words: dict[str, Words | Part] = field(default_factory=dict[str, Words | Part])
     reals: dict[str, Array] = field(default_factory=dict[str, Array])
     views: dict[str, A.View] = field(default_factory=dict[str, A.View])
     semaphores: list[int] = field(default_factory=lambda: [0] * 16)
@@ -46,16 +53,26 @@ class Machine:
         self.weight = RegisterFile("weight", pe.weight_halves, pe.weight_words, shape)
         self.ifmap = RegisterFile("ifmap", pe.ifmap_halves, pe.ifmap_words, shape)
         self.psum = RegisterFile("psum", pe.psum_halves, pe.psum_words, shape)
-        for tensor in self.tensors.values():
+        whole: dict[str, Words] = {}
+        for tensor in (tensor for tensor in self.tensors.values() if not tensor.part_of):
             # Weights are the same for all images, and no program writes them.
-            self.words[tensor.name] = Words.empty(tensor, 1 if tensor.role == "weight" else self.images)
+            whole[tensor.name] = Words.empty(tensor, 1 if tensor.role == "weight" else self.images)
         # Tensors have places once they are allocated.
-        for a, b in combinations([tensor for tensor in self.tensors.values() if tensor.at >= 0], 2):
+        for a, b in combinations([self.tensors[name] for name in whole if self.tensors[name].at >= 0], 2):
             if a.memory == b.memory:
-                self.words[a.name].share(self.words[b.name], b.at - a.at)
+                whole[a.name].share(whole[b.name], b.at - a.at)
+        self.words = {name: self._words(tensor, whole) for name, tensor in self.tensors.items()}
         for tensor in self.tensors.values():
             if tensor.role == "weight":
                 self._fill(tensor, self._global(tensor.name).reshape(1, -1))
+
+    def _words(self, tensor: A.Tensor, whole: Mapping[str, Words]) -> Words | Part:
+        offset, size, outer = 0, tensor.words, tensor
+        if tensor.part_of and tensor.shape:
+            size = (tensor.shape[0] - 1) * tensor.image + prod(tensor.shape[1:])
+        while outer.part_of:
+            offset, outer = offset + outer.offset, self.tensor(outer.part_of)
+        return Part(whole[outer.name], offset, size) if tensor.part_of else whole[tensor.name]
 
     def _global(self, name: str) -> Array:
         if name not in self.globals_:
@@ -83,7 +100,7 @@ class Machine:
             if name not in self.reals:
                 raise Refusal(f"tensor {name} was never written")
             return self.reals[name]
-        values = self.words[name].read(np.arange(tensor.words))
+        values = self.words[name].read(_addresses(tensor))
         shape = tensor.shape if prod(tensor.shape) == tensor.words else (tensor.words,)
         return values.reshape(self.images * shape[0], *shape[1:]) if shape else values.reshape(self.images)
 
@@ -92,7 +109,7 @@ class Machine:
             raise Refusal(f"there is no tensor {name}")
         return self.tensors[name]
 
-    def _view(self, name: str, memory: str = "glb") -> tuple[A.View, Words]:
+    def _view(self, name: str, memory: str = "glb") -> tuple[A.View, Words | Part]:
         if name not in self.views:
             raise Refusal(f"there is no view {name} before it; there are {', '.join(self.views) or 'none'}")
         view = self.views[name]
@@ -165,23 +182,26 @@ class Machine:
     # -- memories (X1, L1) ---------------------------------------------------------------------------------------
 
     def dma(self, dma: A.Dma) -> None:
-        """Copy blocks between DRAM and GLB."""
-        if min(dma.count, dma.words) < 1:
-            raise Refusal(f"{dma.count} blocks of {dma.words} words are no transfer")
-        sides: dict[str, tuple[Words, Ints]] = {}
+        """Copy rectangles between DRAM and GLB, but for what lies outside the bounds in DRAM."""
+        if min(dma.count, dma.rows, dma.words) < 1:
+            raise Refusal(f"{dma.count} blocks of {dma.rows} rows of {dma.words} words are no transfer")
+        sides: dict[str, tuple[Words | Part, Ints, Mask]] = {}
         for memory, name, offset, step in (
             ("dram", dma.dram, dma.dram_offset, dma.dram_step),
             ("glb", dma.glb, dma.glb_offset, dma.glb_step),
         ):
             view, words = self._view(name, memory)
-            pattern = (A.Extent(dma.count, "lin", step), A.Extent(dma.words, "lin", 1))
-            address, _ = position(A.Place(), A.Start(offset), pattern).address(view, self.loops)
-            sides[memory] = words, address
+            pattern = (A.Extent(dma.count, "lin", step), A.Extent(dma.rows, "y", 1), A.Extent(dma.words, "x", 1))
+            start = A.Start(offset, 0, dma.y, dma.x)
+            sides[memory] = words, *position(A.Place(), start, pattern).address(view, self.loops)
         if dma.direction not in ("in", "out"):
             raise Refusal(f"direction is in or out, not {dma.direction}")
+        inside = sides["dram"][2]
         source, target = ("dram", "glb") if dma.direction == "in" else ("glb", "dram")
-        values = sides[source][0].read(sides[source][1])
-        sides[target][0].write(sides[target][1], values)
+        values = sides[source][0].read(sides[source][1][inside])
+        sides[target][0].write(sides[target][1][inside], values)
+        if dma.direction == "out" and self.views[dma.glb].tensor == self.result:
+            self.result = self.views[dma.dram].tensor  # it was gathered in a buffer
 
     def load(self, load: A.Load) -> None:
         """Fill slots of the active PEs (L1, T1)."""
@@ -198,19 +218,14 @@ class Machine:
             where[:, ~last_columns(load.place)] = False
             inside &= where.reshape(*where.shape, *[1] * len(load.pattern))  # the others read nothing
         values[:, inside] = words.read(address[inside])
-        values = self._operands((values - view.zero).reshape(*values.shape[:3], -1)[:, where])
+        values = (values - view.zero).reshape(*values.shape[:3], -1)[:, where]
+        _check_width(values, self.arch.operand_bits + 1)
         slots: Ints = load.slot + np.arange(values.shape[-1], dtype=np.int64)
         if slots[0] < 0 or slots[-1] >= file.slots:
             raise Refusal(f"{load.kind} slots {slots[0]}..{slots[-1]} are not in a half of {file.slots}")
         half.put(pes, slots, values, where)
         if self.loops.last(load.close):
             file.close()
-
-    def _operands(self, values: Ints) -> Ints:
-        low, high = integer_range(self.arch.operand_bits)
-        if values.size and (values.min() < low or values.max() > high):
-            raise Refusal(f"values {values.min()}..{values.max()} do not fit {self.arch.operand_bits} bits")
-        return values
 
     # -- array (A1-A5, T2, T3) -----------------------------------------------------------------------------------
 
@@ -320,7 +335,9 @@ class Machine:
         if self.unit.factors:
             other, words = self._view(commit.residual)
             residual = words.read(where.address(other, self.loops)[0])
-        target.write(address, self._operands(self._epilogue(commit).apply(sums, slice(None), residual)))
+        results = self._epilogue(commit).apply(sums, slice(None), residual)
+        _check_width(results, self.arch.operand_bits)
+        target.write(address, results)
         self.result = view.tensor
 
     def _psums(self, commit: A.Commit, pes: tuple[slice, slice]) -> Ints:
@@ -349,7 +366,13 @@ class Machine:
             pairs = np.ascontiguousarray(raw).view("<i4")
             bias = pairs[..., 0].astype(np.int64) if unit.bias else None
             scale = np.ascontiguousarray(pairs[..., -1]).view(np.float32) if unit.scale else None
-        return Epilogue(bias, scale, unit.zero, _pair(unit.clamp), factors, _pair(unit.add_clamp))
+        return Epilogue(bias, scale, unit.zero, _pair(unit.clamp), factors, _pair(unit.add_clamp), unit.slope)
+
+
+def _check_width(values: Ints, bits: int) -> None:
+    low, high = integer_range(bits)
+    if values.size and (values.min() < low or values.max() > high):
+        raise Refusal(f"values {values.min()}..{values.max()} do not fit {bits} bits")
 
 
 def _pair(clamp: tuple[int, ...]) -> tuple[int, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,28 @@ class Words:
             rival.written[there[(there >= 0) & (there < rival.written.size)]] = False
 
 
+@dataclass
+class Part:
+    """Words of a tensor that is part of another: `size` words of it from word `offset` on."""
+
+    whole: Words
+    offset: int
+    size: int
+
+    def _inside(self, address: Ints) -> Ints:
+        if address.size and (address.min() < 0 or address.max() >= self.size):
+            raise Refusal(f"words {address.min()}..{address.max()} of a part of {self.whole.name} do not exist")
+        return address + self.offset
+
+    def read(self, address: Ints) -> Ints:
+        """As of the whole."""
+        return self.whole.read(self._inside(address))
+
+    def write(self, address: Ints, values: Ints) -> None:
+        """As of the whole."""
+        self.whole.write(self._inside(address), values)
+
+
 @dataclass(frozen=True)
 class Loops:
     """The loops that are running: index and count by name (P2)."""
@@ -102,7 +125,8 @@ class Position:
         if view.wrap:
             linear %= view.wrap
         channel, y, x = (self.terms[axis] + loop[axis] for axis in ("k", "y", "x"))
-        address = linear + self.terms["lin"] + channel * view.plane + y * view.pitch + x
+        kept_y, kept_x = y % view.ring_y if view.ring_y else y, x % view.ring_x if view.ring_x else x
+        address = linear + self.terms["lin"] + channel * view.plane + kept_y * view.pitch + kept_x
         if view.height == 0:
             return address, np.ones(address.shape, np.bool_)
         return address, (y >= 0) & (y < view.height) & (x >= 0) & (x < view.width)
@@ -113,7 +137,8 @@ def _axes(count: int, number: int, of: int) -> Ints:
     return np.arange(count).reshape([-1 if axis == number else 1 for axis in range(of)])
 
 
-def position(place: A.Place, start: A.Start, pattern: Sequence[A.Extent]) -> Position:
+@lru_cache(maxsize=128)
+def position(place: A.Place, start: A.Start, pattern: tuple[A.Extent, ...]) -> Position:
     """The positions of a load or commit: its start, the terms of its PEs and of its pattern (D2, D4)."""
     axes = 2 + len(pattern)
     shape = (place.rows, place.cols, *(extent.n for extent in pattern))

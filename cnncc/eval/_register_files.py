@@ -22,9 +22,9 @@ class Half:
 
     def put(self, pes: tuple[slice, slice], slots: Ints, values: Ints, where: Mask) -> None:
         """Fill `slots` [n] of the PEs of a rectangle where `where` [rows, cols]; values [images, PEs so chosen, n]."""
-        row, col = (np.expand_dims(index, 1) for index in np.nonzero(where))
-        self.words[:, pes[0].start + row, pes[1].start + col, slots] = values
-        self.full[pes[0].start + row, pes[1].start + col, slots] = True
+        row, col = (start.start + index[:, None] for start, index in zip(pes, np.nonzero(where), strict=True))
+        self.words[:, row, col, slots] = values
+        self.full[row, col, slots] = True
 
     def read(self, pes: tuple[slice, slice], slots: Ints, name: str) -> Ints:
         """`slots` [any] of a rectangle of PEs, as [images, rows, cols, any]. Raises Refusal for an empty one (W5)."""

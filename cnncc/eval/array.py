@@ -63,7 +63,7 @@ def evaluate(
 
 
 def _layer(op: A.LayerOp, machine: Machine) -> dict[str, Ints]:
-    """Run a layer; its value, if it computes one, is the tensor of its last commit."""
+    """Run a layer; its value, if it computes one, is the tensor of its last commit, or where that goes."""
     machine.start_layer(op)
     try:
         for inner in op.body.block.ops:
@@ -94,4 +94,6 @@ def _real(machine: Machine, name: str) -> Array:
     tensor, values = machine.tensor(name), machine.get(name)
     if tensor.memory == "dram" and not tensor.scale:
         raise Refusal(f"tensor {name} has no scale, so the host cannot read it")
-    return values if tensor.memory == "host" else dequantise(values, tensor.scale, tensor.zero)
+    if tensor.memory == "host":
+        return values
+    return dequantise(values, tensor.scale, tensor.zero).astype(tensor.element, copy=False)

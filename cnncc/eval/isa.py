@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
@@ -24,8 +25,8 @@ def evaluate(
 ) -> tuple[list[Array], dict[str, Ints]]:
     """The outputs for integer `inputs`, and each layer's result by what it computes.
 
-    The module goes through the bytes of a binary. A layer's result is read from its tensor in the GLB when the
-    layer's last instruction is done.
+    The module goes through the bytes of a binary. A layer's result is read from its tensor when the layer's last
+    instruction is done.
     """
     binary = from_bytes(to_bytes(build_binary(module, store, arch)))
     batches = {len(a) // t.shape[0] for a, t in zip(inputs, inputs_of(binary), strict=True)} or {1}
@@ -48,15 +49,24 @@ def evaluate(
 
 
 def _results(module: ModuleOp) -> dict[int, tuple[str, Tensor]]:
-    """What stands in the GLB when so many instructions are done: the value's key and its tensor."""
+    """What stands in the GLB or in DRAM when so many instructions are done: the value's key and its tensor."""
     tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, TensorOp)}
     layers = [op.record.data for op in module.ops if isinstance(op, LayerOp)]
-    named = [(layer.first + layer.count, layer.value, tensors.get(f"{layer.value}.glb")) for layer in layers]
-    # A network's own tensor may have such a name too: then the value's has another one, and is not watched.
-    return {end: (value, tensor) for end, value, tensor in named if value and tensor and tensor.memory == "glb"}
+    named = [(layer.first + layer.count, layer.value, _tensor_of(layer.value, tensors)) for layer in layers]
+    return {end: (value, tensor) for end, value, tensor in named if value and tensor}
+
+
+def _tensor_of(value: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """A value's tensor. A network's own may have such a name too: then the value's has another, and is not watched."""
+    for name, memory in ((f"{value}.glb", "glb"), (value, "dram")):
+        if (tensor := tensors.get(name)) is not None and (tensor.memory, tensor.role) == (memory, "value"):
+            return tensor
+    return None
 
 
 def _read(tensor: Tensor, interpreter: Interpreter, images: int) -> Ints:
-    words = interpreter.glb.read(np.arange(tensor.at, tensor.at + tensor.words))
-    rows = np.broadcast_to(words, (images, tensor.words)).astype(np.int64)
-    return rows.reshape(images * tensor.shape[0], *tensor.shape[1:])
+    memory = interpreter.glb if tensor.memory == "glb" else interpreter.dram
+    batch, words = tensor.shape[0], prod(tensor.shape[1:])
+    address = np.add.outer(np.arange(batch) * (tensor.image or words), np.arange(words)) + tensor.at
+    values = memory.read(address).reshape(-1, batch, *tensor.shape[1:]).astype(np.int64)
+    return np.broadcast_to(values, (images, *values.shape[1:])).reshape(images * batch, *tensor.shape[1:])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
-from cnncc.dialects.cnn import HostOp, ReshapeOp, value_key
-from cnncc.dialects.nest import DIMS, LayerOp, Loop, Stage, image_shape, mapping_of
+from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, shuffled, value_key
+from cnncc.dialects.nest import DIMS, OF_OUTPUTS, LayerOp, Loop, Stage, image_shape, mapping_of
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
@@ -35,7 +36,8 @@ DEFAULT_PSUM_BITS = 32
 
 
 class LayerRun:
-    """One layer, run. `result`: int64 of the result's shape; `fetched`: copies by (operand, memory, words of one).
+    """One layer, run. `result`: int64 of the result's shape; `fetched`: copies by (operand, memory, words of one),
+    those of outputs being copies back.
 
     `runs`: how often the body of the innermost stage runs, one run after the other, by the number of PEs that do.
     """
@@ -88,6 +90,8 @@ class LayerRun:
             yield "weight", (weights.astype(kind), (0, 0, 0, 0))
             padded = padded.astype(kind)
         yield "ifmap", (padded, (0, 0, -top, -left))
+        if self.residual is not None:
+            yield "residual", (self.residual, (0, 0, 0, 0))
 
     def run(self, depth: int, body: Body) -> None:
         """Run the body of the loop at `depth` - 1: its stages, then what is inside them."""
@@ -97,9 +101,8 @@ class LayerRun:
         if depth == max((stage.depth for stage in self.stages), default=0):
             self.runs[body.lanes // body.times] += body.times
         self.run_inside(depth, body)
-        # Sums are finished by the body that holds the parameters (rule N5), else by the layer's.
-        parameters = next((stage.depth for stage in self.stages if stage.operand == "params"), 0)
-        if depth == parameters:
+        # Sums are finished by the innermost body that holds what that takes (rule N5), else by the layer's.
+        if depth == max((stage.depth for stage in self.stages if stage.operand in OF_OUTPUTS), default=0):
             self.commit(body)
 
     def run_inside(self, depth: int, body: Body) -> None:
@@ -127,12 +130,18 @@ class LayerRun:
                 slices = {"weight": ([body.first[dim] for dim in "kcrs"], [body.extent[dim] for dim in "kcrs"])}
             case "ifmap":
                 slices = {"ifmap": self.image_slice(body)}
+            case "residual":
+                slices = {"residual": ([body.first[dim] for dim in "nkhw"], [body.extent[dim] for dim in "nkhw"])}
+            case "output":
+                slices = {}
+                self.fetched["output", stage.memory, prod(body.extent[dim] for dim in "nkhw")] += body.lanes
             case _:
                 held = [name for name in ("bias", "scale") if name in body.buffers]
                 slices = {name: ([body.first["k"]], [body.extent["k"]]) for name in held}
         cuts = {name: body.buffers[name].cut(*each) for name, each in slices.items()}
-        words = sum(cut.values[0].size for cut in cuts.values())
-        self.fetched[stage.operand, stage.memory, words] += body.lanes
+        if cuts:
+            words = sum(cut.values[0].size for cut in cuts.values())
+            self.fetched[stage.operand, stage.memory, words] += body.lanes
         return replace(body, buffers={**body.buffers, **cuts})
 
     def image_slice(self, body: Body) -> tuple[list[Ints], list[int]]:
@@ -164,9 +173,17 @@ class LayerRun:
         for dim in DIMS:
             steps = tuple(loop.step for loop in loops if loop.dim == dim)
             at[dim] = body.first[dim][:, None] + visited(body.extent[dim], steps)
-        _, group = np.unique(self.channel(at["k"], np.zeros_like(at["k"])), axis=1, return_inverse=True)
-        for number in range(int(group.max()) + 1):
-            self.accumulate({**at, "k": at["k"][:, group.ravel() == number]}, body.buffers)
+        for together in self.by_group(at["k"]):
+            self.accumulate({**at, "k": at["k"][:, together]}, body.buffers)
+
+    def by_group(self, k: Ints) -> list[slice | Ints]:
+        """Which of the output channels k [lane, index] are of one group in every lane, group by group."""
+        if self.window.group == 1:
+            return [slice(None)]
+        different = np.unique(k[:, 0], return_index=True)[1]  # lanes with the same first channel have all in common
+        groups = self.channel(k[different], np.zeros_like(k[different]))
+        _, group = np.unique(groups, axis=1, return_inverse=True)
+        return [np.flatnonzero(group.ravel() == number) for number in range(int(group.max()) + 1)]
 
     def accumulate(self, at: dict[str, Ints], buffers: Mapping[str, Buffer]) -> None:
         """Add to the sums (or maxima) at the indices `at` [lane, index], whose output channels are of one group."""
@@ -202,13 +219,16 @@ class LayerRun:
         held = {name: body.buffers[name].read(index[1]) for name in ("bias", "scale") if name in body.buffers}
         steps = self.layer.steps.data
         epilogue = Epilogue(
-            held.get("bias"), held.get("scale"), steps.zero, _pair(steps.clamp), self.factors, _pair(steps.add_clamp)
-        )
+            held.get("bias"), held.get("scale"), steps.zero, _pair(steps.clamp), self.factors, _pair(steps.add_clamp),
+            steps.slope,
+        )  # fmt: skip
         sums = self.checked(self.sums[index])
         if epilogue.bias is not None:
             self.checked(sums + epilogue.bias)
-        residual = None if self.residual is None else self.residual[index]
-        self.outputs[index] = epilogue.apply(sums, slice(None), residual)
+        residual = None if self.residual is None else body.buffers["residual"].read(*index)
+        # The shuffle decides where a result goes, not what it is.
+        channels = np.array([shuffled(k, self.sizes.k, steps.shuffle) for k in range(self.sizes.k)])
+        self.outputs[index[0], channels[index[1]], index[2], index[3]] = epilogue.apply(sums, slice(None), residual)
 
     def checked(self, sums: Ints) -> Ints:
         """`sums`, if all fit a psum. Raises Refusal."""
@@ -253,7 +273,7 @@ def evaluate(
             case LayerOp():
                 results = [LayerRun(op, symbols, *operands).result]
                 trace |= {key: results[0]} if (key := value_key(op)) else {}
-            case ReshapeOp() | HostOp():
+            case ReshapeOp() | ConcatOp() | HostOp():
                 results, keyed = cnn.evaluate(_module(op.operands, op), store, operands, host)
                 trace |= keyed
             case _:

@@ -1,0 +1,129 @@
+"""The records of the `cnn` dialect: windows, epilogues, scales and ranges, as plain dataclasses."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding window: ONNX's kernel_shape, strides, pads (top left bottom right), dilations and group.
+
+    `fill` is delivered for positions outside the image; `zero` is subtracted from every value (the
+    input's zero point, so that for a convolution fill equals zero).
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...] = (1, 1)
+    pad: tuple[int, ...] = (0, 0, 0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    group: int = 1
+    fill: int = 0
+    zero: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = (len(self.kernel), len(self.stride), len(self.pad), len(self.dilation))
+        if sizes != (2, 2, 4, 2):
+            raise ValueError(f"kernel, stride, pad, dilation need 2, 2, 4, 2 numbers, not {sizes}")
+        if min(*self.kernel, *self.stride, *self.dilation, self.group) < 1 or min(self.pad) < 0:
+            raise ValueError("kernel, stride, dilation and group are at least 1, pads at least 0")
+
+    @property
+    def spans(self) -> tuple[int, int]:
+        """Rows and columns from the first to the last of a window: dilation * (kernel - 1) + 1."""
+        rows, cols = (d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel, strict=True))
+        return rows, cols
+
+    def output(self, ih: int, iw: int) -> tuple[int, int]:
+        """oh, ow for an input of ih x iw: floor((i + pads - span) / stride) + 1."""
+        top, left, bottom, right = self.pad
+        spans = self.spans
+        return (
+            (ih + top + bottom - spans[0]) // self.stride[0] + 1,
+            (iw + left + right - spans[1]) // self.stride[1] + 1,
+        )
+
+
+def _check_clamp(clamp: tuple[int, ...]) -> None:
+    if len(clamp) != 2 or clamp[0] > clamp[1]:
+        raise ValueError(f"{list(clamp)} is no range")
+
+
+def check_slope(slope: float) -> None:
+    """Raises ValueError for what a word of the unit instruction does not hold."""
+    try:
+        held = struct.unpack("<f", struct.pack("<f", slope))[0]
+    except OverflowError:
+        held = math.inf
+    if not (math.isfinite(held) and held == slope):
+        raise ValueError(f"slope is {slope}, it must be a finite f32 (the nearest is {held})")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What happens to a sum on its way out: names of weights for `cnncc.numerics.Epilogue`.
+
+    bias: i32[k]. scale: f32[k]. factors: f32[3] (a, b, fixed) of the residual add. An empty name means
+    that the step is absent. slope: of negative products with the scale, an f32 (LeakyRelu); 1 for none.
+    shuffle: last of all, the groups of a channel shuffle (`cnn.shuffle`); 1 for none.
+    """
+
+    bias: str = ""
+    scale: str = ""
+    zero: int = 0
+    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+    factors: str = ""
+    add_clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+    slope: float = 1.0
+    shuffle: int = 1
+
+    def __post_init__(self) -> None:
+        _check_clamp(self.clamp)
+        _check_clamp(self.add_clamp)
+        check_slope(self.slope)
+        if self.shuffle != 1 and self.factors:
+            raise ValueError("a residual's channels are not shuffled: no shuffle after it")
+        if self.slope != 1 and not self.scale:
+            raise ValueError("a slope is of the products with a scale: there is none")
+
+
+ELEMENTS = ("float32", "int8", "uint8")
+
+
+@dataclass(frozen=True)
+class Quant:
+    """How integers stand for reals: real = (integer - zero) * scale.
+
+    clamp: the range that quantising saturates to, where it is narrower than the tensor's integers
+    (the proof that no psum overflows counts on it). Scale 0 stands for a tensor that is not quantised.
+    element: the type in which reals go in and out; bytes are whole numbers of a model that is quantised already.
+    """
+
+    scale: float
+    zero: int = 0
+    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+    element: str = "float32"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.scale) and self.scale >= 0):
+            raise ValueError(f"scale is {self.scale}, it must be a finite number of at least 0")
+        if self.element not in ELEMENTS:
+            raise ValueError(f"element is {self.element}, it must be one of {', '.join(ELEMENTS)}")
+        _check_clamp(self.clamp)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Calibrated values of a real tensor: all in lo..hi, to be quantised to the integers -top..top."""
+
+    lo: float
+    hi: float
+    top: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.lo) and math.isfinite(self.hi) and self.lo <= self.hi):
+            raise ValueError(f"lo = {self.lo} and hi = {self.hi} are no range")
+        if self.top < 1:
+            raise ValueError(f"top is {self.top}, it must be at least 1")

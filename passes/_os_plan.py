@@ -1,0 +1,328 @@
+"""The output-stationary mapping of a layer: a tile for the array, and blocks around it for the GLB. No IR.
+
+All loops, outermost first; a loop that would run once is left out:
+
+    time    n, k                 steps 1 and K/g: an image, a group of output channels
+            k, h, w  or h, w, k  steps kb, hb, wb: a block, what the GLB holds of the operands that do not lie there
+            k, h, w              a tile (`_os_tiles.py`)
+    space   k, h, k, w           …
+    time    c                    step cb: a slice of the weights
+            c, r, s              …
+    kept    …
+
+What does not lie in the GLB as a whole moves through it: the ifmap is staged inside the loops over blocks that it
+depends on, residual and output inside all of them. Weights and parameters are there for the whole layer where they are
+a small part of the GLB, else for a block of channels at a time; where not even that fits, weights come in slices, anew
+for every tile, and only parameters stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from cnncc.arch.model import Arch
+from cnncc.dialects.nest import Loop, Mapping, Stage
+from cnncc.errors import Finding, Refusal
+from cnncc.passes._layer_shape import LayerShape, inside, stage_words
+from cnncc.passes._os_tiles import Tile, array_cycles, best_tile, good_tiles, kernel_columns, loaded_words
+
+SMALL = 4  # what fits in this part of the GLB is small
+TILES = 12  # of those that are good for the array, the ones for which blocks are tried
+
+MOST_WORDS = (1 << 16) - 1  # that a commit streams from one channel (a field's width)
+
+NOTHING_FITS = 1 << 62
+LEAST = Tile(ph=1, pw=1, kr=1, kc=1, p=1, q=1, taps=1)  # fits wherever anything does
+
+WHOLE, BLOCK, SLICE = "whole", "block", "slice"
+
+
+class NoRoom(Refusal):
+    """The GLB does not have what a layer needs: `words` words would do."""
+
+    def __init__(self, message: str, words: int, *findings: Finding) -> None:
+        super().__init__(message, *findings)
+        self.words = words
+
+
+@dataclass(frozen=True)
+class Room:
+    """Words of the GLB for the buffers of a layer; which of ifmap, residual and output do not lie there as a whole.
+
+    residual: whether there is one.
+    """
+
+    words: int
+    moving: frozenset[str] = frozenset()
+    residual: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps of the loops over blocks and slices, their order, and how weights are staged, in how many buffers."""
+
+    k: int
+    h: int
+    w: int
+    c: int
+    k_outside: bool = True
+    weights: str = WHOLE
+    buffers: int = 1
+
+
+@lru_cache(maxsize=4096)
+def os_mapping(shape: LayerShape, arch: Arch, room: Room) -> Mapping:
+    """The mapping that takes the array the fewest cycles, and moves little. Raises Refusal where none fits.
+
+    Why blocks come second: they decide how long the DMA is busy, which waits for the array as the array waits for it.
+    """
+    tile = best_tile(shape, arch)
+    if not room.moving:
+        resident = [mapping_of(shape, arch, tile, plan) for plan in _resident_plans(shape, tile)]
+        small = [mapping for mapping in resident if _is_small(shape, arch, mapping)]
+        for mapping in (*small, resident[-1]):
+            if glb_words(shape, arch, mapping) <= room.words:
+                return mapping
+    best: tuple[int, Mapping] | None = None
+    least = NOTHING_FITS
+    for tile in _tiles(shape, arch):
+        if best and array_cycles(shape, arch, tile) >= best[0]:
+            continue
+        for plan in _plans(shape, tile, bool(room.moving)):
+            mapping = mapping_of(shape, arch, tile, plan, room.moving)
+            if not _divides(shape, mapping, room):
+                continue
+            least = min(least, needed := glb_words(shape, arch, mapping))
+            if needed <= room.words:
+                cycles = _cycles(shape, arch, tile, plan) + _transfer_cycles(shape, arch, mapping)
+                best = min(best or (cycles, mapping), (cycles, mapping), key=lambda each: each[0])
+    if best is None:
+        raise _no_room(arch, room, least)
+    return best[1]
+
+
+def _cycles(shape: LayerShape, arch: Arch, tile: Tile, plan: Plan) -> int:
+    return array_cycles(shape, arch, tile if tile.q <= plan.c else replace(tile, q=plan.c))
+
+
+def _transfer_cycles(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:
+    return -(-moved_words(shape, arch, mapping) // arch.dram.words_per_cycle)
+
+
+def _no_room(arch: Arch, room: Room, least: int) -> NoRoom:
+    """glb.words is too small; the smallest that would do has what lies there already, and the smallest buffers."""
+    resident = arch.glb.words - room.words
+    what, need = f"buffers of {least} words and values of {resident} words do not fit", resident + least
+    return NoRoom(
+        f"glb.words = {arch.glb.words} of {arch.name} is too small for buffers of {least} words beside values of "
+        f"{resident} words: the smallest that would do is {need}",
+        need,
+        Finding(
+            what,
+            resource="glb.words",
+            value=need,
+            limit=arch.glb.words,
+            help=f"an array with glb.words of at least {need}",
+        ),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _tiles(shape: LayerShape, arch: Arch) -> Sequence[Tile]:
+    """Good tiles; good ones of fewer sums a PE, for which blocks may be smaller; and the least one."""
+    sums = [arch.pe.psum_words, *(few for few in (4, 1) if few < arch.pe.psum_words)]
+    arches = [replace(arch, pe=replace(arch.pe, psum_words=words)) for words in sums]
+    return [*dict.fromkeys(tile for each in arches for tile in _few_tiles(shape, each)), LEAST]
+
+
+def _few_tiles(shape: LayerShape, arch: Arch) -> Sequence[Tile]:
+    """Good tiles that differ in what a block must hold."""
+
+    def cost(tile: Tile) -> tuple[int, ...]:
+        return (array_cycles(shape, arch, tile), loaded_words(shape, tile), *vars(tile).values())
+
+    best: dict[tuple[int, int, int], tuple[tuple[int, ...], Tile]] = {}
+    for tile in good_tiles(shape, arch, 8 * TILES):
+        key = (tile.kr * tile.kc * tile.p, tile.ph, tile.pw * tile.z)
+        best[key] = min(best.get(key, (cost(tile), tile)), (cost(tile), tile), key=lambda each: each[0])
+    return [tile for _, tile in sorted(best.values(), key=lambda each: each[0])[:TILES]]
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def whole_plan(shape: LayerShape) -> Plan:
+    """No blocks: everything is in the GLB for the whole layer."""
+    return Plan(shape.tiled_together, shape.sizes.h, shape.sizes.w, shape.sizes.c)
+
+
+def _resident_plans(shape: LayerShape, tile: Tile) -> Iterator[Plan]:
+    """Weights whole, by group, by tile."""
+    everything = whole_plan(shape)
+    yield everything
+    if shape.tiled_together < shape.sizes.k:
+        yield replace(everything, weights=BLOCK, buffers=2)
+    if (k := tile.kr * tile.kc * tile.p) < shape.tiled_together:
+        yield replace(everything, k=k, weights=BLOCK, buffers=2)
+
+
+def _multiples(step: int, extent: int) -> list[int]:
+    """`extent` and some multiples of `step` below it, from the largest."""
+    times, found = 1, [extent]
+    while step * times < extent:
+        found.append(step * times)
+        times *= 2
+    return sorted(set(found), reverse=True)
+
+
+def _slices(step: int, extent: int) -> list[int]:
+    """Some multiples of `step` below `extent`, and parts of `step`, from the largest."""
+    parts = [step >> shift for shift in range(1, step.bit_length())]
+    return [*_multiples(step, extent)[1:], *parts]
+
+
+def _plans(shape: LayerShape, tile: Tile, moving: bool) -> Iterator[Plan]:
+    """All plans that are tried, those with few blocks first."""
+    sizes = shape.sizes
+    heights = _multiples(tile.ph, sizes.h) if moving else [sizes.h]
+    widths = _multiples(tile.pw * tile.z, sizes.w) if moving else [sizes.w]
+    for k in _multiples(tile.kr * tile.kc * tile.p, shape.tiled_together):
+        for h in heights:
+            for w in widths if h <= tile.ph else widths[:1]:  # rows are cut before columns
+                for k_outside in (True, False) if moving else (True,):
+                    plan = Plan(k, h, w, sizes.c, k_outside)
+                    yield plan
+                    if k < sizes.k:
+                        yield replace(plan, weights=BLOCK)
+                    if shape.is_mac and not shape.channelwise and k_outside:
+                        yield from (replace(plan, weights=SLICE, c=c) for c in _slices(tile.q, sizes.c))
+
+
+def mapping_of(shape: LayerShape, arch: Arch, tile: Tile, plan: Plan, moving: frozenset[str] = frozenset()) -> Mapping:
+    """The mapping in the form that the module's docstring shows, with its stages."""
+    t = tile
+    channels, pixels = [Loop("k", plan.k)], [Loop("h", plan.h), Loop("w", plan.w)]
+    blocks = channels + pixels if plan.k_outside else pixels + channels
+    tiles = [Loop("k", t.kr * t.kc * t.p), Loop("h", t.ph), Loop("w", t.pw * t.z)]
+    space = [Loop("k", t.kc * t.p, "rows"), Loop("h", 1, "rows"), Loop("k", t.p, "cols"), Loop("w", t.z, "cols")]
+    slices, reduction = [Loop("c", plan.c)], [Loop("c", t.q), Loop("r", t.taps), Loop("s", kernel_columns(shape, arch))]
+    kept = [Loop(dim, keep=True) for dim in ("wksr" if shape.channelwise else "wscrk")]
+    outer = [Loop("n"), Loop("k", shape.tiled_together), *blocks]
+    if shape.shuffle > 1:  # what a block gives belongs to all groups
+        outer = [Loop("n"), *pixels, Loop("k", shape.tiled_together), *channels]
+    parts = [outer, tiles, space, slices, reduction, kept]
+    running = _running(shape, [loop for part in parts for loop in part])
+    loops = tuple(loop for loop in running if loop is not None)
+
+    def depth(place: int) -> int:
+        return sum(loop is not None for loop in running[:place])
+
+    box = depth(len(running) - len(kept))
+    places = _places(shape, plan, moving)
+    glb = [Stage(operand, "glb", depth(place), plan.buffers if depth(place) and operand in ("weight", "params") else 1)
+           for operand, place in places]  # fmt: skip
+    weight = [Stage("weight", "rf", box, arch.pe.weight_halves)] if shape.is_mac else []
+    rf = [*weight, Stage("ifmap", "rf", box, arch.pe.ifmap_halves)]
+    return Mapping(loops, (*sorted(glb, key=lambda stage: stage.depth), *rf))
+
+
+def _running(shape: LayerShape, loops: Sequence[Loop]) -> list[Loop | None]:
+    """`loops` with None for those that run once."""
+    left = dict(vars(shape.sizes))
+    running: list[Loop | None] = []
+    for loop in loops:
+        runs = loop.step < left[loop.dim]
+        running.append(loop if runs else None)
+        left[loop.dim] = min(loop.step, left[loop.dim])
+    return running
+
+
+def _places(shape: LayerShape, plan: Plan, moving: frozenset[str]) -> list[tuple[str, int]]:
+    """What is staged in the GLB, and inside how many of the loops that may run."""
+    block, slices = 5, 13
+    ifmap = block if plan.k_outside or shape.channelwise else block - 1
+    results = block if "output" in moving or "ifmap" not in moving else ifmap
+    if shape.shuffle > 1:
+        ifmap = results = 3
+    weights = {WHOLE: 0, BLOCK: 3 if plan.k_outside and shape.shuffle == 1 else block, SLICE: slices}[plan.weights]
+    places = {"ifmap": ifmap, "residual": results, "output": results}
+    found = [(operand, places[operand]) for operand in ("residual", "ifmap", "output") if operand in moving]
+    if shape.is_mac:
+        found.append(("weight", weights))
+    if shape.params:
+        sliced = plan.weights == BLOCK and not moving and shape.shuffle == 1
+        found.append(("params", weights if sliced else 0))
+    return found
+
+
+# -- what a mapping takes ----------------------------------------------------------------------------------------------
+
+
+def _stages(mapping: Mapping) -> list[Stage]:
+    return [stage for stage in mapping.stages if stage.memory == "glb"]
+
+
+def stage_sizes(shape: LayerShape, arch: Arch, mapping: Mapping) -> dict[str, int]:
+    """Words of the buffers that the stages of a mapping fill in the GLB, by operand."""
+    params = shape.params * arch.words_per_param
+    return {stage.operand: stage_words(shape, mapping.loops, stage, params) for stage in _stages(mapping)}
+
+
+def glb_words(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:
+    """Words of all of these."""
+    return sum(stage_sizes(shape, arch, mapping).values())
+
+
+def moved_words(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:
+    """Words between DRAM and GLB, those of blocks at borders counted as of whole ones."""
+    params, total = shape.params * arch.words_per_param, 0
+    for stage in _stages(mapping):
+        outside = [loop for loop in mapping.loops[: stage.depth] if not loop.on]
+        extents = [inside(shape.sizes, outside[:i])[loop.dim] for i, loop in enumerate(outside)]
+        times = prod(-(-extent // loop.step) for extent, loop in zip(extents, outside, strict=True))
+        total += times * stage_words(shape, mapping.loops, replace(stage, buffers=1), params)
+    return total
+
+
+def _is_small(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
+    """Whether a set of buffers takes a small part of the GLB."""
+    single = Mapping(mapping.loops, tuple(replace(stage, buffers=1) for stage in mapping.stages))
+    return glb_words(shape, arch, single) * SMALL <= arch.glb.words
+
+
+def _divides(shape: LayerShape, mapping: Mapping, room: Room) -> bool:
+    """Where only one of output and residual moves, blocks of channels are equal: a commit has one start for both."""
+    moving = room.moving & {"output", "residual"}
+    if not room.residual or len(moving) != 1:
+        return True
+    stage = next(stage for stage in _stages(mapping) if stage.operand in moving)
+    extent = shape.sizes.k
+    for loop in (loop for loop in mapping.loops[: stage.depth] if loop.dim == "k"):
+        if extent % loop.step:
+            return False
+        extent = loop.step
+    return True
+
+
+def copy_mapping(shape: LayerShape, arch: Arch, room: Room) -> Mapping | None:
+    """The blocks of an elementwise layer: whole channels, or rows of one; None where all operands lie in the GLB.
+
+    Raises Refusal where not even one row of each fits.
+    """
+    if not room.moving:
+        return None
+    sizes = shape.sizes
+    most = min(room.words // len(room.moving), MOST_WORDS)
+    blocks = [(k, sizes.h) for k in range(sizes.k, 0, -1)] + [(1, h) for h in range(sizes.h, 0, -1)]
+    for k, h in blocks:
+        if k * h * sizes.w <= most and sizes.k % k == 0 and sizes.h % h == 0:
+            steps = [Loop("n"), Loop("k", k), Loop("h", h)]
+            inner = [Loop("k"), Loop("h"), Loop("w")]
+            running = _running(shape, [*steps, *inner])
+            depth = sum(loop is not None for loop in running[: len(steps)])
+            stages = tuple(Stage(operand, "glb", depth) for operand in sorted(room.moving))
+            return Mapping(tuple(loop for loop in running if loop is not None), stages)
+    raise _no_room(arch, room, len(room.moving) * sizes.w)

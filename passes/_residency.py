@@ -1,0 +1,195 @@
+"""Which values lie in the GLB from the layer that computes them to the last that reads them, and what room is left.
+
+A value that does not is in DRAM, and moves through the GLB block by block wherever it is read or written. Small values
+stay before large ones: every one that stays saves its way to DRAM and back, and takes the least room for that. No pass:
+`nest-schedule-os` uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import cast
+
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import nest
+from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, shape, value_key
+from cnncc.dialects.nest import LayerOp
+from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.passes._array_tensors import given_quants, is_read_in_glb, parts, source, uses
+from cnncc.passes._nest_layers import label_of, layer_shape
+from cnncc.passes._os_plan import SMALL, NoRoom, Room, stage_sizes
+from cnncc.passes.array_allocate import Lifetime, pack
+
+Chosen = dict[LayerOp, nest.Mapping | None]
+Choose = Callable[[LayerOp, Room], nest.Mapping | None]
+"""The mapping of a layer that has some room; None for the nest that it has. Raises Refusal where there is none."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """The words of one tensor (of all values that are parts of it), needed from op `first` to op `last`."""
+
+    root: SSAValue
+    words: int
+    first: int
+    last: int
+    may_move: bool
+
+
+class Network:
+    """The values of a network and the operands of its layers."""
+
+    def __init__(self, func: FuncOp) -> None:
+        self.ops = [op for op in func.body.block.ops if not isinstance(op, ReshapeOp)]
+        self.number = {op: i for i, op in enumerate(self.ops)}
+        self.layers = [op for op in self.ops if isinstance(op, LayerOp)]
+        self.parts = parts(func.body.block)
+        self.given = given_quants(func)
+        found: dict[SSAValue, list[SSAValue]] = {}
+        for value in [*func.body.block.args, *(result for op in self.ops for result in op.results)]:
+            found.setdefault(self.root(value), []).append(value)
+        self.values = [value for root, members in found.items() for value in self._value(root, members)]
+
+    def root(self, value: SSAValue) -> SSAValue:
+        """The value whose tensor `value` is (part of)."""
+        value = source(value)
+        while value in self.parts:
+            value = source(self.parts[value][0])
+        return value
+
+    def operands(self, layer: LayerOp) -> Mapping[str, SSAValue]:
+        """The roots of a layer's activations."""
+        found = {"ifmap": layer.ifmap, "output": layer.result}
+        found |= {"residual": layer.residual} if layer.residual else {}
+        return {operand: self.root(value) for operand, value in found.items()}
+
+    def _value(self, root: SSAValue, members: Sequence[SSAValue]) -> Iterator[Value]:
+        """The value of a root, if layers read or compute it, or it comes from DRAM only to go back there."""
+        users = [use.operation for member in members for use in uses(member)]
+        makers = [member.owner for member in members]
+        if not any(isinstance(op, LayerOp) for op in (*users, *makers)) and not self._passes(members):
+            return
+        numbers = [self.number[op] for op in (*users, *makers) if isinstance(op, Operation)]
+        first = min(numbers) if all(isinstance(maker, Operation) for maker in makers) else -1
+        yield Value(root, prod(shape(root.type)), first, max(numbers), self._may_move(root, members))
+
+    def _passes(self, members: Sequence[SSAValue]) -> bool:
+        """Whether what is given is read in the GLB by no layer, but to be put elsewhere."""
+        quants = {member: self.given[member] for member in members if member in self.given}
+        return any(is_read_in_glb(use, quant) for member, quant in quants.items() for use in uses(member))
+
+    def _may_move(self, root: SSAValue, members: Sequence[SSAValue]) -> bool:
+        """Whether DRAM can hold it: what host or user share there is a tensor of its own, by its own type."""
+        returned = 0
+        for member in members:
+            given = not isinstance(member.owner, LayerOp | ConcatOp)
+            if given and len(members) > 1:
+                return False
+            for use in uses(member):
+                if isinstance(use.operation, ReturnOp | HostOp):
+                    same = shape(use.operation.operands[use.index].type) == shape(member.type)
+                    returned += isinstance(use.operation, ReturnOp)
+                    if member is not root or not same or (given and isinstance(use.operation, ReturnOp)):
+                        return False
+        return returned <= 1
+
+
+def choose_mappings(func: FuncOp, arch: Arch, choose: Choose) -> Chosen:
+    """A mapping for every layer, such that what is in the GLB at a time fits. Raises Refusal naming a layer."""
+    network = Network(func)
+    try:
+        return _chosen(network, network.values, arch, choose)
+    except _TooMuch:
+        resident = _small_ones(network, arch)
+    while True:
+        try:
+            return _chosen(network, resident, arch, choose)
+        except _TooMuch as much:
+            there = [value for value in resident if value.may_move and value.first <= much.number <= value.last]
+            if not there:
+                raise much.refusal from much
+            largest = max(there, key=lambda value: (value.words, value.first))
+            resident = [value for value in resident if value is not largest]
+
+
+class _TooMuch(Exception):
+    """What is in the GLB while op number `number` runs does not fit."""
+
+    def __init__(self, number: int, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.number, self.refusal = number, refusal
+
+
+def _live(values: Iterable[Value], number: int) -> int:
+    return sum(value.words for value in values if value.first <= number <= value.last)
+
+
+def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Choose) -> Chosen:
+    """Mappings for the layers in the room that is left. Raises _TooMuch."""
+    roots = {value.root for value in resident}
+    chosen: Chosen = {}
+    failed: dict[int, NoRoom] = {}
+    refusals = Refusals()
+    lifetimes = [Lifetime(f"value {i}", value.words, value.first, value.last) for i, value in enumerate(resident)]
+    for layer in network.layers:
+        number, operands = network.number[layer], network.operands(layer)
+        moving = frozenset(operand for operand, root in operands.items() if root not in roots)
+        room = Room(arch.glb.words - _live(resident, number), moving, layer.residual is not None)
+        try:
+            chosen[layer] = mapping = choose(layer, room)
+        except NoRoom as refusal:
+            failed[number] = refusal
+            continue
+        except Refusal as refusal:
+            refusals.add(refusal, label_of(layer))
+            continue
+        for stage, words in stage_sizes(layer_shape(layer), arch, mapping).items() if mapping else ():
+            lifetimes.append(Lifetime(f"{stage} {number}", words, number, number))
+    refusals.raise_any("nest-schedule-os")
+    if failed:  # the tightest says what would do for all
+        tightest = max(failed, key=lambda number: failed[number].words)
+        findings = [
+            replace(finding, where=label_of(cast("LayerOp", network.ops[number])))
+            for number, refusal in failed.items()
+            for finding in refusal.findings
+        ]
+        message = str(failed[tightest]) if len(findings) == 1 else f"nest-schedule-os: {len(findings)} problems"
+        raise _TooMuch(tightest, NoRoom(message, failed[tightest].words, *findings))
+    needed, places = pack(lifetimes)
+    if needed > arch.glb.words:
+        over = next(life for life in lifetimes if places[life.name] + life.words > arch.glb.words)
+        where = value_key(network.ops[max(over.first, 0)]) or "outputs"
+        raise _TooMuch(over.first, _no_room(where, arch, needed))
+    return chosen
+
+
+def _no_room(where: str, arch: Arch, needed: int) -> NoRoom:
+    message = f"'{where}': glb.words = {arch.glb.words} is too small: the smallest that would do is {needed}"
+    what, help_ = "values and buffers do not fit", "an array with a larger GLB"
+    finding = Finding(what, where=where, resource="glb.words", value=needed, limit=arch.glb.words, help=help_)
+    return NoRoom(message, needed, finding)
+
+
+def _small_ones(network: Network, arch: Arch) -> list[Value]:
+    """Values that stay: the smallest, as long as every layer has room for its weights and for what moves."""
+    resident = [value for value in network.values if not value.may_move]
+    small = arch.glb.words // SMALL
+    moving = [value for value in network.values if value.may_move]
+    for value in sorted(moving, key=lambda value: (value.words, value.first)):
+        fits = True
+        roots = {each.root for each in (*resident, value)}
+        for layer in network.layers:
+            if value.first <= (number := network.number[layer]) <= value.last:
+                shape_, moves = layer_shape(layer), any(root not in roots for root in network.operands(layer).values())
+                sizes = shape_.sizes
+                weights = sizes.k * (sizes.c * sizes.r * sizes.s * shape_.is_mac + shape_.params * arch.words_per_param)
+                needs = min(weights, small) + (small if moves else 0)
+                fits &= _live([*resident, value], number) + needs <= arch.glb.words
+        if fits:
+            resident.append(value)
+    return resident

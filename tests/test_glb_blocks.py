@@ -1,0 +1,119 @@
+"""Activations and weights that do not fit the GLB move through it: every level and the binary against plain loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_cases import build, done, invoke, noise, save
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from test_conv_groups import ARRAYS, Small, array_file, case, check_levels, small_cases
+
+from cnncc.arch.model import load_arch
+from cnncc.dialects.array import DmaOp, TensorOp, ViewOp
+from cnncc.passes._os_plan import NoRoom
+from cnncc.pipeline import Compilation, Settings, new_context
+
+node = helper.make_node
+SMALL = {
+    "rows": case(1, (5, 3), (11, 7), (3, 3), pad=(1, 1, 1, 1)),
+    "columns": case(1, (3, 2), (5, 23), (3, 3), pad=(1, 1, 2, 1), stride=(1, 2)),
+    "images": case(1, (4, 2), (9, 7), (2, 3), pad=(1, 0, 0, 1), n=3),
+    "stride": case(1, (4, 3), (17, 9), (3, 3), stride=(2, 2), pad=(1, 1, 1, 1)),
+    "groups": case(3, (4, 2), (11, 8), (3, 2), stride=(2, 1), pad=(0, 1, 1, 2)),
+    "depthwise": case(13, (1, 1), (9, 5), (3, 3), pad=(1, 1, 1, 1)),
+    "weights": case(1, (17, 37), (3, 2), (3, 1), pad=(1, 0, 0, 0)),
+    "fully connected": case(1, (53, 211), (1, 1), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("words", [70, 260, 500])
+@pytest.mark.parametrize("name", SMALL)
+def test_glb_blocks_every_level_is_brute_force(name: str, words: int, tmp_path: Path) -> None:
+    try:
+        check_levels(SMALL[name], array_file(tmp_path, "3x5 small", glb_words=words))
+    except NoRoom as refusal:
+        assert refusal.words > words
+        assert f"the smallest that would do is {refusal.words}" in str(refusal)
+        check_levels(SMALL[name], array_file(tmp_path, "3x5 small", glb_words=refusal.words))
+
+
+@settings(max_examples=50, deadline=None)
+@given(case=small_cases(), arch=st.sampled_from(sorted(ARRAYS)), words=st.integers(20, 400))
+def test_glb_blocks_any_window(tmp_path_factory: pytest.TempPathFactory, case: Small, arch: str, words: int) -> None:
+    try:
+        check_levels(case, array_file(tmp_path_factory.getbasetemp(), arch, glb_words=words))
+    except NoRoom as refusal:
+        assert refusal.words > words
+        assume(False)
+
+
+def test_glb_blocks_move_what_they_say(tmp_path: Path) -> None:
+    """Rows and columns of the image from the padding on; a ring of as many rows as a block needs."""
+    ctx, path = new_context(), array_file(tmp_path, "3x5 small", glb_words=130)
+    compilation = Compilation(ctx, SMALL["rows"].network(ctx), Settings(load_arch(str(path)), str(path), 16))
+    compilation.run("array")
+    tensors = {op.record.data.name: op.record.data for op in compilation.module.walk() if isinstance(op, TensorOp)}
+    transfers = [op.record.data for op in compilation.module.walk() if isinstance(op, DmaOp)]
+    assert tensors["conv.ifmap.glb"].words < tensors["x"].words
+    assert not any(name in tensors for name in ("x.glb", "conv.glb"))
+    first = next(dma for dma in transfers if dma.dram == "ifmap.dram")
+    assert (first.y, first.x, first.dram_step) == (-1, -1, 77)  # from channel to channel 11 x 7 words
+    views = [op.record.data for op in compilation.module.walk() if isinstance(op, ViewOp)]
+    (ring,) = [view for view in views if view.name == "ifmap"]
+    assert (ring.ring_y, ring.ring_x) == (first.rows, first.words)
+    assert (ring.height, ring.width, ring.pitch, ring.plane) == (11, 7, first.words, first.glb_step)
+    assert first.glb_step == first.rows * first.words
+
+
+def branches() -> bytes:
+    nodes = [
+        node("Conv", ["x", "w1"], ["a"], name="a", pads=[3, 3, 3, 3], strides=[2, 2]),
+        node("Relu", ["a"], ["b"], name="b"),
+        node("MaxPool", ["b"], ["p"], name="p", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Conv", ["p", "w2"], ["c"], name="c", pads=[1, 1, 1, 1]),
+        node("Conv", ["p", "w3"], ["d"], name="d"),
+        node("Add", ["c", "d"], ["e"], name="e"),
+        node("Relu", ["e"], ["f"], name="f"),
+        node("Add", ["f", "p"], ["g"], name="g"),
+        node("GlobalAveragePool", ["g"], ["h"], name="h"),
+        node("Flatten", ["h"], ["i"], name="i"),
+        node("Gemm", ["i", "w4"], ["y"], name="y", transB=1),
+    ]
+    weights = {"w1": noise(1, 8, 3, 7, 7), "w2": noise(2, 8, 8, 3, 3), "w3": noise(3, 8, 8, 1, 1), "w4": noise(4, 7, 8)}
+    return build(nodes, {"x": (2, 3, 29, 23)}, ["y", "g"], weights)
+
+
+@pytest.mark.parametrize("words", [240, 700, 1500, 3000])
+def test_glb_blocks_of_a_network(words: int, tmp_path: Path) -> None:
+    """Sums of two branches, pools and images apart; two outputs of which one does not fit the smaller GLBs."""
+    save(branches(), tmp_path / "net.onnx")
+    np.savez(tmp_path / "x.npz", x=noise(5, 4, 3, 29, 23))
+    arch = array_file(tmp_path, "4x4", glb_words=words)
+    result = done("verify", tmp_path / "net.onnx", "--arch", arch, "--input", tmp_path / "x.npz")
+    assert "DIFFERS" not in result.stdout
+    assert "steps agree" in result.stdout
+
+
+def test_glb_blocks_beside_values_that_only_pass(tmp_path: Path) -> None:
+    """x is an output under another shape: its words are in the GLB as long as the program runs, and no layer's."""
+    nodes = [
+        node("Flatten", ["x"], ["flat"], name="flat"),
+        node("Conv", ["z", "w"], ["y"], name="conv", pads=[1, 1, 1, 1]),
+    ]
+    save(
+        build(nodes, {"x": (1, 3, 9, 7), "z": (1, 3, 9, 7)}, ["flat", "y"], {"w": noise(1, 4, 3, 3, 3)}), tmp_path / "m"
+    )
+    words = 0
+    for _ in range(9):
+        arch = array_file(tmp_path, "4x4", glb_words=words or 150)
+        result = invoke("compile", tmp_path / "m", "--arch", arch, "-o", tmp_path / "m.cnb")
+        if result.exit_code == 0:
+            break
+        words = int(result.stderr.split("the smallest that would do is ")[1].split()[0])
+        assert "nest-schedule-os" in result.stderr or "'outputs'" in result.stderr
+    assert 189 < words < 600
+    assert "steps agree" in done("verify", tmp_path / "m", "--arch", arch).stdout

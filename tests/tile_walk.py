@@ -1,0 +1,211 @@
+"""How long a layer takes: a walk over the tiles of its mapping with a clock, by the rules of docs/machine.md.
+
+Of T, L2, A4, C3, X1 and Z nothing is shared with the passes and the interpreter but the mapping and the architecture's
+numbers. Activations lie in the GLB as a whole; weights do, or come in slices.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from conv_grid_cases import Case
+
+from cnncc.arch.model import Arch
+from cnncc.dialects.nest import Loop, Mapping
+
+
+class Timeline:
+    """Engines that work in order, tokens that they wait for, a sequencer that fills their queues."""
+
+    def __init__(self, arch: Arch) -> None:
+        pe = arch.pe
+        self.now, self.depth = 0, arch.sequencer.queue_depth
+        self.end = dict.fromkeys(("dma", "load", "array", "commit"), 0)
+        self.done = dict(self.end)
+        self.starts: dict[str, list[int]] = {engine: [] for engine in self.end}
+        self.tokens: dict[str, deque[int]] = {name: deque() for name in ("W", "I", "P", "full", "free")}
+        for name, halves in (("w", pe.weight_halves), ("i", pe.ifmap_halves), ("p", pe.psum_halves)):
+            self.tokens[name] = deque([0] * halves)
+
+    def issue(self, engine: str, busy: int, latency: int, takes: str = "", gives: str = "") -> None:
+        """Z1, Z2. takes, gives: names of tokens with blanks between; small letters are free halves, capitals full."""
+        starts = self.starts[engine]
+        self.now = max(self.now, starts[-self.depth] if len(starts) >= self.depth else 0) + 1
+        taken = [self.tokens[name].popleft() for name in takes.split()]
+        starts.append(max([self.now, self.end[engine], *taken]))
+        self.end[engine] = starts[-1] + busy
+        done = self.end[engine] + latency
+        self.done[engine] = max(self.done[engine], done)
+        for name in gives.split():
+            self.tokens[name].append(done)
+
+    def sync(self, *engines: str) -> None:
+        self.now = max([self.now, *(self.done[engine] for engine in engines)]) + 1
+
+
+@dataclass(frozen=True)
+class At:
+    """Inside some loops: extents; which of the iterations around are first and last; PEs of space loops."""
+
+    extent: dict[str, int]
+    firsts: tuple[bool, ...] = ()
+    lasts: tuple[bool, ...] = ()
+    rows: tuple[tuple[str, int], ...] = ()
+    cols: tuple[tuple[str, int], ...] = ()
+
+    def pes(self, axis: tuple[tuple[str, int], ...], dims: str) -> int:
+        return prod(count for dim, count in axis if dim in dims)
+
+
+class Walk:
+    """One layer's program as the mapping says it."""
+
+    def __init__(self, case: Case, mapping: Mapping, arch: Arch) -> None:
+        self.case, self.arch, self.time = case, arch, Timeline(arch)
+        self.loops = [loop for loop in mapping.loops if not loop.keep]
+        dims = [loop.dim for loop in self.loops]
+        self.outputs = min([dims.index(dim) for dim in "crs" if dim in dims], default=len(dims))
+        staged = [stage for stage in mapping.stages if stage.memory == "glb"]
+        self.stages = {stage.operand: stage.depth for stage in staged}
+        self.buffers = {stage.operand: stage.buffers for stage in staged}
+        self.mac = case.is_mac
+        self.alone = not self.mac or 1 < case.groups == case.channels_out  # channels with an input of their own
+        self.words = {"params": case.steps * 32 // case.bits, "weight": prod(case.kernel)}  # of a channel, of two
+        assert self.stages.keys() == {*(["weight"] if self.mac else []), *(["params"] if case.steps else [])}
+
+    def total(self) -> int:
+        case, time = self.case, self.time
+        sizes = {"n": case.n, "k": case.channels_out, "c": case.c if self.mac else 1}
+        sizes |= dict(zip("hwrs", (*case.output, *case.kernel), strict=True))
+        whole = [name for name in ("params", "weight") if self.stages.get(name) == 0]
+        if sliced := [name for name in ("params", "weight") if self.stages.get(name)]:
+            time.now += 1  # the signal: the buffers are free
+            time.tokens["free"].extend([time.now] * self.buffers[sliced[0]])
+            time.sync("dma")
+        time.now += 2
+        self.dma(case.x.size)
+        for name in whole:  # what the layer needs comes while the input does
+            time.now += 2
+            self.dma(self.slice_words(name, At(sizes)), gives="full" if name == "weight" or not self.mac else "")
+        time.sync("dma")
+        time.now += self.setup_cycles()
+        time.issue("commit", 1, 0)  # the unit
+        self.walk(0, At(sizes))
+        time.sync("load", "array", "commit")
+        time.now += 2
+        self.dma(case.n * case.channels_out * prod(case.output))
+        time.sync("dma")
+        return max(time.now, *time.done.values())
+
+    def setup_cycles(self) -> int:
+        """Descriptors, and their steps: one for each loop in time that moves in the tensor."""
+        cycles = 1 + sum(self.moves_image(loop) for loop in self.loops if not loop.on)
+        cycles += 1 + sum(loop.dim in "nkhw" for loop in self.loops if not loop.on)
+        for name, dims in (("weight", "kcrs"), ("params", "k")):
+            if name in self.stages:
+                depth = self.stages[name]
+                outside, inside = ([loop.dim for loop in part if not loop.on] for part in self.parts(depth))
+                cycles += 1 + sum(dim in dims for dim in outside)
+                cycles += 1 + sum(dim in dims for dim in inside) + (depth if self.buffers[name] > 1 else 0)
+        return cycles
+
+    def parts(self, depth: int) -> tuple[list[Loop], list[Loop]]:
+        return self.loops[:depth], self.loops[depth:]
+
+    def moves_image(self, loop: Loop) -> bool:
+        """Channels of the result have other channels of the image where they are of another group."""
+        return loop.dim != "k" or self.alone or loop.step >= self.case.per_group
+
+    def dma(self, words: int, takes: str = "", gives: str = "") -> None:
+        dram = self.arch.dram
+        self.time.issue("dma", ceil(words / dram.words_per_cycle), dram.latency_cycles, takes, gives)
+
+    def walk(self, depth: int, at: At) -> None:
+        self.slices(depth, at)
+        if depth == len(self.loops):
+            self.tile(at)
+        else:
+            loop = self.loops[depth]
+            full, rest = divmod(at.extent[loop.dim], loop.step)
+            pieces = [(full, loop.step)] * (full > 0) + [(1, rest)] * (rest > 0)
+            for number, (count, size) in enumerate(pieces):
+                ends = (number == 0, number == len(pieces) - 1)
+                self.piece(depth, replace(at, extent={**at.extent, loop.dim: size}), count, ends)
+        if depth == self.outputs:
+            self.commit(at)
+
+    def piece(self, depth: int, at: At, count: int, ends: tuple[bool, bool]) -> None:
+        loop = self.loops[depth]
+        if loop.on:
+            placed = {loop.on: (*getattr(at, loop.on), (loop.dim, count))}
+            at = replace(at, firsts=(*at.firsts, ends[0]), lasts=(*at.lasts, ends[1]), **placed)
+            self.walk(depth + 1, at)
+            return
+        self.time.now += 1  # the loop instruction
+        for i in range(count):
+            first, last = ends[0] and i == 0, ends[1] and i == count - 1
+            self.walk(depth + 1, replace(at, firsts=(*at.firsts, first), lasts=(*at.lasts, last)))
+
+    def slices(self, depth: int, at: At) -> None:
+        staged = [name for name in ("params", "weight") if depth and self.stages.get(name) == depth]
+        for i, name in enumerate(staged):
+            takes, gives = "free" if i == 0 else "", "full" if i == len(staged) - 1 else ""
+            self.dma(self.slice_words(name, at), takes, gives)
+
+    def slice_words(self, name: str, at: At) -> int:
+        """Of all PEs' channels; of weights those of some channels of the image."""
+        channels = at.extent["k"] * at.pes(at.rows, "k") * at.pes(at.cols, "k")
+        return channels * self.words[name] * (at.extent["c"] if name == "weight" else 1)
+
+    def tile(self, at: At) -> None:
+        """Loads and the macro-instruction."""
+        pe, extent = self.arch.pe, at.extent
+        if self.mac:
+            depth = self.stages["weight"]
+            first = " full" if all(at.firsts[depth:]) else ""
+            free = " free" if depth and not self.stages.get("params") and all(at.lasts[depth:]) else ""
+            words = prod(extent[dim] for dim in "scrk")
+            self.load(words, at.pes(at.rows, "k"), at.pes(at.cols, "k"), f"w{first}", f"W{free}")
+        z = extent["w"]
+        columns = (z - 1) * self.case.stride[1] + extent["s"]
+        shared = self.shared_columns(at)
+        each = extent["r"] * extent["c"] * (extent["k"] if self.alone else 1)
+        dims = "khw" if self.alone else "hw"
+        rows, cols = at.pes(at.rows, dims), at.pes(at.cols, dims)
+        params = self.stages.get("params")
+        full = " full" if not self.mac and params is not None and all(at.firsts[params:]) else ""
+        self.load((columns - shared) * each, rows, cols, f"i{full}", "" if shared else "I")
+        if shared:
+            self.load(shared * each, rows, 1, "", "I")  # the last column of each set, all the same
+        steps = z * extent["s"] * extent["r"] * extent["c"] * extent["k"]
+        clear = " p" if all(at.firsts[self.outputs :]) else ""
+        send = " P" if all(at.lasts[self.outputs :]) else ""
+        weight = ("W ", "w ") if self.mac else ("", "")
+        busy = pe.start_cycles + steps + pe.finish_cycles
+        self.time.issue("array", busy, 0, f"{weight[0]}I{clear}", f"{weight[1]}i{send}")
+
+    def shared_columns(self, at: At) -> int:
+        """Of the image, that a PE has from its neighbour: those of both windows, if they are neighbours there, too."""
+        if self.alone or self.case.dilation[1] > 1 or not self.case.n2n or at.pes(at.cols, "w") == 1:
+            return 0
+        return max(0, at.extent["s"] - self.case.stride[1])
+
+    def load(self, words: int, rows: int, cols: int, takes: str, gives: str) -> None:
+        glb, bus = self.arch.glb, self.arch.bus
+        busy = max(ceil(words * rows * cols / glb.words_per_cycle), cols * ceil(words / bus.burst_words), words)
+        self.time.issue("load", busy, bus.latency_cycles, takes, gives)
+
+    def commit(self, at: At) -> None:
+        rows, cols = at.pes(at.rows, "kh"), at.pes(at.cols, "kw")
+        sums = at.extent["w"] * at.extent["k"]
+        channels = at.pes(at.rows, "k") * at.pes(at.cols, "k") * at.extent["k"]
+        words = rows * cols * sums + channels * self.words["params"]
+        units = ceil(rows * sums / self.arch.commit.units_per_column)
+        takes, gives = "P", "p"
+        depth = self.stages.get("params")
+        if depth and all(at.lasts[depth : self.outputs]):
+            gives += " free"
+        latency = self.arch.commit.latency_cycles
+        self.time.issue("commit", max(units, ceil(words / self.arch.glb.words_per_cycle)), latency, takes, gives)
