@@ -165,7 +165,17 @@ class PlainMachine:
         height, width = self.field(desc, "height"), self.field(desc, "width")
         inside = height == 0 or (0 <= axis["y"] < height and 0 <= axis["x"] < width)
         at = self.circular(desc, start["offset"]) + axis["lin"] + axis["k"] * self.field(desc, "plane")
-        return at + axis["y"] * self.field(desc, "pitch") + axis["x"], inside
+        row, col = self.ring(desc, "y", axis["y"]), self.ring(desc, "x", axis["x"])
+        return at + row * self.field(desc, "pitch") + col, inside
+
+    def ring(self, desc: int, axis: str, at: int) -> int:
+        """The row or column of the buffer in which one of the image is kept: found by going round."""
+        size = self.field(desc, f"ring_{axis}")
+        while size and at < 0:
+            at += size
+        while size and at >= size:
+            at -= size
+        return at
 
     def start(self, inst: Instruction) -> dict[str, int]:
         return {name: inst.number(name) for name in ("offset", "channel", "y", "x")}
@@ -193,13 +203,20 @@ class PlainMachine:
     # Instructions.
 
     def do_dma(self, inst: Instruction) -> None:  # X1
-        for block, word in product(range(inst.number("count")), range(inst.number("words"))):
-            dram, glb = (
-                self.circular(inst.number(side), inst.number(f"{side}_offset"))
-                + block * inst.number(f"{side}_step")
-                + word
+        sizes = [inst.number(name) for name in ("count", "rows", "words")]
+        check(sizes[0] * sizes[1] * sizes[2] <= len(self.glb), "more words than the GLB has")
+        for block, row, word in product(*map(range, sizes)):
+            terms = [(Term("y", 1), row), (Term("x", 1), word)]
+            start = {"channel": 0, "y": inst.number("y"), "x": inst.number("x")}
+            (dram, inside), (glb, _) = (
+                self.address(
+                    inst.number(side), {**start, "offset": inst.number(f"{side}_offset")},
+                    [*terms, (Term("lin", inst.number(f"{side}_step")), block)],
+                )
                 for side in ("dram", "glb")
-            )
+            )  # fmt: skip
+            if not inside:
+                continue
             check(0 <= dram < len(self.dram), f"DRAM has no word {dram}")
             if inst.text("direction") == "in":
                 self.write_glb(glb, self.dram[dram])
@@ -233,7 +250,7 @@ class PlainMachine:
             address, inside = self.address(desc, self.start(inst), terms)
             word = self.read_glb(address) if inside else self.field(desc, "fill")
             word -= self.field(desc, "zero")
-            check(self.fits_word(word), f"operand {word}")
+            check(-(1 << self.arch.operand_bits) <= word < 1 << self.arch.operand_bits, f"operand {word}")  # D3
             yield word
 
     def take(self, inst: Instruction, name: str) -> Half:  # T2
@@ -356,6 +373,8 @@ class PlainMachine:
             bits = self.param(params + each * unit.number("bias"), each)
             with np.errstate(over="ignore", invalid="ignore"):  # a scale may be any bits
                 product = f32(Fraction(value)) * np.array(bits, np.uint32).view(np.float32)
+                if unit.number("leaky") and product < 0:
+                    product = product * np.array(unit.number("slope"), np.uint32).view(np.float32)
             value = self.rounded(product, unit.number("zero"), unit.number("clamp_lo"), unit.number("clamp_hi"))
         value = clamp(value, unit.number("clamp_lo"), unit.number("clamp_hi"))
         if unit.number("residual"):

@@ -28,16 +28,16 @@ ENCODINGS = [
     ("sync load=1 array=1", "0c000006"),
     ("signal semaphore=5 count=7", "11400007"),
     ("host segment=258", "14000102"),
-    ("desc id=3 base=0x12345678 height=8 width=7 pitch=9 plane=56 fill=-3 zero=-128 wrap=1000",
-     "18c00000 12345678 00080007 00000009 00000038 fffdff80 000003e8"),
+    ("desc id=3 base=0x12345678 height=8 width=7 pitch=9 plane=56 fill=-3 zero=-128 wrap=1000 ring_y=5 "
+     "ring_x=6", "18c00000 12345678 00080007 00000009 00000038 fffdff80 000003e8 00050006"),
     ("step id=15 loop=7 by=y*-2", "1fc00007 bffffffe"),
     ("step id=0 loop=1 by=k*5", "1c000001 40000005"),
     ("step id=1 loop=0 by=x*-1", "1c400000 ffffffff"),
     ("step id=1 loop=0 by=lin*-1", "1c400000 3fffffff"),
     ("dma direction=out dram=1 glb=2 count=3 take=4 give=5 take_when=always give_when=0+2 words=100 dram_offset=-1 "
-     "glb_offset=16 dram_step=32 glb_step=48",
-     "22120003 45100105 00000064 ffffffff 00000010 00000020 00000030"),
-    ("dma", "20000001 00000000 00000001 00000000 00000000 00000000 00000000"),
+     "glb_offset=16 dram_step=32 glb_step=48 rows=7 y=-1 x=2",
+     "22120003 45100105 00000064 ffffffff 00000010 00000020 00000030 ffff0002 00000007"),
+    ("dma", "20000001 00000000 00000001 00000000 00000000 00000000 00000000 00000000 00000001"),
     ("load row0=1 rows=4 col0=2 cols=8 take=2 give=3 take_when=1 give_when=never kind=ifmap set_rows=2 set_cols=4 "
      "desc=5 slot=6 open=always close=0+1 edge=1 offset=-2 channel=3 y=-1 x=4 extent0=1 extent1=2 extent2=3 extent3=5 "
      "term0=lin*1 term1=k*2 term2=y*3 term3=x*-4 row=y*1 row_set=lin*72 col=x*1 col_set=k*-1",
@@ -53,8 +53,8 @@ ENCODINGS = [
     ("mac op=add", "2a001001 04000000 00000000 00000000 00010001 00010000" + " 00000000" * 7),
     ("unit bias=1 residual=1 zero=-5 clamp_lo=-40 clamp_hi=90 factor_a=0x3f800000 factor_b=0xbf000000 fixed=0x3f000000 "
      "add_lo=-60 add_hi=99",
-     "2e800000 fffffffb ffffffd8 0000005a 3f800000 bf000000 3f000000 ffffffc4 00000063"),
-    ("unit scale=1", "2d000000" + " 00000000" * 8),
+     "2e800000 fffffffb ffffffd8 0000005a 3f800000 bf000000 3f000000 ffffffc4 00000063 00000000"),
+    ("unit scale=1 leaky=1 slope=0x3dcccccd", "2d400000" + " 00000000" * 8 + " 3dcccccd"),
     ("commit source=glb row0=1 rows=4 col0=2 cols=8 take=9 take_when=always give=1 give_when=0 set_rows=2 "
      "set_cols=4 desc=5 operand=6 residual=7 params=8 offset=16 channel=3 y=2 x=-1 param=-4 "
      "pixels=2 channels=4 pixel_term=x*1 channel_term=k*1 psum_slot=1 "
@@ -179,7 +179,7 @@ def test_isa_random_words_are_legal_or_refused() -> None:
 
 ILLEGAL = [
     ("fc000000", "word 0x0000: 0xfc000000 has no known opcode"),
-    ("0c000000 18000000 00000000 00000000", "word 0x0001: desc takes 7 words, 3 are left"),
+    ("0c000000 18000000 00000000 00000000", "word 0x0001: desc takes 8 words, 3 are left"),
     ("04000000 08000000 00000000", "word 0x0000: loop: count: 0 is less than 1"),
     ("05000001 08000000 00000000", "word 0x0000: loop: reserved bits 0x01000000 of word 0 are set"),
     ("2b001001 04000000 00000000 00000000 00010001 00010000" + " 00000000" * 8, "mac: op: 3 is outside 0..2"),

@@ -15,7 +15,7 @@ from cnncc.dialects.isa import LayerOp, SegmentOp, instructions
 from cnncc.errors import Refusal
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.frontend.segments import interface, name_after_tensors, read_model
-from cnncc.passes.array_allocate import ArrayAllocatePass, Lifetime, allocate, first_fit
+from cnncc.passes.array_allocate import ArrayAllocatePass, Lifetime, allocate, first_fit, pack
 from cnncc.passes.array_to_isa import ArrayToIsaPass
 
 lifetimes = st.lists(
@@ -44,6 +44,22 @@ def test_isa_first_fit_leaves_no_needless_hole(tensors: list[Lifetime]) -> None:
         assert at[a.name] == 0 or at[a.name] in ends
 
 
+@given(lifetimes)
+def test_isa_pack_takes_the_better_order(tensors: list[Lifetime]) -> None:
+    words, at = pack(tensors)
+    assert words == max([at[t.name] + t.words for t in tensors], default=0)
+    by_size = first_fit(sorted(tensors, key=lambda t: (-t.words, t.first, t.last)))
+    assert words <= max([by_size[t.name] + t.words for t in tensors], default=0)
+
+
+def test_isa_pack_puts_what_stays_first() -> None:
+    """By size alone b and d would lie above the largest tensors, at 40 and 60."""
+    tensors = [Lifetime("a", 40, 0, 0), Lifetime("b", 20, 0, 2), Lifetime("c", 30, 3, 3), Lifetime("d", 20, 2, 3)]
+    by_size = first_fit(tensors[:1] + [tensors[2], tensors[1], tensors[3]])
+    assert max(by_size[t.name] + t.words for t in tensors) == 80
+    assert pack(tensors) == (70, {"b": 0, "d": 20, "a": 20, "c": 40})
+
+
 def test_isa_glb_too_small_names_layer_and_sizes() -> None:
     program, _ = module()
     needed = 12 + 32 + 72 + 16 + 32  # x, r, weights, parameters and result of the convolution
@@ -64,8 +80,8 @@ def lower(*layers: str) -> tuple[ModuleOp, CompilerContext]:
 def test_isa_every_instruction_but_halt_has_a_layer() -> None:
     program, _ = lower()
     ranges = [op.record.data for op in program.ops if isinstance(op, LayerOp)]
-    assert [layer.label for layer in ranges] == ["inputs", "conv1", "pool1", "sum1", "add1", "outputs"]
-    assert [layer.value for layer in ranges] == ["", "relu1", "pool1", "sum1", "add1", ""]
+    assert [layer.label for layer in ranges] == ["inputs", "conv1", "pool1", "sum1", "add1", "lines1", "outputs"]
+    assert [layer.value for layer in ranges] == ["", "relu1", "pool1", "sum1", "add1", "lines1", ""]
     covered = [i for layer in ranges for i in range(layer.first, layer.first + layer.count)]
     assert covered == list(range(len(instructions(program)) - 1))
 
@@ -194,7 +210,7 @@ def test_isa_host_becomes_segments() -> None:
     )  # fmt: skip
     hosts = [inst for inst in instructions(program) if inst.spec.name == "host"]
     assert [inst.number("segment") for inst in hosts] == [0, 1]
-    assert sum(isinstance(op, TensorOp) for op in program.ops) == 14
+    assert sum(isinstance(op, TensorOp) for op in program.ops) == 16
     with pytest.raises(Refusal, match="2, 2.* inputs and outputs"):
         name_after_tensors(two_in_two_out(), ["a"], ["b"])
     with pytest.raises(Refusal, match="does not hold an ONNX model"):

@@ -133,9 +133,8 @@ class Plain:
         if inst.spec.name == "unit":
             return 1, 0
         if inst.spec.name == "dma":
-            return ceil(
-                inst.number("count") * inst.number("words") / arch.dram.words_per_cycle
-            ), arch.dram.latency_cycles
+            words = inst.number("count") * inst.number("rows") * inst.number("words")
+            return ceil(words / arch.dram.words_per_cycle), arch.dram.latency_cycles
         if inst.spec.name == "mac":
             steps = inst.number("pixels") * inst.number("taps") * inst.number("step_range")
             return arch.pe.start_cycles + steps + arch.pe.finish_cycles, 0
@@ -233,8 +232,10 @@ class Writer:
         self.lines.append(f"commit source={source} {self.place()} {sizes} {terms} {tokens}")
 
     def dma(self, tokens: str) -> None:
-        self.lines.append(f"dma direction={self.pick('in', 'out')} count={self.pick(1, 3)}"
-                          f" words={self.random.randint(1, 60)} {tokens}")  # fmt: skip
+        sizes = f"count={self.pick(1, 3)} rows={self.pick(1, 1, 2)} words={self.random.randint(1, 60)}"
+        if self.random.random() < 0.2:  # bounds and rings: no time depends on them
+            self.lines.append(f"desc height=2 width={self.random.randint(1, 60)} ring_y=1 ring_x=7")
+        self.lines.append(f"dma direction={self.pick('in', 'out')} y={self.pick(-1, 0, 3)} {sizes} {tokens}")
 
     def noise(self) -> None:
         if self.random.random() < 0.4:
@@ -530,4 +531,4 @@ def test_the_tree_keeps_numbers_and_addresses() -> None:
     assert isinstance(inner, Loop) and isinstance(dma, Leaf)
     assert (outer.first, outer.last, outer.register, outer.count) == (1, 6, 0, 2)
     assert (inner.first, inner.last, inner.register, inner.count) == (2, 4, 1, 3)
-    assert (dma.index, dma.address, halt.index, halt.address) == (5, 7 + 1 + 1 + 13 + 1, 7, 7 + 1 + 1 + 13 + 1 + 7 + 1)
+    assert (dma.index, dma.address, halt.index, halt.address) == (5, 8 + 1 + 1 + 13 + 1, 7, 8 + 1 + 1 + 13 + 1 + 9 + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -62,7 +63,7 @@ class Enumerate:
                 count.glb_read += results * (self.unit[2] + (inst.text("source") == "glb"))
                 count.glb_read += len(self.channels(inst)) * sum(self.unit[:2]) * 32 // self.arch.operand_bits
             case "dma":
-                words = inst.number("words") * inst.number("count")
+                words = sum(self.copied(inst, loops))
                 into = inst.text("direction") == "in"
                 count.dram_read += words * into
                 count.glb_write += words * into
@@ -95,6 +96,16 @@ class Enumerate:
                 slots += 1
             peak = f"{inst.text('kind')}_peak"
             setattr(self.count, peak, max(getattr(self.count, peak), inst.number("slot") + slots))
+
+    def copied(self, inst: Instruction, loops: list[int]) -> Iterator[bool]:
+        """Of each word of a DMA transfer, whether it lies inside the bounds of the tensor in DRAM."""
+        height, width, steps = self.desc[inst.number("dram")]
+        for _, row, word in itertools.product(*(range(inst.number(n)) for n in ("count", "rows", "words"))):
+            at = {"y": inst.number("y") + row, "x": inst.number("x") + word, "lin": 0, "k": 0}
+            for register, (axis, step) in steps.items():
+                if register < len(loops):
+                    at[axis] += step * loops[register]
+            yield height == 0 or (0 <= at["y"] < height and 0 <= at["x"] < width)
 
     def mac(self, inst: Instruction) -> None:
         op = {"mac": "macs", "max": "max", "add": "add"}[inst.text("op")]
@@ -153,7 +164,8 @@ class Writer:
                 return (f"load kind={self.pick('weight', 'ifmap')} desc={self.pick(0, 1)} slot={rng.randint(0, 9)}"
                         f" edge={self.pick(0, 0, 1)} {self.place()} {extents} {start}")  # fmt: skip
             case "desc":
-                return f"desc id={self.pick(0, 1)} height={self.pick(0, 3, 7)} width={rng.randint(1, 7)}"
+                ring = f"ring_y={self.pick(0, 2)} ring_x={self.pick(0, 3)}"
+                return f"desc id={self.pick(0, 1)} height={self.pick(0, 3, 7)} width={rng.randint(1, 7)} {ring}"
             case "step":
                 return f"step id={self.pick(0, 1)} loop={rng.randint(0, 3)} by={self.term()}"
             case "unit":
@@ -169,7 +181,9 @@ class Writer:
                         f" step_range={rng.randint(1, 3)} data_reuse={rng.randint(0, 4)} n2n_slot={rng.randint(0, 30)}"
                         f" psum_slot={rng.randint(0, 5)} {steps}")  # fmt: skip
             case _:
-                return f"dma direction={self.pick('in', 'out')} words={rng.randint(1, 9)} count={rng.randint(1, 4)}"
+                sizes = f"words={rng.randint(1, 9)} rows={rng.randint(1, 4)} count={rng.randint(1, 4)}"
+                start = f"y={rng.randint(-4, 3)} x={rng.randint(-4, 3)}"
+                return f"dma direction={self.pick('in', 'out')} dram={self.pick(0, 1)} {sizes} {start}"
 
     def body(self, levels: int) -> list[str]:
         lines = [self.line() for _ in range(self.random.randint(1, 4))]
@@ -201,6 +215,25 @@ def test_padding_by_hand() -> None:
     )
     traffic = count_traffic(build_tree(assemble(text)), ARCH).whole
     assert (traffic.bus, traffic.glb_read, traffic.ifmap_peak) == (108, 60, 18)
+
+
+def test_rectangles_by_hand() -> None:
+    """5 rows of 4 words from (-2, -1) on, in an image of 4x5, moved by 2 rows three times (rows -2 to 2, 0 to 4, 2 to
+    6) and by 3 columns twice (columns -1 to 2, 2 to 5): 3 + 4 + 2 = 9 rows, 3 + 3 = 6 columns, 2 channels. The time is
+    that of all of it, ceil(40 / 2) cycles each.
+
+    In a tall image every even row is copied by three steps, but row 0 by two, every odd row by two.
+    """
+    text = (
+        "desc id=2 height=4 width=5\nstep id=2 loop=0 by=y*2\nstep id=2 loop=1 by=x*3\nloop count=3\nloop count=2\n"
+        "dma dram=2 count=2 rows=5 words=4 y=-2 x=-1\nend\nend\nhalt"
+    )
+    found = stats(assemble(text), ARCH)
+    assert found["words"]["dram_read"] == found["words"]["glb_write"] == 108
+    assert found["cycles"]["dma"] == 6 * 20
+    tall = text.replace("count=3", "count=1000000").replace("height=4", "height=65535")
+    rows = 3 * 32768 - 1 + 2 * 32767
+    assert count_traffic(build_tree(assemble(tall)), ARCH).whole.dram_read == 2 * 6 * rows
 
 
 def test_counting_inside_long_loops() -> None:

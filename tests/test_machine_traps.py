@@ -134,9 +134,7 @@ def test_the_setup_runs() -> None:
         ("dma direction=out dram=1 glb=1 words=4 glb_offset=47", 0, "glb word 48 is read but was never written"),
         (f"{LOAD} kind=ifmap\n{ADD}\n{COMMIT} offset=16", 2, "glb address 64 is beyond"),
         (f"{LOAD} kind=ifmap\n{ADD}\n{COMMIT} offset=-49", 2, "glb address -1 is below 0"),
-        # Operands and results that do not fit a word.
-        ("desc id=5 zero=-32767\n" + LOAD.replace("desc=1", "desc=5") + " kind=ifmap offset=1", 1,
-         "an operand less its zero point -32767 is outside -32768..32767"),
+        # Results that do not fit a word.
         (f"unit clamp_lo=-40000 clamp_hi=40000\n{LOAD} kind=ifmap extent3=8 offset=40\n"
          f"{LOAD} kind=weight extent3=8 offset=40\nmac {TAKE} take_weight=always give_weight=always {SUMS} taps=8"
          f" ifmap_j=1 weight_j=1 step_range=4 weight_i=0 psum_i=1\n"
@@ -164,7 +162,10 @@ def test_traps(text: str, at: int, says: str) -> None:
         (f"{LOAD} kind=ifmap extent0=65535 extent1=65535 extent2=65535 extent3=65535", "beyond the 8 of a half"),
         (f"{LOAD} kind=ifmap\n{ADD}\n{COMMIT} pixels=65535 channels=65535", "more results than words in the GLB"),
         (f"{LOAD} kind=ifmap\n{ADD} taps=65535 step_range=65535 ifmap_j=0", "more than the 16777216 of this interp"),
-        ("dma dram=1 glb=1 count=65535 words=4294967295", "65535 blocks of 4294967295 words are more than the GLB has"),
+        (
+            "dma dram=1 glb=1 count=65535 rows=65535 words=4294967295",
+            "65535 blocks of 65535 rows of 4294967295 words are more than the GLB has",
+        ),
     ],
 )
 def test_hostile_sizes(text: str, says: str) -> None:
@@ -284,10 +285,25 @@ def test_padding_covers_what_was_never_written() -> None:
     )  # fmt: skip
 
 
-def test_a_fill_that_fits_no_word() -> None:
+def test_operands_are_one_bit_wider_than_words() -> None:
+    """D3: on an array of 8 bits they are -256..255, whether a word or the fill is delivered."""
     arch = replace(ARCH, operand_bits=8)
-    trap_of("desc id=5 height=1 width=1 fill=200\nload desc=5 y=1 kind=ifmap open=always close=always", 1,
-            "is outside -128..127", arch)  # fmt: skip
+    load = "load desc=5 {} kind=ifmap open=always close=always"
+    for zero, offset, operand in ((-250, 5, 255), (256, 0, -256), (-128, 0, 128)):
+        back = -200 if operand > 0 else 200  # so that the sum fits a word again
+        machine = run(
+            f"unit clamp_lo=-128 clamp_hi=127\ndesc id=5 zero={zero}\n{load.format(f'offset={offset}')}\n"
+            f"mac op=add {TAKE} clear=always\ndesc id=5 zero={-back}\n{load.format('')}\n"
+            f"mac op=add {TAKE} send=always\n{COMMIT}",
+            arch,
+        )
+        assert machine.glb.read(np.array([48]))[0, 0] == operand + back
+    says = "an operand less its zero point {} is outside -256..255"
+    trap_of("desc id=5 zero=-250\n" + load.format("offset=6"), 1, says.format(-250), arch)
+    trap_of("desc id=5 zero=257\n" + load.format(""), 1, says.format(257), arch)
+    bounds = "desc id=5 height=1 width=1 fill=200"
+    run(f"{bounds} zero=-55\n" + load.format("y=1"), arch)
+    trap_of(f"{bounds} zero=-56\n" + load.format("y=1"), 1, says.format(-56), arch)
 
 
 @pytest.mark.parametrize(

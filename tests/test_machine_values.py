@@ -57,11 +57,12 @@ class Writer:
     def descriptors(self) -> None:
         r = self.random
         for desc in (IFMAP, OTHER, OPERAND, RESIDUAL):
-            height, width = (r.randint(2, 6), r.randint(2, 6)) if self.chance(0.6 if desc < 2 else 0.0) else (0, 0)
+            bounded = self.chance(0.6 if desc < 2 else 0.0)
+            height, width = (r.randint(2, 6), r.choice([0, 2, 3, 4, 5, 6])) if bounded else (0, 0)
             self.emit(
                 "desc", id=desc, base=r.randint(100, 350), height=height, width=width, pitch=r.randint(1, 6),
                 plane=r.randint(1, 12), fill=r.choice([-5, 0, 4, 4, 300]),
-                zero=r.choice([0, 0, 3, -2]), wrap=self.wrap(),
+                zero=r.choice([0, 0, 3, -2, 200]), wrap=self.wrap(), **self.ring(),
             )  # fmt: skip
             self.steps(desc)
         if self.chance(0.15):
@@ -75,6 +76,9 @@ class Writer:
     def wrap(self) -> int:
         return self.random.choice([0, 0, 0, 7, 30])
 
+    def ring(self) -> dict[str, Value]:
+        return {name: self.random.choice([0, 0, 0, 2, 3]) for name in ("ring_y", "ring_x")}
+
     def steps(self, desc: int, axes: str = "lkyx") -> None:
         for register in range(5):
             if self.chance(0.5):
@@ -82,14 +86,14 @@ class Writer:
 
     def unit(self) -> None:
         r = self.random
-        bias, scale, residual = (int(self.chance(p)) for p in (0.5, 0.4, 0.3))
+        bias, scale, residual, leaky = (int(self.chance(p)) for p in (0.5, 0.4, 0.3, 0.4))
         half = 1 << self.arch.operand_bits - 1
         bounds = r.choice([(-half, half - 1)] * 4 + [(0, 20), (-(1 << 31), (1 << 31) - 1)])
-        factors = [int(np.float32(r.uniform(-2, 2)).view(np.uint32)) for _ in range(3)]
+        factors = [int(np.float32(r.uniform(-2, 2)).view(np.uint32)) for _ in range(4)]
         self.emit(
             "unit", bias=bias, scale=scale, residual=residual, zero=r.randint(-3, 3), clamp_lo=bounds[0],
             clamp_hi=bounds[1], factor_a=factors[0], factor_b=factors[1], fixed=factors[2], add_lo=-half,
-            add_hi=half - 1,
+            add_hi=half - 1, leaky=leaky, slope=factors[3],
         )  # fmt: skip
 
     # Places of PEs.
@@ -271,7 +275,8 @@ class Writer:
         if self.chance(0.5):
             self.random.shuffle(sizes)
         total, places, channels = 1, {}, self.random.choice(["channel_term", "col_set", "row_set"])
-        self.emit("desc", id=OUTPUT, base=RESULTS + self.random.randint(0, 9), plane=1, pitch=1)
+        ring = {"ring_y": self.random.choice([2, 40])} if self.chance(0.1) else {}
+        self.emit("desc", id=OUTPUT, base=RESULTS + self.random.randint(0, 9), plane=1, pitch=1, **ring)
         for name, size in sizes:
             step = Term("k" if name == channels else self.random.choice(["lin", "lin", "x", "y"]), total)
             if name.isdigit():
@@ -306,20 +311,24 @@ class Writer:
             self.end()
 
     def dma(self) -> None:
-        """Blocks in or out, in a loop or not, wrapping or not."""
-        loops = self.random.randint(0, 1)
+        """Rectangles in or out, in a loop or not, wrapping or not, with rings, bounds, overlaps or not."""
+        loops = self.random.randint(0, 2)
         way = self.random.choice(["in", "out"])
-        for desc, base in ((DRAM_SIDE, 700 if way == "out" else 100), (GLB_SIDE, 200)):
-            self.emit("desc", id=desc, base=base, wrap=self.wrap())
-            self.emit("step", id=desc, loop=0, by=Term("lin", self.random.randint(0, 9)))
+        for desc, base in ((DRAM_SIDE, 700 if way == "out" else 100), (GLB_SIDE, 230)):
+            height, width = (self.upto(5), self.upto(9)) if self.chance(0.5) else (0, 0)
+            self.emit(
+                "desc", id=desc, base=base, height=height, width=width, pitch=self.upto(9), plane=self.upto(9),
+                wrap=self.wrap(), **self.ring(),
+            )  # fmt: skip
+            for register in range(loops + 1):
+                self.emit("step", id=desc, loop=register, by=self.term(3))
         for _ in range(loops):
             self.loop()
-        words = self.upto(9)
-        steps = {"dram_step": self.random.randint(0, 12), "glb_step": words + self.random.randint(0, 3)}
-        if way == "out":
-            steps["dram_step"] = words
+        words, rows = self.upto(9), self.upto(3)
+        steps = {side: self.random.randint(0, 12) for side in ("dram_step", "glb_step")}
         self.emit(
-            "dma", direction=way, dram=DRAM_SIDE, glb=GLB_SIDE, count=self.upto(4), words=words,
+            "dma", direction=way, dram=DRAM_SIDE, glb=GLB_SIDE, count=self.upto(4), words=words, rows=rows,
+            y=self.random.randint(-2, 3), x=self.random.randint(-2, 3),
             dram_offset=self.random.randint(0, 5), glb_offset=self.random.randint(-2, 9), **steps,
         )  # fmt: skip
         for _ in range(loops):
@@ -458,6 +467,121 @@ def test_neighbours_change_a_half_for_the_next_iteration(slots: str) -> None:
     plain, real = plain_run(program, arch, dram), real_run(program, arch, dram)
     assert not isinstance(plain, PlainTrap) and not isinstance(real, Trap)
     assert words_of(real.glb, 1) == [plain[0].glb]
+
+
+IN_PARTS = """
+    desc id=0
+    dma dram=0 glb=0 words=120
+    unit clamp_lo=-32768 clamp_hi=32767
+    desc id=1 base=500
+    desc id=2 base=20 wrap=9
+    step id=0 loop=0 by=lin*7
+    step id=0 loop=1 by=lin*5
+    step id=1 loop=0 by=lin*12
+    step id=2 loop=0 by=lin*2
+    step id=2 loop=1 by=lin*1
+    loop count=7
+      loop count=2
+        load kind=weight desc=2 open=always close=always cols=4 set_cols=4 extent3=3 term3=lin*1
+        load kind=ifmap desc=0 open=always close=always cols=4 set_cols=4 extent3=3 term3=lin*1 col=lin*3
+        mac cols=4 set_cols=4 taps=3 ifmap_j=1 weight_j=1 {sums} {always}
+      end
+      {inside}
+    end
+    {after}
+    halt
+"""
+
+
+@pytest.mark.parametrize("most", [12, 24, 48, 72, 96, BLOCK_ELEMENTS])
+@pytest.mark.parametrize("sums", ["1", "0+1"])
+def test_parts_of_a_loop_are_blocks(most: int, sums: str) -> None:
+    """Iterations 0 and 1, then 2 and 3, …: as many at once as memory allows, unless a condition tells them apart."""
+    arch = replace(random_arch(random.Random(1)), rows=1, cols=4, operand_bits=16, psum_bits=32)
+    commit = "commit desc=1 cols=4 set_cols=4 col=lin*1"
+    places = {"inside": commit, "after": ""} if sums == "1" else {"inside": "", "after": commit}
+    always = " ".join(f"{name}=always" for name in ("take_weight", "give_weight", "take_ifmap", "give_ifmap"))
+    program = assemble(IN_PARTS.format(sums=f"clear={sums} send={sums}", always=always, **places))
+    dram = np.arange(DRAM)[None] ** 2 % 11
+    plain, real = plain_run(program, arch, dram), real_run(program, arch, dram, most)
+    assert not isinstance(plain, PlainTrap) and not isinstance(real, Trap)
+    assert words_of(real.glb, 1) == [plain[0].glb]
+
+
+LINES = """
+    desc id=0 height=5 width=2 pitch=2
+    desc id=1 pitch=2 ring_y=3
+    desc id=2 height=5 pitch=2 width=2 base=40 ring_x=2
+    desc id=3 base=100 pitch=2
+    step id=0 loop=0 by=y*1
+    step id=1 loop=0 by=y*1
+    step id=2 loop=0 by=y*1
+    dma dram=0 glb=1 words=2
+    unit clamp_lo=-32768 clamp_hi=32767
+    loop count=5
+      dma dram=0 glb=1 words=2 y=1
+      commit source=glb desc=2 operand=1 pixels=2 pixel_term=x*1
+    end
+    dma direction=out dram=3 glb=2 rows=5 words=2
+    halt
+"""
+
+
+def test_a_ring_of_rows_by_hand() -> None:
+    """An image of 5 rows goes through 3 rows of the GLB: 6 words hold it, row 5 is not fetched, row 3 lies in row 0."""
+    arch = replace(random_arch(random.Random(1)), operand_bits=16)
+    dram = np.arange(DRAM)[None] + 7
+    machine = real_run(assemble(LINES), arch, dram)
+    assert not isinstance(machine, Trap)
+    assert machine.dram.read(np.arange(100, 110))[0].tolist() == [7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
+    assert machine.glb.read(np.arange(6))[0].tolist() == [13, 14, 15, 16, 11, 12]
+
+
+OVERLAP = """
+    desc id=0 base=300 pitch=2
+    desc id=1 pitch=2 {ring}
+    desc id=2 base=700 pitch=2
+    desc id=3 base=800 pitch=2 {ring}
+    dma dram=0 glb=1 count=2 rows=2 words=2 dram_step=4 glb_step=1
+    dma dram=0 glb=2 words=8
+    dma direction=out dram=3 glb=2 count=2 rows=2 words=2 dram_step=1 glb_step=4
+    halt
+"""
+
+
+@pytest.mark.parametrize(
+    ("ring", "expected"), [("", [0, 4, 5, 6, 7]), ("ring_y=1", [2, 6, 7]), ("ring_x=1", [1, 5, 3, 7])]
+)
+def test_rows_of_a_transfer_that_overlap(ring: str, expected: list[int]) -> None:
+    """Blocks of two rows go one word apart, in or out: of the words for one place the last one stays (X1)."""
+    arch = replace(random_arch(random.Random(1)), operand_bits=16, glb=Glb(GLB + 8, 4))
+    machine = real_run(assemble(OVERLAP.format(ring=ring)), arch, np.arange(DRAM) - 300 + np.array([[0], [100], [300]]))
+    assert not isinstance(machine, Trap)
+    for memory, start in ((machine.glb, 0), (machine.dram, 800)):
+        found = memory.read(np.arange(start, start + len(expected)))
+        assert found.tolist() == [[word + image for word in expected] for image in (0, 100, 300)], memory.name
+
+
+NO_WIDTH = """
+    desc id=0
+    dma dram=0 glb=0 words=20
+    unit clamp_lo=-32768 clamp_hi=32767
+    desc id=1 base=500
+    desc id=2 height=2 fill=9
+    load kind=ifmap desc=2 open=always close=always extent3=3 term3=x*1
+    mac op=add taps=3 ifmap_j=1 clear=always send=always take_ifmap=always give_ifmap=always
+    commit desc=1
+    halt
+"""
+
+
+def test_an_image_of_no_width_is_all_border() -> None:
+    """Bounds of height 2 and width 0 have nothing inside (D3)."""
+    machine = real_run(
+        assemble(NO_WIDTH), replace(random_arch(random.Random(1)), operand_bits=16), np.arange(DRAM)[None]
+    )
+    assert not isinstance(machine, Trap)
+    assert machine.glb.read(np.array([500])).tolist() == [[27]]
 
 
 @pytest.mark.parametrize("block", range(10))

@@ -117,6 +117,8 @@ _DESC = """
     fill        5 31 16 int    value outside the bounds (D3)
     zero        5 15  0 int    zero point, subtracted by a load (D3)
     wrap        6 31  0 uint   words after which the loops' linear part wraps; 0 = never (D2)
+    ring_y      7 31 16 uint   rows that are kept: row y lies at y mod ring_y; 0 = all (D2)
+    ring_x      7 15  0 uint   columns that are kept: column x lies at x mod ring_x; 0 = all (D2)
 """
 _STEP = """
     id          0 25 22 uint   which descriptor
@@ -128,11 +130,14 @@ _DMA = """
     dram        0 23 20 uint   descriptor of the DRAM side
     glb         0 19 16 uint   descriptor of the GLB side
     count       0 15  0 count  blocks
-    words       2 31  0 count  words a block
+    words       2 31  0 count  words a row
     dram_offset 3 31  0 int    start on the DRAM side
     glb_offset  4 31  0 int    start on the GLB side
     dram_step   5 31  0 uint   words from block to block, DRAM side
     glb_step    6 31  0 uint   words from block to block, GLB side
+    y           7 31 16 int    start, row of the image, both sides (D2)
+    x           7 15  0 int    start, column of the image, both sides (D2)
+    rows        8 15  0 count  rows a block
 """
 _LOAD = """
     kind        0 25 24 enum:weight,ifmap  data type
@@ -187,6 +192,7 @@ _UNIT = """
     bias        0 25 25 uint   1: add the channel's bias (C2)
     scale       0 24 24 uint   1: multiply by the channel's scale and round (C2)
     residual    0 23 23 uint   1: add a residual (C2)
+    leaky       0 22 22 uint   1: multiply negative products by the slope (C2)
     zero        1 31  0 int    added after the multiplication
     clamp_lo    2 31  0 int    least result before the residual
     clamp_hi    3 31  0 int    greatest result before the residual
@@ -195,6 +201,7 @@ _UNIT = """
     fixed       6 31  0 hex    f32: added with the residual
     add_lo      7 31  0 int    least result after the residual
     add_hi      8 31  0 int    greatest result after the residual
+    slope       9 31  0 hex    f32: factor of negative products
 """
 _COMMIT = """
     source      0 25 25 enum:psum,glb  where the sums are (C1)
@@ -225,15 +232,15 @@ SPECS: tuple[Spec, ...] = (
     Spec("sync", 3, "sequencer", 1, "wait until engines are idle (P4)", _fields(_SYNC)),
     Spec("signal", 4, "sequencer", 1, "give tokens to a semaphore (T4)", _fields(_SIGNAL)),
     Spec("host", 5, "sequencer", 1, "let the host run a segment (P4)", _fields(_HOST)),
-    Spec("desc", 6, "sequencer", 7, "set a descriptor and clear its steps (D1)", _fields(_DESC)),
+    Spec("desc", 6, "sequencer", 8, "set a descriptor and clear its steps (D1)", _fields(_DESC)),
     Spec("step", 7, "sequencer", 2, "give a descriptor its step for a loop register (D1)", _fields(_STEP)),
-    Spec("dma", 8, "dma", 7, "copy blocks between DRAM and GLB (X1)", _fields(_DMA) + _fields(_TOKENS, 1)),
+    Spec("dma", 8, "dma", 9, "copy rectangles between DRAM and GLB (X1)", _fields(_DMA) + _fields(_TOKENS, 1)),
     Spec(
         "load", 9, "load", 17, "deliver words from the GLB to register files (L1)",
         _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_LOAD) + _fields(_PLACE, 13),
     ),
     Spec("mac", 10, "array", 13, "a macro-instruction of every active PE (A1)", _fields(_RECTANGLE) + _fields(_MAC)),
-    Spec("unit", 11, "commit", 9, "set up the output units (C2)", _fields(_UNIT)),
+    Spec("unit", 11, "commit", 10, "set up the output units (C2)", _fields(_UNIT)),
     Spec(
         "commit", 12, "commit", 16, "psums or words through the output units to the GLB (C1)",
         _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_COMMIT) + _fields(_PLACE, 12),

@@ -13,16 +13,19 @@ from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
+from cnncc.machine.durations import ceil_div
+from cnncc.machine.memory import Place, ends, fill
 from cnncc.machine.positions import Descriptor, Ints
 from cnncc.machine.program import Leaf, Loop, Node
+from cnncc.machine.strided import Strided
 
 Registers = tuple[int, ...]
 
 _RUNNABLE = ("load", "mac", "commit")
+_CONDITIONS = ("open", "close", "take_weight", "give_weight", "take_ifmap", "give_ifmap", "clear", "send")
 
 
 def depth(node: Node) -> int:
@@ -41,16 +44,31 @@ def leaves(node: Node) -> list[Leaf]:
 class Block:
     """Loops that run at once: what was read, and what is to be written when all of it has run.
 
-    axes: of arrays, one for each loop. scope, counts, axis_of: the axes of the loops that the present instruction is
-    in, the iterations of each, and the axis of each register.
+    axes: of arrays, one for each loop. reads: the places read, or more. scope, counts, axis_of: the axes of the loops
+    that the present instruction is in, the iterations of each, and the axis of each register.
     """
 
     axes: int
-    read: npt.NDArray[np.bool_]
-    writes: list[tuple[Ints, Ints]] = field(default_factory=list[tuple[Ints, Ints]])
+    reads: list[Place] = field(default_factory=list[Place])
+    writes: list[tuple[Place, Ints]] = field(default_factory=list[tuple[Place, Ints]])
     scope: tuple[int, ...] = ()
     counts: dict[int, int] = field(default_factory=dict[int, int])
     axis_of: dict[int, int] = field(default_factory=dict[int, int])
+
+    def check_order(self, words: int) -> None:
+        """Raises OrderMatters where a word of a memory of `words` words is read and written, or written twice."""
+        reads = [ends(place) for place in self.reads if place.size]
+        writes = [ends(place) for place, _ in self.writes]
+        apart = all(read[1] < write[0] or write[1] < read[0] for read in reads for write in writes)
+        if apart and len(writes) == 1 and isinstance(place := self.writes[0][0], Strided) and place.distinct:
+            return
+        written, read = np.zeros(words, np.bool_), np.zeros(words, np.bool_)
+        for place, _ in self.writes:
+            fill(written, place, True)
+        for place in self.reads:
+            fill(read, place, True)
+        if int(written.sum()) != sum(place.size for place, _ in self.writes) or (written & read).any():
+            raise OrderMatters
 
 
 @dataclass
@@ -188,24 +206,47 @@ def independent(loop: Loop, used: Sequence[bool], not_first: set[int], not_last:
     return True
 
 
-def largest_array(loop: Loop, descriptors: Sequence[Descriptor]) -> int:
-    """Elements, per image, of the largest array that the loop as a block would make."""
-    return max(_arrays(loop, (), descriptors), default=0)
+def divisible(loop: Loop) -> bool:
+    """Whether some of the loop's iterations can be a block without the others: no condition asks which they are."""
+    for leaf in leaves(loop):
+        conditions = (leaf.instruction.when(name) for name in _CONDITIONS if name in leaf.instruction.values)
+        if any(loop.register in when for when in conditions if when):
+            return False
+    return True
 
 
-def _arrays(node: Node, around: tuple[Loop, ...], descriptors: Sequence[Descriptor]) -> Iterator[int]:
-    if isinstance(node, Loop):
-        for inner in node.body:
-            yield from _arrays(inner, (*around, node), descriptors)
-        return
-    inst = node.instruction
-    if inst.spec.name == "load":
-        steps = descriptors[inst.number("desc")].steps
-        loops = prod(loop.count for loop in around if loop.register in steps and steps[loop.register].step)
-        rows = inst.number("rows") if inst.term("row").step or inst.term("row_set").step else 1
-        cols = inst.number("cols") if inst.term("col").step or inst.term("col_set").step else 1
-        yield loops * rows * cols * prod(inst.number(f"extent{i}") for i in range(4))
-    elif inst.spec.name == "mac":
+def largest_array(loop: Loop, iterations: int, descriptors: Sequence[Descriptor]) -> int:
+    """Elements, per image, of the largest array that so many iterations of the loop as a block would make."""
+    return max(_arrays(loop.body, ((loop.register, iterations),), descriptors), default=0)
+
+
+def _arrays(
+    nodes: Sequence[Node], around: tuple[tuple[int, int], ...], descriptors: Sequence[Descriptor]
+) -> Iterator[int]:
+    """around: register and iterations of each loop of the block that is around the nodes."""
+    for node in nodes:
+        if isinstance(node, Loop):
+            yield from _arrays(node.body, (*around, (node.register, node.count)), descriptors)
+        elif node.instruction.spec.name in ("load", "mac"):
+            yield _array(node.instruction, around, descriptors)
+
+
+def _array(inst: Instruction, around: tuple[tuple[int, int], ...], descriptors: Sequence[Descriptor]) -> int:
+    if inst.spec.name == "mac":
         summed = inst.when("clear") or ()
-        loops = prod(loop.count for loop in around if loop.register not in summed)
-        yield loops * prod(inst.number(name) for name in ("rows", "cols", "pixels", "step_range"))
+        loops = prod(count for register, count in around if register not in summed)
+        return loops * prod(inst.number(name) for name in ("rows", "cols", "pixels", "step_range"))
+    steps = descriptors[inst.number("desc")].steps
+    loops = prod(count for register, count in around if register in steps and steps[register].step)
+    return (
+        loops
+        * prod(_distinct(inst, axis) for axis in ("row", "col"))
+        * prod(inst.number(f"extent{i}") for i in range(4))
+    )
+
+
+def _distinct(inst: Instruction, axis: str) -> int:
+    """The rows or columns of PEs that may get different words from a load (D2, D4)."""
+    pes, in_set = inst.number(f"{axis}s"), inst.number(f"set_{axis}s")
+    within = min(pes, in_set) if inst.term(axis).step else 1
+    return within * (ceil_div(pes, in_set) if inst.term(f"{axis}_set").step else 1)

@@ -78,7 +78,9 @@ class Clock:
         self._starts = [deque([now + time for time in times], len(times)) for times in state.starts]
         self._free = [now + time for time in state.free]
         self._done = [now + time for time in state.done]
-        self._tokens = [deque((now + time, count) for time, count in runs) for runs in state.tokens]
+        self._tokens: list[deque[tuple[int, int]]] = [
+            deque([(now + time, count) for time, count in runs] if runs else ()) for runs in state.tokens
+        ]
         self._held = list(state.held)
 
     def freeze(self) -> State:
@@ -86,10 +88,10 @@ class Clock:
         now = self.now
 
         def relative(times: list[int] | deque[int]) -> tuple[int, ...]:
-            return tuple(time - now if time > now else 0 for time in times)
+            return tuple([time - now if time > now else 0 for time in times])
 
         starts = tuple(relative(times) for times in self._starts)
-        tokens = tuple(_merged(runs, now) if runs else () for runs in self._tokens)
+        tokens = tuple([_merged(runs, now) if runs else () for runs in self._tokens])
         return State(starts, relative(self._free), relative(self._done), tokens, tuple(self._held), self.unit)
 
     def effect(self) -> Effect:

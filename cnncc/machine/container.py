@@ -20,6 +20,7 @@ import struct
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite, prod
 from pathlib import Path
 from typing import Any, cast
@@ -28,14 +29,16 @@ import numpy as np
 
 from cnncc.arch.model import Arch, arch_from_table
 from cnncc.dialects.array import Tensor
+from cnncc.dialects.cnn import ELEMENTS
 from cnncc.errors import Refusal
 from cnncc.files import write_atomically
 from cnncc.frontend.segments import interface
 from cnncc.isa.codec import Words, decode_program
 from cnncc.isa.memory import dram_layout
+from cnncc.isa.table import Instruction
 from cnncc.weights import Array
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST, PROGRAM = "manifest.json", "program.bin"
 FILE_LIMIT_BYTES = (1 << 32) - 1  # of a ZIP file without extensions
 MANIFEST_LIMIT_BYTES = 1 << 26
@@ -65,6 +68,11 @@ class Binary:
     segments: Sequence[bytes]
     arch: Arch
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @cached_property
+    def instructions(self) -> list[Instruction]:
+        """The program, decoded. Raises Refusal."""
+        return decode_program(self.program)
 
     @property
     def dram_words(self) -> int:
@@ -111,12 +119,13 @@ def _member_name(number: int, name: str) -> str:
 
 def _tensor_entry(tensor: Tensor, types: Mapping[str, str]) -> dict[str, object]:
     fields = ("name", "role", "shape", "scale", "zero", "clamp")
-    return {"type": types[tensor.name], **{name: getattr(tensor, name) for name in fields}}
+    reals = {} if tensor.element == "float32" else {"element": tensor.element}
+    return {"type": types[tensor.name], **{name: getattr(tensor, name) for name in fields}, **reals}
 
 
 def _types(binary: Binary) -> dict[str, str]:
     """The element type of each tensor: operand words in DRAM, in the host's memory what its segments say."""
-    types = {tensor.name: "float32" for tensor in binary.tensors if tensor.role == "input"}
+    types = {tensor.name: tensor.element for tensor in binary.tensors if tensor.role == "input"}
     types |= {name: kind for model in binary.segments for side in interface(model) for name, kind in side.items()}
     in_dram = {tensor.name: f"int{binary.arch.operand_bits}" for tensor in binary.tensors if tensor.memory == "dram"}
     unknown = [tensor.name for tensor in binary.tensors if tensor.memory == "host" and tensor.name not in types]
@@ -167,6 +176,11 @@ def save(binary: Binary, path: Path) -> None:
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
+_SOURCES = {
+    ".onnx": "is an ONNX model, no binary: compile it first, with `cnncc compile`",
+    ".mlir": "is IR, no binary: compile it first, with `cnncc compile --from`",
+}
+
 
 def load(path: Path) -> Binary:
     """The binary in a file. Raises Refusal naming the file, the member and what is wrong with it."""
@@ -179,7 +193,7 @@ def load(path: Path) -> Binary:
     try:
         return from_bytes(data)
     except Refusal as refusal:
-        raise Refusal(f"{path}: {refusal}") from refusal
+        raise Refusal(f"{path}: {_SOURCES.get(path.suffix, refusal)}") from refusal
 
 
 def from_bytes(data: bytes) -> Binary:
@@ -357,13 +371,17 @@ def _tensor(value: object, arch: Arch) -> Tensor:
     scale = entry.get("scale")
     if not isinstance(scale, int | float) or not isfinite(scale) or not 0 <= scale < 1 << 126:
         raise Refusal(f"tensor {name}: scale is {scale!r}")
+    element = entry.get("element", "float32")
+    if element not in ELEMENTS:
+        raise Refusal(f"tensor {name}: element is {element!r}, not one of {', '.join(ELEMENTS)}")
     if entry["role"] not in ("input", "output", "value"):
         raise Refusal(f"tensor {name}: no role {entry['role']}")
     if min(shape, default=0) < 0 or prod(shape) > DRAM_LIMIT_WORDS:
         raise Refusal(f"tensor {name}: shape {shape} is out of range")
     # Integers of a host's own have no scale.
     memory = "dram" if entry["type"] == f"int{arch.operand_bits}" and scale else "host"
-    return Tensor(name, memory, prod(shape), tuple(shape), entry["role"], float(scale), entry["zero"], tuple(clamp))
+    rest = (entry["role"], float(scale), entry["zero"], tuple(clamp))
+    return Tensor(name, memory, prod(shape), tuple(shape), *rest, element=element)
 
 
 def _check_segment(model: bytes, tensors: set[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
@@ -31,8 +30,7 @@ class Part(NamedTuple):
         return (self.inner[1] - self.inner[0]) * (self.sets[1] - self.sets[0])
 
 
-@dataclass(frozen=True)
-class UnitSettings:
+class UnitSettings(NamedTuple):
     """What of the output units' settings makes a commit read more words (C2, C3)."""
 
     bias: bool = False
@@ -141,12 +139,12 @@ def commit_occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occup
 
 
 def dma_words(inst: Instruction) -> int:
-    """Words that a DMA transfer copies."""
-    return inst.number("count") * inst.number("words")
+    """Words of a DMA transfer, those that are not copied counted (X2)."""
+    return prod(inst.number(name) for name in ("count", "rows", "words"))
 
 
 def dma_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
-    """Rule X1."""
+    """Rule X2."""
     return Occupancy(ceil_div(dma_words(inst), arch.dram.words_per_cycle), arch.dram.latency_cycles)
 
 

@@ -6,12 +6,17 @@ image axis. Arrays of values carry that axis first, of size 1 where all images a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
+
+from cnncc.machine.strided import Strided
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Operands = npt.NDArray[np.int16]
+Place = Ints | Strided  # where words lie, as a list or by steps
 
 
 class OutOfRange(Exception):
@@ -28,18 +33,39 @@ class Memory:
         self._differs = np.zeros(words, np.bool_)
         self._written = np.zeros(words, np.bool_)
 
-    def check(self, address: Ints) -> None:
+    def check(self, place: Place) -> None:
         """Raises OutOfRange for an address outside."""
-        if address.size and (low := int(address.min())) < 0:
+        low, high = ends(place) if place.size else (0, 0)
+        if low < 0:
             raise OutOfRange(f"{self.name} address {low} is below 0")
-        if address.size and (high := int(address.max())) >= self.words:
+        if high >= self.words:
             raise OutOfRange(f"{self.name} address {high} is beyond the last word {self.words - 1}")
 
-    def read(self, address: Ints, used: Mask | None = None) -> Operands:
-        """The words at `address` as [images or 1, *address.shape]; where `used` is False any value.
+    def view(self, place: Strided) -> Operands | None:
+        """The words [images or 1, *place.sizes] as a view; None where there is none, or not all are written."""
+        low, high = place.ends
+        if low < 0 or high >= self.words:
+            return None
+        between = slice(low, high + 1)
+        if not self._written[between].all() and not place.of(self._written).all():
+            return None
+        if self._each is None or not self._differs[between].any():
+            return place.of(self._common[None])
+        if not self._differs[between].all():
+            differs = place.of(self._differs)
+            if not differs.all():
+                return None if differs.any() else place.of(self._common[None])
+        return replace(place, start=place.start - self.shared_words).of(self._each)
+
+    def read(self, place: Place, used: Mask | None = None) -> Operands:
+        """The words at `place` as [images or 1, *its shape]; where `used` is False any value.
 
         Raises OutOfRange for an address outside, or a used word that was never written (W3).
         """
+        if isinstance(place, Strided):
+            view = self.view(place)
+            return self.read(place.listed(), used) if view is None else view
+        address = place
         if used is not None:
             address = np.where(used, address, address[used].flat[0] if used.any() else 0)
         self.check(address)
@@ -54,17 +80,42 @@ class Memory:
         each = np.take(self._each, address - self.shared_words, axis=1, mode="clip")
         return each if differs.all() else np.where(differs, each, self._common[address])
 
-    def write(self, address: Ints, values: npt.NDArray[np.integer]) -> None:
-        """Store values [images or 1, *address.shape]. Raises OutOfRange."""
-        self.check(address)
-        self._written[address] = True
-        if values.shape[0] == 1:
-            self._common[address] = values[0]
-            self._differs[address] = False
+    def write_in_order(self, place: Place, values: npt.NDArray[np.integer]) -> None:
+        """Store values one after the other: of those for the same word the last one stays. Raises OutOfRange."""
+        if isinstance(place, Strided) and place.distinct:
+            self.write(place, values)
             return
-        if address.size and int(address.min()) < self.shared_words:
-            raise OutOfRange(f"{self.name} word {int(address.min())} holds weights, which differ for no image")
+        address = (place.listed() if isinstance(place, Strided) else place).ravel()
+        words, from_end = np.unique(address[::-1], return_index=True)
+        self.write(words, values.reshape(values.shape[0], -1)[:, address.size - 1 - from_end])
+
+    def write(self, place: Place, values: npt.NDArray[np.integer]) -> None:
+        """Store values [images or 1, *the place's shape], for different words each. Raises OutOfRange."""
+        self.check(place)
+        fill(self._written, place, True)
+        if values.shape[0] == 1:
+            fill(self._common, place, values[0])
+            fill(self._differs, place, False)
+            return
+        if place.size and (low := ends(place)[0]) < self.shared_words:
+            raise OutOfRange(f"{self.name} word {low} holds weights, which differ for no image")
         if self._each is None:
             self._each = np.zeros((self.images, self.words - self.shared_words), np.int16)
-        self._each[:, address - self.shared_words] = values
-        self._differs[address] = True
+        if isinstance(place, Strided):
+            replace(place, start=place.start - self.shared_words).of(self._each)[...] = values
+        else:
+            self._each[:, place - self.shared_words] = values
+        fill(self._differs, place, True)
+
+
+def ends(place: Place) -> tuple[int, int]:
+    """The least and the greatest address of a place that is not empty."""
+    return place.ends if isinstance(place, Strided) else (int(place.min()), int(place.max()))
+
+
+def fill(words: npt.NDArray[np.generic], place: Place, values: npt.NDArray[np.integer] | bool) -> None:
+    """Set the words at a place."""
+    if isinstance(place, Strided):
+        place.of(words)[...] = values
+    else:
+        words[place] = values

@@ -17,7 +17,8 @@ from cnncc.dialects.array import Tensor, TensorAttr, TensorOp
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import interface
-from cnncc.isa.codec import decode_program, encode_program
+from cnncc.isa.assembly import parse_instruction
+from cnncc.isa.codec import encode_program
 from cnncc.isa.memory import dram_layout
 from cnncc.machine.container import Binary, arch_digest, placed
 from cnncc.weights import Array, WeightStore
@@ -33,7 +34,7 @@ def build_binary(module: ModuleOp, store: WeightStore, arch: Arch, about: Mappin
     weights = [(op.sym_name.data, constant_array(op, store)) for op in module.ops if isinstance(op, GlobalOp)]
     tensors = [op.record.data for op in module.ops if isinstance(op, TensorOp)]
     _check_weights(weights, tensors, arch)
-    kept = [t for t in tensors if t.memory != "glb" and t.role != "weight"]
+    kept = [t for t in tensors if t.memory != "glb" and t.role != "weight" and not t.part_of]
     for tensor, right in zip(kept, placed(kept, weights), strict=True):
         _check_place(tensor, right.at)
     segments = sorted((op for op in module.ops if isinstance(op, isa.SegmentOp)), key=lambda op: op.record.data.number)
@@ -77,15 +78,21 @@ def _check_place(tensor: Tensor, at: int) -> None:
 def _metadata(module: ModuleOp, tensors: Sequence[Tensor], models: Sequence[bytes]) -> dict[str, Any]:
     layers = [_layer_entry(op) for op in module.ops if isinstance(op, isa.LayerOp)]
     insts = [op for op in module.ops if isinstance(op, isa.InstOp)]
-    buffers = [t for t in tensors if t.memory == "glb"]
+    buffers = [t for t in tensors if t.memory == "glb" or t.part_of]
     return {
         "compiler": f"cnncc {cnncc.__version__}",
         "weights": [op.sym_name.data for op in module.ops if isinstance(op, GlobalOp)],
         "layers": layers,
         "segments": [{"inputs": [*inputs], "outputs": [*outputs]} for inputs, outputs in map(interface, models)],
-        "buffers": [{"name": t.name, "at": t.at, "words": t.words, "shape": list(t.shape)} for t in buffers],
+        "buffers": [_buffer_entry(tensor) for tensor in buffers],
         "comments": {str(i): op.comment.data for i, op in enumerate(insts) if op.comment is not None},
     }
+
+
+def _buffer_entry(tensor: Tensor) -> dict[str, Any]:
+    entry = {"name": tensor.name, "at": tensor.at, "words": tensor.words, "shape": list(tensor.shape)}
+    part = {"memory": tensor.memory, "of": tensor.part_of, "offset": tensor.offset, "image": tensor.image}
+    return {**entry, "part": part} if tensor.part_of else entry
 
 
 def _layer_entry(op: isa.LayerOp) -> dict[str, Any]:
@@ -127,13 +134,45 @@ def comments(binary: Binary) -> dict[int, str]:
     return {int(number): str(text) for number, text in items if number.isdecimal()}
 
 
+def check_names(assembly: str, binary: Binary) -> None:
+    """Refuse assembly whose comments name tensors that `binary` has not, or has elsewhere: it was made for another.
+
+    A descriptor's comment ends with its tensor; one without a comment is taken as it is. Raises Refusal.
+    """
+    if "buffers" not in binary.metadata:
+        return  # then nothing is known of the names
+    sizes = [array.size for _, array in binary.weights]
+    at = dict(zip((name for name, _ in binary.weights), dram_layout(sizes), strict=True))
+    at |= {tensor.name: tensor.at for tensor in (*binary.tensors, *_buffers(binary))}
+    for number, line in enumerate(assembly.splitlines(), 1):
+        code, _, comment = line.partition(";")
+        if not code.strip().startswith("desc") or ": " not in comment:
+            continue
+        names = [name for name in at if comment.endswith(f": {name}")]
+        base = parse_instruction(code.strip()).values["base"]
+        if not names:
+            name = comment.rpartition(": ")[2]
+            raise Refusal(f"line {number}: the data has no tensor '{name}': it is of another model")
+        if base not in {at[name] for name in names}:
+            where = f"is at word {at[names[0]]} in the data, not at {base}"
+            raise Refusal(f"line {number}: '{names[0]}' {where}: it is of another model")
+
+
 def _buffers(binary: Binary) -> Iterator[Tensor]:
+    """What metadata says of the GLB's tensors, and of those that are part of another."""
     for entry in _entries(binary, "buffers"):
         try:
-            shape = tuple(int(dim) for dim in entry["shape"])
-            yield Tensor(str(entry["name"]), "glb", int(entry["words"]), shape, at=int(entry["at"]))
-        except (KeyError, TypeError, ValueError) as error:
+            shape, part = tuple(int(dim) for dim in entry["shape"]), entry.get("part")
+            tensor = Tensor(str(entry["name"]), "glb", int(entry["words"]), shape, at=int(entry["at"]))
+            yield _as_part(tensor, part) if part else tensor
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Refusal(f"manifest.json: buffers: {entry} is no buffer") from error
+
+
+def _as_part(tensor: Tensor, part: Mapping[str, Any]) -> Tensor:
+    memory, scale = str(part["memory"]), 0.0 if part["memory"] == "glb" else 1.0
+    places = {"part_of": str(part["of"]), "offset": int(part["offset"]), "image": int(part["image"])}
+    return replace(tensor, memory=memory, scale=scale, **places)
 
 
 def binary_to_module(binary: Binary) -> tuple[ModuleOp, WeightStore]:
@@ -166,5 +205,5 @@ def _program_ops(binary: Binary, store: WeightStore) -> Iterator[Operation]:
         texts = {name: StringAttr(text) for name, text in notes.items()}
         yield isa.LayerOp.create(properties={"record": isa.LayerAttr(layer)}, attributes=texts)
     said = comments(binary)
-    for number, inst in enumerate(decode_program(binary.program)):
+    for number, inst in enumerate(binary.instructions):
         yield isa.inst_op(inst, said.get(number, ""))

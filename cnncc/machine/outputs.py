@@ -9,7 +9,10 @@ import numpy as np
 
 from cnncc.isa.fields import LOOP_REGISTERS, Term
 from cnncc.isa.table import Instruction
+from cnncc.machine.memory import Place
 from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints, on_block, position
+from cnncc.machine.regfile import Fault
+from cnncc.machine.strided import Strided, even, params
 from cnncc.numerics import Epilogue
 
 
@@ -30,6 +33,7 @@ class Unit:
             clamp=(inst.number("clamp_lo"), inst.number("clamp_hi")),
             factors=factors.view(np.float32) if inst.number("residual") else None,
             add_clamp=(inst.number("add_lo"), inst.number("add_hi")),
+            slope=float(np.uint32(inst.number("slope")).view(np.float32)) if inst.number("leaky") else 1.0,
         )
         return cls(bool(inst.number("bias")), bool(inst.number("scale")), epilogue)
 
@@ -46,9 +50,12 @@ class Unit:
         descriptor: Descriptor,
         loops: Sequence[Index],
         param_words: int,
-    ) -> Ints:
+    ) -> Place:
         """Where the parameters of a commit's results lie, as [block…, *grid, pixel, channel, parameter, word] or 1s."""
         words = self.params * param_words
+        if (evenly := params(inst, grid, loops, pattern, descriptor, words)) is not None:
+            sizes, steps = (*evenly.sizes, self.params, param_words), (*evenly.steps, param_words, 1)
+            return Strided(evenly.start, sizes, steps)
         channel = position(inst, grid, [0] * LOOP_REGISTERS, pattern).terms["k"] - inst.number("channel")
         start = descriptor.linear(
             inst.number("param") * words, [on_block(loop, PE_AXES + len(pattern)) for loop in loops]
@@ -61,6 +68,35 @@ class Unit:
         bias = params[..., 0] if self.bias else None
         scale = params[..., -1].astype(np.int32).view(np.float32) if self.scale else None
         return replace(self.epilogue, bias=bias, scale=scale)
+
+
+def place_of(
+    inst: Instruction,
+    grid: Grid,
+    loops: Sequence[Index],
+    pattern: Sequence[tuple[int, Term]],
+    descriptor: Descriptor,
+    outside: str,
+) -> Place:
+    """Where a commit's results, residuals or streamed words lie. Raises Fault(outside) beyond the bounds (C4)."""
+    where = even(inst, grid, loops, pattern, descriptor)
+    inside_all = where is not None and (not descriptor.height or where.inside(descriptor.height, descriptor.width))
+    if where is not None and inside_all and (addresses := where.addresses(descriptor)) is not None:
+        return addresses
+    address, inside = position(inst, grid, loops, pattern).address(descriptor)
+    if inside is not None:
+        raise Fault(outside)
+    return address
+
+
+def psum_slots(inst: Instruction, words: int) -> Strided:
+    """The psum slots of a commit, [pixel, channel], of a half of `words` (C1). Raises Fault beyond it."""
+    counts, steps = (inst.number("pixels"), inst.number("channels")), (inst.number("psum_z"), inst.number("psum_i"))
+    slots = Strided(inst.number("psum_slot"), counts, steps)
+    low, high = slots.ends
+    if low < 0 or high >= words:
+        raise Fault(f"psum slots {low}..{high} are not in the {words} of a half")
+    return slots
 
 
 def params_of_words(words: Ints, operand_bits: int) -> Ints:

@@ -34,13 +34,16 @@ class Descriptor:
     fill: int = 0
     zero: int = 0
     wrap: int = 0
+    ring_y: int = 0
+    ring_x: int = 0
     steps: dict[int, Term] = field(default_factory=dict[int, Term])
 
     @classmethod
     def of(cls, desc: Instruction) -> Descriptor:
         """The descriptor that a `desc` instruction sets."""
         bounds = (desc.number("height"), desc.number("width"), desc.number("pitch"), desc.number("plane"))
-        return cls(desc.number("base"), *bounds, desc.number("fill"), desc.number("zero"), desc.number("wrap"))
+        wraps = (desc.number("wrap"), desc.number("ring_y"), desc.number("ring_x"))
+        return cls(desc.number("base"), *bounds, desc.number("fill"), desc.number("zero"), *wraps)
 
     def linear(self, offset: Index, loops: Sequence[Index]) -> Index:
         """base + (offset + linear terms of the loops) mod wrap (D2)."""
@@ -49,6 +52,11 @@ class Descriptor:
             if term.axis == "lin" and register < len(loops):
                 total = total + term.step * loops[register]
         return self.base + (total % self.wrap if self.wrap else total)
+
+    def in_image(self, y: Index, x: Index) -> Index:
+        """Where row y and column x of an image lie in it, words (D2)."""
+        y, x = y % self.ring_y if self.ring_y else y, x % self.ring_x if self.ring_x else x
+        return y * self.pitch + x
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,7 @@ class Position:
         linear = descriptor.linear(self.offset, self.loops)
         rest = axis["lin"] + axis["k"] * descriptor.plane
         y, x = axis["y"], axis["x"]
-        address = np.asarray(linear + rest + (y * descriptor.pitch + x), np.int64)
+        address = np.asarray(linear + rest + descriptor.in_image(y, x), np.int64)
         if descriptor.height == 0:
             return address, None
         y_inside = (np.asarray(y) >= 0) & (np.asarray(y) < descriptor.height)

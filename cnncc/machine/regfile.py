@@ -1,20 +1,25 @@
 """Register files of the PEs: halves, what is in their slots, and macro-instructions on them (rules T1-T3, W5, A1-A3).
 
 Arrays have axes [image, block loops…, set by rows, row, set by columns, column, slot]; an axis of size 1 holds what is
-equal along it. Values are float64, in which every operand, product and sum of this machine is exact (below 2^53).
+equal along it. Operands are int16, or int32 where one does not fit that (D3); products and sums are float64, in which
+every one of this machine is exact (below 2^53). In memory the slots are the outermost axis, and the others lie as they
+did where they came from: copies and matrix products then go along long runs of neighbouring words.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cnncc.machine.positions import PE_AXES, Grid, Ints
+from cnncc.machine.strided import Strided
 
 Values = npt.NDArray[np.float64]
+Words = npt.NDArray[np.int16 | np.int32]
 Mask = npt.NDArray[np.bool_]
 
 
@@ -24,16 +29,21 @@ class Fault(Exception):
 
 @dataclass
 class Half:
-    """One half: `data` [image, block…, *grid, slot] and which slots of which PEs are filled [*grid, slot]."""
+    """One half: `data` [image, block…, *grid, slot] and which slots of which PEs are filled [*grid, slot].
+
+    room: what `data` is the first slots of, if more may still come.
+    """
 
     grid: Grid
-    data: Values
+    data: npt.NDArray[Any]
     filled: Mask
+    room: npt.NDArray[Any] | None = None
 
     @classmethod
-    def empty(cls, grid: Grid, axes: int) -> Half:
+    def empty(cls, grid: Grid, axes: int, kind: type[np.number[Any]] = np.int16) -> Half:
         """A half without slots, in a block of `axes` loops."""
-        return cls(grid, np.zeros((1,) * (1 + axes + PE_AXES) + (0,)), np.zeros((1,) * PE_AXES + (0,), np.bool_))
+        ones = (1,) * PE_AXES
+        return cls(grid, np.zeros((1,) * (1 + axes) + ones + (0,), kind), np.zeros((*ones, 0), np.bool_))
 
     def copy(self) -> Half:
         """A half that shares nothing with this one."""
@@ -44,7 +54,7 @@ class Half:
         lead = self.data.shape[: -PE_AXES - 1]
         row0, col0, rows, cols = self.grid.rectangle
         before, after = (*self.grid.shape, self.data.shape[-1]), (1, rows, 1, cols, self.data.shape[-1])
-        self.data = np.broadcast_to(self.data, (*lead, *before)).reshape(*lead, *after)
+        self.data, self.room = np.broadcast_to(self.data, (*lead, *before)).reshape(*lead, *after), None
         self.filled = np.broadcast_to(self.filled, before).reshape(after)
         self.grid = Grid(row0, col0, 1, rows, 1, cols, rows, cols)
 
@@ -74,73 +84,100 @@ class Half:
         row, col, rows, cols = part.grid.rectangle
         row, col = row - self.grid.row0, col - self.grid.col0
         lead = np.broadcast_shapes(self.data.shape[: -PE_AXES - 1], part.data.shape[: -PE_AXES - 1])
-        self.data = np.broadcast_to(self.data, (*lead, *self.data.shape[-PE_AXES - 1 :])).copy()
+        self.data, self.room = np.broadcast_to(self.data, (*lead, *self.data.shape[-PE_AXES - 1 :])).copy(), None
         self.filled = self.filled.copy()
         self.data[..., row : row + rows, :, col : col + cols, :] = part.data
         self.filled[:, row : row + rows, :, col : col + cols, :] = part.filled
 
-    def put(self, slot: int, values: Values, edge: bool) -> None:
-        """Fill slots from `slot` on with values [image, block…, *grid or 1s, n]; `edge`: of the last columns only.
+    def put(self, slot: int, words: Words, edge: bool, most: int) -> None:
+        """Fill slots from `slot` on with words [image, block…, *grid or 1s, *pattern].
 
-        The values' axis of columns then has those, or size 1.
+        edge: of the last columns only; the words' axis of columns then has those, or size 1. most: the slots that the
+        half may come to have.
         """
-        count, before = values.shape[-1], self.data.shape[-1]
-        if before == slot == 0 and not edge:
-            self.data, self.filled = values, np.ones((1,) * PE_AXES + (count,), np.bool_)
-            return
+        axes = self.data.ndim - 1
+        lead, pattern = words.shape[:axes], words.shape[axes:]
+        end = slot + prod(pattern)
         pes = (1, 1, 1, self.grid.cols) if edge else (1,) * PE_AXES
-        value_lead = (*values.shape[:-2], 1) if edge else values.shape[:-1]
-        lead = np.broadcast_shapes(self.data.shape[:-1], value_lead, pes)
-        columns = self.grid.last_columns if edge else slice(None)
-        data = np.zeros((*lead, max(before, slot + count)))
-        data[..., :before] = self.data
-        data[..., columns, slot : slot + count] = values
-        filled = np.zeros((*np.broadcast_shapes(self.filled.shape[:-1], pes), data.shape[-1]), np.bool_)
-        filled[..., :before] = self.filled
-        filled[..., columns, slot : slot + count] = True
-        self.data, self.filled = data, filled
+        self._reserve(
+            np.broadcast_shapes(self.data.shape[:-1], (*lead[:-1], 1) if edge else lead, pes), end, most, words
+        )
+        self.filled = self._filled(np.broadcast_shapes(self.filled.shape[:-1], pes))
+        columns = self.grid.last_columns
+        if edge and len(columns) > 1:
+            self.data[..., columns, slot:end] = words.reshape(*lead, end - slot)
+            self.filled[..., columns, slot:end] = True
+            return
+        taking = slice(columns[0], columns[0] + 1) if edge else slice(None)
+        steps = tuple(prod(pattern[axis + 1 :]) for axis in range(len(pattern)))
+        Strided(slot, pattern, steps).of(self.data[..., taking, :])[...] = words
+        self.filled[..., taking, slot:end] = True
+
+    def _reserve(self, lead: tuple[int, ...], slots: int, most: int, like: Words) -> None:
+        """Have leading axes `lead` and `slots` slots at least, in memory in the order in which `like` lies."""
+        before, kind = self.data.shape[-1], np.promote_types(self.data.dtype, like.dtype)
+        if (self.data.shape[:-1], self.data.dtype) != (lead, kind) or self.room is None or slots > self.room.shape[-1]:
+            old = self.data
+            order = sorted(range(len(lead)), key=lambda axis: (-abs(like.strides[axis]), lead[axis]))
+            room = np.empty((max(slots, most), *(lead[axis] for axis in order)), kind)
+            self.room = room.transpose(*(1 + order.index(axis) for axis in range(len(lead))), 0)
+            self.room[..., :before] = old
+        self.data = self.room[..., : max(before, slots)]
+
+    def _filled(self, lead: tuple[int, ...]) -> Mask:
+        """Which slots are filled, as an array of its own with leading axes `lead` and all the slots of the data."""
+        filled = np.zeros((*lead, self.data.shape[-1]), np.bool_)
+        filled[..., : self.filled.shape[-1]] = self.filled
+        return filled
 
     def grow(self, slots: int) -> None:
         """Have at least `slots` slots, the new ones empty."""
-        if (more := slots - self.data.shape[-1]) > 0:
-            self.data = np.concatenate([self.data, np.zeros((*self.data.shape[:-1], more))], axis=-1)
-            self.filled = np.concatenate([self.filled, np.zeros((*self.filled.shape[:-1], more), np.bool_)], axis=-1)
+        if (more := slots - self.data.shape[-1]) <= 0:
+            return
+        if self.room is not None and slots <= self.room.shape[-1]:
+            self.data = self.room[..., :slots]
+        else:
+            new = np.zeros((*self.data.shape[:-1], more), self.data.dtype)
+            self.data, self.room = np.concatenate([self.data, new], axis=-1), None
+        self.filled = self._filled(self.filled.shape[:-1])
 
-    def read(self, slots: Ints, operand: str) -> Values:
-        """The values of `slots` [*any] as [image, block…, *grid, *any]. Raises Fault for an empty slot (W5)."""
-        low, high = int(slots.min()), int(slots.max())
+    def read(self, slots: Strided, operand: str) -> npt.NDArray[Any]:
+        """The values of `slots` [*any] as a view [image, block…, *grid, *any]. Raises Fault for an empty slot (W5)."""
+        low, high = slots.ends
         if low < 0 or high >= self.data.shape[-1]:
             raise Fault(f"{operand} slot {low if low < 0 else high} is read but empty")
         if not self.filled.all():
             full: Mask = np.asarray(self.filled.reshape(-1, self.filled.shape[-1]).all(axis=0))
-            if not full[slots].all():
-                raise Fault(f"{operand} slot {int(slots[~full[slots]].flat[0])} is read but empty in some PE")
-        flat = slots.ravel()
-        step = int(flat[1] - flat[0]) if flat.size > 1 else 1
-        if step > 0 and bool((np.diff(flat) == step).all()):
-            taken = self.data[..., int(flat[0]) : int(flat[-1]) + 1 : step]
-        else:
-            taken = np.take(self.data, flat, axis=-1)
-        return taken.reshape(*self.data.shape[:-1], *slots.shape)
+            if not (read := slots.of(full)).all():
+                raise Fault(f"{operand} slot {int(slots.listed()[~read].flat[0])} is read but empty in some PE")
+        return slots.of(self.data)
 
     def shift_west(self, slot: int, reuse: int) -> None:
         """n2n: every PE but the last column of its set takes slots from its east neighbour (A3). Raises Fault."""
         self.grow(slot + reuse)
         self._own_columns()
-        takers = np.setdiff1d(np.arange(self.grid.cols), self.grid.last_columns)
+        takers, senders = self._neighbours()
         run = max(slot, 1)
         for start in range(0, reuse, run):  # what the neighbour received itself travels on in the next run
             end = min(start + run, reuse)
-            if not self.filled[..., takers + 1, start:end].all():
+            if not self.filled[..., senders, start:end].all():
                 raise Fault("ifmap words are sent to the west neighbour from empty slots")
-            self.data[..., takers, slot + start : slot + end] = self.data[..., takers + 1, start:end]
+            self.data[..., takers, slot + start : slot + end] = self.data[..., senders, start:end]
             self.filled[..., takers, slot + start : slot + end] = True
+
+    def _neighbours(self) -> tuple[slice | Ints, slice | Ints]:
+        """The columns that take words from their east neighbours, and these."""
+        last = self.grid.last_columns
+        if len(last) == 1:
+            return slice(0, last[0]), slice(1, last[0] + 1)
+        takers = np.setdiff1d(np.arange(self.grid.cols), last)
+        return takers, takers + 1
 
     def _own_columns(self) -> None:
         """Have an entry for every column, in arrays that nothing else shares."""
         shape = (*self.data.shape[:-2], self.grid.cols, self.data.shape[-1])
         if self.data.shape != shape or not self.data.flags.writeable:
-            self.data = np.broadcast_to(self.data, shape).copy()
+            self.data, self.room = np.broadcast_to(self.data, shape).copy(), None
         self.filled = np.broadcast_to(self.filled, (*self.filled.shape[:-2], *shape[-2:])).copy()
 
 
@@ -173,7 +210,7 @@ class Sums:
     @classmethod
     def fresh(cls, grid: Grid, axes: int, least: float, scope: frozenset[int]) -> Sums:
         """A half after `clear`."""
-        half = Half.empty(grid, axes)
+        half = Half.empty(grid, axes, np.float64)
         return cls(half, least, scope, half.data)
 
     def grow(self, slots: int) -> None:
@@ -185,58 +222,24 @@ class Sums:
         self.half.filled[..., -more:] = True
         self.bound = np.concatenate([self.bound, np.full((*self.bound.shape[:-1], more), -self.least)], axis=-1)
 
-    def add(self, slots: Ints, amount: Values, bound: Values) -> None:
+    def add(self, slots: Strided, amount: Values, bound: Values) -> None:
         """Add `amount` [image, block…, *grid, *slots] to `slots`, every slot named once."""
         self.half.data = _into(self.half.data, slots, amount, np.add)
-        self.bound = _into(
-            self.bound, slots, np.broadcast_to(bound, (*bound.shape[: -slots.ndim], *slots.shape)), np.add
-        )
+        shape = (*bound.shape[: -len(slots.sizes)], *slots.sizes)
+        self.bound = _into(self.bound, slots, np.broadcast_to(bound, shape), np.add)
 
-    def raise_to(self, slots: Ints, values: Values) -> None:
+    def raise_to(self, slots: Strided, values: npt.NDArray[Any]) -> None:
         """Replace the sums by the greater of each and `values`; their bound is then unknown."""
         self.half.data = _into(self.half.data, slots, values, np.maximum)
         self.bound = np.full((*[1] * (self.bound.ndim - 1), self.bound.shape[-1]), np.inf)
 
 
-def _into(data: Values, slots: Ints, values: Values, combine: np.ufunc) -> Values:
+def _into(data: Values, slots: Strided, values: npt.NDArray[Any], combine: np.ufunc) -> Values:
     """A copy of `data` [lead…, slot] with `values` [lead…, *slots] combined into its slots; leading axes broadcast."""
-    flat = values.reshape(*values.shape[: values.ndim - slots.ndim], -1)
-    lead = np.broadcast_shapes(data.shape[:-1], flat.shape[:-1])
-    where = slots.ravel()
-    if where.size == data.shape[-1] and bool((where == np.arange(where.size)).all()):
-        return combine(data, flat)
+    lead = np.broadcast_shapes(data.shape[:-1], values.shape[: -len(slots.sizes)])
+    if slots.size == data.shape[-1] and slots.in_order:
+        return combine(data.reshape(*data.shape[:-1], *slots.sizes), values).reshape(*lead, slots.size)
     result = np.broadcast_to(data, (*lead, data.shape[-1])).copy()
-    result[..., where] = combine(result[..., where], flat)
+    part = slots.of(result)
+    combine(part, values, out=part)
     return result
-
-
-def multiply(x: Values, w: Values, reduced: frozenset[int]) -> Values:
-    """Σ over the taps and the `reduced` axes of x[…, z, j] * w[…, j, i], as […, z, i] with reduced axes of size 1.
-
-    Leading axes broadcast. Each is one of four kinds, which turns the sum into a matrix product: only x varies
-    (rows), only w varies (columns), both vary (stacked matrices), or it is summed over.
-    """
-    lead = x.ndim - 2
-    for axis in reduced:  # summing first where only one varies is the same sum
-        if x.shape[axis] == 1 < w.shape[axis]:
-            w = w.sum(axis, keepdims=True)
-        elif w.shape[axis] == 1 < x.shape[axis]:
-            x = x.sum(axis, keepdims=True)
-    free = [axis for axis in range(lead) if axis not in reduced]
-    summed = sorted(reduced)
-    stacked = [axis for axis in free if x.shape[axis] > 1 and w.shape[axis] > 1]
-    columns = [axis for axis in free if x.shape[axis] == 1 and w.shape[axis] > 1]
-    rows = [axis for axis in free if axis not in stacked and axis not in columns]
-    stack_shape = [x.shape[axis] for axis in stacked]
-    row_shape = [*(x.shape[axis] for axis in rows), x.shape[-2]]
-    column_shape = [*(w.shape[axis] for axis in columns), w.shape[-1]]
-    inner = prod(x.shape[axis] for axis in summed) * x.shape[-1]
-    left = x.transpose(*stacked, *rows, lead, *columns, *summed, lead + 1)
-    right = w.transpose(*stacked, *summed, lead, *columns, lead + 1, *rows)
-    product = np.matmul(
-        left.reshape(*stack_shape, prod(row_shape), inner), right.reshape(*stack_shape, inner, prod(column_shape))
-    )
-    order = [*stacked, *rows, -2, *columns, -1]
-    product = product.reshape(*stack_shape, *row_shape, *column_shape)
-    result = product.transpose([order.index(axis) for axis in [*free, -2, -1]])
-    return np.expand_dims(result, tuple(summed))

@@ -10,8 +10,7 @@ import numpy as np
 from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import RunModel, interface, run_on_host
-from cnncc.inputs import count_batches
-from cnncc.isa.codec import decode_program
+from cnncc.inputs import count_batches, noise
 from cnncc.machine.container import Binary
 from cnncc.machine.memory import Memory, OutOfRange
 from cnncc.machine.program import Loop, build_tree
@@ -63,7 +62,7 @@ class Machine:
             if tensor.name not in self.on_host:
                 raise Refusal(f"tensor {tensor.name} is read before any host segment has written it")
             return self.on_host[tensor.name].reshape(_batched(tensor, self.images))
-        return dequantise(self.integers(tensor), tensor.scale, tensor.zero)
+        return dequantise(self.integers(tensor), tensor.scale, tensor.zero).astype(tensor.element, copy=False)
 
     def run(self, watch: Watch | None = None) -> None:
         """Execute the program. `watch` sees the number of the next instruction between the outermost nodes.
@@ -71,7 +70,7 @@ class Machine:
         Raises Trap for a program that does what the machine cannot.
         """
         interpreter = Interpreter(self.binary.arch, self.dram, self._segment)
-        for node in build_tree(decode_program(self.binary.program)):
+        for node in build_tree(self.binary.instructions):
             interpreter.run([node])
             if watch is not None:
                 watch(1 + (node.last if isinstance(node, Loop) else node.index), interpreter)
@@ -118,14 +117,15 @@ def outputs_of(binary: Binary) -> list[Tensor]:
 
 def count_images(binary: Binary, inputs: Mapping[str, Array]) -> int:
     """How many images real `inputs` hold. Raises Refusal for a wrong type or shape, or values that are not finite."""
-    return count_batches(inputs, {tensor.name: tensor.shape for tensor in inputs_of(binary)})
+    given = inputs_of(binary)
+    return count_batches(inputs, {t.name: t.shape for t in given}, {t.name: t.element for t in given})
 
 
 def run(binary: Binary, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The network's outputs, as real numbers by name, for real `inputs` of any number of images. Raises Refusal."""
     machine = Machine(binary, count_images(binary, inputs))
     for tensor in inputs_of(binary):
-        machine.take(tensor, inputs[tensor.name].astype(np.float32, copy=False))
+        machine.take(tensor, inputs[tensor.name].astype(tensor.element, copy=False))
     machine.run()
     return {tensor.name: _output(machine, tensor) for tensor in outputs_of(binary)}
 
@@ -140,4 +140,4 @@ def _output(machine: Machine, tensor: Tensor) -> Array:
 def random_inputs(binary: Binary, seed: int = 0) -> dict[str, Array]:
     """One image of seeded noise for each input."""
     rng = np.random.default_rng(seed)
-    return {tensor.name: rng.standard_normal(tensor.shape).astype(np.float32) for tensor in inputs_of(binary)}
+    return {tensor.name: noise(tensor.shape, tensor.element, rng) for tensor in inputs_of(binary)}

@@ -13,6 +13,7 @@ SEMAPHORES = 15
 
 # Token queues (T1 to T4): full and free halves of each register file, then the semaphores by number.
 HALVES = ("weight free", "weight full", "ifmap free", "ifmap full", "psum free", "psum full")
+_FILES = tuple(half.split()[0] for half in HALVES)
 QUEUES = len(HALVES) + SEMAPHORES
 PSUM_FULL = HALVES.index("psum full")
 
@@ -40,7 +41,7 @@ class Token:
     @property
     def file(self) -> str:
         """The register file whose half it is; empty for a semaphore."""
-        return HALVES[self.queue].split()[0] if self.queue < len(HALVES) else ""
+        return _FILES[self.queue] if self.queue < len(HALVES) else ""
 
 
 @dataclass(frozen=True)

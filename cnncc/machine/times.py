@@ -87,16 +87,16 @@ class _Simulation:
 
     def task(self, leaf: Leaf) -> Task:
         """The task of an engine's instruction."""
-        if leaf.index not in self._tasks:
-            self._tasks[leaf.index] = task_of(leaf.instruction)
-        return self._tasks[leaf.index]
+        if (task := self._tasks.get(leaf.index)) is None:
+            task = self._tasks[leaf.index] = task_of(leaf.instruction)
+        return task
 
     def took(self, leaf: Leaf, unit: UnitSettings) -> Occupancy:
         """The occupancy of an engine's instruction."""
         key = (leaf.index, unit)
-        if key not in self._took:
-            self._took[key] = occupancy(leaf.instruction, unit, self.arch)
-        return self._took[key]
+        if (took := self._took.get(key)) is None:
+            took = self._took[key] = occupancy(leaf.instruction, unit, self.arch)
+        return took
 
     def mentions(self, loop: Loop) -> tuple[int, int]:
         """Masks of the loop registers whose first, last iterations matter inside a loop."""
@@ -117,11 +117,11 @@ class _Simulation:
         """One iteration of a loop's body from `state`, `before` cycles after the program's start."""
         in_first, in_last = self.mentions(loop)
         key = (loop.first, first & in_first, last & in_last, state)
-        if key not in self._known:
+        if (known := self._known.get(key)) is None:
             piece = _Piece(self, state, before)
             piece.run(loop.body, first, last)
-            self._known[key] = piece.clock.effect()
-        return self._known[key]
+            known = self._known[key] = piece.clock.effect()
+        return known
 
 
 class _Piece:

@@ -18,7 +18,6 @@ from cnncc.machine.durations import (
     ceil_div,
     commit_reads,
     commit_results,
-    dma_words,
     load_parts,
     load_words,
     mac_occupancy,
@@ -39,7 +38,8 @@ class Traffic:
 
     macs, max, add: operations of active PEs. idle_pe_cycles: cycles of PEs outside a macro-instruction's rectangle
     while the array is busy with it. Words: bus as delivered by loads (padding included), n2n from neighbour to
-    neighbour, glb by loads (without padding), commits and DMA. The peaks are the most slots used in a half.
+    neighbour, glb by loads (without padding), commits and DMA (without what it leaves out). The peaks are the most
+    slots used in a half.
     """
 
     macs: int = 0
@@ -60,6 +60,8 @@ class Traffic:
         """Add what `other` counts, `times` times; peaks are the greater ones."""
         for count in fields(self):
             mine, more = getattr(self, count.name), getattr(other, count.name)
+            if not more:
+                continue
             setattr(self, count.name, max(mine, more) if count.name.endswith("_peak") else mine + more * times)
 
 
@@ -106,7 +108,7 @@ def _spread(at: Ints, often: Ints, index: Index, low: int, high: int) -> tuple[I
     ends = sorted(((low - int(at.max())) / index.step, (high - int(at.min())) / index.step))
     runs = np.arange(max(index.low, int(ends[0]) - 1), min(index.high, int(ends[1]) + 2), dtype=np.int64)
     if runs.size * at.size > _MOST_POSITIONS:
-        raise ValueError(f"the load's positions spread over more than {_MOST_POSITIONS} places on one axis")
+        raise ValueError(f"the positions spread over more than {_MOST_POSITIONS} places on one axis")
     spread = (at[:, None] + runs * index.step).ravel()
     weights = np.repeat(often, runs.size)
     kept = (spread >= low) & (spread < high)
@@ -161,8 +163,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges) -> int:
     """GLB words that a load reads in all iterations of the loops around it: what is no padding (D3, L3)."""
-    steps = dict(descriptor.steps)
-    indices = [(Index(*ends, 1), steps.get(register, Term())) for register, ends in enumerate(ranges)]
+    indices = _loop_terms(descriptor, ranges)
     for i in range(4):
         indices.append((Index(0, inst.number(f"extent{i}"), 1), inst.term(f"term{i}")))
     rows, cols = load_parts(inst)
@@ -172,7 +173,23 @@ def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges) -> in
 def _reads(inst: Instruction, descriptor: _Descriptor, indices: list[tuple[Index, Term]], row: Part, col: Part) -> int:
     """The words that a load reads for the PEs of one part of its rows and one of its columns."""
     pes = {"row": row.inner, "row_set": row.sets, "col": col.inner, "col_set": col.sets}
-    terms = [*indices, *((Index(*ends, 1), inst.term(name)) for name, ends in pes.items())]
+    return _inside(inst, descriptor, [*indices, *((Index(*ends, 1), inst.term(name)) for name, ends in pes.items())])
+
+
+def dma_copies(inst: Instruction, descriptor: _Descriptor, ranges: Ranges) -> int:
+    """Words that a DMA transfer copies in all iterations of the loops around it, `descriptor` being DRAM's (X1)."""
+    extents = {"lin": inst.number("count"), "y": inst.number("rows"), "x": inst.number("words")}
+    indices = [(Index(0, extent, 1), Term(axis, 1)) for axis, extent in extents.items()]
+    return _inside(inst, descriptor, [*_loop_terms(descriptor, ranges), *indices])
+
+
+def _loop_terms(descriptor: _Descriptor, ranges: Ranges) -> list[tuple[Index, Term]]:
+    steps = dict(descriptor.steps)
+    return [(Index(*ends, 1), steps.get(register, Term())) for register, ends in enumerate(ranges)]
+
+
+def _inside(inst: Instruction, descriptor: _Descriptor, terms: list[tuple[Index, Term]]) -> int:
+    """How many of an instruction's positions lie inside the bounds (D3)."""
     if descriptor.height == 0:
         return prod(index.high - index.low for index, _ in terms)
     limits = {"y": descriptor.height, "x": descriptor.width}
@@ -215,7 +232,7 @@ def _load(inst: Instruction) -> Traffic:
 
 
 def _once(inst: Instruction, settings: _Settings, arch: Arch) -> Traffic:
-    """What one execution of an instruction counts, but for a load's GLB words."""
+    """What one execution of an instruction counts, but for the words that bounds decide on: a load's and a DMA's."""
     match inst.spec.name:
         case "mac":
             return _mac(inst, arch)
@@ -223,10 +240,19 @@ def _once(inst: Instruction, settings: _Settings, arch: Arch) -> Traffic:
             return _load(inst)
         case "commit":
             return Traffic(glb_read=commit_reads(inst, settings.unit, arch), glb_write=commit_results(inst))
-        case "dma" if inst.text("direction") == "in":
-            return Traffic(dram_read=dma_words(inst), glb_write=dma_words(inst))
+        case _:
+            return Traffic()
+
+
+def _bounded(inst: Instruction, settings: _Settings, ranges: Ranges) -> Traffic:
+    """What all iterations of the loops around a load or a DMA read and write in the memories."""
+    match inst.spec.name:
+        case "load":
+            return Traffic(glb_read=load_reads(inst, settings.descriptors[inst.number("desc")], ranges))
         case "dma":
-            return Traffic(glb_read=dma_words(inst), dram_write=dma_words(inst))
+            words = dma_copies(inst, settings.descriptors[inst.number("dram")], ranges)
+            into = inst.text("direction") == "in"
+            return Traffic(dram_read=words, glb_write=words) if into else Traffic(glb_read=words, dram_write=words)
         case _:
             return Traffic()
 
@@ -261,11 +287,10 @@ class _Walk:
         inst = leaf.instruction
         counts = self.counts.setdefault(self.owner[leaf.index], Traffic())
         counts.include(_once(inst, settings, self.arch), prod(high - low for low, high in ranges))
-        if inst.spec.name == "load":
-            try:
-                counts.glb_read += load_reads(inst, settings.descriptors[inst.number("desc")], ranges)
-            except ValueError as error:
-                raise leaf.trap(str(error)) from error
+        try:
+            counts.include(_bounded(inst, settings, ranges))
+        except ValueError as error:
+            raise leaf.trap(str(error)) from error
         return settings.after(inst)
 
 
@@ -287,7 +312,7 @@ class Counts:
 def count_traffic(tree: Sequence[Node], arch: Arch, layers: Sequence[tuple[str, int]] = ()) -> Counts:
     """What a program moves and computes. `layers`: (label, first instruction), as for `simulate`.
 
-    Raises Trap where a load's positions are spread too far to be counted.
+    Raises Trap where an instruction's positions are spread too far to be counted.
     """
     walk = _Walk(arch, owners(program_length(tree), layers))
     walk.nodes(tree, _Settings(), ())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,23 +17,24 @@ import numpy.typing as npt
 from cnncc.arch.model import Arch
 from cnncc.isa.fields import LOOP_REGISTERS, Term, When
 from cnncc.isa.table import Instruction
-from cnncc.machine.blocks import Block, OrderMatters, depth, independent, largest_array
+from cnncc.machine.blocks import Block, OrderMatters, depth, divisible, independent, largest_array
+from cnncc.machine.deliver import deliver
+from cnncc.machine.durations import ceil_div
 from cnncc.machine.macs import accumulate, check_arrival
-from cnncc.machine.memory import Memory, OutOfRange
-from cnncc.machine.outputs import Unit, params_of_words
+from cnncc.machine.memory import Memory, Operands, OutOfRange, Place
+from cnncc.machine.outputs import Unit, params_of_words, place_of, psum_slots
 from cnncc.machine.positions import (
     PE_AXES,
     Descriptor,
     Grid,
     Index,
     Ints,
-    Mask,
-    Position,
     axis_index,
-    position,
 )
 from cnncc.machine.program import Loop, Node
-from cnncc.machine.regfile import Fault, Half, Halves, Sums, Values
+from cnncc.machine.regfile import Fault, Half, Halves, Sums, Words
+from cnncc.machine.strided import Strided
+from cnncc.machine.transfers import sides
 from cnncc.machine.traps import Trap
 from cnncc.numerics import Epilogue, integer_range
 
@@ -60,6 +62,7 @@ class Interpreter:
         self.count = [1] * LOOP_REGISTERS
         self.block: Block | None = None
         self.block_elements = BLOCK_ELEMENTS
+        self._independent: dict[tuple[object, ...], bool] = {}
         self.rules: dict[str, Callable[[Instruction], None]] = {
             "desc": self._desc, "step": self._step, "dma": self._dma, "load": self._load, "mac": self._mac,
             "unit": self._set_unit, "commit": self._commit, "host": self._host,
@@ -82,15 +85,38 @@ class Interpreter:
         if loop.count == 1:
             self.run(loop.body)
         elif self.block is not None:
-            self._axis(loop, self.block)
-        elif not (self._fits_block(loop) and self._ran_as_block(loop)):
+            self._axis(loop, self.block, range(loop.count))
+        else:
             self.count[loop.register] = loop.count
-            for iteration in range(loop.count):
-                self.index[loop.register] = iteration
-                self.run(loop.body)
+            self._iterate(loop)
         self.index[loop.register], self.count[loop.register] = 0, 1
 
-    def _fits_block(self, loop: Loop) -> bool:
+    def _iterate(self, loop: Loop) -> None:
+        """All iterations, as many at once as make a block; after one that cannot be, the others one by one."""
+        start, one_by_one = 0, False
+        while start < loop.count:
+            part = range(start, start + (1 if one_by_one else self._at_once(loop, loop.count - start)))
+            if len(part) > 1 and self._ran_as_block(loop, part):
+                start = part.stop
+                continue
+            one_by_one = True
+            self.index[loop.register] = start
+            self.run(loop.body)
+            start += 1
+
+    def _at_once(self, loop: Loop, left: int) -> int:
+        """How many of the iterations that are left the next block is to have; 1: none."""
+        images, most = self.dram.images, self.block_elements
+        if not self._makes_block(loop):
+            return 1
+        if images * largest_array(loop, left, self.descriptors) <= most:
+            return left
+        each = images * largest_array(loop, 1, self.descriptors)
+        if each > most or not divisible(loop):
+            return 1
+        return ceil_div(left, ceil_div(left, most // each))
+
+    def _makes_block(self, loop: Loop) -> bool:
         files = self.files.values()
         if self.sent or any(file.full or file.opened for file in files):
             return False
@@ -98,20 +124,23 @@ class Interpreter:
         around = range(loop.register)
         not_first = {register for register in around if self.index[register] != 0}
         not_last = {register for register in around if self.index[register] != self.count[register] - 1}
-        if not independent(loop, used, not_first, not_last):
-            return False
-        return self.dram.images * largest_array(loop, self.descriptors) <= self.block_elements
+        key = (loop.first, tuple(used), frozenset(not_first), frozenset(not_last))
+        if key not in self._independent:
+            self._independent[key] = independent(loop, used, not_first, not_last)
+        return self._independent[key]
 
-    def _ran_as_block(self, loop: Loop) -> bool:
-        """Run a loop as a block, unless it turns out that the order of its iterations matters."""
+    def _ran_as_block(self, loop: Loop, iterations: range) -> bool:
+        """Run iterations of a loop as a block, unless it turns out that their order matters."""
         files = {name: Halves(current=f.current.copy() if f.current else None) for name, f in self.files.items()}
         sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
-        self.block = Block(depth(loop), np.zeros(self.glb.words, np.bool_))
+        self.block = Block(depth(loop))
         try:
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
-            self._axis(loop, self.block)
+            self._axis(loop, self.block, iterations)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *data.shape[1 + axes :]))
-            self._write_back(self.block)
+            self.block.check_order(self.glb.words)
+            for place, values in self.block.writes:
+                self.glb.write(place, values)
         except (OrderMatters, Fault, OutOfRange, Trap):
             # Iteration by iteration, a trap also names the instruction that runs into it first.
             self.files, self.sums, self.sent = files, sums, []
@@ -121,34 +150,25 @@ class Interpreter:
             self.block = None
         return True
 
-    def _axis(self, loop: Loop, block: Block) -> None:
-        """A loop of a block: all its iterations at once, on an axis of their own."""
+    def _axis(self, loop: Loop, block: Block, iterations: range) -> None:
+        """Iterations of a loop of a block: all at once, on an axis of their own."""
         axis = len(block.scope)
-        self.index[loop.register] = axis_index(loop.count, axis, block.axes)
-        block.counts[axis], block.axis_of[loop.register] = loop.count, axis
+        self.index[loop.register] = iterations.start + axis_index(len(iterations), axis, block.axes)
+        block.counts[axis], block.axis_of[loop.register] = len(iterations), axis
         block.scope = (*block.scope, axis)
         self.run(loop.body)
         block.scope = block.scope[:-1]
         del block.axis_of[loop.register]
 
-    def _reshape_live(self, reshape: Callable[[Values, int], Values]) -> None:
+    def _reshape_live(self, reshape: Callable[[npt.NDArray[Any], int], npt.NDArray[Any]]) -> None:
         """Give the halves in use the block's axes, or take them away."""
         axes = self.block.axes if self.block else 0
         sums = [*self.sent, *([self.sums] if self.sums else [])]
         for half in [file.current for file in self.files.values()] + [s.half for s in sums]:
             if half is not None:
-                half.data = reshape(half.data, axes)
+                half.data, half.room = reshape(half.data, axes), None
         for s in sums:
             s.bound = reshape(s.bound, axes)
-
-    def _write_back(self, block: Block) -> None:
-        written = np.zeros(self.glb.words, np.bool_)
-        for address, _ in block.writes:
-            written[address] = True
-        if int(written.sum()) != sum(address.size for address, _ in block.writes) or (written & block.read).any():
-            raise OrderMatters
-        for address, values in block.writes:
-            self.glb.write(address, values)
 
     def _holds(self, when: When, last: bool) -> bool:
         """Whether a condition holds now (P2); the loops of a block count as holding, as `blocks.py` made sure."""
@@ -169,31 +189,26 @@ class Interpreter:
         self.host(inst.number("segment"), self.dram)
 
     def _dma(self, inst: Instruction) -> None:
-        if inst.number("count") * inst.number("words") > self.arch.glb.words:
-            raise Fault(f"{inst.number('count')} blocks of {inst.number('words')} words are more than the GLB has")
-        block = np.arange(inst.number("count"))[:, None]
-        word = np.arange(inst.number("words"))
-        sides: list[Ints] = []
-        for side in ("dram", "glb"):
-            start = self.descriptors[inst.number(side)].linear(inst.number(f"{side}_offset"), self.index)
-            sides.append(np.asarray(start + block * inst.number(f"{side}_step") + word))
+        count, rows, words = (inst.number(name) for name in ("count", "rows", "words"))
+        if count * rows * words > self.arch.glb.words:
+            raise Fault(f"{count} blocks of {rows} rows of {words} words are more than the GLB has")
+        dram, glb = sides(inst, self.index, self.descriptors)
         if inst.text("direction") == "in":
-            self.glb.write(sides[1], self.dram.read(sides[0]))
+            self.glb.write_in_order(glb, self.dram.read(dram))
         else:
-            self.dram.write(sides[0], self.glb.read(sides[1]))
+            self.dram.write_in_order(dram, self.glb.read(glb))
 
-    def _glb_read(self, address: Ints, used: Mask | None = None) -> npt.NDArray[np.int16]:
-        words = self.glb.read(address, used)
+    def _glb_read(self, place: Place) -> Operands:
         if self.block is not None:
-            self.block.read[address if used is None else address[used]] = True
-        return words
+            self.block.reads.append(place)
+        return self.glb.read(place)
 
-    def _glb_write(self, address: Ints, values: npt.NDArray[np.int64]) -> None:
-        self.glb.check(address)
+    def _glb_write(self, place: Place, values: npt.NDArray[np.int64]) -> None:
+        self.glb.check(place)
         if self.block is not None:
-            self.block.writes.append((address, values))
+            self.block.writes.append((place, values))
         else:
-            self.glb.write(address, values)
+            self.glb.write(place, values)
 
     # -- loads ---------------------------------------------------------------------------------------------------
 
@@ -211,7 +226,7 @@ class Interpreter:
             file.opened = Half.empty(grid, self._axes())
         if file.opened is None:
             raise Fault(f"no {kind} half is open")
-        self._deliver(inst, file.opened, grid)
+        self._deliver(inst, file.opened, grid, words)
         if self._holds(inst.when("close"), last=True):
             file.full.append(file.opened)
             file.opened = None
@@ -227,34 +242,20 @@ class Interpreter:
             raise Fault(f"rows {row0}..{row0 + rows - 1}, columns {col0}..{col0 + cols - 1} are not all in the array")
         return grid
 
-    def _deliver(self, inst: Instruction, half: Half, grid: Grid) -> None:
+    def _deliver(self, inst: Instruction, half: Half, grid: Grid, most: int) -> None:
         """Fill slots of an open half with an instruction's words (L1)."""
         if half.grid != grid:
             raise Fault("the loads of one half go to the same PEs in the same sets")
         edge = bool(inst.number("edge"))
-        half.put(inst.number("slot"), self._words(inst, replace(grid, edge=edge)), edge)
+        half.put(inst.number("slot"), self._words(inst, replace(grid, edge=edge)), edge, most)
 
-    def _words(self, inst: Instruction, grid: Grid) -> Values:
-        """The words of a load as [image, block…, *grid or 1s, word] (D2, D3)."""
-        descriptor = self.descriptors[inst.number("desc")]
-        pattern = [(inst.number(f"extent{i}"), inst.term(f"term{i}")) for i in range(4)]
-        address, inside = position(inst, grid, self.index, pattern).address(descriptor)
-        words = self._glb_read(address, inside).astype(np.float64)
-        if inside is not None:
-            words = np.where(inside, words, np.float64(descriptor.fill))
-        if descriptor.zero or inside is not None:
-            words = words - descriptor.zero
-            low, high = integer_range(self.arch.operand_bits)
-            if words.min() < low or words.max() > high:
-                raise Fault(f"an operand less its zero point {descriptor.zero} is outside {low}..{high}")
-        return self._flat(words, [extent for extent, _ in pattern])
-
-    def _flat(self, words: Values, pattern: Sequence[int]) -> Values:
-        """[image, …, pattern or 1s] as [image, block…, PEs, word], axes of size 1 added where they are missing."""
-        lead = words.shape[1 : -len(pattern)]
-        lead = (words.shape[0], *[1] * (self._axes() + PE_AXES - len(lead)), *lead)
-        words = words.reshape(*lead, *words.shape[-len(pattern) :])
-        return np.broadcast_to(words, (*lead, *pattern)).reshape(*lead, prod(pattern))
+    def _words(self, inst: Instruction, grid: Grid) -> Words:
+        """The words of a load as [image, block…, *grid or 1s, *pattern] (D2, D3)."""
+        taken = deliver(self.glb, inst, grid, self.index, self.descriptors[inst.number("desc")], self.arch.operand_bits)
+        if self.block is not None:
+            self.block.reads.extend(taken.reads)
+        images, *shape = taken.words.shape
+        return taken.words.reshape(images, *[1] * (self._axes() + PE_AXES + 4 - len(shape)), *shape)
 
     # -- macro-instructions --------------------------------------------------------------------------------------
 
@@ -341,29 +342,34 @@ class Interpreter:
         pattern = [(inst.number(n), inst.term(t)) for n, t in (("pixels", "pixel_term"), ("channels", "channel_term"))]
         if inst.number("rows") * inst.number("cols") * prod(n for n, _ in pattern) > self.arch.glb.words:
             raise Fault("there are more results than words in the GLB")
-        where = position(inst, grid, self.index, pattern)
-        address, inside = where.address(self.descriptors[inst.number("desc")])
-        if inside is not None:
-            raise Fault("a result lies outside its tensor")
-        shape = np.broadcast_shapes(address.shape, (*grid.shape, *(n for n, _ in pattern)))
-        if self.block is None and np.unique(address).size < prod(shape):
-            raise Fault("two results go to one word")
-        sums = self._operand(inst, "operand", where) if streams else self._committed(inst, grid, pattern)
-        residual = None if self.unit.epilogue.factors is None else self._operand(inst, "residual", where)
+        place = self._place(inst, grid, pattern, "desc", "a result lies outside its tensor")
+        shape = np.broadcast_shapes(_shape(place), (*grid.shape, *(n for n, _ in pattern)))
+        if not (isinstance(place, Strided) and place.sizes == shape[-len(place.sizes) :] and place.distinct):
+            place = place.listed() if isinstance(place, Strided) else place
+            if self.block is None and np.unique(place).size < prod(shape):
+                raise Fault("two results go to one word")
+        sums = self._operand(inst, grid, pattern, "operand") if streams else self._committed(inst, grid, pattern)
+        residual = None if self.unit.epilogue.factors is None else self._operand(inst, grid, pattern, "residual")
         with np.errstate(over="ignore", invalid="ignore"):  # a scale may be any bits
             results = self._epilogue(inst, grid, pattern).apply(sums, slice(None), residual)
         low, high = integer_range(self.arch.operand_bits)
         if results.min() < low or results.max() > high:
             raise Fault(f"a result of {int(results.min())}..{int(results.max())} does not fit a word")
         full = np.broadcast_shapes(results.shape[1:], shape)
-        self._glb_write(np.broadcast_to(address, full), np.broadcast_to(results, (results.shape[0], *full)))
+        if isinstance(place, Strided) and place.sizes != full:
+            place = place.listed()
+        place = place if isinstance(place, Strided) else np.broadcast_to(place, full)
+        self._glb_write(place, np.broadcast_to(results, (results.shape[0], *full)))
 
-    def _operand(self, inst: Instruction, name: str, where: Position) -> Ints:
+    def _operand(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]], name: str) -> Ints:
         """The words at the results' positions of another descriptor, as [image, block…, *grid, pixel, channel]."""
-        address, inside = where.address(self.descriptors[inst.number(name)])
-        if inside is not None:
-            raise Fault(f"{name} words lie outside their tensor")
-        return self._results(self._glb_read(address).astype(np.int64))
+        place = self._place(inst, grid, pattern, name, f"{name} words lie outside their tensor")
+        return self._results(self._glb_read(place).astype(np.int64))
+
+    def _place(
+        self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]], name: str, outside: str
+    ) -> Place:
+        return place_of(inst, grid, self.index, pattern, self.descriptors[inst.number(name)], outside)
 
     def _results(self, words: Ints, after: int = 0) -> Ints:
         """Words [image, …, *after] with all axes of results, [image, block…, *grid, pixel, channel, *after]."""
@@ -375,11 +381,8 @@ class Interpreter:
         if not self.sent:
             raise Fault("no psum half was sent")
         sums = self.sent.pop(0)
-        z, i = np.ix_(np.arange(pattern[0][0]), np.arange(pattern[1][0]))
-        slots = np.asarray(inst.number("psum_slot") + z * inst.number("psum_z") + i * inst.number("psum_i"))
-        if int(slots.min()) < 0 or int(slots.max()) >= self.arch.pe.psum_words:
-            raise Fault(f"psum slots {slots.min()}..{slots.max()} are not in the {self.arch.pe.psum_words} of a half")
-        sums.grow(int(slots.max()) + 1)
+        slots = psum_slots(inst, self.arch.pe.psum_words)
+        sums.grow(slots.ends[1] + 1)
         return sums.half.window(grid, "psum").read(slots, "psum").astype(np.int64)
 
     def _epilogue(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]]) -> Epilogue:
@@ -387,6 +390,10 @@ class Interpreter:
         if not self.unit.params:
             return self.unit.epilogue
         descriptor, words = self.descriptors[inst.number("params")], self.arch.words_per_param
-        address = self.unit.param_address(inst, grid, pattern, descriptor, self.index, words)
-        params = params_of_words(self._glb_read(address).astype(np.int64), self.arch.operand_bits)
-        return self.unit.function(self._results(params, 1))
+        place = self.unit.param_address(inst, grid, pattern, descriptor, self.index, words)
+        bits = params_of_words(self._glb_read(place).astype(np.int64), self.arch.operand_bits)
+        return self.unit.function(self._results(bits, 1))
+
+
+def _shape(place: Place) -> tuple[int, ...]:
+    return place.sizes if isinstance(place, Strided) else place.shape
