@@ -1,7 +1,7 @@
 """The command line: parses, calls one function, and turns its outcome into an exit code.
 
-0 done; 1 the input is refused (one line on stderr); 2 wrong usage; 3 a defect of cnncc
-(one line; with CNNCC_TRACEBACK=1 also the traceback).
+0 done; 1 the input is refused (one line on stderr, and one for each problem where there are several); 2 wrong usage;
+3 a defect of cnncc (one line; with CNNCC_TRACEBACK=1 also the traceback).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _ExitCodes(click.Group):
         try:
             return super().invoke(ctx)
         except Refusal as refusal:
-            click.echo(f"cnncc: {one_line(str(refusal))}", err=True)
+            click.echo("cnncc: " + "\n".join(refusal.lines), err=True)
             sys.exit(1)
         except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What `compile` and `verify` have in common."""
+    """What `compile`, `check` and `verify` have in common."""
     options = (
         click.option("--arch", default="spatial-8x8", show_default=True, help="Array: a preset or a TOML file."),
         click.option("--precision", type=click.Choice(["int8", "int16"]), help="Operands; default: the array's width."),
@@ -96,7 +96,7 @@ def compile(**options: Any) -> None:
     cnncc compile net.onnx
     cnncc compile net.onnx --emit nest                    read the loop nests
     cnncc compile net.onnx --dump-dir ir                  the IR after every step
-    cnncc compile --from ir/13-nest-permute.mlir -o net.cnb     … and on from any of them
+    cnncc compile --from ir/16-nest-permute.mlir -o net.cnb     … and on from any of them
     """
     from cnncc.commands import compile_command
 
@@ -122,10 +122,32 @@ def run(binary: Path, inputs: Path | None, output: Path | None, stats: Path | No
 @main.command()
 @click.argument("model", type=FILE)
 @_model_options
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def check(**options: Any) -> None:
+    """Say all that is wrong with MODEL.onnx, what costs time or accuracy, and what was folded; writes nothing.
+
+    \b
+    cnncc check net.onnx --arch mine.toml
+
+    Exit code 1 if anything stops `compile`.
+    """
+    from cnncc.commands import check_command
+
+    check_command(**options)
+
+
+@main.command()
+@click.argument("model", type=FILE)
+@_model_options
 @click.option("--input", "inputs", type=FILE, help="Inputs to run (.npz by tensor name); default: random.")
 @click.option("--images", type=click.IntRange(min=1), default=4, show_default=True, help="How many of them.")
+@click.option("--layers", is_flag=True, help="Print the accuracy of every value, not of the worst few.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+@click.option("--min-sqnr", type=float, metavar="DB", help="Exit code 1 if an output is less accurate.")
 def verify(**options: Any) -> None:
     """Run MODEL.onnx at every level and after every step, and compare: names the step that changed a value.
+
+    Then says how far the quantised network is from float, and which layer loses most.
 
     \b
     cnncc verify net.onnx --precision int8 --input images.npz

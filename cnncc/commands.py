@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import click
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp
+from xdsl.dialects.builtin import IntegerAttr
 
+from cnncc import verify
+from cnncc.accuracy import loses_most
 from cnncc.arch.model import PRESETS, load_arch, preset_names
-from cnncc.dialects.cnn import ConvOp, HostOp
 from cnncc.errors import Refusal, one_line
 from cnncc.files import check_writable, write_atomically
-from cnncc.inputs import count_batches, npz_bytes, read_npz
+from cnncc.inputs import count_batches, noise, npz_bytes, read_npz
 from cnncc.pipeline import (
     CALIBRATE,
     LEVELS,
@@ -24,12 +26,12 @@ from cnncc.pipeline import (
     Dump,
     Observer,
     Settings,
-    Step,
     StepFailed,
     import_model,
     new_context,
 )
-from cnncc.verify import Check, Differs, Verifier
+from cnncc.report import Report
+from cnncc.verify import Differs, Verifier
 from cnncc.weights import Array, WeightStore
 
 Progress = Callable[[str], None]
@@ -43,32 +45,6 @@ def _write(path: Path | None, text: str) -> None:
 
 
 # -- compile -----------------------------------------------------------------------------------------------------------
-
-
-class Report:
-    """Watches a compilation for what its user should know: what runs on the host and why, and the array's share."""
-
-    def __init__(self) -> None:
-        self.hosted: list[str] = []
-        self.macs = self.all_macs = 0
-
-    def __call__(self, step: Step, module: ModuleOp) -> None:
-        """Look at the quantised layers."""
-        if step.name != "cnn-legalize":
-            return
-        self.hosted = [op.reason.data for op in module.walk() if isinstance(op, HostOp)]
-        self.macs = sum(op.macs() for op in module.walk() if isinstance(op, ConvOp))
-        total = module.attributes.get("cnn.macs_total")
-        self.all_macs = total.value.data if isinstance(total, IntegerAttr) else self.macs
-
-    @property
-    def share(self) -> float:
-        """The array's share of the network's MACs; 1 where there are none."""
-        return self.macs / self.all_macs if self.all_macs else 1.0
-
-    def about(self) -> dict[str, Any]:
-        """What the binary's metadata keeps of it."""
-        return {"macs": self.macs, "all_macs": self.all_macs, "host": self.hosted}
 
 
 def _settings(arch: str, precision: str | None, calibration: Mapping[str, Array] | None) -> Settings:
@@ -108,6 +84,7 @@ def compile_command(
         source = cast("Path", model)
         compilation = start_compilation(source, arch, precision, calibrate, batch)
     report = Report()
+    report.read(compilation.module)
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
     try:
         compilation.run(emit if emit in LEVELS else "isa", [_shown(progress), report, *dump])
@@ -146,6 +123,8 @@ def _resume(start: Path, arch: str, precision: str | None, calibrate: Path | Non
     compilation = Compilation(ctx, module, _settings(arch, precision, None))
     if calibrate is not None and CALIBRATE in [step.name for step in compilation.remaining()]:
         compilation.settings = _settings(arch, precision, read_npz(calibrate, input_names(module)))
+    elif calibrate is not None:
+        compilation.warnings.append(f"--calibrate {calibrate} has no effect: {start} was calibrated already")
     return compilation
 
 
@@ -172,6 +151,8 @@ def _emit(
     click.echo(f"  program  {binary.program.nbytes:,} bytes; weights {words:,} words")
     if report.all_macs:
         click.echo(f"  MACs     {report.macs:,} of {report.all_macs:,} on the array ({100 * report.share:.2f} %)")
+    if report.blocks:
+        click.echo(f"  GLB      {report.blocks}")
     for reason in report.hosted:
         click.echo(f"  host     {reason}")
     if dump_dir is not None:
@@ -197,6 +178,22 @@ def _check_is_weights(path: Path) -> None:
         raise Refusal(f"{path}: exists and holds no weights, which would be written there") from refusal
 
 
+# -- check -------------------------------------------------------------------------------------------------------------
+
+
+def check_command(
+    model: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, as_json: bool
+) -> None:
+    """`cnncc check`. Exit code 1 where a finding stops `compile`."""
+    from cnncc import check
+
+    findings = check.check(model, arch, precision, calibrate, batch)
+    text = json.dumps(check.as_json(findings, model, arch), indent=1) if as_json else ""
+    click.echo(text or "\n".join(check.as_text(findings, model)))
+    if check.count(findings)["blocking"]:
+        raise SystemExit(1)
+
+
 # -- run ---------------------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +202,7 @@ def run_command(path: Path, inputs: Path | None, output: Path | None, stats: Pat
     from cnncc.machine.container import load
     from cnncc.machine.run import count_images, inputs_of, random_inputs, run
 
+    gc.freeze()  # the modules just imported: going through them again and again took a fifth of the run (2026-11)
     check_writable(output, stats)
     binary = load(path)
     names = [tensor.name for tensor in inputs_of(binary)]
@@ -228,12 +226,11 @@ def run_command(path: Path, inputs: Path | None, output: Path | None, stats: Pat
 
 def program_stats(binary: Any) -> dict[str, Any]:
     """All counters of a binary's program, per run of it; per layer where the metadata lists layers."""
-    from cnncc.isa.codec import decode_program
     from cnncc.machine.modules import layers
     from cnncc.machine.stats import stats
 
     named = [(layer.label, layer.first) for layer, _ in layers(binary)]
-    return cast("dict[str, Any]", stats(decode_program(binary.program), binary.arch, named))
+    return cast("dict[str, Any]", stats(binary.instructions, binary.arch, named))
 
 
 def print_stats(counters: Mapping[str, Any], batch: int = 1) -> None:
@@ -256,9 +253,9 @@ def print_stats(counters: Mapping[str, Any], batch: int = 1) -> None:
 
 def verify_command(
     model: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, inputs: Path | None,
-    images: int, progress: Progress,
+    images: int, layers: bool, as_json: bool, min_sqnr: float | None, progress: Progress,
 ) -> None:  # fmt: skip
-    """`cnncc verify`. Exit code 3 where a step changed a value: that is a defect of cnncc."""
+    """`cnncc verify`. Exit code 3 where a step changed a value: that is a defect of cnncc; 1 below `min_sqnr`."""
     from cnncc.frontend.export_onnx import input_names, main_arguments
 
     compilation = start_compilation(model, arch, precision, calibrate, batch)
@@ -275,37 +272,45 @@ def verify_command(
     progress("")
     for warning in compilation.warnings:
         click.echo(f"cnncc: warning: {warning}", err=True)
-    _print_checks(verifier.checks)
-    for a in verifier.accuracy:
-        agree = f"argmax equal on {100 * a.top1_agreement:.1f} %"
-        click.echo(f"{a.output} against float: SQNR {a.sqnr_db:.1f} dB, greatest error {a.max_error:.3g}, {agree}")
+    measured = verify.accuracy_text(verifier.accuracy, verifier.layers, whole=layers)
+    report = json.dumps(verify.as_json(verifier, model), indent=1) if as_json else ""
+    click.echo(report or "\n".join([*verify.checks_text(verifier.checks), *measured]))
     failed = [check for check in verifier.checks if not check.agrees]
     if failed:
         click.echo(one_line(f"cnncc: step {failed[0].step} is wrong: {failed[0].detail}"), err=True)
         raise SystemExit(3)
-    click.echo(f"all {len(verifier.checks)} steps agree")
+    if not as_json:
+        click.echo(f"all {len(verifier.checks)} steps agree")
+    if min_sqnr is not None:
+        _check_sqnr(verifier, min_sqnr)
 
 
-def _print_checks(checks: Sequence[Check]) -> None:
-    width = max(len(check.step) for check in checks)
-    for check in checks:
-        mark = "agrees " if check.agrees else "DIFFERS"
-        click.echo(f"  {check.level:<5} {check.step:<{width}}  {mark}  {one_line(check.detail)}")
+def _check_sqnr(verifier: verify.Verifier, least_db: float) -> None:
+    """Raises Refusal for an output that is less accurate."""
+    if not verifier.accuracy:
+        click.echo("cnncc: warning: --min-sqnr: the model's own integers are not compared with float", err=True)
+    most = loses_most(verifier.layers)
+    for output in verifier.accuracy:
+        if output.sqnr_db < least_db:
+            where = f": {most.label} loses most, {most.drop_db:.1f} dB" if most else ""
+            raise Refusal(f"output '{output.output}': SQNR {output.sqnr_db:.1f} dB, --min-sqnr {least_db:g}{where}")
 
 
 def _verify_inputs(path: Path | None, shapes: Mapping[str, Any], images: int) -> dict[str, Array]:
     """The first `images` samples of a file, or seeded noise, in whole batches. Raises Refusal."""
     from cnncc.dialects.cnn import shape
+    from cnncc.dialects.weights import element_dtype
 
     dims = {name: shape(kind) for name, kind in shapes.items()}
+    elements = {name: element_dtype(kind.element_type).name for name, kind in shapes.items()}
     batches = max(-(-images // batch) for batch, *_ in dims.values())
     if path is None:
         rng = np.random.default_rng(0)
         sizes = {name: (batches * batch, *rest) for name, (batch, *rest) in dims.items()}
-        return {name: rng.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
+        return {name: noise(size, elements[name], rng) for name, size in sizes.items()}
     data = read_npz(path, list(dims))
-    count_batches(data, dims)
-    return {name: data[name][: batches * dims[name][0]].astype(np.float32) for name in dims}
+    count_batches(data, dims, elements)
+    return {name: data[name][: batches * dims[name][0]].astype(elements[name]) for name in dims}
 
 
 # -- the other commands ------------------------------------------------------------------------------------------------
@@ -314,10 +319,9 @@ def _verify_inputs(path: Path | None, shapes: Mapping[str, Any], images: int) ->
 def disassembly(binary: Any) -> str:
     """The program of a binary as assembly, with what is known of each instruction as a comment."""
     from cnncc.isa.assembly import disassemble
-    from cnncc.isa.codec import decode_program
     from cnncc.machine.modules import comments
 
-    return disassemble(decode_program(binary.program), comments(binary))
+    return disassemble(binary.instructions, comments(binary))
 
 
 def disasm_command(path: Path, output: Path | None) -> None:
@@ -335,6 +339,7 @@ def asm_command(source: Path, output: Path, data: Path) -> None:
     from cnncc.isa.assembly import assemble
     from cnncc.isa.codec import decode_program, encode_program
     from cnncc.machine.container import from_bytes, load, to_bytes
+    from cnncc.machine.modules import check_names
 
     check_writable(output)
     try:
@@ -350,6 +355,7 @@ def asm_command(source: Path, output: Path, data: Path) -> None:
             metadata = {key: value for key, value in metadata.items() if key not in ("layers", "comments")}
         content = to_bytes(dataclasses.replace(binary, program=program, metadata=metadata))
         from_bytes(content)  # what no one could load is not written
+        check_names(text, binary)
     except Refusal as refusal:
         raise Refusal(f"{source}: {refusal}") from refusal
     write_atomically(output, content)

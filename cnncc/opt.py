@@ -48,6 +48,8 @@ def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
         try:
             module = Parser(ctx, path.read_text(), name=str(path)).parse_module()
             module.verify()
+        except UnicodeDecodeError as error:
+            raise Refusal(f"{path}: is no IR text: give a .mlir file") from error
         except (RecursionError, ValueError) as error:
             raise Refusal(f"{path}: {_short(str(error))}") from error
         return module

@@ -11,19 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xdsl.dialects.builtin import Float32Type, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import Float32Type, IntAttr, IntegerType, ModuleOp, StringAttr, TensorType
 from xdsl.passes import PassPipeline
 from xdsl.universe import Universe
 
 from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext
-from cnncc.errors import Refusal
+from cnncc.dialects.onnx import NodeOp
+from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.universe import DIALECTS, PASSES
 from cnncc.weights import Array
 
 DONE = "cnncc.done"  # module attribute: the last step that was run
 ARCH = "cnncc.arch"  # module attribute: the array that the layers are mapped to
 CALIBRATE = "onnx-calibrate"
+FOLD_QDQ = "onnx-fold-qdq"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Step:
 
 
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", "\v": r"\v"}
+FUNCTIONS = "onnx.functions"  # module attribute: the functions that the model defines
+DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.")  # of operators that onnxruntime comes with
 LEVELS = ("onnx", "cnn", "nest", "array", "isa")
 
 
@@ -71,8 +75,11 @@ def steps(settings: Settings) -> tuple[Step, ...]:
     return (
         Step("onnx", "onnx-fold-constants"),
         Step("onnx", "onnx-remove-identity"),
+        Step("onnx", FOLD_QDQ),
+        Step("onnx", "onnx-fold-affine"),
         Step("onnx", "onnx-fold-batch-norm"),
         Step("onnx", "onnx-fold-pad"),
+        Step("onnx", "onnx-split-sum"),
         Step("onnx", "onnx-dead-code"),
         Step("onnx", CALIBRATE),
         Step("cnn", "onnx-to-cnn", widths),
@@ -150,18 +157,22 @@ class Compilation:
         for step in self.remaining():
             if LEVELS.index(step.level) > LEVELS.index(level):
                 return
-            try:
-                self._run(step)
-                self.module.attributes[DONE] = StringAttr(step.name)
-                if step.level not in ("onnx", "cnn"):
-                    self.module.attributes[ARCH] = StringAttr(described(self.settings.arch))
-                self.module.verify()
-            except Refusal:
-                raise
-            except Exception as error:
-                raise StepFailed(step, error) from error
+            self.step(step)
             for observer in after:
                 observer(step, self.module)
+
+    def step(self, step: Step) -> None:
+        """Run one step. Raises: Refusal; StepFailed for a defect of the step."""
+        try:
+            self._run(step)
+            self.module.attributes[DONE] = StringAttr(step.name)
+            if step.level not in ("onnx", "cnn"):
+                self.module.attributes[ARCH] = StringAttr(described(self.settings.arch))
+            self.module.verify()
+        except Refusal:
+            raise
+        except Exception as error:
+            raise StepFailed(step, error) from error
 
     def _run(self, step: Step) -> None:
         if step.name != CALIBRATE:
@@ -169,6 +180,7 @@ class Compilation:
             return
         from cnncc.eval.calibrate import calibrate
 
+        _check_domains(self.module)
         data, bits = self.settings.calibration, self.settings.operand_bits
         warning = calibrate(self.module, self.ctx.weights, data, bits, self.settings.arch.psum_bits)
         self.warnings += [warning] if warning else []
@@ -176,31 +188,58 @@ class Compilation:
 
 def import_model(path: Path, batch: int | None, settings: Settings) -> Compilation:
     """A compilation that starts at an ONNX file. Raises Refusal."""
-    from cnncc.frontend.import_onnx import import_onnx
+    from cnncc.frontend.import_onnx import read_onnx
 
-    ctx = new_context()
-    module = import_onnx(path, ctx, batch)
-    _check_interface(path, module)
+    refusals, ctx, module = Refusals(), new_context(), ModuleOp([])
+    with refusals.kept():
+        module = read_onnx(path, ctx, refusals, batch)
+        check_interface(path, module)
+    refusals.raise_any(str(path))
     module.attributes[DONE] = StringAttr("import")
     return Compilation(ctx, module, settings)
 
 
-def _check_interface(path: Path, module: ModuleOp) -> None:
-    """A binary's inputs are batches of f32, and a tensor has one name. Raises Refusal."""
+def check_interface(path: Path, module: ModuleOp) -> None:
+    """A binary's inputs are batches of f32 or bytes, and a tensor has one name. Raises Refusal."""
     from cnncc.frontend.export_onnx import input_names, main_arguments, output_names
 
     inputs, outputs = input_names(module), output_names(module)
     if not inputs:
         raise Refusal(f"{path}: the model has no inputs: its outputs are constant, there is nothing to compile")
+    if not outputs:
+        raise Refusal(f"{path}: the model has no outputs: there is nothing to compile")
+    refusals = Refusals()
     for name, argument in zip(inputs, main_arguments(module), strict=True):
         match argument.type:
-            case TensorType(element_type=Float32Type()) as kind if kind.get_shape() and min(kind.get_shape()) > 0:
+            case TensorType(element_type=Float32Type() | IntegerType(width=IntAttr(data=8))) as kind if (
+                kind.get_shape() and min(kind.get_shape()) > 0
+            ):
                 pass
             case _:
-                raise Refusal(f"{path}: input '{name}' is {argument.type}, an input is f32 with a leading batch dim")
+                what = f"is {argument.type}, an input is f32, i8 or ui8 with a leading batch dim"
+                refusals.add(Refusal(f"{path}: input '{name}' {what}", Finding(what, where=f"input '{name}'")))
     for i, name in enumerate(outputs):
         if name in inputs or name in outputs[:i]:
-            raise Refusal(f"{path}: output '{name}' has the name of another input or output: give it one of its own")
+            what, help_ = "has the name of another input or output", "give it one of its own"
+            finding = Finding(what, where=f"output '{name}'", help=help_)
+            refusals.add(Refusal(f"{path}: output '{name}' {what}: {help_}", finding))
+    refusals.raise_any(str(path))
+
+
+def _check_domains(module: ModuleOp) -> None:
+    """Refuse the nodes that onnxruntime, which runs the graph, cannot know. Raises Refusal."""
+    refusals = Refusals()
+    for op in module.walk():
+        if isinstance(op, NodeOp) and op.domain and not _is_known(op.domain.data, module):
+            where, help_ = op.label(), "replace the node by standard operators, or define it as a function of the model"
+            what = f"operator domain '{op.domain.data}' is unknown to onnxruntime"
+            refusals.add(Refusal(f"{where}: {what}: {help_}", Finding(what, where=where, help=help_)))
+    refusals.raise_any()
+
+
+def _is_known(domain: str, module: ModuleOp) -> bool:
+    """Does onnxruntime come with operators of `domain`, or may the model define them itself?"""
+    return domain.startswith(DOMAINS) or FUNCTIONS in module.attributes
 
 
 class Dump:

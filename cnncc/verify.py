@@ -1,23 +1,34 @@
 """Every level against the one above: runs the IR after each step and names the step and the value that changed.
 
-Above `cnn` the outputs are compared as floats, within a stated relative tolerance; from `cnn` down every value that
-two levels have in common is compared as integers; the last step is run from its encoded binary.
+Above `cnn` the outputs are compared as floats, within a stated relative tolerance; the integers of a model that is
+quantised already must give onnxruntime's outputs, bit for bit. From `cnn` down every value that two levels have in
+common is compared as integers; the last step is run from its encoded binary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from cnncc.errors import Refusal
-from cnncc.pipeline import CALIBRATE, Compilation, Step, StepFailed
+from cnncc.accuracy import Accuracy, LayerAccuracy, References, accuracy, loses_most
+from cnncc.errors import Refusal, one_line
+from cnncc.passes._placement import place
+from cnncc.pipeline import CALIBRATE, FOLD_QDQ, Compilation, Step, StepFailed
 from cnncc.weights import Array
 
 OUTPUT = "output "  # and its number: the key of an output
+FUSED = "cnn-legalize"  # the step after which a layer has one value
+WORST = 3  # layers that are printed where not all are
+SCHEMA = 1  # of the JSON; a change that a reader would notice raises it
 RELATIVE_TOLERANCE = 1e-4  # of the largest magnitude of an output, for float graphs that were rewritten
+# The same for operators between DequantizeLinear and QuantizeLinear, put on integers: each may differ by a step.
+QDQ_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -30,39 +41,18 @@ class Check:
     detail: str
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """An output of the quantised network against float: SQNR in dB, greatest error, share of equal argmax."""
-
-    output: str
-    sqnr_db: float
-    max_error: float
-    top1_agreement: float
-
-
 Values = Mapping[str, Array]
 
 
-def accuracy(name: str, exact: Array, got: Array) -> Accuracy:
-    """How far `got` is from `exact` (both real, [n, …])."""
-    reference = np.asarray(exact, np.float64)
-    error = np.asarray(got, np.float64) - reference
-    noise, signal = float((error**2).sum()), float((reference**2).sum())
-    sqnr = float("inf") if noise == 0 else 10 * float(np.log10(signal / noise)) if signal else float("-inf")
-    rows = (reference.reshape(len(reference), -1), np.asarray(got).reshape(len(reference), -1))
-    agree = float((rows[0].argmax(axis=1) == rows[1].argmax(axis=1)).mean())
-    return Accuracy(name, sqnr, float(np.abs(error).max()), agree)
-
-
-def compare_floats(exact: Values, got: Values) -> str:
+def compare_floats(exact: Values, got: Values, tolerance: float = RELATIVE_TOLERANCE) -> str:
     """The empty string, or which output differs most and by how much."""
     for name, reference in exact.items():
         if name not in got:
             return f"output '{name}' is missing"
         scale = float(np.abs(reference).max()) or 1.0
         worst = float(np.abs(np.asarray(got[name], np.float64) - reference).max()) / scale
-        if not worst <= RELATIVE_TOLERANCE and not np.array_equal(got[name], reference, equal_nan=True):
-            return f"output '{name}' differs by {worst:.2e} of its largest value, more than {RELATIVE_TOLERANCE:.0e}"
+        if not worst <= tolerance and not np.array_equal(got[name], reference, equal_nan=True):
+            return f"output '{name}' differs by {worst:.2e} of its largest value, more than {tolerance:.0e}"
     return ""
 
 
@@ -98,13 +88,18 @@ class Verifier:
         self.compilation, self.inputs = compilation, inputs
         self.checks: list[Check] = []
         self.accuracy: list[Accuracy] = []
+        self.layers: list[LayerAccuracy] = []
         self._floats = self._run_floats(compilation.module)
         self._integers: Values = {}
         self._quantised: Sequence[Array] = ()
+        self._is_exact = False  # are all integers the model's own?
+        self._calibrated = ModuleOp([])
 
     def __call__(self, step: Step, module: ModuleOp) -> None:
         """Run `module` and compare it with the level before `step`."""
         if step.name == CALIBRATE:
+            self._is_exact = place(module, self.compilation.ctx.weights).is_exact
+            self._calibrated = module.clone()
             return
         try:
             difference, compared = self._check(step, module)
@@ -124,8 +119,15 @@ class Verifier:
     def _check(self, step: Step, module: ModuleOp) -> tuple[str, str]:
         """What differs, or the empty string; what was compared."""
         if step.level == "onnx":
-            difference = compare_floats(self._floats, self._run_floats(module))
-            return difference, f"{len(self._floats)} output(s) within {RELATIVE_TOLERANCE:.0e}"
+            got = self._run_floats(module)
+            tolerance = RELATIVE_TOLERANCE
+            difference = compare_floats(self._floats, got)
+            if difference and step.name == FOLD_QDQ:
+                tolerance = QDQ_TOLERANCE
+                difference = compare_floats(self._floats, got, tolerance)
+            if step.name == FOLD_QDQ:
+                self._floats = got  # what follows must equal the model as it now is, on integers
+            return difference, f"{len(self._floats)} output(s) within {tolerance:.0e}"
         return self._check_integers(step, module)
 
     def _run_floats(self, module: ModuleOp) -> Values:
@@ -148,23 +150,36 @@ class Verifier:
 
     def _check_integers(self, step: Step, module: ModuleOp) -> tuple[str, str]:
         if not self._integers:
-            return "", self._first_integers(module)
+            return self._first_integers(module)
         values = self._evaluated(step.level, module)
+        if step.name == FUSED and not self._is_exact:
+            self.layers = self._measured(values)
         common = [name for name in self._integers if name in values]
         difference = compare_integers(self._integers, values)
         self._integers = {**self._integers, **values}
         return difference, f"{len(common)} value(s), {sum(values[n].size for n in common):,} integers"
 
-    def _first_integers(self, module: ModuleOp) -> str:
-        """The quantised network: measured against float, and the integers that all below must have."""
+    def _first_integers(self, module: ModuleOp) -> tuple[str, str]:
+        """The quantised network: measured against float, and the integers that all below must have.
+
+        Where the model has been quantised before, its outputs must be onnxruntime's, bit for bit.
+        """
         from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 
         self._quantised = quantise_inputs(module, self.inputs)
         outputs, trace = evaluate(module, self.compilation.ctx.weights, self._quantised)
         real = dequantise_outputs(module, outputs)
         self._integers = _keyed(outputs, trace)
+        if self._is_exact:
+            return compare_integers(self._floats, real), f"{len(real)} output(s) equal onnxruntime's in every bit"
         self.accuracy = [accuracy(name, self._floats[name], real[name]) for name in self._floats]
-        return "quantised: " + ", ".join(f"{a.output} {a.sqnr_db:.1f} dB" for a in self.accuracy)
+        return "", "quantised: " + ", ".join(f"{a.output} {a.sqnr_db:.1f} dB" for a in self.accuracy)
+
+    def _measured(self, values: Values) -> list[LayerAccuracy]:
+        """The accuracy of what is left of the values when all that can be fused is."""
+        bits = (self.compilation.settings.operand_bits, self.compilation.settings.arch.psum_bits)
+        references = References(self._calibrated, self.compilation.ctx.weights, self.inputs, bits)
+        return references.measured(values, self._quantised)
 
     def _evaluated(self, level: str, module: ModuleOp) -> Values:
         store, arch = self.compilation.ctx.weights, self.compilation.settings.arch
@@ -190,3 +205,50 @@ class Verifier:
 
 def _keyed(outputs: Sequence[Array], trace: Values) -> Values:
     return {**trace, **{f"{OUTPUT}{i}": value for i, value in enumerate(outputs)}}
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+
+
+def checks_text(checks: Sequence[Check]) -> list[str]:
+    """One line for each step."""
+    width = max(len(check.step) for check in checks)
+    marks = {True: "agrees ", False: "DIFFERS"}
+    return [
+        f"  {check.level:<5} {check.step:<{width}}  {marks[check.agrees]}  {one_line(check.detail)}" for check in checks
+    ]
+
+
+def accuracy_text(outputs: Sequence[Accuracy], layers: Sequence[LayerAccuracy], *, whole: bool) -> list[str]:
+    """The outputs, the layers that lose most (or all of them, in the order of the network), and the first of those."""
+    lines = [
+        f"{a.output} against float: SQNR {a.sqnr_db:.1f} dB, greatest error {a.max_error:.3g}, "
+        f"top-1 agreement {100 * a.top1_agreement:.1f} %"
+        for a in outputs
+    ]
+    most = loses_most(layers)
+    if most is None:
+        return lines
+    shown = layers if whole else sorted(layers, key=lambda layer: -layer.drop_db)[:WORST]
+    width = max(len(layer.label) for layer in shown)
+    lines.append(f"  {'value':<{width}}  SQNR dB  drop dB")
+    lines += [f"  {layer.label:<{width}}  {layer.sqnr_db:7.1f}  {layer.drop_db:7.1f}" for layer in shown]
+    return [*lines, f"{most.label} loses most: {most.drop_db:.1f} dB"]
+
+
+def as_json(verifier: Verifier, model: Path) -> dict[str, Any]:
+    """What docs/verify.md describes; a number that is not finite is null."""
+    most = loses_most(verifier.layers)
+    return {
+        "schema": SCHEMA,
+        "model": str(model),
+        "agrees": all(check.agrees for check in verifier.checks),
+        "steps": [asdict(check) for check in verifier.checks],
+        "outputs": [_finite(asdict(each)) for each in verifier.accuracy],
+        "layers": [_finite(asdict(each)) for each in verifier.layers],
+        "loses_most": most.label if most else None,
+    }
+
+
+def _finite(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in record.items()}

@@ -122,7 +122,7 @@ INPUTS = {
     "int64": (npz(x=GOOD.astype(np.int64)), "'x' has type int64"),
     "complex": (npz(x=GOOD.astype(np.complex64)), "'x' has type complex64"),
     "text": (npz(x=np.full((1, 3, 11, 7), "a")), "'x' has type <U1"),
-    "objects": (npz(x=np.array([{}, []], object)), "not an .npz file of plain arrays"),
+    "objects": (npz(x=np.array([{}, []], object)), "not an .npz file of plain arrays: it holds Python objects"),
     "NaN": (npz(x=WITH_NAN), "'x' has values that are not finite"),
     "infinity": (npz(x=np.full((1, 3, 11, 7), np.float32("inf"))), "'x' has values that are not finite"),
     "empty file": (b"", "not an .npz file"),

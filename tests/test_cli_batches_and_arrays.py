@@ -38,13 +38,13 @@ def test_cli_from_needs_the_array_that_the_ir_was_mapped_to(folder: Path) -> Non
     (folder / "mine.toml").write_text(text)
     (folder / "other.toml").write_text(text.replace("rows = 4", "rows = 3"))
     done("compile", "net.onnx", "--arch", "mine.toml", "--dump-dir", "ir")
-    done("compile", "--from", "ir/13-nest-permute.mlir", "--arch", "mine.toml", "-o", "same.cnb")
-    done("compile", "--from", "ir/13-nest-permute.mlir", "--arch", "spatial-4x4", "-o", "same.cnb")
-    message = refused("compile", "--from", "ir/13-nest-permute.mlir", "--arch", "other.toml", "-o", "not.cnb")
+    done("compile", "--from", "ir/16-nest-permute.mlir", "--arch", "mine.toml", "-o", "same.cnb")
+    done("compile", "--from", "ir/16-nest-permute.mlir", "--arch", "spatial-4x4", "-o", "same.cnb")
+    message = refused("compile", "--from", "ir/16-nest-permute.mlir", "--arch", "other.toml", "-o", "not.cnb")
     assert "was mapped to spatial-4x4 (4 x 4 PEs, #" in message
     assert "not to spatial-4x4 (3 x 4 PEs, #" in message
     assert not (folder / "not.cnb").exists()
-    assert done("compile", "--from", "ir/08-cnn-fuse-epilogue.mlir", "--arch", "other.toml", "-o", "other.cnb")
+    assert done("compile", "--from", "ir/11-cnn-fuse-epilogue.mlir", "--arch", "other.toml", "-o", "other.cnb")
 
 
 def test_cli_a_dump_has_its_batch(folder: Path) -> None:

@@ -27,6 +27,15 @@ def only_host_two_outputs() -> onnx.ModelProto:
     return build([node("Softmax", ["x"], ["y"]), node("Tanh", ["y"], ["z"])], {"x": (1, 3, 5)}, ["z", "y"])
 
 
+def host_reads_one_value_in_two_shapes() -> onnx.ModelProto:
+    nodes = [
+        node("Flatten", ["x"], ["f"], name="flat"),
+        node("Softmax", ["f"], ["y"], name="softmax", axis=1),
+        node("Sigmoid", ["x"], ["z"], name="sigmoid"),
+    ]
+    return build(nodes, {"x": (1, 3, 5, 4)}, ["y", "z"])
+
+
 def host_in_the_middle() -> onnx.ModelProto:
     nodes = [
         node("Conv", ["x", "w1"], ["a"], name="a", pads=[1, 2, 0, 1]),
@@ -326,7 +335,8 @@ def long_chain_of_reshapes() -> onnx.ModelProto:
 
 
 CASES: tuple[Case, ...] = (
-    only_host, only_host_two_outputs, host_in_the_middle, host_reads_two_values, host_at_the_end, host_at_the_start,
+    only_host, only_host_two_outputs, host_reads_one_value_in_two_shapes,
+    host_in_the_middle, host_reads_two_values, host_at_the_end, host_at_the_start,
     two_inputs_added, an_input_added_to_itself, two_outputs, output_before_its_relu, input_returned,
     one_value_twice_an_output, residual_used_three_times, gemm_without_bias,
     matmul_of_a_batch, static_batch_of_three, static_batch_and_host, unnamed_nodes, names_as_cnncc_makes_them,
@@ -387,7 +397,10 @@ REFUSED = (
     ),
     (by_name(), "output 'x' has the name of another input or output"),
     (integer_input(), "input 'x' is tensor<1x3xi64>, an input is f32"),
-    (build([node("Relu", ["x"], ["y"])], {"x": ()}, ["y"]), "input 'x' is tensor<f32>, an input is f32 with a leading"),
+    (
+        build([node("Relu", ["x"], ["y"])], {"x": ()}, ["y"]),
+        "input 'x' is tensor<f32>, an input is f32, i8 or ui8 with a leading",
+    ),
     (build([node("Relu", ["x"], ["y"])], {"x": (0, 3)}, ["y"]), "input 'x'"),
     (build([node("Relu", ["x"], ["y"])], {}, ["y"], {"x": noise(1, 2, 3)}), "the model has no inputs"),
 )
@@ -398,3 +411,16 @@ def test_cli_models_that_are_refused(model: onnx.ModelProto, message: str, tmp_p
     path = save(model, tmp_path / "net.onnx")
     assert message in refused("compile", path, "-o", tmp_path / "net.cnb")
     assert not (tmp_path / "net.cnb").exists()
+
+
+def test_cli_model_without_outputs_is_refused(tmp_path: Path) -> None:
+    path = save(build([node("Relu", ["x"], ["y"])], {"x": (1, 3)}, []), tmp_path / "net.onnx")
+    assert "the model has no outputs" in refused("compile", path, "-o", tmp_path / "net.cnb")
+
+
+def test_cli_host_reads_an_input_under_another_shape(tmp_path: Path) -> None:
+    nodes = [node("Flatten", ["x"], ["f"]), node("Softmax", ["f"], ["y"], axis=1)]
+    path = save(build(nodes, {"x": (1, 3, 5, 4)}, ["y"]), tmp_path / "net.onnx")
+    assert "steps agree" in done("verify", path).stdout
+    done("compile", path, "-o", tmp_path / "net.cnb")
+    done("run", tmp_path / "net.cnb")

@@ -17,6 +17,7 @@ from xdsl.dialects.func import ReturnOp
 
 import cnncc.isa.codec as codec
 import cnncc.passes._layer_program as layer_program
+import cnncc.passes._normalisation as normalisation
 import cnncc.passes.array_allocate as array_allocate
 import cnncc.passes.array_prefetch as array_prefetch
 import cnncc.passes.array_to_isa as array_to_isa
@@ -29,15 +30,15 @@ import cnncc.passes.nest_tile as nest_tile
 import cnncc.passes.nest_to_array as nest_to_array
 import cnncc.passes.nest_unroll as nest_unroll
 import cnncc.passes.onnx_dead_code as dead_code
-import cnncc.passes.onnx_fold_batch_norm as fold_batch_norm
 import cnncc.passes.onnx_fold_pad as fold_pad
 import cnncc.passes.onnx_remove_identity as remove_identity
+from cnncc.accuracy import accuracy
 from cnncc.dialects import array as A
 from cnncc.dialects import isa
 from cnncc.dialects.cnn import ClampOp, ConvOp, StepsAttr, WindowAttr
 from cnncc.dialects.nest import LayerOp
 from cnncc.dialects.onnx import NodeOp
-from cnncc.verify import accuracy, compare_floats, compare_integers
+from cnncc.verify import compare_floats, compare_integers
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -225,7 +226,7 @@ BUGS: dict[str, tuple[str, Plant, str]] = {
     ),
     "wrong epsilon": (
         "onnx-fold-batch-norm",
-        instead(fold_batch_norm.Normalisation, "factor", wrong_epsilon),
+        instead(normalisation.Normalisation, "factor", wrong_epsilon),
         "output 'y'",
     ),
     "outputs swapped": ("onnx-fold-pad", after(fold_pad, "OnnxFoldPadPass", swapped_outputs), ""),

@@ -1,0 +1,143 @@
+"""How much accuracy quantisation costs: the outputs, and every value on the way, against the float network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, f32
+from xdsl.ir import BlockArgument, OpResult, SSAValue
+
+from cnncc.dialects.cnn import HostOp, ReshapeOp, shape, value_key
+from cnncc.dialects.onnx import NodeOp
+from cnncc.eval.cnn import joined
+from cnncc.eval.onnx import Evaluator
+from cnncc.frontend.export_onnx import input_names, main_arguments
+from cnncc.passes._onnx_layers import is_tensor_of
+from cnncc.passes._quantise import Lowering
+from cnncc.weights import Array, WeightStore
+
+Values = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """An output of the quantised network against float: SQNR in dB, greatest error, share of equal argmax."""
+
+    output: str
+    sqnr_db: float
+    max_error: float
+    top1_agreement: float
+
+
+def accuracy(name: str, exact: Array, got: Array) -> Accuracy:
+    """How far `got` is from `exact` (both real, [n, …])."""
+    reference = np.asarray(exact, np.float64)
+    error = np.asarray(got, np.float64) - reference
+    rows = (reference.reshape(len(reference), -1), np.asarray(got).reshape(len(reference), -1))
+    agree = float((rows[0].argmax(axis=1) == rows[1].argmax(axis=1)).mean())
+    return Accuracy(name, sqnr_db(reference, error), float(np.abs(error).max()), agree)
+
+
+def sqnr_db(exact: Array, error: Array) -> float:
+    """The power of `exact` over that of `error` in dB: inf without error, -inf for an error of nothing."""
+    signal, noise = float(np.square(exact, dtype=np.float64).sum()), float(np.square(error, dtype=np.float64).sum())
+    if noise == 0:
+        return float("inf")
+    return 10 * float(np.log10(signal / noise)) if signal else float("-inf")
+
+
+@dataclass(frozen=True)
+class LayerAccuracy:
+    """A value of the network by its key: its SQNR in dB, and what it lost against the worst value it is made of.
+
+    The drop of an input of the network, which is made of nothing, counts from itself: 0.
+    """
+
+    label: str
+    sqnr_db: float
+    drop_db: float
+
+
+class References:
+    """The float values of a calibrated `onnx` module for some inputs, by the key that they have on the `cnn` level.
+
+    A value that the graph has as integers has no reference.
+    """
+
+    def __init__(self, module: ModuleOp, store: WeightStore, inputs: Values, bits: tuple[int, int]) -> None:
+        """bits: of operands and psums. Raises Refusal as `onnx-to-cnn`."""
+        own_of: dict[SSAValue, SSAValue] = {}
+        lowering = Lowering(module.clone(own_of), store, *bits)
+        lowering.run()
+        everything = [
+            *main_arguments(module),
+            *(v for op in module.walk() if isinstance(op, NodeOp) for v in op.results),
+        ]
+        known = [v for v in everything if own_of[v] in lowering.scales and is_tensor_of(v, f32)]
+        first: dict[str, SSAValue] = {}  # those that stand for the same integers, as after a Reshape, are one
+        for value in known:
+            first.setdefault(_key(lowering.values[own_of[value]], value), value)
+        self._keys = {value: key for key, value in first.items() if key}
+        self._scales = {v: lowering.scales[own_of[v]] for v in self._keys}
+        self._exact = _floats(module, store, inputs, list(self._keys))
+
+    def measured(self, trace: Values, inputs: Sequence[Array]) -> list[LayerAccuracy]:
+        """The accuracy of the values that `trace` has, in the order of the network. inputs: the integers of `@main`."""
+        found: dict[SSAValue, float] = {}
+        result: list[LayerAccuracy] = []
+        for value, key in self._keys.items():
+            integers = inputs[value.index] if isinstance(value, BlockArgument) else trace.get(key)
+            if integers is None:
+                continue  # fused: another value has its place
+            scale, exact = self._scales[value], self._exact[value]
+            real = (np.asarray(integers, np.float64).reshape(exact.shape) - scale.zero) * scale.scale
+            found[value] = sqnr_db(exact, real - exact)
+            worst = min(_sources(value, found), default=found[value])
+            drop = 0.0 if worst == found[value] else worst - found[value]
+            result.append(LayerAccuracy(key, found[value], drop))
+        return result
+
+
+def loses_most(layers: Sequence[LayerAccuracy]) -> LayerAccuracy | None:
+    """The value with the greatest drop; None without any."""
+    return max(layers, key=lambda layer: layer.drop_db, default=None)
+
+
+def _key(lowered: SSAValue, value: SSAValue) -> str:
+    """What the value is called in a trace; the empty string where it has no name."""
+    while isinstance(lowered.owner, ReshapeOp):
+        lowered = lowered.owner.x
+    match lowered:
+        case BlockArgument():
+            return f"input {value.name_hint or lowered.index}"
+        case OpResult(op=HostOp() as op) if len(op.outputs) > 1:
+            return f"{value_key(op)}.{lowered.index}"
+        case OpResult():
+            return value_key(lowered.op) or ""
+        case _:
+            return ""
+
+
+def _floats(module: ModuleOp, store: WeightStore, inputs: Values, values: Sequence[SSAValue]) -> dict[SSAValue, Array]:
+    """What float computes, batch by batch of the model's size."""
+    names, sizes = input_names(module), [shape(value.type)[0] for value in main_arguments(module)]
+    session = Evaluator(module, store, values)
+    runs = [
+        session.run({name: inputs[name][i * size : (i + 1) * size] for name, size in zip(names, sizes, strict=True)})
+        for i in range(len(inputs[names[0]]) // sizes[0])
+    ]
+    return {value: joined([run[i] for run in runs]) for i, value in enumerate(values)}
+
+
+def _sources(value: SSAValue, found: Mapping[SSAValue, float]) -> Iterator[float]:
+    """The SQNR of the nearest values before `value` that were measured."""
+    pending, seen = [value], {value}
+    while pending:
+        owner = pending.pop().owner
+        operands = dict.fromkeys(owner.operands) if isinstance(owner, NodeOp) else {}
+        yield from (found[operand] for operand in operands if operand in found)
+        fresh = [operand for operand in operands if operand not in found and operand not in seen]
+        seen.update(fresh)
+        pending += fresh

@@ -1,0 +1,399 @@
+"""`cnncc check`: all findings at once, by name; it finds something blocking exactly where `compile` refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cli_cases import CALIBRATION, DIGITS, SAMPLES, build, conv_model, done, invoke, noise, save, snapshot
+from onnx import helper
+from test_cli_bad_input import MODELS
+from test_cli_models import CASES, REFUSED
+from test_cli_verify import network
+
+from cnncc.arch.model import PRESETS
+from cnncc.check import SCHEMA, check
+from cnncc.commands import program_stats
+from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals
+from cnncc.machine.container import load
+
+node: Any = helper.make_node
+PRESET = (PRESETS / "spatial-8x8.toml").read_text()
+
+
+def array_file(folder: Path, **sizes: int) -> Path:
+    """The preset with other numbers; of `words` the GLB's."""
+    text = PRESET
+    for name, size in sizes.items():
+        head, tail = text[: text.index("[glb]")], text[text.index("[glb]") :]
+        pattern = rf"\b{name} = \d+"
+        text = (
+            head + re.sub(pattern, f"{name} = {size}", tail)
+            if name == "words"
+            else re.sub(pattern, f"{name} = {size}", head) + tail
+        )
+    path = folder / "array.toml"
+    path.write_text(text)
+    return path
+
+
+def blocking(findings: Sequence[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity == "blocking"]
+
+
+def many_problems() -> onnx.ModelProto:
+    """A symbolic batch, weights that are NaN, a long kernel row, a wide pool, and an operator of nobody's."""
+    damaged = noise(1, 5, 3, 3, 3)
+    damaged[1, 2, 0, 1] = np.nan
+    nodes = [
+        node("Conv", ["x", "w1"], ["a"], name="damaged", pads=[1, 1, 1, 1]),
+        node("Conv", ["a", "w2"], ["b"], name="long", pads=[0, 6, 0, 6]),
+        node("GlobalAveragePool", ["b"], ["p"], name="wide"),
+        node("Conv", ["b", "w3"], ["c"], name="short"),
+    ]
+    arrays = {"w1": damaged, "w2": noise(2, 4, 5, 1, 13), "w3": noise(3, 2, 4, 1, 1)}
+    model = build(nodes, {"x": ("N", 3, 19, 17)}, ["p", "c"], arrays)
+    model.graph.node.append(node("Whirl", ["c"], ["y"], name="whirl", domain="no.such"))
+    model.graph.output[1].name = "y"
+    model.opset_import.append(helper.make_opsetid("no.such", 1))
+    return model
+
+
+def test_check_finds_all_of_several_problems(tmp_path: Path) -> None:
+    path = save(many_problems(), tmp_path / "net.onnx")
+    arch = array_file(tmp_path, ifmap_words=12, words=20, psum_bits=16)
+    before = snapshot(tmp_path)
+    result = invoke("check", path, "--arch", arch, "--json")
+    assert (result.exit_code, snapshot(tmp_path)) == (1, before)
+    found = json.loads(result.stdout)
+    stopping = [f for f in found["findings"] if f["severity"] == "blocking"]
+    rooms = {f["where"]: f["value"] for f in stopping if f["resource"] == "glb.words"}
+    assert set(rooms) == {"damaged", "long", "wide"}
+    assert all(f["limit"] == 20 < f["value"] < 400 for f in stopping if f["resource"] == "glb.words")
+    assert {(f["where"], f["resource"], f["value"], f["limit"]) for f in stopping if f["resource"] != "glb.words"} == {
+        ("input 'x'", "", None, None),
+        ("initializer 'w1'", "", None, None),
+        ("Whirl node 'whirl'", "", None, None),
+        ("wide", "psum_bits", 19 * 17 * 127, (1 << 15) - 1),
+    }  # fmt: skip
+
+
+def test_check_of_weights_without_model_or_array(tmp_path: Path) -> None:
+    for args, where in ((["none.onnx"], ""), ([save(conv_model(), tmp_path / "n.onnx"), "--arch", "none"], "--arch")):
+        result = invoke("check", *args, "--json")
+        (finding,) = json.loads(result.stdout)["findings"]
+        assert (result.exit_code, finding["severity"], finding["where"]) == (1, "blocking", where)
+        assert "none" in finding["what"]
+
+
+def test_check_prints_lines_in_columns(tmp_path: Path) -> None:
+    path = save(many_problems(), tmp_path / "net.onnx")
+    arch = array_file(tmp_path, words=40)
+    lines = invoke("check", path, "--arch", arch).stdout.splitlines()
+    start = lines.index("blocking") + 1
+    group = lines[start : lines.index("costly")]
+    assert [line.split("  ")[1] for line in group] == [
+        "input 'x'", "initializer 'w1'", "Whirl node 'whirl'", "damaged", "long", "wide",
+    ]  # fmt: skip
+    texts = ("dim 0", "contains NaN", "operator domain", "buffers of", "buffers of", "buffers of")
+    assert len({line.index(text) for line, text in zip(group, texts, strict=True)}) == 1
+    assert re.fullmatch(r".*net.onnx does not compile: 6 blocking, \d+ costly, \d+ note\(s\)", lines[-1])
+
+
+def test_check_compile_says_all_that_a_step_refuses(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", ["x", "w1"], ["a"], name="one", pads=[0, 6, 0, 6]),
+        node("Conv", ["a", "w2"], ["b"], name="fits"),
+        node("Conv", ["b", "w3"], ["y"], name="two", pads=[0, 7, 0, 7]),
+    ]
+    arrays = {"w1": noise(1, 4, 3, 1, 13), "w2": noise(2, 5, 4, 3, 3), "w3": noise(3, 2, 5, 1, 15)}
+    path = save(build(nodes, {"x": (1, 3, 9, 7)}, ["y"], arrays), tmp_path / "net.onnx")
+    result = invoke("compile", path, "--arch", array_file(tmp_path, words=20), "-o", tmp_path / "net.cnb")
+    assert result.exit_code == 1 and result.stdout == "" and not (tmp_path / "net.cnb").exists()
+    summary, *lines = result.stderr.splitlines()
+    assert summary == "cnncc: nest-schedule-os: 3 problems"
+    assert [line.split()[:2] for line in lines] == [[name, "glb.words"] for name in ("one", "fits", "two")]
+
+
+# -- check and compile -------------------------------------------------------------------------------------------------
+
+
+def agree(path: Path, folder: Path, *options: object) -> bool:
+    """Whether a model compiles, which `check` must know."""
+    compiled = invoke("compile", path, "-o", folder / "out.cnb", *options)
+    checked = invoke("check", path, "--json", *options)
+    assert compiled.exit_code in (0, 1), compiled.stderr
+    assert checked.exit_code == compiled.exit_code, (compiled.stderr, checked.stdout, checked.stderr)
+    assert json.loads(checked.stdout)["compiles"] == (compiled.exit_code == 0)
+    return compiled.exit_code == 0
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_check_agrees_with_compile_on_models_of_unusual_form(case: Any, tmp_path: Path) -> None:
+    """All of them compile (tests/test_cli_models.py)."""
+    done("check", save(case(), tmp_path / "net.onnx"))
+
+
+def test_check_agrees_with_compile_on_what_is_refused(tmp_path: Path) -> None:
+    for model, _ in REFUSED:
+        assert not agree(save(model, tmp_path / "net.onnx"), tmp_path)
+    for content, _ in MODELS.values():
+        (tmp_path / "bad.onnx").write_bytes(content)
+        assert not agree(tmp_path / "bad.onnx", tmp_path)
+
+
+def test_check_agrees_with_compile_on_the_samples(tmp_path: Path) -> None:
+    for path in sorted((SAMPLES / "models").glob("*.onnx")):
+        assert agree(path, tmp_path, "--batch", 1, "--calibrate", CALIBRATION)
+        assert not agree(path, tmp_path, "--batch", 1, "--calibrate", tmp_path / "none.npz")
+
+
+def test_check_of_calibration_data_and_operands_that_do_not_fit(tmp_path: Path) -> None:
+    path = save(conv_model(), tmp_path / "net.onnx")
+    narrow = tmp_path / "narrow.toml"
+    narrow.write_text(PRESET.replace("operand_bits = 16", "operand_bits = 8"))
+    bad = {
+        "name": {"z": noise(1, 1, 3, 11, 7)},
+        "shape": {"x": noise(1, 1, 3, 11, 8)},
+        "NaN": {"x": noise(1, 1, 3, 11, 7) * np.nan},
+    }
+    for arrays in bad.values():
+        np.savez(tmp_path / "data.npz", **arrays)
+        options = ["--calibrate", tmp_path / "data.npz", "--arch", narrow, "--precision", "int16"]
+        assert not agree(path, tmp_path, *options[:2])
+        result = invoke("check", path, "--json", *options)
+        found = [f for f in json.loads(result.stdout)["findings"] if f["severity"] == "blocking"]
+        assert [f["where"] for f in found][0] == "--precision" and len(found) == 2
+
+
+def random_model(rng: np.random.Generator) -> onnx.ModelProto:
+    """One to three layers; in some a kernel row, a weight or an input that cannot be taken."""
+    channels, nodes, arrays = int(rng.integers(1, 9)), [], {}
+    value, (h, w) = "x", (int(rng.integers(9, 16)), int(rng.integers(9, 16)))
+    dims: list[int | str] = ["N" if rng.random() < 0.1 else 1, channels, h, w]
+    for i in range(rng.integers(1, 4)):
+        match rng.integers(5):
+            case 0:
+                nodes.append(node("MaxPool", [value], [f"v{i}"], name=f"n{i}", kernel_shape=[2, 2], pads=[1, 1, 0, 0]))
+            case 1:
+                nodes.append(node("GlobalAveragePool", [value], [f"v{i}"], name=f"n{i}"))
+            case 2:
+                nodes.append(node("Sigmoid", [value], [f"v{i}"], name=f"n{i}"))
+            case _:
+                k, s = int(rng.integers(1, 9)), int(rng.choice([1, 3, 3, 7]))
+                nodes.append(node("Conv", [value, f"w{i}"], [f"v{i}"], name=f"n{i}", pads=[1, s // 2, 1, s // 2]))
+                arrays[f"w{i}"] = rng.standard_normal((k, channels, 3, s)).astype(np.float32)
+                arrays[f"w{i}"][0, 0, 0, 0] *= np.nan if rng.random() < 0.05 else 1
+                channels = k
+        value = f"v{i}"
+    return build(nodes, {"x": dims}, [value], arrays)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_check_agrees_with_compile_on_random_models(part: int, tmp_path: Path) -> None:
+    rng, outcomes = np.random.default_rng(part), []
+    for _ in range(15):
+        sizes = {
+            "ifmap_words": rng.choice([3, 12, 64]),
+            "words": rng.choice([300, 2000, 65536]),
+            "psum_bits": rng.choice([16, 32]),
+        }
+        arch = array_file(tmp_path, **{name: int(size) for name, size in sizes.items()})
+        path = save(random_model(rng), tmp_path / "net.onnx")
+        outcomes.append(agree(path, tmp_path, "--arch", arch))
+    assert len(outcomes) == 15 and {True, False} == set(outcomes)
+
+
+# -- what things cost --------------------------------------------------------------------------------------------------
+
+
+def test_check_predicts_the_cycles_of_the_array(tmp_path: Path) -> None:
+    """Those that the interpreter counts, for layers that leave PEs idle and in sum."""
+    arch = array_file(tmp_path, rows=7, cols=5)
+    for path in (save(network(), tmp_path / "net.onnx"), SAMPLES / "models" / "mnist.onnx"):
+        findings = check(path, str(arch), batch=1 if path.name == "mnist.onnx" else None)
+        done(
+            "compile",
+            path,
+            "--arch",
+            arch,
+            "-o",
+            tmp_path / "net.cnb",
+            *(["--batch", 1] if path.name == "mnist.onnx" else []),
+        )
+        counters = program_stats(load(tmp_path / "net.cnb"))
+        layers = {label: c for label, c in counters["layers"].items() if c["macs"] or c["max"] or c["add"]}
+        used = {
+            label: 100 * (c["macs"] + c["max"] + c["add"]) / (c["cycles"]["compute"] * 35)
+            for label, c in layers.items()
+        }
+        (cycles,) = [f.value for f in findings if f.resource == "cycles"]
+        assert cycles == sum(c["cycles"]["compute"] for c in layers.values())
+        idle = {f.where: f.value for f in findings if f.resource == "% of PEs used"}
+        assert idle == {label: pytest.approx(value) for label, value in used.items() if value < 50}
+        assert idle
+
+
+def test_check_names_the_cause_of_idle_pes(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", ["x", "w1"], ["a"], name="thin"),
+        node("Conv", ["z", "w2"], ["b"], name="grouped", group=16),
+        node("GlobalAveragePool", ["b"], ["p"], name="pool"),
+        node("Flatten", ["p"], ["f"]),
+        node("Gemm", ["f", "w3"], ["y"], name="few"),
+    ]
+    arrays = {"w1": noise(1, 2, 1, 1, 1), "w2": noise(2, 32, 4, 3, 3), "w3": noise(3, 32, 10)}
+    path = save(build(nodes, {"x": (1, 1, 8, 8), "z": (1, 64, 5, 5)}, ["a", "y"], arrays), tmp_path / "net.onnx")
+    causes = {f.where: f.what for f in check(path, "spatial-8x8") if f.resource == "% of PEs used"}
+    assert causes["thin"].startswith("macro-instructions of 2 steps take 4 cycles more: 1 x 1x1 terms a sum")
+    assert causes["grouped"].startswith("2 x 3x3 outputs (k x h x w) of a group for 64 PEs: too few")
+    assert causes["few"].startswith("10 x 1x1 outputs (k x h x w) for 64 PEs: too few")
+
+
+def two_convolutions(folder: Path) -> Path:
+    nodes = [
+        node("Conv", ["x", "w1"], ["a"], name="first", pads=[1, 1, 1, 1]),
+        node("Conv", ["a", "w2"], ["y"], name="second", pads=[1, 1, 1, 1]),
+    ]
+    arrays = {"w1": noise(1, 16, 8, 3, 3), "w2": noise(2, 8, 16, 3, 3)}
+    return save(build(nodes, {"x": (1, 8, 16, 16)}, ["y"], arrays), folder / "net.onnx")
+
+
+def test_check_blames_the_glb_where_outputs_would_divide(tmp_path: Path) -> None:
+    """16 x 16x16 outputs fill 8 x 8 PEs; what is staged in a small GLB does not."""
+    path = two_convolutions(tmp_path)
+    causes = {
+        f.where: f.what for f in check(path, str(array_file(tmp_path, words=300))) if f.resource == "% of PEs used"
+    }
+    assert causes["first"].startswith(
+        "16 x 16x16 outputs (k x h x w) for 64 PEs: the GLB has no room for larger blocks"
+    )
+    assert not any(f.resource == "% of PEs used" for f in check(path, "spatial-8x8"))
+
+
+def test_check_says_that_macro_instructions_are_not_all_cycles(tmp_path: Path) -> None:
+    done("compile", two_convolutions(tmp_path), "-o", tmp_path / "net.cnb")
+    (found,) = [f for f in check(tmp_path / "net.onnx", "spatial-8x8") if f.resource == "cycles"]
+    assert "loads, commits and transfers come on top" in found.what
+    cycles = program_stats(load(tmp_path / "net.cnb"))["cycles"]
+    assert found.value == cycles["compute"] < cycles["total"]
+
+
+def test_check_and_compile_count_the_layers_that_move_in_blocks(tmp_path: Path) -> None:
+    """What 6,000 words do not hold moves in blocks, 3x3x3 outputs do not; compiled on from a dump, too."""
+    nodes = [
+        node("Conv", ["x", "w1"], ["y"], name="large", pads=[1, 1, 1, 1]),
+        node("Conv", ["z", "w2"], ["v"], name="small"),
+    ]
+    arrays = {"w1": noise(1, 16, 8, 3, 3), "w2": noise(2, 3, 4, 3, 3)}
+    path = save(build(nodes, {"x": (1, 8, 16, 16), "z": (1, 4, 5, 5)}, ["y", "v"], arrays), tmp_path / "net.onnx")
+    for words, blocks in ((6_000, 1), (40_000, 0)):
+        arch, ir = array_file(tmp_path, words=words), tmp_path / str(words)
+        said = [f"{blocks} of 2 layers move activations through it in blocks"] if blocks else []
+        assert [f.what for f in check(path, str(arch)) if f.where == "GLB"] == said
+        options = ["--arch", arch, "-o", tmp_path / "net.cnb"]
+        printed = [done("compile", path, "--dump-dir", ir, *options).stdout]
+        dumps = [dump for dump in sorted(ir.glob("*.mlir")) if "func.func" in dump.read_text()]
+        printed += [done("compile", "--from", dump, *options).stdout for dump in dumps]
+        assert [re.findall("^  GLB      (.*)", text, re.MULTILINE) for text in printed] == [said] * len(printed)
+        (array,) = ir.glob("*-nest-to-array.mlir")
+        layers = array.read_text().split("array.layer ")[1:]
+        assert sum('"output.dram"' in layer or '"ifmap.dram"' in layer for layer in layers) == blocks
+
+
+def test_check_says_which_nodes_the_host_runs(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], name="on the array"),
+        node("Conv", ["a", "w2", "s"], ["b"], name="computed bias"),
+        node("Softmax", ["b"], ["y"], name="soft"),
+    ]
+    nodes.insert(0, node("GlobalAveragePool", ["x"], ["g"], name="g"))
+    nodes.insert(1, node("Flatten", ["g"], ["t"], name="t"))
+    nodes.insert(2, node("Squeeze", ["t"], ["s"], name="s"))
+    arrays = {"w": noise(1, 5, 3, 3, 3), "w2": noise(2, 3, 5, 2, 2)}
+    path = save(build(nodes, {"x": (1, 3, 7, 9)}, ["y"], arrays), tmp_path / "net.onnx")
+    shares = {
+        f.where: f.value for f in check(path, "spatial-8x8") if f.resource == "% of MACs" and f.severity == "costly"
+    }
+    macs = 5 * 5 * 7 * 27, 3 * 4 * 6 * 20
+    assert shares["Conv node 'computed bias'"] == pytest.approx(100 * macs[1] / sum(macs))
+    assert shares["Softmax node 'soft'"] == 0
+    (share,) = [f.value for f in check(path, "spatial-8x8") if f.resource == "% of MACs" and f.severity == "note"]
+    assert share == pytest.approx(100 * macs[0] / sum(macs))
+
+
+def test_check_measures_bits_that_psums_cost(tmp_path: Path) -> None:
+    """Positive weights that add up: 32 of them, or one."""
+    nodes = [node("Conv", ["x", "w1"], ["a"], name="long"), node("Conv", ["x", "w2"], ["y"], name="short")]
+    arrays = {"w1": np.ones((3, 32, 5, 5), np.float32), "w2": np.eye(3, 32, dtype=np.float32).reshape(3, 32, 1, 1)}
+    path = save(build(nodes, {"x": (1, 32, 9, 7)}, ["a", "y"], arrays), tmp_path / "net.onnx")
+    narrow = {bits: array_file(tmp_path, psum_bits=bits) for bits in (48,)}
+    assert not [f for f in check(path, str(narrow[48])) if f.resource == "operand bits"]
+    for bits in (24, 32):
+        found = {
+            f.where: f for f in check(path, str(array_file(tmp_path, psum_bits=bits))) if f.resource == "operand bits"
+        }
+        inputs, weights = map(float, str(found["long"].value).split(" x "))
+        # 800 equal weights and the greatest input fill the psum: 2^inputs * 2^weights * 800 / 4 = 2^(bits - 1).
+        assert inputs + weights == pytest.approx(bits + 1 - np.log2(800), abs=0.15)
+        assert found["long"].limit == "16"
+
+
+def test_check_says_when_calibration_is_made_up(tmp_path: Path) -> None:
+    path = SAMPLES / "models" / "lenet.onnx"
+    made_up = [f for f in check(path, "spatial-8x8", batch=1) if f.where == "--calibrate"]
+    assert [f.severity for f in made_up] == ["costly"] and "random inputs" in made_up[0].what
+    assert not [f for f in check(path, "spatial-8x8", calibrate=DIGITS, batch=1) if f.where == "--calibrate"]
+
+
+def test_check_notes_what_was_folded(tmp_path: Path) -> None:
+    notes = {
+        f.where: f.what for f in check(save(network(), tmp_path / "net.onnx"), "spatial-8x8") if f.severity == "note"
+    }
+    assert notes["onnx-fold-batch-norm"] == "folded or removed: 1 BatchNormalization"
+    assert notes["onnx-fold-pad"] == "folded or removed: 1 Pad"
+    assert notes["onnx-remove-identity"] == "folded or removed: 1 Identity"
+
+
+# -- the form of findings ----------------------------------------------------------------------------------------------
+
+
+def test_check_json_is_as_described(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "check.md").read_text()
+    described = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    found = json.loads(invoke("check", save(many_problems(), tmp_path / "net.onnx"), "--json").stdout)
+    assert found["schema"] == SCHEMA == 1
+    assert described == set(found) | set(found["findings"][0])
+    for finding in found["findings"]:
+        assert finding["severity"] in SEVERITIES
+        assert all(isinstance(finding[key], str) for key in ("what", "where", "resource", "help"))
+        assert all(isinstance(finding[key], (int, float, str, type(None))) for key in ("value", "limit"))
+    assert found["count"] == {s: sum(f["severity"] == s for f in found["findings"]) for s in SEVERITIES}
+
+
+def test_check_refusals_keep_their_parts() -> None:
+    part = Finding("too wide", resource="rows", value=3, limit=2)
+    refusals = Refusals()
+    refusals.raise_any()
+    with refusals.kept("a"):
+        try:
+            raise Refusal("rows = 2 is too small", part)
+        except Refusal as inner:
+            raise Refusal(f"layer a: {inner}") from inner
+    with pytest.raises(Refusal) as single:
+        refusals.raise_any("pass")
+    assert single.value.lines == ["layer a: rows = 2 is too small"]
+    with refusals.kept("bcd"):
+        raise Refusal("no such\nthing")
+    with pytest.raises(Refusal) as several:
+        refusals.raise_any("pass")
+    assert several.value.lines == [
+        "pass: 2 problems", "  a    rows 3, limit 2  too wide", "  bcd                   no such thing",
+    ]  # fmt: skip
+    assert several.value.findings[0].where == "a" and part.where == ""

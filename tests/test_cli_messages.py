@@ -1,0 +1,95 @@
+"""Messages and warnings of options that do not go together, and of files of another model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from cli_cases import CALIBRATION, LENET, SAMPLES, conv_model, done, refused, save
+from test_cli_models import host_in_the_middle
+
+from cnncc.check import check
+from cnncc.dialects.nest import Loop
+
+
+@pytest.fixture(scope="module")
+def lenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the binary, its program as text, and the IR after every step."""
+    folder = tmp_path_factory.mktemp("lenet")
+    options = ["--batch", 1, "--calibrate", CALIBRATION]
+    done("compile", LENET, *options, "-o", folder / "lenet.cnb", "--dump-dir", folder / "ir")
+    done("disasm", folder / "lenet.cnb", "-o", folder / "lenet.s")
+    return folder
+
+
+def test_cli_from_warns_of_calibration_that_comes_too_late(lenet: Path, tmp_path: Path) -> None:
+    for path in sorted((lenet / "ir").glob("*.mlir")):
+        result = done("compile", "--from", path, "--calibrate", CALIBRATION, "-o", tmp_path / "net.cnb")
+        late = "cnn." in path.read_text()
+        assert ("has no effect" in result.stderr) == late, path.name
+
+
+def test_cli_from_prints_what_compile_prints_of_the_host(tmp_path: Path) -> None:
+    path = save(host_in_the_middle(), tmp_path / "net.onnx")
+    whole = done("compile", path, "-o", tmp_path / "net.cnb", "--dump-dir", tmp_path / "ir").stdout
+    wanted = re.findall(r"^  (?:MACs|host) .*", whole, re.MULTILINE)
+    assert len(wanted) == 3  # the MACs and two segments
+    for dump in sorted((tmp_path / "ir").glob("*.mlir")):
+        said = done("compile", "--from", dump, "-o", tmp_path / "on.cnb").stdout
+        knows = "func.func" in dump.read_text()
+        assert re.findall(r"^  (?:MACs|host) .*", said, re.MULTILINE) == (wanted if knows else []), dump.name
+
+
+def test_cli_asm_refuses_data_of_another_model(lenet: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.cnb"
+    done("compile", save(conv_model(), tmp_path / "net.onnx"), "-o", other)
+    source, target = lenet / "lenet.s", tmp_path / "out.cnb"
+    said = refused("asm", source, "--data", other, "-o", target)
+    assert re.search(r"lenet.s: line \d+: the data has no tensor 'input': it is of another model", said)
+    moved = tmp_path / "moved.s"
+    moved.write_text(
+        re.sub(r"(desc .*base=)(\d+)(.*: input\.glb)", lambda m: f"{m[1]}{int(m[2]) + 1}{m[3]}", source.read_text())
+    )
+    said = refused("asm", moved, "--data", lenet / "lenet.cnb", "-o", target)
+    assert re.search(r"'input.glb' is at word \d+ in the data, not at \d+", said)
+    assert not target.exists()
+    moved.write_text(re.sub(r";.*", "", moved.read_text()))  # nothing is said of the tensors: taken as it is
+    done("asm", moved, "--data", lenet / "lenet.cnb", "-o", target)
+
+
+@pytest.mark.parametrize(
+    ("loop", "message"),
+    [
+        (("x",), "no dimension 'x': they are n, k, c, h, w, r, s"),
+        (("k", 2, "diagonals"), "loop k: no axis 'diagonals': they are rows, cols"),
+        (("k", 0), "loop k: no step 0: it is at least 1"),
+    ],
+)
+def test_cli_mapping_says_what_is_wrong_with_a_loop(loop: tuple[str], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Loop(*loop)
+
+
+def test_cli_says_what_a_file_of_another_kind_is(lenet: Path, tmp_path: Path) -> None:
+    """One line that names the file and its kind, wherever the file is given instead of another."""
+    text, dump, output = tmp_path / "README.md", lenet / "ir" / "00-import.mlir", ["-o", tmp_path / "net.cnb"]
+    text.write_text("# words\n")
+    assert f"{LENET}: is no IR text" in refused("compile", "--from", LENET, *output)
+    assert f"{LENET}: is no TOML" in refused("compile", LENET, "--arch", LENET, *output)
+    assert f"{LENET}: is an ONNX model, no binary: compile it first" in refused("run", LENET)
+    assert f"{dump}: is IR, no binary: compile it first" in refused("run", dump)
+    for path in (text, LENET):
+        said = refused("compile", LENET, "--batch", 1, "--calibrate", path, *output)
+        assert said == f"cnncc: {path}: not an .npz file"
+
+
+def test_cli_warns_of_calibration_that_has_no_effect(tmp_path: Path) -> None:
+    model = SAMPLES / "models" / "lenet_qoperator_u8.onnx"
+    for options, said in (([], ""), (["--calibrate", CALIBRATION], "has no effect: the model is quantised already")):
+        result = done("compile", model, "--batch", 1, *options, "-o", tmp_path / "net.cnb")
+        assert said in result.stderr and bool(said) == bool(result.stderr)
+    result = done("compile", LENET, "--batch", 1, "--calibrate", CALIBRATION, "-o", tmp_path / "net.cnb")
+    assert "no effect" not in result.stderr
+    found = check(model, "spatial-8x8", calibrate=CALIBRATION, batch=1)
+    assert [f.severity for f in found if f.where == "--calibrate"] == ["note"]
