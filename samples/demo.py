@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cnncc.commands import Report, disassembly, print_stats, program_stats, start_compilation, write_atomically
+from cnncc.commands import disassembly, print_stats, program_stats, start_compilation, write_atomically
 from cnncc.errors import Refusal
 from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.run_onnx import OnnxSession
@@ -22,6 +22,7 @@ from cnncc.machine.container import Binary, load, to_bytes
 from cnncc.machine.modules import build_binary
 from cnncc.machine.run import run
 from cnncc.pipeline import Dump
+from cnncc.report import Report
 from cnncc.weights import Array
 
 MODEL = Path("samples/models/mnist.onnx")
@@ -82,7 +83,7 @@ def main() -> None:
 Next:
   .venv/bin/cnncc run {BINARY} --input {TEST} --output demo/logits.npz --stats demo/stats.json
   .venv/bin/cnncc verify {MODEL} --batch 1 --calibrate {CALIBRATION} --input {TEST}
-  .venv/bin/cnncc compile --from demo/ir/13-nest-permute.mlir -o demo/again.cnb""")
+  .venv/bin/cnncc compile --from demo/ir/16-nest-permute.mlir -o demo/again.cnb""")
 
     if abs(in_float - on_array) > 0.01 + 1e-9:
         sys.exit(f"demo: accuracy differs by more than 1 point: float {in_float:.2f}, array {on_array:.2f}")

@@ -1,14 +1,16 @@
 """Train a sample network on real handwritten digits and export it to ONNX.
 
     pip install torch==2.13.0 scikit-learn onnx onnxscript onnxruntime
-    python samples/train.py mnist    # or lenet
+    python samples/train.py mnist    # or lenet, resnet20, depthwise
 
 torch and scikit-learn are needed only to run this script: they are no dependencies of cnncc, and the
 files that the script writes, samples/models/NET.onnx and samples/inputs/digits_*.npz, are committed.
 Seeds are fixed and one thread is used, so that a second run writes the same bytes (on the same machine, with
 the same versions).
 
-The data are scikit-learn's load_digits: 1797 images of 8x8 pixels, upscaled to 28x28, values 0..1.
+The data are scikit-learn's load_digits: 1797 images of 8x8 pixels, upscaled to 28x28, values 0..1. They are the
+test set of "Optical Recognition of Handwritten Digits" (E. Alpaydin and C. Kaynak, UCI Machine Learning Repository,
+1998, CC BY 4.0).
 360 of them are the test images; no network trains on them.
 """
 
@@ -89,7 +91,78 @@ def lenet() -> nn.Module:
     )
 
 
-NETS = {"mnist": (mnist, 12), "lenet": (lenet, 12)}  # name: (builder, epochs)
+class Residual(nn.Module):
+    """Two 3x3 convolutions and the shortcut around them, a 1x1 convolution where the shape changes.
+
+    Source: He et al., "Deep Residual Learning for Image Recognition", 2015, Fig. 2 and option B.
+    """
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(channels)
+        self.shortcut = nn.Identity()
+        if stride != 1 or channels_in != channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: f32[n, c, ih, iw] -> f32[n, k, ih / stride, iw / stride]."""
+        y = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
+        return torch.relu(y + self.shortcut(x))
+
+
+def resnet20() -> nn.Module:
+    """ResNet-20 of He et al., Sec. 4.2, for one-channel images: 3 stages of 3 blocks, 16, 32 and 64 channels.
+
+    x: f32[n, 1, 28, 28] -> logits: f32[n, 10].
+    """
+    net = nn.Sequential(
+        OrderedDict(conv1=nn.Conv2d(1, 16, 3, padding=1, bias=False), norm1=nn.BatchNorm2d(16), relu1=nn.ReLU())
+    )
+    before = 16
+    for stage, channels in ((1, 16), (2, 32), (3, 64)):
+        for block in (1, 2, 3):
+            net.add_module(f"s{stage}b{block}", Residual(before, channels, 1 if before == channels else 2))
+            before = channels
+    return with_classifier(net, before)
+
+
+def with_classifier(net: nn.Sequential, channels: int) -> nn.Sequential:
+    """`net`, whose maps have so many channels, with their means as inputs of one fully connected layer."""
+    net.add_module("mean", nn.AdaptiveAvgPool2d(1))
+    net.add_module("flatten", nn.Flatten())
+    net.add_module("fc", nn.Linear(channels, 10))
+    return net
+
+
+def depthwise() -> nn.Module:
+    """Depthwise-separable blocks as in MobileNet: 3x3 depthwise, 1x1, each with batch norm and ReLU6.
+
+    x: f32[n, 1, 28, 28] -> logits: f32[n, 10].
+    Source: Howard et al., "MobileNets: Efficient Convolutional Neural Networks for Mobile Vision Applications", 2017.
+    """
+
+    net = nn.Sequential()
+
+    def conv(label: str, before: int, after: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
+        layer = nn.Conv2d(before, after, kernel, stride, kernel // 2, groups=groups, bias=False)
+        net.add_module(label, layer)
+        net.add_module(f"{label}_norm", nn.BatchNorm2d(after))
+        net.add_module(f"{label}_relu6", nn.ReLU6())
+
+    conv("conv1", 1, 16, 3)
+    for block, (before, after, stride) in enumerate(((16, 32, 2), (32, 64, 1), (64, 96, 1), (96, 96, 1)), start=2):
+        conv(f"dw{block}", before, before, 3, stride, groups=before)
+        conv(f"pw{block}", before, after, 1)
+    return with_classifier(net, 96)
+
+
+# name: (builder, epochs)
+NETS = {"mnist": (mnist, 12), "lenet": (lenet, 12), "resnet20": (resnet20, 12), "depthwise": (depthwise, 30)}
 
 
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -131,6 +204,8 @@ def export(net: nn.Module, path: Path) -> None:
         output_names=["logits"],
         dynamic_axes={"input": {0: "N"}, "logits": {0: "N"}},
         opset_version=20,
+        training=torch.onnx.TrainingMode.PRESERVE,  # of a net in evaluation: batch norms stay nodes of their own
+        do_constant_folding=False,
         dynamo=False,  # this exporter writes one plain ONNX node for each layer
     )
 

@@ -1,0 +1,111 @@
+"""The networks of the onnx package, with random weights in place of its constant ones.
+
+`onnx/backend/test/data/light` holds well-known networks as graphs only: every weight is a ConstantOfShape node of
+0.02, a few are short initializers. Here each becomes a seeded initializer, by what it is for, and a Softmax at the end
+goes: it would hide differences between logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx.backend.test
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from networks.plain import BRANCH_SCALE
+from networks.seeded import IR_VERSION, Network, Weight, about, he, shapes_of, small
+
+FOLDER = Path(onnx.backend.test.__file__).parent / "data" / "light"
+
+
+def build(name: str, size: int) -> Network:
+    """The network of `light_NAME.onnx` for square images of `size` pixels.
+
+    The input keeps its name; the output has the name of what fed the Softmax.
+    """
+    model = ModelProto.FromString((FOLDER / f"light_{name}.onnx").read_bytes())
+    old = model.graph
+    shapes = _weight_shapes(old)
+    nodes = [node for node in old.node if node.op_type not in ("ConstantOfShape", "Softmax")]
+    image = next(info for info in old.input if info.name not in {tensor.name for tensor in old.initializer})
+    for dim in image.type.tensor_type.shape.dim[2:]:
+        dim.dim_value = size
+    targets = [_any_row(tensor) for tensor in _reshape_targets(old)]
+    graph = helper.make_graph(nodes, f"light-{name}", [image], [ValueInfoProto(name=nodes[-1].output[0])], targets)
+    model.graph.CopyFrom(graph)
+    model.ir_version = IR_VERSION
+    weights = tuple(_weight(weight, shape, nodes) for weight, shape in shapes.items())
+    return _with_output_shape(_with_fitting_rows(Network(model, weights)))
+
+
+def _weight_shapes(graph: GraphProto) -> dict[str, tuple[int, ...]]:
+    """The float constants that a node reads: initializers, and ConstantOfShape nodes of an initializer."""
+    read = {name for node in graph.node for name in node.input}
+    arrays = {tensor.name: tensor for tensor in graph.initializer}
+    made = {
+        node.output[0]: tuple(int(size) for size in numpy_helper.to_array(arrays[node.input[0]]))
+        for node in graph.node
+        if node.op_type == "ConstantOfShape"
+    }
+    stored = {name: tuple(t.dims) for name, t in arrays.items() if t.data_type == TensorProto.FLOAT}
+    return {name: shape for name, shape in (made | stored).items() if name in read}
+
+
+def _reshape_targets(graph: GraphProto) -> list[TensorProto]:
+    """The shapes that Reshape nodes ask for."""
+    names = {node.input[1] for node in graph.node if node.op_type == "Reshape"}
+    return [tensor for tensor in graph.initializer if tensor.name in names]
+
+
+def _any_row(target: TensorProto) -> TensorProto:
+    """A row of one image, for maps of any size: [1, 9216] becomes [1, -1]. Other shapes stay."""
+    array = numpy_helper.to_array(target)
+    one_row = array.shape == (2,) and array[0] == 1
+    return numpy_helper.from_array(array * [1, 0] - [0, 1], target.name) if one_row else target
+
+
+def _use(name: str, nodes: list[NodeProto]) -> tuple[NodeProto, int]:
+    """The only node that reads a value, past changes of shape, and as which of its inputs."""
+    node, index = next((n, i) for n in nodes for i, read in enumerate(n.input) if read == name)
+    if node.op_type in ("Unsqueeze", "Reshape") and index == 0:
+        return _use(node.output[0], nodes)
+    return node, index
+
+
+def _weight(name: str, shape: tuple[int, ...], nodes: list[NodeProto]) -> Weight:
+    """What a constant is to be, by the node that reads it."""
+    node, index = _use(name, nodes)
+    match node.op_type, index:
+        case "Conv", 1:
+            return he(name, shape)
+        case "Gemm", 1:  # [k, c], or [1, 1, k, c] before a Reshape
+            return replace(he(name, shape[-2:]), shape=shape)
+        case "BatchNormalization", 1:
+            summed = any(n.op_type == "Sum" and node.output[0] in n.input for n in nodes)
+            return about(BRANCH_SCALE if summed else 1.0, name, shape)
+        case ("BatchNormalization", 4) | ("Mul", _):
+            return about(1.0, name, shape)
+        case ("BatchNormalization", 2 | 3) | ("Conv" | "Gemm", 2) | ("Add", _):
+            return small(name, shape)
+        case _:
+            raise ValueError(f"constant '{name}' is input {index} of a {node.op_type}: nothing is known of its values")
+
+
+def _with_fitting_rows(network: Network) -> Network:
+    """The first Gemm after a flattened map takes rows of the map's size, which depends on that of the image."""
+    shapes = shapes_of(network.inferred().graph)
+    rows = {n.input[1]: shapes[n.input[0]] for n in network.model.graph.node if n.op_type == "Gemm"}
+
+    def fitting(weight: Weight) -> Weight:
+        known = weight.name in rows and rows[weight.name][-1] > 0
+        return he(weight.name, (weight.shape[0], rows[weight.name][-1])) if known else weight
+
+    return replace(network, weights=tuple(map(fitting, network.weights)))
+
+
+def _with_output_shape(network: Network) -> Network:
+    output = network.model.graph.output[0]
+    shape = shapes_of(network.inferred().graph)[output.name]
+    output.CopyFrom(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, shape))
+    return network

@@ -1,0 +1,210 @@
+"""Networks written out layer by layer: AlexNet, VGG-16, ResNet-20, ResNet-50, MobileNet.
+
+Each takes `image: f32[1, 3, size, size]` and gives `logits: f32[1, classes]`. Batch norms follow their convolution,
+which then has no bias.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from networks.seeded import IR_VERSION, OPSET, Network, Weight, about, he, small
+
+# Scale of the batch norm before a residual sum: blocks add a quarter of the signal's mean square, not as much again.
+BRANCH_SCALE = 0.5
+
+
+class Builder:
+    """A network under construction: each method adds nodes after a value and returns the name of the new value."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        self.channels = {"image": 3}
+        self.image = helper.make_tensor_value_info("image", TensorProto.FLOAT, (1, 3, size, size))
+        self.nodes: list[NodeProto] = []
+        self.weights: list[Weight] = []
+        self.constants: list[TensorProto] = []
+
+    def node(self, kind: str, inputs: list[str], label: str, channels: int, **attributes: Any) -> str:
+        """Any node of one output, which has the node's name."""
+        self.nodes.append(helper.make_node(kind, inputs, [label], name=label, **attributes))
+        self.channels[label] = channels
+        return label
+
+    def conv(
+        self, x: str, label: str, k: int, kernel: int, stride: int = 1, pad: int = 0, group: int = 1, bias: bool = True
+    ) -> str:
+        """A convolution with square windows."""
+        weights = [he(f"{label}.weight", (k, self.channels[x] // group, kernel, kernel))]
+        if bias:
+            weights.append(small(f"{label}.bias", (k,)))
+        self.weights += weights
+        window: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
+        return self.node("Conv", [x, *(w.name for w in weights)], label, k, group=group, **window)
+
+    def norm(self, x: str, scale: float = 1.0) -> str:
+        """A batch norm of a convolution, named after it."""
+        label, shape = f"{x}.norm", (self.channels[x],)
+        weights = [
+            about(scale, f"{label}.scale", shape),
+            small(f"{label}.bias", shape),
+            small(f"{label}.mean", shape),
+            about(1.0, f"{label}.var", shape),
+        ]
+        self.weights += weights
+        return self.node("BatchNormalization", [x, *(w.name for w in weights)], label, *shape)
+
+    def relu(self, x: str) -> str:
+        """A ReLU, named after what it follows."""
+        return self.node("Relu", [x], f"{x}.relu", self.channels[x])
+
+    def relu6(self, x: str) -> str:
+        """A ReLU that ends at 6."""
+        for label, value in (("zero", 0.0), ("six", 6.0)):
+            self._constant(label, np.float32(value))
+        return self.node("Clip", [x, "zero", "six"], f"{x}.relu6", self.channels[x])
+
+    def max_pool(self, x: str, label: str, kernel: int, stride: int, pad: int = 0) -> str:
+        """Max pooling with square windows."""
+        window: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
+        return self.node("MaxPool", [x], label, self.channels[x], **window)
+
+    def more_channels(self, x: str, label: str, channels: int) -> str:
+        """Zeros on both sides of the channels, as many as are missing."""
+        missing = channels - self.channels[x]
+        before, after = missing // 2, missing - missing // 2
+        self._constant(f"{label}.pads", np.array([0, before, 0, 0, 0, after, 0, 0]))
+        return self.node("Pad", [x, f"{label}.pads"], label, channels)
+
+    def mean(self, x: str) -> str:
+        """The mean of each channel, as a row."""
+        pooled = self.node("GlobalAveragePool", [x], "mean", self.channels[x])
+        return self.node("Flatten", [pooled], "flat", self.channels[x])
+
+    def linear(self, x: str, label: str, k: int) -> str:
+        """A fully connected layer on a row."""
+        weights = [he(f"{label}.weight", (k, self.channels[x])), small(f"{label}.bias", (k,))]
+        self.weights += weights
+        return self.node("Gemm", [x, *(w.name for w in weights)], label, k, transB=1)
+
+    def done(self, logits: str) -> Network:
+        """The network that ends in this value, a row."""
+        self.nodes[-1].output[0] = "logits"
+        output = helper.make_tensor_value_info("logits", TensorProto.FLOAT, (1, self.channels[logits]))
+        graph = helper.make_graph(self.nodes, self.name, [self.image], [output], self.constants)
+        return Network(_model(graph), tuple(self.weights))
+
+    def _constant(self, label: str, value: Any) -> None:
+        if label not in {tensor.name for tensor in self.constants}:
+            self.constants.append(numpy_helper.from_array(np.asarray(value), label))
+
+
+def _model(graph: Any) -> ModelProto:
+    return helper.make_model(
+        graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="cnncc samples"
+    )
+
+
+def _classifier(net: Builder, x: str, side: int) -> Network:
+    """Two hidden layers of 4096 on all pixels of a map of `side` rows and columns, and 1000 classes."""
+    x = net.node("Flatten", [x], "flat", net.channels[x] * side * side)
+    for label in ("fc6", "fc7"):
+        x = net.relu(net.linear(x, label, 4096))
+    return net.done(net.linear(x, "fc8", 1000))
+
+
+def alexnet(size: int) -> Network:
+    """AlexNet with ungrouped convolutions and without response normalisation.
+
+    Source: Krizhevsky et al., "ImageNet Classification with Deep Convolutional Neural Networks", 2012. Layer shapes are
+    those of Di Gioia, "A Top-Down Compiler for Spatially Distributed Computation of CNNs", Table A.1: the first layer
+    pads 224 pixels by 5, for 56x56 results where others take 227 pixels for 55x55.
+    """
+    net = Builder("alexnet", size)
+    x = net.max_pool(net.relu(net.conv("image", "conv1", 96, 11, stride=4, pad=5)), "pool1", 3, 2)
+    x = net.max_pool(net.relu(net.conv(x, "conv2", 256, 5, pad=2)), "pool2", 3, 2)
+    for label, k in (("conv3", 384), ("conv4", 384), ("conv5", 256)):
+        x = net.relu(net.conv(x, label, k, 3, pad=1))
+    side = (size + 2 * 5 - 11) // 4 + 1
+    for _ in range(3):
+        side = (side - 3) // 2 + 1
+    return _classifier(net, net.max_pool(x, "pool5", 3, 2), side)
+
+
+def vgg16(size: int) -> Network:
+    """VGG-16: 13 convolutions of 3x3.
+
+    Source: Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", 2014,
+    Table 1, D.
+    """
+    net, x = Builder("vgg16", size), "image"
+    for stage, (k, layers) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), start=1):
+        for layer in range(1, layers + 1):
+            x = net.relu(net.conv(x, f"conv{stage}_{layer}", k, 3, pad=1))
+        x = net.max_pool(x, f"pool{stage}", 2, 2)
+    return _classifier(net, x, size // 32)
+
+
+def resnet20(size: int) -> Network:
+    """ResNet-20: 19 convolutions of 3x3; where a shortcut changes shape it skips pixels and adds channels of zeros.
+
+    Source: He et al., "Deep Residual Learning for Image Recognition", 2015, Sec. 4.2 and option A; the layer shapes are
+    those of Di Gioia, Table A.8.
+    """
+    net = Builder("resnet20", size)
+    x = net.relu(net.norm(net.conv("image", "conv1", 16, 3, pad=1, bias=False)))
+    for stage, k in ((1, 16), (2, 32), (3, 64)):
+        for block in (1, 2, 3):
+            label, shortcut = f"s{stage}b{block}", x
+            stride = 1 if net.channels[x] == k else 2
+            if stride == 2:
+                # A pool over one pixel: every second pixel of every second row.
+                shortcut = net.more_channels(net.max_pool(x, f"{label}.skip", 1, 2), f"{label}.pad", k)
+            y = net.relu(net.norm(net.conv(x, f"{label}.conv1", k, 3, stride, pad=1, bias=False)))
+            y = net.norm(net.conv(y, f"{label}.conv2", k, 3, pad=1, bias=False), BRANCH_SCALE)
+            x = net.relu(net.node("Add", [y, shortcut], f"{label}.add", k))
+    return net.done(net.linear(net.mean(x), "fc", 10))
+
+
+def resnet50(size: int) -> Network:
+    """ResNet-50: blocks of 1x1, 3x3 (which has the stride) and 1x1; shortcuts are 1x1 where the shape changes.
+
+    Source: He et al., "Deep Residual Learning for Image Recognition", 2015, Table 1; the stride on the 3x3 as in
+    torchvision.
+    """
+    net = Builder("resnet50", size)
+    x = net.relu(net.norm(net.conv("image", "conv1", 64, 7, stride=2, pad=3, bias=False)))
+    x = net.max_pool(x, "pool1", 3, 2, pad=1)
+    for stage, (k, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3)), start=1):
+        for block in range(1, blocks + 1):
+            stride = 2 if stage > 1 and block == 1 else 1
+            x = _bottleneck(net, x, f"s{stage}b{block}", k, stride)
+    return net.done(net.linear(net.mean(x), "fc", 1000))
+
+
+def _bottleneck(net: Builder, x: str, label: str, k: int, stride: int) -> str:
+    y = net.relu(net.norm(net.conv(x, f"{label}.conv1", k, 1, bias=False)))
+    y = net.relu(net.norm(net.conv(y, f"{label}.conv2", k, 3, stride, pad=1, bias=False)))
+    y = net.norm(net.conv(y, f"{label}.conv3", 4 * k, 1, bias=False), BRANCH_SCALE)
+    if net.channels[x] != 4 * k:
+        x = net.norm(net.conv(x, f"{label}.shortcut", 4 * k, 1, stride, bias=False))
+    return net.relu(net.node("Add", [y, x], f"{label}.add", 4 * k))
+
+
+def mobilenet(size: int) -> Network:
+    """MobileNet: 13 blocks of 3x3 depthwise and 1x1.
+
+    Source: Howard et al., "MobileNets: Efficient Convolutional Neural Networks for Mobile Vision Applications", 2017,
+    Table 1; ReLU6 as in the authors' code.
+    """
+    net = Builder("mobilenet", size)
+    x = net.relu6(net.norm(net.conv("image", "conv1", 32, 3, stride=2, pad=1, bias=False)))
+    widths = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
+    for number, (k, stride) in enumerate(widths, start=2):
+        c = net.channels[x]
+        x = net.relu6(net.norm(net.conv(x, f"conv{number}.dw", c, 3, stride, pad=1, group=c, bias=False)))
+        x = net.relu6(net.norm(net.conv(x, f"conv{number}.pw", k, 1, bias=False)))
+    return net.done(net.linear(net.mean(x), "fc", 1000))
