@@ -1,0 +1,360 @@
+"""Quantised operators by the thousand: how cases are drawn, their ONNX nodes, and their results by plain numpy.
+
+A case is drawn from its number, so that only results need to be kept: tests/data/qlinear_*.npz, which
+tests/make_qlinear_golden.py wrote with onnxruntime. Nothing of cnncc takes part here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+MICROSOFT = "com.microsoft"
+RANDOM_CONVS = 2000
+Array = Any
+
+FACTORS: Mapping[str, Sequence[Any]] = {
+    "channels": (False, True),  # a scale for each output channel
+    "bias": (False, True),
+    "x_zero": ("zero", "some", "least", "most"),
+    "w_zero": ("zero", "some", "least", "most", "channels"),
+    "y_zero": ("zero", "some", "least", "most"),
+    "types": ("uuu", "usu", "sss", "suu", "sus", "uus", "uss", "ssu"),  # of x, w, y
+    "pads": ((0, 0, 0, 0), (1, 1, 1, 1), (0, 2, 1, 0)),
+    "stride": ((1, 1), (2, 2), (1, 3)),
+    "dilation": ((1, 1), (2, 2), (3, 1)),
+    "group": (1, 2, 4),
+    "saturates": (False, True),
+}
+# What onnxruntime has a QLinearConv for.
+ONNXRUNTIME_HAS = ("uuu", "usu", "sss")
+
+
+def bounds(kind: str) -> tuple[int, int]:
+    return (0, 255) if kind == "u" else (-128, 127)
+
+
+def dtype(kind: str) -> type[np.generic]:
+    return np.uint8 if kind == "u" else np.int8
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node with all its inputs; `x` are those that are fed. zeros, scales as the operator has them."""
+
+    op: str
+    fed: dict[str, Array]
+    constants: dict[str, Array]
+    inputs: tuple[str, ...]
+    result: type[np.generic]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    domain: str = ""
+
+    def node(self, name: str) -> onnx.NodeProto:
+        names = [f"{name}.{each}" if each else "" for each in self.inputs]
+        return helper.make_node(self.op, names, [name], name=name, domain=self.domain, **self.attributes)
+
+
+def zero_point(rng: np.random.Generator, kind: str, how: str, channels: int = 1) -> Array:
+    lo, hi = bounds(kind)
+    match how:
+        case "zero":
+            return dtype(kind)(0)
+        case "least":
+            return dtype(kind)(lo)
+        case "most":
+            return dtype(kind)(hi)
+        case "channels":
+            return rng.integers(lo, hi + 1, channels).astype(dtype(kind))
+        case _:
+            return dtype(kind)(rng.integers(lo, hi + 1))
+
+
+def scale(rng: np.random.Generator, size: int | None = None) -> Array:
+    """Powers of two half the time: products then lie exactly between two integers often."""
+    found = 2.0 ** rng.integers(-9, -3, size) * (1 if rng.random() < 0.5 else rng.uniform(0.5, 2, size))
+    return np.float32(found) if size is None else found.astype(np.float32)
+
+
+def conv_case(number: int, point: Mapping[str, Any]) -> Case:
+    rng = np.random.default_rng([1, number])
+    x_kind, w_kind, y_kind = point["types"]
+    group = point["group"]
+    per_group = 1 if group == 4 else int(rng.integers(1, 4))
+    k = group * int(rng.integers(1, 3))
+    kernel = tuple(int(size) for size in rng.integers(1, 4, 2))
+    spans = [d * (size - 1) + 1 for d, size in zip(point["dilation"], kernel, strict=True)]
+    pads = point["pads"]
+    ih, iw = (int(max(span - pads[i] - pads[i + 2], 1) + rng.integers(0, 4)) for i, span in enumerate(spans))
+    x = rng.integers(*bounds(x_kind), (1, per_group * group, ih, iw), endpoint=True).astype(dtype(x_kind))
+    w = rng.integers(*bounds(w_kind), (k, per_group, *kernel), endpoint=True).astype(dtype(w_kind))
+    if rng.random() < 0.2:  # the greatest sums
+        x[...], w[...] = bounds(x_kind)[rng.integers(2)], bounds(w_kind)[rng.integers(2)]
+    xs, ws = scale(rng), scale(rng, k) if point["channels"] else scale(rng)
+    constants: dict[str, Array] = {"xs": xs, "w": w, "ws": ws}
+    constants["xz"] = zero_point(rng, x_kind, point["x_zero"])
+    constants["wz"] = zero_point(rng, w_kind, point["w_zero"], k)
+    constants["yz"] = zero_point(rng, y_kind, point["y_zero"])
+    inputs = ("x", "xs", "xz", "w", "ws", "wz", "ys", "yz", *(["b"] if point["bias"] else []))
+    attributes = {"group": group, "pads": pads, "strides": point["stride"], "dilations": point["dilation"]}
+    case = Case("QLinearConv", {"x": x}, constants, inputs, dtype(y_kind), attributes)
+    sums = conv_sums(case)
+    if point["bias"]:
+        most = int(np.abs(sums).max()) + 1
+        constants["b"] = rng.integers(-most, most, k, endpoint=True).astype(np.int32)
+        sums = sums + np.reshape(constants["b"], (-1, 1, 1))
+    reals = np.abs(sums * np.reshape(ws, (-1, 1, 1))) * xs
+    constants["ys"] = result_scale(rng, reals, 1500 if point["saturates"] else 110)
+    return case
+
+
+def result_scale(rng: np.random.Generator, reals: Array, top: int) -> Array:
+    """A scale at which the greatest of `reals` is about `top`; a power of two half the time."""
+    finest = max(float(np.max(reals)), 2.0**-8) / top
+    return np.float32(2.0 ** np.ceil(np.log2(finest)) if rng.random() < 0.5 else finest)
+
+
+def pairwise() -> list[dict[str, Any]]:
+    """Points in which any two factors take any two of their values together, chosen greedily."""
+    rng = np.random.default_rng(0)
+    left = {
+        (a, va, b, vb)
+        for a, b in combinations(FACTORS, 2)
+        for va in range(len(FACTORS[a]))
+        for vb in range(len(FACTORS[b]))
+    }
+    points: list[dict[str, Any]] = []
+    while left:
+        start = min(left)
+        tries = [{name: int(rng.integers(len(values))) for name, values in FACTORS.items()} for _ in range(30)]
+        for each in tries:
+            each[start[0]], each[start[2]] = start[1], start[3]
+        best = max(tries, key=lambda each: len(left & pairs(each)))
+        left -= pairs(best)
+        points.append({name: FACTORS[name][index] for name, index in best.items()})
+    return points
+
+
+def pairs(point: Mapping[str, int]) -> set[tuple[str, int, str, int]]:
+    return {(a, point[a], b, point[b]) for a, b in combinations(FACTORS, 2)}
+
+
+def conv_cases() -> list[Case]:
+    points = pairwise()
+    rng = np.random.default_rng(1)
+    for _ in range(RANDOM_CONVS):
+        point = {name: values[rng.integers(len(values))] for name, values in FACTORS.items()}
+        if rng.random() < 0.7:
+            point["types"] = ONNXRUNTIME_HAS[rng.integers(3)]
+        if rng.random() < 0.5:
+            point |= {"y_zero": "some", "saturates": False}
+        points.append(point)
+    return [conv_case(number, point) for number, point in enumerate(points)]
+
+
+def matrix_cases() -> list[Case]:
+    """QLinearMatMul and QGemm by turns."""
+    return [matrix_case(number) for number in range(240)]
+
+
+def matrix_case(number: int) -> Case:
+    rng = np.random.default_rng([2, number])
+    x_kind, w_kind, y_kind = ONNXRUNTIME_HAS[number // 2 % 3]
+    n, c, k = (int(size) for size in rng.integers(1, 9, 3))
+    zeros = ("zero", "some", "least", "most")
+    by_channel = bool(rng.integers(2))
+    x = rng.integers(*bounds(x_kind), (n, c), endpoint=True).astype(dtype(x_kind))
+    w = rng.integers(*bounds(w_kind), (c, k), endpoint=True).astype(dtype(w_kind))
+    xs, ws = scale(rng), scale(rng, k) if by_channel else scale(rng)
+    wz = zero_point(rng, w_kind, zeros[rng.integers(4)])
+    constants: dict[str, Array] = {"xs": xs, "w": w, "ws": ws, "wz": np.full(k, wz) if by_channel else wz}
+    constants["xz"] = zero_point(rng, x_kind, zeros[rng.integers(4)])
+    reals = np.abs((x.astype(np.int64) - int(constants["xz"])) @ (w.astype(np.int64) - int(wz)) * ws) * xs
+    constants["ys"] = result_scale(rng, reals, 1500 if rng.random() < 0.2 else 110)
+    constants["yz"] = zero_point(rng, y_kind, zeros[rng.integers(4)])
+    if number % 2:
+        inputs = ("x", "xs", "xz", "w", "ws", "wz", "ys", "yz")
+        return Case("QLinearMatMul", {"x": x}, constants, inputs, dtype(y_kind))
+    has_bias, transposed = bool(rng.integers(2)), int(rng.integers(2))
+    if has_bias:
+        constants["b"] = rng.integers(-20000, 20000, k).astype(np.int32)
+    if transposed:
+        constants["w"] = np.ascontiguousarray(w.T)
+    inputs = ("x", "xs", "xz", "w", "ws", "wz", "b" if has_bias else "", "ys", "yz")
+    alpha = float(rng.choice([1.0, 1.0, 0.75]))
+    return Case(
+        "QGemm", {"x": x}, constants, inputs, dtype(y_kind), {"transB": transposed, "alpha": alpha}, domain=MICROSOFT
+    )
+
+
+def mean_cases() -> list[Case]:
+    return [mean_case(number) for number in range(120)]
+
+
+def mean_case(number: int) -> Case:
+    rng = np.random.default_rng([3, number])
+    kind = "us"[number % 2]
+    zeros = ("zero", "some", "least", "most")
+    size = (1, int(rng.integers(1, 6)), *(int(each) for each in rng.integers(1, 8, 2)))
+    x = rng.integers(*bounds(kind), size, endpoint=True).astype(dtype(kind))
+    constants: dict[str, Array] = {"xs": scale(rng)}
+    constants["ys"] = constants["xs"] if rng.random() < 0.3 else np.float32(constants["xs"] * rng.uniform(0.5, 3))
+    constants["xz"] = zero_point(rng, kind, zeros[rng.integers(4)])
+    constants["yz"] = zero_point(rng, kind, zeros[rng.integers(4)])
+    inputs = ("x", "xs", "xz", "ys", "yz")
+    return Case("QLinearGlobalAveragePool", {"x": x}, constants, inputs, dtype(kind), domain=MICROSOFT)
+
+
+def add_cases() -> list[Case]:
+    """All pairs of codes."""
+    return [add_case(number) for number in range(8)]
+
+
+def add_case(number: int) -> Case:
+    rng = np.random.default_rng([4, number])
+    kind = "us"[number % 2]
+    codes = np.arange(bounds(kind)[0], bounds(kind)[1] + 1).astype(dtype(kind))
+    fed = {"a": np.repeat(codes, 256).reshape(256, 1, 16, 16), "b": np.tile(codes, 256).reshape(256, 1, 16, 16)}
+    constants: dict[str, Array] = {"as": scale(rng), "bs": scale(rng), "ys": scale(rng)}
+    zeros = ("zero", "some", "some", "least")
+    for name in ("az", "bz", "yz"):
+        constants[name] = zero_point(rng, kind, zeros[number // 2])
+    return Case(
+        "QLinearAdd", fed, constants, ("a", "as", "az", "b", "bs", "bz", "ys", "yz"), dtype(kind), domain=MICROSOFT
+    )
+
+
+# -- as ONNX -----------------------------------------------------------------------------------------------------------
+
+
+def model_of(cases: Mapping[str, Case], batch: int | None = None) -> onnx.ModelProto:
+    """One graph of all these nodes, each named and with inputs of its own; `batch` instead of the fed leading dim."""
+
+    def value(name: str, array: Array) -> onnx.ValueInfoProto:
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        return helper.make_tensor_value_info(name, kind, (batch or array.shape[0], *array.shape[1:]))
+
+    graph = helper.make_graph(
+        [case.node(name) for name, case in cases.items()],
+        "quantised",
+        [value(f"{name}.{each}", array) for name, case in cases.items() for each, array in case.fed.items()],
+        [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(case.result)), None)
+            for name, case in cases.items()
+        ],
+        [
+            numpy_helper.from_array(np.asarray(array), f"{name}.{each}")
+            for name, case in cases.items()
+            for each, array in case.constants.items()
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def feeds_of(cases: Mapping[str, Case]) -> dict[str, Array]:
+    return {f"{name}.{each}": array for name, case in cases.items() for each, array in case.fed.items()}
+
+
+def has_onnxruntime(case: Case) -> bool:
+    """Has onnxruntime a kernel for these types?"""
+    if case.op != "QLinearConv":
+        return True
+    kinds = [case.fed["x"].dtype, case.constants["w"].dtype, np.dtype(case.result)]
+    return "".join(kind.kind.replace("i", "s") for kind in kinds) in ONNXRUNTIME_HAS
+
+
+# -- by plain numpy ----------------------------------------------------------------------------------------------------
+
+
+def expected(case: Case) -> Array:
+    """What the operator's definition gives."""
+    c = case.constants
+    match case.op:
+        case "QLinearConv":
+            sums = conv_sums(case)
+            if "b" in c:
+                sums = sums + c["b"].astype(np.int64)[:, None, None]
+            scales = c["xs"] * c["ws"] / c["ys"]
+            return rescaled(case, sums, np.reshape(scales, (-1, 1, 1)))
+        case "QLinearMatMul" | "QGemm":
+            w = c["w"].T if case.attributes.get("transB") else c["w"]
+            sums = (case.fed["x"].astype(np.int64) - int(c["xz"])) @ (w.astype(np.int64) - c["wz"].astype(np.int64))
+            sums = sums + (c["b"].astype(np.int64) if "b" in c else 0)
+            return rescaled(case, sums, np.float32(case.attributes.get("alpha", 1)) * c["xs"] * c["ws"] / c["ys"])
+        case "QLinearGlobalAveragePool":
+            x = case.fed["x"].astype(np.int64) - int(c["xz"])
+            count = np.float32(x.shape[2] * x.shape[3])
+            return rescaled(case, x.sum(axis=(2, 3), keepdims=True), c["xs"] / (c["ys"] * count))
+        case _:
+            return added(case)
+
+
+def conv_sums(case: Case) -> Array:
+    """Σ (x - xz)(w - wz), tap by tap."""
+    c, group = case.constants, case.attributes["group"]
+    top, left, bottom, right = case.attributes["pads"]
+    x = case.fed["x"].astype(np.int64) - int(c["xz"])
+    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    w = c["w"].astype(np.int64) - np.reshape(c["wz"], (-1, 1, 1, 1)).astype(np.int64)
+    (sy, sx), (dy, dx) = case.attributes["strides"], case.attributes["dilations"]
+    k, per_group, r, s = w.shape
+    h = (x.shape[2] - dy * (r - 1) - 1) // sy + 1
+    width = (x.shape[3] - dx * (s - 1) - 1) // sx + 1
+    sums = np.zeros((1, k, h, width), np.int64)
+    for channel in range(k):
+        first = channel // (k // group) * per_group
+        for i in range(r):
+            for j in range(s):
+                seen = x[:, first : first + per_group, i * dy :, j * dx :][
+                    :, :, : (h - 1) * sy + 1 : sy, : (width - 1) * sx + 1 : sx
+                ]
+                sums[:, channel] += (seen * w[channel, :, i, j][:, None, None]).sum(axis=1)
+    return sums
+
+
+def rescaled(case: Case, sums: Array, scales: Array) -> Array:
+    info = np.iinfo(case.result)
+    product = np.rint(sums.astype(np.float32) * np.asarray(scales, np.float32)).astype(np.float64)
+    return np.clip(product + int(case.constants["yz"]), info.min, info.max).astype(case.result)
+
+
+def added(case: Case) -> Array:
+    """QLinearAdd; each fused multiply-add by exact integers, in units of 2^-80."""
+    c, info = case.constants, np.iinfo(case.result)
+    ra, rb = c["as"] / c["ys"], c["bs"] / c["ys"]
+    fixed = np.float32(c["yz"]) - (ra * np.float32(c["az"]) + rb * np.float32(c["bz"]))
+    codes = range(int(info.min), int(info.max) + 1)
+    inner = {b: fused(b, rb, fixed) for b in codes}
+    table = np.array([[fused(a, ra, inner[b]) for b in codes] for a in codes], np.float32)
+    return np.clip(np.rint(table), info.min, info.max).astype(case.result).reshape(case.fed["a"].shape)
+
+
+UNIT = 80
+
+
+def fused(code: int, factor: np.float32, addend: np.float32) -> np.float32:
+    """f32(code * factor + addend), rounded once: half to even."""
+    total = code * exact(factor) + exact(addend)
+    if total == 0:
+        return np.float32(0)
+    drop = max(abs(total).bit_length() - 24, 0)
+    quotient, rest = divmod(abs(total), 1 << drop)
+    half = 1 << drop >> 1
+    if drop and (rest > half or (rest == half and quotient & 1)):
+        quotient += 1
+    return np.float32(np.ldexp(float(quotient if total > 0 else -quotient), drop - UNIT))
+
+
+def exact(value: np.float32) -> int:
+    """`value` in units of 2^-80."""
+    mantissa, exponent = np.frexp(np.float64(value))
+    whole, shift = int(mantissa * (1 << 24)), int(exponent) - 24 + UNIT
+    assert shift >= 0
+    return whole << shift

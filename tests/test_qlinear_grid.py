@@ -1,0 +1,215 @@
+"""Operators on integers: every point of a grid equals onnxruntime's result in every bit, on `cnn` and from the binary.
+
+Expected results are files (make_qlinear_golden.py), compared here with plain numpy again, and then each with what cnncc
+makes of it: many nodes are one network, with inputs and outputs of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+from onnx import shape_inference
+from qlinear_cases import (
+    FACTORS,
+    Case,
+    add_cases,
+    conv_cases,
+    expected,
+    feeds_of,
+    matrix_cases,
+    mean_cases,
+    model_of,
+    pairwise,
+)
+
+from cnncc.arch.model import PRESETS, load_arch
+from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.errors import Refusal
+from cnncc.eval import cnn
+from cnncc.frontend.import_onnx import import_model
+from cnncc.frontend.microsoft_ops import with_microsoft_types
+from cnncc.machine.container import from_bytes, to_bytes
+from cnncc.machine.modules import build_binary
+from cnncc.machine.run import run
+from cnncc.pipeline import Compilation, Settings, Step, new_context
+from cnncc.weights import WeightStore
+
+DATA = Path(__file__).parent / "data"
+OPERATORS = {"conv": conv_cases, "matrix": matrix_cases, "mean": mean_cases, "add": add_cases}
+CHUNK = 25  # nodes of one network
+CONVS_IN_BINARIES = 1050  # all pairs and half of the random points; the others stop at the `cnn` level
+
+
+@cache
+def cases(name: str) -> list[Case]:
+    return OPERATORS[name]()
+
+
+@cache
+def golden(name: str) -> list[Any]:
+    """The results of all cases."""
+    with np.load(DATA / f"qlinear_{name}.npz") as file:
+        parts = np.split(file["codes"], np.cumsum(file["sizes"])[:-1])
+    return [part.view(case.result) for part, case in zip(parts, cases(name), strict=True)]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_qlinear_golden_results_are_those_of_the_definition(name: str) -> None:
+    with np.load(DATA / f"qlinear_{name}.npz") as file:
+        drawn = file["drawn"]
+    for number, (case, want) in enumerate(zip(cases(name), golden(name), strict=True)):
+        data = b"".join(np.asarray(a).tobytes() for a in (*case.fed.values(), *case.constants.values()))
+        assert crc32(data) == drawn[number], f"case {number} is not drawn as it was: numpy's generator has changed"
+        assert np.array_equal(expected(case).ravel(), want), number
+
+
+def test_qlinear_conv_grid_has_every_pair() -> None:
+    points = pairwise()
+    for (a, many), (b, values) in combinations(FACTORS.items(), 2):
+        assert len({(point[a], point[b]) for point in points}) == len(many) * len(values), (a, b)
+
+
+def test_qlinear_conv_results_are_of_all_kinds() -> None:
+    """Saturated on both sides, and not."""
+    results = golden("conv")
+    inside = [((r > np.iinfo(r.dtype).min) & (r < np.iinfo(r.dtype).max)).mean() for r in results]
+    assert min(inside) == 0
+    assert np.mean([share > 0.9 for share in inside]) > 0.25
+    for end in ("min", "max"):
+        assert sum((r == getattr(np.iinfo(r.dtype), end)).any() for r in results) > 300
+    assert sum(len(np.unique(r)) > 3 for r in results) > 1000
+
+
+def compiled(
+    network: dict[str, Case], arch: str, batch: int | None, level: str
+) -> tuple[Compilation, list[dict[str, Any]]]:
+    """The instructions of a network, and what the `cnn` level makes of it."""
+    settings = Settings(load_arch(arch), arch, load_arch(arch).operand_bits)
+    ctx = new_context()
+    model = with_microsoft_types(shape_inference.infer_shapes(model_of(network, batch)))
+    compilation = Compilation(ctx, import_model(model, ctx.weights), settings)
+    outputs: list[dict[str, Any]] = []
+
+    def look(step: Step, module: Any) -> None:
+        if step.name == "cnn-legalize":
+            integers = cnn.quantise_inputs(module, feeds_of(network))
+            outputs.append(cnn.dequantise_outputs(module, cnn.evaluate(module, ctx.weights, integers)[0]))
+            assert "cnn.host" not in {op.name for op in module.walk()}
+
+    compilation.run(level, [look])
+    assert not compilation.warnings
+    return compilation, outputs
+
+
+def multipliers(module: Any, store: WeightStore) -> dict[str, Any]:
+    """The scales of all layers by label."""
+    found = {op.sym_name.data: constant_array(op, store) for op in module.walk() if isinstance(op, GlobalOp)}
+    return {name.removesuffix(".q"): array for name, array in found.items() if name.endswith(".q")}
+
+
+def test_qlinear_multipliers_are_rounded_in_the_order_of_onnxruntime() -> None:
+    """x * w / y: another order changes the last bit, and one result in a million."""
+    network = {f"conv{i}": cases("conv")[i] for i in range(200)}
+    compilation, _ = compiled(network, "spatial-8x8", None, "cnn")
+    found = multipliers(compilation.module, compilation.ctx.weights)
+    differ = 0
+    for name, case in network.items():
+        c = case.constants
+        want = np.broadcast_to(c["xs"] * c["ws"] / c["ys"], found[name].shape)
+        assert np.array_equal(found[name], want), name
+        differ += not np.array_equal(want, np.broadcast_to(c["ws"] * (c["xs"] / c["ys"]), want.shape))
+    assert differ > 10
+
+
+def check(
+    name: str, numbers: Sequence[int], arch: str = "spatial-8x8", batch: int | None = None, level: str = "isa"
+) -> None:
+    network = {f"{name}{i}": cases(name)[i] for i in numbers}
+    compilation, outputs = compiled(network, arch, batch, level)
+    if level == "isa":
+        binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
+        outputs.append(run(from_bytes(to_bytes(binary)), feeds_of(network)))
+    assert outputs
+    for found in outputs:
+        for i in numbers:
+            got, want = found[f"{name}{i}"], golden(name)[i]
+            assert got.dtype == want.dtype
+            assert np.array_equal(got.ravel(), want), (name, i, cases(name)[i])
+
+
+def chunks(name: str) -> list[range]:
+    count = len(cases(name))
+    return [range(first, min(first + CHUNK, count)) for first in range(0, count, CHUNK)]
+
+
+@pytest.mark.parametrize("numbers", chunks("conv"), ids=str)
+def test_qlinear_conv_grid(numbers: range) -> None:
+    check("conv", numbers, level="isa" if numbers.start < CONVS_IN_BINARIES else "cnn")
+
+
+@pytest.mark.parametrize("numbers", chunks("matrix"), ids=str)
+def test_qlinear_matmul_and_gemm(numbers: range) -> None:
+    check("matrix", numbers)
+
+
+@pytest.mark.parametrize("numbers", chunks("mean"), ids=str)
+def test_qlinear_global_average_pool(numbers: range) -> None:
+    check("mean", numbers)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_qlinear_add_all_pairs_of_codes(number: int) -> None:
+    check("add", range(number, number + 1), batch=1)
+
+
+# -- words of one byte -------------------------------------------------------------------------------------------------
+
+REFUSED_IN_BYTES = (2,)  # sums of two
+
+
+@pytest.fixture(scope="module")
+def bytes_array(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An array whose words are bytes: unsigned codes are kept less 128."""
+    path = tmp_path_factory.mktemp("arch") / "bytes.toml"
+    text = (PRESETS / "spatial-4x4.toml").read_text()
+    path.write_text(text.replace("operand_bits = 16", "operand_bits = 8"))
+    return str(path)
+
+
+def fits_bytes(case: Case) -> bool:
+    """Are all weights bytes, less their zero points?"""
+    if "w" not in case.constants:
+        return True
+    weights, zeros = (case.constants[name].astype(np.int64) for name in ("w", "wz"))
+    centred = weights - (np.reshape(zeros, (-1, 1, 1, 1)) if case.op == "QLinearConv" else zeros.flat[0])
+    return bool(centred.min() >= -128 and centred.max() <= 127)
+
+
+@pytest.mark.parametrize("name", ["conv", "matrix", "mean"])
+def test_qlinear_in_words_of_bytes(name: str, bytes_array: str) -> None:
+    fitting = [number for number, case in enumerate(cases(name)) if fits_bytes(case)]
+    for first in (0, 30):
+        check(name, fitting[first : first + 30], bytes_array)
+    if name != "mean":
+        beyond = next(number for number, case in enumerate(cases(name)) if not fits_bytes(case))
+        with pytest.raises(Refusal, match="less their zero point exceed -128..127: use wider operands"):
+            check(name, [beyond], bytes_array)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_qlinear_add_in_words_of_bytes(number: int, bytes_array: str) -> None:
+    """Products of unsigned codes less 128 are rounded otherwise: exact for all pairs, or refused."""
+    try:
+        check("add", [number], bytes_array, batch=1)
+    except Refusal as refusal:
+        assert number in REFUSED_IN_BYTES
+        assert "unsigned codes kept in 8 bits would be rounded otherwise: use wider operands" in str(refusal)
+    else:
+        assert number not in REFUSED_IN_BYTES

@@ -1,0 +1,231 @@
+"""Random networks on random arrays: whatever compiles computes the same on every level; whatever does not is refused.
+
+    CNNCC_EXAMPLES=500 pytest tests/test_random_graphs.py                    more examples
+    CNNCC_EXAMPLES=500 CNNCC_SEED=7 pytest tests/test_random_graphs.py       other ones
+
+Of a failure the smallest example is kept: the message says where, and how to run it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cli_cases import done, invoke, snapshot
+from frontend_models import run_file
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from random_graphs import Network, arrays, as_toml, broken_models, networks, quantised_networks
+
+from cnncc.arch.model import load_arch
+from cnncc.errors import Refusal
+from cnncc.machine.container import from_bytes, to_bytes
+from cnncc.machine.modules import build_binary
+from cnncc.machine.run import run
+from cnncc.passes._os_plan import NoRoom
+from cnncc.pipeline import Compilation, Settings, import_model
+from cnncc.verify import Verifier
+
+MOST_ELEMENTS = 1 << 16  # of a model that is run
+EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "50"))
+SEED = os.environ.get("CNNCC_SEED")
+LEAST_DB = 30  # of 16-bit operands, where sums have 32 bits
+DEGENERATE = 1e-3  # an output that is so much smaller than what it is made of
+REFUSALS = ("glb.words = ", "pe.", "psum", "weights of channel", "unsigned codes kept in 8 bits", "is the same as")
+
+
+# Steps after which the same level has another that is run: `cnncc verify` runs all.
+BETWEEN = (
+    "cnn-fuse-epilogue", "cnn-to-nest", "nest-schedule-os", "nest-tile", "nest-permute", "nest-unroll",
+    "nest-to-array", "array-prefetch",
+)  # fmt: skip
+
+
+def examples(number: int) -> Callable[[Any], Any]:
+    """So many examples: the same in every run, unless a seed says which."""
+
+    def decorated(test: Any) -> Any:
+        health = [HealthCheck.too_slow, HealthCheck.data_too_large]
+        chosen = settings(max_examples=number, derandomize=SEED is None, suppress_health_check=health)(test)
+        return chosen if SEED is None else seed(int(SEED))(chosen)
+
+    return decorated
+
+
+class Kept:
+    """Writes an example that fails beside the test's other files; the last one that fails is the smallest."""
+
+    def __init__(self, folder: Path, net: Network, array: dict[str, Any], precision: str) -> None:
+        self.folder, self.precision = folder, precision
+        folder.mkdir(exist_ok=True)
+        self.model, self.arch, self.input = folder / "net.onnx", folder / "array.toml", folder / "input.npz"
+        self.model.write_bytes(net.model.SerializeToString())
+        self.arch.write_text(as_toml(array))
+        np.savez(self.input, **net.feeds)
+
+    def __enter__(self) -> Kept:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception):
+            command = f"cnncc verify {self.model} --arch {self.arch} --precision {self.precision} --input {self.input}"
+            error.add_note(f"{command} --calibrate {self.input} --images 99")
+
+
+def compiled(kept: Kept, net: Network) -> tuple[Compilation, Verifier]:
+    """The compilation after its last step, every level verified. Raises Refusal."""
+    arch = load_arch(str(kept.arch))
+    bits = int(kept.precision.removeprefix("int"))
+    compilation = import_model(kept.model, None, Settings(arch, str(kept.arch), bits, net.feeds))
+    verifier = Verifier(compilation, net.feeds)
+    try:
+        compilation.run("isa", [lambda step, module: None if step.name in BETWEEN else verifier(step, module)])
+    finally:
+        assert not (wrong := [check for check in verifier.checks if not check.agrees]), wrong
+    return compilation, verifier
+
+
+def check_accuracy(net: Network, verifier: Verifier, wanted: dict[str, np.ndarray], psum_bits: int) -> None:
+    """Models that are quantised already are equal; others near, where words and sums have the bits for it."""
+    assert not (net.exact and verifier.accuracy)
+    if verifier.compilation.settings.operand_bits < 16 or psum_bits < 32:
+        return
+    for each in verifier.accuracy:
+        spread = float(np.abs(wanted[each.output]).max())
+        assert each.sqnr_db > LEAST_DB or spread < DEGENERATE, each
+
+
+def reference(path: Path, net: Network) -> dict[str, np.ndarray]:
+    """The outputs by onnxruntime, batch by batch."""
+    dims = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in net.model.graph.input]
+    batch, images = dims[0][0], len(next(iter(net.feeds.values())))
+    runs = [
+        run_file(path, {name: array[at : at + batch] for name, array in net.feeds.items()})
+        for at in range(0, images, batch)
+    ]
+    names = [value.name for value in net.model.graph.output]
+    return {name: np.concatenate([each[i] for each in runs]) for i, name in enumerate(names)}
+
+
+def check_everything(folder: Path, net: Network, array: dict[str, Any], precision: str) -> None:
+    """Compile; where the GLB is too small, take the size that the refusal names until it does."""
+    for _ in range(20):
+        with Kept(folder, net, array, precision) as kept:
+            wanted = reference(kept.model, net)
+            try:
+                compilation, verifier = compiled(kept, net)
+            except NoRoom as refusal:
+                needed, message = refusal.words, str(refusal)
+            except Refusal as refusal:
+                assert all(
+                    any(limit in line for limit in REFUSALS) for line in refusal.lines[-len(refusal.findings) :]
+                ), refusal.lines
+                assert all(finding.where or "'" in str(refusal) for finding in refusal.findings), refusal.findings
+                return
+            else:
+                module, store, arch = compilation.module, compilation.ctx.weights, compilation.settings.arch
+                got = run(from_bytes(to_bytes(build_binary(module, store, arch))), net.feeds)
+                check_accuracy(net, verifier, wanted, array["psum_bits"])
+                check_outputs(net, verifier, wanted, got)
+                return
+            assert needed > array["glb"]["words"], message
+            array = {**array, "glb": {**array["glb"], "words": needed}}
+    raise AssertionError("the sizes that the refusals name never do")
+
+
+def check_outputs(net: Network, verifier: Verifier, wanted: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> None:
+    """The binary's outputs are onnxruntime's of a quantised model, and as near as the verifier says of a float one."""
+    assert list(got) == list(wanted)
+    for name, want in wanted.items():
+        assert got[name].shape == want.shape and got[name].dtype == want.dtype
+        if net.exact:
+            assert np.array_equal(got[name], want), name
+    for each in verifier.accuracy:
+        error = float(np.abs(got[each.output].astype(np.float64) - wanted[each.output]).max())
+        assert math.isclose(error, each.max_error, rel_tol=1e-3, abs_tol=1e-5), each
+
+
+@st.composite
+def precisions(draw: Any, array: dict[str, Any]) -> str:
+    return draw(st.sampled_from(["int16", "int16", "int8"])) if array["operand_bits"] == 16 else "int8"
+
+
+@examples(EXAMPLES)
+@given(data=st.data())
+def test_random_float_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    net, array = data.draw(networks()), data.draw(arrays())
+    check_everything(tmp_path_factory.getbasetemp() / "float", net, array, data.draw(precisions(array)))
+
+
+@examples(EXAMPLES // 3)
+@given(data=st.data())
+def test_random_quantised_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    net, array = data.draw(quantised_networks()), data.draw(arrays())
+    check_everything(tmp_path_factory.getbasetemp() / "quantised", net, array, data.draw(precisions(array)))
+
+
+# -- what is no legal model --------------------------------------------------------------------------------------------
+
+
+def names_of(model: onnx.ModelProto) -> set[str]:
+    """The names of nodes and values, and the operators."""
+    graph = model.graph
+    named = [*graph.node, *graph.input, *graph.output, *graph.initializer]
+    inner = [name for node in graph.node for name in (*node.input, *node.output, node.op_type)]
+    return {name for name in (*(each.name for each in named), *inner) if name}
+
+
+def elements(model: onnx.ModelProto) -> int:
+    """Of all inputs."""
+    return sum(math.prod(dim.dim_value for dim in each.type.tensor_type.shape.dim) for each in model.graph.input)
+
+
+def check_refusal(folder: Path, model: onnx.ModelProto) -> None:
+    """`check` and `compile` agree; a refusal names something of the model and leaves nothing behind."""
+    path = folder / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    before = snapshot(folder)
+    checked = invoke("check", path, "--json", "--arch", "spatial-4x4")
+    result = invoke("compile", path, "-o", folder / "net.cnb", "--arch", "spatial-4x4")
+    for each in (checked, result):
+        assert each.exit_code in (0, 1), each.stderr
+        assert "Traceback" not in each.stderr + each.stdout
+    assert checked.exit_code == result.exit_code, (checked.stdout, result.stderr)
+    if result.exit_code == 0 and elements(model) < MOST_ELEMENTS:
+        done("verify", path, "--images", 1, "--arch", "spatial-4x4")
+    if result.exit_code == 0:
+        (folder / "net.cnb").unlink()
+        return
+    assert snapshot(folder) == before
+    assert result.stderr.startswith("cnncc: ")
+    blocking = [each for each in json.loads(checked.stdout)["findings"] if each["severity"] == "blocking"]
+    named = [each["where"] + each["what"] for each in blocking]
+    assert blocking and all(named), blocking
+    assert any(name in text for text in named for name in names_of(model)) or is_of_the_whole(named), named
+
+
+WHOLE = ("no inputs", "no outputs", "no nodes", "ir_version", "IR version", "opset", "graph", "non-empty")
+
+
+def is_of_the_whole(named: list[str]) -> bool:
+    """Is what is wrong a matter of the file, not of a node or tensor?"""
+    return any(what in text for text in named for what in WHOLE)
+
+
+@examples(EXAMPLES)
+@given(model=broken_models())
+def test_random_broken_models(tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto) -> None:
+    folder = tmp_path_factory.getbasetemp() / "broken"
+    folder.mkdir(exist_ok=True)
+    try:
+        check_refusal(folder, model)
+    except Exception as error:
+        error.add_note(f"CNNCC_TRACEBACK=1 cnncc compile {folder / 'net.onnx'} --arch spatial-4x4")
+        raise
