@@ -1,47 +1,137 @@
-"""How fast the interpreter of values is: LeNet's convolutions, beside a bare matrix product of as many MACs.
+"""How fast the interpreter is: ResNet-20 and layers of VGG-16 on one image, LeNet's convolutions on many.
 
     python benchmarks/interpreter.py [IMAGES]
 
-For each convolution: MACs of the array for all images, MACs a second, and the share of the speed at which numpy
-multiplies float64 matrices of the same MACs in the same run. The best of a few runs, in one process.
+For each network on one image, after its file is loaded: milliseconds for the values of all words, for the cycles, for
+the traffic; MACs a second of the values alone, and of all together, which is what `cnncc run` does. For each
+convolution of LeNet, on IMAGES images: MACs a second, beside numpy's product of float64 matrices with as many MACs in
+the same run. The best of a few runs, in one process.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 
+from cnncc.arch.model import PRESETS, load_arch
 from cnncc.inputs import read_npz
-from cnncc.isa.codec import decode_program
-from cnncc.machine.container import Binary
+from cnncc.machine.container import Binary, from_bytes, to_bytes
 from cnncc.machine.modules import build_binary, layers
 from cnncc.machine.program import build_tree
 from cnncc.machine.run import Machine, inputs_of
+from cnncc.machine.run import run as run_values
+from cnncc.machine.times import simulate
 from cnncc.machine.traffic import count_traffic
 from cnncc.machine.values import Interpreter
 from cnncc.pipeline import Settings, import_model
 from cnncc.weights import Array
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
-ARRAY = "spatial-8x8"
+VGG_LAYERS = ((64, 56), (128, 28), (256, 14))  # channels in and out, rows and columns
+VGG_GLB_WORDS = 1 << 20  # input, output and weights of each at once
 RUNS = 5
-LEAST_MACS = 100_000  # of one image, of the layers that are shown
+LEAST_MACS = 100_000  # of one image, of LeNet's layers that are shown
 
 
-def compiled() -> Binary:
-    """LeNet for the array, quantised on the samples' calibration data."""
-    from cnncc.arch.model import load_arch
-
-    arch = load_arch(ARRAY)
-    data = read_npz(SAMPLES / "inputs/digits_calibration.npz", ["input"])
-    compilation = import_model(SAMPLES / "models/lenet.onnx", 1, Settings(arch, ARRAY, arch.operand_bits, data))
+def compiled(model: Path, name: str, calibration: Mapping[str, Array]) -> Binary:
+    """A network for a named array, quantised on calibration data, as it comes out of its file."""
+    arch = load_arch(name)
+    settings = Settings(arch, name, arch.operand_bits, dict(calibration))
+    compilation = import_model(model, 1, settings)
     compilation.run()
-    return build_binary(compilation.module, compilation.ctx.weights, arch)
+    return from_bytes(to_bytes(build_binary(compilation.module, compilation.ctx.weights, arch)))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def best(work: Callable[[], object]) -> float:
+    """The least of a few measurements."""
+    return min(seconds(work) for _ in range(RUNS))
+
+
+# -- one image ---------------------------------------------------------------------------------------------------------
+
+
+def convolution(channels: int, size: int) -> bytes:
+    """The ONNX file of one convolution of 3x3 with its ReLU, with seeded weights."""
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)
+    constants = [("weights", weights.astype(np.float32)), ("bias", rng.standard_normal(channels).astype(np.float32))]
+    nodes = [
+        helper.make_node("Conv", ["image", "weights", "bias"], ["sums"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["sums"], ["result"], name="relu"),
+    ]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, size, size])
+        for name in ("image", "result")
+    )
+    arrays = [numpy_helper.from_array(array, name) for name, array in constants]
+    graph = helper.make_graph(nodes, "layer", [x], [y], arrays)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return model.SerializeToString()
+
+
+def networks(folder: Path) -> dict[str, tuple[Binary, Array]]:
+    """By name: ResNet-20 and the layers, each with one random image."""
+    from networks import SAMPLES as NETWORKS
+
+    preset, big = (PRESETS / "spatial-16x16.toml").read_text(), folder / "large-16x16.toml"
+    preset = preset.replace('"spatial-16x16"', '"large-16x16"')
+    big.write_text(preset.replace("words = 65536", f"words = {VGG_GLB_WORDS}"))
+    cases = [("resnet20", "spatial-8x8", 3, 32)]
+    NETWORKS["resnet20"].build(32).write(folder / "resnet20.onnx", 0)
+    for channels, size in VGG_LAYERS:
+        name = f"3x3 {channels}-{channels} {size}x{size}"
+        (folder / f"{name}.onnx").write_bytes(convolution(channels, size))
+        cases.append((name, str(big), channels, size))
+    found: dict[str, tuple[Binary, Array]] = {}
+    for name, arch, channels, size in cases:
+        image = np.random.default_rng(1).standard_normal((1, channels, size, size)).astype(np.float32)
+        found[name] = compiled(folder / f"{name}.onnx", arch, {"image": image}), image
+    return found
+
+
+def show_one_image() -> None:
+    """Measure and print networks on one image."""
+    with tempfile.TemporaryDirectory() as folder:
+        cases = networks(Path(folder))
+    gc.freeze()  # as `cnncc run` does
+    print(f"one image, the best of {RUNS} runs")
+    print(
+        f"{'network':<20}{'array':<15}{'MACs':>13}{'values ms':>11}{'times ms':>10}{'traffic ms':>12}"
+        f"{'values MMAC/s':>15}{'all MMAC/s':>12}"
+    )
+    for name, (binary, image) in cases.items():
+        starts = [(layer.label, layer.first) for layer, _ in layers(binary)]
+        tree, arch = build_tree(binary.instructions), binary.arch
+        parts = [
+            best(lambda b=binary, i=image: run_values(b, {"image": i})),
+            best(lambda t=tree, a=arch, s=starts: simulate(t, a, s)),
+            best(lambda t=tree, a=arch, s=starts: count_traffic(t, a, s)),
+        ]
+        macs = count_traffic(tree, arch).whole.macs
+        values, times, traffic = (1e3 * part for part in parts)
+        speeds = macs / parts[0] / 1e6, macs / sum(parts) / 1e6
+        print(
+            f"{name:<20}{arch.name:<15}{macs:>13,}{values:>11.1f}{times:>10.1f}{traffic:>12.1f}"
+            f"{speeds[0]:>15.0f}{speeds[1]:>12.0f}"
+        )
+
+
+# -- many images -------------------------------------------------------------------------------------------------------
 
 
 def seconds_by_layer(binary: Binary, images: Array) -> dict[str, float]:
@@ -49,55 +139,46 @@ def seconds_by_layer(binary: Binary, images: Array) -> dict[str, float]:
     machine = Machine(binary, len(images))
     machine.take(inputs_of(binary)[0], images)
     ends = {layer.first + layer.count: layer.label for layer, _ in layers(binary)}
-    seconds: dict[str, float] = {}
+    found: dict[str, float] = {}
     start = time.perf_counter()
 
     def watch(index: int, interpreter: Interpreter) -> None:
         nonlocal start
         if index in ends:
-            seconds[ends[index]] = time.perf_counter() - start
+            found[ends[index]] = time.perf_counter() - start
             start = time.perf_counter()
 
     machine.run(watch)
-    return seconds
-
-
-def best(measure: Callable[[], float]) -> float:
-    """The least of a few measurements."""
-    return min(measure() for _ in range(RUNS))
+    return found
 
 
 def matmul_seconds(macs: int) -> float:
     """A product of float64 matrices with an inner size of 64 and an outer one of 16."""
     rows = macs // (64 * 16)
     left, right = np.ones((rows, 64)), np.ones((64, 16))
-    start = time.perf_counter()
-    _ = left @ right
-    return time.perf_counter() - start
+    return seconds(lambda: left @ right)
 
 
-def main(count: int) -> None:
-    """Measure and print."""
-    binary = compiled()
+def show_lenet(count: int) -> None:
+    """Measure and print LeNet's convolutions."""
+    calibration = read_npz(SAMPLES / "inputs/digits_calibration.npz", ["input"])
+    binary = compiled(SAMPLES / "models/lenet.onnx", "spatial-8x8", calibration)
     images = read_npz(SAMPLES / "inputs/digits_test.npz", ["input"])["input"][:count]
     starts = [(layer.label, layer.first) for layer, _ in layers(binary)]
-    macs = {
-        label: traffic.macs
-        for label, traffic in count_traffic(
-            build_tree(decode_program(binary.program)), binary.arch, starts
-        ).layers.items()
-    }
+    traffic = count_traffic(build_tree(binary.instructions), binary.arch, starts).layers
     runs = [seconds_by_layer(binary, images) for _ in range(RUNS)]
-    print(f"{len(images)} images on {ARRAY}, the best of {RUNS} runs")
-    print(f"{'layer':<8}{'MACs':>14}{'ms':>9}{'MMAC/s':>10}{'matmul MMAC/s':>16}{'ratio':>8}")
-    for label in [label for label, _ in starts if macs[label] >= LEAST_MACS]:
-        total, seconds = macs[label] * len(images), min(run[label] for run in runs)
-        bare = best(lambda total=total: matmul_seconds(total))
-        speeds = total / seconds / 1e6, total / bare / 1e6
-        print(f"{label:<8}{total:>14,}{seconds * 1e3:>9.1f}{speeds[0]:>10.0f}{speeds[1]:>16.0f}{bare / seconds:>8.3f}")
+    print(f"\n{len(images)} images of LeNet on {binary.arch.name}, the best of {RUNS} runs")
+    print(f"{'layer':<20}{'MACs':>13}{'ms':>11}{'MMAC/s':>10}{'matmul MMAC/s':>16}{'ratio':>8}")
+    for label in [label for label, _ in starts if traffic[label].macs >= LEAST_MACS]:
+        total, took = traffic[label].macs * len(images), min(run[label] for run in runs)
+        bare = min(matmul_seconds(total) for _ in range(RUNS))
+        speeds = total / took / 1e6, total / bare / 1e6
+        print(f"{label:<20}{total:>13,}{took * 1e3:>11.1f}{speeds[0]:>10.0f}{speeds[1]:>16.0f}{bare / took:>8.3f}")
 
 
 if __name__ == "__main__":
     if "OPENBLAS_NUM_THREADS" not in os.environ:  # as `cnncc` sets it, before numpy starts its threads
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OPENBLAS_NUM_THREADS": "1"})
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+    sys.path.insert(0, str(SAMPLES))
+    show_one_image()
+    show_lenet(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
