@@ -31,6 +31,7 @@ from cnncc.passes._layer_operands import Operands, full_slice, glb_stages
 from cnncc.passes._layer_records import Body, Coordinates, Layer, Node, Piece, Position, split
 from cnncc.passes._layer_shape import inside, slice_channels, whole
 from cnncc.passes._layer_transfers import Transfers
+from cnncc.passes._register_files import macro_words, shared_columns, window_columns
 
 
 def layer_program(layer: Layer, arch: Arch) -> list[Node]:
@@ -78,18 +79,11 @@ class _Walk:
 
     def _check_files(self) -> None:
         """One macro-instruction finds room in a half of each register file."""
-        shape, extent, pe = self.layer.shape, inside(self.layer.shape.sizes, self.outer), self.arch.pe
-        columns = (extent["w"] - 1) * shape.window.stride[1] + extent["s"]
-        terms, channels = extent["c"] * extent["r"], extent["k"]
-        words = {
-            "pe.weight_words": 0 if self.pools else terms * extent["s"] * channels,
-            "pe.ifmap_words": terms * columns * (channels if shape.channelwise else 1),
-            "pe.psum_words": extent["w"] * channels,
-        }
-        for resource, needed in words.items():
-            if needed > (has := int(getattr(pe, resource.removeprefix("pe.")))):
+        extent = inside(self.layer.shape.sizes, self.outer)
+        for resource, needed in macro_words(self.layer.shape, self.arch, extent).items():
+            if needed > (has := int(getattr(self.arch.pe, resource))):
                 raise self._refuse(
-                    f"{resource} = {has} of {self.arch.name} is too small for the {needed} words of a "
+                    f"pe.{resource} = {has} of {self.arch.name} is too small for the {needed} words of a "
                     f"macro-instruction: its kept loops run over too much"
                 )
 
@@ -181,16 +175,11 @@ class _Walk:
 
     def _columns(self, at: Position) -> tuple[int, int]:
         """Columns of the image that a PE's pixels need, and how many of the last come from its east neighbour."""
-        s, z = at.extent["s"], at.extent["w"]
-        stride, dilation = self.layer.shape.window.stride[1], self.layer.shape.window.dilation[1]
-        if dilation > 1 and z > 1:
+        s, z, shape = at.extent["s"], at.extent["w"], self.layer.shape
+        if shape.window.dilation[1] > 1 and z > 1:
             raise self._refuse("several pixels a macro-instruction need dilation 1")
-        columns = (z - 1) * stride + s
-        # What a neighbour passes on is one run of slots: the columns must be those that vary slowest.
-        shares = not self.layer.shape.channelwise and dilation == 1 and self.arch.links.n2n
-        return columns, max(0, s - stride) if shares and self._place(
-            at, self.glb["ifmap"].coordinates
-        ).set_cols > 1 else 0
+        passes_on = self.arch.pe.pong_words or self._place(at, self.glb["ifmap"].coordinates).set_cols > 1
+        return window_columns(shape, s, z), shared_columns(shape, self.arch, s, z) if passes_on else 0
 
     def _column_words(self, at: Position) -> int:
         """Words of one image column in a PE: of its q channels, R rows each (channelwise: of one channel)."""

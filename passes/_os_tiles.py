@@ -13,12 +13,11 @@ The loops around them are those of `_os_plan.py`, among them one over groups of 
 Every PE computes p channels of z neighbouring pixels, and its sums stay until they are complete. A loop whose step
 does not divide its extent runs the rest as a body of its own, in time also where the loop is in space.
 
-A half of a PE's files holds z*p sums, p*q*taps*S weights, and the ifmap: q*taps*X words, X = (z - 1)*stride + S
-columns of which, with a dilation, only those of the taps are there. S is all kernel columns, or an even part of them
-where a row does not fit (`kernel_columns`).
+A half of a PE's files holds z*p sums, p*q*taps*S weights, and the ifmap (`_register_files.py`). S is all kernel
+columns, or an even part of them where a row does not fit (`kernel_columns`).
 
 Pools and depthwise convolutions are *channelwise*: every output channel has input channels of its own. There is no loop
-over groups then; c is not kept (q = 1), and the ifmap takes p*taps*X words.
+over groups then; c is not kept (q = 1).
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ import numpy.typing as npt
 
 from cnncc.arch.model import Arch
 from cnncc.passes._layer_shape import LayerShape
+from cnncc.passes._register_files import most_channels
 
 Counts = npt.NDArray[np.int64]
 
@@ -70,8 +70,8 @@ def good_tiles(layer: LayerShape, arch: Arch, most: int) -> list[Tile]:
 
 def kernel_columns(layer: LayerShape, arch: Arch) -> int:
     """Kernel columns of a macro-instruction: all, or an even part where a row is too long for the files of a PE."""
-    most = min(arch.pe.ifmap_words, arch.pe.weight_words) if layer.is_mac else arch.pe.ifmap_words
-    return -(-layer.sizes.s // -(-layer.sizes.s // most))
+    even = dict.fromkeys(-(-layer.sizes.s // parts) for parts in range(1, layer.sizes.s + 1))
+    return next(s for s in even if most_channels(layer, arch, {"k": 1, "w": 1, "r": 1, "s": s}))
 
 
 def _fastest(layer: LayerShape, arch: Arch, z: int, most: int) -> Iterator[Tile]:
@@ -99,14 +99,9 @@ def _channel_choices(layer: LayerShape, arch: Arch, z: int) -> list[int]:
 def _reductions(layer: LayerShape, arch: Arch, p: int, z: int) -> Iterator[tuple[int, int]]:
     """The (q, taps) that fit with p channels and z pixels and need the fewest loads; none where none fits."""
     sizes, kept = layer.sizes, kernel_columns(layer, arch)
-    columns = (z - 1) * layer.window.stride[1] + kept
     fitting: list[tuple[int, int, int]] = []
     for taps in range(1, sizes.r + 1):
-        room = arch.pe.ifmap_words // (columns * taps)
-        if layer.channelwise:
-            room = min(room // p, 1)
-        if layer.is_mac:
-            room = min(room, arch.pe.weight_words // (p * taps * kept))
+        room = most_channels(layer, arch, {"k": p, "w": z, "r": taps, "s": kept})
         if room >= 1:
             loads = -(-sizes.c // min(room, sizes.c))
             fitting.append((loads * -(-sizes.r // taps), -(-sizes.c // loads), taps))

@@ -46,6 +46,7 @@ class Case:
     glb: int = 1 << 16  # words; 0: what it takes to have all but the weights there, and a third of these
     halves: int = 2
     n2n: bool = True
+    overlap: bool = True
     scaled: bool = True
     zero: int = 0
     seed: int = 0
@@ -199,10 +200,14 @@ class Case:
         return np.clip(result, *self.clamp)
 
     def arch_text(self) -> str:
-        """TOML of the array; small register files hold a kernel row of one channel and little more, tiny ones less."""
+        """TOML of the array; small register files hold a kernel row of one channel and little more, tiny ones less.
+
+        With "pong" ifmap halves are ping and pong, smaller than a window.
+        """
         s = self.kernel[1]
-        files = {"large": (112, 48, 16), "small": (s + 2, s + 1, 3), "tiny": (4, 3, 2)}
+        files = {"large": (112, 48, 16), "small": (s + 2, s + 1, 3), "tiny": (4, 3, 2), "pong": (64, 7, 5)}
         weight, ifmap, psum = files[self.files]
+        pong, virtual = (6, 17) if self.files == "pong" else (0, 0)
         return f"""
             name = "grid"
             rows = {self.array[0]}
@@ -212,6 +217,8 @@ class Case:
             weight_words = {weight}
             ifmap_words = {ifmap}
             psum_words = {psum}
+            pong_words = {pong}
+            virtual_words = {virtual}
             weight_halves = {self.halves}
             ifmap_halves = {self.halves}
             psum_halves = {self.halves}
@@ -233,6 +240,7 @@ class Case:
             latency_cycles = 4
             [sequencer]
             queue_depth = 3
+            overlap = {str(self.overlap).lower()}
         """
 
     def text(self, ctx: CompilerContext) -> str:
@@ -279,16 +287,17 @@ FACTORS: dict[str, list[Any]] = {
     "n": [1, 2],
     "bits": [16, 8],
     "array": [(2, 2), (2, 4), (3, 5), (4, 4), (4, 8), (8, 3), (8, 8)],
-    "files": ["large", "small", "tiny"],
+    "files": ["large", "small", "tiny", "pong"],
     "glb": [1 << 16, 1 << 14, 0],
     "halves": [2, 1, 3],
     "n2n": [True, False],
+    "overlap": [True, False],
     "scaled": [True, False],
     "zero": [0, -7, 60],
 }
 ORDER = [  # in which they are chosen: an image that is large enough before the kernel, what makes it heavy last
-    "bits", "array", "files", "glb", "halves", "n2n", "scaled", "zero", "kind", "height", "width", "kernel", "dilation",
-    "pad", "stride", "n", "group", "k", "c",
+    "bits", "array", "files", "glb", "halves", "n2n", "overlap", "scaled", "zero", "kind", "height", "width", "kernel",
+    "dilation", "pad", "stride", "n", "group", "k", "c",
 ]  # fmt: skip
 OFTEN = {"kind": ["mac"], "c": [1], "halves": [2], "zero": [0]}
 TRIES = 8

@@ -62,6 +62,8 @@ class Half:
     def __init__(self, places: list[Place]) -> None:
         self.places = places
         self.slots: dict[tuple[int, int, int], int] = {}
+        self.edges: set[int] = set()
+        self.loads: set[int] = set()
         self.least: int | None = None
 
     def get(self, row: int, col: int, slot: int) -> int:
@@ -237,7 +239,9 @@ class PlainMachine:
             if not edge or self.is_last(inst, place):
                 for n, word in enumerate(self.load_words(inst, place)):
                     slot = inst.number("slot") + n
-                    check(slot < file.words, f"slot {slot} is beyond the half")
+                    waits = self.arch.pe.virtual_words if edge and self.arch.pe.pong_words else 0
+                    check(slot < file.words + waits, f"slot {slot} is beyond the half")
+                    (half.edges if edge else half.loads).add(slot)
                     half.slots[place[0], place[1], slot] = word
         if self.holds(inst.when("close"), last=True):
             file.full.append(half)
@@ -305,12 +309,36 @@ class PlainMachine:
         if reuse:
             check(self.arch.links.n2n, "no links")
             check(reuse <= inst.number("pixels") * inst.number("taps"), "more words than pixel steps")
+        if self.arch.pe.pong_words:
+            self.ping_pong(inst, half)
+        elif reuse:
             check(slot + reuse <= self.arch.pe.ifmap_words, "beyond the half")
         for k in range(reuse):
             takers = [place for place in places if not self.is_last(inst, place)]
             words = [half.get(row, col + 1, k) for row, col, *_ in takers]
             for (row, col, *_), word in zip(takers, words, strict=True):
                 half.slots[row, col, slot + k] = word
+
+    def ping_pong(self, inst: Instruction, half: Half) -> None:  # A6
+        reuse, turn, pe = inst.number("data_reuse"), inst.number("n2n_slot"), self.arch.pe
+        check(not half.edges or reuse > 0, "words of a virtual neighbour that nothing takes")
+        if reuse == 0:
+            return
+        check(self.holds(inst.when("take_ifmap"), last=False), "ping and pong are not taken")
+        check(self.holds(inst.when("give_ifmap"), last=True), "ping and pong are not given back")
+        check(turn > 0 and all(slot < turn for slot in half.loads), "ping is loaded too far")
+        check(all(turn <= slot < turn + reuse for slot in half.edges), "virtual words elsewhere")
+        check(reuse <= pe.virtual_words, "the virtual neighbour has too many words")
+        check(turn <= pe.ifmap_words and min(turn, reuse) <= pe.pong_words, "beyond ping or pong")
+        for step in range(inst.number("pixels") * inst.number("taps")):
+            for i in range(inst.number("step_range")):
+                z, j = divmod(step, inst.number("taps"))
+                at = (z, j, i)
+                slot = inst.number("ifmap_slot") + sum(
+                    n * inst.number(f"ifmap_{c}") for n, c in zip(at, "zji", strict=True)
+                )
+                arrived = turn + min(step, reuse - 1)  # the last slot filled when this step ends
+                check(slot + 2 * turn > arrived, "another word is there")
 
     def psum_half(self, inst: Instruction, places: list[Place]) -> Half:
         file = self.files["psum"]

@@ -464,13 +464,15 @@ def arrays(draw: Draw) -> dict[str, Any]:
             "ifmap_halves": draw(st.sampled_from([2, 1, 3])),
             "psum_halves": draw(st.sampled_from([2, 1, 3])),
             "max_pixels": draw(st.sampled_from([16, 1, 3])),
+            "pong_words": draw(st.sampled_from([0, 0, 12])),
+            "virtual_words": draw(st.sampled_from([0, 4, 24])),
         },
         "glb": {"words": draw(glb_words()), "words_per_cycle": number(1, 9)},
         "dram": {"words_per_cycle": number(1, 9), "latency_cycles": number(0, 70)},
         "bus": {"burst_words": number(1, 10), "latency_cycles": number(0, 3)},
         "commit": {"units_per_column": number(1, 3), "latency_cycles": number(0, 5)},
         "links": {"n2n": draw(st.booleans())},
-        "sequencer": {"queue_depth": number(1, 5)},
+        "sequencer": {"queue_depth": number(1, 5), "overlap": draw(st.sampled_from([True, True, False]))},
     }
 
 

@@ -90,6 +90,8 @@ class Plain:
             return
         engine = inst.spec.engine
         depth = self.arch.sequencer.queue_depth
+        if not self.arch.sequencer.overlap:
+            self.now = max([self.now, *self.done.values()])
         if len(self.starts[engine]) >= depth:
             self.now = max(self.now, self.starts[engine][-depth])
         self.now += 1
@@ -324,7 +326,8 @@ def random_program(seed: int) -> tuple[list[Instruction], Arch]:
     arch = Arch(
         "random", 4, 4, pe, Glb(4096, rng.randint(1, 9)), Dram(rng.randint(1, 9), rng.randint(0, 60)),
         operand_bits=rng.choice([8, 16]), bus=Bus(rng.randint(1, 10), rng.randint(0, 5)),
-        commit=Commit(rng.randint(1, 3), rng.randint(0, 9)), sequencer=Sequencer(rng.randint(1, 6)),
+        commit=Commit(rng.randint(1, 3), rng.randint(0, 9)),
+        sequencer=Sequencer(rng.randint(1, 6), rng.random() < 0.8),
     )  # fmt: skip
     return assemble("\n".join([*writer.lines, "halt"])), arch
 

@@ -331,6 +331,36 @@ def test_the_first_of_several_traps_counts() -> None:
     assert trap.value.index == FIRST + 6
 
 
+PONG = replace(ARCH, pe=replace(ARCH.pe, ifmap_words=6, pong_words=3, virtual_words=4))
+PING = "load kind=ifmap desc=1 cols=4 set_cols=4 open=always"
+EDGE = "load kind=ifmap desc=1 cols=4 set_cols=4 edge=1 close=always"
+SET = f"{ADD} cols=4 set_cols=4"
+
+
+@pytest.mark.parametrize(
+    ("text", "index", "message"),
+    [
+        (f"{PING} extent3=7", 0, "7 words from ifmap slot 0 on are beyond the 6 of a half"),
+        (f"{PING} extent3=2\n{EDGE} slot=9 extent3=2", 1, "beyond the 10 of a half"),
+        (f"{PING} extent3=2\n{EDGE} slot=2\n{SET} taps=2", 2, "a virtual neighbour has words, but data_reuse = 0"),
+        (f"{PING} extent3=2\n{EDGE} slot=2\nmac op=add take_ifmap=always {SUMS} cols=4 set_cols=4 taps=2 data_reuse=1",
+         2, "takes ping and pong and gives them back"),
+        (f"{PING} extent3=3\n{EDGE} slot=3\n{SET} taps=3 data_reuse=1 n2n_slot=2", 2, "ping is loaded up to slot 2"),
+        (f"{PING} extent3=5\n{EDGE} slot=5 extent3=4\n{SET} taps=9 data_reuse=4 n2n_slot=5", 2,
+         "5 slots a turn do not fit a ping of 6 and a pong of 3"),
+        (f"{PING} extent3=3\n{EDGE} slot=3 extent3=4\n{SET} taps=7 data_reuse=5 n2n_slot=3", 2,
+         "5 words of a virtual neighbour do not fit its 4 (virtual_words)"),
+        (f"{PING} extent3=3\n{EDGE} slot=3 extent3=3\n{SET} taps=7 data_reuse=2 n2n_slot=3", 2,
+         "a virtual neighbour's words are in slots 3..5, not in 3..4"),
+        (f"{PING}\n{EDGE} slot=1 extent3=3\nmac op=add {TAKE} {SUMS} cols=4 set_cols=4 taps=4 data_reuse=3 "
+         "n2n_slot=1", 2, "ifmap slot 0 is used after another word has taken its place"),
+    ],
+)  # fmt: skip
+def test_ping_and_pong(text: str, index: int, message: str) -> None:
+    """Rule A6, each trap once."""
+    trap_of(text, index, message, PONG)
+
+
 def test_a_trap_stops_all_images() -> None:
     with pytest.raises(Trap, match="ifmap slot 3 is read but empty"):
         run(f"{LOAD} kind=ifmap extent3=3\n{ADD} taps=4", images=3)

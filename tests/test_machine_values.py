@@ -370,6 +370,12 @@ def random_arch(r: random.Random) -> Arch:
     return Arch("tiny", *sizes, pe, Glb(GLB, 4), Dram(2, 3), 1, bits, psum_bits, commit=Commit(), links=Links(True))
 
 
+def with_pong(r: random.Random, arch: Arch) -> Arch:
+    """The array, its ifmap halves maybe ping and pong."""
+    pong, virtual = r.choice([(0, 0), (3, 4), (8, 12)])
+    return replace(arch, pe=replace(arch.pe, pong_words=pong, virtual_words=virtual))
+
+
 def contents(r: random.Random, images: int, bits: int) -> np.ndarray:
     """DRAM: the words below SHARED equal for all images, small scales among them, the others a few bits wide."""
     rng = np.random.default_rng(r.randint(0, 1 << 30))
@@ -421,7 +427,7 @@ def words_of(memory: Memory, images: int) -> list[list[int | None]]:
 def compare(seed: int) -> str:
     """Run program number `seed` on both; what it was: runs or traps."""
     r = random.Random(seed)
-    arch, images = random_arch(r), r.choice([1, 3])
+    arch, images = with_pong(r, random_arch(r)), r.choice([1, 3])
     program = Writer(r, arch).write()
     dram = contents(r, images, arch.operand_bits)
     most = r.choice([BLOCK_ELEMENTS, BLOCK_ELEMENTS, 40])  # small ones cut the loops where blocks begin

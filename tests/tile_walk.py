@@ -21,7 +21,7 @@ class Timeline:
 
     def __init__(self, arch: Arch) -> None:
         pe = arch.pe
-        self.now, self.depth = 0, arch.sequencer.queue_depth
+        self.now, self.depth, self.overlap = 0, arch.sequencer.queue_depth, arch.sequencer.overlap
         self.end = dict.fromkeys(("dma", "load", "array", "commit"), 0)
         self.done = dict(self.end)
         self.starts: dict[str, list[int]] = {engine: [] for engine in self.end}
@@ -32,6 +32,8 @@ class Timeline:
     def issue(self, engine: str, busy: int, latency: int, takes: str = "", gives: str = "") -> None:
         """Z1, Z2. takes, gives: names of tokens with blanks between; small letters are free halves, capitals full."""
         starts = self.starts[engine]
+        if not self.overlap:  # Z6
+            self.now = max([self.now, *self.done.values()])
         self.now = max(self.now, starts[-self.depth] if len(starts) >= self.depth else 0) + 1
         taken = [self.tokens[name].popleft() for name in takes.split()]
         starts.append(max([self.now, self.end[engine], *taken]))
@@ -188,7 +190,9 @@ class Walk:
 
     def shared_columns(self, at: At) -> int:
         """Of the image, that a PE has from its neighbour: those of both windows, if they are neighbours there, too."""
-        if self.alone or self.case.dilation[1] > 1 or not self.case.n2n or at.pes(at.cols, "w") == 1:
+        if self.alone or self.case.dilation[1] > 1 or not self.case.n2n:
+            return 0
+        if at.pes(at.cols, "w") == 1 and not self.arch.pe.pong_words:
             return 0
         return max(0, at.extent["s"] - self.case.stride[1])
 

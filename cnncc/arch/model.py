@@ -16,7 +16,10 @@ PRESETS = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Pe:
-    """The register files of a PE (words of one half, number of halves) and its macro-instruction's overheads."""
+    """The register files of a PE (words of one half, number of halves) and its macro-instruction's overheads.
+
+    pong_words, virtual_words: where ifmap halves are ping and pong (rule A6), pong and FIFO for virtual neighbours.
+    """
 
     weight_words: int
     ifmap_words: int
@@ -24,6 +27,8 @@ class Pe:
     weight_halves: int = 2
     ifmap_halves: int = 2
     psum_halves: int = 2
+    pong_words: int = 0
+    virtual_words: int = 0
     max_pixels: int = 16
     start_cycles: int = 3
     finish_cycles: int = 1
@@ -70,9 +75,10 @@ class Links:
 
 @dataclass(frozen=True)
 class Sequencer:
-    """Decoded instructions that each engine's queue holds."""
+    """Decoded instructions that each engine's queue holds; whether engines work at the same time (rule Z6)."""
 
     queue_depth: int = 4
+    overlap: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,8 @@ class Arch:
 
 _MOST = {"rows": 32, "cols": 32, "lanes": 1, "psum_bits": 48, "words": 1 << 31, "queue_depth": 64}
 _MOST_OF_ANY = 1 << 16
-_LEAST = {"start_cycles": 0, "finish_cycles": 0, "latency_cycles": 0, "psum_bits": 16}
+_MAY_BE_ZERO = ("start_cycles", "finish_cycles", "latency_cycles", "pong_words", "virtual_words")
+_LEAST = {"psum_bits": 16, **dict.fromkeys(_MAY_BE_ZERO, 0)}
 _WHY = {"lanes": "dot-product lanes are not supported yet"}
 
 

@@ -13,6 +13,7 @@ from xdsl.ir import Operation
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.errors import Refusal
+from cnncc.eval._neighbours import check_arrival, check_ping_pong
 from cnncc.eval._places import Loops, Mask, Part, Words, last_columns, position, rectangle
 from cnncc.eval._register_files import RegisterFile
 from cnncc.numerics import Epilogue, Floats, Ints, integer_range
@@ -51,7 +52,8 @@ class Machine:
     def __post_init__(self) -> None:
         pe, shape = self.arch.pe, (self.images, self.arch.rows, self.arch.cols)
         self.weight = RegisterFile("weight", pe.weight_halves, pe.weight_words, shape)
-        self.ifmap = RegisterFile("ifmap", pe.ifmap_halves, pe.ifmap_words, shape)
+        waiting = pe.virtual_words if pe.pong_words else 0
+        self.ifmap = RegisterFile("ifmap", pe.ifmap_halves, pe.ifmap_words + waiting, shape)
         self.psum = RegisterFile("psum", pe.psum_halves, pe.psum_words, shape)
         whole: dict[str, Words] = {}
         for tensor in (tensor for tensor in self.tensors.values() if not tensor.part_of):
@@ -221,9 +223,11 @@ class Machine:
         values = (values - view.zero).reshape(*values.shape[:3], -1)[:, where]
         _check_width(values, self.arch.operand_bits + 1)
         slots: Ints = load.slot + np.arange(values.shape[-1], dtype=np.int64)
-        if slots[0] < 0 or slots[-1] >= file.slots:
-            raise Refusal(f"{load.kind} slots {slots[0]}..{slots[-1]} are not in a half of {file.slots}")
+        inside_half = self.arch.pe.ifmap_words if file is self.ifmap and not load.edge else file.slots
+        if slots[0] < 0 or slots[-1] >= inside_half:
+            raise Refusal(f"{load.kind} slots {slots[0]}..{slots[-1]} are not in a half of {inside_half}")
         half.put(pes, slots, values, where)
+        (half.edges if load.edge else half.loads).update(slots.tolist())
         if self.loops.last(load.close):
             file.close()
 
@@ -241,6 +245,9 @@ class Machine:
         for file, when in ((self.weight, mac.take_weight), (self.ifmap, mac.take_ifmap)):
             if self.loops.first(when):
                 file.take()
+        if self.arch.pe.pong_words:
+            whole = self.loops.first(mac.take_ifmap) and self.loops.last(mac.give_ifmap)
+            check_ping_pong(mac, self.ifmap.taken(), whole, self.arch.pe)
         if mac.data_reuse:
             self._from_east(mac, pes)
         if self.loops.first(mac.clear):
@@ -252,16 +259,6 @@ class Machine:
         if self.loops.last(mac.send):
             self.psum.close()
 
-    @staticmethod
-    def _check_arrival(mac: A.Mac) -> None:
-        """Word k of the neighbour can be used from pixel step k + 1 on (A3)."""
-        for step in range(mac.pixels * mac.taps):
-            pixel, tap = divmod(step, mac.taps)
-            first = mac.ifmap.base + pixel * mac.ifmap.pixel + tap * mac.ifmap.tap - mac.n2n_slot
-            words = [first + channel * mac.ifmap.channel for channel in range(mac.step_range)]
-            if any(step <= word < mac.data_reuse for word in words):
-                raise Refusal(f"pixel step {step} uses a word of the neighbour before it arrives")
-
     def _from_east(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
         """Word by word from the east neighbour's slot k to n2n_slot + k; what it received itself travels on (A3)."""
         if not self.arch.links.n2n or mac.data_reuse > mac.pixels * mac.taps:
@@ -272,7 +269,7 @@ class Machine:
         first, last = mac.n2n_slot, mac.n2n_slot + mac.data_reuse - 1
         if first < 0 or last >= self.ifmap.slots:
             raise Refusal(f"n2n slots {first}..{last} are not in a half of {self.ifmap.slots}")
-        self._check_arrival(mac)
+        check_arrival(mac)
         east = (pes[0], slice(pes[1].start + 1, pes[1].stop))
         for k in range(mac.data_reuse):
             if not half.full[east][takes[:, :-1], k].all():

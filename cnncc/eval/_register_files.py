@@ -15,10 +15,15 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass
 class Half:
-    """One half of every PE: words int64[images, rows, cols, slots], and which slots [rows, cols, slots] are full."""
+    """One half of every PE: words int64[images, rows, cols, slots], and which slots [rows, cols, slots] are full.
+
+    loads, edges: the slots that loads filled, without and with `edge`.
+    """
 
     words: Ints
     full: Mask
+    loads: set[int] = field(default_factory=set[int])
+    edges: set[int] = field(default_factory=set[int])
 
     def put(self, pes: tuple[slice, slice], slots: Ints, values: Ints, where: Mask) -> None:
         """Fill `slots` [n] of the PEs of a rectangle where `where` [rows, cols]; values [images, PEs so chosen, n]."""

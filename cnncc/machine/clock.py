@@ -64,8 +64,9 @@ def start_state(arch: Arch) -> State:
 class Clock:
     """The machine's times, from `state` at time 0 on."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, overlap: bool) -> None:
         self.now = 0
+        self.overlap = overlap
         self.mark = max(0, state.free[ARRAY])
         self.counts: Counter[Key] = Counter()
         self.absorber: Key | None = None
@@ -135,6 +136,8 @@ class Clock:
         first, last: masks of the loop registers that are in their first, last iteration.
         """
         engine = task.engine
+        if not self.overlap:  # Z6
+            self.tick(owner, max([0, *(done - self.now for done in self._done)]))
         self.tick(owner, max(0, self._starts[engine][0] - self.now) + 1)
         arrivals = [(self._take(token.queue), token.file) for token in task.takes if not token.mask & ~first]
         start = max([self.now, self._free[engine], *(time for time, _ in arrivals)])

@@ -58,6 +58,39 @@ def check_arrival(inst: Instruction, any_taker: bool) -> None:
         raise Fault(f"ifmap slot {early} is used before its word arrives from the neighbour")
 
 
+def check_ping_pong(inst: Instruction, half: Half, whole: bool, arch: Arch) -> None:
+    """Where an ifmap half is ping and pong, words pass through it in turn (A6). Raises Fault.
+
+    whole: whether the instruction takes the half and gives it back.
+    """
+    slot, reuse, pe = inst.number("n2n_slot"), inst.number("data_reuse"), arch.pe
+    if not reuse:
+        if half.virtual:
+            raise Fault("a virtual neighbour has words, but data_reuse = 0")
+        return
+    if not whole:
+        raise Fault("with data_reuse, a macro-instruction takes ping and pong and gives them back")
+    if slot == 0 or half.loaded > slot:
+        raise Fault(f"ping is loaded up to slot {half.loaded - 1}, the neighbour's words begin at slot {slot}")
+    if slot > pe.ifmap_words or min(slot, reuse) > pe.pong_words:
+        raise Fault(f"{slot} slots a turn do not fit a ping of {pe.ifmap_words} and a pong of {pe.pong_words}")
+    if reuse > pe.virtual_words:
+        raise Fault(f"{reuse} words of a virtual neighbour do not fit its {pe.virtual_words} (virtual_words)")
+    if half.virtual and not slot <= half.virtual.start < half.virtual.stop <= slot + reuse:
+        first, last = half.virtual.start, half.virtual.stop - 1
+        raise Fault(f"a virtual neighbour's words are in slots {first}..{last}, not in {slot}..{slot + reuse - 1}")
+    if (stale := _stale_slot(_slots(inst, "ifmap"), slot, reuse)) is not None:
+        raise Fault(f"ifmap slot {stale} is used after another word has taken its place")
+
+
+@lru_cache(maxsize=256)
+def _stale_slot(ifmap: Strided, turn: int, reuse: int) -> int | None:
+    """The first slot that is read when a word 2 turns later takes its place, or after that: word k moves in step k."""
+    slots = ifmap.listed().reshape(ifmap.sizes[0] * ifmap.sizes[1], -1)
+    stale = (slots + turn < reuse) & (slots + turn <= np.arange(len(slots))[:, None])
+    return int(slots[stale][0]) if stale.any() else None
+
+
 @lru_cache(maxsize=256)
 def _early_slot(ifmap: Strided, n2n_slot: int, reuse: int) -> int | None:
     """The first slot that is read before its word has arrived: word k moves in pixel step k."""

@@ -8,7 +8,7 @@ did where they came from: copies and matrix products then go along long runs of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -31,13 +31,16 @@ class Fault(Exception):
 class Half:
     """One half: `data` [image, block…, *grid, slot] and which slots of which PEs are filled [*grid, slot].
 
-    room: what `data` is the first slots of, if more may still come.
+    room: what `data` is the first slots of, if more may still come. loaded: the end of what loads filled; virtual: the
+    slots that loads with `edge` filled (A6 tells them apart).
     """
 
     grid: Grid
     data: npt.NDArray[Any]
     filled: Mask
     room: npt.NDArray[Any] | None = None
+    loaded: int = 0
+    virtual: range = range(0)
 
     @classmethod
     def empty(cls, grid: Grid, axes: int, kind: type[np.number[Any]] = np.int16) -> Half:
@@ -47,7 +50,7 @@ class Half:
 
     def copy(self) -> Half:
         """A half that shares nothing with this one."""
-        return Half(self.grid, self.data.copy(), self.filled.copy())
+        return replace(self, data=self.data.copy(), filled=self.filled.copy(), room=None)
 
     def spread(self) -> None:
         """Give every PE its own copy and forget the sets, so that any rectangle can be compared with any other."""
@@ -98,6 +101,10 @@ class Half:
         axes = self.data.ndim - 1
         lead, pattern = words.shape[:axes], words.shape[axes:]
         end = slot + prod(pattern)
+        if edge:
+            self.virtual = range(min(slot, self.virtual.start) if self.virtual else slot, max(end, self.virtual.stop))
+        else:
+            self.loaded = max(end, self.loaded)
         pes = (1, 1, 1, self.grid.cols) if edge else (1,) * PE_AXES
         self._reserve(
             np.broadcast_shapes(self.data.shape[:-1], (*lead[:-1], 1) if edge else lead, pes), end, most, words

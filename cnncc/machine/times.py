@@ -129,7 +129,7 @@ class _Piece:
 
     def __init__(self, simulation: _Simulation, state: State, before: int) -> None:
         self.simulation = simulation
-        self.clock = Clock(state)
+        self.clock = Clock(state, simulation.arch.sequencer.overlap)
         self.before = before
 
     def run(self, nodes: Sequence[Node], first: int, last: int) -> None:
@@ -175,7 +175,7 @@ class _Piece:
             period = effects[met[state] :]
             times, rest = divmod(count - len(effects), len(period))
             if times:
-                state = self._apply(loop, _chain(state, period), times)
+                state = self._apply(loop, _chain(state, period, self.simulation.arch), times)
             for effect in period[:rest]:
                 state = self._apply(loop, effect)
         return state
@@ -208,9 +208,9 @@ class _Piece:
             raise leaf.trap(f"the budget of {budget} cycles is spent")
 
 
-def _chain(state: State, effects: Sequence[Effect]) -> Effect:
+def _chain(state: State, effects: Sequence[Effect], arch: Arch) -> Effect:
     """One effect for several, one after the other, from `state`."""
-    clock = Clock(state)
+    clock = Clock(state, arch.sequencer.overlap)
     for effect in effects:
         state = clock.apply(effect)
     return Effect(clock.now, state, clock.counts, clock.absorber, clock.mark - clock.now)

@@ -209,7 +209,7 @@ def _mac(inst: Instruction, arch: Arch) -> Traffic:
     count = Traffic(
         idle_pe_cycles=(arch.rows * arch.cols - rows * cols) * mac_occupancy(inst, arch).busy,
         n2n=reuse * receivers,
-        ifmap_peak=inst.number("n2n_slot") + reuse if reuse else 0,
+        ifmap_peak=_n2n_peak(inst.number("n2n_slot"), reuse, arch),
         psum_peak=inst.number("psum_slot") + farthest + 1,
     )
     match inst.text("op"):
@@ -222,13 +222,21 @@ def _mac(inst: Instruction, arch: Arch) -> Traffic:
     return count
 
 
-def _load(inst: Instruction) -> Traffic:
+def _n2n_peak(slot: int, reuse: int, arch: Arch) -> int:
+    """Slots of an ifmap half that are in use with the neighbour's words: of ping and pong where it is these (A6)."""
+    if not reuse:
+        return 0
+    return slot + (min(slot, reuse) if arch.pe.pong_words else reuse)
+
+
+def _load(inst: Instruction, arch: Arch) -> Traffic:
     rows, cols = (sum(part.size for part in parts) for parts in load_parts(inst))
     words = load_words(inst)
     peak = inst.number("slot") + words
     if inst.text("kind") == "weight":
         return Traffic(bus=words * rows * cols, weight_peak=peak)
-    return Traffic(bus=words * rows * cols, ifmap_peak=peak)
+    waits = arch.pe.pong_words and inst.number("edge")  # outside of ping and pong
+    return Traffic(bus=words * rows * cols, ifmap_peak=0 if waits else peak)
 
 
 def _once(inst: Instruction, settings: _Settings, arch: Arch) -> Traffic:
@@ -237,7 +245,7 @@ def _once(inst: Instruction, settings: _Settings, arch: Arch) -> Traffic:
         case "mac":
             return _mac(inst, arch)
         case "load":
-            return _load(inst)
+            return _load(inst, arch)
         case "commit":
             return Traffic(glb_read=commit_reads(inst, settings.unit, arch), glb_write=commit_results(inst))
         case _:

@@ -20,7 +20,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.blocks import Block, OrderMatters, depth, divisible, independent, largest_array
 from cnncc.machine.deliver import deliver
 from cnncc.machine.durations import ceil_div
-from cnncc.machine.macs import accumulate, check_arrival
+from cnncc.machine.macs import accumulate, check_arrival, check_ping_pong
 from cnncc.machine.memory import Memory, Operands, OutOfRange, Place
 from cnncc.machine.outputs import Unit, params_of_words, place_of, psum_slots
 from cnncc.machine.positions import (
@@ -215,6 +215,8 @@ class Interpreter:
     def _load(self, inst: Instruction) -> None:
         kind = inst.text("kind")
         file, (halves, words) = self.files[kind], self.limits[kind]
+        if kind == "ifmap" and inst.number("edge") and self.arch.pe.pong_words:
+            words += self.arch.pe.virtual_words  # they wait outside of ping and pong (A6)
         if inst.number("slot") + (count := prod(inst.number(f"extent{i}") for i in range(4))) > words:
             raise Fault(f"{count} words from {kind} slot {inst.number('slot')} on are beyond the {words} of a half")
         grid = self._grid(inst, inst.number("set_rows"))
@@ -263,6 +265,10 @@ class Interpreter:
         names = ("ifmap", "weight") if inst.text("op") == "mac" else ("ifmap",)
         halves = {name: self._take(inst, name) for name in names}
         grid = self._mac_grid(inst, halves["ifmap"])
+        if self.arch.pe.pong_words:
+            takes, gives = inst.when("take_ifmap"), inst.when("give_ifmap")
+            whole = self._holds(takes, last=False) and self._holds(gives, last=True)
+            check_ping_pong(inst, halves["ifmap"], whole, self.arch)
         ifmap = halves["ifmap"].window(grid, "ifmap")
         if reuse := inst.number("data_reuse"):
             self._n2n(inst, ifmap, reuse)
@@ -303,7 +309,8 @@ class Interpreter:
     def _n2n(self, inst: Instruction, ifmap: Half, reuse: int) -> None:
         if not self.arch.links.n2n:
             raise Fault("this array has no n2n links")
-        if (slots := inst.number("n2n_slot") + reuse) > self.arch.pe.ifmap_words:
+        slots = inst.number("n2n_slot") + reuse
+        if slots > self.arch.pe.ifmap_words and not self.arch.pe.pong_words:
             raise Fault(f"n2n fills ifmap slot {slots - 1}, beyond the {self.arch.pe.ifmap_words} of a half")
         check_arrival(inst, any_taker=len(ifmap.grid.last_columns) < ifmap.grid.cols)
         ifmap.shift_west(inst.number("n2n_slot"), reuse)
