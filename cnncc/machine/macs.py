@@ -48,21 +48,29 @@ def accumulate(
         _one_by_one(inst, psum, sums, x, w, arch)
 
 
-def check_arrival(inst: Instruction, any_taker: bool) -> None:
-    """The neighbour's words arrive while the macro-instruction runs, and before they are used (A3). Raises Fault."""
-    reuse, steps = inst.number("data_reuse"), inst.number("pixels") * inst.number("taps")
-    if reuse > steps:
+def check_neighbours(inst: Instruction, half: Half, whole: bool, arch: Arch) -> None:
+    """The neighbours' words arrive while the macro-instruction runs, before they are used (A3). Raises Fault.
+
+    whole: whether the instruction takes the half and gives it back, which must be so where it is ping and pong (A6).
+    """
+    slot, reuse = inst.number("n2n_slot"), inst.number("data_reuse")
+    if reuse and not arch.links.n2n:
+        raise Fault("this array has no n2n links")
+    if arch.pe.pong_words:
+        _check_ping_pong(inst, half, whole, arch)
+    elif reuse and slot + reuse > arch.pe.ifmap_words:
+        raise Fault(f"n2n fills ifmap slot {slot + reuse - 1}, beyond the {arch.pe.ifmap_words} of a half")
+    if not reuse:
+        return
+    if reuse > inst.number("pixels") * inst.number("taps"):
         raise Fault(f"data_reuse {reuse} is more than the pixel steps")
-    early = _early_slot(_slots(inst, "ifmap"), inst.number("n2n_slot"), reuse)
-    if any_taker and early is not None:
+    early = _early_slot(_slots(inst, "ifmap"), slot, reuse)
+    if early is not None and len(half.grid.last_columns) < half.grid.cols:
         raise Fault(f"ifmap slot {early} is used before its word arrives from the neighbour")
 
 
-def check_ping_pong(inst: Instruction, half: Half, whole: bool, arch: Arch) -> None:
-    """Where an ifmap half is ping and pong, words pass through it in turn (A6). Raises Fault.
-
-    whole: whether the instruction takes the half and gives it back.
-    """
+def _check_ping_pong(inst: Instruction, half: Half, whole: bool, arch: Arch) -> None:
+    """Where an ifmap half is ping and pong, words pass through it in turn (A6). Raises Fault."""
     slot, reuse, pe = inst.number("n2n_slot"), inst.number("data_reuse"), arch.pe
     if not reuse:
         if half.virtual:

@@ -65,7 +65,7 @@ class Half:
         """The part of this half under `grid`. Raises Fault where an active PE has none of it."""
         if grid == self.grid:
             return self
-        part = Half(self.grid, self.data, self.filled)
+        part = replace(self, room=None)
         part.spread()
         row, col = grid.row0 - self.grid.row0, grid.col0 - self.grid.col0
         _, _, rows, cols = grid.rectangle

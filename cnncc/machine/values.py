@@ -20,7 +20,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.blocks import Block, OrderMatters, depth, divisible, independent, largest_array
 from cnncc.machine.deliver import deliver
 from cnncc.machine.durations import ceil_div
-from cnncc.machine.macs import accumulate, check_arrival, check_ping_pong
+from cnncc.machine.macs import accumulate, check_neighbours
 from cnncc.machine.memory import Memory, Operands, OutOfRange, Place
 from cnncc.machine.outputs import Unit, params_of_words, place_of, psum_slots
 from cnncc.machine.positions import (
@@ -265,13 +265,12 @@ class Interpreter:
         names = ("ifmap", "weight") if inst.text("op") == "mac" else ("ifmap",)
         halves = {name: self._take(inst, name) for name in names}
         grid = self._mac_grid(inst, halves["ifmap"])
-        if self.arch.pe.pong_words:
-            takes, gives = inst.when("take_ifmap"), inst.when("give_ifmap")
-            whole = self._holds(takes, last=False) and self._holds(gives, last=True)
-            check_ping_pong(inst, halves["ifmap"], whole, self.arch)
+        takes, gives = inst.when("take_ifmap"), inst.when("give_ifmap")
+        whole = self._holds(takes, last=False) and self._holds(gives, last=True)
         ifmap = halves["ifmap"].window(grid, "ifmap")
+        check_neighbours(inst, ifmap, whole, self.arch)
         if reuse := inst.number("data_reuse"):
-            self._n2n(inst, ifmap, reuse)
+            ifmap.shift_west(inst.number("n2n_slot"), reuse)
             if ifmap is not halves["ifmap"]:
                 halves["ifmap"].replace(ifmap)
                 ifmap = halves["ifmap"].window(grid, "ifmap")
@@ -305,15 +304,6 @@ class Interpreter:
             if half.grid.rectangle == grid.rectangle:
                 return self._grid(inst, half.grid.set_rows)
         return grid
-
-    def _n2n(self, inst: Instruction, ifmap: Half, reuse: int) -> None:
-        if not self.arch.links.n2n:
-            raise Fault("this array has no n2n links")
-        slots = inst.number("n2n_slot") + reuse
-        if slots > self.arch.pe.ifmap_words and not self.arch.pe.pong_words:
-            raise Fault(f"n2n fills ifmap slot {slots - 1}, beyond the {self.arch.pe.ifmap_words} of a half")
-        check_arrival(inst, any_taker=len(ifmap.grid.last_columns) < ifmap.grid.cols)
-        ifmap.shift_west(inst.number("n2n_slot"), reuse)
 
     def _clear(self, inst: Instruction, grid: Grid) -> Sums:
         """The psum half that the instruction adds to (T3)."""
