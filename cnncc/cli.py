@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -117,6 +117,40 @@ def run(binary: Path, inputs: Path | None, output: Path | None, stats: Path | No
     from cnncc.commands import run_command
 
     run_command(binary, inputs, output, stats)
+
+
+class _Pair(click.ParamType[tuple[int, int]]):
+    """Two numbers with a separator between."""
+
+    def __init__(self, name: str, separator: str) -> None:
+        self.name, self.separator = name, separator
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return cast("tuple[int, int]", value)
+        first, _, second = str(value).partition(self.separator)
+        if not (first.isdecimal() and second.isdecimal()):
+            self.fail(f"'{value}' is not {self.name.upper()}, for example 0{self.separator}1", param, ctx)
+        return int(first), int(second)
+
+
+@main.command()
+@click.argument("source", type=FILE)
+@_model_options
+@click.option("--layer", help="A layer's label; default: the first.")
+@click.option("--pe", type=_Pair("row,col", ","), default=(0, 0), help="The PE; default: 0,0.")
+@click.option("--macros", type=_Pair("from:to", ":"), default=(0, 1), help="Its macro-instructions; default: 0:1.")
+def atoms(macros: tuple[int, int], **options: Any) -> None:
+    """Print what one PE does cycle by cycle: its multiply-accumulates, what it sends west and receives from the east.
+
+    SOURCE is a model, or IR that was dumped before nest-to-array.
+
+    \b
+    cnncc atoms net.onnx --arch seed-4x4 --layer conv1 --pe 0,1 --macros 0:2
+    """
+    from cnncc.atoms import atoms_command
+
+    atoms_command(macros=range(*macros), **options)
 
 
 @main.command()

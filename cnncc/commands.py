@@ -79,7 +79,7 @@ def compile_command(
     check_writable(output)
     if start is not None:
         source = start
-        compilation = _resume(start, arch, precision, calibrate)
+        compilation = resume(start, arch, precision, calibrate)
     else:
         source = cast("Path", model)
         compilation = start_compilation(source, arch, precision, calibrate, batch)
@@ -107,7 +107,7 @@ def _shown(progress: Progress) -> Observer:
     return lambda step, _: progress(step.name)
 
 
-def _resume(start: Path, arch: str, precision: str | None, calibrate: Path | None) -> Compilation:
+def resume(start: Path, arch: str, precision: str | None, calibrate: Path | None) -> Compilation:
     """A compilation that goes on from dumped IR, its weights beside it. Raises Refusal."""
     from cnncc.frontend.export_onnx import input_names
     from cnncc.opt import read_ir

@@ -34,6 +34,7 @@ LAYERS = (
     ("pipeline", "opt", "accuracy"),
     ("verify", "check", "report"),
     ("commands",),
+    ("atoms",),
     ("cli",),
     ("__main__",),
 )

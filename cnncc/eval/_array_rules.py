@@ -20,7 +20,7 @@ from cnncc.numerics import Epilogue, Floats, Ints, integer_range
 from cnncc.weights import Array
 
 
-def _addresses(tensor: A.Tensor) -> Ints:
+def addresses(tensor: A.Tensor) -> Ints:
     """The words of a tensor in order; those of one that is part of another lie image by image."""
     if not tensor.part_of or not tensor.shape:
         return np.arange(tensor.words)
@@ -102,7 +102,7 @@ class Machine:
             if name not in self.reals:
                 raise Refusal(f"tensor {name} was never written")
             return self.reals[name]
-        values = self.words[name].read(_addresses(tensor))
+        values = self.words[name].read(addresses(tensor))
         shape = tensor.shape if prod(tensor.shape) == tensor.words else (tensor.words,)
         return values.reshape(self.images * shape[0], *shape[1:]) if shape else values.reshape(self.images)
 

@@ -1,0 +1,81 @@
+"""`cnncc atoms`: the atomic schedule of a PE, a table of cycles for each macro-instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from cnncc.commands import resume, start_compilation
+from cnncc.errors import Refusal
+from cnncc.eval.atomic import Atom, Reuse, Word, atomic_schedule, programs
+
+WORDS_A_LINE = 12
+MAPPED = "nest-to-array"  # the step that leaves PE-set programs, each layer with its own transfers
+
+
+def atoms_command(
+    source: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, layer: str | None,
+    pe: tuple[int, int], macros: range,
+) -> None:  # fmt: skip
+    """Compile an ONNX file, or IR dumped on the way, as far as PE-set programs, and print what one PE does."""
+    if source.suffix == ".mlir":
+        compilation = resume(source, arch, precision, calibrate)
+    else:
+        compilation = start_compilation(source, arch, precision, calibrate, batch)
+    if MAPPED not in (names := [step.name for step in compilation.remaining()]):
+        raise Refusal(f"{source}: was lowered beyond {MAPPED}: give IR from before that step, or the model")
+    for step in compilation.remaining()[: names.index(MAPPED) + 1]:
+        compilation.step(step)
+    label = layer or next(iter(programs(compilation.module)), "")
+    reuses = atomic_schedule(compilation.module, compilation.ctx.weights, compilation.settings.arch, label, pe, macros)
+    if not reuses:
+        click.echo(f"{label}: PE {pe[0]},{pe[1]} has no part in macro-instructions {macros.start} to {macros.stop - 1}")
+    for line in schedule_text(label, pe, reuses):
+        click.echo(line)
+
+
+def schedule_text(label: str, pe: tuple[int, int], reuses: Sequence[Reuse]) -> Iterator[str]:
+    """The lines that show what a PE (row, column) does in macro-instructions of a layer."""
+    for reuse in reuses:
+        around = ", ".join(f"{name} = {index}" for name, index in reuse.loops.items())
+        yield f"{label}, PE {pe[0]},{pe[1]}, macro-instruction {reuse.number}" + (f" ({around})" if around else "")
+        for kind, letter in (("ifmap", "I"), ("weight", "W")):
+            if words := [_name(letter, word) for word in reuse.loaded.get(kind, [])]:
+                shown = words if len(words) <= WORDS_A_LINE else [*words[: WORDS_A_LINE - 2], "…", words[-1]]
+                yield f"  load {kind:<6}  {len(words)}: {' '.join(shown)}"
+        columns = [_columns(reuse, atom) for atom in reuse.atoms]
+        widths = [max(len(column[i]) for column in columns) for i in range(2)]
+        yield f"  cycle  {'west n2n':<{max(widths[0], 8)}}  {'PE':<{widths[1]}}  east n2n"
+        for atom, (west, does, east) in zip(reuse.atoms, columns, strict=True):
+            yield f"  {atom.cycle:>5}  {west:<{max(widths[0], 8)}}  {does:<{widths[1]}}  {east}".rstrip()
+        if reuse.sends:
+            yield f"  send   {' '.join(_name('O', word) for _, word in sorted(reuse.sums.items()))}"
+
+
+def _columns(reuse: Reuse, atom: Atom) -> tuple[str, str, str]:
+    """What the west link, the PE and the east link do."""
+    total, term = _name("O", reuse.sums.get(atom.psum, Word())), _name("I", atom.ifmap)
+    match reuse.op:
+        case "mac":
+            does = f"{total} += {term} * {_name('W', atom.weight or Word())}"
+        case "max":
+            does = f"{total} max= {term}"
+        case _:
+            does = f"{total} += {term}"
+    west = f"send {_name('I', atom.sent)}" if atom.sent else ""
+    east = f"receive {_name('I', atom.received)}" if atom.received else ""
+    return west, does, f"{east} (virtual)" if atom.source == "virtual" else east
+
+
+def _name(letter: str, word: Word) -> str:
+    """I[c,h,w], W[k,c,r,s], O[k,h,w] (with n in front where there are several images); 0 in the padding.
+
+    >>> _name("I", Word("x", (0, 2, 5, 5))), _name("I", Word())
+    ('I[2,5,5]', '0')
+    """
+    if not word.tensor:
+        return "0"
+    at = word.at[1:] if letter != "W" and len(word.at) > 1 and not word.at[0] else word.at
+    return f"{letter}[{','.join(map(str, at))}]"

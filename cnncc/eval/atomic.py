@@ -1,0 +1,227 @@
+"""The atomic schedule of a PE: what a layer's macro-instructions are, cycle by cycle, with the words they touch.
+
+The layer's PE-set program runs as the evaluator of `array` runs it, but on words that say where they come from instead
+of values: loads, transfers and neighbours move them as they would move values, so that each slot of a register file
+names the pixel or the weight that it holds. A sum gets its name when it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import array as A
+from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.errors import Refusal
+from cnncc.eval._array_rules import Machine, addresses, named
+from cnncc.eval._places import Words, last_columns, position, rectangle
+from cnncc.eval._register_files import RegisterFile
+from cnncc.numerics import Ints
+from cnncc.weights import WeightStore
+
+PADDING = -1  # the word that a load delivers outside of the image
+OF_TENSOR = 1 << 32  # words of tensor number t are t * OF_TENSOR + their index
+SUMS = 1 << 52  # words from here on are sums, by their number
+NAME_BITS = 60
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a tensor by its indices; in the padding, of no tensor."""
+
+    tensor: str = ""
+    at: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Atom:
+    """What a PE does in one cycle: a multiply-accumulate (max, add) and the words of its n2n links.
+
+    psum: the slot; source: where `received` comes from, east or virtual.
+    """
+
+    cycle: int
+    psum: int
+    ifmap: Word
+    weight: Word | None
+    sent: Word | None = None
+    received: Word | None = None
+    source: str = ""
+
+
+@dataclass
+class Reuse:
+    """One macro-instruction of a PE: what loads brought for it, its atoms, the names of its sums by psum slot.
+
+    number: of the layer's macro-instructions, from 0; loops: the index of each loop around it; sends: whether its sums
+    are complete.
+    """
+
+    number: int
+    loops: dict[str, int]
+    op: str
+    loaded: dict[str, list[Word]]
+    atoms: list[Atom]
+    sends: bool
+    sums: dict[int, Word] = field(default_factory=dict[int, Word])
+
+
+def atomic_schedule(
+    module: ModuleOp, store: WeightStore, arch: Arch, label: str, pe: tuple[int, int], wanted: range
+) -> list[Reuse]:
+    """What a PE (row, column) does in the `wanted` macro-instructions of a layer, but those that it has no part in.
+
+    The module is as `nest-to-array` leaves it: each layer's transfers are its own.
+
+    Raises: Refusal for a layer or a PE that there is not, and as the evaluator does.
+    """
+    layers = programs(module)
+    if label not in layers:
+        raise Refusal(f"no layer '{label}' has macro-instructions; there are {', '.join(layers) or 'none'}")
+    if not (0 <= pe[0] < arch.rows and 0 <= pe[1] < arch.cols):
+        raise Refusal(f"there is no PE {pe[0]},{pe[1]}: {arch.name} has {arch.rows} x {arch.cols}, counted from 0")
+    tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
+    globals_ = {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
+    tracer = _Tracer(replace(arch, operand_bits=NAME_BITS), 1, globals_, tensors)
+    tracer.start(layers[label], pe, wanted)
+    try:
+        for op in layers[label].body.block.ops:
+            named(op, tracer.run)
+    except _Found:
+        pass
+    return tracer.reuses
+
+
+def programs(module: ModuleOp) -> dict[str, A.LayerOp]:
+    """The layers that have macro-instructions, by label."""
+    layers = {op.label.data: op for op in module.ops if isinstance(op, A.LayerOp)}
+    return {name: op for name, op in layers.items() if any(isinstance(inner, A.MacOp) for inner in op.walk())}
+
+
+class _Found(Exception):
+    """All that was wanted is known."""
+
+
+class _Tracer(Machine):
+    """A machine whose words are names."""
+
+    def start(self, layer: A.LayerOp, pe: tuple[int, int], wanted: range) -> None:
+        """Name all words that the layer can see, and what is wanted of it."""
+        self.pe, self.wanted, self.macros, self.sums = pe, wanted, 0, 0
+        self.reuses: list[Reuse] = []
+        self.open: list[Reuse] = []  # their sums are in the PE
+        self.waiting: dict[int, tuple[list[Reuse], int]] = {}  # sums that are in a buffer: whose, and the psum slot
+        self.start_layer(layer)
+        for view in (op for op in layer.walk() if isinstance(op, A.ViewOp)):
+            tensor = self.tensor(view.record.data.tensor)
+            self._name(tensor)
+
+    def _fill(self, tensor: A.Tensor, values: Ints) -> None:
+        self._name(tensor)
+
+    def _name(self, tensor: A.Tensor) -> None:
+        names = list(self.tensors).index(tensor.name) * OF_TENSOR + np.arange(tensor.words)
+        self.words[tensor.name].write(addresses(tensor), names[None])
+
+    def view(self, view: A.View) -> None:
+        """As it is, but that padding is no number."""
+        super().view(replace(view, fill=PADDING, zero=0))
+
+    def with_tokens(self, tokens: A.Tokens, rule: Callable[[], None]) -> None:
+        """Other layers may have given the first tokens."""
+        rule()
+
+    def _word(self, name: int) -> Word:
+        if name == PADDING:
+            return Word()
+        tensor = list(self.tensors.values())[name // OF_TENSOR]
+        shape = tensor.shape or (tensor.words,)
+        return Word(tensor.name, tuple(int(i) for i in np.unravel_index(name % OF_TENSOR, shape)))
+
+    # -- macro-instructions --------------------------------------------------------------------------------------
+
+    def _accumulate(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
+        number, self.macros = self.macros, self.macros + 1
+        row, col = self.pe[0] - mac.place.row0, self.pe[1] - mac.place.col0
+        if number not in self.wanted or not (0 <= row < mac.place.rows and 0 <= col < mac.place.cols):
+            return
+        last = bool(last_columns(mac.place)[col])
+        loaded = {"ifmap": self._loaded(self.ifmap, last)}
+        if mac.op == "mac":
+            loaded["weight"] = self._loaded(self.weight, last)
+        indices = {name: index for name, (index, _) in self.loops.running.items()}
+        reuse = Reuse(number, indices, mac.op, loaded, self._atoms(mac, col, last), self.loops.last(mac.send))
+        self.reuses.append(reuse)
+        self.open.append(reuse)
+
+    def _loaded(self, file: RegisterFile, last: bool) -> list[Word]:
+        """What loads have put into the PE's half, by slot."""
+        half = file.taken()
+        slots = sorted(half.loads | (half.edges if last else set()))
+        return [self._word(int(half.words[(0, *self.pe, slot)])) for slot in slots]
+
+    def _atoms(self, mac: A.Mac, col: int, last: bool) -> list[Atom]:
+        ifmap = self.ifmap.taken().words[(0, *self.pe)]
+        weight = self.weight.taken().words[(0, *self.pe)] if mac.op == "mac" else None
+        receives, sends = not last or self.arch.pe.pong_words > 0, col % mac.place.set_cols > 0
+        atoms: list[Atom] = []
+        for cycle, (z, j, i) in enumerate(np.ndindex(mac.pixels, mac.taps, mac.step_range)):
+            psum, x, w = (
+                of.base + z * of.pixel + j * of.tap + i * of.channel for of in (mac.psum, mac.ifmap, mac.weight)
+            )
+            atom = Atom(cycle, psum, self._word(int(ifmap[x])), None if weight is None else self._word(int(weight[w])))
+            if i == 0 and (k := cycle // mac.step_range) < mac.data_reuse:
+                sent, received = (self._word(int(ifmap[slot])) for slot in (k, mac.n2n_slot + k))
+                atom = replace(atom, sent=sent if sends else None, received=received if receives else None)
+                atom = replace(atom, source=("virtual" if last else "east") if receives else "")
+            atoms.append(atom)
+        return atoms
+
+    # -- where sums go -------------------------------------------------------------------------------------------
+
+    def commit(self, commit: A.Commit) -> None:
+        """Write the sums' numbers in place of results."""
+        pes = rectangle(commit.place, self.arch.rows, self.arch.cols)
+        view, target = self._view(commit.view)
+        address, _ = position(commit.place, commit.start, (commit.pixels, commit.channels)).address(view, self.loops)
+        names = SUMS + self.sums + np.arange(address.size).reshape(address.shape)
+        self.sums += address.size
+        target.write(address, names[None])
+        if commit.source == "psum":
+            self.psum.take()
+            self.psum.give()
+            row, col = self.pe[0] - pes[0].start, self.pe[1] - pes[1].start
+            if self.open:  # the PE is among those that commit (C1)
+                for (z, i), name in np.ndenumerate(names[row, col]):
+                    slot = commit.psum.base + z * commit.psum.pixel + i * commit.psum.channel
+                    self.waiting[int(name)] = (self.open, slot)
+            self.open = []
+        self._settle(view.tensor)
+
+    def dma(self, dma: A.Dma) -> None:
+        """As it is; what goes out may be sums."""
+        super().dma(dma)
+        if dma.direction == "out":
+            self._settle(self.views[dma.dram].tensor)
+
+    def _settle(self, name: str) -> None:
+        """Give the sums that have come to a tensor with a shape, no buffer, their names."""
+        tensor = self.tensor(name)
+        if self.waiting and tensor.shape:
+            for index, word in enumerate(self._view_words(tensor).tolist()):
+                if word in self.waiting:
+                    reuses, slot = self.waiting.pop(word)
+                    at = tuple(int(i) for i in np.unravel_index(index, tensor.shape))
+                    for reuse in reuses:
+                        reuse.sums[slot] = Word(name, at)
+        if self.macros >= self.wanted.stop and not self.waiting and not self.open:
+            raise _Found
+
+    def _view_words(self, tensor: A.Tensor) -> Ints:
+        words = self.words[tensor.name]
+        at = addresses(tensor)
+        return words.words[0, at] if isinstance(words, Words) else words.whole.words[0, at + words.offset]
