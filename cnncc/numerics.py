@@ -4,7 +4,7 @@ The output stage of the machine, for one value of output channel k (all of f32 r
 rne = round half to even, sat = clamp to lo..hi):
 
     v = acc + bias[k]
-    p = f32(v) * scale[k]                                        where there is a requantisation
+    p = f32(v) * scale[k]                                        where there is a requantisation; or scale[h, w]
     v = sat(rne(p < 0 ? p * slope : p) + zero)
     v = sat(rne(fma(v, a, fma(residual, b, fixed))))             where there is a residual
 
@@ -81,7 +81,8 @@ def residual_add(v: Ints, residual: Ints, factors: Floats, lo: int, hi: int) -> 
 class Epilogue:
     """What the output unit does to a sum: the three steps of this module's docstring.
 
-    bias: i32[k] or None. scale: f32[k] or None (no requantisation: the sum passes as it is).
+    bias: i32[k] or None. scale: f32[k], or what broadcasts against the results; None for no requantisation: the sum
+    passes as it is.
     clamp: the range after the requantisation (or of the sum itself). factors: f32[3] or None;
     add_clamp: the range after the residual add. slope: an f32; 1 for none; without a scale it does nothing.
     """

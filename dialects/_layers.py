@@ -65,13 +65,15 @@ def check_slope(slope: float) -> None:
 class Steps:
     """What happens to a sum on its way out: names of weights for `cnncc.numerics.Epilogue`.
 
-    bias: i32[k]. scale: f32[k]. factors: f32[3] (a, b, fixed) of the residual add. An empty name means
-    that the step is absent. slope: of negative products with the scale, an f32 (LeakyRelu); 1 for none.
-    shuffle: last of all, the groups of a channel shuffle (`cnn.shuffle`); 1 for none.
+    bias: i32[k]. scale: f32[k]; or, with per_position, f32[h, w], the same for all channels; then there is neither bias
+    nor residual. factors: f32[3] (a, b, fixed) of the residual add. An empty name means that the step is absent. slope:
+    of negative products with the scale, an f32 (LeakyRelu); 1 for none. shuffle: last of all, the groups of a channel
+    shuffle (`cnn.shuffle`); 1 for none.
     """
 
     bias: str = ""
     scale: str = ""
+    per_position: bool = False
     zero: int = 0
     clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
     factors: str = ""
@@ -87,6 +89,8 @@ class Steps:
             raise ValueError("a residual's channels are not shuffled: no shuffle after it")
         if self.slope != 1 and not self.scale:
             raise ValueError("a slope is of the products with a scale: there is none")
+        if self.per_position and (self.bias or self.factors or not self.scale):
+            raise ValueError("per_position is of a scale without a bias before it or a residual after it")
 
 
 ELEMENTS = ("float32", "int8", "uint8")

@@ -54,7 +54,10 @@ def lower_leaky(lowering: Lowering, node: NodeOp, layer: LeakyLayer, label: str)
 
 
 def lower_mean(lowering: Lowering, node: NodeOp, layer: PoolLayer, label: str) -> SSAValue:
-    """A mean as a sum, its scale divided by the count. Raises Refusal where the sum may exceed a psum."""
+    """A mean as a sum, its scale divided by the count, which may differ from position to position.
+
+    Raises Refusal where the sum may exceed a psum.
+    """
     x, y = node.operands[0], node.results[0]
     count, x_scale = int(np.prod(layer.window.kernel)), lowering.scales[x]
     if (most := count * x_scale.reach) > (limit := integer_range(lowering.psum_bits)[1]):
@@ -64,8 +67,12 @@ def lower_mean(lowering: Lowering, node: NodeOp, layer: PoolLayer, label: str) -
             Finding(what, where=label, resource="psum_bits", value=most, limit=limit, help=help_),
         )
     sums = lowering.pool("sum", x, layer.window, lowering.psum, label)
-    multiplier = np.float32(x_scale.scale) / (np.float32(lowering.scales[y].scale) * np.float32(layer.count))
-    return lowering.finish(sums, np.full(shape(sums.type)[1], multiplier, np.float32), y, label)
+    counts = np.outer(layer.rows, layer.cols).astype(np.float32)
+    multipliers = np.float32(x_scale.scale) / (np.float32(lowering.scales[y].scale) * counts)
+    _, k, h, w = shape(sums.type)
+    if multipliers.size == 1:
+        return lowering.finish(sums, np.full(k, multipliers[0, 0]), y, label)
+    return lowering.finish(sums, np.zeros((h, w), np.float32) + multipliers, y, label)
 
 
 def _one_pixel_sums(lowering: Lowering, image: SSAValue, x: Scale, label: str) -> SSAValue:

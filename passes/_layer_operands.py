@@ -1,4 +1,9 @@
-"""Where the operands of a layer lie, as a whole and in the buffers that its stages in the GLB fill. No IR."""
+"""Where the operands of a layer lie, as a whole and in the buffers that its stages in the GLB fill. No IR.
+
+Parameters go by the channel axis of a commit (rule C2). Where each position has its own, the output in the GLB has its
+positions on that axis, a row `pitch` after the other, and its channels as linear steps. In the buffer of a stage these
+positions count from where the block begins, and with it the ring of its rows (columns).
+"""
 
 from __future__ import annotations
 
@@ -32,15 +37,24 @@ class Operands:
         self.layer, self.loops, self.stages = layer, Loops(outer), glb_stages(layer)
         self.home = {name: self._activation(name, home.image) for name, home in layer.tensors.homes().items()}
         self.glb = {name: self._in_glb(name, operand) for name, operand in self.home.items()}
+        if layer.shape.per_position:
+            self.glb["output"] = self._output_by_position()
         taps = layer.shape.sizes.r * layer.shape.sizes.s
         self.weight_in_dram = self._weight(layer.shape.sizes.c * taps, 0)
         if weight := self.stages.get("weight"):
             extent = inside(layer.shape.sizes, outer[: weight.depth])
             self.glb["weight"] = self._weight(extent["c"] * taps, weight.depth)
-        channel = self._channel(layer.params_words, "lin")
-        self.params_in_dram = Operand({"k": channel})
+        self.params_in_dram = self._params(0)
         if params := self.stages.get("params"):
-            self.glb["params"] = Operand({"k": channel}, params.depth)
+            self.glb["params"] = self._params(params.depth)
+
+    def _params(self, depth: int) -> Operand:
+        """Parameters in a buffer that is filled inside `depth` loops."""
+        words = self.layer.params_words
+        if not self.layer.shape.per_position:
+            return Operand({"k": self._channel(words, "lin")}, depth)
+        cols = inside(self.layer.shape.sizes, self.loops.loops[:depth])["w"]
+        return Operand({"h": Along("lin", cols * words), "w": Along("lin", words)}, depth)
 
     def _channel(self, words: int, axis: str) -> Along:
         """How results move from output channel to output channel."""
@@ -72,6 +86,12 @@ class Operands:
         box = buffer_box(self.layer, stage)
         return self._activation(name, box.channels * box.plane, stage.depth)
 
+    def _output_by_position(self) -> Operand:
+        sizes, stage, images = self.layer.shape.sizes, self.stages.get("output"), self.glb["output"].coordinates["n"]
+        box = buffer_box(self.layer, stage) if stage else Box(1, sizes.k, sizes.h, sizes.w, True, True)
+        along = {"k": self._channel(box.plane, "lin"), "h": Along("k", box.cols), "w": Along("k", 1)}
+        return Operand({"n": images, **along}, stage.depth if stage else 0)
+
     def _weight(self, channel_words: int, depth: int) -> Operand:
         sizes = self.layer.shape.sizes
         along = {"k": channel_words, "c": sizes.r * sizes.s, "r": sizes.s, "s": 1}
@@ -101,15 +121,17 @@ class Operands:
         height, width = (shape.ih, shape.iw) if name == "ifmap" else (shape.sizes.h, shape.sizes.w)
         fill, zero = (shape.window.fill, shape.window.zero) if name == "ifmap" else (0, 0)
         plane, steps = height * width, self.loops.steps(self.glb[name])
+        by_position = shape.per_position and name == "output"
         stage = self.stages.get(name)
         if stage is None:
-            return [A.View(name, tensor, height, width, width, plane, fill, zero, steps=steps)]
+            channel = 1 if by_position else plane
+            return [A.View(name, tensor, height, width, width, channel, fill, zero, steps=steps)]
         box, outside = buffer_box(self.layer, stage), self.loops.steps(self.home[name], stage.depth)
         return [
             A.View(f"{name}.dram", tensor, height, width, width, plane, steps=outside),
             A.View(
-                name, self.layer.tensors.buffers[name], height, width, box.cols, box.plane, fill, zero,
-                ring_y=box.ring_y, ring_x=box.ring_x, steps=steps,
+                name, self.layer.tensors.buffers[name], height, width, box.cols, 1 if by_position else box.plane, fill,
+                zero, ring_y=box.ring_y, ring_x=box.ring_x, steps=steps,
             ),
         ]  # fmt: skip
 

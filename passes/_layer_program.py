@@ -29,7 +29,7 @@ from cnncc.dialects.nest import REDUCTION_DIMS, Loop
 from cnncc.errors import Refusal
 from cnncc.passes._layer_operands import Operands, full_slice, glb_stages
 from cnncc.passes._layer_records import Body, Coordinates, Layer, Node, Piece, Position, split
-from cnncc.passes._layer_shape import inside, slice_channels, whole
+from cnncc.passes._layer_shape import inside, whole
 from cnncc.passes._layer_transfers import Transfers
 from cnncc.passes._register_files import macro_words, shared_columns, window_columns
 
@@ -235,7 +235,6 @@ class _Walk:
 
     def _commit(self, at: Position) -> A.Commit:
         output = self.glb["output"]
-        p = at.extent["k"]
         return A.Commit(
             "output",
             self._place(at, output.coordinates),
@@ -243,16 +242,20 @@ class _Walk:
             residual="residual" if self.layer.tensors.residual else "",
             params="params" if "params" in self.glb else "",
             param=self._param(at),
-            pixels=A.Extent(at.extent["w"], "x", 1),
-            channels=A.Extent(p, "k", output.coordinates["k"].of(1)),
-            psum=A.Slots(0, p, 0, 1),
+            pixels=self._extent("w", at),
+            channels=self._extent("k", at),
+            psum=A.Slots(0, at.extent["k"], 0, 1),
             tokens=self.transfers.commit_tokens(at),
         )
 
+    def _extent(self, dim: str, at: Position) -> A.Extent:
+        along = self.glb["output"].coordinates[dim]
+        return A.Extent(at.extent[dim], along.axis, along.of(1))
+
     def _param(self, at: Position) -> int:
-        """The place of the first channel's parameters, in units of those of a channel."""
+        """The place of the first parameters, in units of those of a channel (or position)."""
         if "params" not in self.glb:
             return 0
         stage = self.operands.stages["params"]
-        before = self.operands.slices_before(stage, at) * slice_channels(self.layer.shape, self.outer, stage)
-        return before + self.loops.start(self.glb["params"], at).offset // self.layer.params_words
+        before = self.operands.slices_before(stage, at) * full_slice(self.layer, stage)
+        return (before + self.loops.start(self.glb["params"], at).offset) // self.layer.params_words

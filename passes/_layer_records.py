@@ -93,8 +93,8 @@ class Tensors:
 class Layer:
     """What `layer_program` needs to know: the nest.layer as plain data.
 
-    params_words: words of the biases and scales of one channel; full: the semaphore that says that weights have arrived
-    in the GLB.
+    params_words: words of the biases and scales of one channel, or of one position; full: the semaphore that says that
+    weights have arrived in the GLB.
     """
 
     label: str

@@ -20,7 +20,8 @@ Extents = dict[str, int]
 class LayerShape:
     """A layer of a kind (mac, max, add, copy) on an image of ih x iw.
 
-    params: how many of bias and scale it has; shuffle: in how many groups its output channels are shuffled.
+    params: how many of bias and scale each output channel, or with per_position each output position, has. shuffle: in
+    how many groups its output channels are shuffled.
     """
 
     kind: str
@@ -30,6 +31,7 @@ class LayerShape:
     ih: int
     iw: int
     shuffle: int = 1
+    per_position: bool = False
 
     @property
     def is_mac(self) -> bool:
@@ -143,8 +145,11 @@ def slice_channels(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> in
 
 
 def slice_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, params_words: int) -> int:
-    """Words of a full slice of weights or params, of which a channel has `params_words`."""
+    """Words of a full slice of weights or params, of which a channel, or a position, has `params_words`."""
     channels, sizes = slice_channels(shape, loops, stage), shape.sizes
+    if stage.operand == "params" and shape.per_position:
+        extent = inside(sizes, loops[: stage.depth])
+        return extent["h"] * extent["w"] * params_words
     if stage.operand == "params":
         return channels * params_words
     return channels * inside(sizes, loops[: stage.depth])["c"] * sizes.r * sizes.s

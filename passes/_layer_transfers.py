@@ -3,7 +3,8 @@
 One DMA engine does all transfers in program order: one that waits holds up those behind it, and one that has arrived
 vouches for those before it. The buffer of a stage is filled anew in each iteration of the loops around it:
 
-    weights, params   taken as free (FREE: two slices in turn; FREE_ONE: one), given as full to the loads
+    weights, params   taken as free (FREE: two slices in turn; FREE_ONE: one), given as full to the loads; params per
+                      position that come with the blocks of ifmap or output are as free as these
     residual          given as full to the commits (RESIDUAL_FULL)
     ifmap             given as full to the loads (IFMAP_FULL)
     output            taken as full from the commits (OUTPUT_FULL), given back as free (OUTPUT_FREE)
@@ -21,7 +22,7 @@ from cnncc.dialects.nest import Stage
 from cnncc.errors import Refusal
 from cnncc.passes._layer_operands import Operands, buffer_box, full_slice
 from cnncc.passes._layer_records import Layer, Node, Piece, Position
-from cnncc.passes._layer_shape import activation_box
+from cnncc.passes._layer_shape import activation_box, inside
 
 FREE = 1
 FULL = (2, 3)  # weights, in turn from layer to layer: those of the next may arrive during this one
@@ -40,6 +41,8 @@ class Transfers:
     def __init__(self, layer: Layer, operands: Operands, outputs: int) -> None:
         self.layer, self.operands, self.loops, self.outputs = layer, operands, operands.loops, outputs
         self.stages = operands.stages
+        params = self.stages.get("params")
+        self._with_blocks = bool(params and params.depth and self.stages.keys() & {"ifmap", "output"})
         self._check()
 
     def _refuse(self, why: str) -> Refusal:
@@ -53,15 +56,31 @@ class Transfers:
             raise self._refuse("ifmap and residual are staged in glb at one place, unless the output is, too")
         if "output" in depth and not depth.get("ifmap", 0) <= depth.get("residual", depth["output"]) == depth["output"]:
             raise self._refuse("residual is staged in glb where output is, ifmap there or outside")
-        if depth.get("params") and (moving or self.layer.shape.shuffle > 1):
+        if self.layer.shape.per_position:
+            self._check_positions(depth, moving)
+        elif depth.get("params") and (moving or self.layer.shape.shuffle > 1):
             raise self._refuse("params come in slices only where ifmap, residual and output lie in the GLB, unshuffled")
-        if depth.get("params") and "weight" in depth and not self._alike("params", "weight"):
+        elif depth.get("params") and "weight" in depth and not self._alike("params", "weight"):
             raise self._refuse("slices of params are staged in glb where and as those of weights are")
         for stage in self.stages.values():
             if stage.buffers > 1 and (stage.operand in moving or stage.depth > self.outputs or self._in_space(stage)):
                 raise self._refuse(f"{stage.operand} is staged there in one buffer, not in {stage.buffers}")
             if stage.operand in moving:
                 self._check_blocks(stage, moving)
+
+    def _check_positions(self, depth: dict[str, int], moving: list[str]) -> None:
+        """Of params per position: what a commit needs of them is there, and they step as the output does."""
+        sizes, loops = self.layer.shape.sizes, self.loops.loops
+        if "params" not in depth:
+            raise self._refuse("params per position must be staged in glb: they come from DRAM")
+        if depth["params"] and ("weight" in depth or any(depth[operand] != depth["params"] for operand in moving)):
+            raise self._refuse("params per position come in slices only where ifmap and output do, and no weights")
+        if len({inside(sizes, loops[: depth.get(operand, 0)])["w"] for operand in ("output", "params")}) > 1:
+            raise self._refuse("params per position are staged in glb where the output is, if columns are cut there")
+        for dim in "hw":  # a block begins where the ring of its rows (columns) does
+            steps = [loop.step for loop in loops[: depth.get("output", 0)] if loop.dim == dim]
+            if any(step % steps[-1] for step in steps):
+                raise self._refuse(f"steps of the loops over {dim} around blocks of the output must divide each other")
 
     def _alike(self, *operands: str) -> bool:
         return len({(self.stages[operand].depth, self.stages[operand].buffers) for operand in operands}) == 1
@@ -90,8 +109,8 @@ class Transfers:
         """The transfers into the buffers staged at `depth`."""
         here = {operand for operand, stage in self.stages.items() if stage.depth == depth}
         result: list[Node] = []
-        if "params" in here:  # before the weights, so that full weights mean full params
-            give = 0 if "weight" in self.stages else self.layer.full
+        if "params" in here:  # before the others, which mean full params when they are full
+            give = 0 if self.stages.keys() & {"weight", "ifmap"} else self.layer.full
             result.append(self._slice("params", at, self._slice_free("params"), give))
         if "weight" in here:
             free = 0 if "params" in here else self._slice_free("weight")
@@ -100,7 +119,7 @@ class Transfers:
             free = OUTPUT_FREE if "output" in self.stages else INPUT_FREE
             result.append(self._block("in", "residual", at, A.Tokens(free, RESIDUAL_FULL)))
         if "ifmap" in here:
-            free = 0 if self.stages.keys() & {"output", "residual"} else INPUT_FREE
+            free = 0 if self._with_blocks or self.stages.keys() & {"output", "residual"} else INPUT_FREE
             result.append(self._block("in", "ifmap", at, A.Tokens(free, IFMAP_FULL)))
         return result
 
@@ -112,11 +131,15 @@ class Transfers:
 
     def _slice_free(self, operand: str) -> int:
         stage = self.stages[operand]
+        if operand == "params" and self._with_blocks:  # a transfer of the output has waited for the last commit
+            return 0 if "output" in self.stages else INPUT_FREE
         return 0 if stage.depth == 0 else FREE if stage.buffers > 1 else FREE_ONE
 
     def _slice(self, operand: str, at: Position, take: int, give: int) -> A.Dma:
         """A slice of weights or params: one block, or one an output channel where not all its weights come."""
         stage, sizes = self.stages[operand], self.layer.shape.sizes
+        if operand == "params" and self.layer.shape.per_position:
+            return self._positions(at, A.Tokens(take, give))
         dram = self.operands.weight_in_dram if operand == "weight" else self.operands.params_in_dram
         step, dram_step = (o.coordinates["k"].step for o in (self.operands.glb[operand], dram))
         count = at.extent["k"] * prod(count for loop, count in at.space if loop.dim == "k")
@@ -129,6 +152,20 @@ class Transfers:
             return A.Dma("in", f"{operand}.dram", operand, count * words, **place, tokens=tokens)
         steps = {"dram_step": dram_step, "glb_step": step}
         return A.Dma("in", f"{operand}.dram", operand, words, count, **place, **steps, tokens=tokens)
+
+    def _positions(self, at: Position, tokens: A.Tokens) -> A.Dma:
+        """The params of some rows and columns of positions: one block, or one a row where these are not all columns."""
+        layer, stage = self.layer, self.stages["params"]
+        dram, glb = self.operands.params_in_dram, self.operands.glb["params"]
+        rows, words = at.extent["h"], at.extent["w"] * layer.params_words
+        total = full_slice(layer, stage)
+        offset = self.operands.slices_before(stage, at) * total % (stage.buffers * total)
+        place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": offset}
+        dram_step, glb_step = (each.coordinates["h"].step for each in (dram, glb))
+        if words == dram_step == glb_step:
+            return A.Dma("in", "params.dram", "params", rows * words, **place, tokens=tokens)
+        steps = {"dram_step": dram_step, "glb_step": glb_step}
+        return A.Dma("in", "params.dram", "params", words, rows, **place, **steps, tokens=tokens)
 
     def _block(self, direction: str, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
         """Rows of channels of an activation; what of them lies in the padding is not copied (X1)."""

@@ -56,4 +56,5 @@ def layer_shape(layer: LayerOp) -> LayerShape:
     _, _, ih, iw = image_shape(layer.ifmap.type)
     steps = layer.steps.data
     params = bool(steps.bias) + bool(steps.scale)
-    return LayerShape(layer.kind.data, layer.sizes.data, layer.window.data, params, ih, iw, steps.shuffle)
+    window, more = layer.window.data, (steps.shuffle, steps.per_position)
+    return LayerShape(layer.kind.data, layer.sizes.data, window, params, ih, iw, *more)

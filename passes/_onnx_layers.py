@@ -24,6 +24,8 @@ from cnncc.passes._normalisation import read_normalisation
 from cnncc.passes._windows import StaysOnHost, image_sizes, position_counts, read_pads, read_window, require
 from cnncc.weights import Array, WeightStore
 
+Dims = tuple[int, ...]
+
 
 @dataclass(frozen=True, eq=False)
 class ConvLayer:
@@ -39,11 +41,15 @@ class ConvLayer:
 
 @dataclass(frozen=True)
 class PoolLayer:
-    """MaxPool ("max"), AveragePool or ReduceMean ("sum": the mean is the sum over `count`)."""
+    """MaxPool ("max"), AveragePool or ReduceMean ("sum": the mean at h, w is the sum over rows[h] * cols[w]).
+
+    rows, cols: one number where it is the same for all h, all w.
+    """
 
     kind: str
     window: Window
-    count: int = 1
+    rows: Dims = (1,)
+    cols: Dims = (1,)
 
 
 @dataclass(frozen=True)
@@ -206,9 +212,16 @@ def _batch_normalisation(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _max_pool(node: NodeOp, store: WeightStore) -> Layer:
-    window, sizes = read_window(node, node.ints_attr("kernel_shape", ())), image_sizes(node)
-    require(min(position_counts(window, sizes)) > 0, f"pads = {list(window.pad)} leave windows without input")
+    window = read_window(node, node.ints_attr("kernel_shape", ()))
+    _pool_counts(window, image_sizes(node))
     return PoolLayer("max", window)
+
+
+def _pool_counts(window: Window, sizes: tuple[int, int], pads: tuple[int, ...] = (0, 0, 0, 0)) -> tuple[Dims, Dims]:
+    """`position_counts`. Raises StaysOnHost where a window has no position inside."""
+    rows, cols = position_counts(window, sizes, pads)
+    require(min(*rows, *cols) > 0, f"pads = {list(window.pad)} leave windows without input")
+    return rows, cols
 
 
 def _global_max_pool(node: NodeOp, store: WeightStore) -> Layer:
@@ -220,18 +233,14 @@ def _average_pool(node: NodeOp, store: WeightStore) -> Layer:
     counted = node.int_attr("count_include_pad", 0) == 1
     # What a window of ceil_mode reaches beyond the pads never counts.
     pads = read_pads(node, window.spans, window.stride) if counted else (0, 0, 0, 0)
-    counts = position_counts(window, sizes, pads)
-    require(
-        len(counts) == 1,
-        f"pads = {list(window.pad)} with count_include_pad = {int(counted)}: means of {min(counts)} to {max(counts)} "
-        f"values, by position; the array divides by one number",
-    )
-    return PoolLayer("sum", window, counts.pop())
+    counts = _pool_counts(window, sizes, pads)
+    rows, cols = (each if len(set(each)) > 1 else each[:1] for each in counts)
+    return PoolLayer("sum", window, rows, cols)
 
 
 def _global_average_pool(node: NodeOp, store: WeightStore) -> Layer:
-    sizes = image_sizes(node)
-    return PoolLayer("sum", read_window(node, sizes), sizes[0] * sizes[1])
+    rows, cols = image_sizes(node)
+    return PoolLayer("sum", read_window(node, (rows, cols)), (rows,), (cols,))
 
 
 def _reduce_mean(node: NodeOp, store: WeightStore) -> Layer:
@@ -242,7 +251,7 @@ def _reduce_mean(node: NodeOp, store: WeightStore) -> Layer:
     reduced = {axis % 4 for axis in axes}
     require(bool(reduced) and reduced <= {2, 3}, f"axes = {list(axes)}: the array has means over h and w")
     kernel = tuple(size if axis in reduced else 1 for axis, size in enumerate(sizes, 2))
-    return PoolLayer("sum", Window(kernel), kernel[0] * kernel[1])
+    return PoolLayer("sum", Window(kernel), kernel[:1], kernel[1:])
 
 
 def _add(node: NodeOp, store: WeightStore) -> Layer:

@@ -93,7 +93,7 @@ def os_mapping(shape: LayerShape, arch: Arch, room: Room) -> Mapping:
             continue
         for plan in _plans(shape, tile, bool(room.moving)):
             mapping = mapping_of(shape, arch, tile, plan, room.moving)
-            if not _divides(shape, mapping, room):
+            if not _divides(shape, mapping, room) or not _one_pitch(shape, mapping):
                 continue
             least = min(least, needed := glb_words(shape, arch, mapping))
             if needed <= room.words:
@@ -163,6 +163,8 @@ def _resident_plans(shape: LayerShape, tile: Tile) -> Iterator[Plan]:
     """Weights whole, by group, by tile."""
     everything = whole_plan(shape)
     yield everything
+    if shape.per_position and not shape.is_mac:
+        return  # there is nothing that would come by channels
     if shape.tiled_together < shape.sizes.k:
         yield replace(everything, weights=BLOCK, buffers=2)
     if (k := tile.kr * tile.kc * tile.p) < shape.tiled_together:
@@ -195,7 +197,7 @@ def _plans(shape: LayerShape, tile: Tile, moving: bool) -> Iterator[Plan]:
                 for k_outside in (True, False) if moving else (True,):
                     plan = Plan(k, h, w, sizes.c, k_outside)
                     yield plan
-                    if k < sizes.k:
+                    if k < sizes.k or shape.per_position:
                         yield replace(plan, weights=BLOCK)
                     if shape.is_mac and not shape.channelwise and k_outside:
                         yield from (replace(plan, weights=SLICE, c=c) for c in _slices(tile.q, sizes.c))
@@ -252,7 +254,10 @@ def _places(shape: LayerShape, plan: Plan, moving: frozenset[str]) -> list[tuple
     found = [(operand, places[operand]) for operand in ("residual", "ifmap", "output") if operand in moving]
     if shape.is_mac:
         found.append(("weight", weights))
-    if shape.params:
+    if shape.params and shape.per_position:
+        sliced = plan.weights == BLOCK and bool(moving) and not shape.is_mac
+        found.append(("params", results if sliced else 0))
+    elif shape.params:
         sliced = plan.weights == BLOCK and not moving and shape.shuffle == 1
         found.append(("params", weights if sliced else 0))
     return found
@@ -305,6 +310,13 @@ def _divides(shape: LayerShape, mapping: Mapping, room: Room) -> bool:
             return False
         extent = loop.step
     return True
+
+
+def _one_pitch(shape: LayerShape, mapping: Mapping) -> bool:
+    """Where params are per position, output and params have as many columns: a commit has one step for both."""
+    depth = {stage.operand: stage.depth for stage in _stages(mapping)}
+    cols = {inside(shape.sizes, mapping.loops[: depth.get(operand, 0)])["w"] for operand in ("output", "params")}
+    return not shape.per_position or len(cols) == 1
 
 
 def copy_mapping(shape: LayerShape, arch: Arch, room: Room) -> Mapping | None:

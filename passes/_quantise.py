@@ -272,9 +272,11 @@ class Lowering:
     def requant(
         self, sums: SSAValue, multipliers: Floats, y_scale: Scale, label: str, final: str = "", slope: float = 1.0
     ) -> SSAValue:
-        """A requantisation; `final` is the label of its result."""
+        """A requantisation by multipliers f32[k], or f32[h, w]; `final` is the label of its result."""
         scale = self.symbol(f"{label}.q", _checked(multipliers, label))
-        steps = Steps(scale=scale, zero=y_scale.zero, clamp=y_scale.clamp, slope=slope)
+        steps = Steps(
+            scale=scale, per_position=multipliers.ndim == 2, zero=y_scale.zero, clamp=y_scale.clamp, slope=slope
+        )
         final = final or f"{label}.requant"
         return self.emit(RequantOp, [sums], self.operand, shape(sums.type), final, {"by": StepsAttr(steps)})
 

@@ -69,13 +69,15 @@ def _reaching_over(window: Window, sizes: tuple[int, int]) -> Window:
     return replace(window, pad=tuple(pads))
 
 
-def position_counts(window: Window, sizes: tuple[int, int], pads: tuple[int, ...] = (0, 0, 0, 0)) -> set[int]:
-    """How many positions of a window are inside an image of these sizes and pads: all numbers that occur."""
+def position_counts(
+    window: Window, sizes: tuple[int, int], pads: tuple[int, ...] = (0, 0, 0, 0)
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many positions of a window are inside an image of these sizes and pads: by output row, by output column."""
 
-    def along(axis: int) -> set[int]:
+    def along(axis: int) -> tuple[int, ...]:
         inside = range(-pads[axis], sizes[axis] + pads[axis + 2])
         starts = range(-window.pad[axis], sizes[axis] + window.pad[axis + 2] - window.spans[axis] + 1)
         windows = [range(at, at + window.spans[axis], window.dilation[axis]) for at in starts[:: window.stride[axis]]]
-        return {sum(position in inside for position in positions) for positions in windows}
+        return tuple(sum(position in inside for position in positions) for positions in windows)
 
-    return {rows * cols for rows in along(0) for cols in along(1)}
+    return along(0), along(1)

@@ -43,14 +43,14 @@ def add_step(steps: Steps, op: Operation) -> Steps | None:
             return replace(steps, shuffle=op.groups.value.data)
         case BiasOp() if steps == Steps():
             return replace(steps, bias=op.bias.root_reference.data)
-        case RequantOp() if steps == Steps(bias=steps.bias):
-            by = op.by.data
-            return replace(steps, scale=by.scale, zero=by.zero, clamp=by.clamp, slope=by.slope)
+        case RequantOp(by=StepsAttr(data=by)) if steps == Steps(bias="" if by.per_position else steps.bias):
+            more = {"scale": by.scale, "per_position": by.per_position, "slope": by.slope}
+            return replace(steps, zero=by.zero, clamp=by.clamp, **more)
         case ClampOp() if steps.factors:
             return replace(steps, add_clamp=clamp_after(steps.add_clamp, op.by.data.clamp))
         case ClampOp():
             return replace(steps, clamp=clamp_after(steps.clamp, op.by.data.clamp))
-        case AddOp(steps=StepsAttr(data=added)) if not steps.factors and _only_adds(added):
+        case AddOp(steps=StepsAttr(data=added)) if not (steps.factors or steps.per_position) and _only_adds(added):
             return replace(steps, factors=added.factors, add_clamp=added.add_clamp)
         case _:
             return None

@@ -77,9 +77,9 @@ def _layer_op(label: str, value: str, ops: Sequence[Operation], engines: Sequenc
 
 
 def param_words(arrays: Sequence[Array], operand_bits: int) -> Array:
-    """The parameters of the output units as words: for each channel its bias, then its scale (rules W1, C2).
+    """The parameters of the output units as words: for each channel (or position) its bias, then its scale (W1, C2).
 
-    arrays: 32-bit arrays of one value a channel. Returns operand words of shape [k, words of a channel].
+    arrays: 32-bit arrays of one value each. Returns operand words of shape [channel or position, words of one].
     """
     columns = np.stack([np.ascontiguousarray(a).view(np.uint32) for a in arrays], axis=1)
     words = columns.astype("<u4").view(np.dtype(f"<i{operand_bits // 8}"))
@@ -174,12 +174,19 @@ class _Lowering:
         return found
 
     def _params(self, label: str, op: LayerOp) -> tuple[str, int]:
-        """The tensor of a layer's biases and scales, in the order of its results, and the words of one channel."""
+        """The tensor of a layer's biases and scales, in the order of its results, and the words of one of these.
+
+        Raises Refusal where there is no scale for each position that is to have one.
+        """
         names = [name for name in (op.steps.data.bias, op.steps.data.scale) if name]
         if not names:
             return "", 0
-        words = param_words([self.array(name) for name in names], self.arch.operand_bits)
-        words[[shuffled(k, len(words), op.steps.data.shuffle) for k in range(len(words))]] = words.copy()
+        arrays, steps = [self.array(name) for name in names], op.steps.data
+        if steps.per_position and arrays[0].shape != (sizes := (op.sizes.data.h, op.sizes.data.w)):
+            raise Refusal(f"scales {arrays[0].shape} are not one for each of {sizes[0]} x {sizes[1]} positions")
+        words = param_words([each.ravel() for each in arrays], self.arch.operand_bits)
+        if not steps.per_position:
+            words[[shuffled(k, len(words), steps.shuffle) for k in range(len(words))]] = words.copy()
         name = f"{label}.params"
         ref = {"value": RefAttr(StringAttr(self.store.add(words))), "type": tensor_type(words)}
         self.new_weights.append(GlobalOp.create(properties={"sym_name": StringAttr(name), **ref}))

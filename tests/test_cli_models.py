@@ -234,7 +234,7 @@ def pools_with_pads() -> onnx.ModelProto:
     nodes = [
         node("AveragePool", ["x"], ["a"], name="a", kernel_shape=[3, 3], pads=[1, 0, 2, 1], count_include_pad=1),
         node("MaxPool", ["a"], ["m"], name="m", kernel_shape=[3, 2], pads=[0, 1, 2, 0], strides=[2, 1]),
-        node("AveragePool", ["m"], ["y"], name="y", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),  # pads not counted: host
+        node("AveragePool", ["m"], ["y"], name="y", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
     ]
     return build(nodes, {"x": (1, 5, 11, 7)}, ["y"])
 

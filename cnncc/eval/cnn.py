@@ -96,6 +96,13 @@ class _Run:
             raise Refusal(f"{_where(op)}: there is no weights.global @{name}")
         return self.symbols[name]
 
+    def scale(self, steps: Steps, op: Operation, dims: tuple[int, ...]) -> Array:
+        """The scale f32[k] of results of these dims; f32[h, w] where each position has its own."""
+        scale = self.symbol(steps.scale, op)
+        if steps.per_position and scale.shape != dims[2:]:
+            raise Refusal(f"{_where(op)}: @{steps.scale} has shape {scale.shape}, not one scale per position of {dims}")
+        return scale
+
     def checked(self, sums: Ints, op: Operation) -> Ints:
         """`sums`, if all fit a psum. Raises Refusal naming op and channel where not."""
         lo, hi = self.psum_range
@@ -106,10 +113,10 @@ class _Run:
         return sums
 
     def finish(self, sums: Ints, steps: Steps, op: Operation, residual: SSAValue | None) -> Ints:
-        """The epilogue of a sum."""
+        """The epilogue of a sum. Raises Refusal where there is no scale for each position that is to have one."""
         epilogue = Epilogue(
             bias=self.symbol(steps.bias, op).astype(np.int64) if steps.bias else None,
-            scale=self.symbol(steps.scale, op) if steps.scale else None,
+            scale=self.scale(steps, op, sums.shape) if steps.scale else None,
             zero=steps.zero,
             # No clamp is none, also of psums of more than 32 bits.
             clamp=(steps.clamp[0], steps.clamp[1]) if steps.clamp != Steps().clamp else self.psum_range,
@@ -121,7 +128,8 @@ class _Run:
         channels = np.expand_dims(np.arange(int(sums.shape[1]), dtype=np.intp), tuple(range(1, sums.ndim - 1)))
         if epilogue.bias is not None:
             self.checked(sums + epilogue.bias[channels], op)
-        results = epilogue.apply(sums, channels, None if residual is None else self.values[residual])
+        at = slice(None) if steps.per_position else channels
+        results = epilogue.apply(sums, at, None if residual is None else self.values[residual])
         return shuffle_channels(results, steps.shuffle)
 
     def op(self, op: Operation) -> list[Array]:

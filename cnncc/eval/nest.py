@@ -58,6 +58,7 @@ class LayerRun:
         self.outputs = np.zeros(sizes, np.int64)
         self.residual = None if residual is None else residual.reshape(sizes)
         steps = layer.steps.data
+        self.param_dims = "hw" if steps.per_position else "k"
         self.factors = _symbol(symbols, steps.factors, layer) if steps.factors else None
         self.run(0, self.whole(symbols, ifmap.reshape(len(ifmap), *image_shape(layer.ifmap.type)[1:])))
         self.result = self.outputs.reshape(len(ifmap), *layer.result.type.get_shape()[1:])
@@ -81,7 +82,8 @@ class LayerRun:
         steps = self.layer.steps.data
         for name, symbol in (("bias", steps.bias), ("scale", steps.scale)):
             if symbol:
-                yield name, (_symbol(symbols, symbol, self.layer), (0,))
+                values = _symbol(symbols, symbol, self.layer)
+                yield name, (values, (0,) * values.ndim)
         if self.layer.weights is not None:
             weights = _symbol(symbols, self.layer.weights.root_reference.data, self.layer).astype(np.int64)
             largest = int(np.abs(padded).max()) * int(np.abs(weights).max()) * weights[0].size
@@ -137,7 +139,8 @@ class LayerRun:
                 self.fetched["output", stage.memory, prod(body.extent[dim] for dim in "nkhw")] += body.lanes
             case _:
                 held = [name for name in ("bias", "scale") if name in body.buffers]
-                slices = {name: ([body.first["k"]], [body.extent["k"]]) for name in held}
+                at = ([body.first[dim] for dim in self.param_dims], [body.extent[dim] for dim in self.param_dims])
+                slices = dict.fromkeys(held, at)
         cuts = {name: body.buffers[name].cut(*each) for name, each in slices.items()}
         if cuts:
             words = sum(cut.values[0].size for cut in cuts.values())
@@ -216,7 +219,8 @@ class LayerRun:
         """Finish the sums of the outputs of `body`."""
         ranges = {dim: body.first[dim][:, None] + np.arange(body.extent[dim]) for dim in "nkhw"}
         index = tuple(spread(ranges[dim], axis, 4) for axis, dim in enumerate("nkhw"))
-        held = {name: body.buffers[name].read(index[1]) for name in ("bias", "scale") if name in body.buffers}
+        at = [index["nkhw".index(dim)] for dim in self.param_dims]
+        held = {name: body.buffers[name].read(*at) for name in ("bias", "scale") if name in body.buffers}
         steps = self.layer.steps.data
         epilogue = Epilogue(
             held.get("bias"), held.get("scale"), steps.zero, _pair(steps.clamp), self.factors, _pair(steps.add_clamp),

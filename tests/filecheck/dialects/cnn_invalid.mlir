@@ -122,6 +122,30 @@ func.func @main(%x: tensor<1x2x1x1xi16>) {
 
 // -----
 
+// CHECK: per_position is of a scale without a bias before it or a residual after it
+func.func @main(%x: tensor<1x2x3x3xi32>) {
+  %0 = cnn.requant %x by <bias = "b", scale = "q", per_position = true> : tensor<1x2x3x3xi32> -> tensor<1x2x3x3xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: per_position is of a scale without a bias before it or a residual after it
+func.func @main(%x: tensor<1x2x3x3xi16>) {
+  %0 = cnn.pool "sum" %x window <kernel = [1, 1]> then <scale = "q", per_position = true, factors = "f"> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: per_position is of a scale without a bias before it or a residual after it
+func.func @main(%x: tensor<1x2x3x3xi16>) {
+  %0 = cnn.pool "sum" %x window <kernel = [1, 1]> then <per_position = true> : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  func.return
+}
+
+// -----
+
 // CHECK: slope is 0.1, it must be a finite f32 (the nearest is 0.10000000149011612)
 func.func @main(%x: tensor<1x2x1x1xi32>) {
   %0 = cnn.requant %x by <scale = "q", slope = 0.1> : tensor<1x2x1x1xi32> -> tensor<1x2x1x1xi16>

@@ -28,6 +28,24 @@ func.func @residual(%x: tensor<1x2x7x5xi16>) -> tensor<1x2x7x5xi16> {
   func.return %6 : tensor<1x2x7x5xi16>
 }
 
+// Scales per position: a clamp follows them, but neither goes a bias before nor a residual after them.
+// CHECK-LABEL: @positions
+// CHECK-NEXT: %[[A:.*]] = cnn.pool "sum" %x window <kernel = [1, 1]> then <scale = "q", per_position = true, clamp = [0, 9]> label "p" until "r"
+// CHECK-NEXT: %[[B:.*]] = cnn.add %[[A]] residual %x
+// CHECK-NEXT: %[[C:.*]] = cnn.conv %x weights @w window <kernel = [1, 1]> then <bias = "b"> label "c" until "c.bias"
+// CHECK-NEXT: %[[D:.*]] = cnn.requant %[[C]] by <scale = "q", per_position = true>
+// CHECK-NEXT: func.return %[[B]], %[[D]]
+func.func @positions(%x: tensor<1x2x3x3xi16>) -> (tensor<1x2x3x3xi16>, tensor<1x2x3x3xi16>) {
+  %0 = cnn.pool "sum" %x window <kernel = [1, 1]> label "p" : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi32>
+  %1 = cnn.requant %0 by <scale = "q", per_position = true, clamp = [-9, 9]> : tensor<1x2x3x3xi32> -> tensor<1x2x3x3xi16>
+  %2 = cnn.clamp %1 by <clamp = [0, 100]> label "r" : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  %3 = cnn.add %2 residual %x : tensor<1x2x3x3xi16> then <factors = "f"> label "a" : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi16>
+  %4 = cnn.conv %x weights @w window <kernel = [1, 1]> label "c" : tensor<1x2x3x3xi16> -> tensor<1x2x3x3xi32>
+  %5 = cnn.bias %4 @b label "c.bias" : tensor<1x2x3x3xi32> -> tensor<1x2x3x3xi32>
+  %6 = cnn.requant %5 by <scale = "q", per_position = true> label "d" : tensor<1x2x3x3xi32> -> tensor<1x2x3x3xi16>
+  func.return %3, %6 : tensor<1x2x3x3xi16>, tensor<1x2x3x3xi16>
+}
+
 // An add of two arguments takes the clamp after it.
 // CHECK-LABEL: @add
 // CHECK-NEXT: cnn.add %x residual %y : tensor<2x3xi16> then <factors = "f", add_clamp = [0, 9]> label "a" until "r"

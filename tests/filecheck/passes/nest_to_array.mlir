@@ -172,3 +172,38 @@ builtin.module {
     func.return %0 : tensor<1x6x2x2xi32>
   }
 }
+
+// -----
+
+// A scale for each position: the output has its positions on the channel axis, by which parameters go, and its channels
+// as words. Two rows of four columns at a time, with their 2 x 4 scales of two words; then the last row.
+builtin.module {
+  // CHECK: weights.global @p.params : tensor<12x2xi16>
+  // CHECK-DAG: array.tensor <name = "p.params.glb", memory = "glb", words = 16>
+  weights.global @q : tensor<3x4xf32> = dense<0.5> : tensor<3x4xf32>
+  func.func @main(%x: tensor<1x2x3x4xi16> {onnx.name = "x", cnn.quant = #cnn.quant<scale = 0.5>}) -> (tensor<1x2x3x4xi16> {onnx.name = "y", cnn.quant = #cnn.quant<scale = 0.5>}) {
+    // CHECK: array.layer "p" computes "p"
+    // CHECK: array.view <name = "params.dram", tensor = "p.params", steps = [{loop = "h0", axis = "lin", step = 16}]>
+    // CHECK-NEXT: array.view <name = "params", tensor = "p.params.glb">
+    // CHECK-NEXT: array.view <name = "output", tensor = "p.glb", height = 3, width = 4, pitch = 4, plane = 1, steps = [{loop = "h0", axis = "k", step = 8}]>
+    // CHECK-NEXT: array.unit <scale = true>
+    // CHECK-NEXT: array.repeat <loop = "h0", count = 1>
+    // CHECK-NEXT: array.dma <direction = "in", dram = "params.dram", glb = "params", words = 16, tokens = {take = 9, give = 3}>
+    // CHECK: array.commit <view = "output", place = {rows = 2, cols = 4, set_rows = 2, set_cols = 4, row = {axis = "k", step = 4}, col = {axis = "k", step = 1}}, params = "params", pixels = {axis = "k", step = 1}, channels = {n = 2, step = 12},
+    // CHECK: array.repeat <loop = "h0", count = 1>
+    // CHECK-NEXT: words = 8, dram_offset = 16, tokens = {take = 9, give = 3}>
+    // CHECK: array.commit <view = "output", place = {cols = 4, {{.*}}, start = {channel = 8}, params = "params", pixels
+    %0 = nest.layer "add" %x sizes <n = 1, k = 2, c = 1, h = 3, w = 4, r = 3, s = 3> window <kernel = [3, 3], pad = [1, 1, 1, 1], group = 2> then <scale = "q", per_position = true> label "p" : tensor<1x2x3x4xi16> -> tensor<1x2x3x4xi16> {
+      nest.for h step 2 {
+        nest.stage params in glb buffers 1
+        nest.par h on rows {
+          nest.par w on cols {
+            nest.stage ifmap in rf buffers 2
+            nest.for k keep { nest.for s keep { nest.for r keep { nest.mac } } }
+          }
+        }
+      }
+    }
+    func.return %0 : tensor<1x2x3x4xi16>
+  }
+}

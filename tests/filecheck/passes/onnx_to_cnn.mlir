@@ -55,6 +55,14 @@ func.func @main(%x: tensor<2x2x4x3xf32> {onnx.name = "x", cnn.range = #cnn.range
   %v = weights.constant : tensor<4x1x2x2xf32> = dense<0.5> : tensor<4x1x2x2xf32>
   %d = onnx.node "Conv" name "groups"(%x, %v) {group = 2 : i64, dilations = array<i64: 2, 1>, cnn.ranges = [#cnn.range<lo = -1.0, hi = 1.0, top = 127>]} : (tensor<2x2x4x3xf32>, tensor<4x1x2x2xf32>) -> tensor<2x4x2x2xf32>
 
+  // Windows of 2 to 4 values: a scale for each of 4 x 4 positions. Where the pads count, one for each channel.
+  // CHECK-NEXT: %[[V:.*]] = cnn.pool "sum" %x window <kernel = [2, 2], pad = [1, 1, 0, 1]> label "means" : tensor<2x2x4x3xi8> -> tensor<2x2x4x4xi32>
+  // CHECK-NEXT: cnn.requant %[[V]] by <scale = "means.q", per_position = true, clamp = [-127, 127]> label "means.requant"
+  // CHECK-NEXT: %[[U:.*]] = cnn.pool "sum" %x window <kernel = [2, 2], pad = [1, 1, 0, 1]> label "counted"
+  // CHECK-NEXT: cnn.requant %[[U]] by <scale = "counted.q", clamp = [-127, 127]>
+  %e = onnx.node "AveragePool" name "means"(%x) {kernel_shape = array<i64: 2, 2>, pads = array<i64: 1, 1, 0, 1>, cnn.ranges = [#cnn.range<lo = -1.0, hi = 1.0, top = 127>]} : (tensor<2x2x4x3xf32>) -> tensor<2x2x4x4xf32>
+  %h = onnx.node "AveragePool" name "counted"(%x) {kernel_shape = array<i64: 2, 2>, pads = array<i64: 1, 1, 0, 1>, count_include_pad = 1 : i64, cnn.ranges = [#cnn.range<lo = -1.0, hi = 1.0, top = 127>]} : (tensor<2x2x4x3xf32>) -> tensor<2x2x4x4xf32>
+
   // The array has no Softmax; its result goes nowhere but out, and stays a float.
   // CHECK-NEXT: %[[S:.*]] = cnn.host model <"{{.*}}"> because "Softmax node 'soft': the array has no such operator" label "soft"(%[[G3]]) [#cnn.quant<scale = {{.*}}, clamp = [-127, 127]>] -> [#cnn.quant<scale = 0.0>] : (tensor<2x7xi8>) -> (tensor<2x7xf32>)
   // CHECK-NEXT: func.return %[[S]], %[[A1]]
