@@ -10,9 +10,9 @@ import click
 from cnncc.commands import resume, start_compilation
 from cnncc.errors import Refusal
 from cnncc.eval.atomic import Atom, Reuse, Word, atomic_schedule, programs
+from cnncc.pipeline import TO_PROGRAMS
 
 WORDS_A_LINE = 12
-MAPPED = "nest-to-array"  # the step that leaves PE-set programs, each layer with its own transfers
 
 
 def atoms_command(
@@ -24,9 +24,9 @@ def atoms_command(
         compilation = resume(source, arch, precision, calibrate)
     else:
         compilation = start_compilation(source, arch, precision, calibrate, batch)
-    if MAPPED not in (names := [step.name for step in compilation.remaining()]):
-        raise Refusal(f"{source}: was lowered beyond {MAPPED}: give IR from before that step, or the model")
-    for step in compilation.remaining()[: names.index(MAPPED) + 1]:
+    if TO_PROGRAMS not in (names := [step.name for step in compilation.remaining()]):
+        raise Refusal(f"{source}: was lowered beyond {TO_PROGRAMS}: give IR from before that step, or the model")
+    for step in compilation.remaining()[: names.index(TO_PROGRAMS) + 1]:
         compilation.step(step)
     label = layer or next(iter(programs(compilation.module)), "")
     reuses = atomic_schedule(compilation.module, compilation.ctx.weights, compilation.settings.arch, label, pe, macros)

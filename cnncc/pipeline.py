@@ -26,6 +26,7 @@ DONE = "cnncc.done"  # module attribute: the last step that was run
 ARCH = "cnncc.arch"  # module attribute: the array that the layers are mapped to
 CALIBRATE = "onnx-calibrate"
 FOLD_QDQ = "onnx-fold-qdq"
+TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("nest", "nest-permute"),
         Step("nest", "nest-unroll"),
         Step("nest", "nest-stage"),
-        Step("array", "nest-to-array", arch),
+        Step("array", TO_PROGRAMS, arch),
         Step("array", "array-prefetch", arch),
         Step("array", "array-allocate", arch),
         Step("isa", "array-to-isa"),

@@ -7,19 +7,20 @@ common is compared as integers; the last step is run from its encoded binary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.accuracy import Accuracy, LayerAccuracy, References, accuracy, loses_most
 from cnncc.errors import Refusal, one_line
 from cnncc.passes._placement import place
-from cnncc.pipeline import CALIBRATE, FOLD_QDQ, Compilation, Step, StepFailed
+from cnncc.pipeline import CALIBRATE, FOLD_QDQ, TO_PROGRAMS, Compilation, Step, StepFailed
 from cnncc.weights import Array
 
 OUTPUT = "output "  # and its number: the key of an output
@@ -42,6 +43,7 @@ class Check:
 
 
 Values = Mapping[str, Array]
+Mask = npt.NDArray[np.bool_]
 
 
 def compare_floats(exact: Values, got: Values, tolerance: float = RELATIVE_TOLERANCE) -> str:
@@ -56,8 +58,11 @@ def compare_floats(exact: Values, got: Values, tolerance: float = RELATIVE_TOLER
     return ""
 
 
-def compare_integers(before: Values, after: Values) -> str:
-    """The empty string, or the first value, in the order of the network, that differs, and where."""
+def compare_integers(before: Values, after: Values, where: Callable[[str, Mask], str] = lambda _, __: "") -> str:
+    """The empty string, or the first value, in the order of the network, that differs, and where.
+
+    where: what there is to say about the places of a value, by its name, that differ.
+    """
     for name, reference in before.items():
         if name not in after:
             if name.startswith(OUTPUT):
@@ -72,7 +77,7 @@ def compare_integers(before: Values, after: Values) -> str:
             at = tuple(int(i) for i in different[0])
             return (
                 f"value '{name}' differs in {len(different):,} of {reference.size:,} places, "
-                f"first at {list(at)}: {got[at]} instead of {reference[at]}"
+                f"first at {list(at)}: {got[at]} instead of {reference[at]}{where(name, ~same)}"
             )
     return ""
 
@@ -94,6 +99,7 @@ class Verifier:
         self._quantised: Sequence[Array] = ()
         self._is_exact = False  # are all integers the model's own?
         self._calibrated = ModuleOp([])
+        self._programs = ModuleOp([])  # the PE-set programs that `array` and `isa` run
 
     def __call__(self, step: Step, module: ModuleOp) -> None:
         """Run `module` and compare it with the level before `step`."""
@@ -151,13 +157,26 @@ class Verifier:
     def _check_integers(self, step: Step, module: ModuleOp) -> tuple[str, str]:
         if not self._integers:
             return self._first_integers(module)
+        if step.name == TO_PROGRAMS:
+            self._programs = module.clone()
         values = self._evaluated(step.level, module)
         if step.name == FUSED and not self._is_exact:
             self.layers = self._measured(values)
         common = [name for name in self._integers if name in values]
-        difference = compare_integers(self._integers, values)
+        difference = compare_integers(self._integers, values, self._where)
         self._integers = {**self._integers, **values}
         return difference, f"{len(common)} value(s), {sum(values[n].size for n in common):,} integers"
+
+    def _where(self, name: str, wrong: Mask) -> str:
+        """Which PE computed the first wrong result, once there are programs."""
+        from cnncc.eval.locate import locate
+
+        store, arch = self.compilation.ctx.weights, self.compilation.settings.arch
+        try:
+            location = locate(self._programs, store, arch, name, wrong)
+        except Refusal:  # the program is wrong: it may break a rule, too
+            return ""
+        return f"; {location}" if location else ""
 
     def _first_integers(self, module: ModuleOp) -> tuple[str, str]:
         """The quantised network: measured against float, and the integers that all below must have.

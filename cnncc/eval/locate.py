@@ -1,0 +1,133 @@
+"""Which PE computed a result: the reuses of the PE sets in a layer's program, and the PE and psum of each result."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ModuleOp
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import array as A
+from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.eval._array_rules import Machine, addresses
+from cnncc.eval._places import Part, position
+from cnncc.numerics import Ints
+from cnncc.weights import WeightStore
+
+NAME_BITS = 60  # of words that are numbers of results
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """The PE sets at work on one tile, from the first macro-instruction to the commit: the loops' indices, its results.
+
+    first: the number of the first result, of shape [rows, columns, pixels, channels].
+    """
+
+    loops: dict[str, int]
+    commit: A.Commit
+    first: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Location:
+    """Of the results that are wrong: in how many of how many reuses they are; the first one's reuse, PE and psum."""
+
+    wrong: int
+    reuses: int
+    number: int
+    loops: dict[str, int]
+    pe: tuple[int, int]
+    psum: int
+
+    def __str__(self) -> str:
+        tile = ", ".join(f"{name} = {index}" for name, index in self.loops.items())
+        return (
+            f"wrong in {self.wrong:,} of {self.reuses:,} reuses of the PE sets, first in reuse {self.number}"
+            f"{f' ({tile})' if tile else ''}, PE {self.pe[0]},{self.pe[1]}, psum {self.psum}"
+        )
+
+
+def locate(
+    module: ModuleOp, store: WeightStore, arch: Arch, value: str, wrong: npt.NDArray[np.bool_]
+) -> Location | None:
+    """Where the `wrong` ones among the results of the layer that computes `value` were computed.
+
+    module: PE-set programs; wrong: shaped like the layer's output, for one image or several batches of them. None where
+    no PE computes the value, or none of its program's commits wrote a wrong place.
+    """
+    layer = next((op for op in module.ops if isinstance(op, A.LayerOp) and op.value.data == value), None)
+    if layer is None:
+        return None
+    tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
+    globals_ = {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
+    machine = _Numbering(replace(arch, operand_bits=NAME_BITS), 1, globals_, tensors)
+    machine.start_layer(layer)
+    for op in layer.body.block.ops:
+        machine.run(op)
+    return machine.location(wrong)
+
+
+class _Numbering(Machine):
+    """A machine that does nothing but give results numbers, and carries these out of the buffers in the GLB."""
+
+    found: list[Reuse]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.found = []
+
+    def with_tokens(self, tokens: A.Tokens, rule: Callable[[], None]) -> None:
+        """Other layers may have given the first tokens."""
+        rule()
+
+    def load(self, load: A.Load) -> None:
+        """Nothing."""
+
+    def mac(self, mac: A.Mac) -> None:
+        """Nothing."""
+
+    def dma(self, dma: A.Dma) -> None:
+        """Only what leaves a buffer."""
+        if dma.direction == "out":
+            super().dma(dma)
+
+    def commit(self, commit: A.Commit) -> None:
+        """Number the results, in the order of rows, columns, pixels and channels."""
+        view, target = self._view(commit.view)
+        where = position(commit.place, commit.start, (commit.pixels, commit.channels))
+        address, _ = where.address(view, self.loops)
+        first = self.found[-1].first + int(np.prod(self.found[-1].shape)) if self.found else 0
+        loops = {name: index for name, (index, _) in self.loops.running.items()}
+        self.found.append(Reuse(loops, commit, first, address.shape))
+        target.write(address, (first + np.arange(address.size).reshape(address.shape))[None])
+        self.result = view.tensor
+
+    def numbers(self, tensor: A.Tensor) -> Ints:
+        """The number of each result in a tensor; -1 where there is none."""
+        at, words = addresses(tensor), self.words[tensor.name]
+        whole, start = (words.whole, words.offset) if isinstance(words, Part) else (words, 0)
+        return np.where(whole.written[at + start], whole.words[0, at + start], -1)
+
+    def location(self, wrong: npt.NDArray[np.bool_]) -> Location | None:
+        """Where the first of the wrong results comes from."""
+        if not self.result:
+            return None
+        numbers = self.numbers(self.tensor(self.result))
+        where = wrong.reshape(-1, numbers.size).any(axis=0)
+        bad = numbers[where & (numbers >= 0)]
+        if not bad.size or self.found[0].commit.source != "psum":
+            return None
+        starts = [reuse.first for reuse in self.found]
+        number = bisect_right(starts, first := int(bad.min())) - 1
+        reuse = self.found[number]
+        row, col, z, i = (int(n) for n in np.unravel_index(first - reuse.first, reuse.shape))
+        place, slots = reuse.commit.place, reuse.commit.psum
+        psum = slots.base + z * slots.pixel + i * slots.channel
+        count = len({bisect_right(starts, int(name)) for name in np.unique(bad)})
+        return Location(count, len(starts), number, reuse.loops, (place.row0 + row, place.col0 + col), psum)
