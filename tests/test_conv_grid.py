@@ -63,35 +63,44 @@ from cnncc.passes.nest_unroll import NestUnrollPass
 # Compiled and run.
 
 
-def scheduled(case: Case, arch: str) -> tuple[ModuleOp, CompilerContext, Mapping]:
+def unmapped(case: Case) -> tuple[ModuleOp, CompilerContext]:
     ctx = CompilerContext()
     for dialect in (Builtin, Func, CNN, WEIGHTS):
         ctx.load_dialect(dialect)
     module = Parser(ctx, case.text(ctx)).parse_module()
     module.verify()
     CnnToNestPass().apply(ctx, module)
+    return module, ctx
+
+
+def scheduled(case: Case, arch: str) -> tuple[ModuleOp, CompilerContext, Mapping]:
+    module, ctx = unmapped(case)
     NestScheduleOsPass(arch).apply(ctx, module)
     mapping = next(op for op in module.walk() if isinstance(op, NestLayerOp)).mapping
     assert mapping is not None
     return module, ctx, mapping.data
 
 
-def compiled(case: Case, arch: str) -> tuple[ModuleOp, CompilerContext, Mapping]:
-    module, ctx, mapping = scheduled(case, arch)
+def lowered(module: ModuleOp, ctx: CompilerContext, arch: str) -> None:
     for lowering in (
         NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass(), NestToArrayPass(arch),
         ArrayPrefetchPass(arch), ArrayAllocatePass(arch), ArrayToIsaPass(),
     ):  # fmt: skip
         lowering.apply(ctx, module)
         module.verify()
-    return module, ctx, mapping
 
 
 def run(case: Case, arch_file: Path) -> tuple[np.ndarray, int, Mapping, Arch]:
     """What the machine's words compute, in how many cycles; by which mapping, on which array."""
     arch_file.write_text(case.arch_text())
-    module, ctx, mapping = compiled(case, str(arch_file))
+    module, ctx, mapping = scheduled(case, str(arch_file))
+    lowered(module, ctx, str(arch_file))
     arch = load_arch(str(arch_file))
+    return *result_and_cycles(case, module, ctx, arch), mapping, arch
+
+
+def result_and_cycles(case: Case, module: ModuleOp, ctx: CompilerContext, arch: Arch) -> tuple[np.ndarray, int]:
+    """What the words of a module compute, in how many cycles."""
     tree = build_tree(decode_program(encode_program(instructions(module))))
     tensors = [op.record.data for op in module.ops if isinstance(op, TensorOp) and op.record.data.memory == "dram"]
     arrays = {op.sym_name.data: constant_array(op, ctx.weights) for op in module.ops if isinstance(op, GlobalOp)}
@@ -103,7 +112,7 @@ def run(case: Case, arch_file: Path) -> tuple[np.ndarray, int, Mapping, Arch]:
     Interpreter(arch, dram, lambda segment, memory: None).run(tree)
     output = next(tensor for tensor in tensors if tensor.role == "output")
     result = dram.read(np.arange(output.at, output.at + output.words)).reshape(output.shape)
-    return result, simulate(tree, arch).cycles.total, mapping, arch
+    return result, simulate(tree, arch).cycles.total
 
 
 def check(case: Case, folder: Path) -> Mapping:

@@ -1,0 +1,118 @@
+"""Random legal output-stationary mappings of random layers: what the binary computes, and in how many cycles.
+
+Outputs are compared with brute force, cycles with a walk over the tiles by the rules of docs/machine.md (tile_walk.py).
+At least a third of the mappings have z, p or q above 1 each, and remainders of a tile over the PEs of a set.
+CNNCC_EXAMPLES=500 draws that many.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conv_grid_cases import Case, case_of, filled
+from test_conv_grid import lowered, result_and_cycles, unmapped
+from tile_walk import Walk
+
+from cnncc.arch.model import Arch, parse_arch
+from cnncc.dialects.nest import LayerOp, MappingAttr
+from cnncc.passes._layer_shape import LayerShape
+from cnncc.passes._nest_layers import layer_shape
+from cnncc.passes._os_plan import Plan, mapping_of
+from cnncc.passes._os_tiles import Tile, kernel_columns
+from cnncc.passes._register_files import macro_words
+
+EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
+SEED = int(os.environ.get("CNNCC_SEED", "0"))
+PARTS = 4
+Random = np.random.Generator
+
+
+def random_case(rng: Random) -> Case:
+    """A layer whose weights lie in the GLB as a whole, mostly with room for several channels and pixels in a PE."""
+    pinned = {"kind": rng.choice(["mac"] * 9 + ["max"]), "files": rng.choice(["large"] * 5 + ["pong", "small"])}
+    pinned |= {"k": int(rng.choice([3, 5, 16, 17]))} if rng.random() < 0.8 else {}
+    if rng.random() < 0.8:
+        pinned |= {"group": "one", "c": int(rng.choice([3, 5, 16, 17])), "dilation": (1, 1)}
+    point = filled(pinned, lambda _, values: values[rng.integers(len(values))])
+    return case_of({**point, "glb": 1 << 18}, int(rng.integers(9)))
+
+
+def fits(shape: LayerShape, arch: Arch, tile: Tile) -> bool:
+    extent = {"k": tile.p, "c": tile.q, "w": tile.z, "r": tile.taps, "s": kernel_columns(shape, arch)}
+    words = macro_words(shape, arch, extent)
+    return all(each <= getattr(arch.pe, key) for key, each in words.items())
+
+
+def upto(rng: Random, most: int) -> int:
+    """Small numbers often, and the greatest."""
+    return int(rng.choice([1, most, rng.integers(1, most + 1), rng.integers(1, min(most, 4) + 1)]))
+
+
+def above_one(rng: Random, most: int, share: float) -> int:
+    """1, or with a probability of `share` some of 2, 3, 4 and up to 9 that is not above `most`."""
+    return int(min(most, rng.choice([2, 3, 4, 9]))) if rng.random() < share else 1
+
+
+def random_tile(rng: Random, shape: LayerShape, arch: Arch) -> Tile:
+    """Sets, interleaving and pixels within the array, the layer and the register files."""
+    sizes, together = shape.sizes, shape.tiled_together
+    while True:
+        ph, pw = upto(rng, min(sizes.h, arch.rows)), upto(rng, min(sizes.w, arch.cols))
+        kr, kc = upto(rng, arch.rows // ph), upto(rng, arch.cols // pw)
+        p, q = above_one(rng, together, 0.8), 1 if shape.channelwise else above_one(rng, sizes.c, 0.8)
+        z = above_one(rng, min(sizes.w, arch.pe.max_pixels), 0.8) if shape.window.dilation[1] == 1 else 1
+        tile = Tile(ph, pw, kr, kc, p, q, upto(rng, sizes.r), z)
+        if fits(shape, arch, tile):
+            return tile
+
+
+def random_plan(rng: Random, shape: LayerShape) -> Plan:
+    """Loops over blocks around the tiles; everything lies in the GLB."""
+    sizes = shape.sizes
+    return Plan(upto(rng, shape.tiled_together), upto(rng, sizes.h), upto(rng, sizes.w), upto(rng, sizes.c))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    case: Case
+    tile: Tile
+    plan: Plan
+    remainders: bool
+
+
+def check(rng: Random, folder: Path) -> Drawn:
+    """Draw a layer, an array and a mapping, run them, and compare."""
+    case = random_case(rng)
+    arch = parse_arch(case.arch_text(), "drawn")
+    (folder / "array.toml").write_text(case.arch_text())
+    module, ctx = unmapped(case)
+    layer = next(op for op in module.walk() if isinstance(op, LayerOp))
+    shape = layer_shape(layer)
+    tile, plan = random_tile(rng, shape, arch), random_plan(rng, shape)
+    if not shape.is_mac or shape.channelwise:
+        plan = replace(plan, c=shape.sizes.c)
+    mapping = mapping_of(shape, arch, tile, plan)
+    layer.mapping = MappingAttr(mapping)
+    lowered(module, ctx, str(folder / "array.toml"))
+    result, cycles = result_and_cycles(case, module, ctx, arch)
+    assert np.array_equal(result, case.expected), (case, tile, plan)
+    assert cycles == Walk(case, mapping, arch).total(), (case, tile, plan)
+    rows, cols = min(plan.h, shape.sizes.h), min(plan.w, shape.sizes.w)
+    return Drawn(case, tile, plan, bool(rows % tile.ph or cols % (tile.pw * tile.z)))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_mappings(part: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng([SEED, part])
+    count = -(-EXAMPLES // PARTS)
+    seen: Counter[str] = Counter()
+    for _ in range(count):
+        drawn = check(rng, tmp_path)
+        seen.update(name for name in "zpq" if getattr(drawn.tile, name) > 1)
+        seen["remainders"] += drawn.remainders
+    assert all(seen[name] >= count // 3 for name in ("z", "p", "q", "remainders")), seen
