@@ -202,6 +202,22 @@ def disasm(binary: Path, output: Path | None) -> None:
 
 
 @main.command()
+@click.argument("binary", type=FILE)
+@click.option("--at", metavar="ADDRESS", help="Of one load or mac, by its word as in the disassembly: with input data.")
+@click.option("--input", "inputs", type=FILE, help="Inputs (.npz by tensor name) for --at; default: random.")
+def messages(binary: Path, at: str | None, inputs: Path | None) -> None:
+    """Print what the row buses deliver to PEs for each load and mac of BINARY.cnb: the thesis' fields.
+
+    \b
+    cnncc messages lenet.cnb
+    cnncc messages lenet.cnb --at 00c2                    runs the program up to there
+    """
+    from cnncc.commands import messages_command
+
+    messages_command(binary, at, inputs)
+
+
+@main.command()
 @click.argument("source", type=FILE)
 @click.option("-o", "--output", type=FILE, required=True, help="The binary to write.")
 @click.option("--data", type=FILE, required=True, help="Binary that gives array, weights and tensors.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -330,6 +331,27 @@ def disasm_command(path: Path, output: Path | None) -> None:
 
     check_writable(output)
     _write(output, disassembly(load(path)))
+
+
+def messages_command(path: Path, at: str | None, inputs: Path | None) -> None:
+    """`cnncc messages`."""
+    from cnncc.machine.container import load
+    from cnncc.machine.run import inputs_of
+    from cnncc.messages import at_instruction, listing
+
+    if at is None and inputs is not None:
+        raise click.UsageError("--input is for --at: without it nothing is run")
+    binary = load(path)
+    if at is None:
+        lines = listing(binary)
+    else:
+        if not re.fullmatch(r"[0-9a-fA-F]{1,8}", at):
+            raise click.UsageError(f"--at is an address as the disassembly prints it, such as 00c2, not '{at}'")
+        data = None if inputs is None else read_npz(inputs, [tensor.name for tensor in inputs_of(binary)])
+        lines = list(at_instruction(binary, int(at, 16), data))
+        if inputs is None:
+            click.echo("cnncc: no --input: ran one image of seeded random numbers", err=True)
+    click.echo("\n".join(lines))
 
 
 def asm_command(source: Path, output: Path, data: Path) -> None:

@@ -1,4 +1,4 @@
-"""Instructions to 32-bit words and back, expanding the table."""
+"""Instructions and messages to 32-bit words and back, expanding the table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from cnncc.errors import Refusal
 from cnncc.isa.fields import LOOP_REGISTERS
-from cnncc.isa.table import BY_OPCODE, OPCODE, Instruction, Spec, Value
+from cnncc.isa.table import BY_OPCODE, MESSAGE_BY_TYPE, OPCODE, Instruction, Spec, Value
 
 Words = npt.NDArray[np.uint32]
 
@@ -78,3 +78,26 @@ def check_structure(program: Sequence[Instruction]) -> None:
             raise Refusal(f"instruction {at}: halt must be the last instruction, and only that")
     if depth or not program:
         raise Refusal("the program is empty" if not program else f"{depth} loop(s) without end")
+
+
+def encode_message(head: Instruction, input_data: Sequence[int] = ()) -> Words:
+    """The words of a message: its head, then one word of two's complement for each word of input data."""
+    payload = [word & 0xFFFFFFFF for word in input_data]
+    assert len(payload) == (head.number("input_words") if "input_words" in head.values else 0)
+    return np.array([*encode(head), *payload], np.uint32)
+
+
+def decode_message(words: Words) -> tuple[Instruction, list[int]]:
+    """The head and the input data of a message. Raises Refusal for what is none."""
+    plain = [int(word) for word in words]
+    spec = MESSAGE_BY_TYPE.get(plain[0] >> OPCODE.lsb) if plain else None
+    if spec is None:
+        raise Refusal(f"{plain[0]:#010x} has no known type of command" if plain else "the message is empty")
+    try:
+        head = _decode_one(spec, plain[: spec.words])
+    except ValueError as error:
+        raise Refusal(f"{spec.name}: {error}") from error
+    announced = head.number("input_words") if "input_words" in head.values else 0
+    if len(plain) != spec.words + announced:
+        raise Refusal(f"{spec.name}: {len(plain)} words, not {spec.words + announced}")
+    return head, [word - (1 << 32) * (word >> 31) for word in plain[spec.words :]]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cnncc.isa.fields import LOOP_REGISTERS, Field
-from cnncc.isa.table import OPCODE, SPECS, Spec
+from cnncc.isa.table import MESSAGES, OPCODE, SPECS, Spec
 
 _HEAD = f"""# Instructions
 
@@ -37,6 +37,16 @@ In assembly an instruction is its name and its fields as `name=value`; a field a
 """  # noqa: E501
 
 
+_MESSAGES = f"""
+# Messages
+
+What a row bus delivers to PEs, in the fields of the thesis (machine.md: Messages). The load engine and the sequencer form
+them when an instruction runs; no binary holds any. `cnncc messages FILE.cnb` shows those of a program. `{OPCODE.msb}..{OPCODE.lsb}` of
+word 0 is the *type of command*.
+
+"""  # noqa: E501
+
+
 def _kind(field: Field) -> str:
     if field.kind == "enum":
         return "enum: " + ", ".join(f"{number} {name}" for number, name in enumerate(field.names))
@@ -50,7 +60,8 @@ def _bits(field: Field) -> str:
 def _section(spec: Spec) -> Iterator[str]:
     words = f"{spec.words} word{'s' if spec.words > 1 else ''}"
     yield f"## {spec.name}\n"
-    yield f"Opcode {spec.opcode}, {words}, {spec.engine}: {spec.meaning}.\n"
+    code = "Type of command" if spec in MESSAGES else "Opcode"
+    yield f"{code} {spec.opcode}, {words}, {spec.engine}: {spec.meaning}.\n"
     if not spec.fields:
         return
     yield "| word | bits | field | kind | meaning |"
@@ -60,10 +71,14 @@ def _section(spec: Spec) -> Iterator[str]:
     yield ""
 
 
+def _sections(specs: Iterable[Spec]) -> str:
+    return "\n".join(line for spec in specs for line in _section(spec)).rstrip() + "\n"
+
+
 def manual() -> str:
     """The page, in Markdown."""
     rows = [f"| {s.opcode} | [{s.name}](#{s.name}) | {s.words} | {s.engine} | {s.meaning} |\n" for s in SPECS]
-    return _HEAD + "".join(rows) + "\n" + "\n".join(line for spec in SPECS for line in _section(spec)).rstrip() + "\n"
+    return _HEAD + "".join(rows) + "\n" + _sections(SPECS) + _MESSAGES + _sections(MESSAGES)
 
 
 if __name__ == "__main__":

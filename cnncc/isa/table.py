@@ -1,7 +1,8 @@
 """The instruction table: the only place that knows a bit position.
 
-One row a field: name, word, msb, lsb, kind, meaning. Encoder, decoder, assembler, disassembler, the `isa`
-dialect, docs/isa.md and the fuzz generator only expand it. Bits that no field names are reserved and zero.
+Two formats: the instructions of a program, and the messages that row buses deliver. One row a field: name, word, msb,
+lsb, kind, meaning. Encoder, decoder, assembler, disassembler, the `isa` dialect, docs/isa.md and the generators
+of tests only expand it. Bits that no field names are reserved and zero.
 What the instructions do is docs/machine.md; the rules are cited here.
 """
 
@@ -17,7 +18,7 @@ OPCODE = Field("opcode", 0, 31, 26, "uint", "which instruction")
 
 @dataclass(frozen=True)
 class Spec:
-    """One kind of instruction: `words` 32-bit words, run by `engine`."""
+    """One kind of instruction, run by `engine`, or of message, carried by it: `words` 32-bit words."""
 
     name: str
     opcode: int
@@ -249,6 +250,30 @@ SPECS: tuple[Spec, ...] = (
 BY_NAME = {spec.name: spec for spec in SPECS}
 BY_OPCODE = {spec.opcode: spec for spec in SPECS}
 
+# The second format: what the row buses carry to PEs, formed from an instruction and the running machine, never stored.
+# The fields are those of the thesis, under its names; its *type of command* is the opcode.
+_DATA = """
+    command       0 25 24 enum:load           what the PE does: fills its open half
+    type_of_data  0 23 22 enum:weight,ifmap   register file
+    virtual_n2n   0 21 21 uint   1: words of the virtual neighbour, to the last column of a set (L1, edge)
+    input_words   0 15  0 count  words of input data that follow in this message
+    max_iteration 1 31  0 count  words that the PE is to load, in this message and the others of the same instruction
+"""
+_OP = """
+    command       0 25 24 enum:mac,max,add    what the PE does with each pair (A1)
+    virtual_n2n   0 21 21 uint   1: its east neighbour is virtual: it is in the last column of its set (A3)
+    send_output   0 20 20 uint   1: the psums go to commit (T3, send)
+    step_range    0 15  0 count  channels between which an ifmap word is used again (A1)
+    max_iteration 1 31  0 count  operations of the PE: pixels * taps * step_range
+    data_reuse    2 15  0 uint   words taken from the east neighbour (A3)
+"""
+MESSAGES: tuple[Spec, ...] = (
+    Spec("DATA", 1, "row bus", 2, "words for a register file; input_words words of input data follow", _fields(_DATA)),
+    Spec("OP", 2, "row bus", 3, "a macro-instruction", _fields(_OP)),
+)
+MESSAGE_BY_NAME = {spec.name: spec for spec in MESSAGES}
+MESSAGE_BY_TYPE = {spec.opcode: spec for spec in MESSAGES}
+
 
 def instruction(name: str, **values: Value) -> Instruction:
     """The instruction `name` with the given fields, the others at their defaults.
@@ -257,10 +282,18 @@ def instruction(name: str, **values: Value) -> Instruction:
     """
     if name not in BY_NAME:
         raise ValueError(f"no instruction '{name}'; there are {', '.join(BY_NAME)}")
-    spec = BY_NAME[name]
+    return _with_fields(BY_NAME[name], values)
+
+
+def message(name: str, **values: Value) -> Instruction:
+    """The head of a message, as `instruction` makes an instruction."""
+    return _with_fields(MESSAGE_BY_NAME[name], values)
+
+
+def _with_fields(spec: Spec, values: Mapping[str, Value]) -> Instruction:
     fields = {field.name: field for field in spec.fields}
     if unknown := sorted(set(values) - set(fields)):
-        raise ValueError(f"{name} has no field {', '.join(unknown)}; it has {', '.join(fields)}")
+        raise ValueError(f"{spec.name} has no field {', '.join(unknown)}; it has {', '.join(fields)}")
     for field, value in values.items():
         fields[field].to_bits(value)
     return Instruction(spec, {field: values.get(field, fields[field].default) for field in fields})

@@ -64,12 +64,16 @@ class Machine:
             return self.on_host[tensor.name].reshape(_batched(tensor, self.images))
         return dequantise(self.integers(tensor), tensor.scale, tensor.zero).astype(tensor.element, copy=False)
 
+    def interpreter(self) -> Interpreter:
+        """What executes the program, before its first instruction."""
+        return Interpreter(self.binary.arch, self.dram, self._segment)
+
     def run(self, watch: Watch | None = None) -> None:
         """Execute the program. `watch` sees the number of the next instruction between the outermost nodes.
 
         Raises Trap for a program that does what the machine cannot.
         """
-        interpreter = Interpreter(self.binary.arch, self.dram, self._segment)
+        interpreter = self.interpreter()
         for node in build_tree(self.binary.instructions):
             interpreter.run([node])
             if watch is not None:
