@@ -32,7 +32,7 @@ LAYERS = (
     ("passes", "machine"),
     ("universe", "eval", "costs"),
     ("pipeline", "opt", "accuracy"),
-    ("verify", "check", "report"),
+    ("verify", "check", "report", "messages"),
     ("commands",),
     ("atoms",),
     ("cli",),
