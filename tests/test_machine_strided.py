@@ -85,7 +85,8 @@ def test_even_positions_are_the_listed_ones() -> None:
 
 def test_a_block_must_not_read_what_it_writes_nor_write_a_word_twice() -> None:
     def order(reads: Strided, *writes: Strided) -> Block:
-        return Block(1, [reads], [(place, np.zeros((1, *place.sizes), np.int64)) for place in writes])
+        results = [(place, np.zeros((1, *place.sizes), np.int64)) for place in writes]
+        return Block(1, 0, range(5), reads=[reads], writes=results)
 
     evens, odds = Strided(10, (5,), (2,)), Strided(11, (5,), (2,))
     order(odds, evens).check_order(30)

@@ -206,8 +206,11 @@ class Writer:
         shape, part = self.shape(op), self.part(place)
         counts = [self.upto(3) for _ in range(self.random.randint(0, 3))]
         results = self.results(place, shape, counts)
-        for count in counts:
+        fetches = self.fetches() if counts and self.chance(0.4) else []
+        for depth, count in enumerate(counts):
             self.loop(count)
+            for transfer in fetches if depth == 0 else []:
+                self.emit("dma", **transfer)
         reuse = self.reuse(op, shape, place)
         self.tile(op, shape, place, part, reuse)
         self.emit("commit", **results)
@@ -216,6 +219,21 @@ class Writer:
             self.emit("commit", **results | {"offset": self.random.randint(-3, 3)})
         for _ in counts:
             self.end()
+
+    def fetches(self) -> list[dict[str, Value]]:
+        """Transfers that each iteration of a loop begins with: by a descriptor that is read by, or to other places."""
+        r, found = self.random, list[dict[str, Value]]()
+        self.emit("desc", id=DRAM_SIDE, base=r.choice([0, 150]))
+        self.emit("step", id=DRAM_SIDE, loop=0, by=Term("lin", r.randint(-1, 30)))
+        self.emit("desc", id=GLB_SIDE, base=r.choice([20, 60, 150, 300, RESULTS]), wrap=self.wrap())
+        self.emit("step", id=GLB_SIDE, loop=0, by=Term("lin", r.randint(0, 20)))
+        for _ in range(self.upto(2)):
+            side = r.choice([WEIGHT, WEIGHT, IFMAP, IFMAP, PARAMS, RESIDUAL, GLB_SIDE, GLB_SIDE])
+            sizes = {"words": self.upto(90), "rows": self.upto(2), "count": self.upto(2)}
+            steps = {"dram_step": r.randint(0, 40), "glb_step": r.randint(0, 40)}
+            start = {"dram_offset": r.randint(0, 60), "glb_offset": r.choice([0, 0, 7, 15])}
+            found.append({"dram": DRAM_SIDE, "glb": side, **sizes, **steps, **start})
+        return found
 
     def tile(self, op, shape, place, part, reuse) -> None:
         """All of a sum: one body in reduction loops, or two, the second peeled."""
@@ -512,6 +530,57 @@ def test_parts_of_a_loop_are_blocks(most: int, sums: str) -> None:
     plain, real = plain_run(program, arch, dram), real_run(program, arch, dram, most)
     assert not isinstance(plain, PlainTrap) and not isinstance(real, Trap)
     assert words_of(real.glb, 1) == [plain[0].glb]
+
+
+SLICES = """
+    desc id=0 base=300
+    desc id=1 base=100 wrap=24
+    desc id=2 base=60 height=4 width=3 pitch=3 fill=9
+    desc id=3 base=500
+    desc id=4 base=40
+    desc id=5 base=100 wrap=24
+    step id=0 loop=0 by=lin*12
+    step id=1 loop=0 by=lin*12
+    step id=3 loop=0 by=lin*4
+    step id=4 loop=0 by=lin*{params}
+    step id=5 loop=0 by=lin*12
+    step id=5 loop=1 by=lin*3
+    unit bias=1 clamp_lo=-32768 clamp_hi=32767
+    dma dram=0 glb=2 words=12 dram_offset=400
+    dma dram=0 glb=1 words=12
+    dma dram=0 glb=4 words=40 dram_offset=500
+    loop count={count}
+      dma dram=0 glb=1 words=12 dram_offset=12 glb_offset=12
+      dma dram=0 {other} words=2 dram_offset=420
+      loop count=4
+        load kind=weight desc={weights} open=always close=always cols=4 set_cols=4 extent3=3 term3=lin*1
+        load kind=ifmap desc=2 y=-1 open=always close=always cols=4 set_cols=4 extent3=3 term3=y*1 col=x*1
+        mac cols=4 set_cols=4 taps=3 ifmap_j=1 weight_j=1 clear=1 send=1 {always}
+      end
+      commit desc=3 params=4 cols=4 set_cols=4 col=lin*1
+    end
+    halt
+"""
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+@pytest.mark.parametrize("weights", [1, 5])
+@pytest.mark.parametrize(
+    ("params", "other"), [(0, "glb=4"), (2, "glb=4"), (2, "glb=3 glb_offset=-3"), (2, "glb=3 glb_offset=2")]
+)
+def test_a_loop_that_fetches_a_slice_an_iteration(count: int, weights: int, params: int, other: str) -> None:
+    """Each iteration reads one slice of weights and fetches the next one, two slices in turn (or reads what was there
+    first), and fetches parameters, to one place or the next, or words over results of its own or of the one before.
+    """
+    arch = replace(random_arch(random.Random(1)), rows=1, cols=4, operand_bits=16, psum_bits=32)
+    always = " ".join(f"{name}=always" for name in ("take_weight", "give_weight", "take_ifmap", "give_ifmap"))
+    program = assemble(SLICES.format(always=always, count=count, weights=weights, params=params, other=other))
+    dram = (np.arange(DRAM)[None] ** 2 + np.array([[0], [5]])) % 11
+    dram[:, 701::2] = 0  # a bias is small: its second word is 0
+    dram[:, :SHARED] = dram[:1, :SHARED]
+    plain, real = plain_run(program, arch, dram), real_run(program, arch, dram)
+    assert not isinstance(plain, PlainTrap) and not isinstance(real, Trap)
+    assert words_of(real.glb, 2) == [machine.glb for machine in plain]
 
 
 LINES = """

@@ -16,13 +16,16 @@ import numpy as np
 
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
-from cnncc.machine.durations import ceil_div
+from cnncc.machine.durations import ceil_div, dma_words
+from cnncc.machine.fetched import Fetched, fetches
 from cnncc.machine.memory import Place, ends, fill
 from cnncc.machine.positions import Descriptor, Ints
 from cnncc.machine.program import Leaf, Loop, Node
 from cnncc.machine.strided import Strided
 
 Registers = tuple[int, ...]
+
+_LEAST_COPY = 1 << 10  # words; a smaller copy of what a transfer reaches takes as much room
 
 _RUNNABLE = ("load", "mac", "commit")
 _CONDITIONS = ("open", "close", "take_weight", "give_weight", "take_ifmap", "give_ifmap", "clear", "send")
@@ -44,11 +47,15 @@ def leaves(node: Node) -> list[Leaf]:
 class Block:
     """Loops that run at once: what was read, and what is to be written when all of it has run.
 
-    axes: of arrays, one for each loop. reads: the places read, or more. scope, counts, axis_of: the axes of the loops
+    axes: of arrays, one for each loop. register, iterations: of the outermost of them; fetched: what these fetch.
+    reads: the other places read, or more. scope, counts, axis_of: the axes of the loops
     that the present instruction is in, the iterations of each, and the axis of each register.
     """
 
     axes: int
+    register: int
+    iterations: range
+    fetched: list[Fetched] = field(default_factory=list[Fetched])
     reads: list[Place] = field(default_factory=list[Place])
     writes: list[tuple[Place, Ints]] = field(default_factory=list[tuple[Place, Ints]])
     scope: tuple[int, ...] = ()
@@ -56,7 +63,9 @@ class Block:
     axis_of: dict[int, int] = field(default_factory=dict[int, int])
 
     def check_order(self, words: int) -> None:
-        """Raises OrderMatters where a word of a memory of `words` words is read and written, or written twice."""
+        """Raises OrderMatters where one of `words` words is read or fetched and written, or written twice."""
+        if any(fetched.touches([place for place, _ in self.writes]) for fetched in self.fetched):
+            raise OrderMatters
         reads = [ends(place) for place in self.reads if place.size]
         writes = [ends(place) for place, _ in self.writes]
         apart = all(read[1] < write[0] or write[1] < read[0] for read in reads for write in writes)
@@ -126,6 +135,8 @@ class _Order:
                 self._load(inst, scope)
             case "mac":
                 self._mac(inst, scope)
+            case "dma":
+                pass  # a transfer that the iteration begins with: done before the block
             case _:
                 if inst.text("source") == "psum" and (not self.psum.full or self.psum.full.pop(0) != scope):
                     raise _Dependent
@@ -195,7 +206,7 @@ def independent(loop: Loop, used: Sequence[bool], not_first: set[int], not_last:
     not_first, not_last: the registers of loops around it that are not in their first, last iteration.
     """
     instructions = [leaf.instruction for leaf in leaves(loop)]
-    if any(inst.spec.name not in _RUNNABLE for inst in instructions):
+    if any(inst.spec.name not in _RUNNABLE for inst in instructions[len(fetches(loop)) :]):
         return False
     if len({inst.text("op") == "max" for inst in instructions if inst.spec.name == "mac"}) > 1:
         return False  # sums and greatest values by turns
@@ -227,7 +238,7 @@ def _arrays(
     for node in nodes:
         if isinstance(node, Loop):
             yield from _arrays(node.body, (*around, (node.register, node.count)), descriptors)
-        elif node.instruction.spec.name in ("load", "mac"):
+        elif node.instruction.spec.name in ("load", "mac", "dma"):
             yield _array(node.instruction, around, descriptors)
 
 
@@ -236,6 +247,8 @@ def _array(inst: Instruction, around: tuple[tuple[int, int], ...], descriptors: 
         summed = inst.when("clear") or ()
         loops = prod(count for register, count in around if register not in summed)
         return loops * prod(inst.number(name) for name in ("rows", "cols", "pixels", "step_range"))
+    if inst.spec.name == "dma":
+        return prod(count for _, count in around) * max(_LEAST_COPY, dma_words(inst))
     steps = descriptors[inst.number("desc")].steps
     loops = prod(count for register, count in around if register in steps and steps[register].step)
     return (

@@ -33,6 +33,23 @@ class Memory:
         self._differs = np.zeros(words, np.bool_)
         self._written = np.zeros(words, np.bool_)
 
+    def part(self, start: int, stop: int) -> Memory:
+        """A copy of the words start .. stop - 1, counted from 0 on; of a memory without shared words."""
+        part, words = Memory(self.name, stop - start, self.images), slice(start, stop)
+        part._common[:] = self._common[words]
+        part._differs[:] = self._differs[words]
+        part._written[:] = self._written[words]
+        if self._each is not None and part._differs.any():
+            part._each = self._each[:, words].copy()
+        return part
+
+    def put_back(self, start: int, part: Memory) -> None:
+        """Have the words from `start` on as they were when `part` was copied."""
+        words = slice(start, start + part.words)
+        self._common[words], self._differs[words], self._written[words] = part._common, part._differs, part._written
+        if self._each is not None and part._each is not None:
+            self._each[:, words] = part._each
+
     def check(self, place: Place) -> None:
         """Raises OutOfRange for an address outside."""
         low, high = ends(place) if place.size else (0, 0)

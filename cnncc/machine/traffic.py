@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from math import prod
-
-import numpy as np
-import numpy.typing as npt
 
 from cnncc.arch.model import Arch
 from cnncc.isa.fields import Term
@@ -23,13 +21,9 @@ from cnncc.machine.durations import (
     mac_occupancy,
     mac_steps,
 )
+from cnncc.machine.inside import Index, count_inside
 from cnncc.machine.program import Leaf, Loop, Node
 from cnncc.machine.times import owners, program_length
-
-Ints = npt.NDArray[np.int64]
-
-# Distinct positions on one axis that are kept while counting; a network's programs need some hundreds.
-_MOST_POSITIONS = 1 << 22
 
 
 @dataclass
@@ -58,64 +52,13 @@ class Traffic:
 
     def include(self, other: Traffic, times: int = 1) -> None:
         """Add what `other` counts, `times` times; peaks are the greater ones."""
-        for count in fields(self):
-            mine, more = getattr(self, count.name), getattr(other, count.name)
-            if not more:
-                continue
-            setattr(self, count.name, max(mine, more) if count.name.endswith("_peak") else mine + more * times)
+        mine = vars(self)
+        for name, more in vars(other).items():
+            if more:
+                mine[name] = max(mine[name], more) if name in _PEAKS else mine[name] + more * times
 
 
-@dataclass(frozen=True)
-class Index:
-    """An index that runs over [low, high) and adds `step` times itself to a position."""
-
-    low: int
-    high: int
-    step: int
-
-    @property
-    def least(self) -> int:
-        """The least that it adds."""
-        return min(self.low * self.step, (self.high - 1) * self.step)
-
-    @property
-    def most(self) -> int:
-        """The most that it adds."""
-        return max(self.low * self.step, (self.high - 1) * self.step)
-
-
-def count_inside(start: int, limit: int, indices: Iterable[Index]) -> int:
-    """How many combinations of indices have start + the sum of their terms in 0 .. limit - 1.
-
-    Positions and how often they occur, index by index, the longest steps first; those from which what is left cannot
-    lead back inside are dropped. Raises ValueError where they are too many to keep.
-    """
-    indices = list(indices)
-    ordered = sorted((index for index in indices if index.step), key=lambda index: -abs(index.step))
-    at, often = np.array([start], np.int64), np.array([1], np.int64)
-    for i, index in enumerate(ordered):
-        rest = ordered[i + 1 :]
-        low, high = -sum(index.most for index in rest), limit - sum(index.least for index in rest)
-        at, often = _spread(at, often, index, low, high)
-        if not at.size:
-            return 0
-    inside = int(often[(at >= 0) & (at < limit)].sum())
-    return inside * prod(index.high - index.low for index in indices if not index.step)
-
-
-def _spread(at: Ints, often: Ints, index: Index, low: int, high: int) -> tuple[Ints, Ints]:
-    """Positions after one more index, within low .. high - 1, and how often each occurs."""
-    ends = sorted(((low - int(at.max())) / index.step, (high - int(at.min())) / index.step))
-    runs = np.arange(max(index.low, int(ends[0]) - 1), min(index.high, int(ends[1]) + 2), dtype=np.int64)
-    if runs.size * at.size > _MOST_POSITIONS:
-        raise ValueError(f"the positions spread over more than {_MOST_POSITIONS} places on one axis")
-    spread = (at[:, None] + runs * index.step).ravel()
-    weights = np.repeat(often, runs.size)
-    kept = (spread >= low) & (spread < high)
-    places, which = np.unique(spread[kept], return_inverse=True)
-    sums = np.zeros(places.size, np.int64)
-    np.add.at(sums, which, weights[kept])
-    return places, sums
+_PEAKS = frozenset(count.name for count in fields(Traffic) if count.name.endswith("_peak"))
 
 
 @dataclass(frozen=True)
@@ -159,45 +102,46 @@ class _Settings:
 
 # The iterations [from, to) of each loop around an instruction, by register.
 Ranges = tuple[tuple[int, int], ...]
+Count = Callable[[int, int, tuple[Index, ...]], int]  # count_inside, maybe with a memory of what it has counted
 
 
-def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges) -> int:
+def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count: Count) -> int:
     """GLB words that a load reads in all iterations of the loops around it: what is no padding (D3, L3)."""
     indices = _loop_terms(descriptor, ranges)
     for i in range(4):
         indices.append((Index(0, inst.number(f"extent{i}"), 1), inst.term(f"term{i}")))
     rows, cols = load_parts(inst)
-    return sum(_reads(inst, descriptor, indices, row, col) for row in rows for col in cols)
+    return sum(_inside(inst, descriptor, [*indices, *_pes(inst, row, col)], count) for row in rows for col in cols)
 
 
-def _reads(inst: Instruction, descriptor: _Descriptor, indices: list[tuple[Index, Term]], row: Part, col: Part) -> int:
-    """The words that a load reads for the PEs of one part of its rows and one of its columns."""
-    pes = {"row": row.inner, "row_set": row.sets, "col": col.inner, "col_set": col.sets}
-    return _inside(inst, descriptor, [*indices, *((Index(*ends, 1), inst.term(name)) for name, ends in pes.items())])
+def _pes(inst: Instruction, row: Part, col: Part) -> list[tuple[Index, Term]]:
+    """The indices of the PEs of one part of an instruction's rows and one of its columns."""
+    ends = {"row": row.inner, "row_set": row.sets, "col": col.inner, "col_set": col.sets}
+    return [(Index(low, high, 1), inst.term(name)) for name, (low, high) in ends.items()]
 
 
-def dma_copies(inst: Instruction, descriptor: _Descriptor, ranges: Ranges) -> int:
+def dma_copies(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count: Count) -> int:
     """Words that a DMA transfer copies in all iterations of the loops around it, `descriptor` being DRAM's (X1)."""
     extents = {"lin": inst.number("count"), "y": inst.number("rows"), "x": inst.number("words")}
     indices = [(Index(0, extent, 1), Term(axis, 1)) for axis, extent in extents.items()]
-    return _inside(inst, descriptor, [*_loop_terms(descriptor, ranges), *indices])
+    return _inside(inst, descriptor, [*_loop_terms(descriptor, ranges), *indices], count)
 
 
 def _loop_terms(descriptor: _Descriptor, ranges: Ranges) -> list[tuple[Index, Term]]:
     steps = dict(descriptor.steps)
-    return [(Index(*ends, 1), steps.get(register, Term())) for register, ends in enumerate(ranges)]
+    return [(Index(low, high, 1), steps.get(register, Term())) for register, (low, high) in enumerate(ranges)]
 
 
-def _inside(inst: Instruction, descriptor: _Descriptor, terms: list[tuple[Index, Term]]) -> int:
+def _inside(inst: Instruction, descriptor: _Descriptor, terms: list[tuple[Index, Term]], count: Count) -> int:
     """How many of an instruction's positions lie inside the bounds (D3)."""
     if descriptor.height == 0:
         return prod(index.high - index.low for index, _ in terms)
     limits = {"y": descriptor.height, "x": descriptor.width}
-    count = prod(index.high - index.low for index, term in terms if term.axis not in limits)
+    inside = prod(index.high - index.low for index, term in terms if term.axis not in limits)
     for axis, limit in limits.items():
-        along = [Index(index.low, index.high, term.step) for index, term in terms if term.axis == axis]
-        count *= count_inside(inst.number(axis), limit, along)
-    return count
+        along = tuple([Index(index.low, index.high, term.step) for index, term in terms if term.axis == axis])
+        inside *= count(inst.number(axis), limit, along)
+    return inside
 
 
 def _mac(inst: Instruction, arch: Arch) -> Traffic:
@@ -239,7 +183,7 @@ def _load(inst: Instruction, arch: Arch) -> Traffic:
     return Traffic(bus=words * rows * cols, ifmap_peak=0 if waits else peak)
 
 
-def _once(inst: Instruction, settings: _Settings, arch: Arch) -> Traffic:
+def _once(inst: Instruction, settings: _Settings, arch: Arch) -> Traffic | None:
     """What one execution of an instruction counts, but for the words that bounds decide on: a load's and a DMA's."""
     match inst.spec.name:
         case "mac":
@@ -249,20 +193,20 @@ def _once(inst: Instruction, settings: _Settings, arch: Arch) -> Traffic:
         case "commit":
             return Traffic(glb_read=commit_reads(inst, settings.unit, arch), glb_write=commit_results(inst))
         case _:
-            return Traffic()
+            return None
 
 
-def _bounded(inst: Instruction, settings: _Settings, ranges: Ranges) -> Traffic:
+def _bounded(inst: Instruction, settings: _Settings, ranges: Ranges, count: Count) -> Traffic | None:
     """What all iterations of the loops around a load or a DMA read and write in the memories."""
     match inst.spec.name:
         case "load":
-            return Traffic(glb_read=load_reads(inst, settings.descriptors[inst.number("desc")], ranges))
+            return Traffic(glb_read=load_reads(inst, settings.descriptors[inst.number("desc")], ranges, count))
         case "dma":
-            words = dma_copies(inst, settings.descriptors[inst.number("dram")], ranges)
+            words = dma_copies(inst, settings.descriptors[inst.number("dram")], ranges, count)
             into = inst.text("direction") == "in"
             return Traffic(dram_read=words, glb_write=words) if into else Traffic(glb_read=words, dram_write=words)
         case _:
-            return Traffic()
+            return None
 
 
 class _Walk:
@@ -272,6 +216,7 @@ class _Walk:
         self.arch = arch
         self.owner = owner
         self.counts: dict[int, Traffic] = {}
+        self._count = cache(count_inside)
 
     def nodes(self, nodes: Sequence[Node], settings: _Settings, ranges: Ranges) -> _Settings:
         """Count nodes; returns the settings after them."""
@@ -294,9 +239,11 @@ class _Walk:
     def _leaf(self, leaf: Leaf, settings: _Settings, ranges: Ranges) -> _Settings:
         inst = leaf.instruction
         counts = self.counts.setdefault(self.owner[leaf.index], Traffic())
-        counts.include(_once(inst, settings, self.arch), prod(high - low for low, high in ranges))
+        if (once := _once(inst, settings, self.arch)) is not None:
+            counts.include(once, prod(high - low for low, high in ranges))
         try:
-            counts.include(_bounded(inst, settings, ranges))
+            if (bounded := _bounded(inst, settings, ranges, self._count)) is not None:
+                counts.include(bounded)
         except ValueError as error:
             raise leaf.trap(str(error)) from error
         return settings.after(inst)

@@ -18,10 +18,11 @@ from cnncc.arch.model import Arch
 from cnncc.isa.fields import LOOP_REGISTERS, Term, When
 from cnncc.isa.table import Instruction
 from cnncc.machine.blocks import Block, OrderMatters, depth, divisible, independent, largest_array
-from cnncc.machine.deliver import deliver
+from cnncc.machine.deliver import Delivered, deliver
 from cnncc.machine.durations import ceil_div
+from cnncc.machine.fetched import Fetched, Read, fetches
 from cnncc.machine.macs import accumulate, check_neighbours
-from cnncc.machine.memory import Memory, Operands, OutOfRange, Place
+from cnncc.machine.memory import Memory, OutOfRange, Place
 from cnncc.machine.outputs import Unit, params_of_words, place_of, psum_slots
 from cnncc.machine.positions import (
     PE_AXES,
@@ -31,7 +32,7 @@ from cnncc.machine.positions import (
     Ints,
     axis_index,
 )
-from cnncc.machine.program import Loop, Node
+from cnncc.machine.program import Leaf, Loop, Node
 from cnncc.machine.regfile import Fault, Half, Halves, Sums, Words
 from cnncc.machine.strided import Strided
 from cnncc.machine.transfers import sides
@@ -133,16 +134,19 @@ class Interpreter:
         """Run iterations of a loop as a block, unless it turns out that their order matters."""
         files = {name: Halves(current=f.current.copy() if f.current else None) for name, f in self.files.items()}
         sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
-        self.block = Block(depth(loop))
+        self.block = block = Block(depth(loop), loop.register, iterations)
         try:
+            self._fetch(fetches(loop), block)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
             self._axis(loop, self.block, iterations)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *data.shape[1 + axes :]))
-            self.block.check_order(self.glb.words)
-            for place, values in self.block.writes:
+            block.check_order(self.glb.words)
+            for place, values in block.writes:
                 self.glb.write(place, values)
         except (OrderMatters, Fault, OutOfRange, Trap):
             # Iteration by iteration, a trap also names the instruction that runs into it first.
+            for fetched in block.fetched:
+                self.glb.put_back(fetched.low, fetched.before)
             self.files, self.sums, self.sent = files, sums, []
             self.index[loop.register :] = [0] * (LOOP_REGISTERS - loop.register)
             return False
@@ -159,6 +163,24 @@ class Interpreter:
         self.run(loop.body)
         block.scope = block.scope[:-1]
         del block.axis_of[loop.register]
+
+    def _fetch(self, transfers: Sequence[Leaf], block: Block) -> None:
+        """The transfers of all iterations of a block, keeping what they reach as each iteration finds it."""
+        places: list[list[tuple[Place, Place]]] = []
+        for i in block.iterations if transfers else ():
+            self.index[block.register] = i
+            places.append([self._sides(leaf.instruction) for leaf in transfers])
+        for number, leaf in enumerate(transfers):
+            side = self.descriptors[leaf.instruction.number("glb")]
+            block.fetched.append(Fetched.of(self.glb, side, [iteration[number][1] for iteration in places]))
+        words = sum(fetched.before.words for fetched in block.fetched)
+        if words * len(places) * self.glb.images > self.block_elements:
+            raise OrderMatters
+        for iteration in places:
+            for dram, glb in iteration:
+                self.glb.write_in_order(glb, self.dram.read(dram))
+            for fetched in block.fetched:
+                fetched.versions.append(self.glb.part(fetched.low, fetched.low + fetched.before.words))
 
     def _reshape_live(self, reshape: Callable[[npt.NDArray[Any], int], npt.NDArray[Any]]) -> None:
         """Give the halves in use the block's axes, or take them away."""
@@ -189,19 +211,35 @@ class Interpreter:
         self.host(inst.number("segment"), self.dram)
 
     def _dma(self, inst: Instruction) -> None:
-        count, rows, words = (inst.number(name) for name in ("count", "rows", "words"))
-        if count * rows * words > self.arch.glb.words:
-            raise Fault(f"{count} blocks of {rows} rows of {words} words are more than the GLB has")
-        dram, glb = sides(inst, self.index, self.descriptors)
+        if self.block is not None:
+            return  # done by `_fetch`
+        dram, glb = self._sides(inst)
         if inst.text("direction") == "in":
             self.glb.write_in_order(glb, self.dram.read(dram))
         else:
             self.dram.write_in_order(dram, self.glb.read(glb))
 
-    def _glb_read(self, place: Place) -> Operands:
-        if self.block is not None:
-            self.block.reads.append(place)
-        return self.glb.read(place)
+    def _sides(self, inst: Instruction) -> tuple[Place, Place]:
+        """Where the words of a transfer lie in DRAM and in the GLB (X1)."""
+        count, rows, words = (inst.number(name) for name in ("count", "rows", "words"))
+        if count * rows * words > self.arch.glb.words:
+            raise Fault(f"{count} blocks of {rows} rows of {words} words are more than the GLB has")
+        return sides(inst, self.index, self.descriptors)
+
+    def _glb_read(self, read: Read, descriptor: Descriptor) -> Words:
+        """What `read` finds in the GLB, in a block in all iterations (P5)."""
+        block = self.block
+        if block is None:
+            return read(self.glb, self.index, descriptor).words
+        for fetched in block.fetched:
+            if fetched.side is descriptor:
+                return fetched.read(read, block.register, block.iterations, self.index)
+        taken = read(self.glb, self.index, descriptor)
+        for fetched in block.fetched:
+            if fetched.touches(taken.reads):
+                return replace(fetched, side=descriptor).read(read, block.register, block.iterations, self.index)
+        block.reads.extend(taken.reads)
+        return taken.words
 
     def _glb_write(self, place: Place, values: npt.NDArray[np.int64]) -> None:
         self.glb.check(place)
@@ -253,11 +291,17 @@ class Interpreter:
 
     def _words(self, inst: Instruction, grid: Grid) -> Words:
         """The words of a load as [image, block…, *grid or 1s, *pattern] (D2, D3)."""
-        taken = deliver(self.glb, inst, grid, self.index, self.descriptors[inst.number("desc")], self.arch.operand_bits)
-        if self.block is not None:
-            self.block.reads.extend(taken.reads)
-        images, *shape = taken.words.shape
-        return taken.words.reshape(images, *[1] * (self._axes() + PE_AXES + 4 - len(shape)), *shape)
+
+        def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
+            taken = deliver(memory, inst, grid, loops, descriptor, self.arch.operand_bits)
+            return Delivered(self._with_axes(taken.words, PE_AXES + 4), taken.reads)
+
+        return self._glb_read(read, self.descriptors[inst.number("desc")])
+
+    def _with_axes(self, words: Words, axes: int) -> Words:
+        """Words [image, …] with the block's axes and `axes` after these."""
+        missing = 1 + self._axes() + axes - words.ndim
+        return words.reshape(words.shape[0], *[1] * missing, *words.shape[1:])
 
     # -- macro-instructions --------------------------------------------------------------------------------------
 
@@ -339,7 +383,8 @@ class Interpreter:
         pattern = [(inst.number(n), inst.term(t)) for n, t in (("pixels", "pixel_term"), ("channels", "channel_term"))]
         if inst.number("rows") * inst.number("cols") * prod(n for n, _ in pattern) > self.arch.glb.words:
             raise Fault("there are more results than words in the GLB")
-        place = self._place(inst, grid, pattern, "desc", "a result lies outside its tensor")
+        result = self.descriptors[inst.number("desc")]
+        place = place_of(inst, grid, self.index, pattern, result, "a result lies outside its tensor")
         shape = np.broadcast_shapes(_shape(place), (*grid.shape, *(n for n, _ in pattern)))
         if not (isinstance(place, Strided) and place.sizes == shape[-len(place.sizes) :] and place.distinct):
             place = place.listed() if isinstance(place, Strided) else place
@@ -360,18 +405,12 @@ class Interpreter:
 
     def _operand(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]], name: str) -> Ints:
         """The words at the results' positions of another descriptor, as [image, block…, *grid, pixel, channel]."""
-        place = self._place(inst, grid, pattern, name, f"{name} words lie outside their tensor")
-        return self._results(self._glb_read(place).astype(np.int64))
 
-    def _place(
-        self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]], name: str, outside: str
-    ) -> Place:
-        return place_of(inst, grid, self.index, pattern, self.descriptors[inst.number(name)], outside)
+        def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
+            place = place_of(inst, grid, loops, pattern, descriptor, f"{name} words lie outside their tensor")
+            return Delivered(self._with_axes(memory.read(place), PE_AXES + 2), [place])
 
-    def _results(self, words: Ints, after: int = 0) -> Ints:
-        """Words [image, …, *after] with all axes of results, [image, block…, *grid, pixel, channel, *after]."""
-        missing = 1 + self._axes() + PE_AXES + 2 + after - words.ndim
-        return words.reshape(words.shape[0], *[1] * missing, *words.shape[1:])
+        return self._glb_read(read, self.descriptors[inst.number(name)]).astype(np.int64)
 
     def _committed(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]]) -> Ints:
         """The psums of the half that was sent first, as [image, block…, *grid, pixel, channel] (C1)."""
@@ -386,10 +425,13 @@ class Interpreter:
         """The output units' function with the parameters of each result's channel in place (C2)."""
         if not self.unit.params:
             return self.unit.epilogue
-        descriptor, words = self.descriptors[inst.number("params")], self.arch.words_per_param
-        place = self.unit.param_address(inst, grid, pattern, descriptor, self.index, words)
-        bits = params_of_words(self._glb_read(place).astype(np.int64), self.arch.operand_bits)
-        return self.unit.function(self._results(bits, 1))
+
+        def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
+            place = self.unit.param_address(inst, grid, pattern, descriptor, loops, self.arch.words_per_param)
+            return Delivered(self._with_axes(memory.read(place), PE_AXES + 4), [place])
+
+        words = self._glb_read(read, self.descriptors[inst.number("params")])
+        return self.unit.function(params_of_words(words.astype(np.int64), self.arch.operand_bits))
 
 
 def _shape(place: Place) -> tuple[int, ...]:

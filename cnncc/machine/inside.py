@@ -1,0 +1,78 @@
+"""How many positions lie inside bounds (rule D3): counted index by index, not position by position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+# Distinct positions on one axis that are kept while counting; a network's programs need some hundreds.
+_MOST_POSITIONS = 1 << 22
+
+
+class Index(NamedTuple):
+    """An index that runs over [low, high) and adds `step` times itself to a position."""
+
+    low: int
+    high: int
+    step: int
+
+    @property
+    def least(self) -> int:
+        """The least that it adds."""
+        return min(self.low * self.step, (self.high - 1) * self.step)
+
+    @property
+    def most(self) -> int:
+        """The most that it adds."""
+        return max(self.low * self.step, (self.high - 1) * self.step)
+
+
+def count_inside(start: int, limit: int, indices: Sequence[Index]) -> int:
+    """How many combinations of indices have start + the sum of their terms in 0 .. limit - 1.
+
+    Positions and how often they occur, index by index, the longest steps first; those from which what is left cannot
+    lead back inside are dropped. Raises ValueError where they are too many to keep.
+    """
+    if start + sum(index.least for index in indices) >= 0 and start + sum(index.most for index in indices) < limit:
+        return prod(index.high - index.low for index in indices)
+    at, often = np.array([start], np.int64), np.array([1], np.int64)
+    *ordered, last = sorted((index for index in indices if index.step), key=lambda index: -abs(index.step)) or [_ONE]
+    for i, index in enumerate(ordered):
+        rest = (*ordered[i + 1 :], last)
+        low, high = -sum(index.most for index in rest), limit - sum(index.least for index in rest)
+        at, often = _spread(at, often, index, low, high)
+        if not at.size:
+            return 0
+    inside = int((often * _runs_inside(at, limit, last)).sum())
+    return inside * prod(index.high - index.low for index in indices if not index.step)
+
+
+_ONE = Index(0, 1, 1)
+
+
+def _spread(at: Ints, often: Ints, index: Index, low: int, high: int) -> tuple[Ints, Ints]:
+    """Positions after one more index, within low .. high - 1, and how often each occurs."""
+    ends = sorted(((low - int(at.max())) / index.step, (high - int(at.min())) / index.step))
+    runs = np.arange(max(index.low, int(ends[0]) - 1), min(index.high, int(ends[1]) + 2), dtype=np.int64)
+    if runs.size * at.size > _MOST_POSITIONS:
+        raise ValueError(f"the positions spread over more than {_MOST_POSITIONS} places on one axis")
+    spread = (at[:, None] + runs * index.step).ravel()
+    weights = np.repeat(often, runs.size)
+    kept = (spread >= low) & (spread < high)
+    places, which = np.unique(spread[kept], return_inverse=True)
+    sums = np.zeros(places.size, np.int64)
+    np.add.at(sums, which, weights[kept])
+    return places, sums
+
+
+def _runs_inside(at: Ints, limit: int, index: Index) -> Ints:
+    """How many values of an index lead from each position to 0 .. limit - 1."""
+    first, last = (-at, limit - 1 - at) if index.step > 0 else (at - limit + 1, at)
+    step = abs(index.step)
+    return np.maximum(np.minimum(last // step, index.high - 1) - np.maximum(-(-first // step), index.low) + 1, 0)
