@@ -206,7 +206,7 @@ class Writer:
         shape, part = self.shape(op), self.part(place)
         counts = [self.upto(3) for _ in range(self.random.randint(0, 3))]
         results = self.results(place, shape, counts)
-        fetches = self.fetches() if counts and self.chance(0.4) else []
+        fetches = self.fetches(random.Random(str(results))) if counts else []
         for depth, count in enumerate(counts):
             self.loop(count)
             for transfer in fetches if depth == 0 else []:
@@ -220,16 +220,18 @@ class Writer:
         for _ in counts:
             self.end()
 
-    def fetches(self) -> list[dict[str, Value]]:
-        """Transfers that each iteration of a loop begins with: by a descriptor that is read by, or to other places."""
-        r, found = self.random, list[dict[str, Value]]()
-        self.emit("desc", id=DRAM_SIDE, base=r.choice([0, 150]))
+    def fetches(self, r: random.Random) -> list[dict[str, Value]]:
+        """Transfers that each iteration of a loop begins with, or none: by a descriptor that is read by, or others."""
+        found: list[dict[str, Value]] = []
+        if r.random() < 0.6:
+            return found
+        self.emit("desc", id=DRAM_SIDE, base=150)  # no scales there
         self.emit("step", id=DRAM_SIDE, loop=0, by=Term("lin", r.randint(-1, 30)))
-        self.emit("desc", id=GLB_SIDE, base=r.choice([20, 60, 150, 300, RESULTS]), wrap=self.wrap())
+        self.emit("desc", id=GLB_SIDE, base=r.choice([20, 60, 150, 300, RESULTS]), wrap=r.choice([0, 0, 0, 7, 30]))
         self.emit("step", id=GLB_SIDE, loop=0, by=Term("lin", r.randint(0, 20)))
-        for _ in range(self.upto(2)):
+        for _ in range(r.randint(1, 2)):
             side = r.choice([WEIGHT, WEIGHT, IFMAP, IFMAP, PARAMS, RESIDUAL, GLB_SIDE, GLB_SIDE])
-            sizes = {"words": self.upto(90), "rows": self.upto(2), "count": self.upto(2)}
+            sizes = {"words": r.randint(1, 90), "rows": r.randint(1, 2), "count": r.randint(1, 2)}
             steps = {"dram_step": r.randint(0, 40), "glb_step": r.randint(0, 40)}
             start = {"dram_offset": r.randint(0, 60), "glb_offset": r.choice([0, 0, 7, 15])}
             found.append({"dram": DRAM_SIDE, "glb": side, **sizes, **steps, **start})

@@ -1,8 +1,8 @@
-"""The machine's times at one moment of a program, relative to an origin, and what they become (rules Z1 to Z4)."""
+"""The machine's times at one moment of a program, relative to an origin, and what they become (rules Z1 to Z4, Z6)."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
@@ -11,6 +11,7 @@ from cnncc.machine.tasks import ARRAY, ENGINES, HALVES, QUEUES, Task, partner, q
 
 # Tokens that a semaphore holds at most: it is a 16-bit counter (T4).
 MOST_TOKENS = (1 << 16) - 1
+_MANY_RUNS = 16  # of tokens of one queue: from so many on, those of equal times become one
 
 # Counters by (owner, name): the owner is the layer whose instruction they are charged to.
 Key = tuple[int, str]
@@ -44,7 +45,7 @@ class Effect(NamedTuple):
 
     elapsed: int
     state: State
-    counts: Counter[Key]
+    counts: Mapping[Key, int]
     absorber: Key | None
     mark: int
 
@@ -62,68 +63,88 @@ def start_state(arch: Arch) -> State:
 
 
 class Clock:
-    """The machine's times, from `state` at time 0 on."""
+    """The machine's times, from `state` on.
+
+    They count from the moment at which a state was last taken over, `past` cycles after the clock began: the times of
+    a state are then times of the clock as they are. A state is taken over only when the next instruction needs it.
+    """
 
     def __init__(self, state: State, overlap: bool) -> None:
-        self.now = 0
-        self.overlap = overlap
+        self.past = self.now = 0
         self.mark = max(0, state.free[ARRAY])
-        self.counts: Counter[Key] = Counter()
+        self.counts: dict[Key, int] = {}
         self.absorber: Key | None = None
-        self.thaw(state)
-
-    def thaw(self, state: State) -> None:
-        """Take over `state`, its times counted from now."""
-        now = self.now
+        self._overlap = overlap
+        self._state: State | None = state  # at this moment, where it is known
+        self._stale = True  # whether the times below are not those of the state
         self.unit = state.unit
-        self._starts = [deque([now + time for time in times], len(times)) for times in state.starts]
-        self._free = [now + time for time in state.free]
-        self._done = [now + time for time in state.done]
-        self._tokens: list[deque[tuple[int, int]]] = [
-            deque([(now + time, count) for time, count in runs] if runs else ()) for runs in state.tokens
-        ]
-        self._held = list(state.held)
+
+    @property
+    def elapsed(self) -> int:
+        """Cycles since the clock began."""
+        return self.past + self.now
+
+    def _go_on(self) -> None:
+        """Make ready for times to change."""
+        state = self._state
+        if self._stale and state is not None:
+            self.past, self.mark, self.now = self.past + self.now, self.mark - self.now, 0
+            self._starts, self._free, self._done = list(state.starts), list(state.free), list(state.done)
+            self._tokens, self._held, self.unit = list(state.tokens), list(state.held), state.unit
+        self._state, self._stale = None, False
+
+    def set_unit(self, unit: UnitSettings) -> None:
+        """The output units' settings from now on (C2)."""
+        if self._state is not None:
+            self._go_on()
+        self.unit = unit
 
     def freeze(self) -> State:
         """The state at this moment."""
-        now = self.now
-
-        def relative(times: list[int] | deque[int]) -> tuple[int, ...]:
-            return tuple([time - now if time > now else 0 for time in times])
-
-        starts = tuple(relative(times) for times in self._starts)
-        tokens = tuple([_merged(runs, now) if runs else () for runs in self._tokens])
-        return State(starts, relative(self._free), relative(self._done), tokens, tuple(self._held), self.unit)
+        if self._state is None:
+            now = self.now
+            starts = tuple([_relative(times, now) for times in self._starts])
+            tokens = tuple([_merged(runs, now) if runs else () for runs in self._tokens])
+            times = _relative(self._free, now), _relative(self._done, now)
+            self._state = State(starts, *times, tokens, tuple(self._held), self.unit)
+        return self._state
 
     def effect(self) -> Effect:
-        """What has happened since time 0."""
-        return Effect(self.now, self.freeze(), self.counts, self.absorber, self.mark - self.now)
+        """What has happened since the clock began."""
+        return Effect(self.elapsed, self.freeze(), self.counts, self.absorber, self.mark - self.now)
 
-    def apply(self, effect: Effect, times: int = 1) -> State:
+    def apply(self, effect: Effect, times: int = 1, owner: int = 0) -> None:
         """Let `effect` happen, `times` times over (then it ends in the state that it starts from).
 
-        Returns the state after it, which the caller hands on: to the next effect, or to `thaw`.
+        owner: what its owners are counted from.
         """
-        for key, count in effect.counts.items():
-            self.counts[key] += count * times
+        counts = self.counts
+        for (whose, name), count in effect.counts.items():
+            key = (whose + owner, name)
+            counts[key] = counts.get(key, 0) + count * times
         if effect.absorber:
             idle = max(0, self.now - self.mark) + (times - 1) * max(0, -effect.mark)
-            self._charge(effect.absorber, idle)
+            self._charge((effect.absorber[0] + owner, effect.absorber[1]), idle)
             self.mark = self.now + times * effect.elapsed + effect.mark
         self.now += times * effect.elapsed
-        return effect.state
+        self._state, self._stale, self.unit = effect.state, True, effect.state.unit
 
     def _charge(self, key: Key, idle: int) -> None:
-        self.counts[key] += idle
+        self.counts[key] = self.counts.get(key, 0) + idle
         self.absorber = self.absorber or key
 
     def tick(self, owner: int, cycles: int = 1) -> None:
         """The sequencer spends cycles on an instruction of `owner`."""
+        if self._state is not None:
+            self._go_on()
         self.now += cycles
-        self.counts[owner, "total"] += cycles
+        key = (owner, "total")
+        self.counts[key] = self.counts.get(key, 0) + cycles
 
-    def wait(self, owner: int, engines: list[int], cycles: int) -> None:
+    def wait(self, owner: int, engines: tuple[int, ...], cycles: int) -> None:
         """The sequencer waits until engines are done, then spends `cycles`; the array's idle cycles drain (P4, Z3)."""
+        if self._state is not None:
+            self._go_on()
         idle_at = max([self.now, *(self._done[engine] for engine in engines)])
         self.tick(owner, idle_at - self.now + cycles)
         if ARRAY in engines:
@@ -135,22 +156,29 @@ class Clock:
 
         first, last: masks of the loop registers that are in their first, last iteration.
         """
-        engine = task.engine
-        if not self.overlap:  # Z6
-            self.tick(owner, max([0, *(done - self.now for done in self._done)]))
-        self.tick(owner, max(0, self._starts[engine][0] - self.now) + 1)
-        arrivals = [(self._take(token.queue), token.file) for token in task.takes if not token.mask & ~first]
-        start = max([self.now, self._free[engine], *(time for time, _ in arrivals)])
-        self._starts[engine].append(start)
-        end = self._free[engine] = start + took.busy
-        done = end + took.latency
+        if self._state is not None:
+            self._go_on()
+        engine, starts = task.engine, self._starts
+        decoded = self.now if self._overlap else max(self.now, *self._done)  # Z6
+        decoded = max(decoded, starts[engine][0]) + 1
+        self.tick(owner, decoded - self.now)
+        start, cause = max(decoded, self._free[engine]), "issue"
+        for token in task.takes:
+            if not token.mask & ~first:
+                time = self._take(token.queue)
+                if time > start or (time == start and cause == "issue"):
+                    start, cause = time, token.file
+        starts[engine] = (*starts[engine][1:], start)
+        busy, latency = took
+        end = self._free[engine] = start + busy
+        done = end + latency
         self._done[engine] = max(self._done[engine], done)
         for token in task.gives:
             if not token.mask & ~last:
                 self.give(token.queue, done)
-        self.counts[owner, ENGINES[engine]] += took.busy
+        key = (owner, ENGINES[engine])
+        self.counts[key] = self.counts.get(key, 0) + busy
         if engine == ARRAY:
-            cause = next((file for time, file in arrivals if time == start), "issue")
             self._charge((owner, cause), start - self.mark)
             self.mark = end
 
@@ -159,27 +187,39 @@ class Clock:
         runs = self._tokens[queue]
         if not runs:
             raise Fault(f"deadlock: no {queue_name(queue)} will ever come")
-        time, count = runs.popleft()
-        if count > 1:
-            runs.appendleft((time, count - 1))
+        time, count = runs[0]
+        self._tokens[queue] = runs[1:] if count == 1 else ((time, count - 1), *runs[1:])
         if queue < len(HALVES):
             if self._held[queue]:
                 raise Fault(f"takes a {queue_name(queue)} while it still holds one")
             self._held[queue] = 1
         return time
 
+    def signal(self, owner: int, queue: int, tokens: int) -> None:
+        """The sequencer spends a cycle on giving tokens to a semaphore (Z1). Raises Fault."""
+        self.tick(owner)
+        self.give(queue, self.now, tokens)
+
     def give(self, queue: int, time: int, tokens: int = 1) -> None:
         """Add tokens to a queue. Raises Fault where it would hold more than the machine has."""
+        runs = self._tokens[queue]
         if queue < len(HALVES):
             if not self._held[partner(queue)]:
                 raise Fault(f"gives a {queue_name(queue)} but holds none")
             self._held[partner(queue)] = 0
-        elif sum(count for _, count in self._tokens[queue]) + tokens > MOST_TOKENS:
+        elif sum([count for _, count in runs]) + tokens > MOST_TOKENS:
             raise Fault(f"a semaphore holds at most {MOST_TOKENS} tokens, not one more {queue_name(queue)}")
-        self._tokens[queue].append((time, tokens))
+        if len(runs) >= _MANY_RUNS:
+            now = self.now
+            runs = tuple([(now + time, count) for time, count in _merged(runs, now)])
+        self._tokens[queue] = (*runs, (time, tokens))
 
 
-def _merged(runs: deque[tuple[int, int]], now: int) -> Runs:
+def _relative(times: list[int] | tuple[int, ...], now: int) -> tuple[int, ...]:
+    return tuple([time - now if time > now else 0 for time in times])
+
+
+def _merged(runs: Runs, now: int) -> Runs:
     """Runs of tokens relative to now, those of equal times as one."""
     merged: list[tuple[int, int]] = []
     for time, count in runs:

@@ -6,9 +6,10 @@ on starts later than now, so no `max` of rules Z1 and Z2 can tell earlier times 
 further back (how long has it been idle?); that part is kept aside and charged to what the array waits for next
 (`Effect.absorber`). What is left takes finitely many values, because queues and tokens are bounded, so it recurs: the
 iterations from one occurrence of a state to the next are multiplied. The first and the last iteration are stepped
-apart (conditions), and each iteration is remembered by its state, so that an outer loop does not step its inner loops
-anew. That is exact, and costs what the program's text costs, however long its loops (but for engines of nearly equal
-speed, which take some thousands of iterations to fill or drain a queue; these are stepped once).
+apart (conditions), and each iteration is remembered by its state and the loop's text (`texts.py`), so that neither an
+outer loop nor another layer of the same shape steps it anew. That is exact, and costs what the program's text costs,
+however long its loops (but for engines of nearly equal speed, which take some thousands of iterations to fill or drain
+a queue; these are stepped once).
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from dataclasses import dataclass, field
 
 from cnncc.arch.model import Arch
 from cnncc.machine.clock import Clock, Effect, Fault, Key, State, start_state
-from cnncc.machine.durations import Occupancy, UnitSettings, occupancy
+from cnncc.machine.durations import UnitSettings
 from cnncc.machine.program import ALL_LOOPS, Leaf, Loop, Node
-from cnncc.machine.tasks import ENGINES, HALVES, Task, task_of
+from cnncc.machine.tasks import ENGINES, HALVES
+from cnncc.machine.texts import Texts, waits_for
 
 STALLS = {"weights": "weight", "ifmap": "ifmap", "psum": "psum", "issue": "issue", "drain": "drain"}
 DEFAULT_BUDGET_CYCLES = 1 << 50
@@ -74,63 +76,38 @@ def program_length(tree: Sequence[Node]) -> int:
 
 
 class _Simulation:
-    """What is the same for every piece of one program: the array, the tasks, the iterations that are known."""
+    """What is the same for every piece of one program: the array, the texts of loops, the iterations that are known."""
 
     def __init__(self, tree: Sequence[Node], arch: Arch, layers: Sequence[tuple[str, int]], budget_cycles: int) -> None:
         self.arch = arch
         self.budget_cycles = budget_cycles
         self.owner = owners(program_length(tree), layers)
-        self._tasks: dict[int, Task] = {}
-        self._took: dict[tuple[int, UnitSettings], Occupancy] = {}
-        self._mentions: dict[int, tuple[int, int]] = {}
+        self.texts = Texts(arch, self.owner)
         self._known: dict[tuple[int, int, int, State], Effect] = {}
 
-    def task(self, leaf: Leaf) -> Task:
-        """The task of an engine's instruction."""
-        if (task := self._tasks.get(leaf.index)) is None:
-            task = self._tasks[leaf.index] = task_of(leaf.instruction)
-        return task
-
-    def took(self, leaf: Leaf, unit: UnitSettings) -> Occupancy:
-        """The occupancy of an engine's instruction."""
-        key = (leaf.index, unit)
-        if (took := self._took.get(key)) is None:
-            took = self._took[key] = occupancy(leaf.instruction, unit, self.arch)
-        return took
-
-    def mentions(self, loop: Loop) -> tuple[int, int]:
-        """Masks of the loop registers whose first, last iterations matter inside a loop."""
-        if loop.first not in self._mentions:
-            first = last = 0
-            for node in loop.body:
-                if isinstance(node, Loop):
-                    masks = self.mentions(node)
-                elif node.instruction.spec.engine in ENGINES:
-                    masks = (self.task(node).first_loops, self.task(node).last_loops)
-                else:
-                    continue
-                first, last = first | masks[0], last | masks[1]
-            self._mentions[loop.first] = (first, last)
-        return self._mentions[loop.first]
-
     def iteration(self, loop: Loop, first: int, last: int, state: State, before: int) -> Effect:
-        """One iteration of a loop's body from `state`, `before` cycles after the program's start."""
-        in_first, in_last = self.mentions(loop)
-        key = (loop.first, first & in_first, last & in_last, state)
-        if (known := self._known.get(key)) is None:
-            piece = _Piece(self, state, before)
+        """One iteration of a loop's body from `state`, `before` cycles after the program's start.
+
+        Its owners are counted from that of the loop. Loops of one text are one loop here, unless the budget ends:
+        then each runs by itself, for the trap names an instruction.
+        """
+        in_first, in_last = self.texts.mentions(loop)
+        key = (self.texts.number(loop, state.unit), first & in_first, last & in_last, state)
+        known = self._known.get(key)
+        if known is None or before + known.elapsed > self.budget_cycles:
+            piece = _Piece(self, state, before, self.owner[loop.first])
             piece.run(loop.body, first, last)
             known = self._known[key] = piece.clock.effect()
         return known
 
 
 class _Piece:
-    """A piece of program as it runs: its clock, and how many cycles the program ran `before` it."""
+    """A piece of program as it runs: its clock, how many cycles the program ran `before` it, its first owner."""
 
-    def __init__(self, simulation: _Simulation, state: State, before: int) -> None:
+    def __init__(self, simulation: _Simulation, state: State, before: int, owner: int = 0) -> None:
         self.simulation = simulation
         self.clock = Clock(state, simulation.arch.sequencer.overlap)
-        self.before = before
+        self.before, self.first_owner = before, owner
 
     def run(self, nodes: Sequence[Node], first: int, last: int) -> None:
         """Run nodes; first, last: masks of the loop registers in their first, last iteration."""
@@ -142,78 +119,77 @@ class _Piece:
 
     def _loop(self, loop: Loop, first: int, last: int) -> None:
         """P2: the loop's first iteration, those between, the last."""
-        self.clock.tick(self.simulation.owner[loop.first])
+        self.clock.tick(self._owner(loop.first))
         bit = 1 << loop.register
-        ends = last | bit if loop.count == 1 else last & ~bit
-        state = self._iterate(loop, first | bit, ends, self.clock.freeze())
+        self._apply(loop, self._iteration(loop, first | bit, last | bit if loop.count == 1 else last & ~bit))
         if loop.count > 2:
-            state = self._repeat(loop, first & ~bit, last & ~bit, state)
+            self._repeat(loop, first & ~bit, last & ~bit)
         if loop.count > 1:
-            state = self._iterate(loop, first & ~bit, last | bit, state)
-        self.clock.thaw(state)
+            self._apply(loop, self._iteration(loop, first & ~bit, last | bit))
 
-    def _iterate(self, loop: Loop, first: int, last: int, state: State) -> State:
-        effect = self.simulation.iteration(loop, first, last, state, self.before + self.clock.now)
-        return self._apply(loop, effect)
+    def _owner(self, index: int) -> int:
+        """Whom an instruction counts for."""
+        return self.simulation.owner[index] - self.first_owner
 
-    def _apply(self, loop: Loop, effect: Effect, times: int = 1) -> State:
-        state = self.clock.apply(effect, times)
+    def _iteration(self, loop: Loop, first: int, last: int) -> Effect:
+        """What the next iteration of a loop does."""
+        return self.simulation.iteration(loop, first, last, self.clock.freeze(), self.before + self.clock.elapsed)
+
+    def _apply(self, loop: Loop, effect: Effect, times: int = 1) -> None:
+        self.clock.apply(effect, times, self._owner(loop.first))
         self._check_budget(loop.head)
-        return state
 
-    def _repeat(self, loop: Loop, first: int, last: int, state: State) -> State:
+    def _repeat(self, loop: Loop, first: int, last: int) -> None:
         """The iterations between the first and the last: step until a state returns, then multiply."""
         count = loop.count - 2
         met: dict[State, int] = {}
         effects: list[Effect] = []
-        while len(effects) < count and state not in met:
+        while len(effects) < count and (state := self.clock.freeze()) not in met:
             met[state] = len(effects)
-            effect = self.simulation.iteration(loop, first, last, state, self.before + self.clock.now)
-            effects.append(effect)
-            state = self._apply(loop, effect)
+            effects.append(self._iteration(loop, first, last))
+            self._apply(loop, effects[-1])
         if len(effects) < count:
+            state = self.clock.freeze()
             period = effects[met[state] :]
             times, rest = divmod(count - len(effects), len(period))
             if times:
-                state = self._apply(loop, _chain(state, period, self.simulation.arch), times)
+                self._apply(loop, self._chain(state, period), times)
             for effect in period[:rest]:
-                state = self._apply(loop, effect)
-        return state
+                self._apply(loop, effect)
+
+    def _chain(self, state: State, effects: Sequence[Effect]) -> Effect:
+        """One effect for several, one after the other, from `state`."""
+        clock = Clock(state, self.simulation.arch.sequencer.overlap)
+        for effect in effects:
+            clock.apply(effect)
+        return clock.effect()
 
     def _instruction(self, leaf: Leaf, first: int, last: int) -> None:
         inst, clock = leaf.instruction, self.clock
-        owner = self.simulation.owner[leaf.index]
+        owner = self._owner(leaf.index)
         try:
             match inst.spec.name:
                 case "sync":
-                    clock.wait(owner, [i for i, engine in enumerate(ENGINES) if inst.number(engine)], 1)
+                    clock.wait(owner, waits_for(inst), 1)
                 case "host" | "halt":
-                    clock.wait(owner, list(range(len(ENGINES))), int(inst.spec.name == "host"))
+                    clock.wait(owner, tuple(range(len(ENGINES))), int(inst.spec.name == "host"))
                 case "signal":
-                    clock.tick(owner)
-                    clock.give(len(HALVES) - 1 + inst.number("semaphore"), clock.now, inst.number("count"))
+                    clock.signal(owner, len(HALVES) - 1 + inst.number("semaphore"), inst.number("count"))
                 case "desc" | "step":
                     clock.tick(owner)
                 case name:
                     if name == "unit":
-                        clock.unit = UnitSettings.of(inst)
-                    clock.issue(owner, self.simulation.task(leaf), self.simulation.took(leaf, clock.unit), first, last)
+                        clock.set_unit(UnitSettings.of(inst))
+                    texts = self.simulation.texts
+                    clock.issue(owner, texts.task(leaf), texts.took(leaf, clock.unit), first, last)
         except Fault as fault:
             raise leaf.trap(str(fault)) from fault
         self._check_budget(leaf)
 
     def _check_budget(self, leaf: Leaf) -> None:
         budget = self.simulation.budget_cycles
-        if self.before + self.clock.now > budget:
+        if self.before + self.clock.elapsed > budget:
             raise leaf.trap(f"the budget of {budget} cycles is spent")
-
-
-def _chain(state: State, effects: Sequence[Effect], arch: Arch) -> Effect:
-    """One effect for several, one after the other, from `state`."""
-    clock = Clock(state, arch.sequencer.overlap)
-    for effect in effects:
-        state = clock.apply(effect)
-    return Effect(clock.now, state, clock.counts, clock.absorber, clock.mark - clock.now)
 
 
 def _cycles(counts: Mapping[Key, int], owner: int) -> Cycles:
