@@ -9,7 +9,7 @@ when the block has run and its addresses are known.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -17,11 +17,13 @@ import numpy as np
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
 from cnncc.machine.durations import ceil_div, dma_words
-from cnncc.machine.fetched import Fetched, fetches
-from cnncc.machine.memory import Place, ends, fill
-from cnncc.machine.positions import Descriptor, Ints
+from cnncc.machine.fetched import Fetched, Read, fetches
+from cnncc.machine.memory import Memory, Place, ends, fill
+from cnncc.machine.positions import Descriptor, Index, Ints
 from cnncc.machine.program import Leaf, Loop, Node
+from cnncc.machine.regfile import Words
 from cnncc.machine.strided import Strided
+from cnncc.machine.transfers import sides
 
 Registers = tuple[int, ...]
 
@@ -61,6 +63,47 @@ class Block:
     scope: tuple[int, ...] = ()
     counts: dict[int, int] = field(default_factory=dict[int, int])
     axis_of: dict[int, int] = field(default_factory=dict[int, int])
+
+    def fetch(
+        self,
+        transfers: Sequence[Leaf],
+        loops: list[Index],
+        descriptors: Sequence[Descriptor],
+        memories: tuple[Memory, Memory],
+        most: int,
+    ) -> None:
+        """Do the transfers of all iterations, from the first of the memories to the second, and keep what they reach.
+
+        loops: the index of each register; that of the block's outermost loop is set. Raises Fault, OutOfRange, and
+        OrderMatters where more than `most` elements would be kept.
+        """
+        dram, glb = memories
+        places: list[list[tuple[Place, Place]]] = []
+        for i in self.iterations if transfers else ():
+            loops[self.register] = i
+            places.append([sides(leaf.instruction, loops, descriptors, glb.words) for leaf in transfers])
+        for number, leaf in enumerate(transfers):
+            side = descriptors[leaf.instruction.number("glb")]
+            self.fetched.append(Fetched.of(glb, side, [iteration[number][1] for iteration in places]))
+        if sum(part.before.words for part in self.fetched) * len(places) * glb.images > most:
+            raise OrderMatters
+        for iteration in places:
+            for source, target in iteration:
+                glb.write_in_order(target, dram.read(source))
+            for part in self.fetched:
+                part.keep(glb)
+
+    def read(self, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
+        """What `read` finds in a memory in all iterations (P5): in what they fetched, or in what all of them find."""
+        for part in self.fetched:
+            if part.side is descriptor:
+                return part.read(read, self.register, self.iterations, loops)
+        taken = read(memory, loops, descriptor)
+        for part in self.fetched:
+            if part.touches(taken.reads):
+                return replace(part, side=descriptor).read(read, self.register, self.iterations, loops)
+        self.reads.extend(taken.reads)
+        return taken.words
 
     def check_order(self, words: int) -> None:
         """Raises OrderMatters where one of `words` words is read or fetched and written, or written twice."""

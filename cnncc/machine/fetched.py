@@ -59,6 +59,10 @@ class Fetched:
         low, high = min((low for low, _ in reach), default=0), max((high for _, high in reach), default=-1)
         return cls(side, low, memory.part(low, high + 1), [])
 
+    def keep(self, memory: Memory) -> None:
+        """Keep the words as they are now, for the next iteration that has none."""
+        self.versions.append(memory.part(self.low, self.low + self.before.words))
+
     def touches(self, places: Sequence[Place]) -> bool:
         """Whether some of the words may be at one of the places."""
         reach = (ends(place) for place in places if place.size)

@@ -8,11 +8,17 @@ from cnncc.isa.fields import Term
 from cnncc.isa.table import Instruction
 from cnncc.machine.memory import Place
 from cnncc.machine.positions import Descriptor, Index, Ints, Mask, Position, axis_index
+from cnncc.machine.regfile import Fault
 from cnncc.machine.strided import Even, even_from
 
 
-def sides(inst: Instruction, loops: Sequence[Index], descriptors: Sequence[Descriptor]) -> tuple[Place, Place]:
-    """The places in DRAM and GLB, word by word in the same order."""
+def sides(
+    inst: Instruction, loops: Sequence[Index], descriptors: Sequence[Descriptor], most: int
+) -> tuple[Place, Place]:
+    """The places in DRAM and GLB, word by word in the same order. Raises Fault for more than `most` words."""
+    count, rows, words = _shape(inst)
+    if count * rows * words > most:
+        raise Fault(f"{count} blocks of {rows} rows of {words} words are more than the GLB has")
     dram, glb = (descriptors[inst.number(side)] for side in ("dram", "glb"))
     there, here = _even(inst, "dram", loops, dram), _even(inst, "glb", loops, glb)
     if there is not None and here is not None and (dram.height == 0 or there.inside(dram.height, dram.width)):

@@ -20,19 +20,12 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.blocks import Block, OrderMatters, depth, divisible, independent, largest_array
 from cnncc.machine.deliver import Delivered, deliver
 from cnncc.machine.durations import ceil_div
-from cnncc.machine.fetched import Fetched, Read, fetches
+from cnncc.machine.fetched import Read, fetches
 from cnncc.machine.macs import accumulate, check_neighbours
 from cnncc.machine.memory import Memory, OutOfRange, Place
 from cnncc.machine.outputs import Unit, params_of_words, place_of, psum_slots
-from cnncc.machine.positions import (
-    PE_AXES,
-    Descriptor,
-    Grid,
-    Index,
-    Ints,
-    axis_index,
-)
-from cnncc.machine.program import Leaf, Loop, Node
+from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
+from cnncc.machine.program import Loop, Node
 from cnncc.machine.regfile import Fault, Half, Halves, Sums, Words
 from cnncc.machine.strided import Strided
 from cnncc.machine.transfers import sides
@@ -136,7 +129,7 @@ class Interpreter:
         sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
         self.block = block = Block(depth(loop), loop.register, iterations)
         try:
-            self._fetch(fetches(loop), block)
+            block.fetch(fetches(loop), self.index, self.descriptors, (self.dram, self.glb), self.block_elements)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
             self._axis(loop, self.block, iterations)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *data.shape[1 + axes :]))
@@ -163,24 +156,6 @@ class Interpreter:
         self.run(loop.body)
         block.scope = block.scope[:-1]
         del block.axis_of[loop.register]
-
-    def _fetch(self, transfers: Sequence[Leaf], block: Block) -> None:
-        """The transfers of all iterations of a block, keeping what they reach as each iteration finds it."""
-        places: list[list[tuple[Place, Place]]] = []
-        for i in block.iterations if transfers else ():
-            self.index[block.register] = i
-            places.append([self._sides(leaf.instruction) for leaf in transfers])
-        for number, leaf in enumerate(transfers):
-            side = self.descriptors[leaf.instruction.number("glb")]
-            block.fetched.append(Fetched.of(self.glb, side, [iteration[number][1] for iteration in places]))
-        words = sum(fetched.before.words for fetched in block.fetched)
-        if words * len(places) * self.glb.images > self.block_elements:
-            raise OrderMatters
-        for iteration in places:
-            for dram, glb in iteration:
-                self.glb.write_in_order(glb, self.dram.read(dram))
-            for fetched in block.fetched:
-                fetched.versions.append(self.glb.part(fetched.low, fetched.low + fetched.before.words))
 
     def _reshape_live(self, reshape: Callable[[npt.NDArray[Any], int], npt.NDArray[Any]]) -> None:
         """Give the halves in use the block's axes, or take them away."""
@@ -212,34 +187,18 @@ class Interpreter:
 
     def _dma(self, inst: Instruction) -> None:
         if self.block is not None:
-            return  # done by `_fetch`
-        dram, glb = self._sides(inst)
+            return  # done before it, for all iterations
+        dram, glb = sides(inst, self.index, self.descriptors, self.glb.words)
         if inst.text("direction") == "in":
             self.glb.write_in_order(glb, self.dram.read(dram))
         else:
             self.dram.write_in_order(dram, self.glb.read(glb))
 
-    def _sides(self, inst: Instruction) -> tuple[Place, Place]:
-        """Where the words of a transfer lie in DRAM and in the GLB (X1)."""
-        count, rows, words = (inst.number(name) for name in ("count", "rows", "words"))
-        if count * rows * words > self.arch.glb.words:
-            raise Fault(f"{count} blocks of {rows} rows of {words} words are more than the GLB has")
-        return sides(inst, self.index, self.descriptors)
-
     def _glb_read(self, read: Read, descriptor: Descriptor) -> Words:
         """What `read` finds in the GLB, in a block in all iterations (P5)."""
-        block = self.block
-        if block is None:
-            return read(self.glb, self.index, descriptor).words
-        for fetched in block.fetched:
-            if fetched.side is descriptor:
-                return fetched.read(read, block.register, block.iterations, self.index)
-        taken = read(self.glb, self.index, descriptor)
-        for fetched in block.fetched:
-            if fetched.touches(taken.reads):
-                return replace(fetched, side=descriptor).read(read, block.register, block.iterations, self.index)
-        block.reads.extend(taken.reads)
-        return taken.words
+        if self.block is not None:
+            return self.block.read(read, self.glb, self.index, descriptor)
+        return read(self.glb, self.index, descriptor).words
 
     def _glb_write(self, place: Place, values: npt.NDArray[np.int64]) -> None:
         self.glb.check(place)
