@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trap_cases import WORDS
 
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble, disassemble, format_instruction, parse_instruction
@@ -177,26 +178,7 @@ def test_isa_random_words_are_legal_or_refused() -> None:
     assert min(outcomes["refused"], outcomes["legal"]) > 1000
 
 
-ILLEGAL = [
-    ("fc000000", "word 0x0000: 0xfc000000 has no known opcode"),
-    ("0c000000 18000000 00000000 00000000", "word 0x0001: desc takes 8 words, 3 are left"),
-    ("04000000 08000000 00000000", "word 0x0000: loop: count: 0 is less than 1"),
-    ("05000001 08000000 00000000", "word 0x0000: loop: reserved bits 0x01000000 of word 0 are set"),
-    ("2b001001 04000000 00000000 00000000 00010001 00010000" + " 00000000" * 8, "mac: op: 3 is outside 0..2"),
-    (
-        "28001001 04000001 00000000 00000000 00010001 00010000" + " 00000000" * 8,
-        "send: a loop mask without the enable bit",
-    ),
-    ("00000000 00000000", "instruction 0: halt must be the last instruction, and only that"),
-    ("0c000000", "instruction 0: halt must be the last instruction, and only that"),
-    ("08000000 00000000", "instruction 0: end without loop"),
-    ("04000001 00000000", "1 loop.s. without end"),
-    ("04000001 " * 9 + "08000000 " * 9 + "00000000", "instruction 8: loops nest deeper than 8"),
-    ("", "the program is empty"),
-]
-
-
-@pytest.mark.parametrize(("words", "message"), ILLEGAL)
+@pytest.mark.parametrize(("words", "message"), WORDS)
 def test_isa_illegal_words(words: str, message: str) -> None:
     with pytest.raises(Refusal, match=message):
         decode_program(np.array([int(word, 16) for word in words.split()], np.uint32))

@@ -7,6 +7,7 @@ import random
 from math import ceil
 
 import pytest
+from trap_cases import TIMES
 
 from cnncc.arch.model import Arch, Bus, Commit, Dram, Glb, Pe, Sequencer
 from cnncc.isa.assembly import assemble, disassemble
@@ -488,21 +489,7 @@ def test_a_first_iteration_is_not_mistaken_for_a_later_one() -> None:
         simulate(build_tree([*program[:-1], *assemble("dma take=6 take_when=always\nhalt")]), ARCH)
 
 
-@pytest.mark.parametrize(
-    ("text", "index", "happened"),
-    [
-        ("mac take_weight=always\nhalt", 0, "deadlock: no full half of the weight file"),
-        ("mac clear=always\nmac clear=always\nhalt", 1, "takes a free half of the psum file while it still holds one"),
-        ("commit\nhalt", 0, "deadlock: no full half of the psum file"),
-        ("loop count=3\nmac clear=always send=always\nend\nhalt", 1, "deadlock: no free half of the psum file"),
-        ("dma take=3 take_when=always\nsignal semaphore=3 count=1\nhalt", 0, "deadlock: no token of semaphore 3"),
-        ("signal semaphore=3 count=2\nloop count=3\ndma take=3 take_when=always\nend\nhalt", 2, "deadlock"),
-        ("load kind=ifmap close=always\nhalt", 0, "gives a full half of the ifmap file but holds none"),
-        ("mac give_ifmap=always\nhalt", 0, "gives a free half of the ifmap file but holds none"),
-        ("mac send=always\nhalt", 0, "gives a full half of the psum file but holds none"),
-        ("loop count=70000\nsignal semaphore=1 count=1\nend\nhalt", 1, "a semaphore holds at most 65535 tokens"),
-    ],
-)
+@pytest.mark.parametrize(("text", "index", "happened"), TIMES)
 def test_traps(text: str, index: int, happened: str) -> None:
     program = assemble(text)
     with pytest.raises(Trap, match=happened) as caught:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from trap_cases import TRAFFIC
 
 from cnncc.arch.model import Arch, Bus, Dram, Glb, Pe, load_arch
 from cnncc.isa.assembly import assemble
@@ -249,12 +250,11 @@ def test_counting_inside_long_loops() -> None:
     )
 
 
-def test_positions_spread_too_far_are_a_trap() -> None:
-    loops = "loop count=16777215\n" * 2
-    text = f"desc height=9 width=9\nstep loop=0 by=y*1\nstep loop=1 by=y*-1\n{loops}load kind=ifmap\nend\nend\nhalt"
-    with pytest.raises(Trap, match="positions spread over more than 4194304 places") as caught:
+@pytest.mark.parametrize(("text", "index", "says"), TRAFFIC)
+def test_traps(text: str, index: int, says: str) -> None:
+    with pytest.raises(Trap, match=says) as caught:
         count_traffic(build_tree(assemble(text)), ARCH)
-    assert caught.value.index == 5
+    assert caught.value.index == index
 
 
 def test_stats_of_a_program_and_its_layers() -> None:
