@@ -170,7 +170,7 @@ def _max_pool(graph: Graph) -> None:
 
 def _average_pool(graph: Graph) -> None:
     x = graph.value(4)
-    image, attributes = _window(graph, x, ceil=graph.yes(), dilated=False)  # before opset 19
+    image, attributes = _window(graph, x, ceil=graph.yes(), dilated=False)  # ONNX has dilations from opset 19 on
     graph.add("AveragePool", [x], graph.dims[x][:2] + image, count_include_pad=graph.number(0, 1), **attributes)
 
 
@@ -306,8 +306,7 @@ def _on_host(graph: Graph) -> None:
 
 
 ON_IMAGES = (
-    _conv, _conv, _conv, _max_pool, _average_pool, _average_pool, _global_pool, _reduce_mean, _batch_norm, _shuffle,
-    _shuffle, _pad,
+    _conv, _conv, _conv, _max_pool, _average_pool, _global_pool, _reduce_mean, _batch_norm, _shuffle, _shuffle, _pad,
 )  # fmt: skip
 ON_MATRICES = (_matrix, _matrix)
 ON_ANY = (_concat, _concat, _activation, _activation, _sum, _sum, _affine, _flat, _on_host)
