@@ -7,7 +7,7 @@ looked at without it, set aside:
     weights that are NaN      0
     calibration               made-up ranges, of integers of 8 bits
     sums that exceed a psum   made-up ranges, of integers of 2 bits
-    a layer without mapping   a PE whose register files hold it
+    a schedule                the compiler's own mappings
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from cnncc.frontend.import_onnx import read_onnx
 from cnncc.inputs import read_npz
 from cnncc.numerics import integer_range
 from cnncc.passes._calibration import write_ranges
-from cnncc.pipeline import CALIBRATE, DONE, Compilation, Settings, Step, check_interface, new_context
+from cnncc.passes._schedule_file import read_schedule
+from cnncc.pipeline import CALIBRATE, DONE, SCHEDULE, Compilation, Settings, Step, check_interface, new_context, steps
 
 SCHEMA = 1  # of the JSON; a change that a reader would notice raises it
 CALIBRATED_BITS = 8  # the least that calibration chooses
@@ -36,7 +37,12 @@ LEAST_BITS = 2
 
 
 def check(
-    path: Path, arch: str, precision: str | None = None, calibrate: Path | None = None, batch: int | None = None
+    path: Path,
+    arch: str,
+    precision: str | None = None,
+    calibrate: Path | None = None,
+    batch: int | None = None,
+    schedule: Path | None = None,
 ) -> list[Finding]:
     """All findings of a model on an array, blocking ones first. `compile` refuses it if there is one of these.
 
@@ -48,6 +54,10 @@ def check(
         settings = Settings(array, arch, array.operand_bits)
         with refusals.kept("--precision"):
             settings = replace(settings, operand_bits=_bits(precision, array))
+        with refusals.kept("--schedule"):
+            if schedule is not None:
+                read_schedule(str(schedule))
+                settings = replace(settings, schedule=str(schedule))
         checker = _Checker(path, settings, refusals)
         checker.read(calibrate, batch)
         checker.steps()
@@ -149,6 +159,12 @@ class _Checker:
             self.assume_ranges(whole, LEAST_BITS)
             with Refusals().kept():
                 self.compilation.step(step)
+                return True
+        if step.name == SCHEDULE and self.settings.schedule:  # the compiler's own mappings
+            self.settings = replace(self.settings, schedule=None)
+            own = next(each for each in steps(self.settings) if each.name == SCHEDULE)
+            with Refusals().kept():
+                self.compilation.step(own)
                 return True
         return False
 

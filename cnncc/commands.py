@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import click
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr
 
 from cnncc import verify
 from cnncc.accuracy import loses_most
@@ -20,18 +19,16 @@ from cnncc.arch.model import PRESETS, load_arch, preset_names
 from cnncc.errors import Refusal, one_line
 from cnncc.files import check_writable, write_atomically
 from cnncc.inputs import count_batches, noise, npz_bytes, read_npz
+from cnncc.passes._schedule_file import read_schedule
 from cnncc.pipeline import (
-    CALIBRATE,
     LEVELS,
     Compilation,
     Dump,
     Observer,
-    Settings,
     StepFailed,
-    import_model,
-    new_context,
 )
 from cnncc.report import Report
+from cnncc.starts import resume, start_compilation
 from cnncc.verify import Differs, Verifier
 from cnncc.weights import Array, WeightStore
 
@@ -48,28 +45,9 @@ def _write(path: Path | None, text: str) -> None:
 # -- compile -----------------------------------------------------------------------------------------------------------
 
 
-def _settings(arch: str, precision: str | None, calibration: Mapping[str, Array] | None) -> Settings:
-    array = load_arch(arch)
-    bits = int(precision.removeprefix("int")) if precision else array.operand_bits
-    return Settings(array, arch, bits, calibration)
-
-
-def start_compilation(
-    model: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None
-) -> Compilation:
-    """A compilation of an ONNX file, with calibration data named after its inputs. Raises Refusal."""
-    from cnncc.frontend.export_onnx import input_names
-
-    compilation = import_model(model, batch, _settings(arch, precision, None))
-    if calibrate is not None:
-        data = read_npz(calibrate, input_names(compilation.module))
-        compilation.settings = _settings(arch, precision, data)
-    return compilation
-
-
 def compile_command(
     model: Path | None, output: Path | None, arch: str, precision: str | None, calibrate: Path | None,
-    batch: int | None, emit: str, dump_dir: Path | None, start: Path | None, progress: Progress,
+    batch: int | None, schedule: Path | None, emit: str, dump_dir: Path | None, start: Path | None, progress: Progress,
 ) -> None:  # fmt: skip
     """`cnncc compile`."""
     if (model is None) == (start is None):
@@ -80,10 +58,10 @@ def compile_command(
     check_writable(output)
     if start is not None:
         source = start
-        compilation = resume(start, arch, precision, calibrate)
+        compilation = resume(start, arch, precision, calibrate, schedule)
     else:
         source = cast("Path", model)
-        compilation = start_compilation(source, arch, precision, calibrate, batch)
+        compilation = start_compilation(source, arch, precision, calibrate, batch, schedule)
     report = Report()
     report.read(compilation.module)
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
@@ -106,27 +84,6 @@ def _default_output(emit: str, source: Path) -> Path | None:
 
 def _shown(progress: Progress) -> Observer:
     return lambda step, _: progress(step.name)
-
-
-def resume(start: Path, arch: str, precision: str | None, calibrate: Path | None) -> Compilation:
-    """A compilation that goes on from dumped IR, its weights beside it. Raises Refusal."""
-    from cnncc.frontend.export_onnx import input_names
-    from cnncc.opt import read_ir
-
-    ctx = new_context()
-    module = read_ir(start, ctx)
-    bits = module.attributes.get("cnn.operand_bits")
-    if isinstance(bits, IntegerAttr):  # quantised already
-        dumped = f"int{cast('IntegerAttr[Any]', bits).value.data}"
-        if precision not in (None, dumped):
-            raise Refusal(f"{start}: was quantised to {dumped}, --precision {precision} comes too late")
-        precision = dumped
-    compilation = Compilation(ctx, module, _settings(arch, precision, None))
-    if calibrate is not None and CALIBRATE in [step.name for step in compilation.remaining()]:
-        compilation.settings = _settings(arch, precision, read_npz(calibrate, input_names(module)))
-    elif calibrate is not None:
-        compilation.warnings.append(f"--calibrate {calibrate} has no effect: {start} was calibrated already")
-    return compilation
 
 
 def _emit(
@@ -152,6 +109,8 @@ def _emit(
     click.echo(f"  program  {binary.program.nbytes:,} bytes; weights {words:,} words")
     if report.all_macs:
         click.echo(f"  MACs     {report.macs:,} of {report.all_macs:,} on the array ({100 * report.share:.2f} %)")
+    if (schedule := compilation.settings.schedule) is not None:
+        click.echo(f"  schedule {len(read_schedule(schedule))} layer(s) mapped as {schedule} says")
     if report.blocks:
         click.echo(f"  GLB      {report.blocks}")
     for reason in report.hosted:
@@ -183,12 +142,13 @@ def _check_is_weights(path: Path) -> None:
 
 
 def check_command(
-    model: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, as_json: bool
-) -> None:
+    model: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, schedule: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """`cnncc check`. Exit code 1 where a finding stops `compile`."""
     from cnncc import check
 
-    findings = check.check(model, arch, precision, calibrate, batch)
+    findings = check.check(model, arch, precision, calibrate, batch, schedule)
     text = json.dumps(check.as_json(findings, model, arch), indent=1) if as_json else ""
     click.echo(text or "\n".join(check.as_text(findings, model)))
     if check.count(findings)["blocking"]:
@@ -253,13 +213,13 @@ def print_stats(counters: Mapping[str, Any], batch: int = 1) -> None:
 
 
 def verify_command(
-    model: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, inputs: Path | None,
-    images: int, layers: bool, as_json: bool, min_sqnr: float | None, progress: Progress,
+    model: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, schedule: Path | None,
+    inputs: Path | None, images: int, layers: bool, as_json: bool, min_sqnr: float | None, progress: Progress,
 ) -> None:  # fmt: skip
     """`cnncc verify`. Exit code 3 where a step changed a value: that is a defect of cnncc; 1 below `min_sqnr`."""
     from cnncc.frontend.export_onnx import input_names, main_arguments
 
-    compilation = start_compilation(model, arch, precision, calibrate, batch)
+    compilation = start_compilation(model, arch, precision, calibrate, batch, schedule)
     names, arguments = input_names(compilation.module), main_arguments(compilation.module)
     shapes = {name: value.type for name, value in zip(names, arguments, strict=True)}
     data = _verify_inputs(inputs, shapes, images)

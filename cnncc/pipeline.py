@@ -27,6 +27,7 @@ ARCH = "cnncc.arch"  # module attribute: the array that the layers are mapped to
 CALIBRATE = "onnx-calibrate"
 FOLD_QDQ = "onnx-fold-qdq"
 TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
+SCHEDULE = "nest-schedule-os"
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,16 @@ LEVELS = ("onnx", "cnn", "nest", "array", "isa")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to compile: the array (and the name or file that passes read it from), operand width, calibration data."""
+    """How to compile: the array (and the name or file that passes read it from), operand width, calibration data.
+
+    schedule: the file with the mappings of some layers, if any.
+    """
 
     arch: Arch
     arch_source: str
     operand_bits: int
     calibration: Mapping[str, Array] | None = None
+    schedule: str | None = None
 
     def __post_init__(self) -> None:
         if self.operand_bits > self.arch.operand_bits:
@@ -72,6 +77,7 @@ def _quoted(name: str) -> str:
 def steps(settings: Settings) -> tuple[Step, ...]:
     """All steps from an imported model to instructions."""
     arch = f"arch={_quoted(settings.arch_source)}"
+    schedule = f" schedule={_quoted(settings.schedule)}" if settings.schedule else ""
     widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
     return (
         Step("onnx", "onnx-fold-constants"),
@@ -87,7 +93,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("cnn", "cnn-fuse-epilogue"),
         Step("cnn", "cnn-legalize"),
         Step("nest", "cnn-to-nest"),
-        Step("nest", "nest-schedule-os", arch),
+        Step("nest", SCHEDULE, arch + schedule),
         Step("nest", "nest-tile"),
         Step("nest", "nest-permute"),
         Step("nest", "nest-unroll"),

@@ -82,7 +82,7 @@ def os_mapping(shape: LayerShape, arch: Arch, room: Room) -> Mapping:
     tile = best_tile(shape, arch)
     if not room.moving:
         resident = [mapping_of(shape, arch, tile, plan) for plan in _resident_plans(shape, tile)]
-        small = [mapping for mapping in resident if _is_small(shape, arch, mapping)]
+        small = [mapping for mapping in resident if is_small(shape, arch, mapping)]
         for mapping in (*small, resident[-1]):
             if glb_words(shape, arch, mapping) <= room.words:
                 return mapping
@@ -93,14 +93,14 @@ def os_mapping(shape: LayerShape, arch: Arch, room: Room) -> Mapping:
             continue
         for plan in _plans(shape, tile, bool(room.moving)):
             mapping = mapping_of(shape, arch, tile, plan, room.moving)
-            if not _divides(shape, mapping, room) or not _one_pitch(shape, mapping):
+            if not divides(shape, mapping, room) or not _one_pitch(shape, mapping):
                 continue
             least = min(least, needed := glb_words(shape, arch, mapping))
             if needed <= room.words:
                 cycles = _cycles(shape, arch, tile, plan) + _transfer_cycles(shape, arch, mapping)
                 best = min(best or (cycles, mapping), (cycles, mapping), key=lambda each: each[0])
     if best is None:
-        raise _no_room(arch, room, least)
+        raise no_room(arch, room, least)
     return best[1]
 
 
@@ -112,20 +112,23 @@ def _transfer_cycles(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:
     return -(-moved_words(shape, arch, mapping) // arch.dram.words_per_cycle)
 
 
-def _no_room(arch: Arch, room: Room, least: int) -> NoRoom:
-    """glb.words is too small; the smallest that would do has what lies there already, and the smallest buffers."""
+def no_room(arch: Arch, room: Room, least: int, smaller: str = "") -> NoRoom:
+    """glb.words is too small; the smallest that would do has what lies there already, and the smallest buffers.
+
+    smaller: what of a given mapping would make these smaller.
+    """
     resident = arch.glb.words - room.words
     what, need = f"buffers of {least} words and values of {resident} words do not fit", resident + least
     return NoRoom(
         f"glb.words = {arch.glb.words} of {arch.name} is too small for buffers of {least} words beside values of "
-        f"{resident} words: the smallest that would do is {need}",
+        f"{resident} words: the smallest that would do is {need}{f'; or {smaller}' if smaller else ''}",
         need,
         Finding(
             what,
             resource="glb.words",
             value=need,
             limit=arch.glb.words,
-            help=f"an array with glb.words of at least {need}",
+            help=f"{smaller}{', or ' if smaller else ''}an array with glb.words of at least {need}",
         ),
     )
 
@@ -203,14 +206,21 @@ def _plans(shape: LayerShape, tile: Tile, moving: bool) -> Iterator[Plan]:
                         yield from (replace(plan, weights=SLICE, c=c) for c in _slices(tile.q, sizes.c))
 
 
-def mapping_of(shape: LayerShape, arch: Arch, tile: Tile, plan: Plan, moving: frozenset[str] = frozenset()) -> Mapping:
-    """The mapping in the form that the module's docstring shows, with its stages."""
-    t = tile
+def mapping_of(
+    shape: LayerShape,
+    arch: Arch,
+    tile: Tile,
+    plan: Plan,
+    moving: frozenset[str] = frozenset(),
+    columns: int | None = None,
+) -> Mapping:
+    """The mapping in the form that the module's docstring shows, with its stages; `columns` of a kernel at a time."""
+    t, columns = tile, columns or kernel_columns(shape, arch)
     channels, pixels = [Loop("k", plan.k)], [Loop("h", plan.h), Loop("w", plan.w)]
     blocks = channels + pixels if plan.k_outside else pixels + channels
     tiles = [Loop("k", t.kr * t.kc * t.p), Loop("h", t.ph), Loop("w", t.pw * t.z)]
     space = [Loop("k", t.kc * t.p, "rows"), Loop("h", 1, "rows"), Loop("k", t.p, "cols"), Loop("w", t.z, "cols")]
-    slices, reduction = [Loop("c", plan.c)], [Loop("c", t.q), Loop("r", t.taps), Loop("s", kernel_columns(shape, arch))]
+    slices, reduction = [Loop("c", plan.c)], [Loop("c", t.q), Loop("r", t.taps), Loop("s", columns)]
     kept = [Loop(dim, keep=True) for dim in ("wksr" if shape.channelwise else "wscrk")]
     outer = [Loop("n"), Loop("k", shape.tiled_together), *blocks]
     if shape.shuffle > 1:  # what a block gives belongs to all groups
@@ -292,13 +302,13 @@ def moved_words(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:
     return total
 
 
-def _is_small(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
+def is_small(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
     """Whether a set of buffers takes a small part of the GLB."""
     single = Mapping(mapping.loops, tuple(replace(stage, buffers=1) for stage in mapping.stages))
     return glb_words(shape, arch, single) * SMALL <= arch.glb.words
 
 
-def _divides(shape: LayerShape, mapping: Mapping, room: Room) -> bool:
+def divides(shape: LayerShape, mapping: Mapping, room: Room) -> bool:
     """Where only one of output and residual moves, blocks of channels are equal: a commit has one start for both."""
     moving = room.moving & {"output", "residual"}
     if not room.residual or len(moving) != 1:
@@ -337,4 +347,4 @@ def copy_mapping(shape: LayerShape, arch: Arch, room: Room) -> Mapping | None:
             depth = sum(loop is not None for loop in running[: len(steps)])
             stages = tuple(Stage(operand, "glb", depth) for operand in sorted(room.moving))
             return Mapping(tuple(loop for loop in running if loop is not None), stages)
-    raise _no_room(arch, room, len(room.moving) * sizes.w)
+    raise no_room(arch, room, len(room.moving) * sizes.w)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cnncc.commands import program_stats, start_compilation
+from cnncc.commands import program_stats
 from cnncc.errors import Refusal
 from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.run_onnx import OnnxSession
@@ -21,6 +21,7 @@ from cnncc.inputs import read_npz
 from cnncc.machine.container import Binary
 from cnncc.machine.modules import build_binary
 from cnncc.machine.run import run
+from cnncc.starts import start_compilation
 from cnncc.weights import Array
 
 SAMPLES = Path(__file__).resolve().parent

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cnncc.commands import disassembly, print_stats, program_stats, start_compilation, write_atomically
+from cnncc.commands import disassembly, print_stats, program_stats, write_atomically
 from cnncc.errors import Refusal
 from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.run_onnx import OnnxSession
@@ -23,6 +23,7 @@ from cnncc.machine.modules import build_binary
 from cnncc.machine.run import run
 from cnncc.pipeline import Dump
 from cnncc.report import Report
+from cnncc.starts import start_compilation
 from cnncc.weights import Array
 
 MODEL = Path("samples/models/mnist.onnx")

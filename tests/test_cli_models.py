@@ -12,8 +12,8 @@ import pytest
 from cli_cases import build, done, noise, refused, save
 from onnx import helper
 
-from cnncc.commands import start_compilation
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
+from cnncc.starts import start_compilation
 
 Case = Callable[[], onnx.ModelProto]
 node: Any = helper.make_node

@@ -47,7 +47,7 @@ from cnncc.dialects.weights import WEIGHTS, GlobalOp, constant_array
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.machine.memory import Memory
 from cnncc.machine.program import build_tree
-from cnncc.machine.times import simulate
+from cnncc.machine.times import Cycles, simulate
 from cnncc.machine.values import Interpreter
 from cnncc.passes.array_allocate import ArrayAllocatePass
 from cnncc.passes.array_prefetch import ArrayPrefetchPass
@@ -73,9 +73,9 @@ def unmapped(case: Case) -> tuple[ModuleOp, CompilerContext]:
     return module, ctx
 
 
-def scheduled(case: Case, arch: str) -> tuple[ModuleOp, CompilerContext, Mapping]:
+def scheduled(case: Case, arch: str, schedule: str | None = None) -> tuple[ModuleOp, CompilerContext, Mapping]:
     module, ctx = unmapped(case)
-    NestScheduleOsPass(arch).apply(ctx, module)
+    NestScheduleOsPass(arch, schedule=schedule).apply(ctx, module)
     mapping = next(op for op in module.walk() if isinstance(op, NestLayerOp)).mapping
     assert mapping is not None
     return module, ctx, mapping.data
@@ -90,16 +90,16 @@ def lowered(module: ModuleOp, ctx: CompilerContext, arch: str) -> None:
         module.verify()
 
 
-def run(case: Case, arch_file: Path) -> tuple[np.ndarray, int, Mapping, Arch]:
+def run(case: Case, arch_file: Path, schedule: str | None = None) -> tuple[np.ndarray, Cycles, Mapping, Arch]:
     """What the machine's words compute, in how many cycles; by which mapping, on which array."""
     arch_file.write_text(case.arch_text())
-    module, ctx, mapping = scheduled(case, str(arch_file))
+    module, ctx, mapping = scheduled(case, str(arch_file), schedule)
     lowered(module, ctx, str(arch_file))
     arch = load_arch(str(arch_file))
     return *result_and_cycles(case, module, ctx, arch), mapping, arch
 
 
-def result_and_cycles(case: Case, module: ModuleOp, ctx: CompilerContext, arch: Arch) -> tuple[np.ndarray, int]:
+def result_and_cycles(case: Case, module: ModuleOp, ctx: CompilerContext, arch: Arch) -> tuple[np.ndarray, Cycles]:
     """What the words of a module compute, in how many cycles."""
     tree = build_tree(decode_program(encode_program(instructions(module))))
     tensors = [op.record.data for op in module.ops if isinstance(op, TensorOp) and op.record.data.memory == "dram"]
@@ -112,13 +112,13 @@ def result_and_cycles(case: Case, module: ModuleOp, ctx: CompilerContext, arch: 
     Interpreter(arch, dram, lambda segment, memory: None).run(tree)
     output = next(tensor for tensor in tensors if tensor.role == "output")
     result = dram.read(np.arange(output.at, output.at + output.words)).reshape(output.shape)
-    return result, simulate(tree, arch).cycles.total
+    return result, simulate(tree, arch).cycles
 
 
 def check(case: Case, folder: Path) -> Mapping:
     result, cycles, mapping, arch = run(case, folder / "array.toml")
     assert np.array_equal(result, case.expected), case
-    assert cycles == Walk(case, mapping, arch).total(), case
+    assert cycles.total == Walk(case, mapping, arch).total(), case
     return mapping
 
 

@@ -287,7 +287,7 @@ ON_ARRAY = {
 
 
 def compiled(model, tmp_path: Path, level: str = "cnn") -> Compilation:
-    from cnncc.commands import start_compilation
+    from cnncc.starts import start_compilation
 
     compilation = start_compilation(save(model, tmp_path / "net.onnx"), "spatial-4x4", None, None, None)
     compilation.run(level)

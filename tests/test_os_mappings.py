@@ -101,7 +101,7 @@ def check(rng: Random, folder: Path) -> Drawn:
     lowered(module, ctx, str(folder / "array.toml"))
     result, cycles = result_and_cycles(case, module, ctx, arch)
     assert np.array_equal(result, case.expected), (case, tile, plan)
-    assert cycles == Walk(case, mapping, arch).total(), (case, tile, plan)
+    assert cycles.total == Walk(case, mapping, arch).total(), (case, tile, plan)
     rows, cols = min(plan.h, shape.sizes.h), min(plan.w, shape.sizes.w)
     return Drawn(case, tile, plan, bool(rows % tile.ph or cols % (tile.pw * tile.z)))
 

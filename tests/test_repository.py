@@ -32,9 +32,8 @@ LAYERS = (
     ("passes", "machine"),
     ("universe", "eval", "costs"),
     ("pipeline", "opt", "accuracy"),
-    ("verify", "check", "report", "messages"),
-    ("commands",),
-    ("atoms",),
+    ("verify", "check", "report", "messages", "starts"),
+    ("commands", "atoms"),
     ("cli",),
     ("__main__",),
 )

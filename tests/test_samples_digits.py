@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from cli_cases import done
 
-from cnncc.commands import Report, start_compilation
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.machine.modules import build_binary
 from cnncc.machine.run import run
+from cnncc.report import Report
+from cnncc.starts import start_compilation
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 CALIBRATION = SAMPLES / "inputs" / "digits_calibration.npz"

@@ -1,0 +1,69 @@
+"""Where a compilation starts: at an ONNX file, or at IR that was dumped on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from xdsl.dialects.builtin import IntegerAttr
+
+from cnncc.arch.model import load_arch
+from cnncc.errors import Refusal
+from cnncc.inputs import read_npz
+from cnncc.passes._schedule_file import read_schedule
+from cnncc.pipeline import CALIBRATE, SCHEDULE, Compilation, Settings, import_model, new_context
+from cnncc.weights import Array
+
+
+def _settings(
+    arch: str, precision: str | None, calibration: Mapping[str, Array] | None, schedule: Path | None
+) -> Settings:
+    array = load_arch(arch)
+    bits = int(precision.removeprefix("int")) if precision else array.operand_bits
+    return Settings(array, arch, bits, calibration, str(schedule) if schedule else None)
+
+
+def start_compilation(
+    model: Path,
+    arch: str,
+    precision: str | None,
+    calibrate: Path | None,
+    batch: int | None,
+    schedule: Path | None = None,
+) -> Compilation:
+    """A compilation of an ONNX file, with calibration data named after its inputs. Raises Refusal."""
+    from cnncc.frontend.export_onnx import input_names
+
+    if schedule is not None:
+        read_schedule(str(schedule))  # what is wrong with it alone is said before anything is run
+    compilation = import_model(model, batch, _settings(arch, precision, None, schedule))
+    if calibrate is not None:
+        data = read_npz(calibrate, input_names(compilation.module))
+        compilation.settings = _settings(arch, precision, data, schedule)
+    return compilation
+
+
+def resume(start: Path, arch: str, precision: str | None, calibrate: Path | None, schedule: Path | None) -> Compilation:
+    """A compilation that goes on from dumped IR, its weights beside it. Raises Refusal."""
+    from cnncc.frontend.export_onnx import input_names
+    from cnncc.opt import read_ir
+
+    ctx = new_context()
+    module = read_ir(start, ctx)
+    bits = module.attributes.get("cnn.operand_bits")
+    if isinstance(bits, IntegerAttr):  # quantised already
+        dumped = f"int{cast('IntegerAttr[Any]', bits).value.data}"
+        if precision not in (None, dumped):
+            raise Refusal(f"{start}: was quantised to {dumped}, --precision {precision} comes too late")
+        precision = dumped
+    compilation = Compilation(ctx, module, _settings(arch, precision, None, schedule))
+    remaining = [step.name for step in compilation.remaining()]
+    if schedule is not None and SCHEDULE not in remaining:
+        raise Refusal(f"{start}: its layers are mapped already, --schedule {schedule} comes too late")
+    if calibrate is not None and CALIBRATE in remaining:
+        data = read_npz(calibrate, input_names(module))
+        compilation.settings = _settings(arch, precision, data, schedule)
+    elif calibrate is not None:
+        compilation.warnings.append(f"--calibrate {calibrate} has no effect: {start} was calibrated already")
+    return compilation

@@ -1,0 +1,89 @@
+"""Schedule files: a user's own mapping of some layers, as TOML. No IR. docs/schedule.md describes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from cnncc.errors import Finding, Refusal, Refusals, one_line
+
+MOST_BYTES = 1 << 20
+MOST_NUMBER = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a file says of a layer: tiles t…, unrolling p… and interleaving p, q of the thesis. None: all there is."""
+
+    tif: int | None = None
+    tof: int | None = None
+    toy: int | None = None
+    tox: int | None = None
+    tky: int | None = None
+    tkx: int | None = None
+    poy: int = 1
+    pox: int = 1
+    pofv: int = 1
+    pofh: int = 1
+    p: int = 1
+    q: int = 1
+
+
+KEYS = tuple(field.name for field in dataclasses.fields(Given))
+
+
+def read_schedule(file: str) -> dict[str, Given]:
+    """What a schedule file says, by the label of a layer. Raises Refusal with a finding for all that is wrong."""
+    refusals, found = Refusals(), dict[str, Given]()
+    for label, table in _tables(file).items():
+        if isinstance(table, dict):
+            wrong = list(_wrong(label, cast("dict[str, object]", table)))
+        else:
+            wrong = [Finding("stands outside every table", where=label, help='tables are named by layers: ["conv1"]')]
+        for finding in wrong:
+            refusals.add(Refusal(f"{file}: '{one_line(finding.where, 80)}': {finding.text}", finding))
+        if not wrong:
+            found[label] = Given(**cast("dict[str, Any]", table))
+    refusals.raise_any(file)
+    return found
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """Which of the known names was meant, or what they all are."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1)
+    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
+
+
+def _tables(file: str) -> dict[str, object]:
+    try:
+        with Path(file).open("rb") as stream:
+            data = stream.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise Refusal(f"{file}: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) > MOST_BYTES:
+        raise Refusal(f"{file}: a schedule file has at most {MOST_BYTES:,} bytes")
+    try:
+        return tomllib.loads(data.decode())
+    except RecursionError as error:
+        raise Refusal(f"{file}: not TOML that can be read: nested too deeply") from error
+    except ValueError as error:  # TOML's own, text that is none, integers of thousands of digits
+        raise Refusal(f"{file}: not TOML: {error}") from error
+
+
+def _wrong(label: str, table: dict[str, object]) -> Iterable[Finding]:
+    for key, value in table.items():
+        if isinstance(value, dict) and key not in KEYS:
+            help_ = f'a label with dots stands in quotes: ["{label}.{key}"]'
+            yield Finding(f"a table in a table, '{key}'", where=label, resource=key, help=help_)
+        elif key not in KEYS:
+            yield Finding(f"unknown key '{key}'", where=label, resource=key, help=hint(key, KEYS))
+        elif isinstance(value, bool) or not isinstance(value, int):
+            yield Finding("not a whole number", where=label, resource=key, value=one_line(repr(value), 40))
+        elif not 1 <= value <= MOST_NUMBER:
+            yield Finding(f"a number from 1 to {MOST_NUMBER:,} is expected", where=label, resource=key)
