@@ -89,10 +89,18 @@ class Stage:
 
 @dataclass(frozen=True)
 class Mapping:
-    """The nest that the scheduling passes are to reach: all loops, outermost first, and all stages."""
+    """The nest that the scheduling passes are to reach: all loops, outermost first, and all stages from outside."""
 
     loops: tuple[Loop, ...]
     stages: tuple[Stage, ...] = ()
+
+    def __post_init__(self) -> None:
+        depth = 0
+        for stage in self.stages:
+            if not depth <= stage.depth <= len(self.loops):
+                what, where = f"stage {stage.operand} in {stage.memory}", f"{depth} to {len(self.loops)}"
+                raise ValueError(f"{what}: depth {stage.depth} is not in {where} (stages are listed from outside)")
+            depth = stage.depth
 
 
 def extents(sizes: Sizes, loops: tuple[Loop, ...]) -> tuple[int, ...]:
@@ -117,13 +125,9 @@ def _problems(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> Iterator[st
     if wrong := [loop.dim for depth, loop in enumerate(loops) if loop.keep != (depth >= box)]:
         yield f"of loop {wrong[0]}: exactly the loops inside all stages in rf are kept (N2)"
     seen: set[tuple[str, str]] = set()
-    depth = 0
     for stage in mapping.stages:
         what = f"stage {stage.operand} in {stage.memory}"
         around = loops[: stage.depth]
-        if not depth <= stage.depth <= len(loops):
-            yield f"{what}: depth {stage.depth} is not in {depth} to {len(loops)} (stages are listed from outside)"
-        depth = stage.depth
         if stage.operand not in operands or (stage.memory == "rf" and stage.operand not in IN_REGISTER_FILES):
             yield f"{what}: the layer has no such operand there (N3)"
         if (stage.operand, stage.memory) in seen or (stage.memory == "glb" and (stage.operand, "rf") in seen):

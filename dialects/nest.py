@@ -58,6 +58,8 @@ from cnncc.dialects._mapping import REDUCTION_DIMS as REDUCTION_DIMS
 from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
 from cnncc.dialects._mapping import extents as extents
 from cnncc.dialects._mapping import mapping_problem as mapping_problem
+from cnncc.dialects._mapping_attr import MappingAttr as MappingAttr
+from cnncc.dialects._mapping_attr import OnLayer
 from cnncc.dialects._records import RecordAttr
 from cnncc.dialects.cnn import StepsAttr, WindowAttr, check_shuffle, shape
 
@@ -69,13 +71,6 @@ class SizesAttr(RecordAttr[Sizes]):
     """Sizes of a layer: `#nest.sizes<n = 1, k = 16, c = 3, h = 8, w = 8, r = 3, s = 3>`."""
 
     name = "nest.sizes"
-
-
-@irdl_attr_definition
-class MappingAttr(RecordAttr[Mapping]):
-    """A mapping that was chosen for a layer and not applied yet."""
-
-    name = "nest.mapping"
 
 
 @irdl_attr_definition
@@ -121,9 +116,10 @@ class LayerOp(IRDLOperation):
     body = region_def("single_block")
     result = result_def(TensorType)
     traits = traits_def(NoTerminator())
+    custom_directives = (OnLayer,)
     assembly_format = (
         "$kind $ifmap (`residual` $residual^ `:` type($residual))? (`weights` $weights^)? `sizes` $sizes "
-        "`window` $window `then` $steps (`mapping` $mapping^)? (`label` $label^)? (`until` $until^)? "
+        "`window` $window `then` $steps (`mapping` custom<OnLayer>($mapping)^)? (`label` $label^)? (`until` $until^)? "
         "attr-dict-with-keyword `:` type($ifmap) `->` type($result) $body"
     )
 

@@ -29,7 +29,7 @@ OPERATORS = ("Conv", "Gemm", "MatMul")  # of the ONNX nodes that have weights
 class NestScheduleOsPass(ModulePass):
     """Writes the output-stationary mapping for `arch` (a preset or a TOML file) that takes the array the fewest cycles.
 
-        nest.layer "mac" … then <…> { … }   ->   nest.layer "mac" … then <…> mapping <loops = […], stages = […]> { … }
+        nest.layer "mac" … then <…> { … }   ->   nest.layer "mac" … then <…> mapping "h':4 > [h''||@rows …" { … }
 
     Sums stay in their PE, so that partial sums never travel. `nest-tile`, `nest-permute`, `nest-unroll` and
     `nest-stage` then bring the nest into that form. Elementwise layers ("copy") stream past the array and get no

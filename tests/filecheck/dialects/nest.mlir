@@ -8,7 +8,7 @@ func.func @main(%x: tensor<2x3x5x7xi16>, %y: tensor<2x4xi16>) {
   // CHECK: %0 = nest.layer "mac" %x residual %r : tensor<2x4x3x4xi16> weights @w
   // CHECK-SAME: sizes <n = 2, k = 4, c = 3, h = 3, w = 4, r = 3, s = 2> window <kernel = [3, 2], stride = [1, 2], pad = [0, 1, 0, 0], fill = -3, zero = -3>
   // CHECK-SAME: then <bias = "b", scale = "q", zero = 2, clamp = [0, 127], factors = "f">
-  // CHECK-SAME: mapping <loops = [{dim = "n"}, {dim = "k", on = "rows"}, {dim = "h"}, {dim = "w"}, {dim = "c", step = 2}, {dim = "c", keep = true}, {dim = "r", keep = true}, {dim = "s", keep = true}], stages = [{operand = "params", memory = "glb", depth = 0}, {operand = "weight", memory = "rf", depth = 5, buffers = 2}]>
+  // CHECK-SAME: mapping "params@glb > n > k||4@rows > h > w > c':2 > weight@rf*2 > {c'' > r > s}"
   // CHECK-SAME: label "conv1" until "add1" attributes {seen} : tensor<2x3x5x7xi16> -> tensor<2x4x3x4xi16> {
   // CHECK-NEXT: nest.stage ifmap in glb buffers 1
   // CHECK-NEXT: nest.stage params in glb buffers 2
@@ -23,6 +23,7 @@ func.func @main(%x: tensor<2x3x5x7xi16>, %y: tensor<2x4xi16>) {
   // CHECK-NEXT: nest.for r keep {
   // CHECK-NEXT: nest.for c keep {
   // CHECK-NEXT: nest.mac
+  // GENERIC: mapping = #nest.mapping<"params@glb > n > k||@rows > h > w > c':2 > weight@rf*2 > {c'' > r > s}">
   // GENERIC: "nest.par"() <{loop = #nest.loop<dim = "w", on = "cols">}> ({
   // GENERIC: "nest.stage"() <{fetch = #nest.fetch<operand = "weight", memory = "rf", depth = 0, buffers = 2>}> : () -> ()
   // GENERIC: "nest.for"() <{loop = #nest.loop<dim = "c", step = 2, keep = true>}> ({
@@ -43,16 +44,24 @@ func.func @main(%x: tensor<2x3x5x7xi16>, %y: tensor<2x4xi16>) {
       nest.for c step 2 keep { nest.for s keep { nest.for r keep { nest.for c keep { nest.mac } } } } } } } } }
   }
 
+  // A mapping is read in the notation, too, also with the book's signs; a loop with fewer PEs than iterations is folded.
+  // CHECK: mapping "params@glb > n > k':2 > [k''||2@rows h||3@cols] > w > c > weight@rf*2 > {r > s}" label "conv2"
+  %1 = nest.layer "mac" %x weights @w sizes <n = 2, k = 4, c = 3, h = 3, w = 4, r = 3, s = 2>
+       window <kernel = [3, 2], stride = [1, 2], pad = [0, 1, 0, 0]> then <bias = "b">
+       mapping "params@glb ▷ n ▷ k∥2@rows h∥@cols ▷ w ▷ c ▷ weight@rf*2 ▷ |r ▷ s|" label "conv2"
+       : tensor<2x3x5x7xi16> -> tensor<2x4x3x4xi32> { nest.for n { nest.for k { nest.for h { nest.for w { nest.for c {
+    nest.for r { nest.for s { nest.mac } } } } } } } }
+
   // A pool has as many groups as channels and no weights; an empty mapping of dims is a single mac.
   // CHECK: nest.layer "max" %x sizes <n = 2, k = 3, c = 1, h = 1, w = 1, r = 5, s = 7> window <kernel = [5, 7], group = 3> then <>
-  %1 = nest.layer "max" %x sizes <n = 2, k = 3, c = 1, h = 1, w = 1, r = 5, s = 7>
+  %2 = nest.layer "max" %x sizes <n = 2, k = 3, c = 1, h = 1, w = 1, r = 5, s = 7>
        window <kernel = [5, 7], group = 3> then <> : tensor<2x3x5x7xi16> -> tensor<2x3x1x1xi16> {
     nest.for n { nest.for k { nest.for r { nest.for s { nest.mac } } } }
   }
 
   // Two-dimensional tensors count as images of one pixel.
   // CHECK: nest.layer "copy" %y residual %y : tensor<2x4xi16> sizes <n = 2, k = 4, c = 1, h = 1, w = 1, r = 1, s = 1>
-  %2 = nest.layer "copy" %y residual %y : tensor<2x4xi16> sizes <n = 2, k = 4, c = 1, h = 1, w = 1, r = 1, s = 1>
+  %3 = nest.layer "copy" %y residual %y : tensor<2x4xi16> sizes <n = 2, k = 4, c = 1, h = 1, w = 1, r = 1, s = 1>
        window <kernel = [1, 1], group = 4> then <factors = "f"> : tensor<2x4xi16> -> tensor<2x4xi16> {
     nest.for n { nest.for k { nest.mac } }
   }

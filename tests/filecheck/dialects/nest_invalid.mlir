@@ -470,3 +470,32 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
   }
   func.return
 }
+
+// -----
+
+// What is wrong with the notation of a mapping is said where it stands.
+// CHECK: nest_invalid.mlir:{{[0-9]+}}:30
+// CHECK: mapping "k > [h|| w||@col] > c > r > s"
+// CHECK-NEXT: ^^^
+// CHECK-NEXT: no axis 'col': did you mean 'cols'?
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       mapping "k > [h|| w||@col] > c > r > s"
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}
+
+// -----
+
+// It says all of a mapping: completing it for an array is nest-schedule-os's work.
+// CHECK: write the axis of h, h||@rows or h||@cols
+func.func @main(%x: tensor<1x3x5x7xi16>) {
+  %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
+       mapping "k > h|| > w > c > r > s"
+       : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
+    nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
+  }
+  func.return
+}

@@ -14,8 +14,7 @@ func.func @main(%x: tensor<1x3x7x5xi16>, %x3: tensor<1x4x7x5xi16>, %x4: tensor<1
   // Stride 1 and pads all around. The sums of a PE stay: loops over c, r, s are inside all others but the kept k.
   // CHECK: nest.layer "mac" %x weights @w
   // 4 rows of pixels, two pixels a row, in two sets of 5 channels; 2 * 3 * 3 ifmap words and 5 times as many weights fit in a half.
-  // CHECK-SAME: mapping <loops = [{dim = "h", step = 4}, {dim = "w", step = 2}, {dim = "h", on = "rows"}, {dim = "k", step = 5, on = "cols"}, {dim = "w", on = "cols"}, {dim = "c", step = 2}, {dim = "s", keep = true}, {dim = "c", keep = true}, {dim = "r", keep = true}, {dim = "k", keep = true}],
-  // CHECK-SAME: stages = [{operand = "weight", memory = "glb", depth = 0}, {operand = "params", memory = "glb", depth = 0}, {operand = "weight", memory = "rf", depth = 6, buffers = 2}, {operand = "ifmap", memory = "rf", depth = 6, buffers = 2}]> label "conv0"
+  // CHECK-SAME: mapping "weight@glb > params@glb > h':4 > w':2 > [h''||4@rows k':5||2@cols w''||2@cols] > c':2 > weight@rf*2 > ifmap@rf*2 > {s > c'' > r > k''}" label "conv0"
   // NEST: then <bias = "b"> label "conv0"
   // NEST-NEXT: nest.stage weight in glb buffers 1
   // NEST-NEXT: nest.stage params in glb buffers 1
@@ -39,9 +38,9 @@ func.func @main(%x: tensor<1x3x7x5xi16>, %x3: tensor<1x4x7x5xi16>, %x4: tensor<1
   }
   // A pool has no weights, here no parameters either.
   // CHECK: nest.layer "max"
-  // CHECK-SAME: mapping <loops = [{dim = "h", on = "rows"}, {dim = "k", step = 5, on = "cols"}, {dim = "w", on = "cols"}, {dim = "k", keep = true}, {dim = "s", keep = true}, {dim = "r", keep = true}], stages = [{operand = "ifmap", memory = "rf", depth = 3, buffers = 2}]> label "pool0"
+  // CHECK-SAME: mapping "[h||3@rows k':5||2@cols w||2@cols] > ifmap@rf*2 > {k'' > s > r}" label "pool0"
   // ONE: nest.layer "max"
-  // ONE-SAME: mapping <
+  // ONE-SAME: mapping "
   %1 = nest.layer "max" %0 sizes <n = 1, k = 10, c = 1, h = 3, w = 2, r = 2, s = 2> window <kernel = [2, 2], stride = [2, 2], group = 10>
        then <> label "pool0" : tensor<1x10x7x5xi32> -> tensor<1x10x3x2xi32> {
     nest.for k { nest.for h { nest.for w { nest.for r { nest.for s { nest.mac } } } } }
@@ -53,14 +52,14 @@ func.func @main(%x: tensor<1x3x7x5xi16>, %x3: tensor<1x4x7x5xi16>, %x4: tensor<1
     nest.for k { nest.for h { nest.for w { nest.mac } } }
   }
   // Groups of several channels: a loop over them, inside it one group of 3 as a layer of its own.
-  // CHECK: nest.layer "mac" {{.*}} mapping <loops = [{dim = "k", step = 3}, {dim = "h"}, {dim = "k", on = "rows"}, {dim = "w", on = "cols"}, {dim = "s", keep = true}, {dim = "c", keep = true}, {dim = "r", keep = true}], {{.*}} label "conv1"
+  // CHECK: nest.layer "mac" {{.*}} mapping "weight@glb > k':3 > h > [k''||3@rows w||3@cols] > weight@rf*2 > ifmap@rf*2 > {s > c > r}" label "conv1"
   // NEST: label "conv1"
   %3 = nest.layer "mac" %x3 weights @w sizes <n = 1, k = 6, c = 2, h = 5, w = 3, r = 3, s = 3> window <kernel = [3, 3], group = 2>
        then <> label "conv1" : tensor<1x4x7x5xi16> -> tensor<1x6x5x3xi32> {
     nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
   }
   // Groups of one channel each: side by side as in pools, with weights.
-  // CHECK: nest.layer "mac" {{.*}} mapping <loops = [{dim = "h", step = 2}, {dim = "k", step = 5, on = "rows"}, {dim = "h", on = "rows"}, {dim = "w", on = "cols"}, {dim = "k", keep = true}, {dim = "s", keep = true}, {dim = "r", keep = true}], {{.*}} label "depthwise"
+  // CHECK: nest.layer "mac" {{.*}} mapping "weight@glb > h':2 > [k':5||2@rows h''||2@rows w||3@cols] > weight@rf*2 > ifmap@rf*2 > {k'' > s > r}" label "depthwise"
   // NEST: label "depthwise"
   %4 = nest.layer "mac" %x4 weights @w sizes <n = 1, k = 10, c = 1, h = 5, w = 3, r = 3, s = 3> window <kernel = [3, 3], group = 10>
        then <> label "depthwise" : tensor<1x10x7x5xi16> -> tensor<1x10x5x3xi32> {

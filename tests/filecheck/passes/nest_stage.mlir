@@ -104,12 +104,7 @@
 func.func @main(%x: tensor<1x3x7x5xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 10, c = 3, h = 7, w = 5, r = 3, s = 3> window <kernel = [3, 3], pad = [1, 1, 1, 1]>
        then <bias = "b">
-       mapping <loops = [{dim = "k", step = 8}, {dim = "h", step = 4}, {dim = "k", step = 4, on = "rows"}, {dim = "h", on = "rows"},
-                         {dim = "k", step = 2, on = "cols"}, {dim = "w", on = "cols"}, {dim = "r", step = 2},
-                         {dim = "s", keep = true}, {dim = "c", keep = true}, {dim = "r", keep = true}, {dim = "k", keep = true}],
-                stages = [{operand = "ifmap", memory = "glb", depth = 0}, {operand = "weight", memory = "glb", depth = 1, buffers = 2},
-                          {operand = "params", memory = "glb", depth = 1, buffers = 2},
-                          {operand = "weight", memory = "rf", depth = 7, buffers = 2}, {operand = "ifmap", memory = "rf", depth = 7, buffers = 2}]> label "conv0" : tensor<1x3x7x5xi16> -> tensor<1x10x7x5xi32> {
+       mapping "ifmap@glb > k':8 > weight@glb*2 > params@glb*2 > h':4 > [k'':4||@rows h''||@rows k''':2||@cols w||@cols] > r':2 > weight@rf*2 > ifmap@rf*2 > {s > c > r'' > k''''}" label "conv0" : tensor<1x3x7x5xi16> -> tensor<1x10x7x5xi32> {
     nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
   }
   // A layer without a mapping; `layer=` leaves it as it is.
