@@ -12,8 +12,7 @@ func.func @main(%x: tensor<1x3x7x5xi16>, %x4: tensor<1x10x7x5xi16>) {
   // Tiles in the order k, h, (w), rounds in the same; sets of 2 x 2 PEs, two of them below each other; slices of 2 input
   // channels, of which one at a time, with 2 of the kernel's 3 rows.
   // CHECK: nest.layer "mac" %x weights @w
-  // CHECK-SAME: mapping <loops = [{dim = "k", step = 6}, {dim = "h", step = 4}, {dim = "h", step = 2}, {dim = "w", step = 2}, {dim = "k", step = 3, on = "rows"}, {dim = "h", on = "rows"}, {dim = "w", on = "cols"}, {dim = "c", step = 2}, {dim = "c"}, {dim = "r", step = 2}, {dim = "s", keep = true}, {dim = "r", keep = true}, {dim = "k", keep = true}],
-  // CHECK-SAME: stages = [{operand = "weight", memory = "glb", depth = 0}, {operand = "params", memory = "glb", depth = 0}, {operand = "weight", memory = "rf", depth = 10, buffers = 2}, {operand = "ifmap", memory = "rf", depth = 10, buffers = 2}]> label "conv0"
+  // CHECK-SAME: mapping "weight@glb > params@glb > k':6 > h':4 > h'':2 > w':2 > [k'':3||2@rows h'''||2@rows w''||2@cols] > c':2 > c'' > r':2 > weight@rf*2 > ifmap@rf*2 > {s > r'' > k'''}" label "conv0"
   // NEST: label "conv0"
   // NEST-NEXT: nest.stage weight in glb buffers 1
   // NEST-NEXT: nest.stage params in glb buffers 1
@@ -39,15 +38,15 @@ func.func @main(%x: tensor<1x3x7x5xi16>, %x4: tensor<1x10x7x5xi16>) {
     nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
   }
   // A layer that the file does not name has the compiler's own mapping.
-  // CHECK: mapping <loops = [{dim = "h", step = 4}, {dim = "w", step = 2}, {dim = "h", on = "rows"}, {dim = "k", step = 5, on = "cols"}, {{.*}} label "conv1"
+  // CHECK: mapping "weight@glb > params@glb > h':4 > w':2 > [h''||4@rows k':5||2@cols w''||2@cols] > {{.*}} label "conv1"
   // ONE: nest.layer "mac"
-  // ONE-SAME: mapping <
+  // ONE-SAME: mapping "
   %1 = nest.layer "mac" %x weights @w sizes <n = 1, k = 10, c = 3, h = 7, w = 5, r = 3, s = 3> window <kernel = [3, 3], pad = [1, 1, 1, 1]>
        then <bias = "b"> label "conv1" : tensor<1x3x7x5xi16> -> tensor<1x10x7x5xi32> {
     nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
   }
   // Sets of 2 x 1 PEs beside each other, of 3 channels with an input each.
-  // CHECK: mapping <loops = [{dim = "h", step = 4}, {dim = "h", step = 2}, {dim = "w"}, {dim = "h", on = "rows"}, {dim = "k", step = 3, on = "cols"}, {dim = "k", keep = true}, {dim = "s", keep = true}, {dim = "r", keep = true}], {{.*}} label "depthwise"
+  // CHECK: mapping "weight@glb > h':4 > h'':2 > w > [h'''||2@rows k':3||4@cols] > weight@rf*2 > ifmap@rf*2 > {k'' > s > r}" label "depthwise"
   %2 = nest.layer "mac" %x4 weights @w sizes <n = 1, k = 10, c = 1, h = 5, w = 3, r = 3, s = 3> window <kernel = [3, 3], group = 10>
        then <> label "depthwise" : tensor<1x10x7x5xi16> -> tensor<1x10x5x3xi32> {
     nest.for k { nest.for h { nest.for w { nest.for r { nest.for s { nest.mac } } } } }
