@@ -5,7 +5,7 @@
 For each network on one image, after its file is loaded: milliseconds for the values of all words, for the cycles, for
 the traffic; MACs a second of the values alone, and of all together, which is what `cnncc run` does. For each
 convolution of LeNet, on IMAGES images: MACs a second, beside numpy's product of float64 matrices with as many MACs in
-the same run. The best of a few runs, in one process.
+the same run. The best of a few runs, in one process; all times are CPU times.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def compiled(model: Path, name: str, calibration: Mapping[str, Array]) -> Binary
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long one call takes."""
-    start = time.perf_counter()
+    """How much CPU time one call takes."""
+    start = time.process_time()
     work()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def best(work: Callable[[], object]) -> float:
@@ -140,13 +140,13 @@ def seconds_by_layer(binary: Binary, images: Array) -> dict[str, float]:
     machine.take(inputs_of(binary)[0], images)
     ends = {layer.first + layer.count: layer.label for layer, _ in layers(binary)}
     found: dict[str, float] = {}
-    start = time.perf_counter()
+    start = time.process_time()
 
     def watch(index: int, interpreter: Interpreter) -> None:
         nonlocal start
         if index in ends:
-            found[ends[index]] = time.perf_counter() - start
-            start = time.perf_counter()
+            found[ends[index]] = time.process_time() - start
+            start = time.process_time()
 
     machine.run(watch)
     return found

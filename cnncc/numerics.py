@@ -30,7 +30,9 @@ def integer_range(bits: int, signed: bool = True) -> tuple[int, int]:
 
 def saturate(rounded: npt.NDArray[np.floating], lo: int, hi: int) -> Ints:
     """Clamp integral floats to lo..hi. NaN, which no integer input can give, becomes lo."""
-    return np.nan_to_num(np.clip(rounded.astype(np.float64), lo, hi), nan=lo).astype(np.int64)
+    clamped = np.clip(rounded.astype(np.float64), lo, hi)
+    unknown = np.isnan(clamped)
+    return np.asarray(np.where(unknown, lo, clamped) if unknown.any() else clamped).astype(np.int64)
 
 
 def quantise(x: npt.NDArray[np.floating], scale: float, zero: int, lo: int, hi: int) -> Ints:

@@ -489,6 +489,29 @@ def test_a_first_iteration_is_not_mistaken_for_a_later_one() -> None:
         simulate(build_tree([*program[:-1], *assemble("dma take=6 take_when=always\nhalt")]), ARCH)
 
 
+def test_loops_of_one_text_count_each_for_its_own_layer() -> None:
+    """Layers whose loops are the same, but for the output units' settings or a register; one loop is of two layers."""
+    loads = "".join(f"load kind={kind} extent3=9 open=always close=always\n" for kind in ("weight", "ifmap"))
+    tile = f"{loads}mac taps=7 {ALWAYS}\ncommit cols=4 pixels=9\n"
+    nest = f"loop count=9\nloop count=4\n{tile}end\nsync array=1 commit=1\nend\n"
+    lines = [f"unit {unit}\n{nest}" for unit in ("", "", "residual=1 bias=1", "")] + [f"loop count=2\n{nest}end\n"]
+    program = assemble("".join(lines) + "halt")
+    layers = [("a", 0), ("b", 10), ("c", 20), ("d", 30), ("e", 35)]
+    found = simulate(build_tree(program), ARCH, layers)
+    assert found == plain(program, ARCH, layers)
+    assert found.layers["a"] == found.layers["b"] != found.layers["c"]
+
+
+def test_a_loop_of_a_known_text_ends_with_the_budget_by_itself() -> None:
+    nest = "loop count=3\nmac taps=6\nsync array=1\nend\n"  # from the second loop on 3 * (10 + 2) + 1 cycles each
+    text = nest * 3 + "halt"
+    assert run(text).cycles.total == 3 * 37
+    for budget, index in ((38, 5), (39, 6), (49, 6), (50, 5)):  # mac, sync; then the mac again
+        with pytest.raises(Trap, match=f"the budget of {budget} cycles is spent") as caught:
+            run(text, budget_cycles=budget)
+        assert caught.value.index == index
+
+
 @pytest.mark.parametrize(("text", "index", "happened"), TIMES)
 def test_traps(text: str, index: int, happened: str) -> None:
     program = assemble(text)

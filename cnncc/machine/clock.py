@@ -221,6 +221,9 @@ def _relative(times: list[int] | tuple[int, ...], now: int) -> tuple[int, ...]:
 
 def _merged(runs: Runs, now: int) -> Runs:
     """Runs of tokens relative to now, those of equal times as one."""
+    if len(runs) == 1:
+        ((time, count),) = runs
+        return ((time - now if time > now else 0, count),)
     merged: list[tuple[int, int]] = []
     for time, count in runs:
         time = time - now if time > now else 0

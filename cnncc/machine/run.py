@@ -14,6 +14,7 @@ from cnncc.inputs import count_batches, noise
 from cnncc.machine.container import Binary
 from cnncc.machine.memory import Memory, OutOfRange
 from cnncc.machine.program import Loop, build_tree
+from cnncc.machine.strided import Strided
 from cnncc.machine.values import Interpreter
 from cnncc.numerics import dequantise, integer_range, quantise
 from cnncc.weights import Array
@@ -39,7 +40,7 @@ class Machine:
         self.dram = Memory("dram", self.binary.dram_words, self.images, shared)
         at = 0
         for _, array in self.binary.weights:
-            self.dram.write(np.arange(at, at + array.size), array.reshape(1, -1))
+            self.dram.write(_run(at, array.size), array.reshape(1, -1))
             at += array.size
 
     def store(self, tensor: Tensor, values: Array) -> None:
@@ -48,11 +49,11 @@ class Machine:
             self.on_host[tensor.name] = values.reshape(self.images, *tensor.shape)
             return
         rows = np.ascontiguousarray(values).reshape(self.images, tensor.words)
-        self.dram.write(np.arange(tensor.at, tensor.at + tensor.words), rows.astype(np.int64))
+        self.dram.write(_run(tensor.at, tensor.words), rows)
 
     def integers(self, tensor: Tensor) -> Array:
         """The integers of a tensor in DRAM, as [images * batch, …]."""
-        words = self.dram.read(np.arange(tensor.at, tensor.at + tensor.words))
+        words = self.dram.read(_run(tensor.at, tensor.words))
         rows = np.broadcast_to(words, (self.images, tensor.words)).astype(np.int64)
         return rows.reshape(_batched(tensor, self.images))
 
@@ -95,6 +96,11 @@ class Machine:
             raise Refusal(f"tensor {tensor.name} has shape {list(tensor.shape)}, its values {list(values.shape)}")
         on_host = tensor.memory == "host"
         self.store(tensor, values if on_host else quantised(tensor, values, self.binary.arch.operand_bits))
+
+
+def _run(start: int, words: int) -> Strided:
+    """Words one after the other."""
+    return Strided(start, (words,), (1,))
 
 
 def _batched(tensor: Tensor, images: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import TypeVar
 
@@ -37,7 +38,7 @@ class Strided:
         """How many addresses there are, each counted as often as it occurs."""
         return prod(self.sizes)
 
-    @property
+    @cached_property
     def ends(self) -> tuple[int, int]:
         """The least and the greatest address."""
         low = high = self.start
@@ -98,8 +99,12 @@ class Even:
 
     def reach(self, which: int) -> range:
         """All that lies between the least and the greatest of the words (0), rows (1) or columns (2)."""
-        steps = tuple(step[which] for step in self.steps)
-        low, high = Strided(self.start[which], self.sizes, steps).ends
+        low = high = self.start[which]
+        for size, step in zip(self.sizes, self.steps, strict=True):
+            if step[which] > 0:
+                high += (size - 1) * step[which]
+            else:
+                low += (size - 1) * step[which]
         return range(low, high + 1)
 
     def inside(self, height: int, width: int) -> bool:
@@ -112,10 +117,12 @@ class Even:
         lin, y, x = self.start
         pitch = descriptor.pitch
         for which, ring in ((1, descriptor.ring_y), (2, descriptor.ring_x)):
+            if not ring:
+                continue
             reach = self.reach(which)
-            if ring and reach[0] // ring != reach[-1] // ring:
+            if reach[0] // ring != reach[-1] // ring:
                 return None
-            turn = reach[0] // ring * ring if ring else 0
+            turn = reach[0] // ring * ring
             lin -= turn * (pitch if which == 1 else 1)
         return Strided(lin + y * pitch + x, self.sizes, tuple(lin + y * pitch + x for lin, y, x in self.steps))
 
