@@ -490,12 +490,12 @@ def test_a_first_iteration_is_not_mistaken_for_a_later_one() -> None:
 
 
 def test_loops_of_one_text_count_each_for_its_own_layer() -> None:
-    """Layers whose loops are the same, but for the output units' settings or a register; one loop is of two layers."""
+    """Layers whose loops are the same, but for the units' settings, a register or taps; one loop is of two layers."""
     loads = "".join(f"load kind={kind} extent3=9 open=always close=always\n" for kind in ("weight", "ifmap"))
     tile = f"{loads}mac taps=7 {ALWAYS}\ncommit cols=4 pixels=9\n"
     nest = f"loop count=9\nloop count=4\n{tile}end\nsync array=1 commit=1\nend\n"
     lines = [f"unit {unit}\n{nest}" for unit in ("", "", "residual=1 bias=1", "")] + [f"loop count=2\n{nest}end\n"]
-    program = assemble("".join(lines) + "halt")
+    program = assemble("".join([*lines, nest.replace("taps=7", "taps=8")]) + "halt")
     layers = [("a", 0), ("b", 10), ("c", 20), ("d", 30), ("e", 35)]
     found = simulate(build_tree(program), ARCH, layers)
     assert found == plain(program, ARCH, layers)
