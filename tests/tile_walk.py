@@ -213,3 +213,55 @@ class Walk:
             gives += " free"
         latency = self.arch.commit.latency_cycles
         self.time.issue("commit", max(units, ceil(words / self.arch.glb.words_per_cycle)), latency, takes, gives)
+
+
+class Tally(Timeline):
+    """Where nothing overlaps (Z6): the cycles of all instructions, one after the other, each `times` over.
+
+    What the sequencer does itself is hidden behind the engine at work, `slack` cycles long; before the first
+    instruction of an engine there is none. Each instruction that ends a loop's body is long enough for that.
+    """
+
+    def __init__(self, arch: Arch) -> None:
+        self.cycles, self.times, self.slack = 0, 1, 0
+        super().__init__(arch)
+
+    @property
+    def now(self) -> int:
+        return 0
+
+    @now.setter
+    def now(self, later: int) -> None:
+        hidden = min(self.slack, later)
+        self.slack -= hidden
+        self.cycles += later - hidden
+
+    def issue(self, engine: str, busy: int, latency: int, takes: str = "", gives: str = "") -> None:
+        self.slack = busy + latency
+        self.cycles += self.times * (1 + self.slack)
+
+    def sync(self, *engines: str) -> None:
+        self.slack = 0
+        self.cycles += 1
+
+
+class ClosedForm(Walk):
+    """The same layer without walking: what is inside a loop, times its iterations."""
+
+    def __init__(self, case: Case, mapping: Mapping, arch: Arch) -> None:
+        assert not arch.sequencer.overlap
+        super().__init__(case, mapping, arch)
+        self.time = self.tally = Tally(arch)
+
+    def total(self) -> int:
+        super().total()
+        return self.tally.cycles
+
+    def piece(self, depth: int, at: At, count: int, ends: tuple[bool, bool]) -> None:
+        if self.loops[depth].on:
+            super().piece(depth, at, count, ends)
+            return
+        self.tally.now += 1
+        self.tally.times *= count
+        self.walk(depth + 1, replace(at, firsts=(*at.firsts, True), lasts=(*at.lasts, True)))
+        self.tally.times //= count
