@@ -235,7 +235,11 @@ class Unit:
 
 @dataclass(frozen=True)
 class Commit:
-    """Psums (or, with source glb, the words of `operand`) through the output units to `view` (C1)."""
+    """Psums (or, with source glb, the words of `operand`) through the output units to `view` (C1).
+
+    reduce: those of a set's rows are added up (C6); sums: the view of partial sums, if they are added up in the GLB: in
+    the first iterations of `fresh` there are none yet, in the last ones of `final` they are complete (C5).
+    """
 
     view: str
     place: Place
@@ -248,6 +252,10 @@ class Commit:
     pixels: Extent = Extent()
     channels: Extent = Extent()
     psum: Slots = Slots()
+    reduce: bool = False
+    sums: str = ""
+    fresh: Names | None = None
+    final: Names | None = None
     tokens: Tokens = Tokens()
 
 

@@ -157,6 +157,8 @@ class _Layer:
             pixels=commit.pixels.n, pixel_term=Term(commit.pixels.axis, commit.pixels.step),
             channels=commit.channels.n, channel_term=Term(commit.channels.axis, commit.channels.step),
             psum_slot=commit.psum.base, psum_z=commit.psum.pixel, psum_i=commit.psum.channel,
+            reduce=int(commit.reduce), partial=int(bool(commit.sums)), sums=self.descriptor(commit.sums),
+            fresh=self.when(commit.fresh), final=self.when(commit.final),
             **_start(commit.start), **_place(commit.place), **self.tokens(commit.tokens),
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ pool   maximum 2x1, stride 2x1: two pixels a macro-instruction, two PE sets on r
 sum    sum 2x2, stride 2x2: two PE sets on columns
 add    elementwise: conv + conv
 lines  maximum 3x1, pad 1: its input r goes from DRAM through three rows of the GLB, one fetched for each row of results
+parts  the sum of r's channels: of two in the rows of a set, added up down the columns, and of two such parts in the GLB
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
-from cnncc.arch.model import Arch, load_arch
+from cnncc.arch.model import Arch, Links, load_arch
 from cnncc.context import CompilerContext
 from cnncc.numerics import Epilogue
 from cnncc.pipeline import new_context
@@ -145,6 +146,28 @@ LINES = """
     array.sync ["dma", "load", "array", "commit"]
   }
 """
+PARTS = """
+  array.layer "parts1" computes "parts1" {
+    array.view <name = "x", tensor = "r.glb", height = 4, width = 2, pitch = 2, plane = 8,
+                steps = [{loop = "c0", axis = "k", step = 2}, {loop = "h1", axis = "y", step = 1}]>
+    array.view <name = "s", tensor = "parts.sums", height = 4, width = 2, pitch = 2,
+                steps = [{loop = "h1", axis = "y", step = 1}]>
+    array.view <name = "y", tensor = "parts1.glb", height = 4, width = 2, pitch = 2,
+                steps = [{loop = "h1", axis = "y", step = 1}]>
+    array.unit <>
+    array.repeat <loop = "c0", count = 2> {
+      array.repeat <loop = "h1", count = 4> {
+        array.load <kind = "ifmap", view = "x", start = {}, place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2,
+          row = {axis = "k", step = 1}, col = {axis = "x", step = 1}}, pattern = [], open = [], close = []>
+        array.mac <op = "add", place = {rows = 2, cols = 2, set_cols = 2}, clear = [], send = [], take_ifmap = [],
+          give_ifmap = []>
+        array.commit <view = "y", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2,
+          col = {axis = "x", step = 1}}, reduce = true, sums = "s", fresh = ["c0"], final = ["c0"]>
+      }
+    }
+    array.sync ["load", "array", "commit"]
+  }
+"""
 INPUTS = """
   array.layer "inputs" computes "" {
     array.view <name = "d0", tensor = "x", height = 3, width = 2, pitch = 2>
@@ -186,6 +209,8 @@ TENSORS = """
   array.tensor <name = "add1.glb", memory = "glb", words = 32, shape = [1, 4, 4, 2]>
   array.tensor <name = "lines.glb", memory = "glb", words = 24, shape = [1, 4, 3, 2]>
   array.tensor <name = "lines1.glb", memory = "glb", words = 32, shape = [1, 4, 4, 2]>
+  array.tensor <name = "parts.sums", memory = "glb", words = 16>
+  array.tensor <name = "parts1.glb", memory = "glb", words = 8, shape = [1, 1, 4, 2]>
 """
 
 
@@ -195,7 +220,7 @@ def arch_2x2() -> Arch:
     pe = replace(
         preset.pe, weight_words=18, ifmap_words=9, psum_words=2, weight_halves=2, ifmap_halves=2, psum_halves=2
     )
-    return replace(preset, name="2x2", rows=2, cols=2, operand_bits=16, pe=pe)
+    return replace(preset, name="2x2", rows=2, cols=2, operand_bits=16, pe=pe, links=Links(south=True))
 
 
 def weights() -> dict[str, np.ndarray]:
@@ -235,7 +260,8 @@ def expected(x: np.ndarray, r: np.ndarray) -> dict[str, np.ndarray]:
     add = Epilogue(factors=w["f"], add_clamp=(-99, 99)).apply(conv, slice(None), conv)
     rows = np.pad(r, ((0, 0), (0, 0), (1, 1), (0, 0)), constant_values=-99)
     lines = np.maximum(np.maximum(rows[:, :, :-2], rows[:, :, 1:-1]), rows[:, :, 2:])
-    return {"relu1": conv, "pool1": pool, "sum1": sums, "add1": add, "lines1": lines}
+    parts = r.sum(axis=1, keepdims=True)
+    return {"relu1": conv, "pool1": pool, "sum1": sums, "add1": add, "lines1": lines, "parts1": parts}
 
 
 def module(*layers: str, ctx: CompilerContext | None = None) -> tuple[ModuleOp, CompilerContext]:
@@ -249,5 +275,5 @@ def module(*layers: str, ctx: CompilerContext | None = None) -> tuple[ModuleOp, 
         f' = #weights.ref<"{ctx.weights.add(a)}">\n'
         for name, a in arrays.items()
     )
-    body = "".join(layers or (INPUTS, CONV, POOL, SUM, ADD, LINES, OUTPUTS))
+    body = "".join(layers or (INPUTS, CONV, POOL, SUM, ADD, LINES, PARTS, OUTPUTS))
     return Parser(ctx, f"builtin.module {{\n{text}{TENSORS}{body}}}").parse_module(), ctx

@@ -361,25 +361,66 @@ class PlainMachine:
             check(bool(self.files["psum"].full), "no psum half was sent")
             half = self.files["psum"].full.pop(0)
         results: list[tuple[int, int]] = []
-        for place, pixel, channel in product(places, range(inst.number("pixels")), range(inst.number("channels"))):
+        columns = {place: [place] for place in places}
+        if inst.number("reduce"):  # C6
+            check(self.arch.links.south, "no links to the south")
+            check(half is not None, "no psums to add up")
+            check(inst.number("rows") % min(inst.number("set_rows"), inst.number("rows")) == 0, "a set is cut short")
+            check(inst.term("row").step == 0, "results differ by row")
+            columns = {}
+            for place in places:  # from north to south
+                head = next((top for top in columns if top[1] == place[1] and top[3] == place[3]), place)
+                columns.setdefault(head, []).append(place)
+        parts: list[tuple[int, int]] = []
+        final = not inst.number("partial") or self.holds(inst.when("final"), last=True)
+        for place, pixel, channel in product(columns, range(inst.number("pixels")), range(inst.number("channels"))):
             terms = self.pe_terms(inst, place)
             terms += [(inst.term("pixel_term"), pixel), (inst.term("channel_term"), channel)]
-            address, inside = self.address(inst.number("desc"), self.start(inst), terms)
-            check(inside, "outside the bounds")  # C4
             if half is None:
                 value = self.read_operand(inst, "operand", terms)
             else:
                 slot = inst.number("psum_slot") + pixel * inst.number("psum_z") + channel * inst.number("psum_i")
                 check(0 <= slot < self.arch.pe.psum_words, f"psum slot {slot}")
-                check(place[:2] in {other[:2] for other in half.places}, "PE without psums")
-                value = half.slots.get((place[0], place[1], slot), half.least)
+                value = 0
+                for row, col, *_ in columns[place]:
+                    check((row, col) in {other[:2] for other in half.places}, "PE without psums")
+                    word = half.slots.get((row, col, slot), half.least)
+                    assert word is not None
+                    value += word
+                    check(abs(2 * value + 1) < 1 << self.arch.psum_bits, f"psum {value} on its way")
             assert value is not None
+            if inst.number("partial"):  # C5
+                value = self.accumulate(inst, value, terms, parts)
+            if not final:
+                continue
+            address, inside = self.address(inst.number("desc"), self.start(inst), terms)
+            check(inside, "outside the bounds")  # C4
             value = self.output_unit(inst, value, terms)
             check(self.fits_word(value), f"result {value}")
             results.append((address, value))
-        check(len({address for address, _ in results}) == len(results), "a word is written twice")
+        for written in (results, parts):
+            check(len({address for address, _ in written}) == len(written), "a word is written twice")
+        if not final:
+            results = parts
         for address, value in results:
             self.write_glb(address, value)
+
+    def accumulate(
+        self, inst: Instruction, value: int, terms: list[tuple[Term, int]], parts: list[tuple[int, int]]
+    ) -> int:
+        bits = self.arch.operand_bits
+        each, base = 32 // bits, self.field(inst.number("sums"), "base")
+        address, inside = self.address(inst.number("sums"), self.start(inst), terms)
+        check(inside, "partial sums outside their bounds")
+        at = base + (address - base) * each
+        if not self.holds(inst.when("fresh"), last=False):
+            stored = self.param(at, each)
+            value += stored - (1 << 32) * (stored >> 31)
+        check(-(1 << 31) <= value < 1 << 31, f"partial sum {value}")
+        for i in range(each):
+            word = (value >> (bits * i)) % (1 << bits)
+            parts.append((at + i, word - (1 << bits) * (word >> (bits - 1))))
+        return value
 
     def read_operand(self, inst: Instruction, name: str, terms: list[tuple[Term, int]]) -> int:
         address, inside = self.address(inst.number(name), self.start(inst), terms)

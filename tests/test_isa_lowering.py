@@ -80,8 +80,17 @@ def lower(*layers: str) -> tuple[ModuleOp, CompilerContext]:
 def test_isa_every_instruction_but_halt_has_a_layer() -> None:
     program, _ = lower()
     ranges = [op.record.data for op in program.ops if isinstance(op, LayerOp)]
-    assert [layer.label for layer in ranges] == ["inputs", "conv1", "pool1", "sum1", "add1", "lines1", "outputs"]
-    assert [layer.value for layer in ranges] == ["", "relu1", "pool1", "sum1", "add1", "lines1", ""]
+    assert [layer.label for layer in ranges] == [
+        "inputs",
+        "conv1",
+        "pool1",
+        "sum1",
+        "add1",
+        "lines1",
+        "parts1",
+        "outputs",
+    ]
+    assert [layer.value for layer in ranges] == ["", "relu1", "pool1", "sum1", "add1", "lines1", "parts1", ""]
     covered = [i for layer in ranges for i in range(layer.first, layer.first + layer.count)]
     assert covered == list(range(len(instructions(program)) - 1))
 
@@ -210,7 +219,7 @@ def test_isa_host_becomes_segments() -> None:
     )  # fmt: skip
     hosts = [inst for inst in instructions(program) if inst.spec.name == "host"]
     assert [inst.number("segment") for inst in hosts] == [0, 1]
-    assert sum(isinstance(op, TensorOp) for op in program.ops) == 16
+    assert sum(isinstance(op, TensorOp) for op in program.ops) == 18
     with pytest.raises(Refusal, match="2, 2.* inputs and outputs"):
         name_after_tensors(two_in_two_out(), ["a"], ["b"])
     with pytest.raises(Refusal, match="does not hold an ONNX model"):

@@ -154,6 +154,9 @@ class Plain:
             bus = len(kinds_cols) * ceil(words / arch.bus.burst_words)
             return max(ceil(distinct / arch.glb.words_per_cycle), bus, words), arch.bus.latency_cycles
         psums = inst.number("pixels") * inst.number("channels")
+        hops = 0
+        if inst.number("reduce"):  # one row of results a set, after as many hops as there are rows more
+            hops, rows, set_rows = set_rows - 1, range(ceil(len(rows) / set_rows)), 1
         bias, scale, residual = self.unit
         channels = len({self.kind(inst, "row", r, set_rows, "k") for r in rows})
         channels *= len({self.kind(inst, "col", c, set_cols, "k") for c in cols})
@@ -162,10 +165,11 @@ class Plain:
             channels *= inst.number(f"{extent}s") if axis == "k" and step else 1
         stream = inst.text("source") == "glb"
         results = len(rows) * len(cols) * psums
-        words = results * (1 + residual + stream) + channels * (bias + scale) * (32 // arch.operand_bits)
+        twice = 2 * (32 // arch.operand_bits) * inst.number("partial")
+        words = results * (1 + residual + stream + twice) + channels * (bias + scale) * (32 // arch.operand_bits)
         per_column = results / arch.cols if stream else len(rows) * psums
         units = ceil(per_column / arch.commit.units_per_column)
-        return max(units, ceil(words / arch.glb.words_per_cycle)), arch.commit.latency_cycles
+        return max(units, ceil(words / arch.glb.words_per_cycle)) + hops, arch.commit.latency_cycles
 
     @staticmethod
     def kind(inst: Instruction, side: str, i: int, size: int, axes: str) -> tuple[int, int]:
@@ -232,7 +236,8 @@ class Writer:
     def commit(self, source: str = "psum", tokens: str = "") -> None:
         terms = f"channel_term={self.pick('k*1', 'lin*3')} pixel_term={self.pick('k*4', 'x*1', 'k*0')}"
         sizes = f"pixels={self.random.randint(1, 6)} channels={self.random.randint(1, 3)}"
-        self.lines.append(f"commit source={source} {self.place()} {sizes} {terms} {tokens}")
+        sums = f"reduce={self.pick(0, 0, 1)} partial={self.pick(0, 0, 1)} fresh={self.pick('always', 'never', '0')}"
+        self.lines.append(f"commit source={source} {self.place()} {sizes} {terms} {sums} {tokens}")
 
     def dma(self, tokens: str) -> None:
         sizes = f"count={self.pick(1, 3)} rows={self.pick(1, 1, 2)} words={self.random.randint(1, 60)}"

@@ -31,13 +31,20 @@ class Enumerate:
         self.desc: dict[int, tuple[int, int, dict[int, tuple[str, int]]]] = {i: (0, 0, {}) for i in range(16)}
         self.unit = (0, 0, 0)
         self.count = Traffic()
+        self.counts: dict[int, int] = {}
         self.run(0, [])
+
+    def holds(self, inst: Instruction, name: str, loops: list[int], last: bool) -> bool:
+        when = inst.when(name)
+        ends = [self.counts[i] - 1 if last else 0 for i in range(len(loops))]
+        return when is not None and all(loops[i] == ends[i] for i in when if i < len(loops))
 
     def run(self, at: int, loops: list[int]) -> int:
         """Runs from `at` to the end of the loop's body; returns the place of its end."""
         while at < len(self.program) and self.program[at].spec.name != "end":
             inst = self.program[at]
             if inst.spec.name == "loop":
+                self.counts[len(loops)] = inst.number("count")
                 for i in range(inst.number("count")):
                     last = self.run(at + 1, [*loops, i])
                 at = last
@@ -60,7 +67,15 @@ class Enumerate:
             case "mac":
                 self.mac(inst)
             case "commit":
-                results = inst.number("rows") * inst.number("cols") * inst.number("pixels") * inst.number("channels")
+                rows = inst.number("rows")
+                rows = -(-rows // inst.number("set_rows")) if inst.number("reduce") else rows
+                results = rows * inst.number("cols") * inst.number("pixels") * inst.number("channels")
+                if inst.number("partial"):
+                    words = results * 32 // self.arch.operand_bits
+                    count.glb_read += words * (not self.holds(inst, "fresh", loops, last=False))
+                    if not self.holds(inst, "final", loops, last=True):
+                        count.glb_write += words
+                        return
                 count.glb_write += results
                 count.glb_read += results * (self.unit[2] + (inst.text("source") == "glb"))
                 count.glb_read += len(self.channels(inst)) * sum(self.unit[:2]) * 32 // self.arch.operand_bits
@@ -133,9 +148,12 @@ class Enumerate:
     def channels(self, inst: Instruction) -> set[tuple[int, ...]]:
         """The distinct combinations of indices that move a result to another channel."""
         sizes = [range(inst.number(n)) for n in ("rows", "cols", "pixels", "channels")]
+        set_rows = inst.number("set_rows")
+        if inst.number("reduce"):
+            sizes[0], set_rows = range(-(-len(sizes[0]) // set_rows)), 1
         found = set()
         for r, c, pixel, channel in itertools.product(*sizes):
-            at = {"row": r % inst.number("set_rows"), "row_set": r // inst.number("set_rows"),
+            at = {"row": r % set_rows, "row_set": r // set_rows,
                   "col": c % inst.number("set_cols"), "col_set": c // inst.number("set_cols"),
                   "pixel_term": pixel, "channel_term": channel}  # fmt: skip
             found.add(tuple(i if inst.term(n).axis == "k" and inst.term(n).step else 0 for n, i in at.items()))
@@ -179,7 +197,10 @@ class Writer:
             case "commit":
                 terms = f"pixel_term={self.term()} channel_term={self.term()}"
                 sizes = f"pixels={rng.randint(1, 3)} channels={rng.randint(1, 3)}"
-                return f"commit source={self.pick('psum', 'glb')} {self.place()} {sizes} {terms}"
+                whens = ("always", "never", "0", "1", "0+1", "2")
+                sums = f"reduce={self.pick(0, 1)} partial={self.pick(0, 1, 1)}"
+                sums += f" fresh={self.pick(*whens)} final={self.pick(*whens)}"
+                return f"commit source={self.pick('psum', 'glb')} {self.place()} {sizes} {terms} {sums}"
             case "mac":
                 steps = " ".join(f"psum_{i}={rng.randint(0, 3)}" for i in "zji")
                 return (f"mac op={self.pick('mac', 'max', 'add')} rows={rng.randint(1, 5)} cols={rng.randint(1, 6)}"

@@ -21,7 +21,7 @@ from cnncc.machine.values import BLOCK_ELEMENTS, Interpreter
 
 GLB, SHARED, DRAM = 700, 200, 900
 RESULTS = 500  # results go from here on; loads read below, mostly
-IFMAP, OTHER, WEIGHT, OUTPUT, RESIDUAL, PARAMS, OPERAND, DRAM_SIDE, GLB_SIDE = range(9)
+IFMAP, OTHER, WEIGHT, OUTPUT, RESIDUAL, PARAMS, OPERAND, DRAM_SIDE, GLB_SIDE, SUMS = range(10)
 
 
 @dataclass
@@ -308,11 +308,31 @@ class Writer:
         if self.chance(0.03):
             places["col"] = Term("lin", 0)
         start = {name: self.random.randint(0, 2) for name in ("offset", "channel", "y", "x")}
-        return start | {
+        partial = self.partial(places, sizes, counts) if self.chance(0.4) else {}
+        return start | partial | {
             "desc": OUTPUT, "operand": OPERAND, "residual": RESIDUAL, "params": PARAMS, **place, **places,
             "pixels": shape["pixels"], "channels": shape["step_range"], "psum_slot": self.slots(shape, "psum")[0],
             "psum_z": shape["psum_z"], "psum_i": shape["psum_i"], "param": self.random.randint(0, 3),
         }  # fmt: skip
+
+    def partial(self, places: dict[str, Term], sizes: list[tuple[str, int]], counts: list[int]) -> dict[str, Value]:
+        """Sums of a set's rows, sums in parts: some of the loops around run over what is added up."""
+        fields: dict[str, Value] = {}
+        if self.chance(0.5):
+            fields["reduce"] = 1
+            if not self.chance(0.05):
+                places["row"] = Term("lin", 0)
+        if self.chance(0.6):
+            added = {str(register) for register in range(len(counts)) if self.chance(0.6)}
+            self.emit("desc", id=SUMS, base=230 + self.random.randint(0, 30), plane=1, pitch=1)
+            total = 1
+            for name, size in sizes:
+                if name.isdigit() and name not in added:
+                    self.emit("step", id=SUMS, loop=int(name), by=Term("lin", total))
+                total *= size
+            over = tuple(int(register) for register in sorted(added))
+            fields |= {"partial": 1, "sums": SUMS, "fresh": over, "final": over if self.chance(0.9) else None}
+        return fields
 
     # Other pieces.
 
@@ -387,7 +407,9 @@ def random_arch(r: random.Random) -> Arch:
     sizes = r.choice([(1, 1), (2, 3), (3, 4), (4, 6)])
     bits = r.choice([8, 16, 16])
     psum_bits = r.choice([32, 32, 16 + bits // 8])
-    return Arch("tiny", *sizes, pe, Glb(GLB, 4), Dram(2, 3), 1, bits, psum_bits, commit=Commit(), links=Links(True))
+    return Arch(
+        "tiny", *sizes, pe, Glb(GLB, 4), Dram(2, 3), 1, bits, psum_bits, commit=Commit(), links=Links(True, True)
+    )
 
 
 def with_pong(r: random.Random, arch: Arch) -> Arch:

@@ -171,7 +171,21 @@ class Case:
     hostile: bool = False
 
 
+SOUTH = replace(ARCH, links=Links(south=True))
+DOWN = f"{LOAD} kind=ifmap rows=2 set_rows=2\n{ADD} rows=2\n"  # a set of two rows, and its sums
+PART = f"{LOAD} kind=ifmap\n{ADD}\n{COMMIT} partial=1 sums=1"
+
 OTHERS = [
+    # Sums of rows (C6), sums in parts (C5).
+    Case(f"{DOWN}{COMMIT} rows=2 set_rows=2 reduce=1", 2, "this array has no links for psums to the south"),
+    Case(f"{DOWN}{COMMIT} rows=2 set_rows=2 reduce=1 row=lin*1", 2, "do not depend on the row", SOUTH),
+    Case(f"{DOWN}{COMMIT} rows=2 set_rows=2 reduce=1 source=glb operand=1", 2, "come from no rows", SOUTH),
+    Case(f"{DOWN}{COMMIT} rows=2 set_rows=2 reduce=1", 2, "a psum leaves 16 bits on its way south",
+         replace(SOUTH, psum_bits=16), (20000,) * 64),
+    Case(f"{PART.replace('sums=1', 'sums=3')} offset=-64", 2, "glb address"),
+    Case(f"{PART.replace('sums=1', 'sums=3')} y=4", 2, "partial sums lie outside their tensor"),
+    Case(f"{LOAD} kind=ifmap\n{ADD}\n{COMMIT} partial=1 sums=1 pixels=2", 2, "two partial sums lie in one place"),
+    Case(PART.replace("kind=ifmap", "kind=ifmap offset=3"), 2, "leaves 32 bits", dram=(-1, 32767, *range(62))),
     Case(f"{LOAD} kind=ifmap cols=4 set_cols=4\n{ADD} cols=4 set_cols=4 data_reuse=1 n2n_slot=1", 1,
          "this array has no n2n links", replace(ARCH, links=Links(n2n=False))),
     Case(f"desc id=5 zero=-250\n{LOAD.replace('desc=1', 'desc=5')} kind=ifmap offset=6", 1,

@@ -68,9 +68,10 @@ class Commit:
 
 @dataclass(frozen=True)
 class Links:
-    """Which links join neighbouring PEs: n2n carries ifmap words from east to west."""
+    """Which links join neighbouring PEs: n2n carries ifmap words from east to west, south psums down a column."""
 
     n2n: bool = True
+    south: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.errors import Refusal
 from cnncc.eval._neighbours import check_arrival, check_ping_pong
-from cnncc.eval._places import Loops, Mask, Part, Words, last_columns, position, rectangle
+from cnncc.eval._places import Loops, Mask, Part, Position, Words, last_columns, position, rectangle
 from cnncc.eval._register_files import RegisterFile
+from cnncc.eval._sums import accumulated, added_south, check_width, south_rows
 from cnncc.numerics import Epilogue, Floats, Ints, integer_range
 from cnncc.weights import Array
 
@@ -221,7 +222,7 @@ class Machine:
             inside &= where.reshape(*where.shape, *[1] * len(load.pattern))  # the others read nothing
         values[:, inside] = words.read(address[inside])
         values = (values - view.zero).reshape(*values.shape[:3], -1)[:, where]
-        _check_width(values, self.arch.operand_bits + 1)
+        check_width(values, self.arch.operand_bits + 1)
         slots: Ints = load.slot + np.arange(values.shape[-1], dtype=np.int64)
         inside_half = self.arch.pe.ifmap_words if file is self.ifmap and not load.edge else file.slots
         if slots[0] < 0 or slots[-1] >= inside_half:
@@ -316,24 +317,31 @@ class Machine:
     def commit(self, commit: A.Commit) -> None:
         """Psums, or words of the GLB, through the output units."""
         pes = rectangle(commit.place, self.arch.rows, self.arch.cols)
-        where = position(commit.place, commit.start, (commit.pixels, commit.channels))
-        view, target = self._view(commit.view)
-        address, inside = where.address(view, self.loops)
-        if not inside.all():
-            raise Refusal(f"a result lies outside the bounds of view {view.name}")
-        if commit.source == "glb":
+        place = south_rows(commit.place) if commit.reduce else commit.place
+        where = position(place, commit.start, (commit.pixels, commit.channels))
+        if commit.source == "glb" and not commit.reduce:
             operand, words = self._view(commit.operand)
             sums = words.read(where.address(operand, self.loops)[0])
         elif commit.source == "psum":
             sums = self._psums(commit, pes)
         else:
-            raise Refusal(f"source is psum or glb, not {commit.source}")
+            raise Refusal(f"source is psum or glb, not {commit.source}, and only psums are added up")
+        if commit.reduce:
+            sums = added_south(commit.place, sums, self.arch)
+        if commit.sums:
+            sums = self._partial(commit, where, sums)
+            if not self.loops.last(commit.final):
+                return
+        view, target = self._view(commit.view)
+        address, inside = where.address(view, self.loops)
+        if not inside.all():
+            raise Refusal(f"a result lies outside the bounds of view {view.name}")
         residual = None
         if self.unit.factors:
             other, words = self._view(commit.residual)
             residual = words.read(where.address(other, self.loops)[0])
-        results = self._epilogue(commit).apply(sums, slice(None), residual)
-        _check_width(results, self.arch.operand_bits)
+        results = self._epilogue(commit, place).apply(sums, slice(None), residual)
+        check_width(results, self.arch.operand_bits)
         target.write(address, results)
         self.result = view.tensor
 
@@ -344,7 +352,15 @@ class Machine:
         self.psum.give()
         return sums
 
-    def _epilogue(self, commit: A.Commit) -> Epilogue:
+    def _partial(self, commit: A.Commit, where: Position, sums: Ints) -> Ints:
+        view, words = self._view(commit.sums)
+        address, inside = where.address(view, self.loops)
+        if not inside.all():
+            raise Refusal(f"a partial sum lies outside the bounds of view {view.name}")
+        ends = (self.loops.first(commit.fresh), self.loops.last(commit.final))
+        return accumulated(words, address, sums, ends, self.arch.operand_bits)
+
+    def _epilogue(self, commit: A.Commit, place: A.Place) -> Epilogue:
         """The output units' function, biases and scales in place for each result (C2)."""
         unit, size = self.unit, self.arch.words_per_param
         factors = self._global(unit.factors) if unit.factors else None
@@ -355,7 +371,7 @@ class Machine:
             view, words = self._view(commit.params)
             if any(step.axis != "lin" for step in view.steps):
                 raise Refusal(f"view {view.name} of parameters steps by other than words")
-            channels = position(commit.place, A.Start(), (commit.pixels, commit.channels)).terms["k"]
+            channels = position(place, A.Start(), (commit.pixels, commit.channels)).terms["k"]
             linear = commit.param * words_of_channel + self.loops.sums(view)["lin"]
             first = (linear % view.wrap if view.wrap else linear) + channels * words_of_channel
             params = words.read(first[..., None] + np.arange(words_of_channel))[0]
@@ -364,12 +380,6 @@ class Machine:
             bias = pairs[..., 0].astype(np.int64) if unit.bias else None
             scale = np.ascontiguousarray(pairs[..., -1]).view(np.float32) if unit.scale else None
         return Epilogue(bias, scale, unit.zero, _pair(unit.clamp), factors, _pair(unit.add_clamp), unit.slope)
-
-
-def _check_width(values: Ints, bits: int) -> None:
-    low, high = integer_range(bits)
-    if values.size and (values.min() < low or values.max() > high):
-        raise Refusal(f"values {values.min()}..{values.max()} do not fit {bits} bits")
 
 
 def _pair(clamp: tuple[int, ...]) -> tuple[int, int]:

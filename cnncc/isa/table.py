@@ -224,6 +224,11 @@ _COMMIT = """
     psum_slot  10 31 16 uint   first psum slot
     psum_z     10 15  0 int    psum slots from pixel to pixel
     psum_i     11 31 16 int    psum slots from channel to channel
+    reduce     11  0  0 uint   1: the psums of a set's rows are added up (C6)
+    partial    12 31 31 uint   1: partial sums are added up in the GLB (C5)
+    sums       12 28 25 uint   descriptor of the partial sums (C5)
+    fresh      12 24 16 when   there are none yet: first iterations (C5)
+    final      12  8  0 when   the sums are complete: last iterations (C5)
 """
 
 SPECS: tuple[Spec, ...] = (
@@ -243,8 +248,8 @@ SPECS: tuple[Spec, ...] = (
     Spec("mac", 10, "array", 13, "a macro-instruction of every active PE (A1)", _fields(_RECTANGLE) + _fields(_MAC)),
     Spec("unit", 11, "commit", 10, "set up the output units (C2)", _fields(_UNIT)),
     Spec(
-        "commit", 12, "commit", 16, "psums or words through the output units to the GLB (C1)",
-        _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_COMMIT) + _fields(_PLACE, 12),
+        "commit", 12, "commit", 17, "psums or words through the output units to the GLB (C1)",
+        _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_COMMIT) + _fields(_PLACE, 13),
     ),
 )  # fmt: skip
 BY_NAME = {spec.name: spec for spec in SPECS}

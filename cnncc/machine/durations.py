@@ -73,7 +73,8 @@ def place_parts(
 ) -> tuple[list[Part], list[Part]]:
     """The distinct rows and the distinct columns of an instruction's PEs, going by the terms that `matters` selects."""
     row, row_set, col, col_set = (matters(inst.term(name)) for name in ("row", "row_set", "col", "col_set"))
-    rows = distinct_parts(inst.number("rows"), inst.number("set_rows"), row, row_set)
+    sides = result_rows(inst) if inst.spec.name == "commit" else (inst.number("rows"), inst.number("set_rows"))
+    rows = distinct_parts(*sides, row, row_set)
     return rows, distinct_parts(inst.number("cols"), inst.number("set_cols"), col, col_set, edge)
 
 
@@ -105,9 +106,15 @@ def mac_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
     return Occupancy(arch.pe.start_cycles + mac_steps(inst) + arch.pe.finish_cycles, 0)
 
 
+def result_rows(inst: Instruction) -> tuple[int, int]:
+    """Rows of PEs that a commit has results of, and those of a set: one for each set whose rows are added up (C6)."""
+    rows, set_rows = inst.number("rows"), inst.number("set_rows")
+    return (ceil_div(rows, set_rows), 1) if inst.number("reduce") else (rows, set_rows)
+
+
 def commit_results(inst: Instruction) -> int:
-    """Results of a commit: one for each psum of its pattern in each of its PEs."""
-    return prod(inst.number(name) for name in ("rows", "cols", "pixels", "channels"))
+    """Results of a commit: one for each psum of its pattern in each of its PEs, or of the south ones of each set."""
+    return result_rows(inst)[0] * prod(inst.number(name) for name in ("cols", "pixels", "channels"))
 
 
 def commit_params(inst: Instruction, unit: UnitSettings, arch: Arch) -> int:
@@ -133,9 +140,11 @@ def commit_occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occup
     """Rule C3."""
     results = commit_results(inst)
     cols = arch.cols if inst.text("source") == "glb" else inst.number("cols")
-    words = results + commit_reads(inst, unit, arch)
+    sums = 2 * arch.words_per_param * results if inst.number("partial") else 0  # both ways, whether needed or not
+    words = results + sums + commit_reads(inst, unit, arch)
     units = ceil_div(results, cols * arch.commit.units_per_column)
-    return Occupancy(max(units, ceil_div(words, arch.glb.words_per_cycle)), arch.commit.latency_cycles)
+    hops = inst.number("set_rows") - 1 if inst.number("reduce") else 0
+    return Occupancy(max(units, ceil_div(words, arch.glb.words_per_cycle)) + hops, arch.commit.latency_cycles)
 
 
 def dma_words(inst: Instruction) -> int:

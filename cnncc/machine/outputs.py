@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -87,6 +88,28 @@ def place_of(
     if inside is not None:
         raise Fault(outside)
     return address
+
+
+def shape_of(place: Place) -> tuple[int, ...]:
+    """The shape of places."""
+    return place.sizes if isinstance(place, Strided) else place.shape
+
+
+def apart(place: Place, shape: tuple[int, ...], all_of_it: bool) -> Place:
+    """Places of results of a `shape`. Raises Fault where two results go to one word, `all_of_it` being there (C4)."""
+    if isinstance(place, Strided) and place.sizes == shape[-len(place.sizes) :] and place.distinct:
+        return place
+    listed = place.listed() if isinstance(place, Strided) else place
+    if all_of_it and np.unique(listed).size < prod(shape):
+        raise Fault("two results go to one word")
+    return listed
+
+
+def of_shape(place: Place, shape: tuple[int, ...]) -> Place:
+    """The places of results of a `shape`, one each."""
+    if isinstance(place, Strided) and place.sizes == shape:
+        return place
+    return np.broadcast_to(place.listed() if isinstance(place, Strided) else place, shape)
 
 
 def psum_slots(inst: Instruction, words: int) -> Strided:

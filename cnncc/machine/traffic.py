@@ -8,7 +8,7 @@ from functools import cache
 from math import prod
 
 from cnncc.arch.model import Arch
-from cnncc.isa.fields import Term
+from cnncc.isa.fields import Term, When
 from cnncc.isa.table import Instruction
 from cnncc.machine.durations import (
     Part,
@@ -190,10 +190,32 @@ def _once(inst: Instruction, settings: _Settings, arch: Arch) -> Traffic | None:
             return _mac(inst, arch)
         case "load":
             return _load(inst, arch)
-        case "commit":
+        case "commit" if not inst.number("partial"):
             return Traffic(glb_read=commit_reads(inst, settings.unit, arch), glb_write=commit_results(inst))
         case _:
             return None
+
+
+def _partial(inst: Instruction, settings: _Settings, ranges: Ranges, counts: Sequence[int], arch: Arch) -> Traffic:
+    """What all iterations of a commit of partial sums move: those read and written back, and the results (C5)."""
+    times = prod(high - low for low, high in ranges)
+    fresh, final = (_met(inst.when(name), ranges, counts, name == "final") for name in ("fresh", "final"))
+    results, words = commit_results(inst), arch.words_per_param
+    return Traffic(
+        glb_read=(times - fresh) * words * results + final * commit_reads(inst, settings.unit, arch),
+        glb_write=(times - final) * words * results + final * results,
+    )
+
+
+def _met(when: When, ranges: Ranges, counts: Sequence[int], last: bool) -> int:
+    """In how many iterations `ranges` of the loops around, which have `counts` of them, a condition holds (P2)."""
+    if when is None:
+        return 0
+    times = 1
+    for register, (low, high) in enumerate(ranges):
+        wanted = counts[register] - 1 if last else 0
+        times *= (low <= wanted < high) if register in when else high - low
+    return times
 
 
 def _bounded(inst: Instruction, settings: _Settings, ranges: Ranges, count: Count) -> Traffic | None:
@@ -216,6 +238,7 @@ class _Walk:
         self.arch = arch
         self.owner = owner
         self.counts: dict[int, Traffic] = {}
+        self.iterations: list[int] = []  # of each loop around
         self._count = cache(count_inside)
 
     def nodes(self, nodes: Sequence[Node], settings: _Settings, ranges: Ranges) -> _Settings:
@@ -229,11 +252,14 @@ class _Walk:
     def _loop(self, loop: Loop, settings: _Settings, ranges: Ranges) -> _Settings:
         """All iterations at once if the body leaves the settings alone; else the first apart, for it leaves them so."""
         after = _settings_after(loop.body, settings)
+        self.iterations.append(loop.count)
         if after == settings:
-            return self.nodes(loop.body, settings, (*ranges, (0, loop.count)))
-        self.nodes(loop.body, settings, (*ranges, (0, 1)))
-        if loop.count > 1:
-            self.nodes(loop.body, after, (*ranges, (1, loop.count)))
+            self.nodes(loop.body, settings, (*ranges, (0, loop.count)))
+        else:
+            self.nodes(loop.body, settings, (*ranges, (0, 1)))
+            if loop.count > 1:
+                self.nodes(loop.body, after, (*ranges, (1, loop.count)))
+        self.iterations.pop()
         return after
 
     def _leaf(self, leaf: Leaf, settings: _Settings, ranges: Ranges) -> _Settings:
@@ -241,6 +267,8 @@ class _Walk:
         counts = self.counts.setdefault(self.owner[leaf.index], Traffic())
         if (once := _once(inst, settings, self.arch)) is not None:
             counts.include(once, prod(high - low for low, high in ranges))
+        elif inst.spec.name == "commit":
+            counts.include(_partial(inst, settings, ranges, self.iterations, self.arch))
         try:
             if (bounded := _bounded(inst, settings, ranges, self._count)) is not None:
                 counts.include(bounded)

@@ -23,11 +23,11 @@ from cnncc.machine.durations import ceil_div
 from cnncc.machine.fetched import Read, fetches
 from cnncc.machine.macs import accumulate, check_neighbours
 from cnncc.machine.memory import Memory, OutOfRange, Place
-from cnncc.machine.outputs import Unit, params_of_words, place_of, psum_slots
+from cnncc.machine.outputs import Unit, apart, of_shape, params_of_words, place_of, psum_slots, shape_of
+from cnncc.machine.partial import accumulated, reduced
 from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
 from cnncc.machine.program import Loop, Node
 from cnncc.machine.regfile import Fault, Half, Halves, Sums, Words
-from cnncc.machine.strided import Strided
 from cnncc.machine.transfers import sides
 from cnncc.machine.traps import Trap
 from cnncc.numerics import Epilogue, integer_range
@@ -342,14 +342,21 @@ class Interpreter:
         pattern = [(inst.number(n), inst.term(t)) for n, t in (("pixels", "pixel_term"), ("channels", "channel_term"))]
         if inst.number("rows") * inst.number("cols") * prod(n for n, _ in pattern) > self.arch.glb.words:
             raise Fault("there are more results than words in the GLB")
+        sums = self._operand(inst, grid, pattern, "operand") if streams else self._committed(inst, grid, pattern)
+        if inst.number("reduce"):
+            grid, sums = reduced(inst, grid, sums, self.arch)
+        if inst.number("partial"):
+            if self.block is not None:
+                raise OrderMatters  # what one iteration leaves the next one finds
+            side, ends = self.descriptors[inst.number("sums")], (inst.when("fresh"), inst.when("final"))
+            fresh, final = self._holds(ends[0], last=False), self._holds(ends[1], last=True)
+            sums = accumulated(inst, grid, self.index, pattern, sums, self.glb, side, self.arch, (fresh, final))
+            if not final:
+                return
         result = self.descriptors[inst.number("desc")]
         place = place_of(inst, grid, self.index, pattern, result, "a result lies outside its tensor")
-        shape = np.broadcast_shapes(_shape(place), (*grid.shape, *(n for n, _ in pattern)))
-        if not (isinstance(place, Strided) and place.sizes == shape[-len(place.sizes) :] and place.distinct):
-            place = place.listed() if isinstance(place, Strided) else place
-            if self.block is None and np.unique(place).size < prod(shape):
-                raise Fault("two results go to one word")
-        sums = self._operand(inst, grid, pattern, "operand") if streams else self._committed(inst, grid, pattern)
+        shape = np.broadcast_shapes(shape_of(place), (*grid.shape, *(n for n, _ in pattern)))
+        place = apart(place, shape, self.block is None)
         residual = None if self.unit.epilogue.factors is None else self._operand(inst, grid, pattern, "residual")
         with np.errstate(over="ignore", invalid="ignore"):  # a scale may be any bits
             results = self._epilogue(inst, grid, pattern).apply(sums, slice(None), residual)
@@ -357,10 +364,7 @@ class Interpreter:
         if results.min() < low or results.max() > high:
             raise Fault(f"a result of {int(results.min())}..{int(results.max())} does not fit a word")
         full = np.broadcast_shapes(results.shape[1:], shape)
-        if isinstance(place, Strided) and place.sizes != full:
-            place = place.listed()
-        place = place if isinstance(place, Strided) else np.broadcast_to(place, full)
-        self._glb_write(place, np.broadcast_to(results, (results.shape[0], *full)))
+        self._glb_write(of_shape(place, full), np.broadcast_to(results, (results.shape[0], *full)))
 
     def _operand(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]], name: str) -> Ints:
         """The words at the results' positions of another descriptor, as [image, block…, *grid, pixel, channel]."""
@@ -391,7 +395,3 @@ class Interpreter:
 
         words = self._glb_read(read, self.descriptors[inst.number("params")])
         return self.unit.function(params_of_words(words.astype(np.int64), self.arch.operand_bits))
-
-
-def _shape(place: Place) -> tuple[int, ...]:
-    return place.sizes if isinstance(place, Strided) else place.shape

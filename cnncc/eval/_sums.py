@@ -1,0 +1,76 @@
+"""Sums on their way to the output units, for the evaluator of `array`: by columns (rule C6), in parts (rule C5)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import array as A
+from cnncc.errors import Refusal
+from cnncc.eval._places import Part, Words
+from cnncc.numerics import Ints, integer_range
+
+
+def added_south(place: A.Place, sums: Ints, arch: Arch) -> Ints:
+    """The sums [images, rows, cols, …] of each set's rows, added one after the other from the north: one row a set."""
+    if place.rows % min(place.set_rows, place.rows) or place.row.step:
+        raise Refusal("sets whose rows are added up are whole, and their results do not depend on the row")
+    if not arch.links.south:
+        raise Refusal(f"{arch.name} has no links for psums to the south")
+    rows = min(place.set_rows, place.rows)
+    low, high = integer_range(arch.psum_bits)
+    totals = sums[:, ::rows].copy()
+    for row in range(1, rows):
+        totals += sums[:, row::rows]
+        if totals.min() < low or totals.max() > high:
+            raise Refusal(
+                f"a psum of {totals.min()}..{totals.max()} does not fit {arch.psum_bits} bits on its way south"
+            )
+    return totals
+
+
+def south_rows(place: A.Place) -> A.Place:
+    """The PEs whose results leave: one row of each set."""
+    return A.Place(
+        place.rows // min(place.set_rows, place.rows), place.cols, place.row0, place.col0, 1, place.set_cols,
+        place.row, place.row_set, place.col, place.col_set,
+    )  # fmt: skip
+
+
+def accumulated(words: Words | Part, address: Ints, sums: Ints, ends: tuple[bool, bool], bits: int) -> Ints:
+    """The sums plus those that a tensor has at `address`, counted in quantities of 32 bits; kept there, too.
+
+    ends: whether they are fresh, so that there are none yet, and final, so that none are kept. bits: of a word.
+    """
+    fresh, final = ends
+    if np.unique(address).size < address.size:
+        raise Refusal("two partial sums lie in one place")
+    if not fresh:
+        sums = sums + _quantities(words, address, bits)
+    low, high = integer_range(32)
+    if sums.min() < low or sums.max() > high:
+        raise Refusal(f"a partial sum of {sums.min()}..{sums.max()} does not fit 32 bits")
+    if not final:
+        _keep(words, address, sums, bits)
+    return sums
+
+
+def _quantities(words: Words | Part, address: Ints, bits: int) -> Ints:
+    total: Ints = np.zeros((), np.int64)
+    for part in range(32 // bits):
+        total = total + (words.read(address * (32 // bits) + part) % (1 << bits) << bits * part)
+    return np.where(total >= 1 << 31, total - (1 << 32), total)
+
+
+def _keep(words: Words | Part, address: Ints, sums: Ints, bits: int) -> None:
+    """Store sums of 32 bits, the least significant word first (W1)."""
+    for part in range(32 // bits):
+        word = (sums >> bits * part) % (1 << bits)
+        words.write(address * (32 // bits) + part, np.where(word >= 1 << bits - 1, word - (1 << bits), word))
+
+
+def check_width(values: Ints, bits: int) -> None:
+    """Raises Refusal where a value is no integer of so many bits."""
+    low, high = integer_range(bits)
+    if values.size and (values.min() < low or values.max() > high):
+        raise Refusal(f"values {values.min()}..{values.max()} do not fit {bits} bits")
