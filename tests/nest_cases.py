@@ -15,8 +15,9 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext
 from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import CNN, Window
-from cnncc.dialects.nest import NEST, LayerOp
+from cnncc.dialects.nest import NEST, LayerOp, Loop, Mapping, Stage
 from cnncc.dialects.weights import WEIGHTS
+from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_permute import NestPermutePass
 from cnncc.passes.nest_stage import NestStagePass
 from cnncc.passes.nest_tile import NestTilePass
@@ -103,8 +104,18 @@ def layer_of(module: ModuleOp) -> LayerOp:
     return next(op for op in module.walk() if isinstance(op, LayerOp))
 
 
+def lowered(case: Case) -> tuple[CompilerContext, ModuleOp]:
+    ctx = context()
+    module = case.module(ctx)
+    CnnToNestPass().apply(ctx, module)
+    module.verify()
+    return ctx, module
+
+
 @st.composite
-def cases(draw: st.DrawFn, groups: bool = False) -> Case:
+def cases(draw: st.DrawFn, groups: bool = False, small: bool = False) -> Case:
+    """small: for evaluators that take one multiplication after the other."""
+    channels = [1, 2, 3, 5] if small else [1, 3, 5, 16, 17]
     kind = draw(st.sampled_from(["mac", "mac", "max", "add"]))
     kernel = draw(st.sampled_from([(1, 1), (2, 2), (3, 3), (5, 5), (1, 5), (3, 1)]))
     stride = draw(st.sampled_from([(1, 1), (2, 2), (3, 3), (1, 2), (3, 2)]))
@@ -113,13 +124,13 @@ def cases(draw: st.DrawFn, groups: bool = False) -> Case:
     dilation = draw(st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 2)]))
     group = draw(st.sampled_from([1, 1, 2, 3])) if groups and kind == "mac" else 1
     spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
-    image = tuple(draw(st.integers(max(1, span - 1), 13)) + (1 if span > 1 else 0) for span in spans)
+    image = tuple(draw(st.integers(max(1, span - 1), 9 if small else 13)) + (1 if span > 1 else 0) for span in spans)
     zero = draw(st.sampled_from([0, -128]))
     fill = -(1 << 15) if kind == "max" else zero
     window = Window(kernel, stride, pad, dilation, group, fill, 0 if kind == "max" else zero)
-    k = draw(st.sampled_from([1, 3, 5, 16, 17])) * group
-    c = draw(st.sampled_from([1, 3, 5, 16, 17])) if kind == "mac" else 1
-    n = draw(st.integers(1, 3))
+    k = draw(st.sampled_from(channels)) * group
+    c = draw(st.sampled_from(channels)) if kind == "mac" else 1
+    n = draw(st.integers(1, 2 if small else 3))
     return Case(kind, n, k, c, image, window, draw(st.integers(0, 99)))
 
 
@@ -135,3 +146,33 @@ def arches(draw: st.DrawFn) -> Arch:
     )
     glb = replace(arch.glb, words=draw(st.sampled_from([64, 65536])))
     return replace(arch, rows=draw(st.integers(2, 8)), cols=draw(st.integers(2, 8)), pe=pe, glb=glb)
+
+
+@st.composite
+def any_mappings(draw: st.DrawFn, case: Case) -> Mapping:
+    """Any tiling, order, unrolling and stages that the rules allow, useful or not."""
+    _, module = lowered(case)
+    sizes = layer_of(module).sizes.data
+    loops: list[Loop] = []
+    for dim, size in vars(sizes).items():
+        steps = sorted(draw(st.sets(st.integers(2, max(2, size - 1)), max_size=2)) if size > 2 else (), reverse=True)
+        loops += [Loop(dim, step) for step in steps] + ([Loop(dim)] if size > 1 else [])
+    order = draw(st.permutations([loop.dim for loop in loops]))
+    left = {dim: iter([loop for loop in loops if loop.dim == dim]) for dim in set(order)}
+    loops = [next(left[dim]) for dim in order]
+    box = draw(st.integers(0, len(loops)))
+    around = [replace(loop, on=draw(st.sampled_from(["", "", "rows", "cols"]))) for loop in loops[:box]]
+    first_on = next((depth for depth, loop in enumerate(around) if loop.on), box)
+    glb = draw(st.integers(0, first_on))
+    first_term = next((depth for depth, loop in enumerate(loops) if loop.dim in "crs"), len(loops))
+    inner = draw(st.integers(glb, box)) if case.kind == "mac" else box
+    stages = [Stage("ifmap", "glb", glb), Stage("ifmap", "rf", inner)]
+    if case.kind == "mac":
+        stages += [Stage("weight", "glb", draw(st.integers(0, first_on))), Stage("weight", "rf", box)]
+    stages += [Stage("output", "glb", draw(st.integers(0, min(first_on, first_term))))]
+    if case.kind != "max":
+        stages += [Stage("params", "glb", draw(st.integers(0, min(first_on, first_term))))]
+    chosen = [stage for stage in stages if draw(st.booleans()) or (stage.memory == "rf" and stage.depth == box)]
+    kept = max((stage.depth for stage in chosen if stage.memory == "rf"), default=len(loops))
+    loops = [replace(loop, keep=depth >= kept) for depth, loop in enumerate((*around, *loops[box:]))]
+    return Mapping(tuple(loops), tuple(sorted(chosen, key=lambda stage: stage.depth)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nest_cases import SCHEDULE, Case, arches, cases, context, layer_of
+from nest_cases import SCHEDULE, Case, any_mappings, arches, cases, context, layer_of, lowered
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import VerifyException
@@ -34,14 +34,6 @@ from cnncc.passes._os_plan import Room, os_mapping
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 
 LAYER = Case("mac", 1, 5, 5, (7, 9), Window((3, 2), (1, 2), (1, 1, 1, 0)))
-
-
-def lowered(case: Case) -> tuple[CompilerContext, ModuleOp]:
-    ctx = context()
-    module = case.module(ctx)
-    CnnToNestPass().apply(ctx, module)
-    module.verify()
-    return ctx, module
 
 
 def result(ctx: CompilerContext, module: ModuleOp, case: Case) -> np.ndarray:
@@ -80,35 +72,6 @@ def test_nest_schedule_is_brute_force_after_every_pass(case: Case, arch: Arch) -
         np.testing.assert_array_equal(result(ctx, module, case), want)
     assert mapping_of(layer_of(module)) == goal
     assert layer_of(module).mapping is None
-
-
-@st.composite
-def any_mappings(draw: st.DrawFn, case: Case) -> Mapping:
-    """Any tiling, order, unrolling and stages that the rules allow, useful or not."""
-    _, module = lowered(case)
-    sizes = layer_of(module).sizes.data
-    loops: list[Loop] = []
-    for dim, size in vars(sizes).items():
-        steps = sorted(draw(st.sets(st.integers(2, max(2, size - 1)), max_size=2)) if size > 2 else (), reverse=True)
-        loops += [Loop(dim, step) for step in steps] + ([Loop(dim)] if size > 1 else [])
-    order = draw(st.permutations([loop.dim for loop in loops]))
-    left = {dim: iter([loop for loop in loops if loop.dim == dim]) for dim in set(order)}
-    loops = [next(left[dim]) for dim in order]
-    box = draw(st.integers(0, len(loops)))
-    around = [replace(loop, on=draw(st.sampled_from(["", "", "rows", "cols"]))) for loop in loops[:box]]
-    first_on = next((depth for depth, loop in enumerate(around) if loop.on), box)
-    glb = draw(st.integers(0, first_on))
-    first_term = next((depth for depth, loop in enumerate(loops) if loop.dim in "crs"), len(loops))
-    inner = draw(st.integers(glb, box)) if case.kind == "mac" else box
-    stages = [Stage("ifmap", "glb", glb), Stage("ifmap", "rf", inner)]
-    if case.kind == "mac":
-        stages += [Stage("weight", "glb", draw(st.integers(0, first_on))), Stage("weight", "rf", box)]
-    if case.kind != "max":
-        stages += [Stage("params", "glb", draw(st.integers(0, min(first_on, first_term))))]
-    chosen = [stage for stage in stages if draw(st.booleans()) or (stage.memory == "rf" and stage.depth == box)]
-    kept = max((stage.depth for stage in chosen if stage.memory == "rf"), default=len(loops))
-    loops = [replace(loop, keep=depth >= kept) for depth, loop in enumerate((*around, *loops[box:]))]
-    return Mapping(tuple(loops), tuple(sorted(chosen, key=lambda stage: stage.depth)))
 
 
 @settings(max_examples=80, deadline=None)

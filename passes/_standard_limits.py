@@ -1,0 +1,88 @@
+"""What of a layer standard integers hold; what may not fit is refused. No IR is written here."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import IntegerAttr, IntegerType, ModuleOp, Signedness, TensorType, f32
+from xdsl.ir import Attribute
+
+from cnncc.dialects.nest import LayerOp
+from cnncc.errors import Refusal
+from cnncc.numerics import integer_range
+
+DEFAULT_PSUM_BITS = 32
+CLAMP_BITS = 32
+
+
+def sum_type(module: ModuleOp) -> IntegerType:
+    """The integers that hold the psums of `module`: i32, or i64 where psums are wider."""
+    bits = module.attributes.get("cnn.psum_bits")
+    wide = isinstance(bits, IntegerAttr) and bits.value.data > DEFAULT_PSUM_BITS
+    return IntegerType(64 if wide else 32)
+
+
+def integer_tensor(what: str, kind: Attribute, most: IntegerType) -> IntegerType:
+    """The element type of a tensor of signless integers of at most the width of `most`. Raises Refusal."""
+    element = kind.element_type if isinstance(kind, TensorType) else kind
+    is_integer = isinstance(element, IntegerType) and element.signedness.data == Signedness.SIGNLESS
+    if not is_integer or element.width.data > most.width.data:
+        raise Refusal(f"{what} is {kind}: it must hold signless integers of at most {most}")
+    return element
+
+
+def check_layer(layer: LayerOp, psum: IntegerType) -> None:
+    """Raises Refusal where a value of the layer may not fit the type that it gets."""
+    steps = layer.steps.data
+    for name, clamp in (("clamp", steps.clamp), ("add_clamp", steps.add_clamp)):
+        _check_fits(name, clamp, IntegerType(CLAMP_BITS))
+    ifmap = integer_tensor("the ifmap", layer.ifmap.type, psum)
+    if layer.residual is not None:
+        integer_tensor("the residual", layer.residual.type, psum)
+    _check_fits("the ifmap less its zero point", _terms(layer, ifmap), psum)
+    _check_fits("the result", _reach(layer, ifmap, psum), integer_tensor("the result", layer.result.type, psum))
+
+
+def check_parameters(layer: LayerOp, types: dict[str, TensorType], psum: IntegerType) -> None:
+    """Raises Refusal where weight, bias, scale or factors (those in `types`) are not what the layer reads."""
+    sizes, per_position = layer.sizes.data, layer.steps.data.per_position
+    shapes = {
+        "weight": (sizes.k, sizes.c, sizes.r, sizes.s),
+        "bias": (sizes.k,),
+        "scale": (sizes.h, sizes.w) if per_position else (sizes.k,),
+        "factors": (3,),
+    }
+    for name, kind in types.items():
+        if kind.get_shape() != shapes[name]:
+            raise Refusal(f"its {name} is {kind}: the layer reads {list(shapes[name])}")
+        if name in ("weight", "bias"):
+            integer_tensor(f"its {name}", kind, psum)
+        elif kind.element_type != f32:
+            raise Refusal(f"its {name} is {kind}: it must hold f32")
+
+
+def _terms(layer: LayerOp, ifmap: IntegerType) -> tuple[int, int]:
+    """The least and the greatest value that a window may hold, padding included, less the zero point."""
+    window = layer.window.data
+    values = [*integer_range(ifmap.width.data), *([window.fill] if any(window.pad) else [])]
+    return min(values) - window.zero, max(values) - window.zero
+
+
+def _reach(layer: LayerOp, ifmap: IntegerType, psum: IntegerType) -> tuple[int, int]:
+    """The least and the greatest output, as far as types and clamps tell."""
+    steps = layer.steps.data
+    if steps.factors:
+        return steps.add_clamp[0], steps.add_clamp[1]
+    lo, hi = steps.clamp
+    if steps.scale:
+        return lo, hi
+    if layer.kind.data == "mac" or steps.bias:
+        least, greatest = integer_range(psum.width.data)
+    else:
+        terms = 1 if layer.kind.data == "max" else layer.sizes.data.r * layer.sizes.data.s
+        least, greatest = (edge * terms for edge in _terms(layer, ifmap))
+    return min(max(least, lo), hi), min(max(greatest, lo), hi)
+
+
+def _check_fits(what: str, reach: tuple[int, ...], kind: IntegerType) -> None:
+    least, greatest = integer_range(kind.width.data)
+    if reach[0] < least or reach[1] > greatest:
+        raise Refusal(f"{what} may be {reach[0]} to {reach[1]}, {kind} holds {least} to {greatest}")

@@ -1,0 +1,186 @@
+"""Leaves cnncc's dialects: a network of nests as loops over memory, in standard dialects alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.context import Context
+from xdsl.dialects import memref
+from xdsl.dialects.builtin import (
+    DenseIntOrFPElementsAttr,
+    IntegerType,
+    MemRefType,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+    UnitAttr,
+    f32,
+)
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+
+from cnncc.context import weights_of
+from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, value_key
+from cnncc.dialects.nest import LayerOp
+from cnncc.dialects.weights import GlobalOp, constant_array, tensor_type
+from cnncc.errors import Refusal
+from cnncc.frontend.export_onnx import main_function, output_names, returned
+from cnncc.passes._standard_limits import check_layer, check_parameters, integer_tensor, sum_type
+from cnncc.passes._standard_nest import StandardNest
+from cnncc.passes._standard_ops import ZERO, Buffer, Emitter, Index, Span, memref_type, named
+from cnncc.weights import WeightStore
+
+WIDEST = IntegerType(64)
+
+
+@dataclass(frozen=True)
+class NestToScfPass(ModulePass):
+    """Lowers nests, scheduled or not, to `scf`, `memref`, `arith`, `math` and `func`.
+
+    Why: so that other tools can read, run and compile what a mapping does.
+
+        %1 = nest.layer "mac" %0 weights @w … { nest.for k step 2 { nest.par k on rows { … nest.mac } } }
+        ->
+        scf.for %k = %c0 to %c5 step %c2 { %end = arith.minsi …  scf.parallel (%k_1) = (%k) to (%end) … { … } }
+
+    `@main` takes a memref for each input and, after these, one for each output, which it fills. Weights become
+    `memref.global`. Values are the integers of the network: the scales of inputs and outputs are not kept.
+    """
+
+    name = "nest-to-scf"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrite in place. Raises Refusal, naming op and layer, for what standard dialects cannot say."""
+        store = weights_of(ctx)
+        main = main_function(op)
+        for each in op.ops:
+            if each is not main and not isinstance(each, GlobalOp):
+                raise Refusal(f"nest-to-scf: {each.name} stands beside @main: only weights.global may")
+        lowered = _Network(op, main).main
+        globals_ = [_global(each, store) for each in op.ops if isinstance(each, GlobalOp)]
+        for each in list(op.ops):
+            each.detach()
+            each.erase()
+        op.body.block.add_ops([*globals_, lowered])
+        # Attributes with a dialect's name before the dot are cnncc's: other tools do not know them.
+        for name in [name for name in op.attributes if "." in name]:
+            del op.attributes[name]
+
+
+class _Network:
+    """`@main` on memory."""
+
+    def __init__(self, module: ModuleOp, main: FuncOp) -> None:
+        self.psum = sum_type(module)
+        self.globals = {op.sym_name.data: op.type for op in module.ops if isinstance(op, GlobalOp)}
+        inputs = [(value.name_hint or f"input_{i}", value) for i, value in enumerate(main.body.block.args)]
+        outputs = list(zip(output_names(module), returned(module), strict=True))
+        types = [_memory(f"'{name}'", value.type) for name, value in (*inputs, *outputs)]
+        block = Block(arg_types=types)
+        for argument, (name, _) in zip(block.args, (*inputs, *outputs), strict=True):
+            named(argument, name)
+        self.emit = Emitter(block)
+        self.allocated: list[SSAValue] = []
+        self.values: dict[SSAValue, SSAValue] = dict(zip((value for _, value in inputs), block.args, strict=False))
+        for op in main.body.block.ops:
+            if not isinstance(op, ReturnOp):
+                self.values[op.results[0]] = self.lowered(op)
+        for (_, value), argument in zip(outputs, block.args[len(inputs) :], strict=True):
+            self.emit.do(memref.CopyOp(self.values[value], argument))
+        for value in self.allocated:
+            self.emit.do(memref.DeallocOp.get(value))
+        self.emit.do(ReturnOp())
+        self.main = FuncOp("main", (types, []), Region(block))
+
+    def lowered(self, op: Operation) -> SSAValue:
+        """The memref with the result of `op`. Raises Refusal, naming it."""
+        key = value_key(op) or "(no label)"
+        try:
+            match op:
+                case LayerOp():
+                    return self.layer(op)
+                case ReshapeOp():
+                    return self.reshape(op)
+                case ConcatOp():
+                    return self.concat(op)
+                case HostOp():
+                    raise Refusal(f"runs on the host ({op.reason.data}): the network up to there can be lowered")
+                case _:
+                    raise Refusal(f"{op.name} does not belong to the nest level: cnn-to-nest must run first")
+        except Refusal as refusal:
+            raise Refusal(f"nest-to-scf: '{key}': {refusal}") from refusal
+
+    def layer(self, layer: LayerOp) -> SSAValue:
+        """The loops of a layer."""
+        check_layer(layer, self.psum)
+        steps = layer.steps.data
+        symbols = {"bias": steps.bias, "scale": steps.scale, "factors": steps.factors}
+        if layer.weights is not None:
+            symbols["weight"] = layer.weights.root_reference.data
+        types = {name: self.global_type(symbol) for name, symbol in symbols.items() if symbol}
+        check_parameters(layer, types, self.psum)
+        operands = {"ifmap": self.values[layer.ifmap]}
+        if layer.residual is not None:
+            operands["residual"] = self.values[layer.residual]
+        for name, kind in types.items():
+            operation = memref.GetGlobalOp(symbols[name], MemRefType(kind.element_type, kind.get_shape()))
+            operands[name] = named(self.emit.add(operation), symbols[name])
+        operands["output"] = self.result(layer)
+        StandardNest(self.emit, layer, operands, self.psum)
+        return operands["output"]
+
+    def global_type(self, symbol: str) -> TensorType[Attribute]:
+        """The type of a weight. Raises Refusal."""
+        if symbol not in self.globals:
+            raise Refusal(f"there is no weights.global @{symbol}")
+        return self.globals[symbol]
+
+    def result(self, op: LayerOp | ConcatOp) -> SSAValue:
+        """Memory for the result of `op`."""
+        kind = _memory("the result", op.result.type)
+        memory = self.emit.alloc(kind.get_shape(), kind.element_type, value_key(op) or "")
+        self.allocated.append(memory)
+        return memory
+
+    def reshape(self, op: ReshapeOp) -> SSAValue:
+        """The same memory under another shape."""
+        kind = _memory("the result", op.result.type)
+        sizes = kind.get_shape()
+        strides = [prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
+        return self.emit.add(memref.ReinterpretCastOp.from_dynamic(self.values[op.x], [0], sizes, strides, kind))
+
+    def concat(self, op: ConcatOp) -> SSAValue:
+        """The operands copied one after the other."""
+        memory = self.result(op)
+        first = 0
+        for value in op.inputs:
+            source = self.values[value]
+            dims = memref_type(source).get_shape()
+            target = Buffer(memory, (ZERO, Index(offset=-first), ZERO, ZERO))
+            with self.emit.box([Span.whole(size) for size in dims], "nkhw"[: len(dims)]) as at:
+                self.emit.store(self.emit.load(Buffer(source), at), target, at)
+            first += dims[1]
+        return memory
+
+
+def _memory(what: str, kind: Attribute) -> MemRefType[Attribute]:
+    """The memref for a tensor of integers. Raises Refusal."""
+    assert isinstance(kind, TensorType)
+    return MemRefType(integer_tensor(what, kind, WIDEST), kind.get_shape())
+
+
+def _global(op: GlobalOp, store: WeightStore) -> memref.GlobalOp:
+    """A weight with its numbers. Raises Refusal where they are not what its type says."""
+    name, kind = op.sym_name.data, op.type
+    value = op.value
+    if not isinstance(value, DenseIntOrFPElementsAttr):
+        array = constant_array(op, store)
+        if tensor_type(array) != kind:
+            raise Refusal(f"nest-to-scf: @{name} is {kind}, its array is {tensor_type(array)}")
+        if kind.element_type != f32:
+            integer_tensor(f"@{name}", kind, WIDEST)
+        value = DenseIntOrFPElementsAttr.from_list(kind, array.ravel().tolist())
+    memory = MemRefType(kind.element_type, kind.get_shape())
+    return memref.GlobalOp.get(StringAttr(name), memory, value, constant=UnitAttr())
