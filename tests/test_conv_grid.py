@@ -24,6 +24,7 @@ the GLB (test_glb_blocks.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -46,7 +47,7 @@ from cnncc.dialects.nest import Mapping
 from cnncc.dialects.weights import WEIGHTS, GlobalOp, constant_array
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.machine.memory import Memory
-from cnncc.machine.program import build_tree
+from cnncc.machine.program import Node, build_tree
 from cnncc.machine.times import Cycles, simulate
 from cnncc.machine.values import Interpreter
 from cnncc.passes.array_allocate import ArrayAllocatePass
@@ -99,9 +100,14 @@ def run(case: Case, arch_file: Path, schedule: str | None = None) -> tuple[np.nd
     return *result_and_cycles(case, module, ctx, arch), mapping, arch
 
 
+def instructions_of(module: ModuleOp) -> Sequence[Node]:
+    """The program of a module, from its words."""
+    return build_tree(decode_program(encode_program(instructions(module))))
+
+
 def result_and_cycles(case: Case, module: ModuleOp, ctx: CompilerContext, arch: Arch) -> tuple[np.ndarray, Cycles]:
     """What the words of a module compute, in how many cycles."""
-    tree = build_tree(decode_program(encode_program(instructions(module))))
+    tree = instructions_of(module)
     tensors = [op.record.data for op in module.ops if isinstance(op, TensorOp) and op.record.data.memory == "dram"]
     arrays = {op.sym_name.data: constant_array(op, ctx.weights) for op in module.ops if isinstance(op, GlobalOp)}
     dram = Memory("dram", max(t.at + t.words for t in tensors), 1)
