@@ -162,7 +162,7 @@ def as_text(result: dict[str, Any]) -> Iterator[str]:
             layer["layer"] for layer in run["layers"] if not layer["refused"] and layer["compute"] != layer["corrected"]
         ]
         if more:
-            yield f"  layer {_spans(more)}: sets that fill no rectangle, or have fewer channels, take instructions of their own"
+            yield f"  layer {_spans(more)}: sets that fill no rectangle, or have fewer channels, come apart"
         yield ""
     yield "Errata"
     for erratum in result["errata"]:
