@@ -18,7 +18,8 @@ class Finding:
 
     severity: "blocking" stops a compilation, "costly" costs time or accuracy, "note" is neither. where: the node,
     layer, tensor or option, by name. resource: the attribute or resource that `value` is of; `limit` what it is
-    held against, None where there is no such number. help: what would mend it; empty where nothing would.
+    held against, None where there is no such number. help: what would mend it; empty where nothing would. excerpt:
+    lines that show the place in what the user wrote.
     """
 
     what: str
@@ -28,6 +29,7 @@ class Finding:
     value: Number = None
     limit: Number = None
     help: str = ""
+    excerpt: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> str:
@@ -47,12 +49,13 @@ def _shown(number: Number) -> str:
 
 
 def aligned(findings: Sequence[Finding]) -> list[str]:
-    """One line each: where, resource with value and limit, what and help, in columns."""
+    """One line each: where, resource with value and limit, what and help, in columns; below it its excerpt."""
     rows = [(one_line(finding.where), finding.numbers, finding.text) for finding in findings]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
+    lines = (
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True) if width).rstrip() for row in rows
-    ]
+    )
+    return [part for line, finding in zip(lines, findings, strict=True) for part in (line, *finding.excerpt)]
 
 
 class Refusal(Exception):
@@ -79,7 +82,8 @@ class Refusal(Exception):
     def lines(self) -> list[str]:
         """The message; below it, where there are several findings, one line for each."""
         parts = self.findings
-        return [one_line(str(self)), *(f"  {line}" for line in aligned(parts) if len(parts) > 1)]
+        below = aligned(parts) if len(parts) > 1 else [line for part in parts for line in part.excerpt]
+        return [one_line(str(self)), *(f"  {line}" for line in below)]
 
 
 class Refusals:

@@ -115,10 +115,11 @@ def extents(sizes: Sizes, loops: tuple[Loop, ...]) -> tuple[int, ...]:
 
 def mapping_problem(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> str | None:
     """Which of the rules `mapping` breaks for a layer with these sizes and operands; None where it breaks none."""
-    return next(_problems(mapping, sizes, operands), None)
+    return next(mapping_problems(mapping, sizes, operands), None)
 
 
-def _problems(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> Iterator[str]:
+def mapping_problems(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> Iterator[str]:
+    """All of them."""
     loops = mapping.loops
     yield from _loop_problems(sizes, loops)
     box = max((stage.depth for stage in mapping.stages if stage.memory == "rf"), default=len(loops))

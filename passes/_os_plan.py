@@ -93,7 +93,7 @@ def os_mapping(shape: LayerShape, arch: Arch, room: Room) -> Mapping:
             continue
         for plan in _plans(shape, tile, bool(room.moving)):
             mapping = mapping_of(shape, arch, tile, plan, room.moving)
-            if not divides(shape, mapping, room) or not _one_pitch(shape, mapping):
+            if not divides(shape, mapping, room) or not one_pitch(shape, mapping):
                 continue
             least = min(least, needed := glb_words(shape, arch, mapping))
             if needed <= room.words:
@@ -226,7 +226,7 @@ def mapping_of(
     if shape.shuffle > 1:  # what a block gives belongs to all groups
         outer = [Loop("n"), *pixels, Loop("k", shape.tiled_together), *channels]
     parts = [outer, tiles, space, slices, reduction, kept]
-    running = _running(shape, [loop for part in parts for loop in part])
+    running = those_running(shape, [loop for part in parts for loop in part])
     loops = tuple(loop for loop in running if loop is not None)
 
     def depth(place: int) -> int:
@@ -241,7 +241,7 @@ def mapping_of(
     return Mapping(loops, (*sorted(glb, key=lambda stage: stage.depth), *rf))
 
 
-def _running(shape: LayerShape, loops: Sequence[Loop]) -> list[Loop | None]:
+def those_running(shape: LayerShape, loops: Sequence[Loop]) -> list[Loop | None]:
     """`loops` with None for those that run once."""
     left = dict(vars(shape.sizes))
     running: list[Loop | None] = []
@@ -322,7 +322,7 @@ def divides(shape: LayerShape, mapping: Mapping, room: Room) -> bool:
     return True
 
 
-def _one_pitch(shape: LayerShape, mapping: Mapping) -> bool:
+def one_pitch(shape: LayerShape, mapping: Mapping) -> bool:
     """Where params are per position, output and params have as many columns: a commit has one step for both."""
     depth = {stage.operand: stage.depth for stage in _stages(mapping)}
     cols = {inside(shape.sizes, mapping.loops[: depth.get(operand, 0)])["w"] for operand in ("output", "params")}
@@ -343,7 +343,7 @@ def copy_mapping(shape: LayerShape, arch: Arch, room: Room) -> Mapping | None:
         if k * h * sizes.w <= most and sizes.k % k == 0 and sizes.h % h == 0:
             steps = [Loop("n"), Loop("k", k), Loop("h", h)]
             inner = [Loop("k"), Loop("h"), Loop("w")]
-            running = _running(shape, [*steps, *inner])
+            running = those_running(shape, [*steps, *inner])
             depth = sum(loop is not None for loop in running[: len(steps)])
             stages = tuple(Stage(operand, "glb", depth) for operand in sorted(room.moving))
             return Mapping(tuple(loop for loop in running if loop is not None), stages)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from cnncc.dialects._notation import NotationError, read
 from cnncc.errors import Finding, Refusal, Refusals, one_line
 
 MOST_BYTES = 1 << 20
@@ -37,9 +38,19 @@ class Given:
 KEYS = tuple(field.name for field in dataclasses.fields(Given))
 
 
-def read_schedule(file: str) -> dict[str, Given]:
+@dataclass(frozen=True)
+class Written:
+    """What a file says of a layer in the notation of docs/mapping.md."""
+
+    mapping: str
+
+
+WRITTEN = "mapping"  # the key of a table that has no others
+
+
+def read_schedule(file: str) -> dict[str, Given | Written]:
     """What a schedule file says, by the label of a layer. Raises Refusal with a finding for all that is wrong."""
-    refusals, found = Refusals(), dict[str, Given]()
+    refusals, found = Refusals(), dict[str, Given | Written]()
     for label, table in _tables(file).items():
         if isinstance(table, dict):
             wrong = list(_wrong(label, cast("dict[str, object]", table)))
@@ -48,7 +59,7 @@ def read_schedule(file: str) -> dict[str, Given]:
         for finding in wrong:
             refusals.add(Refusal(f"{file}: '{one_line(finding.where, 80)}': {finding.text}", finding))
         if not wrong:
-            found[label] = Given(**cast("dict[str, Any]", table))
+            found[label] = (Written if WRITTEN in table else Given)(**cast("dict[str, Any]", table))
     refusals.raise_any(file)
     return found
 
@@ -78,12 +89,28 @@ def _tables(file: str) -> dict[str, object]:
 
 def _wrong(label: str, table: dict[str, object]) -> Iterable[Finding]:
     for key, value in table.items():
-        if isinstance(value, dict) and key not in KEYS:
+        if key == WRITTEN:
+            yield from _wrong_text(label, table)
+        elif isinstance(value, dict) and key not in KEYS:
             help_ = f'a label with dots stands in quotes: ["{label}.{key}"]'
             yield Finding(f"a table in a table, '{key}'", where=label, resource=key, help=help_)
         elif key not in KEYS:
-            yield Finding(f"unknown key '{key}'", where=label, resource=key, help=hint(key, KEYS))
+            yield Finding(f"unknown key '{key}'", where=label, resource=key, help=hint(key, (*KEYS, WRITTEN)))
         elif isinstance(value, bool) or not isinstance(value, int):
             yield Finding("not a whole number", where=label, resource=key, value=one_line(repr(value), 40))
         elif not 1 <= value <= MOST_NUMBER:
             yield Finding(f"a number from 1 to {MOST_NUMBER:,} is expected", where=label, resource=key)
+
+
+def _wrong_text(label: str, table: dict[str, object]) -> Iterable[Finding]:
+    if more := [key for key in table if key != WRITTEN]:
+        what, help_ = f"a mapping and '{more[0]}'", f"the mapping says all: leave out {', '.join(more)}"
+        yield Finding(what, where=label, resource=WRITTEN, help=help_)
+    if not isinstance(table[WRITTEN], str):
+        value = one_line(repr(table[WRITTEN]), 40)
+        yield Finding("not a text", where=label, resource=WRITTEN, value=value, help='mapping = "n > k > …"')
+        return
+    try:
+        read(cast("str", table[WRITTEN]))
+    except NotationError as error:
+        yield Finding(error.message, where=label, resource=WRITTEN, excerpt=error.excerpt)

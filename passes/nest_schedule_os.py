@@ -12,16 +12,17 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr
+from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, operands
 from cnncc.errors import Finding, Refusal, Refusals, one_line
 from cnncc.passes._labels import tidy
 from cnncc.passes._nest_layers import chosen_layers, label_of, layer_shape
 from cnncc.passes._os_given import given_mapping, violations
 from cnncc.passes._os_plan import NoRoom, Room, copy_mapping, os_mapping
+from cnncc.passes._os_written import written_mapping, written_violations
 from cnncc.passes._residency import choose_mappings
-from cnncc.passes._schedule_file import Given, hint, read_schedule
+from cnncc.passes._schedule_file import Given, Written, hint, read_schedule
 
-Schedule = Map[str, Given]  # by the labels of layers
+Schedule = Map[str, Given | Written]  # by the labels of layers
 OPERATORS = ("Conv", "Gemm", "MatMul")  # of the ONNX nodes that have weights
 
 
@@ -82,12 +83,18 @@ def _check(layers: Sequence[LayerOp], arch: Arch, schedule: Schedule) -> None:
         if label not in map(_label, layers):
             found.append(Finding("there is no such layer on the array", help=_which(label, layers)))
         for layer in (layer for layer in layers if _label(layer) == label):
-            found += violations(layer_shape(layer), arch, given, layer.residual is not None)
+            found += _violations(layer, arch, given)
         for finding in found:
             says = f"{finding.numbers}: {finding.text}" if finding.resource else finding.text
             message = f"{NestScheduleOsPass.name}: layer '{name}': {says}"
             refusals.add(Refusal(message, replace(finding, where=name)))
     refusals.raise_any(f"{NestScheduleOsPass.name}: the schedule")
+
+
+def _violations(layer: LayerOp, arch: Arch, given: Given | Written) -> list[Finding]:
+    if isinstance(given, Written):
+        return written_violations(layer_shape(layer), arch, given, operands(layer))
+    return violations(layer_shape(layer), arch, given, layer.residual is not None)
 
 
 def _label(layer: LayerOp) -> str | None:
@@ -101,13 +108,15 @@ def _which(name: str, layers: Sequence[LayerOp]) -> str:
     return f"that node's label is '{of_node[0]}'" if of_node else hint(name, known)
 
 
-def chosen_mapping(layer: LayerOp, arch: Arch, room: Room, given: Given | None) -> Mapping | None:
+def chosen_mapping(layer: LayerOp, arch: Arch, room: Room, given: Given | Written | None) -> Mapping | None:
     """The mapping of `layer` that is given, else the one that takes `arch` the fewest cycles; None for its own nest.
 
     Raises Refusal (NoRoom).
     """
     label, shape = label_of(layer), layer_shape(layer)
     try:
+        if isinstance(given, Written):
+            return written_mapping(shape, arch, room, given)
         if given is not None:
             return given_mapping(shape, arch, room, given)
         own = copy_mapping if layer.kind.data == "copy" else os_mapping

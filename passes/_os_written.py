@@ -1,0 +1,168 @@
+"""Mappings that a user writes in the notation: which are legal, and the stages that they leave out. No IR.
+
+Rules P1 and P6 to P8 of docs/mapping.md; loops are completed in `_mapping_completion.py`. What the lowering can do of
+all that is legal is for `nest-to-array` to say, which refuses the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
+from math import prod
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping import AXES, IN_REGISTER_FILES, REDUCTION_DIMS, mapping_problems
+from cnncc.dialects._notation import NotationError
+from cnncc.dialects.nest import Loop, Mapping, Stage, extents
+from cnncc.errors import Finding, Refusal
+from cnncc.isa.fields import LOOP_REGISTERS
+from cnncc.passes._layer_shape import LayerShape, inside
+from cnncc.passes._mapping_completion import completed_loops
+from cnncc.passes._os_plan import (
+    NOTHING_FITS,
+    Room,
+    divides,
+    glb_words,
+    is_small,
+    moved_words,
+    no_room,
+    one_pitch,
+    those_running,
+)
+from cnncc.passes._register_files import macro_words
+from cnncc.passes._schedule_file import Written
+
+MOVING = ("residual", "ifmap", "output")
+OF_WEIGHTS = frozenset("kc")
+
+
+# -- what is legal -----------------------------------------------------------------------------------------------------
+
+
+def written_violations(shape: LayerShape, arch: Arch, written: Written, operands: Set[str]) -> list[Finding]:
+    """Everything for which a layer cannot be mapped like this to an array; `where` is left to the caller."""
+    if shape.kind == "copy":
+        what = "elementwise layers stream past the array, this is one"
+        return [Finding(what, help="leave it out: the compiler maps it")]
+    try:
+        mapping = _in_files(completed_loops(written.mapping, shape, arch), shape, arch)
+    except NotationError as error:
+        return [Finding(error.message, resource="mapping", excerpt=error.excerpt)]
+    if broken := [Finding(problem, resource="mapping") for problem in mapping_problems(mapping, shape.sizes, operands)]:
+        return broken
+    return [*_beyond_array(mapping, shape, arch), *_beyond_files(mapping, shape, arch), *_beyond_loops(mapping, shape)]
+
+
+def _beyond_array(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
+    counts = [
+        -(-extent // loop.step) for extent, loop in zip(extents(shape.sizes, mapping.loops), mapping.loops, strict=True)
+    ]
+    for axis in AXES:
+        pes = [count for count, loop in zip(counts, mapping.loops, strict=True) if loop.on == axis]
+        if prod(pes) > (most := int(getattr(arch, axis))):
+            what = f"{' x '.join(map(str, pes))} PEs do not fit {most} {axis}"
+            yield Finding(what, resource=axis, value=prod(pes), limit=most, help="fewer PEs: ||N")
+
+
+def _beyond_files(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
+    outer = [loop for loop in mapping.loops if not loop.keep]
+    for key, needed in macro_words(shape, arch, inside(shape.sizes, outer)).items():
+        if needed > (has := int(getattr(arch.pe, key))):
+            what, help_ = (
+                "the box needs more words than a PE has",
+                f"smaller tiles in it, or {key} of at least {needed}",
+            )
+            yield Finding(what, resource=f"pe.{key}", value=needed, limit=has, help=help_)
+
+
+def _beyond_loops(mapping: Mapping, shape: LayerShape) -> Iterator[Finding]:
+    loops = [loop for loop in _shortened(mapping, shape).loops if not (loop.on or loop.keep)]
+    if len(loops) > LOOP_REGISTERS:
+        what = f"its loops in time are {' '.join(f'{loop.dim}:{loop.step}' for loop in loops)}"
+        yield Finding(what, resource="loops", value=len(loops), limit=LOOP_REGISTERS, help="fewer tiles")
+
+
+# -- the mapping -------------------------------------------------------------------------------------------------------
+
+
+def written_mapping(shape: LayerShape, arch: Arch, room: Room, written: Written) -> Mapping:
+    """The mapping that is meant, its stages in the GLB such that they fit. Raises Refusal, NoRoom where none do."""
+    mapping = _shortened(_in_files(completed_loops(written.mapping, shape, arch), shape, arch), shape)
+    given = {stage.operand for stage in mapping.stages if stage.memory == "glb"}
+    if wrong := [operand for operand in MOVING if operand in given and operand not in room.moving]:
+        what = f"its {wrong[0]} lies in the GLB as a whole"
+        raise Refusal(f"{what}: leave out {wrong[0]}@glb", Finding(what, help=f"leave out {wrong[0]}@glb"))
+    best, least = None, NOTHING_FITS
+    for each in _candidates(shape, mapping, room, given):
+        if not divides(shape, each, room) or not one_pitch(shape, each):
+            continue
+        least = min(least, needed := glb_words(shape, arch, each))
+        if needed <= room.words:
+            whole = all(
+                stage.depth == 0 for stage in each.stages if stage.operand == "weight" and stage.memory == "glb"
+            )
+            cost = (whole and not is_small(shape, arch, each), moved_words(shape, arch, each), needed)
+            best = min(best or (cost, each), (cost, each), key=lambda found: found[0])
+    if best is None:
+        raise no_room(arch, room, least, "smaller tiles around it")
+    return best[1]
+
+
+def _in_files(mapping: Mapping, shape: LayerShape, arch: Arch) -> Mapping:
+    """Rules P6 and P7: stages in register files around the box, whose loops are in the machine's order."""
+    box = next((depth for depth, loop in enumerate(mapping.loops) if loop.keep), len(mapping.loops))
+    there = {stage.operand for stage in mapping.stages if stage.memory == "rf"}
+    buffers = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}
+    wanted = [operand for operand in IN_REGISTER_FILES if operand == "ifmap" or shape.is_mac]
+    stages = [*mapping.stages, *(Stage(each, "rf", box, buffers[each]) for each in wanted if each not in there)]
+    order = "wksr" if shape.channelwise else "wscrk"
+    kept = mapping.loops[box:]
+    if all(loop.keep and loop.step == 1 and loop.dim in order for loop in kept):
+        kept = tuple(sorted(kept, key=lambda loop: order.index(loop.dim)))
+    return _mapping((*mapping.loops[:box], *kept), stages)
+
+
+def _mapping(loops: Sequence[Loop], stages: Sequence[Stage]) -> Mapping:
+    """Stages from outside; those at one place in the order of the GLB, then of register files."""
+    return Mapping(tuple(loops), tuple(sorted(stages, key=lambda stage: (stage.depth, stage.memory))))
+
+
+def _shortened(mapping: Mapping, shape: LayerShape) -> Mapping:
+    """Rule P1: without the loops that run once."""
+    kept = those_running(shape, mapping.loops)
+
+    def depth(place: int) -> int:
+        return sum(loop is not None for loop in kept[:place])
+
+    stages = [replace(stage, depth=depth(stage.depth)) for stage in mapping.stages]
+    return _mapping([loop for loop in kept if loop is not None], stages)
+
+
+def _candidates(shape: LayerShape, mapping: Mapping, room: Room, given: Set[str]) -> Iterator[Mapping]:
+    """Rule P8: the places that stages in the GLB which are not given may have."""
+    loops = mapping.loops
+    outer = [depth for depth, loop in enumerate(loops) if loop.on or loop.keep or loop.dim in REDUCTION_DIMS]
+    blocks = outer[0] if outer else len(loops)
+    for block in range(blocks + 1) if room.moving - given else (0,):
+        fixed = [Stage(operand, "glb", _place(shape, loops, operand, block)) for operand in sorted(room.moving - given)]
+        if shape.params and "params" not in given:
+            by_block = shape.per_position and room.moving and not shape.is_mac
+            fixed.append(Stage("params", "glb", block if by_block else 0))
+        if not shape.is_mac or "weight" in given:
+            yield _mapping(loops, [*fixed, *mapping.stages])
+            continue
+        yield _mapping(loops, [Stage("weight", "glb", 0), *fixed, *mapping.stages])
+        for depth, loop in enumerate(loops):
+            if loop.dim in OF_WEIGHTS and not loop.on and not loop.keep:
+                two = [2] if depth < blocks and not room.moving else []
+                for buffers in (*two, 1):
+                    yield _mapping(loops, [*fixed, Stage("weight", "glb", depth + 1, buffers), *mapping.stages])
+
+
+def _place(shape: LayerShape, loops: Sequence[Loop], operand: str, block: int) -> int:
+    """Where a block of an operand begins: the ifmap does not depend on output channels that share it."""
+    if operand != "ifmap" or shape.channelwise or shape.window.group > 1:
+        return block
+    while block and loops[block - 1].dim == "k":
+        block -= 1
+    return block
