@@ -15,10 +15,11 @@ output waits, and with it those behind; or INPUT_FREE where the output stays in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import Stage
+from cnncc.dialects.nest import Loop, Stage
 from cnncc.errors import Refusal
 from cnncc.passes._layer_operands import Operands, buffer_box, full_slice
 from cnncc.passes._layer_records import Layer, Node, Piece, Position
@@ -33,6 +34,12 @@ OUTPUT_FULL = 7
 OUTPUT_FREE = 8
 FREE_ONE = 9
 PRIMED = {FREE: 2, INPUT_FREE: 1, OUTPUT_FREE: 1, FREE_ONE: 1}  # what is free before the first layer
+
+
+def is_one_slice(outside: Sequence[Loop]) -> bool:
+    """Whether the weights that all PEs need inside these loops are of neighbouring output channels."""
+    over_k = [bool(loop.on) for loop in outside if loop.dim == "k"]
+    return over_k == sorted(over_k)
 
 
 class Transfers:
@@ -67,6 +74,8 @@ class Transfers:
                 raise self._refuse(f"{stage.operand} is staged there in one buffer, not in {stage.buffers}")
             if stage.operand in moving:
                 self._check_blocks(stage, moving)
+            if stage.operand == "weight" and not is_one_slice(self.loops.loops[: stage.depth]):
+                raise self._refuse("weights are staged in glb outside loops over k in time inside those in space")
 
     def _check_positions(self, depth: dict[str, int], moving: list[str]) -> None:
         """Of params per position: what a commit needs of them is there, and they step as the output does."""

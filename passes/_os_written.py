@@ -17,6 +17,7 @@ from cnncc.dialects.nest import Loop, Mapping, Stage, extents
 from cnncc.errors import Finding, Refusal
 from cnncc.isa.fields import LOOP_REGISTERS
 from cnncc.passes._layer_shape import LayerShape, inside
+from cnncc.passes._layer_transfers import is_one_slice
 from cnncc.passes._mapping_completion import completed_loops
 from cnncc.passes._os_plan import (
     NOTHING_FITS,
@@ -153,7 +154,7 @@ def _candidates(shape: LayerShape, mapping: Mapping, room: Room, given: Set[str]
             continue
         yield _mapping(loops, [Stage("weight", "glb", 0), *fixed, *mapping.stages])
         for depth, loop in enumerate(loops):
-            if loop.dim in OF_WEIGHTS and not loop.on and not loop.keep:
+            if loop.dim in OF_WEIGHTS and not loop.on and not loop.keep and is_one_slice(loops[: depth + 1]):
                 two = [2] if depth < blocks and not room.moving else []
                 for buffers in (*two, 1):
                     yield _mapping(loops, [*fixed, Stage("weight", "glb", depth + 1, buffers), *mapping.stages])
