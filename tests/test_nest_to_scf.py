@@ -82,8 +82,8 @@ def test_scf_of_any_step_is_brute_force(case: Case, arch: Arch) -> None:
 # Steps that divide neither the sizes below nor each other; every operand in a stage, weight and ifmap in two.
 TILED = Mapping(
     (
-        *(Loop("n"), Loop("k", 4), Loop("h", 4), Loop("w", 3)),
-        *(Loop("k", 3, "rows"), Loop("h", 1, "rows"), Loop("w", 1, "cols")),
+        *(Loop("n"), Loop("k", 5), Loop("h", 4), Loop("w", 3)),
+        *(Loop("k", 2, "rows"), Loop("h", 1, "rows"), Loop("w", 1, "cols")),
         *(Loop("c", 2), Loop("r", 2)),
         *(Loop(dim, keep=True) for dim in "scrk"),
     ),
@@ -243,6 +243,16 @@ def test_scf_epilogue_is_brute_force(case: Finish) -> None:
     np.testing.assert_array_equal(found, want)
     if not case.residual:
         np.testing.assert_array_equal(found, finished(case))
+
+
+def test_scf_shuffles_once_what_a_stage_gathers() -> None:
+    x = np.arange(24).reshape(1, 6, 2, 2)
+    mapping = Mapping((Loop("k", 4), Loop("k"), Loop("h"), Loop("w")), (Stage("output", "glb", 1),))
+    found, want = Finish(
+        Sizes(1, 6, 1, 2, 2, 1, 1), {}, {"shuffle": "3", "clamp": "[0, 99]"}, False, mapping, x, x
+    ).both()
+    np.testing.assert_array_equal(found, x[:, [0, 2, 4, 1, 3, 5]])
+    np.testing.assert_array_equal(found, want)
 
 
 def test_scf_residual_add_rounds_once() -> None:
