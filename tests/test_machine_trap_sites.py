@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from test_isa_fuzz import small_memory, values
 from test_machine_times import ARCH as OTHER_ARCH
 from test_machine_traps import run
-from trap_cases import OTHERS, PING_PONG, PONG, TIMES, TRAFFIC, VALUES, WORDS
+from trap_cases import ARCH, OTHERS, PING_PONG, PONG, TIMES, TRAFFIC, VALUES, WORDS
 
 import cnncc
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
-from cnncc.isa.codec import decode_program
+from cnncc.isa.codec import decode_program, encode_program
 from cnncc.machine.program import build_tree
 from cnncc.machine.times import simulate
 from cnncc.machine.traffic import count_traffic
@@ -69,7 +70,10 @@ def provoked() -> Iterator[tuple[str, int]]:
         yield ends(lambda case=case: run(case.text, case.arch, list(case.dram), case.images, case.shared))
     for text, _, _ in TIMES:
         yield ends(lambda text=text: simulate(build_tree(assemble(text)), OTHER_ARCH))
-    yield ends(lambda: simulate(build_tree(assemble("dma words=99\nhalt")), OTHER_ARCH, budget_cycles=9))
+    slow = build_tree(assemble("loop count=9\nsignal semaphore=1 count=1\nend\nhalt"))
+    yield ends(lambda: simulate(slow, OTHER_ARCH, budget_cycles=9))
+    yield ends(lambda: simulate(slow, OTHER_ARCH, budget_steps=9))
+    yield ends(lambda: values(encode_program(assemble("loop count=9\ndesc\nend\nhalt")), ARCH, small_memory(), 9999))
     yield from (ends(lambda text=text: count_traffic(build_tree(assemble(text)), OTHER_ARCH)) for text, _, _ in TRAFFIC)
     for words, _ in WORDS:
         codes = np.array([int(word, 16) for word in words.split()], np.uint32)

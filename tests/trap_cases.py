@@ -203,13 +203,53 @@ OTHERS = [
          "65535 blocks of 65535 rows of 4294967295 words are more than the GLB has", hostile=True),
 ]  # fmt: skip
 
+# Values, what follows the setup on ARCH: sizes that fit their fields, and should cost nobody time or room.
+HOSTILE: dict[str, str] = {
+    "n2n over 2^48 steps": f"{LOAD} kind=ifmap\n{ADD} pixels=65535 taps=65535 step_range=65535 data_reuse=1",
+    "n2n over 2^24 steps": f"{LOAD} kind=ifmap cols=4 set_cols=4\nmac op=add {TAKE} {SUMS} cols=4 set_cols=4 pixels=4"
+    " taps=65535 step_range=64 data_reuse=1 n2n_slot=1",
+    "one word for all taps": f"{LOAD} kind=ifmap rows=2 cols=4 set_rows=2 set_cols=4 row=lin*1 col=lin*1\n"
+    f"{LOAD} kind=weight rows=2 cols=4 set_rows=2 set_cols=4 row=lin*1 extent3=4\nmac {TAKE} {SUMS} take_weight=always"
+    " give_weight=always rows=2 cols=4 set_cols=4 taps=65535 step_range=4 weight_i=1 psum_i=1 pixels=1",
+    "one psum for all": f"{LOAD} kind=ifmap\nmac op=add {TAKE} {SUMS} pixels=4 taps=65535 step_range=64\n{COMMIT}",
+    "results of a block": f"loop count=65536\n{LOAD} kind=ifmap\n{ADD}\n{COMMIT} channels=60 channel_term=lin*0\nend",
+    "empty loops": "loop count=16777215\n" * 8 + "end\n" * 8,
+    "loops of streams": "loop count=16777215\nloop count=1000\ncommit source=glb desc=2 operand=1\nend\nend",
+    "loops of a descriptor": "loop count=16777215\nloop count=16777215\ndesc id=3\nend\nend",
+    "loops of a layer": f"loop count=16777215\n{LOAD} kind=ifmap\n{ADD}\n{COMMIT}\nend",
+    "rings of one word": f"desc id=5 ring_y=1 ring_x=1\nstep id=5 loop=0 by=y*1\nloop count=16777215\n"
+    f"{LOAD.replace('desc=1', 'desc=5')} kind=ifmap extent2=2 extent3=4 term2=y*1\n{ADD}\n{COMMIT}\nend",
+    "tokens": "loop count=65000\nsignal semaphore=2 count=1\nloop count=65000\nsignal semaphore=1 count=1\nend\n"
+    "loop count=65000\ndma take=1 take_when=always\nend\nend",
+    "unlike engines": "loop count=16777215\nloop count=16777215\ndma words=7\ndma words=5\nunit\nend\ndma words=3\nend",
+    "positions": "desc id=3 height=5 width=5\n"
+    + "".join(f"step id=3 loop={i} by={'yx'[i % 2]}*{step}\n" for i, step in enumerate((1, -1, 3, -3, 7, -7, 2, 1)))
+    + "loop count=2000\n" * 8
+    + "load desc=3 kind=ifmap extent0=2000 term0=y*11 term1=x*13\n"
+    + "end\n" * 8,
+}
+
+# Values: addresses that need more than 64 bits, in the line after a descriptor.
+_FARTHEST = "desc id=5 plane=4294967295 pitch=4294967295"
+_START = "channel=-2147483648 y=-32768"
+FAR = [
+    f"{_FARTHEST}\nload desc=5 kind=ifmap open=always close=always {_START}",
+    f"{_FARTHEST}\nload desc=5 kind=ifmap open=always close=always cols=3 set_cols=2 col=lin*1 {_START}",
+    f"{_FARTHEST}\nload desc=5 kind=ifmap open=always close=always cols=3 set_cols=2 col=k*-1 {_START}",
+    f"{_FARTHEST}\ncommit source=glb desc=2 operand=5 {_START}",
+    f"{_FARTHEST}\ncommit source=glb desc=2 operand=5 cols=3 set_cols=2 col=lin*1 col_set=lin*2 {_START}",
+    f"{_FARTHEST}\ncommit source=glb desc=5 operand=1 {_START}",
+    f"{_FARTHEST}\ncommit source=glb desc=5 operand=1 pixels=2 {_START}",
+    f"{_FARTHEST}\ncommit source=glb desc=2 operand=1 partial=1 fresh=always sums=5 {_START}",
+]
+
 # Traffic: a whole program, the instruction that traps, what the trap says.
 TRAFFIC = [
     (
         "desc height=9 width=9\nstep loop=0 by=y*1\nstep loop=1 by=y*-1\nloop count=16777215\nloop count=16777215\n"
         "load kind=ifmap\nend\nend\nhalt",
         5,
-        "positions spread over more than 4194304 places",
+        "positions spread over more than 1048576 places",
     ),
 ]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
-from cnncc.machine.durations import ceil_div, dma_words
+from cnncc.machine.durations import ceil_div, commit_results, dma_words
 from cnncc.machine.fetched import Fetched, Read, fetches
 from cnncc.machine.memory import Memory, Place, ends, fill
 from cnncc.machine.positions import Descriptor, Index, Ints
@@ -271,7 +271,7 @@ def divisible(loop: Loop) -> bool:
 
 def largest_array(loop: Loop, iterations: int, descriptors: Sequence[Descriptor]) -> int:
     """Elements, per image, of the largest array that so many iterations of the loop as a block would make."""
-    return max(_arrays(loop.body, ((loop.register, iterations),), descriptors), default=0)
+    return max(_arrays(loop.body, ((loop.register, iterations),), descriptors))
 
 
 def _arrays(
@@ -281,8 +281,9 @@ def _arrays(
     for node in nodes:
         if isinstance(node, Loop):
             yield from _arrays(node.body, (*around, (node.register, node.count)), descriptors)
-        elif node.instruction.spec.name in ("load", "mac", "dma"):
+        else:
             yield _array(node.instruction, around, descriptors)
+    yield around[-1][1]  # the loop's indices
 
 
 def _array(inst: Instruction, around: tuple[tuple[int, int], ...], descriptors: Sequence[Descriptor]) -> int:
@@ -292,6 +293,8 @@ def _array(inst: Instruction, around: tuple[tuple[int, int], ...], descriptors: 
         return loops * prod(inst.number(name) for name in ("rows", "cols", "pixels", "step_range"))
     if inst.spec.name == "dma":
         return prod(count for _, count in around) * max(_LEAST_COPY, dma_words(inst))
+    if inst.spec.name == "commit":
+        return prod(count for _, count in around) * commit_results(inst)
     steps = descriptors[inst.number("desc")].steps
     loops = prod(count for register, count in around if register in steps and steps[register].step)
     return (

@@ -16,6 +16,7 @@ from cnncc.machine.strided import Even, Strided, even
 from cnncc.numerics import integer_range
 
 _MOST_COPIED = 8  # words of a copy for each word that is delivered
+_MOST_TURNS = 1 << 10  # of rings: of more, a list of addresses is quicker
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,9 @@ def _copied(memory: Memory, where: Even, descriptor: Descriptor, bits: int) -> D
     axes = [axis for axis, step in enumerate(where.steps) if step[0]]
     sizes = tuple(where.sizes[axis] for axis in axes)
     if prod(sizes) * len(y) * len(x) > _MOST_COPIED * prod(where.sizes):
+        return None
+    turns = prod(len(reach) // ring + 2 for reach, ring in ((y, descriptor.ring_y), (x, descriptor.ring_x)) if ring)
+    if turns > _MOST_TURNS:
         return None
     copy = np.full((memory.images, *sizes, len(y), len(x)), descriptor.fill, np.int16)
     reads: list[Place] = []

@@ -12,7 +12,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 # Distinct positions on one axis that are kept while counting; a network's programs need some hundreds.
-_MOST_POSITIONS = 1 << 22
+_MOST_POSITIONS = 1 << 20
 
 
 class Index(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -13,17 +13,28 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.machine.blocks import OrderMatters
+from cnncc.machine.durations import mac_steps
 from cnncc.machine.products import multiply
 from cnncc.machine.regfile import Fault, Half, Sums, Values, Words
-from cnncc.machine.strided import Strided
+from cnncc.machine.strided import Ints, Strided
+from cnncc.machine.work import PER_INSTRUCTION, Work
 from cnncc.numerics import integer_range
 
 MOST_STEPS = 1 << 24
+_MOST_PRODUCTS = 1 << 23  # words that are multiplied at a time; of more, the taps in parts
 COUNTERS = ("pixels", "taps", "step_range")  # z, j, i
 
 
+def check_sizes(inst: Instruction, arch: Arch) -> None:
+    """Counters that the machine has (A5), and an array of their steps that the host has. Raises Fault."""
+    if (pixels := inst.number("pixels")) > arch.pe.max_pixels:
+        raise Fault(f"{pixels} pixels are more than max_pixels = {arch.pe.max_pixels}")
+    if mac_steps(inst) > MOST_STEPS:
+        raise Fault(f"pixels * taps * step_range is more than the {MOST_STEPS} of this interpreter")
+
+
 def accumulate(
-    inst: Instruction, sums: Sums, ifmap: Half, weight: Half | None, reduced: Mapping[int, int], arch: Arch
+    inst: Instruction, sums: Sums, ifmap: Half, weight: Half | None, reduced: Mapping[int, int], arch: Arch, work: Work
 ) -> None:
     """Add (or take the greatest of) all products (or words) of a macro-instruction into its psums.
 
@@ -31,10 +42,6 @@ def accumulate(
     empty or outside, and for a sum that leaves the psum's width at any step (A2); OrderMatters where the block loops
     must run one by one to tell.
     """
-    if (pixels := inst.number("pixels")) > arch.pe.max_pixels:
-        raise Fault(f"{pixels} pixels are more than max_pixels = {arch.pe.max_pixels}")
-    if prod(inst.number(counter) for counter in COUNTERS) > MOST_STEPS:
-        raise Fault(f"pixels * taps * step_range is more than the {MOST_STEPS} of this interpreter")
     psum = _slots(inst, "psum")
     low, high = psum.ends
     if low < 0 or high >= arch.pe.psum_words:
@@ -45,6 +52,7 @@ def accumulate(
     if not _at_once(inst, psum, sums, x, w, reduced, arch):
         if reduced:
             raise OrderMatters
+        work.spend(psum.size * PER_INSTRUCTION)
         _one_by_one(inst, psum, sums, x, w, arch)
 
 
@@ -93,19 +101,33 @@ def _check_ping_pong(inst: Instruction, half: Half, whole: bool, arch: Arch) -> 
 
 @lru_cache(maxsize=256)
 def _stale_slot(ifmap: Strided, turn: int, reuse: int) -> int | None:
-    """The first slot that is read when a word 2 turns later takes its place, or after that: word k moves in step k."""
-    slots = ifmap.listed().reshape(ifmap.sizes[0] * ifmap.sizes[1], -1)
-    stale = (slots + turn < reuse) & (slots + turn <= np.arange(len(slots))[:, None])
-    return int(slots[stale][0]) if stale.any() else None
+    """A slot that is read when a word 2 turns later takes its place, or after that: word k moves in step k."""
+    for steps, slots in _pixel_steps(ifmap):
+        stale = (slots + turn < reuse) & (slots + turn <= steps)
+        if stale.any():
+            return int(slots[stale][0])
+    return None
 
 
 @lru_cache(maxsize=256)
 def _early_slot(ifmap: Strided, n2n_slot: int, reuse: int) -> int | None:
-    """The first slot that is read before its word has arrived: word k moves in pixel step k."""
-    slots = ifmap.listed().reshape(ifmap.sizes[0] * ifmap.sizes[1], -1)
-    word = slots - n2n_slot
-    early = (word >= 0) & (word < reuse) & (word >= np.arange(len(slots))[:, None])
-    return int(slots[early][0]) if early.any() else None
+    """A slot that is read before its word has arrived: word k moves in pixel step k."""
+    step, channels = abs(ifmap.steps[2]) or 1, ifmap.sizes[2] if ifmap.steps[2] else 1
+    for steps, slots in _pixel_steps(ifmap):
+        later = -(-np.maximum(steps + n2n_slot - slots, 0) // step)  # the first channel whose word is yet to come
+        word = slots - n2n_slot + later * step
+        early = (word < reuse) & (later < channels)
+        if early.any():
+            return int(word[early][0]) + n2n_slot
+    return None
+
+
+def _pixel_steps(ifmap: Strided) -> Iterator[tuple[Ints, Ints]]:
+    """The steps of each pixel in turn, and the least slot that any channel reads in them."""
+    (pixels, taps, channels), (z, j, i) = ifmap.sizes, ifmap.steps
+    tap = np.arange(taps)
+    for pixel in range(pixels):
+        yield pixel * taps + tap, ifmap.start + pixel * z + tap * j + min(0, (channels - 1) * i)
 
 
 def _slots(inst: Instruction, name: str) -> Strided:
@@ -127,7 +149,7 @@ def _at_once(
     """Do all steps in one array expression; False, and nothing done, where that cannot be or might hide an overflow."""
     (pixels, _, channels), (z, j, i) = psum.sizes, psum.steps
     own = Strided(psum.start, (pixels, channels), (z, i))
-    if j or not (own.distinct or np.unique(own.listed()).size == own.size):
+    if j or own.size > arch.pe.psum_words or not (own.distinct or np.unique(own.listed()).size == own.size):
         return False  # taps, pixels or channels share a psum
     if inst.text("op") == "max":
         taken = x.max(axis=-2).max(axis=tuple(reduced), keepdims=True)
@@ -149,6 +171,9 @@ def _greatest(x: Words) -> float:
 
 def _products(x: Words, w: Words, reduced: Mapping[int, int]) -> tuple[Values, Values]:
     """The sums of products, and a bound on the magnitude of any part of them: max |x| * Σ |w|."""
+    if max(x.size, w.size) > _MOST_PRODUCTS and (half := x.shape[-2] // 2):
+        parts = [_products(x[..., taps, :], w[..., taps, :], reduced) for taps in (slice(half), slice(half, None))]
+        return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
     axes = frozenset(reduced)
     neither = prod(n for axis, n in reduced.items() if x.shape[axis] == w.shape[axis] == 1)
     repeats = prod(n for axis, n in reduced.items() if w.shape[axis] == 1)

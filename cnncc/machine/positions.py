@@ -20,6 +20,7 @@ Mask = npt.NDArray[np.bool_]
 Index = int | Ints
 
 PE_AXES = 4
+FAR = 1 << 59  # beyond any memory, and so far below 2^63 that sums and small multiples have room
 
 
 @dataclass
@@ -139,10 +140,14 @@ class Position:
         for register, term in descriptor.steps.items():
             if term.axis != "lin" and register < len(self.loops):
                 axis[term.axis] = axis[term.axis] + term.step * self.loops[register]
+        far = _greatest(axis["k"]) * descriptor.plane + _greatest(axis["y"]) * descriptor.pitch
+        if far >= FAR:  # products beyond 64 bits, which might lead back to an address that there is
+            axis = {name: np.asarray(index, object) for name, index in axis.items()}
         linear = descriptor.linear(self.offset, self.loops)
         rest = axis["lin"] + axis["k"] * descriptor.plane
         y, x = axis["y"], axis["x"]
-        address = np.asarray(linear + rest + descriptor.in_image(y, x), np.int64)
+        exact = linear + rest + descriptor.in_image(y, x)
+        address = np.asarray(exact if far < FAR else np.clip(exact, -FAR, FAR), np.int64)
         if descriptor.height == 0:
             return address, None
         y_inside = (np.asarray(y) >= 0) & (np.asarray(y) < descriptor.height)
@@ -150,6 +155,12 @@ class Position:
         if y_inside.all() and x_inside.all():
             return address, None
         return address, np.broadcast_to(y_inside & x_inside, address.shape)
+
+
+def _greatest(index: Index) -> int:
+    """The greatest magnitude of an index."""
+    array = np.asarray(index)
+    return max(int(array.max()), -int(array.min()))
 
 
 def position(

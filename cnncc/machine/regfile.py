@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cnncc.arch.model import Arch
+from cnncc.isa.table import Instruction
 from cnncc.machine.positions import PE_AXES, Grid, Ints
 from cnncc.machine.strided import Strided
 
@@ -25,6 +27,15 @@ Mask = npt.NDArray[np.bool_]
 
 class Fault(Exception):
     """A trap of the PEs; the message says which operand and why. The interpreter adds where."""
+
+
+def active(inst: Instruction, set_rows: int, arch: Arch) -> Grid:
+    """The active PEs of an instruction, in sets of `set_rows` rows (D4). Raises Fault for some that there are not."""
+    grid = Grid.of(inst, set_rows, inst.number("set_cols"))
+    row0, col0, rows, cols = grid.rectangle
+    if row0 + rows > arch.rows or col0 + cols > arch.cols:
+        raise Fault(f"rows {row0}..{row0 + rows - 1}, columns {col0}..{col0 + cols - 1} are not all in the array")
+    return grid
 
 
 @dataclass

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from cnncc.isa.fields import AXES, Term
 from cnncc.isa.table import Instruction
-from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index
+from cnncc.machine.positions import FAR, PE_AXES, Descriptor, Grid, Index
 
 Operands = npt.NDArray[np.int16]
 Ints = npt.NDArray[np.int64]
@@ -70,9 +70,12 @@ class Strided:
         return self.start == 0
 
     def listed(self) -> Ints:
-        """The addresses, index by index: [*sizes]."""
-        indices = np.ix_(*(np.arange(size) for size in self.sizes))
-        return np.asarray(sum((step * i for step, i in zip(self.steps, indices, strict=True)), np.int64(self.start)))
+        """The addresses, index by index: [*sizes]; those farther than FAR, which no memory has, as FAR."""
+        far = max(map(abs, self.ends)) >= FAR
+        indices = np.ix_(*(np.arange(size, dtype=object if far else np.int64) for size in self.sizes))
+        start = self.start if far else np.int64(self.start)
+        listed = np.asarray(sum((step * i for step, i in zip(self.steps, indices, strict=True)), start))
+        return np.clip(listed, -FAR, FAR).astype(np.int64) if far else listed
 
     def of(self, words: npt.NDArray[Word]) -> npt.NDArray[Word]:
         """The view [lead…, *sizes] of an array [lead…, address]. Raises ValueError for addresses outside."""

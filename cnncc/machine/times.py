@@ -27,6 +27,7 @@ from cnncc.machine.texts import Texts, waits_for
 
 STALLS = {"weights": "weight", "ifmap": "ifmap", "psum": "psum", "issue": "issue", "drain": "drain"}
 DEFAULT_BUDGET_CYCLES = 1 << 50
+DEFAULT_BUDGET_STEPS = 1 << 24  # hundreds of times those of any network here
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,16 @@ def program_length(tree: Sequence[Node]) -> int:
 class _Simulation:
     """What is the same for every piece of one program: the array, the texts of loops, the iterations that are known."""
 
-    def __init__(self, tree: Sequence[Node], arch: Arch, layers: Sequence[tuple[str, int]], budget_cycles: int) -> None:
+    def __init__(
+        self,
+        tree: Sequence[Node],
+        arch: Arch,
+        layers: Sequence[tuple[str, int]],
+        budget_cycles: int,
+        budget_steps: int,
+    ) -> None:
         self.arch = arch
-        self.budget_cycles = budget_cycles
+        self.budget_cycles, self.budget_steps, self.steps = budget_cycles, budget_steps, 0
         self.owner = owners(program_length(tree), layers)
         self.texts = Texts(arch, self.owner)
         self._known: dict[tuple[int, int, int, State], Effect] = {}
@@ -187,9 +195,12 @@ class _Piece:
         self._check_budget(leaf)
 
     def _check_budget(self, leaf: Leaf) -> None:
-        budget = self.simulation.budget_cycles
-        if self.before + self.clock.elapsed > budget:
-            raise leaf.trap(f"the budget of {budget} cycles is spent")
+        simulation = self.simulation
+        if self.before + self.clock.elapsed > simulation.budget_cycles:
+            raise leaf.trap(f"the budget of {simulation.budget_cycles} cycles is spent")
+        simulation.steps += 1
+        if simulation.steps > simulation.budget_steps:
+            raise leaf.trap(f"the interpreter's budget of {simulation.budget_steps} steps in time is spent")
 
 
 def _cycles(counts: Mapping[Key, int], owner: int) -> Cycles:
@@ -203,12 +214,14 @@ def simulate(
     arch: Arch,
     layers: Sequence[tuple[str, int]] = (),
     budget_cycles: int = DEFAULT_BUDGET_CYCLES,
+    budget_steps: int = DEFAULT_BUDGET_STEPS,
 ) -> Times:
     """The cycles of a program on an array. `layers`: (label, first instruction) in the program's order (see `owners`).
 
-    Raises Trap: a token that is not there in program order, halves or tokens beyond what there are, the budget spent.
+    Raises Trap: a token that is not there in program order, halves or tokens beyond what there are, a budget spent.
+    Steps are instructions, and iterations whose state has not been met before.
     """
-    simulation = _Simulation(tree, arch, layers, budget_cycles)
+    simulation = _Simulation(tree, arch, layers, budget_cycles, budget_steps)
     piece = _Piece(simulation, start_state(arch), 0)
     piece.run(tree, ALL_LOOPS, ALL_LOOPS)
     counts = piece.clock.counts

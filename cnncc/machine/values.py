@@ -19,17 +19,18 @@ from cnncc.isa.fields import LOOP_REGISTERS, Term, When
 from cnncc.isa.table import Instruction
 from cnncc.machine.blocks import Block, OrderMatters, depth, divisible, independent, largest_array
 from cnncc.machine.deliver import Delivered, deliver
-from cnncc.machine.durations import ceil_div
+from cnncc.machine.durations import ceil_div, commit_results
 from cnncc.machine.fetched import Read, fetches
-from cnncc.machine.macs import accumulate, check_neighbours
+from cnncc.machine.macs import accumulate, check_neighbours, check_sizes
 from cnncc.machine.memory import Memory, OutOfRange, Place
 from cnncc.machine.outputs import Unit, apart, of_shape, params_of_words, place_of, psum_slots, shape_of
 from cnncc.machine.partial import accumulated, reduced
 from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
 from cnncc.machine.program import Loop, Node
-from cnncc.machine.regfile import Fault, Half, Halves, Sums, Words
+from cnncc.machine.regfile import Fault, Half, Halves, Sums, Words, active
 from cnncc.machine.transfers import sides
 from cnncc.machine.traps import Trap
+from cnncc.machine.work import PER_INSTRUCTION, Work, work_of
 from cnncc.numerics import Epilogue, integer_range
 
 BLOCK_ELEMENTS = 1 << 22  # of one array in a block: larger loops run in smaller blocks
@@ -56,6 +57,7 @@ class Interpreter:
         self.count = [1] * LOOP_REGISTERS
         self.block: Block | None = None
         self.block_elements = BLOCK_ELEMENTS
+        self.work = Work()
         self._independent: dict[tuple[object, ...], bool] = {}
         self.rules: dict[str, Callable[[Instruction], None]] = {
             "desc": self._desc, "step": self._step, "dma": self._dma, "load": self._load, "mac": self._mac,
@@ -65,13 +67,15 @@ class Interpreter:
     def run(self, nodes: Sequence[Node]) -> None:
         """Execute nodes in order."""
         for node in nodes:
-            if isinstance(node, Loop):
-                self._loop(node)
-            elif (rule := self.rules.get(node.instruction.spec.name)) is not None:
-                try:
+            try:
+                if isinstance(node, Loop):
+                    self._loop(node)
+                elif (rule := self.rules.get(node.instruction.spec.name)) is not None:
+                    at_once = [self.block.counts[axis] for axis in self.block.scope] if self.block else []
+                    self.work.spend(PER_INSTRUCTION + work_of(node.instruction) * prod(at_once) * self.dram.images)
                     rule(node.instruction)
-                except (Fault, OutOfRange) as fault:
-                    raise node.trap(str(fault)) from fault
+            except (Fault, OutOfRange) as fault:
+                raise (node.head if isinstance(node, Loop) else node).trap(str(fault)) from fault
 
     # -- loops ---------------------------------------------------------------------------------------------------
 
@@ -94,6 +98,7 @@ class Interpreter:
                 start = part.stop
                 continue
             one_by_one = True
+            self.work.spend(PER_INSTRUCTION)
             self.index[loop.register] = start
             self.run(loop.body)
             start += 1
@@ -129,6 +134,7 @@ class Interpreter:
         sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
         self.block = block = Block(depth(loop), loop.register, iterations)
         try:
+            self.work.spend(len(iterations) * len(fetches(loop)) * PER_INSTRUCTION)
             block.fetch(fetches(loop), self.index, self.descriptors, (self.dram, self.glb), self.block_elements)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
             self._axis(loop, self.block, iterations)
@@ -149,6 +155,7 @@ class Interpreter:
 
     def _axis(self, loop: Loop, block: Block, iterations: range) -> None:
         """Iterations of a loop of a block: all at once, on an axis of their own."""
+        self.work.spend(PER_INSTRUCTION + len(iterations))
         axis = len(block.scope)
         self.index[loop.register] = iterations.start + axis_index(len(iterations), axis, block.axes)
         block.counts[axis], block.axis_of[loop.register] = len(iterations), axis
@@ -201,7 +208,6 @@ class Interpreter:
         return read(self.glb, self.index, descriptor).words
 
     def _glb_write(self, place: Place, values: npt.NDArray[np.int64]) -> None:
-        self.glb.check(place)
         if self.block is not None:
             self.block.writes.append((place, values))
         else:
@@ -216,7 +222,7 @@ class Interpreter:
             words += self.arch.pe.virtual_words  # they wait outside of ping and pong (A6)
         if inst.number("slot") + (count := prod(inst.number(f"extent{i}") for i in range(4))) > words:
             raise Fault(f"{count} words from {kind} slot {inst.number('slot')} on are beyond the {words} of a half")
-        grid = self._grid(inst, inst.number("set_rows"))
+        grid = active(inst, inst.number("set_rows"), self.arch)
         if self._holds(inst.when("open"), last=False):
             if file.opened is not None:
                 raise Fault(f"the {kind} half being filled was not closed")
@@ -232,14 +238,6 @@ class Interpreter:
 
     def _axes(self) -> int:
         return self.block.axes if self.block else 0
-
-    def _grid(self, inst: Instruction, set_rows: int) -> Grid:
-        """The active PEs of an instruction (D4)."""
-        grid = Grid.of(inst, set_rows, inst.number("set_cols"))
-        row0, col0, rows, cols = grid.rectangle
-        if row0 + rows > self.arch.rows or col0 + cols > self.arch.cols:
-            raise Fault(f"rows {row0}..{row0 + rows - 1}, columns {col0}..{col0 + cols - 1} are not all in the array")
-        return grid
 
     def _deliver(self, inst: Instruction, half: Half, grid: Grid, most: int) -> None:
         """Fill slots of an open half with an instruction's words (L1)."""
@@ -265,6 +263,7 @@ class Interpreter:
     # -- macro-instructions --------------------------------------------------------------------------------------
 
     def _mac(self, inst: Instruction) -> None:
+        check_sizes(inst, self.arch)
         names = ("ifmap", "weight") if inst.text("op") == "mac" else ("ifmap",)
         halves = {name: self._take(inst, name) for name in names}
         grid = self._mac_grid(inst, halves["ifmap"])
@@ -279,7 +278,7 @@ class Interpreter:
                 ifmap = halves["ifmap"].window(grid, "ifmap")
         sums = self._clear(inst, grid)
         weight = halves["weight"].window(grid, "weight") if "weight" in halves else None
-        accumulate(inst, sums, ifmap, weight, self._reduced(sums), self.arch)
+        accumulate(inst, sums, ifmap, weight, self._reduced(sums), self.arch, self.work)
         for name in names:
             if self._holds(inst.when(f"give_{name}"), last=True):
                 self.files[name].current = None
@@ -301,11 +300,11 @@ class Interpreter:
 
     def _mac_grid(self, inst: Instruction, ifmap: Half) -> Grid:
         """The sets of a macro-instruction: columns as it says, rows as its psums were cleared or its ifmap loaded."""
-        grid = self._grid(inst, inst.number("rows"))
+        grid = active(inst, inst.number("rows"), self.arch)
         clears = self._holds(inst.when("clear"), last=False)
         for half in ([self.sums.half] if self.sums and not clears else []) + [ifmap]:
             if half.grid.rectangle == grid.rectangle:
-                return self._grid(inst, half.grid.set_rows)
+                return active(inst, half.grid.set_rows, self.arch)
         return grid
 
     def _clear(self, inst: Instruction, grid: Grid) -> Sums:
@@ -338,9 +337,9 @@ class Interpreter:
 
     def _commit(self, inst: Instruction) -> None:
         streams = inst.text("source") == "glb"
-        grid = self._grid(inst, inst.number("set_rows"))
+        grid = active(inst, inst.number("set_rows"), self.arch)
         pattern = [(inst.number(n), inst.term(t)) for n, t in (("pixels", "pixel_term"), ("channels", "channel_term"))]
-        if inst.number("rows") * inst.number("cols") * prod(n for n, _ in pattern) > self.arch.glb.words:
+        if commit_results(inst) > self.arch.glb.words:
             raise Fault("there are more results than words in the GLB")
         sums = self._operand(inst, grid, pattern, "operand") if streams else self._committed(inst, grid, pattern)
         if inst.number("reduce"):
@@ -355,6 +354,7 @@ class Interpreter:
                 return
         result = self.descriptors[inst.number("desc")]
         place = place_of(inst, grid, self.index, pattern, result, "a result lies outside its tensor")
+        self.glb.check(place)
         shape = np.broadcast_shapes(shape_of(place), (*grid.shape, *(n for n, _ in pattern)))
         place = apart(place, shape, self.block is None)
         residual = None if self.unit.epilogue.factors is None else self._operand(inst, grid, pattern, "residual")
