@@ -25,7 +25,8 @@ from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseE
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from cnncc.context import CompilerContext
-from cnncc.errors import Refusal
+from cnncc.dialects._notation import NotationError
+from cnncc.errors import Finding, Refusal
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.universe import DIALECTS, PASSES
 
@@ -65,11 +66,14 @@ def load_weights(source: Path, ctx: CompilerContext) -> None:
 
 @contextmanager
 def _user_errors() -> Generator[None]:
-    """What xDSL raises for bad text and bad IR, as a Refusal of one line."""
+    """What xDSL raises for bad text and bad IR, as a Refusal of one line; below it the place in a mapping's text."""
     try:
         yield
     except ParseError as error:
-        raise Refusal(f"{error.span.get_location()}: {_short(error.msg)}") from None
+        message = f"{error.span.get_location()}: {_short(error.msg)}"
+        why = error.__context__
+        excerpt = why.excerpt if isinstance(why, NotationError) else ()
+        raise Refusal(message, Finding(message, excerpt=excerpt)) from None
     except DiagnosticException as error:
         raise Refusal(f"{_short(str(error))}{_culprit(error)}") from None
     except BrokenPipeError:

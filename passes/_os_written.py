@@ -99,10 +99,10 @@ def written_mapping(shape: LayerShape, arch: Arch, room: Room, written: Written)
             continue
         least = min(least, needed := glb_words(shape, arch, each))
         if needed <= room.words:
-            whole = all(
-                stage.depth == 0 for stage in each.stages if stage.operand == "weight" and stage.memory == "glb"
-            )
-            cost = (whole and not is_small(shape, arch, each), moved_words(shape, arch, each), needed)
+            weights = [stage for stage in each.stages if stage.operand == "weight" and stage.memory == "glb"]
+            small = all(stage.depth == 0 for stage in weights) and is_small(shape, arch, each)
+            buffers = sum(stage.buffers for stage in weights)
+            cost = (not small, moved_words(shape, arch, each), -buffers, needed)
             best = min(best or (cost, each), (cost, each), key=lambda found: found[0])
     if best is None:
         raise no_room(arch, room, least, "smaller tiles around it")

@@ -28,9 +28,11 @@ from cnncc.pipeline import Settings, import_model, steps
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = Sizes(1, 16, 3, 8, 8, 3, 3)
 
+Equation = tuple[str, str, list[list[str]], str]
+
 # Number; as printed in the textbook; canonical, in ASCII; levels of parallelism; what is in the box. Boxes of 14.10 to
 # 14.12 and 14.15 to 14.17 are not in the print: they are those of what the text says to be stationary.
-EQUATIONS = {
+EQUATIONS: dict[str, Equation] = {
     "14.8": (
         "k ▷ c ▷ n ▷ h' ∥ w' ∥ h'' ▷ w'' ▷ | r ▷ s |",
         "k > c > n > [h'|| w'||] > h'' > w'' > {r > s}",

@@ -7,23 +7,33 @@ completed. CNNCC_EXAMPLES=500 draws that many.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_cases import CALIBRATION, DIGITS, LENET, done, invoke
 from conv_grid_cases import Case, case_of, filled
 from test_conv_grid import lowered, result_and_cycles, unmapped
+from test_mapping_notation import EQUATIONS, Equation
 
-from cnncc.arch.model import Arch, parse_arch
+from cnncc.arch.model import Arch, load_arch, parse_arch
 from cnncc.dialects._mapping import DIMS, mapping_problem
-from cnncc.dialects._mapping_text import items_of
-from cnncc.dialects._notation import Item, Term, spelled
-from cnncc.dialects.nest import LayerOp, Loop, Mapping, Stage, extents, operands
+from cnncc.dialects._mapping_text import items_of, parse
+from cnncc.dialects._mapping_text import text as text_of
+from cnncc.dialects._notation import Item, NotationError, Term, read, spelled
+from cnncc.dialects.cnn import Window
+from cnncc.dialects.nest import LayerOp, Loop, Mapping, Sizes, Stage, extents, operands
 from cnncc.errors import Refusal
+from cnncc.inputs import npz_bytes
 from cnncc.passes._layer_shape import LayerShape
+from cnncc.passes._mapping_completion import completed_loops
 from cnncc.passes._nest_layers import layer_shape
+from cnncc.passes._os_plan import NoRoom, Room
+from cnncc.passes._os_written import written_mapping, written_violations
 from cnncc.passes._register_files import macro_words
+from cnncc.passes._schedule_file import Written
 from cnncc.passes.nest_schedule_os import NestScheduleOsPass
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "40"))
@@ -164,3 +174,183 @@ def test_written_mappings_of_any_form(part: int, tmp_path: Path) -> None:
     for _ in range(count):
         check(rng, tmp_path, seen)
     assert seen["run"] >= count // 2, seen
+
+
+# -- what is left out --------------------------------------------------------------------------------------------------
+
+ARCH = load_arch("spatial-8x8")
+SHAPE = LayerShape("mac", Sizes(1, 16, 6, 10, 10, 5, 5), Window((5, 5)), 2, 14, 14)
+OPERANDS = {"weight", "ifmap", "params", "output"}
+
+
+def used(text: str, words: int = ARCH.glb.words, moving: frozenset[str] = frozenset()) -> str:
+    """The mapping that a text means, as text."""
+    assert written_violations(SHAPE, ARCH, Written(text), OPERANDS) == []
+    return text_of(written_mapping(SHAPE, ARCH, Room(words, moving), Written(text)), SHAPE.sizes)
+
+
+def _text(written: str | Equation) -> str:
+    return written if isinstance(written, str) else written[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        # The textbook's, by number.
+        (EQUATIONS["14.8"], "k > c > [h':2||5@rows w':2||5@cols] > h'' > w'' > {s > r}"),
+        (EQUATIONS["14.9"], "k':8 > [k''||8@cols c||6@rows] > h > w > {s > r}"),
+        (EQUATIONS["14.10"], "[h':2||5@rows w':2||5@cols] > k > r > s > {c > h'' > w''}"),
+        (EQUATIONS["14.12"], "k > c > [h':2||5@cols r||5@rows] > w > s > {h''}"),
+        (EQUATIONS["14.13"], "k':8 > [k''||8@cols c||6@rows] > h > w > {s > r}"),
+        (EQUATIONS["14.14"], "[w':2||5@cols c||6@rows] > k > r > s > {h > w''}"),
+        (EQUATIONS["14.16"], "w':2||5@rows > k':8 > k''||8@cols > c > r > s > {h > w''}"),
+        (EQUATIONS["14.17"], "k > c > [h':2||5@cols r||5@rows] > w > s > {h''}"),
+        # Axes: one level, one loop; a level an axis.
+        ("k|| > h > w > c > {s > r}", "k':8 > k''||8@rows > h > w > c > {s > r}"),
+        ("h|| > w|| > k > c > {s > r}", "h':8 > h''||8@rows > w':8 > w''||8@cols > k > c > {s > r}"),
+        # PEs: the inner loop of an axis first, written ones before all.
+        ("[h||@rows w||2@rows k||@cols] > c > {s > r}",
+         "h':4 > w':2 > k':8 > [h''||4@rows w''||2@rows k''||8@cols] > c > {s > r}"),
+        # Tiles: what the PEs take; what fits a PE, here 4 * 25 of 112 weights; a loop between is what both leave.
+        ("h' > w' > [h''|| w''||] > k > c > {s > r}", "h':8 > w':8 > [h''||8@rows w''||8@cols] > k > c > {s > r}"),
+        ("k' > [h|| w||] > c > {s > r > k''}", "k':4 > h':8 > w':8 > [h''||8@rows w''||8@cols] > c > {s > r > k''}"),
+        ("h' > h''||@rows > h''':2 > k > w > c > {r > s}", None),
+        ("h' > h'':2||@rows > h''' > k > w > c > {r > s}", "h':2||5@rows > h'' > k > w > c > {s > r}"),
+        # Loops that run once go, those in the box are in the machine's order.
+        ("n > h':10 > h'' > k > w > c > {r > s}", "h > k > w > c > {s > r}"),
+    ],
+)  # fmt: skip
+def test_what_is_left_out_is_chosen_by_rules(written: str | Equation, meant: str | None) -> None:
+    text = _text(written)
+    if meant is None:
+        with pytest.raises(NotationError, match="neither PEs nor the box say the tile size of h'"):
+            completed_loops(text, SHAPE, ARCH)
+        return
+    mapping = written_mapping(SHAPE, ARCH, Room(ARCH.glb.words), Written(text))
+    assert mapping.loops == parse(meant, SHAPE.sizes).loops, text_of(mapping, SHAPE.sizes)
+    again = text_of(mapping, SHAPE.sizes)
+    assert written_mapping(SHAPE, ARCH, Room(ARCH.glb.words), Written(again)) == mapping
+
+
+def test_the_table_of_the_document() -> None:
+    document = (Path(__file__).parents[1] / "docs" / "mapping.md").read_text().replace("\\|", "|")
+    rows = re.findall(r"^\| `(.*)` \| `(.*)` \|$", document, re.MULTILINE)
+    assert len(rows) == 4
+    for book, here in rows:
+        assert read(book) in [read(equation[0]) for equation in EQUATIONS.values()]
+        assert written_mapping(SHAPE, ARCH, Room(ARCH.glb.words), Written(book)).loops == parse(here, SHAPE.sizes).loops
+
+
+def test_stages_that_are_left_out() -> None:
+    moving = frozenset({"ifmap", "output"})
+    plain = "k':4 > h' > w' > [h''|| w''||] > c > {s > r > k''}"
+    rest = "h':8 > w':8 > [h''||8@rows w''||8@cols] > c > weight@rf*2 > ifmap@rf*2 > {s > r > k''}"
+    assert used(plain) == f"weight@glb > params@glb > k':4 > {rest}"
+    # A small GLB: four channels of weights at a time, the next on their way.
+    assert used(plain, words=9600) == f"weight@glb > params@glb > k':4 > {rest}"
+    assert used(plain, words=1300) == f"params@glb > k':4 > weight@glb*2 > {rest}"
+    assert used(plain, words=700) == f"params@glb > k':4 > weight@glb > {rest}"
+    # What moves: the ifmap once for all channels, outputs by 4 channels; the image by 8 x 8 outputs where it must.
+    assert used(plain, words=5000, moving=moving) == (
+        f"weight@glb > ifmap@glb > params@glb > k':4 > output@glb > {rest}"
+    )
+    # What is written stays.
+    given = f"k':4 > weight@glb > params@glb > {rest}"
+    assert used(given) == given
+
+
+@pytest.mark.parametrize(
+    ("written", "messages"),
+    [
+        (EQUATIONS["14.11"], ["the box needs more words than a PE has"]),
+        (EQUATIONS["14.15"], ["the box needs more words than a PE has"]),
+        ("k > h > w > c > {s}", ["no loop runs over single indices of r (N1)"]),
+        ("k':17 > h > w > c > {r > s}",
+         ["loop k steps by 17 in an extent of 16 (N1)", "no loop runs over single indices of k (N1)"]),
+        ("h||@rows > ifmap@glb > c > params@glb > k > w > {r > s}",
+         ["stage ifmap in glb: stands inside a loop in space (N4)",
+          "stage params in glb: stands inside a loop in space (N4)",
+          "stage params in glb: stands inside a loop over c, r or s (N5)"]),
+        ("{k} > residual@glb > weight@rf > h > w > c > r > s",
+         ["of loop k: exactly the loops inside all stages in rf are kept (N2)",
+          "stage residual in glb: the layer has no such operand there (N3)"]),
+        ("[k||6@rows h||2@rows w||9@cols] > c > {r > s}", ["6 x 2 PEs do not fit 8 rows", "9 PEs do not fit 8 cols"]),
+        ("k':8 > k'':4 > k''':2 > k'''' > h':4 > h'' > w > c':2 > c'' > {r > s}", ["its loops in time are"]),
+        ("k > [h|| w||] > c > {r > s", ["expected '>' or '}' between loops, found the end"]),
+        ("k||@rows > h|| > w > c > {r > s}", ["write the axis of h, h||@rows or h||@cols: others have one"]),
+        ("[k|| h|| w||] > c > {r > s}",
+         ["write the axis of k, k||@rows or k||@cols: so many loops have no order on two axes"]),
+        ("k' > c' > h > w > {c'' > k'' > r > s}",
+         ["neither PEs nor the box say the tile size of k' and c': write k':N"]),
+    ],
+)  # fmt: skip
+def test_what_is_refused(written: str | Equation, messages: list[str]) -> None:
+    text = _text(written)
+    found = written_violations(SHAPE, ARCH, Written(text), OPERANDS)
+    assert len(found) >= len(messages)
+    for finding, message in zip(found, messages, strict=False):
+        assert finding.what.startswith(message), found
+
+
+def test_stages_of_what_does_not_move_are_refused() -> None:
+    with pytest.raises(Refusal, match="its ifmap lies in the GLB as a whole: leave out ifmap@glb"):
+        used("ifmap@glb > k > h > w > c > {r > s}")
+    with pytest.raises(NoRoom, match=r"glb.words = 65536 .* or smaller tiles around it"):
+        used("k > h > w > c > {r > s}", words=20)
+
+
+# -- from the command line ---------------------------------------------------------------------------------------------
+
+PLAIN = """
+["c1"]
+mapping = "n ▷ k' ▷ [h∥ w∥] ▷ c ▷ |r ▷ s ▷ k''|"
+["pool1"]
+mapping = "h|| > w|| > {r > s > k}"
+["c2"]
+mapping = "k':2 > [k''||@rows h':2||4@rows w||@cols] > h'' > c > {r > s}"
+"""
+
+
+@pytest.mark.parametrize("glb", [65536, 4096])
+def test_a_schedule_with_mappings_computes_the_same(glb: int, tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(
+        done("arch", "show", "spatial-8x8").stdout.replace("words = 65536", f"words = {glb}")
+    )
+    (tmp_path / "plain.toml").write_text(PLAIN)
+    (tmp_path / "three.npz").write_bytes(npz_bytes({"input": np.load(DIGITS)["input"][:3]}))
+    outputs: list[bytes] = []
+    for options in ((), ("--schedule", tmp_path / "plain.toml", "--dump-dir", tmp_path / "ir")):
+        array = ("--arch", tmp_path / "small.toml")
+        done("compile", LENET, "--batch", 1, "--calibrate", CALIBRATION, "-o", tmp_path / "a.cnb", *array, *options)
+        done("run", tmp_path / "a.cnb", "--input", tmp_path / "three.npz", "--output", tmp_path / "y.npz")
+        outputs.append((tmp_path / "y.npz").read_bytes())
+    assert outputs[0] == outputs[1]
+    printed = (tmp_path / "ir" / "14-nest-schedule-os.mlir").read_text()
+    assert "k':4 > h':8 > w':8 > [h''||8@rows w''||8@cols]" in printed or glb == 4096
+    assert ("output@glb" in printed) == (glb == 4096)
+
+
+def test_texts_that_are_wrong_are_shown(tmp_path: Path) -> None:
+    wrong, options = tmp_path / "wrong.toml", ("--batch", 1, "-o", tmp_path / "x.cnb")
+    wrong.write_text('[c1]\nmapping = "n > wieght@rf > k"\n[c2]\nmapping = 3\n[f1]\nmapping = "k"\np = 2\n')
+    result = invoke("compile", LENET, *options, "--schedule", wrong)
+    assert result.exit_code == 1 and result.stderr.splitlines() == [
+        f"cnncc: {wrong}: 3 problems",
+        "  c1  mapping    no operand 'wieght': did you mean 'weight'?",
+        "  n > wieght@rf > k",
+        "      ^^^^^^",
+        "  c2  mapping 3  not a text: mapping = \"n > k > …\"",
+        "  f1  mapping    a mapping and 'p': the mapping says all: leave out p",
+    ]  # fmt: skip
+    wrong.write_text('[c1]\nmapping = "k > h|| w|| > {r > s}"\n')
+    done("compile", LENET, *options, "--schedule", wrong)
+    # What the lowering cannot do yet is refused with its reason, nothing is written.
+    (tmp_path / "x.cnb").unlink()
+    for written, why in (
+        ("c > k > h|| w|| > {r > s}", "output stationary needs the loop over k outside those over c, r and s"),
+        ("n ▷ k∥ ▷ c∥ ▷ h ▷ w ▷ |r ▷ s|", "output stationary needs the loop over c"),
+    ):
+        wrong.write_text(f'[c2]\nmapping = "{written}"\n')
+        result = invoke("compile", LENET, *options, "--schedule", wrong)
+        assert result.exit_code == 1 and why in result.stderr, result.stderr
+        assert not (tmp_path / "x.cnb").exists()
