@@ -19,13 +19,14 @@ from xdsl.ir import BlockArgument, OpResult, SSAValue
 from cnncc.arch.model import Arch
 from cnncc.dialects.array import TensorOp
 from cnncc.dialects.cnn import AddOp, BiasOp, ClampOp, ConvOp, HostOp, PoolOp, QuantAttr, RequantOp, ReshapeOp
-from cnncc.dialects.nest import DIMS, LayerOp, Mapping, Sizes, mapping_of
+from cnncc.dialects.nest import DIMS, LayerOp, Mapping, mapping_of, rest_sets
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Finding
 from cnncc.frontend.export_onnx import main_function
 from cnncc.frontend.macs import module_macs, node_macs
 from cnncc.numerics import integer_range
+from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_tiles import bodies
 from cnncc.passes._placement import place
@@ -197,11 +198,13 @@ class Prediction:
         return 100.0 * self.operations / (self.cycles * self.pes)
 
 
-def predict(sizes: Sizes, mapping: Mapping, arch: Arch) -> Prediction:
+def predict(shape: LayerShape, mapping: Mapping, arch: Arch) -> Prediction:
     """What a mapping costs the array: bodies of loops over different dimensions combine freely."""
     macros = steps = 1
+    sizes, sets = shape.sizes, rest_sets(shape.sizes, mapping.loops, shape.tiled_together)
     for dim in DIMS:
-        loops = [(loop.step, bool(loop.on)) for loop in mapping.loops if loop.dim == dim and not loop.keep]
+        over = [(loop, rest) for loop, rest in zip(mapping.loops, sets, strict=True) if loop.dim == dim]
+        loops = [(loop.step, rest if loop.on else 0) for loop, rest in over if not loop.keep]
         count, total = bodies(sizes.of(dim), loops)
         macros, steps = macros * int(count), steps * int(total)
     operations = prod(sizes.of(dim) for dim in DIMS)
@@ -213,7 +216,7 @@ def predictions(module: ModuleOp, arch: Arch) -> dict[str, tuple[LayerOp, Predic
     """By label, for the layers of a `nest` module that have got a mapping and not reached it yet."""
     layers = [op for op in module.walk() if isinstance(op, LayerOp) and op.mapping and op.label]
     return {
-        op.label.data: (op, predict(op.sizes.data, op.mapping.data, arch)) for op in layers if op.label and op.mapping
+        op.label.data: (op, predict(layer_shape(op), op.mapping.data, arch)) for op in layers if op.label and op.mapping
     }
 
 

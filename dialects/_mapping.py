@@ -9,6 +9,10 @@
 - **N4** Stages in the GLB lie outside every loop in space; but one of weights may lie inside them, and is then of what
   all PEs together need.
 - **N5** Stages of params, residual and output lie outside every loop over c, r, s: sums are finished inside them.
+
+What a step leaves over of an extent is a smaller tile, which runs after the whole ones, also where these run side by
+side. Of the innermost loop over k in space it is spread evenly over as many of its sets as divide it (`rest_sets`): one
+channel each, if there are that many sets.
 """
 
 from __future__ import annotations
@@ -111,6 +115,28 @@ def extents(sizes: Sizes, loops: tuple[Loop, ...]) -> tuple[int, ...]:
         result.append(current[loop.dim])
         current[loop.dim] = min(loop.step, current[loop.dim])
     return tuple(result)
+
+
+def rest_sets(sizes: Sizes, loops: tuple[Loop, ...], together: int) -> tuple[int, ...]:
+    """Over how many sets, at most, the rest of each loop is spread: 1 but for the innermost over k in space.
+
+    together: how many output channels may be side by side in any number, those of a group. A loop that goes from group
+    to group keeps its rest together.
+    """
+    innermost = max((depth for depth, loop in enumerate(loops) if loop.on and loop.dim == "k"), default=-1)
+    found = [1] * len(loops)
+    if innermost >= 0 and (extent := extents(sizes, loops)[innermost]) <= together:
+        found[innermost] = extent // loops[innermost].step
+    return tuple(found)
+
+
+def even_sets(rest: int, sets: int) -> int:
+    """The most sets, not above `sets`, that share `rest` channels evenly.
+
+    >>> even_sets(3, 4), even_sets(4, 3), even_sets(5, 4)
+    (3, 2, 1)
+    """
+    return max(count for count in range(1, min(rest, sets) + 1) if rest % count == 0)
 
 
 def mapping_problem(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> str | None:

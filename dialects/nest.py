@@ -6,7 +6,8 @@ A `nest.layer` computes one layer as a perfect nest of named loops over
 
 around one `nest.mac`. A dimension may be split over several loops: `nest.for h step 4` counts tiles of four rows,
 a further loop over h inside it runs over those four. The extent of a loop is the step of the nearest loop over the same
-dimension around it, or the layer's size; where the step does not divide the extent, the last tile is smaller.
+dimension around it, or the layer's size; where the step does not divide the extent, the last tile is smaller (how
+channels side by side share it: `_mapping.py`).
 `nest.par` runs its iterations side by side on the rows or columns of the array; of several on one axis the inner
 ones vary fastest. `keep` marks the loops of the box: those that one macro-instruction of a PE runs.
 
@@ -56,8 +57,10 @@ from cnncc.dialects._mapping import DIMS as DIMS
 from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
 from cnncc.dialects._mapping import REDUCTION_DIMS as REDUCTION_DIMS
 from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
+from cnncc.dialects._mapping import even_sets as even_sets
 from cnncc.dialects._mapping import extents as extents
 from cnncc.dialects._mapping import mapping_problem as mapping_problem
+from cnncc.dialects._mapping import rest_sets as rest_sets
 from cnncc.dialects._mapping_attr import MappingAttr as MappingAttr
 from cnncc.dialects._mapping_attr import OnLayer
 from cnncc.dialects._records import RecordAttr

@@ -4,7 +4,7 @@ The loops of a mapping, outermost first, are output loops (n k h w, in time or i
 (c r), then the kept loops of one macro-instruction. A loop whose step does not divide its extent becomes two pieces:
 its full tiles, and a body of its own for the remainder. Space loops give a piece its rectangle of PEs; their remainder
 is a further step in time. Each piece of a time loop is a `Repeat`, also of one iteration, so that a loop has the same
-register in all bodies of the layer.
+register in all bodies of the layer. The rest of the innermost loop over channels in space is spread over its sets.
 
 The input channels of output channel k, of K in g groups, begin at k // (K / g) * c. A loop over k adds to that
 (step / (K / g)) * c an iteration where its step is a multiple of K / g, and nothing where it is inside one group.
@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import REDUCTION_DIMS, Loop
+from cnncc.dialects.nest import REDUCTION_DIMS, Loop, rest_sets
 from cnncc.errors import Refusal
 from cnncc.passes._layer_operands import Operands, full_slice, glb_stages
 from cnncc.passes._layer_records import Body, Coordinates, Layer, Node, Piece, Position, split
@@ -48,6 +48,7 @@ class _Walk:
         self.outer = tuple(loop for loop in loops if not loop.keep)
         self.kept = tuple(loop for loop in loops if loop.keep)
         self.outputs = next((i for i, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS), len(self.outer))
+        self.sets = rest_sets(layer.shape.sizes, loops, layer.shape.tiled_together)
         self._check_form()
         self.operands = Operands(layer, self.outer)
         self.loops, self.glb = self.operands.loops, self.operands.glb
@@ -118,11 +119,11 @@ class _Walk:
 
     def _pieces(self, depth: int, at: Position, inner: Callable[[int, Position], list[Node]]) -> list[Node]:
         loop = self.outer[depth]
-        pieces = split(at.extent[loop.dim], loop.step)
+        pieces = split(at.extent[loop.dim], loop.step, self.sets[depth])
         result: list[Node] = []
         for number, (count, size, base) in enumerate(pieces):
             piece = Piece(depth, base // loop.step, 1 if loop.on else count, number == 0, number == len(pieces) - 1)
-            space = (*at.space, (loop, count)) if loop.on else at.space
+            space = (*at.space, (replace(loop, step=size), count)) if loop.on else at.space
             body = inner(depth + 1, Position({**at.extent, loop.dim: size}, (*at.pieces, piece), space))
             result += body if loop.on else [Body(A.Repeat(self.loops.name(depth), count), tuple(body))]
         return result

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import Loop, Mapping
+from cnncc.dialects.nest import Loop, Mapping, even_sets
 from cnncc.passes._layer_shape import LayerShape
 
 Record = A.View | A.Dma | A.Load | A.Mac | A.Unit | A.Commit
@@ -126,14 +126,15 @@ class Position:
     space: tuple[tuple[Loop, int], ...] = ()
 
 
-def split(extent: int, step: int) -> list[tuple[int, int, int]]:
-    """(iterations, size, first index) of the pieces of a loop: full tiles, then the remainder.
+def split(extent: int, step: int, sets: int = 1) -> list[tuple[int, int, int]]:
+    """(iterations, size, first index) of the pieces of a loop: full tiles, then the rest, spread over up to `sets`.
 
-    >>> split(10, 4)
-    [(2, 4, 0), (1, 2, 8)]
+    >>> split(10, 4), split(10, 4, 2)
+    ([(2, 4, 0), (1, 2, 8)], [(2, 4, 0), (2, 1, 8)])
     """
     full, rest = divmod(extent, step)
-    return ([(full, step, 0)] if full else []) + ([(1, rest, full * step)] if rest else [])
+    count = even_sets(rest, sets) if rest else 0
+    return ([(full, step, 0)] if full else []) + ([(count, rest // count, full * step)] if rest else [])
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ The loops of a mapping that a tile decides on, outermost first:
 The loops around them are those of `_os_plan.py`, among them one over groups of output channels (step K/g).
 
 Every PE computes p channels of z neighbouring pixels, and its sums stay until they are complete. A loop whose step
-does not divide its extent runs the rest as a body of its own, in time also where the loop is in space.
+does not divide its extent runs the rest as a body of its own, in time also where the loop is in space; channels that
+are left over are spread over sets then (`dialects/_mapping.py`).
 
 A half of a PE's files holds z*p sums, p*q*taps*S weights, and the ifmap (`_register_files.py`). S is all kernel
 columns, or an even part of them where a row does not fit (`kernel_columns`).
@@ -136,30 +137,52 @@ def _cycles(
 ) -> Any:
     """Bodies of the loops over different dimensions combine freely, so counts and sums of extents multiply."""
     sizes = layer.sizes
-    k_count, k_sum = bodies(sizes.k, [(layer.tiled_together, False), (kr * kc * p, False), (kc * p, True), (p, True)])
-    h_count, _ = bodies(sizes.h, [(ph, False), (1, True)])
-    w_count, w_sum = bodies(sizes.w, [(pw * z, False), (z, True)])
-    c_count, c_sum = bodies(sizes.c, [(q, False)])
-    r_count, r_sum = bodies(sizes.r, [(taps, False)])
-    s_count, s_sum = bodies(sizes.s, [(kernel_columns(layer, arch), False)])
+    k_count, k_sum = bodies(sizes.k, _channel_loops(layer, kr, kc, p))
+    h_count, _ = bodies(sizes.h, [(ph, 0), (1, 1)])
+    w_count, w_sum = bodies(sizes.w, [(pw * z, 0), (z, 1)])
+    c_count, c_sum = bodies(sizes.c, [(q, 0)])
+    r_count, r_sum = bodies(sizes.r, [(taps, 0)])
+    s_count, s_sum = bodies(sizes.s, [(kernel_columns(layer, arch), 0)])
     macros = sizes.n * h_count * k_count * w_count * c_count * r_count * s_count
     steps = sizes.n * h_count * k_sum * w_sum * c_sum * r_sum * s_sum
     return (arch.pe.start_cycles + arch.pe.finish_cycles) * macros + steps
 
 
-def bodies(extent: Any, loops: list[tuple[Any, bool]]) -> tuple[Any, Any]:
+def _channel_loops(layer: LayerShape, kr: Any, kc: Any, p: Any) -> list[tuple[Any, Any]]:
+    """The loops over k, as `bodies` takes them.
+
+    Sets that share a rest are those of the innermost loop in space that runs: beside each other, or below if there is
+    one on a row.
+    """
+    most = np.minimum(kr * kc * p, layer.tiled_together)
+    row = np.minimum(kc * p, most)
+    sets = np.where(row > p, row // p, most // p)
+    return [(layer.tiled_together, 0), (kr * kc * p, 0), (kc * p, 1), (p, sets)]
+
+
+def bodies(extent: Any, loops: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     """How often the inside of nested loops over one dimension runs one after the other, and the sum of its extents.
 
-    loops: (step, in space), outermost first. All whole steps of a loop in space are one run, its rest a further
-    one. Works on arrays of extents and steps too.
+    loops: (step, sets), outermost first; sets: 0 in time. All whole steps of a loop in space are one run, its rest a
+    further one, spread evenly over up to so many sets. Works on arrays of extents, steps and sets too.
     """
     if not loops:
         return np.minimum(extent, 1), extent
-    (step, in_space), *inside = loops
+    (step, sets), *inside = loops
     whole, rest = extent // step, extent % step
-    times = np.minimum(whole, 1) if in_space else whole
-    (count, total), (rest_count, rest_total) = bodies(step, inside), bodies(rest, inside)
+    times = np.minimum(whole, 1) if np.any(sets) else whole
+    each = rest // _even_sets(int(np.max(rest)), int(np.max(sets)))[rest, sets] if np.any(np.greater(sets, 1)) else rest
+    (count, total), (rest_count, rest_total) = bodies(step, inside), bodies(each, inside)
     return times * count + rest_count, times * total + rest_total
+
+
+@lru_cache(maxsize=256)
+def _even_sets(rest: int, sets: int) -> Counts:
+    """`even_sets` of all rests (rows) and sets up to these, by trying all divisors; anything where there is no rest."""
+    table = np.ones((rest + 1, sets + 1), np.int64)
+    for count in range(2, sets + 1):
+        table[:, count] = np.where(np.arange(rest + 1) % count, table[:, count - 1], count)
+    return table
 
 
 def loaded_words(layer: LayerShape, tile: Tile) -> int:
@@ -170,13 +193,7 @@ def loaded_words(layer: LayerShape, tile: Tile) -> int:
     sizes, window = layer.sizes, layer.window
     w_runs = _runs(sizes.w, tile.pw * tile.z, tile.z)
     h_runs = _runs(sizes.h, tile.ph, 1)
-    k_tiles = [
-        (layer.tiled_together, False),
-        (tile.kr * tile.kc * tile.p, False),
-        (tile.kc * tile.p, True),
-        (tile.p, True),
-    ]
-    k_runs = sizes.k if layer.channelwise else int(bodies(sizes.k, k_tiles)[0])
+    k_runs = sizes.k if layer.channelwise else int(bodies(sizes.k, _channel_loops(layer, tile.kr, tile.kc, tile.p))[0])
     columns = sum(times * _reach(w, sizes.s, window.stride[1], window.dilation[1]) for w, times in w_runs)
     r_runs = _runs(sizes.r, tile.taps, 1)
     rows = sum(

@@ -212,6 +212,12 @@ def test_conv_groups_side_by_side_in_sets(axes: tuple[str, str]) -> None:
     check_mapping(small, [*sets, *inside, *kept("scrk")])
 
 
+def test_conv_groups_stay_together_where_sets_share_a_rest() -> None:
+    """The last two groups of 2 channels are in one set, although four sets could have a channel each."""
+    small = case(14, (2, 1), (4, 3), (3, 2))
+    check_mapping(small, [Loop("h"), Loop("w"), Loop("k", 6, "cols"), Loop("k", 2), *kept("scrk")])
+
+
 @pytest.mark.parametrize(("steps", "taken"), [((4,), "4 of 6"), ((3, 2), ""), ((2,), "2 of 6"), ((), "1 of 6")])
 def test_conv_groups_loops_respect_their_borders(steps: tuple[int, ...], taken: str) -> None:
     small = case(2, (3, 2), (5, 3), (3, 2))

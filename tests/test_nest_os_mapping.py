@@ -50,7 +50,21 @@ def layer_for(case: Case) -> LayerShape:
     return layer_on(case.kind, sizes, window, int(case.kind != "max"))
 
 
-def walk(extent: dict[str, int], loops: tuple[Loop, ...]) -> Counter[int]:
+def shared(rest: int, sets: int) -> list[int]:
+    """What each of so many sets, or fewer, gets of channels that are left over: all the same."""
+    while rest % sets:
+        sets -= 1
+    return [rest // sets] * sets
+
+
+def sets_of_rest(layer: LayerShape, loops: tuple[Loop, ...]) -> int:
+    """The sets of the innermost loop over channels in space."""
+    placed = [depth for depth, loop in enumerate(loops) if loop.dim == "k" and loop.on]
+    around = [loop.step for loop in loops[: placed[-1]] if loop.dim == "k"] if placed else []
+    return min([layer.sizes.k, *around]) // loops[placed[-1]].step if placed else 1
+
+
+def walk(extent: dict[str, int], loops: tuple[Loop, ...], sets: int) -> Counter[int]:
     """Macro-instructions by the multiply-accumulates of one: every run of the kept loops, one after the other."""
     if not loops or loops[0].keep:
         terms = 1
@@ -60,16 +74,19 @@ def walk(extent: dict[str, int], loops: tuple[Loop, ...]) -> Counter[int]:
     loop, *inside = loops
     starts = range(0, extent[loop.dim], loop.step)
     runs = [min(loop.step, extent[loop.dim] - start) for start in starts]
+    last = loop.on and loop.dim == "k" and not any(other.on and other.dim == "k" for other in inside)
+    if last and runs[-1] < loop.step:
+        runs[-1:] = shared(runs[-1], sets)
     if loop.on:  # all whole steps at once, then the rest
         runs = sorted(set(runs), reverse=True)
     found: Counter[int] = Counter()
     for run in runs:
-        found += walk({**extent, loop.dim: run}, tuple(inside))
+        found += walk({**extent, loop.dim: run}, tuple(inside), sets)
     return found
 
 
 def walked_cycles(layer: LayerShape, arch: Arch, mapping: Mapping) -> int:
-    macros = walk(dict(vars(layer.sizes)), mapping.loops)
+    macros = walk(dict(vars(layer.sizes)), mapping.loops, sets_of_rest(layer, mapping.loops))
     return sum((arch.pe.start_cycles + terms + arch.pe.finish_cycles) * count for terms, count in macros.items())
 
 
@@ -140,7 +157,8 @@ def test_nest_os_runs_and_words_are_those_of_the_evaluator(case: Case, arch: Arc
     for each in SCHEDULE:
         each.apply(ctx, module)
     run = LayerRun(layer_of(module), {"w": case.weights, "b": case.bias}, case.x)
-    macros = walk(dict(vars(layer.sizes)), mapping_of(layer, arch, tile, whole_plan(layer)).loops)
+    loops = mapping_of(layer, arch, tile, whole_plan(layer)).loops
+    macros = walk(dict(vars(layer.sizes)), loops, sets_of_rest(layer, loops))
     assert sum(run.runs.values()) == sum(macros.values())
     assert max(run.runs) <= arch.rows * arch.cols
     slices = [(words, operand) for operand, memory, words in run.fetched if memory == "rf"]
@@ -152,7 +170,11 @@ def test_nest_os_runs_and_words_are_those_of_the_evaluator(case: Case, arch: Arc
 
 def test_nest_os_counts_remainders_in_time_and_space() -> None:
     # 23 by 8 in time; of 8 in space by 3: two at once, then the rest of 2; the last 7: two at once, then 1.
-    assert bodies(23, [(8, False), (3, True)]) == (2 * 2 + 2, 2 * (3 + 2) + (3 + 1))
+    assert bodies(23, [(8, 0), (3, 1)]) == (2 * 2 + 2, 2 * (3 + 2) + (3 + 1))
+    # Two sets share the rest of 2; four would share 4 of 6 x 5 + 4 channels.
+    assert bodies(23, [(8, 0), (3, 2)]) == (2 * 2 + 2, 2 * (3 + 1) + (3 + 1))
+    assert bodies(34, [(5, 4)]) == (2, 5 + 1)
+    assert bodies(35, [(6, 4)]) == (2, 6 + 5)  # 5 sets would, 4 do not
 
 
 def test_nest_os_loads_distinct_words() -> None:

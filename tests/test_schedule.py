@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from math import prod
@@ -19,18 +20,25 @@ from cli_cases import CALIBRATION, DIGITS, LENET, SAMPLES, done, invoke, refused
 from conv_grid_cases import Case, random_layers
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from nest_cases import layer_of
+from nest_cases import SCHEDULE, layer_of
 from test_conv_grid import run, scheduled
 from test_conv_groups import ARRAYS, Small, array_file, check, small_cases
 from tile_walk import Walk
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, Glb, load_arch, parse_arch
+from cnncc.costs import predict
+from cnncc.dialects.array import MacOp
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Mapping, mapping_of
+from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Finding, Refusal
+from cnncc.eval.nest import LayerRun
 from cnncc.inputs import npz_bytes
+from cnncc.passes._nest_layers import layer_shape
+from cnncc.passes._os_tiles import Tile, array_cycles
 from cnncc.passes._schedule_file import KEYS, MOST_BYTES, read_schedule
+from cnncc.passes.nest_to_array import NestToArrayPass
 from cnncc.pipeline import Compilation, Settings, Step, new_context
 
 Numbers = dict[str, int]
@@ -117,15 +125,20 @@ def loops_in_time(sizes: Numbers, numbers: Numbers) -> int:
     return count
 
 
-def sets_of_channels(channels: int, kc: int, p: int) -> Iterator[int]:
-    """Channels of a PE in the macro-instructions, one after the other, of one round."""
+def sets_of_channels(channels: int, kr: int, kc: int, p: int, most: int) -> Iterator[int]:
+    """Channels of a PE in the macro-instructions, one after the other, of one round; `most` are in a full one.
+
+    What is left over goes, evenly, to sets beside each other, or below where there is one beside.
+    """
     rest = channels % (kc * p)
     if channels >= kc * p:
         yield p
     if rest >= p:
         yield p
-    if rest % p:
-        yield rest % p
+    if left := rest % p:
+        beside, all_sets = min(kc, most // p), min(kr * kc, most // p)
+        sets = beside if beside > 1 or (kc > 1 and most > p) else all_sets
+        yield min(left // count for count in range(1, sets + 1) if left % count == 0)
 
 
 def compute_cycles(sizes: Numbers, numbers: Numbers, arch: Arch) -> int:
@@ -138,7 +151,7 @@ def compute_cycles(sizes: Numbers, numbers: Numbers, arch: Arch) -> int:
     together = t["pofv"] * t["pofh"] * t["p"]
     channels = [
         k for tile in parts(sizes["k"], t["tof"]) for at_once in parts(tile, together)
-        for k in sets_of_channels(at_once, t["pofh"], t["p"])
+        for k in sets_of_channels(at_once, t["pofv"], t["pofh"], t["p"], min(together, t["tof"]))
     ]  # fmt: skip
     inputs = [c for tile in parts(sizes["c"], t["tif"]) for c in parts(tile, t["q"])]
     taps = [r * s for r in parts(sizes["r"], t["tky"]) for s in parts(sizes["s"], t["tkx"])]
@@ -245,6 +258,43 @@ def test_schedule_moves_through_the_glb(
         assume(False)
     loops = [(loop.dim, loop.step, loop.on) for loop in found[0].loops if not loop.keep]
     assert loops == expected_loops(sizes, numbers)
+
+
+# Channels that are left over.
+
+RESTS = [  # channels, p, pofv, pofh; channels a PE and sets, of one macro-instruction after the other
+    (5, 2, 1, 3, [(2, 2), (1, 1)]),  # Fig. 5.17 of the thesis
+    (11, 3, 1, 4, [(3, 3), (1, 2)]),
+    (11, 3, 4, 1, [(3, 3), (1, 2)]),  # below each other
+    (7, 4, 1, 4, [(4, 1), (3, 1)]),  # the loop has one set
+    (22, 8, 1, 4, [(8, 2), (3, 2)]),  # 6 by 2 sets
+    (13, 8, 1, 4, [(8, 1), (5, 1)]),
+    (21, 8, 1, 4, [(8, 2), (5, 1)]),  # 5 cannot be shared evenly by 2
+    (30, 4, 2, 3, [(4, 6), (4, 1), (1, 2)]),  # 24, then 6 of a second round
+    (3, 2, 1, 1, [(2, 1), (1, 1)]),  # in time
+]
+
+
+@pytest.mark.parametrize(("channels", "p", "pofv", "pofh", "expected"), RESTS)
+def test_schedule_spreads_what_p_leaves_over(
+    channels: int, p: int, pofv: int, pofh: int, expected: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    case = Case(c=1, k=channels, kernel=(2, 2), image=(2, 2))
+    numbers = {"p": p, "pofv": pofv, "pofh": pofh}
+    check_given(case, numbers, tmp_path)
+    (tmp_path / "given.toml").write_text(toml("layer", numbers))
+    module, ctx, mapping = scheduled(case, str(tmp_path / "array.toml"), str(tmp_path / "given.toml"))
+    for apply in SCHEDULE:
+        apply.apply(ctx, module)
+    arrays = {op.sym_name.data: constant_array(op, ctx.weights) for op in module.ops if isinstance(op, GlobalOp)}
+    ran = LayerRun(layer_of(module), arrays, case.x).runs
+    assert ran == Counter(sets for _, sets in expected)
+    NestToArrayPass(str(tmp_path / "array.toml")).apply(ctx, module)
+    macs = [op.record.data for op in module.walk() if isinstance(op, MacOp)]
+    assert [(mac.step_range, mac.place.rows * mac.place.cols) for mac in macs] == expected
+    shape, arch = layer_shape(layer_of(scheduled(case, str(tmp_path / "array.toml"))[0])), load_arch("spatial-4x4")
+    assert predict(shape, mapping, arch).steps == sum(4 * channels for channels, _ in expected)
+    assert array_cycles(shape, arch, Tile(1, 1, pofv, pofh, p, 1, 2)) == sum(4 * each + 4 for each, _ in expected)
 
 
 # What is refused.

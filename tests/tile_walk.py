@@ -68,6 +68,8 @@ class Walk:
         self.case, self.arch, self.time = case, arch, Timeline(arch)
         self.loops = [loop for loop in mapping.loops if not loop.keep]
         dims = [loop.dim for loop in self.loops]
+        placed = [depth for depth, loop in enumerate(self.loops) if loop.on and loop.dim == "k"]
+        self.spreads = placed[-1] if placed else -1  # the loop whose rest its sets share
         self.outputs = min([dims.index(dim) for dim in "crs" if dim in dims], default=len(dims))
         staged = [stage for stage in mapping.stages if stage.memory == "glb"]
         self.stages = {stage.operand: stage.depth for stage in staged}
@@ -113,6 +115,14 @@ class Walk:
                 cycles += 1 + sum(dim in dims for dim in inside) + (depth if self.buffers[name] > 1 else 0)
         return cycles
 
+    def sets_of_rest(self, rest: int) -> int:
+        """Channels that are left over go to as many sets as share them evenly."""
+        around = [loop.step for loop in self.loops[: self.spreads] if loop.dim == "k"]
+        together = self.case.channels_out if self.alone else self.case.per_group
+        extent = min([self.case.channels_out, *around])
+        most = extent // self.loops[self.spreads].step if extent <= together else 1
+        return next((sets for sets in range(most, 1, -1) if rest and rest % sets == 0), 1)
+
     def parts(self, depth: int) -> tuple[list[Loop], list[Loop]]:
         return self.loops[:depth], self.loops[depth:]
 
@@ -131,7 +141,8 @@ class Walk:
         else:
             loop = self.loops[depth]
             full, rest = divmod(at.extent[loop.dim], loop.step)
-            pieces = [(full, loop.step)] * (full > 0) + [(1, rest)] * (rest > 0)
+            sets = self.sets_of_rest(rest) if depth == self.spreads else 1
+            pieces = [(full, loop.step)] * (full > 0) + [(sets, rest // sets)] * (rest > 0)
             for number, (count, size) in enumerate(pieces):
                 ends = (number == 0, number == len(pieces) - 1)
                 self.piece(depth, replace(at, extent={**at.extent, loop.dim: size}), count, ends)

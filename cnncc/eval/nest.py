@@ -20,13 +20,24 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, shuffled, value_key
-from cnncc.dialects.nest import DIMS, OF_OUTPUTS, LayerOp, Loop, Stage, image_shape, mapping_of
+from cnncc.dialects.nest import (
+    DIMS,
+    OF_OUTPUTS,
+    LayerOp,
+    Loop,
+    Stage,
+    even_sets,
+    image_shape,
+    mapping_of,
+    rest_sets,
+)
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
 from cnncc.eval._lanes import Body, Buffer, Ints, Values, spread, visited
 from cnncc.frontend.export_onnx import main_function
 from cnncc.numerics import Epilogue, integer_range
+from cnncc.passes._nest_layers import layer_shape
 from cnncc.weights import Array, WeightStore
 
 EXACT_LIMIT = 1 << 53  # of integers in float64
@@ -51,6 +62,7 @@ class LayerRun:
         self.kind, self.sizes, self.window = layer.kind.data, layer.sizes.data, layer.window.data
         mapping = mapping_of(layer)
         self.loops, self.stages = mapping.loops, mapping.stages
+        self.sets = rest_sets(self.sizes, self.loops, layer_shape(layer).tiled_together)
         self.fetched: Counter[tuple[str, str, int]] = Counter()
         self.runs: Counter[int] = Counter()
         sizes = (len(ifmap), self.sizes.k, self.sizes.h, self.sizes.w)
@@ -123,7 +135,9 @@ class LayerRun:
             few = starts if loop.on else starts[at : at + some]
             self.run(depth + 1, body.iterations(loop.dim, few, loop.step, bool(loop.on)))
         if rest:
-            self.run(depth + 1, body.iterations(loop.dim, np.array([whole * loop.step]), rest))
+            count = even_sets(rest, self.sets[depth])
+            first = whole * loop.step + np.arange(count) * (rest // count)
+            self.run(depth + 1, body.iterations(loop.dim, first, rest // count, bool(loop.on)))
 
     def fetch(self, stage: Stage, body: Body) -> Body:
         """The body with the slice that its inside needs in place of the operand."""
