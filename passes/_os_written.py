@@ -21,6 +21,7 @@ from cnncc.passes._layer_transfers import is_one_slice
 from cnncc.passes._mapping_completion import completed_loops
 from cnncc.passes._os_plan import (
     NOTHING_FITS,
+    NoRoom,
     Room,
     divides,
     glb_words,
@@ -104,6 +105,11 @@ def written_mapping(shape: LayerShape, arch: Arch, room: Room, written: Written)
             buffers = sum(stage.buffers for stage in weights)
             cost = (not small, moved_words(shape, arch, each), -buffers, needed)
             best = min(best or (cost, each), (cost, each), key=lambda found: found[0])
+    if best is None and least == NOTHING_FITS:
+        moving, help_ = " and ".join(sorted(room.moving)), "a loop over n in time outside the others"
+        what = f"its {moving} move through the GLB image by image, and in equal blocks"
+        finding = Finding(what, help=f"{help_}, tiles that divide the layer, or an array with a larger GLB")
+        raise NoRoom(finding.text, arch.glb.words, finding)
     if best is None:
         raise no_room(arch, room, least, "smaller tiles around it")
     return best[1]
@@ -144,7 +150,8 @@ def _candidates(shape: LayerShape, mapping: Mapping, room: Room, given: Set[str]
     loops = mapping.loops
     outer = [depth for depth, loop in enumerate(loops) if loop.on or loop.keep or loop.dim in REDUCTION_DIMS]
     blocks = outer[0] if outer else len(loops)
-    for block in range(blocks + 1) if room.moving - given else (0,):
+    images = next((depth + 1 for depth, loop in enumerate(loops) if loop.dim == "n"), 0)
+    for block in range(images, blocks + 1) if room.moving - given else (0,):
         fixed = [Stage(operand, "glb", _place(shape, loops, operand, block)) for operand in sorted(room.moving - given)]
         if shape.params and "params" not in given:
             by_block = shape.per_position and room.moving and not shape.is_mac

@@ -1,5 +1,7 @@
 """Mappings that users write: output-stationary ones of any form compute what brute force does, or are refused.
 
+How long macro-instructions take is compared with a walk over the loops.
+
 Loops are in any order, tiled any number of times, on any axis; stages in the GLB stand anywhere. What is left out is
 completed. CNNCC_EXAMPLES=500 draws that many.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from cli_cases import CALIBRATION, DIGITS, LENET, done, invoke
 from conv_grid_cases import Case, case_of, filled
 from test_conv_grid import lowered, result_and_cycles, unmapped
 from test_mapping_notation import EQUATIONS, Equation
+from test_nest_os_mapping import walked_cycles
 
 from cnncc.arch.model import Arch, load_arch, parse_arch
 from cnncc.dialects._mapping import DIMS, mapping_problem
@@ -36,12 +40,15 @@ from cnncc.passes._register_files import macro_words
 from cnncc.passes._schedule_file import Written
 from cnncc.passes.nest_schedule_os import NestScheduleOsPass
 
-EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "32"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
 PARTS = 4
 Random = np.random.Generator
 # What the lowering says of forms that it does not have.
 NOT_YET = (
+    "move through the GLB image by image",
+    "params come in slices only where ifmap, residual and output lie in the GLB",
+    "glb.words",
     "limit 8: its loops in time are",
     "weights are staged in glb outside loops over k in time inside those in space",
     "at most one loop over sets and one inside a set",
@@ -54,8 +61,8 @@ def random_case(rng: Random) -> Case:
     while True:
         point = filled(pinned, lambda _, values: values[rng.integers(len(values))])
         case = case_of({**point, "glb": 1 << 18}, int(rng.integers(9)))
-        if case.macs < 60_000:
-            return case
+        if case.macs < 60_000:  # half of them with a GLB through which some operands must move
+            return replace(case, glb=int(rng.uniform(0.4, 1) * case.glb_words)) if rng.random() < 0.5 else case
 
 
 def tiles(rng: Random, extent: int, share: float) -> list[int]:
@@ -159,9 +166,11 @@ def check(rng: Random, folder: Path, seen: Counter[str]) -> None:
         assert any(why in str(refusal) for why in NOT_YET), (str(refusal), case, text)
         seen["refused"] += 1
         return
-    result, _ = result_and_cycles(case, module, ctx, arch)
+    result, cycles = result_and_cycles(case, module, ctx, arch)
     assert np.array_equal(result, case.expected), (case, text)
+    assert cycles.compute == walked_cycles(shape, arch, used), (case, text)
     seen["run"] += 1
+    seen["moving"] += any(stage.operand in ("ifmap", "output") and stage.memory == "glb" for stage in used.stages)
     seen["in GLB"] += bool(mapping.stages)
     seen.update(f"{loop.dim} {loop.on}" for loop in loops if loop.on)
 
@@ -171,9 +180,9 @@ def test_written_mappings_of_any_form(part: int, tmp_path: Path) -> None:
     rng = np.random.default_rng([SEED, part])
     count = -(-EXAMPLES // PARTS)
     seen: Counter[str] = Counter()
-    for _ in range(count):
+    while seen["run"] < count:
         check(rng, tmp_path, seen)
-    assert seen["run"] >= count // 2, seen
+    assert seen["refused"] <= 3 * count and seen["moving"], seen
 
 
 # -- what is left out --------------------------------------------------------------------------------------------------
