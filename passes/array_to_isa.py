@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 from xdsl.context import Context
@@ -53,6 +54,8 @@ class _Layer:
     registers: Mapping[str, int]
     around: Mapping[str, int] = field(default_factory=dict[str, int])
     descriptors: dict[str, int] = field(default_factory=dict[str, int])
+    label: str = ""
+    tensor: dict[str, str] = field(default_factory=dict[str, str])  # of each view
 
     def register(self, loop: str) -> int:
         if loop not in self.registers:
@@ -79,6 +82,7 @@ class _Layer:
         number = self.descriptors.setdefault(view.name, len(self.descriptors))
         if number >= DESCRIPTORS:
             raise Refusal(f"view {view.name} is one too many: the array has {DESCRIPTORS} descriptors")
+        self.tensor[view.name] = view.tensor
         loops = [step.loop for step in view.steps]
         if len(set(loops)) < len(loops):
             raise Refusal(f"view {view.name} has two steps for one loop")
@@ -162,6 +166,30 @@ class _Layer:
             **_start(commit.start), **_place(commit.place), **self.tokens(commit.tokens),
         )  # fmt: skip
 
+    def said(self, inst: Instruction, views: tuple[str, ...] = ()) -> tuple[Instruction, str]:
+        """An instruction of an engine with a comment: the layer, what it does for it, and how much of that."""
+
+        def product(*names: str) -> int:
+            return prod(inst.number(name) for name in names)
+
+        tensors = [self.tensor[view] for view in views]
+        match inst.spec.name:
+            case "dma":
+                source, target = tensors if inst.text("direction") == "in" else reversed(tensors)
+                what = f"{product('count', 'rows', 'words')} words from {source} to {target}"
+            case "load":
+                whose = " from the virtual neighbour" if inst.number("edge") else ""
+                words = product(*(f"extent{i}" for i in range(EXTENTS)))
+                what = f"{inst.text('kind')}, {words} words a PE{whose}"
+            case "mac":
+                what = f"{product('pixels', 'taps', 'step_range')} steps on {product('rows', 'cols')} PEs"
+            case "commit":
+                added = inst.number("set_rows") if inst.number("reduce") else 1
+                what = f"{product('rows', 'cols', 'pixels', 'channels') // added} results to {tensors[0]}"
+            case _:
+                what = "output units"
+        return inst, f"{self.label}: {what}"
+
     def lower(self, op: Operation) -> Iterator[tuple[Instruction, str]]:
         """The instructions of `op`, each with a comment."""
         self.around = A.loops_around(op)
@@ -174,15 +202,15 @@ class _Layer:
                     yield from self.lower(inner)
                 yield instruction("end"), ""
             case A.DmaOp():
-                yield self.dma(op.record.data), ""
+                yield self.said(self.dma(op.record.data), (op.record.data.dram, op.record.data.glb))
             case A.LoadOp():
-                yield self.load(op.record.data), ""
+                yield self.said(self.load(op.record.data))
             case A.MacOp():
-                yield self.mac(op.record.data), ""
+                yield self.said(self.mac(op.record.data))
             case A.UnitOp():
-                yield self.unit(op.record.data), ""
+                yield self.said(self.unit(op.record.data))
             case A.CommitOp():
-                yield self.commit(op.record.data), ""
+                yield self.said(self.commit(op.record.data), (op.record.data.view,))
             case A.SignalOp():
                 signal = op.record.data
                 yield instruction("signal", semaphore=signal.semaphore, count=signal.count), ""
@@ -243,7 +271,7 @@ class _Program:
     def layer(self, op: A.LayerOp, tensors: Mapping[str, A.Tensor]) -> None:
         first, label = len(self.insts), op.label.data
         try:
-            context = _Layer(tensors, self.factors, loop_registers(op))
+            context = _Layer(tensors, self.factors, loop_registers(op), label=label)
             for inner in op.body.block.ops:
                 for inst, comment in context.instructions(inner):
                     self.insts.append(isa.inst_op(inst, _comment(label, comment, len(self.insts) == first)))
@@ -264,7 +292,8 @@ class _Program:
 
 
 def _comment(label: str, comment: str, is_first: bool) -> str:
-    return ": ".join(part for part in (label if is_first else "", comment) if part)
+    says_so = comment.startswith(f"{label}: ")
+    return ": ".join(part for part in (label if is_first and not says_so else "", comment) if part)
 
 
 @dataclass(frozen=True)

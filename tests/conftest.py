@@ -1,7 +1,30 @@
 """What all tests share."""
 
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
 from hypothesis import settings
+
+from cnncc.isa.assembly import assemble, disassemble
+from cnncc.isa.codec import Words, encode_program
+from cnncc.isa.table import Instruction
+from cnncc.machine import modules
 
 # The same examples in every run: what fails here fails everywhere.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_binary_assembles_again() -> Iterator[None]:
+    """The disassembly of every binary that a test builds is a program of the same words."""
+
+    def checked(program: Sequence[Instruction]) -> Words:
+        words = encode_program(program)
+        assert np.array_equal(encode_program(assemble(disassemble(program))), words)
+        return words
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(modules, "encode_program", checked)
+        yield
