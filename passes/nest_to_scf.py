@@ -55,11 +55,12 @@ class NestToScfPass(ModulePass):
         """Rewrite in place. Raises Refusal, naming op and layer, for what standard dialects cannot say."""
         store = weights_of(ctx)
         main = main_function(op)
-        for each in op.ops:
-            if each is not main and not isinstance(each, GlobalOp):
-                raise Refusal(f"nest-to-scf: {each.name} stands beside @main: only weights.global may")
-        lowered = _Network(op, main).main
-        globals_ = [_global(each, store) for each in op.ops if isinstance(each, GlobalOp)]
+        try:
+            _check_module(op, main)
+            lowered = _Network(op, main).main
+            globals_ = [_global(each, store) for each in op.ops if isinstance(each, GlobalOp)]
+        except Refusal as refusal:
+            raise Refusal(f"{self.name}: {refusal}") from refusal
         for each in list(op.ops):
             each.detach()
             each.erase()
@@ -67,6 +68,20 @@ class NestToScfPass(ModulePass):
         # Attributes with a dialect's name before the dot are cnncc's: other tools do not know them.
         for name in [name for name in op.attributes if "." in name]:
             del op.attributes[name]
+
+
+def _check_module(module: ModuleOp, main: FuncOp) -> None:
+    """Raises Refusal where there is something that this pass never lowers."""
+    for op in module.ops:
+        if op is not main and not isinstance(op, GlobalOp):
+            raise Refusal(f"{op.name} stands beside @main: only weights.global may")
+    for op in main.body.block.ops:
+        if isinstance(op, HostOp):
+            raise Refusal(f"'{_key(op)}' runs on the host ({op.reason.data}), which loops of integers do not")
+
+
+def _key(op: Operation) -> str:
+    return value_key(op) or "(no label)"
 
 
 class _Network:
@@ -96,7 +111,6 @@ class _Network:
 
     def lowered(self, op: Operation) -> SSAValue:
         """The memref with the result of `op`. Raises Refusal, naming it."""
-        key = value_key(op) or "(no label)"
         try:
             match op:
                 case LayerOp():
@@ -105,12 +119,10 @@ class _Network:
                     return self.reshape(op)
                 case ConcatOp():
                     return self.concat(op)
-                case HostOp():
-                    raise Refusal(f"runs on the host ({op.reason.data}): the network up to there can be lowered")
                 case _:
                     raise Refusal(f"{op.name} does not belong to the nest level: cnn-to-nest must run first")
         except Refusal as refusal:
-            raise Refusal(f"nest-to-scf: '{key}': {refusal}") from refusal
+            raise Refusal(f"'{_key(op)}': {refusal}") from refusal
 
     def layer(self, layer: LayerOp) -> SSAValue:
         """The loops of a layer."""
@@ -178,7 +190,7 @@ def _global(op: GlobalOp, store: WeightStore) -> memref.GlobalOp:
     if not isinstance(value, DenseIntOrFPElementsAttr):
         array = constant_array(op, store)
         if tensor_type(array) != kind:
-            raise Refusal(f"nest-to-scf: @{name} is {kind}, its array is {tensor_type(array)}")
+            raise Refusal(f"@{name} is {kind}, its array is {tensor_type(array)}")
         if kind.element_type != f32:
             integer_tensor(f"@{name}", kind, WIDEST)
         value = DenseIntOrFPElementsAttr.from_list(kind, array.ravel().tolist())

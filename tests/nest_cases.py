@@ -21,6 +21,7 @@ from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_permute import NestPermutePass
 from cnncc.passes.nest_stage import NestStagePass
 from cnncc.passes.nest_tile import NestTilePass
+from cnncc.passes.nest_to_scf import NestToScfPass
 from cnncc.passes.nest_unroll import NestUnrollPass
 
 SCHEDULE = (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass())
@@ -110,6 +111,14 @@ def lowered(case: Case) -> tuple[CompilerContext, ModuleOp]:
     CnnToNestPass().apply(ctx, module)
     module.verify()
     return ctx, module
+
+
+def standard(ctx: CompilerContext, module: ModuleOp) -> str:
+    """The text of `module` in standard dialects; `module` stays."""
+    other = module.clone()
+    NestToScfPass().apply(ctx, other)
+    other.verify()
+    return str(other)
 
 
 @st.composite

@@ -1,51 +1,27 @@
-"""Nests in standard dialects give the integers of the nest's evaluator and of brute force; plain xDSL reads them."""
+"""Nests in standard dialects give the integers of the nest's evaluator and of brute force."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nest_cases import SCHEDULE, Case, any_mappings, arches, cases, context, layer_of, lowered
+from nest_cases import SCHEDULE, Case, any_mappings, arches, cases, context, layer_of, lowered, standard
 from standard_ir import Program
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
-from cnncc.arch.model import Arch, load_arch
+from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, build_nest
 from cnncc.errors import Refusal
-from cnncc.eval import cnn
 from cnncc.eval.nest import evaluate
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import Room, os_mapping
 from cnncc.passes.nest_to_scf import NestToScfPass
-from cnncc.pipeline import Settings, import_model
-
-ROOT = Path(__file__).parent.parent
-# xdsl-opt as it is where cnncc is not installed.
-PLAIN_XDSL_OPT = """
-import importlib.metadata, sys
-found = importlib.metadata.entry_points
-importlib.metadata.entry_points = lambda **by: [plugin for plugin in found(**by) if plugin.name != "cnncc"]
-sys.modules["cnncc"] = None
-from xdsl.tools.xdsl_opt import main
-main()
-"""
-
-
-def standard(ctx: CompilerContext, module: ModuleOp) -> str:
-    """The text of `module` in standard dialects; `module` stays."""
-    other = module.clone()
-    NestToScfPass().apply(ctx, other)
-    other.verify()
-    return str(other)
 
 
 def set_mapping(module: ModuleOp, mapping: Mapping) -> None:
@@ -291,40 +267,6 @@ def test_scf_chain_of_reshape_and_concat() -> None:
     np.testing.assert_array_equal(found[1], x)
 
 
-@pytest.fixture(scope="module")
-def lenet() -> tuple[CompilerContext, ModuleOp]:
-    """LeNet with int8 codes, mapped to an array."""
-    settings = Settings(load_arch("spatial-8x8"), "spatial-8x8", 16)
-    compilation = import_model(ROOT / "samples" / "models" / "lenet_qoperator_s8_pc.onnx", 1, settings)
-    compilation.run("nest")
-    return compilation.ctx, compilation.module
-
-
-def test_scf_lenet_is_onnxruntime(lenet: tuple[CompilerContext, ModuleOp]) -> None:
-    import onnxruntime
-
-    ctx, module = lenet
-    text = standard(ctx, module)
-    image = {"input": np.load(ROOT / "samples" / "inputs" / "digits_test.npz")["input"][:1]}
-    found = Program(text).run(*cnn.quantise_inputs(module, image))
-    session = onnxruntime.InferenceSession(ROOT / "samples" / "models" / "lenet_qoperator_s8_pc.onnx")
-    (want,) = session.run(None, image)
-    np.testing.assert_array_equal(cnn.dequantise_outputs(module, found)["logits"], want)
-
-
-def test_scf_is_read_by_plain_xdsl_opt(lenet: tuple[CompilerContext, ModuleOp], tmp_path: Path) -> None:
-    text = standard(*lenet)
-    path = tmp_path / "lenet.mlir"
-    path.write_text(f"{text}\n")
-    command = [sys.executable, "-c", PLAIN_XDSL_OPT, str(path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.strip() == text.strip()
-    path.write_text(str(lenet[1]))
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode != 0, "a plain xdsl-opt does not know nest.layer"
-
-
 LAYER = """
     weights.global @w : tensor<2x3x1x1xi8> = dense<3> : tensor<2x3x1x1xi8>
     weights.global @b : tensor<2xi32> = dense<3> : tensor<2xi32>
@@ -377,7 +319,7 @@ def test_scf_refuses_host_segments_and_other_levels() -> None:
         }}"""
     host = """cnn.host model <"0"> because "operator Foo" label "foo" (%x) [#cnn.quant<scale = 1.0>] ->
               [#cnn.quant<scale = 1.0>]"""
-    with pytest.raises(Refusal, match=r"nest-to-scf: 'foo': runs on the host \(operator Foo\)"):
+    with pytest.raises(Refusal, match=r"nest-to-scf: 'foo' runs on the host \(operator Foo\)"):
         NestToScfPass().apply(ctx, Parser(ctx, network.format(op=host)).parse_module())
     module = Case("mac", 1, 2, 2, (3, 3), Window((1, 1))).module(ctx)
     with pytest.raises(Refusal, match=r"nest-to-scf: 'layer0': cnn.conv .* cnn-to-nest must run first"):
