@@ -9,6 +9,7 @@ written for the reader; with fewer PEs than that, the loop is folded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping as Map
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -74,8 +75,8 @@ def mapping_from(items: Sequence[Item], text: str, sizes: Sizes | None = None) -
     return Mapping(tuple(loops), tuple(stages))
 
 
-def _folds(level: Sequence[Term], extent: dict[str, int | None], text: str) -> list[Loop]:
-    """Loops in time around a level for those of its loops that have fewer PEs than iterations; `extent` is updated."""
+def _folds(level: Sequence[Term], extent: Map[str, int | None], text: str) -> list[Loop]:
+    """Loops in time around a level for those of its loops that have fewer PEs than iterations."""
     folds, seen = list[Loop](), dict[str, int | None]()
     for term in level:
         around, step = seen.get(term.dim, extent[term.dim]), term.step or 1
@@ -92,7 +93,6 @@ def _folds(level: Sequence[Term], extent: dict[str, int | None], text: str) -> l
                     f"{name} runs {count} times inside the other loop over {term.dim} of its level, on {term.pes} PEs"
                 )
                 raise NotationError(f"{message}: write '>' between them", text, *term.place)
-            extent[term.dim] = term.pes * step
             folds.append(Loop(term.dim, term.pes * step))
         seen[term.dim] = _inside(around, step)
     return folds
