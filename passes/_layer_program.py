@@ -136,7 +136,7 @@ class _Walk:
     def _side(self, at: Position, on: str, coordinates: Coordinates) -> tuple[int, int, A.Term, A.Term]:
         """PEs, PEs of a set and the terms on one side of the array: h or w inside a set, others from set to set."""
         loops = [(loop, count) for loop, count in at.space if loop.on == on]
-        inner = loops[-1] if loops and self._inside_set(loops[-1][0]) else None
+        inner = loops[-1] if loops and self._inside_set(loops[-1][0], at.extent["w"]) else None
         outer = loops[:-1] if inner else loops
         if len(outer) > 1:
             raise self._refuse(f"at most one loop over sets and one inside a set fit on {on}")
@@ -148,11 +148,14 @@ class _Walk:
             self._term(outer[0] if outer else None, coordinates),
         )
 
-    def _inside_set(self, loop: Loop) -> bool:
-        """Whether PEs beside each other may be of one set: each passes on what the window after its own needs first."""
-        shape, macro = self.layer.shape, inside(self.layer.shape.sizes, self.outer)
-        shares = loop.on == "cols" and shared_columns(shape, self.arch, macro["s"], macro["w"]) > 0
-        return loop.dim == "w" and loop.step == macro["w"] or loop.dim in "hw" and not shares
+    def _inside_set(self, loop: Loop, pixels: int) -> bool:
+        """Whether PEs beside each other may be of one set: each passes on what the window after its own needs first.
+
+        pixels: of a PE, in this body of the loops; fewer than elsewhere where they are what is left over.
+        """
+        shape, s = self.layer.shape, inside(self.layer.shape.sizes, self.outer)["s"]
+        shares = loop.on == "cols" and shared_columns(shape, self.arch, s, pixels) > 0
+        return loop.dim == "w" and loop.step == pixels or loop.dim in "hw" and not shares
 
     def _term(self, placed: tuple[Loop, int] | None, coordinates: Coordinates) -> A.Term:
         if placed is None or placed[1] == 1 or placed[0].dim not in coordinates:

@@ -17,8 +17,10 @@ import pytest
 from conv_grid_cases import Case, case_of, filled
 from test_conv_grid import lowered, result_and_cycles, unmapped
 from tile_walk import Walk
+from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, parse_arch
+from cnncc.context import CompilerContext
 from cnncc.dialects.nest import LayerOp, MappingAttr
 from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._nest_layers import layer_shape
@@ -85,25 +87,40 @@ class Drawn:
     remainders: bool
 
 
-def check(rng: Random, folder: Path) -> Drawn:
-    """Draw a layer, an array and a mapping, run them, and compare."""
-    case = random_case(rng)
+def layer_of(case: Case) -> tuple[LayerOp, ModuleOp, CompilerContext]:
+    module, ctx = unmapped(case)
+    return next(op for op in module.walk() if isinstance(op, LayerOp)), module, ctx
+
+
+def compare(case: Case, tile: Tile, plan: Plan, folder: Path) -> None:
+    """Run a layer by this mapping; its output and its cycles are those of the references."""
     arch = parse_arch(case.arch_text(), "drawn")
     (folder / "array.toml").write_text(case.arch_text())
-    module, ctx = unmapped(case)
-    layer = next(op for op in module.walk() if isinstance(op, LayerOp))
-    shape = layer_shape(layer)
-    tile, plan = random_tile(rng, shape, arch), random_plan(rng, shape)
-    if not shape.is_mac or shape.channelwise:
-        plan = replace(plan, c=shape.sizes.c)
-    mapping = mapping_of(shape, arch, tile, plan)
+    layer, module, ctx = layer_of(case)
+    mapping = mapping_of(layer_shape(layer), arch, tile, plan)
     layer.mapping = MappingAttr(mapping)
     lowered(module, ctx, str(folder / "array.toml"))
     result, cycles = result_and_cycles(case, module, ctx, arch)
     assert np.array_equal(result, case.expected), (case, tile, plan)
     assert cycles.total == Walk(case, mapping, arch).total(), (case, tile, plan)
+
+
+def check(rng: Random, folder: Path) -> Drawn:
+    """Draw a layer, an array and a mapping, and compare."""
+    case = random_case(rng)
+    arch, shape = parse_arch(case.arch_text(), "drawn"), layer_shape(layer_of(case)[0])
+    tile, plan = random_tile(rng, shape, arch), random_plan(rng, shape)
+    if not shape.is_mac or shape.channelwise:
+        plan = replace(plan, c=shape.sizes.c)
+    compare(case, tile, plan, folder)
     rows, cols = min(plan.h, shape.sizes.h), min(plan.w, shape.sizes.w)
     return Drawn(case, tile, plan, bool(rows % tile.ph or cols % (tile.pw * tile.z)))
+
+
+def test_a_set_whose_last_pe_has_fewer_pixels(tmp_path: Path) -> None:
+    """Of 7 columns two PEs of a set compute 4 and 3; four sets lie beside each other, on the same side of the array."""
+    case = Case(kernel=(2, 2), c=4, k=17, image=(6, 8), array=(4, 8), glb=1 << 18)
+    compare(case, Tile(ph=4, pw=2, kr=1, kc=4, p=1, q=3, taps=2, z=4), Plan(k=6, h=4, w=7, c=4), tmp_path)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
