@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from math import ceil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,8 +102,8 @@ def test_a_psum_half_that_is_not_cleared(monkeypatch: pytest.MonkeyPatch) -> Non
     made: list[Sums] = []
     fresh = Sums.fresh
 
-    def stale(*args: object) -> Sums:
-        sums = fresh(*args)  # type: ignore[arg-type]
+    def stale(*args: Any) -> Sums:
+        sums = fresh(*args)
         if made:
             sums.half, sums.bound = made[-1].half.copy(), made[-1].bound
         made.append(sums)
