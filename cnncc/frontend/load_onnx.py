@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Dim = TensorShapeProto.Dimension
 
 SIZE_LIMIT_BYTES = (1 << 31) - 1  # of one protobuf message, which ONNX's checker and inference need
-INPUT_LIMIT_ELEMENTS = 1 << 31
+INPUT_LIMIT_ELEMENTS = 1 << 28  # 2 GiB of the doubles that calibration draws
 
 
 def load_onnx(path: Path, batch: int | None = None) -> ModelProto:
@@ -244,11 +244,14 @@ def _check_input(value: ValueInfoProto, path: Path) -> None:
         if _is_symbolic(dim):
             refusals.add(_symbolic(value, path, index, "fix it in the model"))
     refusals.raise_any(str(path))
-    elements = math.prod(dim.dim_value for dim in _dims(value))
-    if elements > INPUT_LIMIT_ELEMENTS:
-        owner, what = f"input '{value.name}'", "too many elements"
-        finding = Finding(what, where=owner, resource="elements", value=elements, limit=INPUT_LIMIT_ELEMENTS)
-        raise Refusal(f"{path}: {owner} has {elements} elements, the limit is {INPUT_LIMIT_ELEMENTS}", finding)
+    elements, limit = math.prod(dim.dim_value for dim in _dims(value)), INPUT_LIMIT_ELEMENTS
+    if elements > limit:
+        owner, most = f"input '{value.name}'", limit // (elements // _dims(value)[0].dim_value)
+        remedy = f"a batch of at most {most}" if most else "a smaller image"
+        finding = Finding(
+            "too many elements", where=owner, resource="elements", value=elements, limit=limit, help=remedy
+        )
+        raise Refusal(f"{path}: {owner} has {elements} elements, the limit is {limit}: {remedy} fits", finding)
 
 
 def _inferred(model: ModelProto, path: Path) -> ModelProto:
