@@ -103,6 +103,14 @@ def test_frontend_refuses_inputs_that_no_memory_holds(
     assert message in refused_model(proto, tmp_path, batch)
 
 
+@pytest.mark.parametrize("place", ["input", "value_info"])
+def test_frontend_names_the_value_of_an_unknown_element_type(place: str, tmp_path: Path) -> None:
+    proto = model("g (float[3] u, float[3] x) => (float[3] y) <float[3] u> { y = Relu(x) }")
+    getattr(proto.graph, place)[0].type.tensor_type.elem_type = 77
+    del (proto.graph.value_info if place == "input" else proto.graph.input)[0]
+    assert "value 'u': unknown element type 77" in refused_model(proto, tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["initializer", "constant"])
 @pytest.mark.parametrize(
     "values, message", [([0, np.nan], "contains NaN"), (np.nan, "contains NaN"), ([np.inf, 0], "contains infinities")]

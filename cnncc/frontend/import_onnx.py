@@ -32,7 +32,7 @@ from cnncc.frontend.onnx_types import UNKNOWN, element_type, ir_type
 from cnncc.weights import Array, WeightStore
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+    from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto
 
 DENSE_LIMIT_ELEMENTS = 1 << 28  # of a sparse initializer, which the file spells in a few bytes
 
@@ -60,7 +60,7 @@ def read_onnx(path: Path, ctx: CompilerContext, refusals: Refusals, batch: int |
     try:
         module = _module(model, ctx.weights, inside)
     except Refusal as refusal:
-        raise Refusal(f"{path}: {refusal}") from refusal
+        raise Refusal(f"{path}: {refusal}", *refusal.findings) from refusal
     for refusal in inside.found:
         refusals.add(Refusal(f"{path}: {refusal}", *refusal.findings))
     return module
@@ -98,7 +98,7 @@ class _GraphImporter:
         self.refusals = refusals
         self.inputs = graph_inputs(graph)
         typed = (*graph.value_info, *graph.output, *graph.input)
-        self.types = {value.name: ir_type(value.type) for value in typed}
+        self.types = {value.name: _type_of(value) for value in typed}
         self.block = Block(arg_types=[self.types[value.name] for value in self.inputs])
         self.values: dict[str, SSAValue] = {}
         self.absent: SSAValue | None = None
@@ -191,6 +191,14 @@ class _GraphImporter:
         for name, result in zip(names, op.results, strict=True):
             if name:
                 self.define(name, result)
+
+
+def _type_of(value: ValueInfoProto) -> Attribute:
+    try:
+        return ir_type(value.type)
+    except Refusal as refusal:
+        finding = Finding(str(refusal), where=f"value '{value.name}'")
+        raise Refusal(f"value '{value.name}': {refusal}", finding) from refusal
 
 
 def _hint(name: str) -> str | None:
