@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from cnncc.errors import Refusal
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write all of `data` to `path` or nothing. Raises Refusal."""
+def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write all of `data`, or of its pieces one by one, to `path` or nothing. Raises Refusal."""
     part = path.with_name(f".unfinished-{path.name}")
     check_writable(path)
     try:
-        part.write_bytes(data)
+        with part.open("wb") as file:
+            file.writelines([data] if isinstance(data, bytes) else data)
         part.replace(path)
     except OSError as error:
         raise Refusal(f"{path}: cannot be written: {error.strerror}") from error

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cnncc.commands import disassembly, print_stats, program_stats, write_atomically
+from cnncc.commands import disassembly, print_stats, program_stats
 from cnncc.errors import Refusal
+from cnncc.files import write_atomically
 from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.inputs import read_npz

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, helper, shape_inference
 
-from cnncc.errors import Refusal
-from cnncc.files import check_writable
+from cnncc.files import write_atomically
 
 CHUNK = 1 << 20  # values drawn at a time
 TAIL = 3.0  # deviations: beyond, values are cut, so that a scale of 1 +- 0.1 stays positive
@@ -97,16 +96,7 @@ class Network:
 
     def write(self, path: Path, seed: int) -> None:
         """Write the ONNX file, whole or not at all. Raises Refusal."""
-        check_writable(path)
-        part = path.with_name(f".unfinished-{path.name}")
-        try:
-            with part.open("wb") as file:
-                file.writelines(self._pieces(seed))
-            part.replace(path)
-        except OSError as error:
-            raise Refusal(f"{path}: cannot be written: {error.strerror}") from error
-        finally:
-            part.unlink(missing_ok=True)
+        write_atomically(path, self._pieces(seed))
 
     def _pieces(self, seed: int) -> Iterator[bytes]:
         """The serialised model: its graph last, and the initializers last in it."""

@@ -31,8 +31,9 @@ from os_formulas import (
 from os_tables import NAMES, SHAPES, TILES, UNROLLING, rows
 
 from cnncc.check import check
-from cnncc.commands import program_stats, start_compilation
+from cnncc.commands import program_stats
 from cnncc.machine.modules import build_binary
+from cnncc.starts import start_compilation
 
 SEED = 0
 SIDES = (4, 6, 8)
