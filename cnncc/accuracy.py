@@ -81,7 +81,7 @@ class References:
             first.setdefault(_key(lowering.values[own_of[value]], value), value)
         self._keys = {value: key for key, value in first.items() if key}
         self._scales = {v: lowering.scales[own_of[v]] for v in self._keys}
-        self._exact = _floats(module, store, inputs, list(self._keys))
+        self._exact = dict(zip(self._keys, run_floats(module, store, inputs, list(self._keys)), strict=True))
 
     def measured(self, trace: Values, inputs: Sequence[Array]) -> list[LayerAccuracy]:
         """The accuracy of the values that `trace` has, in the order of the network. inputs: the integers of `@main`."""
@@ -120,15 +120,15 @@ def _key(lowered: SSAValue, value: SSAValue) -> str:
             return ""
 
 
-def _floats(module: ModuleOp, store: WeightStore, inputs: Values, values: Sequence[SSAValue]) -> dict[SSAValue, Array]:
-    """What float computes, batch by batch of the model's size."""
+def run_floats(module: ModuleOp, store: WeightStore, inputs: Values, values: Sequence[SSAValue]) -> list[Array]:
+    """What float computes for some `values` of an `onnx` module, batch by batch of the model's size."""
     names, sizes = input_names(module), [shape(value.type)[0] for value in main_arguments(module)]
     session = Evaluator(module, store, values)
     runs = [
         session.run({name: inputs[name][i * size : (i + 1) * size] for name, size in zip(names, sizes, strict=True)})
         for i in range(len(inputs[names[0]]) // sizes[0])
     ]
-    return {value: joined([run[i] for run in runs]) for i, value in enumerate(values)}
+    return [joined([run[i] for run in runs]) for i in range(len(values))]
 
 
 def _sources(value: SSAValue, found: Mapping[SSAValue, float]) -> Iterator[float]:

@@ -20,7 +20,7 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from cnncc import costs
-from cnncc.arch.model import Arch, load_arch
+from cnncc.arch.model import load_arch
 from cnncc.dialects.cnn import Range
 from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, aligned
 from cnncc.frontend.export_onnx import input_names, main_function
@@ -29,7 +29,18 @@ from cnncc.inputs import read_npz
 from cnncc.numerics import integer_range
 from cnncc.passes._calibration import write_ranges
 from cnncc.passes._schedule_file import read_schedule
-from cnncc.pipeline import CALIBRATE, DONE, SCHEDULE, Compilation, Settings, Step, check_interface, new_context, steps
+from cnncc.pipeline import (
+    CALIBRATE,
+    DONE,
+    SCHEDULE,
+    Compilation,
+    Settings,
+    Step,
+    check_interface,
+    new_context,
+    operand_bits,
+    steps,
+)
 
 SCHEMA = 1  # of the JSON; a change that a reader would notice raises it
 CALIBRATED_BITS = 8  # the least that calibration chooses
@@ -53,7 +64,7 @@ def check(
         array = load_arch(arch)
         settings = Settings(array, arch, array.operand_bits)
         with refusals.kept("--precision"):
-            settings = replace(settings, operand_bits=_bits(precision, array))
+            settings = replace(settings, operand_bits=operand_bits(precision, array))
         with refusals.kept("--schedule"):
             if schedule is not None:
                 read_schedule(str(schedule))
@@ -63,10 +74,6 @@ def check(
         checker.steps()
         return _sorted([*refusals.findings, *checker.findings])
     return _sorted(refusals.findings)
-
-
-def _bits(precision: str | None, array: Arch) -> int:
-    return int(precision.removeprefix("int")) if precision else array.operand_bits
 
 
 def _sorted(findings: Sequence[Finding]) -> list[Finding]:

@@ -69,6 +69,11 @@ class Settings:
             raise Refusal(f"--precision int{self.operand_bits}: {width}")
 
 
+def operand_bits(precision: str | None, arch: Arch) -> int:
+    """The width that `--precision` names, as `int8`; the array's own without it."""
+    return int(precision.removeprefix("int")) if precision else arch.operand_bits
+
+
 def _quoted(name: str) -> str:
     """A string as pass options write it: names of files hold anything."""
     return f'"{name.translate(str.maketrans(_ESCAPES))}"'

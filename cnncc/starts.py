@@ -12,7 +12,7 @@ from cnncc.arch.model import load_arch
 from cnncc.errors import Refusal
 from cnncc.inputs import read_npz
 from cnncc.passes._schedule_file import read_schedule
-from cnncc.pipeline import CALIBRATE, SCHEDULE, Compilation, Settings, import_model, new_context
+from cnncc.pipeline import CALIBRATE, SCHEDULE, Compilation, Settings, import_model, new_context, operand_bits
 from cnncc.weights import Array
 
 
@@ -20,8 +20,7 @@ def _settings(
     arch: str, precision: str | None, calibration: Mapping[str, Array] | None, schedule: Path | None
 ) -> Settings:
     array = load_arch(arch)
-    bits = int(precision.removeprefix("int")) if precision else array.operand_bits
-    return Settings(array, arch, bits, calibration, str(schedule) if schedule else None)
+    return Settings(array, arch, operand_bits(precision, array), calibration, str(schedule) if schedule else None)
 
 
 def start_compilation(

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 
-from cnncc.accuracy import Accuracy, LayerAccuracy, References, accuracy, loses_most
+from cnncc.accuracy import Accuracy, LayerAccuracy, References, accuracy, loses_most, run_floats
 from cnncc.errors import Refusal, one_line
+from cnncc.frontend.export_onnx import output_names, returned
 from cnncc.passes._placement import place
 from cnncc.pipeline import CALIBRATE, FOLD_QDQ, TO_PROGRAMS, Compilation, Step, StepFailed
 from cnncc.weights import Array
@@ -137,22 +138,9 @@ class Verifier:
         return self._check_integers(step, module)
 
     def _run_floats(self, module: ModuleOp) -> Values:
-        """The float outputs, batch by batch of the model's size."""
-        from cnncc.dialects.cnn import shape
-        from cnncc.eval.cnn import joined
-        from cnncc.eval.onnx import Evaluator
-        from cnncc.frontend.export_onnx import input_names, main_arguments, output_names, returned
-
-        sizes = [shape(value.type)[0] for value in main_arguments(module)]
-        names = input_names(module)
-        session = Evaluator(module, self.compilation.ctx.weights, returned(module))
-        runs = range(len(self.inputs[names[0]]) // sizes[0])
-        feeds = [
-            {name: self.inputs[name][i * size : (i + 1) * size] for name, size in zip(names, sizes, strict=True)}
-            for i in runs
-        ]
-        results = [session.run(feed) for feed in feeds]
-        return {name: joined([result[i] for result in results]) for i, name in enumerate(output_names(module))}
+        """The float outputs by name."""
+        outputs = run_floats(module, self.compilation.ctx.weights, self.inputs, returned(module))
+        return dict(zip(output_names(module), outputs, strict=True))
 
     def _check_integers(self, step: Step, module: ModuleOp) -> tuple[str, str]:
         if not self._integers:
