@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import difflib
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -131,3 +132,10 @@ def one_line(message: str, limit: int = MESSAGE_LIMIT) -> str:
     line = " ".join(message.split())
     half = limit // 2 - 2
     return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """Which of the known names was meant, or what they all are."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1)
+    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cnncc.dialects._notation import NotationError, read
-from cnncc.errors import Finding, Refusal, Refusals, one_line
+from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
 
 MOST_BYTES = 1 << 20
 MOST_NUMBER = (1 << 31) - 1
@@ -62,13 +61,6 @@ def read_schedule(file: str) -> dict[str, Given | Written]:
             found[label] = (Written if WRITTEN in table else Given)(**cast("dict[str, Any]", table))
     refusals.raise_any(file)
     return found
-
-
-def hint(name: str, known: Iterable[str]) -> str:
-    """Which of the known names was meant, or what they all are."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, 1)
-    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
 
 
 def _tables(file: str) -> dict[str, object]:

@@ -13,14 +13,14 @@ from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, operands
-from cnncc.errors import Finding, Refusal, Refusals, one_line
+from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
 from cnncc.passes._labels import tidy
 from cnncc.passes._nest_layers import chosen_layers, label_of, layer_shape
 from cnncc.passes._os_given import given_mapping, violations
 from cnncc.passes._os_plan import NoRoom, Room, copy_mapping, os_mapping
 from cnncc.passes._os_written import written_mapping, written_violations
 from cnncc.passes._residency import choose_mappings
-from cnncc.passes._schedule_file import Given, Written, hint, read_schedule
+from cnncc.passes._schedule_file import Given, Written, read_schedule
 
 Schedule = Map[str, Given | Written]  # by the labels of layers
 OPERATORS = ("Conv", "Gemm", "MatMul")  # of the ONNX nodes that have weights

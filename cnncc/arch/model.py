@@ -2,99 +2,110 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import tomllib
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast, get_type_hints
 
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, hint
 
 PRESETS = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Pe:
-    """The register files of a PE (words of one half, number of halves) and its macro-instruction's overheads.
+class Key:
+    """What a key of the file says: its unit and meaning, and its range, which the fields of instructions bound.
 
-    pong_words, virtual_words: where ifmap halves are ping and pong (rule A6), pong and FIFO for virtual neighbours.
+    Rules in brackets are those of docs/machine.md. only: the numbers of a key that has no range. why: of the range.
     """
 
-    weight_words: int
-    ifmap_words: int
-    psum_words: int
-    weight_halves: int = 2
-    ifmap_halves: int = 2
-    psum_halves: int = 2
-    pong_words: int = 0
-    virtual_words: int = 0
-    max_pixels: int = 16
-    start_cycles: int = 3
-    finish_cycles: int = 1
+    unit: str
+    meaning: str
+    least: int = 1
+    most: int = 1 << 16
+    only: tuple[int, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Pe:
+    """The register files of a PE (W4), and what its macro-instructions take (A4, A5)."""
+
+    weight_words: Annotated[int, Key("words", "a half of the weights file")]
+    ifmap_words: Annotated[int, Key("words", "a half of the ifmap file, or ping of it (A6)")]
+    psum_words: Annotated[int, Key("psums", "a half of the psum file")]
+    weight_halves: Annotated[int, Key("halves", "of the weights file; with 2, loads overlap with macs (T1)")] = 2
+    ifmap_halves: Annotated[int, Key("halves", "of the ifmap file, likewise")] = 2
+    psum_halves: Annotated[int, Key("halves", "of the psum file; with 2, commits overlap with macs (T3)")] = 2
+    pong_words: Annotated[int, Key("words", "pong of an ifmap half (A6); 0: a half is one memory", 0)] = 0
+    virtual_words: Annotated[int, Key("words", "the FIFO of a virtual neighbour, beside pong (A6)", 0)] = 0
+    max_pixels: Annotated[int, Key("pixels", "most output pixels of a PE in one macro-instruction (A5)")] = 16
+    start_cycles: Annotated[int, Key("cycles", "before the steps of a macro-instruction (A4)", 0)] = 3
+    finish_cycles: Annotated[int, Key("cycles", "after them (A4)", 0)] = 1
 
 
 @dataclass(frozen=True)
 class Bus:
-    """The row buses: words a message, cycles until a message has arrived."""
+    """The row buses (L2)."""
 
-    burst_words: int = 10
-    latency_cycles: int = 1
+    burst_words: Annotated[int, Key("words", "most words of a message")] = 10
+    latency_cycles: Annotated[int, Key("cycles", "until a message has arrived", 0)] = 1
 
 
 @dataclass(frozen=True)
 class Glb:
-    """The global buffer: its size, and the words a cycle of each of its ports (load, commit)."""
+    """The global buffer."""
 
-    words: int
-    words_per_cycle: int
+    words: Annotated[int, Key("words", "its size", most=1 << 31)]
+    words_per_cycle: Annotated[int, Key("words a cycle", "of its port for loads (L2), and for commits (C3)")]
 
 
 @dataclass(frozen=True)
 class Dram:
-    """The memory behind the DMA."""
+    """The memory behind the DMA (X2)."""
 
-    words_per_cycle: int
-    latency_cycles: int
+    words_per_cycle: Annotated[int, Key("words a cycle", "of a transfer, either way")]
+    latency_cycles: Annotated[int, Key("cycles", "until a transfer is done", 0)]
 
 
 @dataclass(frozen=True)
 class Commit:
-    """The output units."""
+    """The output units (C3)."""
 
-    units_per_column: int = 1
-    latency_cycles: int = 4
+    units_per_column: Annotated[int, Key("units", "for each column of PEs; a unit takes a psum a cycle")] = 1
+    latency_cycles: Annotated[int, Key("cycles", "until a commit is done", 0)] = 4
 
 
 @dataclass(frozen=True)
 class Links:
-    """Which links join neighbouring PEs: n2n carries ifmap words from east to west, south psums down a column."""
+    """Which links join neighbouring PEs."""
 
-    n2n: bool = True
-    south: bool = False
+    n2n: Annotated[bool, Key("", "ifmap words go from east to west (A3)")] = True
+    south: Annotated[bool, Key("", "psums go down a column (C6)")] = False
 
 
 @dataclass(frozen=True)
 class Sequencer:
-    """Decoded instructions that each engine's queue holds; whether engines work at the same time (rule Z6)."""
+    """How instructions go to the engines (P3)."""
 
-    queue_depth: int = 4
-    overlap: bool = True
+    queue_depth: Annotated[int, Key("instructions", "that the queue of each engine holds (Z1)", most=64)] = 4
+    overlap: Annotated[bool, Key("", "engines work at the same time (Z6)")] = True
 
 
 @dataclass(frozen=True)
 class Arch:
-    """An array. Every number is at least what `_LEAST` says and at most what `_MOST` says (the ISA's field widths)."""
+    """An array."""
 
-    name: str
-    rows: int
-    cols: int
+    name: Annotated[str, Key("", "what messages and binaries call it")]
+    rows: Annotated[int, Key("PEs", "in a column", most=32)]
+    cols: Annotated[int, Key("PEs", "in a row", most=32)]
     pe: Pe
     glb: Glb
     dram: Dram
-    lanes: int = 1
-    operand_bits: int = 16
-    psum_bits: int = 32
+    lanes: Annotated[int, Key("", "multipliers of a PE", most=1, why="dot-product lanes are not supported yet")] = 1
+    operand_bits: Annotated[int, Key("bits", "of a word: weights and activations (W1)", only=(8, 16))] = 16
+    psum_bits: Annotated[int, Key("bits", "of a psum (A2)", 16, 48)] = 32
     bus: Bus = Bus()
     commit: Commit = Commit()
     links: Links = Links()
@@ -106,58 +117,48 @@ class Arch:
         return 32 // self.operand_bits
 
 
-_MOST = {"rows": 32, "cols": 32, "lanes": 1, "psum_bits": 48, "words": 1 << 31, "queue_depth": 64}
-_MOST_OF_ANY = 1 << 16
-_MAY_BE_ZERO = ("start_cycles", "finish_cycles", "latency_cycles", "pong_words", "virtual_words")
-_LEAST = {"psum_bits": 16, **dict.fromkeys(_MAY_BE_ZERO, 0)}
-_WHY = {"lanes": "dot-product lanes are not supported yet"}
+@cache
+def key_types(table: type) -> dict[str, Any]:
+    """The keys of a table with their types: another table, or a type annotated with its `Key`."""
+    return get_type_hints(table, include_extras=True)
 
 
-def _number(where: str, name: str, value: object) -> int:
-    least, most = _LEAST.get(name, 1), _MOST.get(name, _MOST_OF_ANY)
+def _number(where: str, name: str, key: Key, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise Refusal(f"{where}: {name} must be a whole number, not {value!r}")
-    if not least <= value <= most:
-        raise Refusal(f"{where}: {name} = {value} is outside {least} to {most}" + _because(name))
-    if name == "operand_bits" and value not in (8, 16):
-        raise Refusal(f"{where}: operand_bits is 8 or 16, not {value}")
+    if key.only and value not in key.only:
+        raise Refusal(f"{where}: {name} is {' or '.join(map(str, key.only))}, not {value}")
+    if not key.least <= value <= key.most:
+        why = f" ({key.why})" if key.why else ""
+        raise Refusal(f"{where}: {name} = {value} is outside {key.least} to {key.most}{why}")
     return value
-
-
-def _because(name: str) -> str:
-    return f" ({_WHY[name]})" if name in _WHY else ""
 
 
 def _build(where: str, cls: type[Any], table: dict[str, Any]) -> Any:
     """An instance of `cls` from a TOML table: unknown, missing and illegal keys are refused."""
-    fields = {field.name: field for field in dataclasses.fields(cls)}
+    known = key_types(cls)
     for key in table:
-        if key not in fields:
-            near = difflib.get_close_matches(key, fields, 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(fields)}"
-            raise Refusal(f"{where}: unknown key '{key}'; {hint}")
+        if key not in known:
+            raise Refusal(f"{where}: unknown key '{key}'; {hint(key, known)}")
     values: dict[str, Any] = {}
-    for name, field in fields.items():
-        if name in table:
-            values[name] = _value(where, name, str(field.type), table[name])
-        elif field.default is dataclasses.MISSING:
-            raise Refusal(f"{where}: key '{name}' is missing")
+    for field in fields(cls):
+        if field.name in table:
+            values[field.name] = _value(where, field.name, known[field.name], table[field.name])
+        elif field.default is MISSING:
+            raise Refusal(f"{where}: key '{field.name}' is missing")
     return cls(**values)
 
 
-_TABLES: dict[str, type] = {"Pe": Pe, "Bus": Bus, "Glb": Glb, "Dram": Dram, "Commit": Commit, "Links": Links}
-_TABLES["Sequencer"] = Sequencer
-
-
-def _value(where: str, name: str, kind: str, value: object) -> object:
-    if kind in _TABLES:
+def _value(where: str, name: str, type_: Any, value: object) -> object:
+    if is_dataclass(type_):
         if not isinstance(value, dict):
             raise Refusal(f"{where}: [{name}] must be a table")
-        return _build(f"{where} [{name}]", _TABLES[kind], cast("dict[str, Any]", value))
-    if kind == "int":
-        return _number(where, name, value)
-    if not isinstance(value, {"str": str, "bool": bool}[kind]):
-        raise Refusal(f"{where}: {name} must be a {kind}, not {value!r}")
+        return _build(f"{where} [{name}]", cast("type[Any]", type_), cast("dict[str, Any]", value))
+    kind, key = type_.__origin__, type_.__metadata__[0]
+    if kind is int:
+        return _number(where, name, key, value)
+    if not isinstance(value, kind):
+        raise Refusal(f"{where}: {name} must be a {kind.__name__}, not {value!r}")
     return value
 
 

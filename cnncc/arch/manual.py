@@ -1,0 +1,78 @@
+"""docs/arch.md from the keys of an array: `python -m cnncc.arch.manual` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+from cnncc.arch.model import Arch, Key, key_types, load_arch, preset_names
+
+_HEAD = """# The architecture file
+
+Generated from `cnncc/arch/model.py` by `python -m cnncc.arch.manual`; do not edit.
+
+An array is a TOML file with these keys. The shortest way to one is a copy of a preset:
+
+```sh
+cnncc arch list
+cnncc arch show spatial-8x8 > mine.toml
+```
+
+`--arch mine.toml` takes it wherever `--arch` takes a preset. A key that is not below is refused, and so is a number
+outside its range; one that has a *default* may be left out. What the machine does with them is in
+[machine.md](machine.md), whose rules stand in brackets. The last columns say what the presets have: the number that a
+family shares, or all of its numbers, smaller arrays first.
+"""
+
+
+def families() -> dict[str, list[Arch]]:
+    """The presets by what their names begin with, smaller ones first: `spatial` has `spatial-4x4` and so on."""
+    found: dict[str, list[Arch]] = {}
+    for arch in sorted(map(load_arch, preset_names()), key=lambda arch: arch.rows):
+        found.setdefault(arch.name.partition("-")[0], []).append(arch)
+    return found
+
+
+def _shown(value: object) -> str:
+    """As TOML has it."""
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _all(values: Iterable[object]) -> str:
+    """Values, equal ones once."""
+    return ", ".join(dict.fromkeys(map(_shown, values)))
+
+
+def _range(kind: type, key: Key) -> str:
+    if kind is not int:
+        return {"bool": "true, false", "str": "text"}[kind.__name__]
+    return _all(key.only) or _all(dict.fromkeys((key.least, key.most))).replace(", ", " to ")
+
+
+def _section(title: str, table: type[Any], presets: Mapping[str, list[Any]]) -> Iterator[str]:
+    """The keys of a table that are no tables, then those. presets: what each family has there."""
+    known = key_types(table)
+    yield f"\n## {title}\n\n{table.__doc__}\n"
+    yield f"| key | unit | range | default | meaning | {' | '.join(f'{family}-…' for family in presets)} |"
+    yield f"|---|---|---|---|---|{'---|' * len(presets)}"
+    for field in fields(table):
+        if not is_dataclass(kind := known[field.name]):
+            key: Key = kind.__metadata__[0]
+            default = "" if field.default is MISSING else _shown(field.default)
+            has = [_all(getattr(part, field.name) for part in parts) for parts in presets.values()]
+            cells = [f"`{field.name}`", key.unit, _range(kind.__origin__, key), default, key.meaning, *has]
+            yield f"| {' | '.join(cells)} |"
+    for name, inner in known.items():
+        if is_dataclass(inner):
+            parts = {family: [getattr(part, name) for part in parts] for family, parts in presets.items()}
+            yield from _section(f"[{name}]", inner, parts)  # type: ignore[arg-type]
+
+
+def manual() -> str:
+    """The page, in Markdown."""
+    return _HEAD + "\n".join(_section("The array", Arch, families())) + "\n"
+
+
+if __name__ == "__main__":
+    print(manual(), end="")

@@ -1,0 +1,74 @@
+"""docs/arch.md: up to date, and true of the presets and of what the reader of architecture files takes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cnncc.arch.manual import manual
+from cnncc.arch.model import PRESETS, arch_from_table, load_arch
+from cnncc.errors import Refusal
+
+PAGE = Path(__file__).parents[1] / "docs" / "arch.md"
+SIZES = {"seed": ["4x4", "6x6", "8x8"], "spatial": ["4x4", "8x8", "16x16"]}  # columns of families, smaller ones first
+ROW = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
+
+
+def rows() -> dict[tuple[str, str], list[str]]:
+    """By table (empty outside all) and key: unit, range, default, meaning, then what the presets have."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for section in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
+        table = re.match(r"\[(\w+)\]", section)
+        found |= {(table[1] if table else "", key): cells.split(" | ") for key, cells in ROW.findall(section)}
+    return found
+
+
+def in_toml(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+def flat(table: dict[str, Any]) -> dict[tuple[str, str], Any]:
+    """The keys of a file as `rows` has them."""
+    inner = {(name, key): value for name, t in table.items() if isinstance(t, dict) for key, value in t.items()}
+    return inner | {("", key): value for key, value in table.items() if not isinstance(value, dict)}
+
+
+def changed(table: str, key: str, value: object) -> dict[str, Any]:
+    """A preset with another value of one key."""
+    arch = asdict(load_arch("spatial-4x4"))
+    (arch[table] if table else arch)[key] = value
+    return arch
+
+
+def test_arch_manual_is_up_to_date() -> None:
+    assert PAGE.read_text() == manual(), "run `python -m cnncc.arch.manual > docs/arch.md`"
+
+
+@pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.toml")))
+def test_arch_manual_has_what_the_presets_say(preset: str) -> None:
+    family, size = preset.split("-")
+    column, place = list(SIZES).index(family), SIZES[family].index(size)
+    says = flat(tomllib.loads((PRESETS / f"{preset}.toml").read_text()))
+    for at, (_, _, default, _, *families) in rows().items():
+        shown = families[column].split(", ")
+        assert shown[place if len(shown) > 1 else 0] == (in_toml(says[at]) if at in says else default), at
+
+
+def test_arch_manual_names_every_key() -> None:
+    assert set(rows()) == set(flat(asdict(load_arch("spatial-4x4"))))
+
+
+@pytest.mark.parametrize(("table", "key"), [at for at, cells in rows().items() if " to " in cells[1]])
+def test_arch_manual_ranges_are_those_of_the_reader(table: str, key: str) -> None:
+    least, most = map(int, rows()[table, key][1].split(" to "))
+    for value in (least, most):
+        arch = asdict(arch_from_table(changed(table, key, value), "file"))
+        assert (arch[table] if table else arch)[key] == value
+    for value in (least - 1, most + 1):
+        with pytest.raises(Refusal, match=rf"{key} = {value} is outside {least} to {most}"):
+            arch_from_table(changed(table, key, value), "file")
