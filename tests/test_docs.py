@@ -122,6 +122,23 @@ def test_docs_readme_names_every_folder() -> None:
         assert f"\n  {name}/ " in tree
 
 
+def test_docs_readme_names_every_page() -> None:
+    pages = re.search(r"^docs/ (.*)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert pages and sorted(re.findall(r"[\w-]+\.md", pages[1])) == sorted(
+        path.name for path in (ROOT / "docs").iterdir()
+    )
+
+
+def test_docs_links_lead_somewhere() -> None:
+    for name in DOCUMENTS:
+        for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", (ROOT / name).read_text()):
+            path = (ROOT / name).parent / target if target else ROOT / name
+            assert path.is_file(), f"{name}: {target}"
+            titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if heading else []
+            names = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+            assert not heading or heading in names, f"{name}: {target}#{heading}"
+
+
 def test_docs_ladder_names_every_step() -> None:
     from cnncc.arch.model import load_arch
     from cnncc.pipeline import Settings, steps

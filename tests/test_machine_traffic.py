@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from trap_cases import TRAFFIC
@@ -299,6 +302,22 @@ def test_stats_of_a_program_and_its_layers() -> None:
     assert found["cycles"]["total"] == sum(layer["cycles"]["total"] for layer in found["layers"].values())
     assert found["utilisation"] == {"compute": 72 / (20 * 30), "total": 72 / (found["cycles"]["total"] * 30)}
     assert out["utilisation"] == {"compute": 0.0, "total": 0.0}
+
+
+def flat(counters: dict[str, Any], prefix: str = "") -> dict[str, float]:
+    """Counters as docs/stats.md names them: a dot between a key and one inside it."""
+    found: dict[str, float] = {}
+    for key, value in counters.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def test_stats_are_as_described() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "stats.md").read_text()
+    described = re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE)
+    found: dict[str, Any] = stats(assemble("desc id=1\nsync dma=1\nhalt"), ARCH, [("a", 0)])
+    assert list(flat(found["layers"].pop("a"))) == list(flat(found))
+    assert described == [*flat(found), "layers"]
 
 
 def test_stats_of_every_preset_run() -> None:
