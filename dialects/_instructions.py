@@ -89,7 +89,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Slots:
-    """Slots of a register file for the counters of a macro-instruction: base + z*pixel + j*tap + i*channel (A1)."""
+    """Slots of a register file for three counters: base + z*pixel + j*tap + i*channel (A1, C1: taps or lines)."""
 
     base: int = 0
     pixel: int = 0
@@ -250,6 +250,7 @@ class Commit:
     params: str = ""
     param: int = 0
     pixels: Extent = Extent()
+    lines: Extent = Extent()
     channels: Extent = Extent()
     psum: Slots = Slots()
     reduce: bool = False
@@ -257,6 +258,11 @@ class Commit:
     fresh: Names | None = None
     final: Names | None = None
     tokens: Tokens = Tokens()
+
+    @property
+    def pattern(self) -> tuple[Extent, Extent, Extent]:
+        """Its extents, the slowest first."""
+        return self.pixels, self.lines, self.channels
 
 
 @dataclass(frozen=True)

@@ -159,10 +159,11 @@ class _Layer:
             operand=self.descriptor(commit.operand), residual=self.descriptor(commit.residual),
             params=self.descriptor(commit.params), param=commit.param,
             pixels=commit.pixels.n, pixel_term=Term(commit.pixels.axis, commit.pixels.step),
+            lines=commit.lines.n, line_term=Term(commit.lines.axis, commit.lines.step),
             channels=commit.channels.n, channel_term=Term(commit.channels.axis, commit.channels.step),
-            psum_slot=commit.psum.base, psum_z=commit.psum.pixel, psum_i=commit.psum.channel,
             reduce=int(commit.reduce), partial=int(bool(commit.sums)), sums=self.descriptor(commit.sums),
             fresh=self.when(commit.fresh), final=self.when(commit.final),
+            **_slots("psum", commit.psum),
             **_start(commit.start), **_place(commit.place), **self.tokens(commit.tokens),
         )  # fmt: skip
 
@@ -185,7 +186,7 @@ class _Layer:
                 what = f"{product('pixels', 'taps', 'step_range')} steps on {product('rows', 'cols')} PEs"
             case "commit":
                 added = inst.number("set_rows") if inst.number("reduce") else 1
-                what = f"{product('rows', 'cols', 'pixels', 'channels') // added} results to {tensors[0]}"
+                what = f"{product('rows', 'cols', 'pixels', 'lines', 'channels') // added} results to {tensors[0]}"
             case _:
                 what = "output units"
         return inst, f"{self.label}: {what}"

@@ -2,7 +2,7 @@
 
 conv   3x3, 2 -> 4 channels, pad top 1, left 1, bottom 2, right 1, then bias, scale and residual: with n2n, the virtual
        neighbour, two tiles of rows, two input channels, weights and parameters in two slices, by semaphores
-pool   maximum 2x1, stride 2x1: two pixels a macro-instruction, two PE sets on rows
+pool   maximum 2x1, stride 2x1: two pixels of two channels a macro-instruction, committed as lines, two PE sets on rows
 sum    sum 2x2, stride 2x2: two PE sets on columns
 add    elementwise: conv + conv
 lines  maximum 3x1, pad 1: its input r goes from DRAM through three rows of the GLB, one fetched for each row of results
@@ -71,20 +71,18 @@ CONV = """
 """
 POOL = """
   array.layer "pool1" computes "pool1" {
-    array.view <name = "x", tensor = "conv1.glb", height = 4, width = 2, pitch = 2, plane = 8,
-                steps = [{loop = "k0", axis = "k", step = 2}]>
-    array.view <name = "y", tensor = "pool1.glb", height = 2, width = 2, pitch = 2, plane = 4,
-                steps = [{loop = "k0", axis = "k", step = 2}]>
+    array.view <name = "x", tensor = "conv1.glb", height = 4, width = 2, pitch = 2, plane = 8>
+    array.view <name = "y", tensor = "pool1.glb", height = 2, width = 2, pitch = 2, plane = 4>
     array.unit <>
-    array.repeat <loop = "k0", count = 2> {
-      array.load <kind = "ifmap", view = "x", start = {}, place = {rows = 2, cols = 2, set_cols = 2,
-        col = {axis = "y", step = 2}, row_set = {axis = "k", step = 1}},
-        pattern = [{n = 2, axis = "x", step = 1}, {n = 2, axis = "y", step = 1}], open = [], close = []>
-      array.mac <op = "max", place = {rows = 2, cols = 2, set_cols = 2}, pixels = 2, taps = 2,
-        ifmap = {pixel = 2, tap = 1}, psum = {pixel = 1}, clear = [], send = [], take_ifmap = [], give_ifmap = []>
-      array.commit <view = "y", place = {rows = 2, cols = 2, set_cols = 2, col = {axis = "y", step = 1},
-        row_set = {axis = "k", step = 1}}, pixels = {n = 2, axis = "x", step = 1}, psum = {pixel = 1}>
-    }
+    array.load <kind = "ifmap", view = "x", start = {}, place = {rows = 2, cols = 2, set_cols = 2,
+      col = {axis = "y", step = 2}, row_set = {axis = "k", step = 1}},
+      pattern = [{n = 2, axis = "k", step = 2}, {n = 2, axis = "x", step = 1}, {n = 2, axis = "y", step = 1}],
+      open = [], close = []>
+    array.mac <op = "max", place = {rows = 2, cols = 2, set_cols = 2}, pixels = 4, taps = 2,
+      ifmap = {pixel = 2, tap = 1}, psum = {pixel = 1}, clear = [], send = [], take_ifmap = [], give_ifmap = []>
+    array.commit <view = "y", place = {rows = 2, cols = 2, set_cols = 2, col = {axis = "y", step = 1},
+      row_set = {axis = "k", step = 1}}, pixels = {n = 2, axis = "k", step = 2}, lines = {n = 2, axis = "x", step = 1},
+      psum = {pixel = 2, tap = 1}>
     array.sync ["load", "array", "commit"]
   }
 """
@@ -218,7 +216,7 @@ def arch_2x2() -> Arch:
     """Two rows and two columns; otherwise the 4x4 preset, whatever its sizes, with two halves of everything."""
     preset = load_arch("spatial-4x4")
     pe = replace(
-        preset.pe, weight_words=18, ifmap_words=9, psum_words=2, weight_halves=2, ifmap_halves=2, psum_halves=2
+        preset.pe, weight_words=18, ifmap_words=9, psum_words=4, weight_halves=2, ifmap_halves=2, psum_halves=2
     )
     return replace(preset, name="2x2", rows=2, cols=2, operand_bits=16, pe=pe, links=Links(south=True))
 

@@ -373,13 +373,16 @@ class PlainMachine:
                 columns.setdefault(head, []).append(place)
         parts: list[tuple[int, int]] = []
         final = not inst.number("partial") or self.holds(inst.when("final"), last=True)
-        for place, pixel, channel in product(columns, range(inst.number("pixels")), range(inst.number("channels"))):
+        counts = [range(inst.number(name)) for name in ("pixels", "lines", "channels")]
+        for place, pixel, line, channel in product(columns, *counts):
             terms = self.pe_terms(inst, place)
-            terms += [(inst.term("pixel_term"), pixel), (inst.term("channel_term"), channel)]
+            terms += [(inst.term("pixel_term"), pixel), (inst.term("line_term"), line)]
+            terms.append((inst.term("channel_term"), channel))
             if half is None:
                 value = self.read_operand(inst, "operand", terms)
             else:
-                slot = inst.number("psum_slot") + pixel * inst.number("psum_z") + channel * inst.number("psum_i")
+                slot = inst.number("psum_slot") + pixel * inst.number("psum_z")
+                slot += line * inst.number("psum_j") + channel * inst.number("psum_i")
                 check(0 <= slot < self.arch.pe.psum_words, f"psum slot {slot}")
                 value = 0
                 for row, col, *_ in columns[place]:

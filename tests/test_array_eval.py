@@ -69,7 +69,6 @@ NO_SAY = {
     # A macro-instruction has no addresses; its sets matter by their columns (n2n).
     "Mac.place.set_rows", *(f"Mac.place.{term}.{part}" for term in PLACE_TERMS for part in ("axis", "step")),
     "Mac.weight.pixel",  # one pixel here; a weight that differs between pixels is for other mappings
-    "Commit.psum.tap",  # a commit has no taps
 }  # fmt: skip
 
 
@@ -158,7 +157,7 @@ REFUSED = [
     ("data_reuse = 6", "data_reuse = 10", "at most pixels . taps words"),
     ("slot = 3", "slot = 4", "ifmap slots 4..9 are not in a half of 9"),
     ("taps = 9", "pixels = 17, taps = 9", "pixels = 17 is outside 1..16"),
-    ("psum = {channel = 1}", "psum = {base = 1, channel = 1}", "psum slots 1..2"),
+    ("psum = {channel = 1}", "psum = {base = 3, channel = 1}", "psum slots 3..4"),
     # memories
     (
         "words = 18, count = 2, dram_step = 18",
@@ -225,11 +224,11 @@ def test_array_eval_counts_inputs() -> None:
 
 
 def test_array_eval_psum_slots_that_meet_are_summed_in_order() -> None:
-    """Pixels that add to one slot: a mapping that keeps the sum of two windows."""
+    """Pixels that add to one slot: a mapping that keeps the sum of two windows of two channels."""
     pool = POOL.replace("psum = {pixel = 1}, clear", "psum = {}, clear").replace('op = "max"', 'op = "add"')
-    program, ctx = module(INPUTS, CONV, pool.replace("psum = {pixel = 1}>", "psum = {}>"), SUM, ADD, OUTPUTS)
+    program, ctx = module(INPUTS, CONV, pool.replace("psum = {pixel = 2, tap = 1}>", "psum = {}>"), SUM, ADD, OUTPUTS)
     _, trace = evaluate(program, ctx.weights, arch_2x2(), inputs())
-    both = expected(*inputs())["sum1"]
+    both = np.tile(expected(*inputs())["sum1"].reshape(-1, 2, 2, 2, 1).sum(axis=1), (1, 2, 1, 1))
     np.testing.assert_array_equal(trace["pool1"], np.broadcast_to(both, trace["pool1"].shape))
 
 

@@ -58,10 +58,11 @@ ENCODINGS = [
     ("unit scale=1 leaky=1 slope=0x3dcccccd", "2d400000" + " 00000000" * 8 + " 3dcccccd"),
     ("commit source=glb row0=1 rows=4 col0=2 cols=8 take=9 take_when=always give=1 give_when=0 set_rows=2 "
      "set_cols=4 desc=5 operand=6 residual=7 params=8 offset=16 channel=3 y=2 x=-1 param=-4 "
-     "pixels=2 channels=4 pixel_term=x*1 channel_term=k*1 psum_slot=1 "
-     "psum_z=4 psum_i=-1 reduce=1 partial=1 sums=10 fresh=always final=0+3 row=y*1 row_set=lin*2 col=x*1 col_set=k*3",
-     "32044088 91100101 08456780 00000010 00000003 0002ffff fffffffc 00020004 c0000001 40000001 00010004 ffff0001 "
-     "95000109 80000001 00000002 c0000001 40000003"),
+     "pixels=2 lines=3 channels=4 pixel_term=x*1 line_term=y*-3 channel_term=k*1 psum_slot=1 "
+     "psum_z=12 psum_j=4 psum_i=-1 reduce=1 partial=1 sums=10 fresh=always final=0+3 "
+     "row=y*1 row_set=lin*2 col=x*1 col_set=k*3",
+     "32044088 91100101 08456780 00000010 00000003 0002ffff fffffffc 00020003 00040001 c0000001 bffffffd 40000001 "
+     "000c0004 ffff0001 95000109 80000001 00000002 c0000001 40000003"),
 ]  # fmt: skip
 
 

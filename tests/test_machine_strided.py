@@ -65,7 +65,7 @@ def test_even_positions_are_the_listed_ones() -> None:
                 continue
             load = inst.spec.name == "load"
             pattern = [(inst.number(f"extent{i}"), inst.term(f"term{i}")) for i in range(4)] if load else [
-                (inst.number("pixels"), inst.term("pixel_term")), (inst.number("channels"), inst.term("channel_term"))
+                (inst.number(f"{extent}s"), inst.term(f"{extent}_term")) for extent in ("pixel", "line", "channel")
             ]  # fmt: skip
             grid = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
             grid = replace(grid, edge=bool(load and inst.number("edge")))

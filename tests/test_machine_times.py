@@ -153,14 +153,14 @@ class Plain:
             distinct = words * len(kinds_rows) * len(kinds_cols)
             bus = len(kinds_cols) * ceil(words / arch.bus.burst_words)
             return max(ceil(distinct / arch.glb.words_per_cycle), bus, words), arch.bus.latency_cycles
-        psums = inst.number("pixels") * inst.number("channels")
+        psums = inst.number("pixels") * inst.number("lines") * inst.number("channels")
         hops = 0
         if inst.number("reduce"):  # one row of results a set, after as many hops as there are rows more
             hops, rows, set_rows = set_rows - 1, range(ceil(len(rows) / set_rows)), 1
         bias, scale, residual = self.unit
         channels = len({self.kind(inst, "row", r, set_rows, "k") for r in rows})
         channels *= len({self.kind(inst, "col", c, set_cols, "k") for c in cols})
-        for extent in ("pixel", "channel"):
+        for extent in ("pixel", "line", "channel"):
             axis, step = inst.term(f"{extent}_term")
             channels *= inst.number(f"{extent}s") if axis == "k" and step else 1
         stream = inst.text("source") == "glb"
@@ -235,7 +235,8 @@ class Writer:
 
     def commit(self, source: str = "psum", tokens: str = "") -> None:
         terms = f"channel_term={self.pick('k*1', 'lin*3')} pixel_term={self.pick('k*4', 'x*1', 'k*0')}"
-        sizes = f"pixels={self.random.randint(1, 6)} channels={self.random.randint(1, 3)}"
+        terms += f" line_term={self.pick('k*2', 'y*1', 'k*0')}"
+        sizes = f"pixels={self.random.randint(1, 4)} lines={self.pick(1, 2, 3)} channels={self.random.randint(1, 3)}"
         sums = f"reduce={self.pick(0, 0, 1)} partial={self.pick(0, 0, 1)} fresh={self.pick('always', 'never', '0')}"
         self.lines.append(f"commit source={source} {self.place()} {sizes} {terms} {sums} {tokens}")
 

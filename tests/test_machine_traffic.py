@@ -72,7 +72,9 @@ class Enumerate:
             case "commit":
                 rows = inst.number("rows")
                 rows = -(-rows // inst.number("set_rows")) if inst.number("reduce") else rows
-                results = rows * inst.number("cols") * inst.number("pixels") * inst.number("channels")
+                results = rows * inst.number("cols")
+                for extent in ("pixels", "lines", "channels"):
+                    results *= inst.number(extent)
                 if inst.number("partial"):
                     words = results * 32 // self.arch.operand_bits
                     count.glb_read += words * (not self.holds(inst, "fresh", loops, last=False))
@@ -150,15 +152,15 @@ class Enumerate:
 
     def channels(self, inst: Instruction) -> set[tuple[int, ...]]:
         """The distinct combinations of indices that move a result to another channel."""
-        sizes = [range(inst.number(n)) for n in ("rows", "cols", "pixels", "channels")]
+        sizes = [range(inst.number(n)) for n in ("rows", "cols", "pixels", "lines", "channels")]
         set_rows = inst.number("set_rows")
         if inst.number("reduce"):
             sizes[0], set_rows = range(-(-len(sizes[0]) // set_rows)), 1
         found = set()
-        for r, c, pixel, channel in itertools.product(*sizes):
+        for r, c, pixel, line, channel in itertools.product(*sizes):
             at = {"row": r % set_rows, "row_set": r // set_rows,
                   "col": c % inst.number("set_cols"), "col_set": c // inst.number("set_cols"),
-                  "pixel_term": pixel, "channel_term": channel}  # fmt: skip
+                  "pixel_term": pixel, "line_term": line, "channel_term": channel}  # fmt: skip
             found.add(tuple(i if inst.term(n).axis == "k" and inst.term(n).step else 0 for n, i in at.items()))
         return found
 
@@ -198,8 +200,8 @@ class Writer:
             case "unit":
                 return f"unit bias={self.pick(0, 1)} scale={self.pick(0, 1)} residual={self.pick(0, 1)}"
             case "commit":
-                terms = f"pixel_term={self.term()} channel_term={self.term()}"
-                sizes = f"pixels={rng.randint(1, 3)} channels={rng.randint(1, 3)}"
+                terms = f"pixel_term={self.term()} line_term={self.term()} channel_term={self.term()}"
+                sizes = f"pixels={rng.randint(1, 3)} lines={rng.randint(1, 3)} channels={rng.randint(1, 3)}"
                 whens = ("always", "never", "0", "1", "0+1", "2")
                 sums = f"reduce={self.pick(0, 1)} partial={self.pick(0, 1, 1)}"
                 sums += f" fresh={self.pick(*whens)} final={self.pick(*whens)}"

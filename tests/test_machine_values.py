@@ -175,7 +175,7 @@ class Writer:
     def shape(self, op: str) -> dict[str, int]:
         """The counters and slot steps of a macro-instruction whose slots mostly lie in the register files."""
         pe, r = self.arch.pe, self.random
-        z, i = self.upto(3), self.upto(3)
+        z, i = self.upto(3), self.upto(4)
         j = self.upto(min(9, pe.weight_words // i))
         plain = self.chance(0.8)
         small = [-1, 0, 1, 1, 2]
@@ -287,7 +287,8 @@ class Writer:
 
     def results(self, place: dict[str, Value], shape: dict[str, int], counts: list[int]) -> dict[str, Value]:
         """A commit with results one after the other: each term steps over all that those inside it write."""
-        sizes: list[tuple[str, int]] = [("channel_term", shape["step_range"]), ("pixel_term", shape["pixels"])]
+        pattern = self.pattern(shape)
+        sizes = [(f"{name}_term", int(str(pattern[f"{name}s"]))) for name in ("channel", "line", "pixel")]
         rows, cols, set_rows, set_cols = (int(str(place[n])) for n in ("rows", "cols", "set_rows", "set_cols"))
         sizes += [("col", min(cols, set_cols)), ("col_set", -(-cols // set_cols))]
         sizes += [("row", min(rows, set_rows)), ("row_set", -(-rows // set_rows))]
@@ -311,9 +312,22 @@ class Writer:
         partial = self.partial(places, sizes, counts) if self.chance(0.4) else {}
         return start | partial | {
             "desc": OUTPUT, "operand": OPERAND, "residual": RESIDUAL, "params": PARAMS, **place, **places,
-            "pixels": shape["pixels"], "channels": shape["step_range"], "psum_slot": self.slots(shape, "psum")[0],
-            "psum_z": shape["psum_z"], "psum_i": shape["psum_i"], "param": self.random.randint(0, 3),
+            **pattern, "psum_slot": self.slots(shape, "psum")[0], "param": self.random.randint(0, 3),
         }  # fmt: skip
+
+    def pattern(self, shape: dict[str, int]) -> dict[str, Value]:
+        """A commit of the pixels and channels of a macro-instruction: in any order, its channels in two parts."""
+        parts = self.random.choice([n for n in range(1, shape["step_range"] + 1) if shape["step_range"] % n == 0])
+        part = shape["step_range"] // parts
+        counters = [(shape["pixels"], shape["psum_z"]), (parts, part * shape["psum_i"]), (part, shape["psum_i"])]
+        if self.chance(0.5):
+            self.random.shuffle(counters)
+        fields: dict[str, Value] = {}
+        for (extent, step), (count, slots) in zip(
+            (("pixels", "psum_z"), ("lines", "psum_j"), ("channels", "psum_i")), counters, strict=True
+        ):
+            fields |= {extent: count, step: slots}
+        return fields
 
     def partial(self, places: dict[str, Term], sizes: list[tuple[str, int]], counts: list[int]) -> dict[str, Value]:
         """Sums of a set's rows, sums in parts: some of the loops around run over what is added up."""
@@ -401,7 +415,7 @@ class Writer:
 
 def random_arch(r: random.Random) -> Arch:
     pe = Pe(
-        r.choice([10, 40, 40]), r.choice([12, 40, 40]), 9, weight_halves=r.choice([1, 2, 2]),
+        r.choice([10, 40, 40]), r.choice([12, 40, 40]), 12, weight_halves=r.choice([1, 2, 2]),
         ifmap_halves=r.choice([1, 2, 2]), psum_halves=r.choice([1, 2]), max_pixels=3,
     )  # fmt: skip
     sizes = r.choice([(1, 1), (2, 3), (3, 4), (4, 6)])

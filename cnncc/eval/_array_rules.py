@@ -28,6 +28,12 @@ def addresses(tensor: A.Tensor) -> Ints:
     return np.add.outer(np.arange(tensor.shape[0]) * tensor.image, np.arange(prod(tensor.shape[1:]))).ravel()
 
 
+def slots(of: A.Slots, counts: Sequence[int]) -> Ints:
+    """The slots [z, j, i] of three counters (A1, C1)."""
+    z, j, i = np.meshgrid(*map(np.arange, counts), indexing="ij")
+    return of.base + z * of.pixel + j * of.tap + i * of.channel
+
+
 @dataclass
 class Machine:
     """The state, and one rule for each op."""
@@ -285,15 +291,11 @@ class Machine:
 
     def _accumulate(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
         """The three counters of A1, each sum checked as it grows (A2)."""
-        z, j, i = np.meshgrid(*map(np.arange, (mac.pixels, mac.taps, mac.step_range)), indexing="ij")
-
-        def slots(of: A.Slots) -> Ints:
-            return of.base + z * of.pixel + j * of.tap + i * of.channel
-
-        terms = self.ifmap.taken().read(pes, slots(mac.ifmap), "ifmap")
+        counts = (mac.pixels, mac.taps, mac.step_range)
+        terms = self.ifmap.taken().read(pes, slots(mac.ifmap, counts), "ifmap")
         if mac.op == "mac":
-            terms = terms * self.weight.taken().read(pes, slots(mac.weight), "weight")
-        half, psum = self.psum.opened(), slots(mac.psum)
+            terms = terms * self.weight.taken().read(pes, slots(mac.weight, counts), "weight")
+        half, psum = self.psum.opened(), slots(mac.psum, counts)
         before = half.read(pes, psum, "psum")
         running = np.maximum.accumulate if mac.op == "max" else np.add.accumulate
         if mac.psum.tap == 0 and np.unique(psum[:, 0]).size == psum[:, 0].size:
@@ -318,7 +320,7 @@ class Machine:
         """Psums, or words of the GLB, through the output units."""
         pes = rectangle(commit.place, self.arch.rows, self.arch.cols)
         place = south_rows(commit.place) if commit.reduce else commit.place
-        where = position(place, commit.start, (commit.pixels, commit.channels))
+        where = position(place, commit.start, commit.pattern)
         if commit.source == "glb" and not commit.reduce:
             operand, words = self._view(commit.operand)
             sums = words.read(where.address(operand, self.loops)[0])
@@ -346,9 +348,7 @@ class Machine:
         self.result = view.tensor
 
     def _psums(self, commit: A.Commit, pes: tuple[slice, slice]) -> Ints:
-        z, i = np.meshgrid(np.arange(commit.pixels.n), np.arange(commit.channels.n), indexing="ij")
-        slots = commit.psum.base + z * commit.psum.pixel + i * commit.psum.channel
-        sums = self.psum.take().read(pes, slots, "psum")
+        sums = self.psum.take().read(pes, slots(commit.psum, [extent.n for extent in commit.pattern]), "psum")
         self.psum.give()
         return sums
 
@@ -371,7 +371,7 @@ class Machine:
             view, words = self._view(commit.params)
             if any(step.axis != "lin" for step in view.steps):
                 raise Refusal(f"view {view.name} of parameters steps by other than words")
-            channels = position(place, A.Start(), (commit.pixels, commit.channels)).terms["k"]
+            channels = position(place, A.Start(), commit.pattern).terms["k"]
             linear = commit.param * words_of_channel + self.loops.sums(view)["lin"]
             first = (linear % view.wrap if view.wrap else linear) + channels * words_of_channel
             params = words.read(first[..., None] + np.arange(words_of_channel))[0]

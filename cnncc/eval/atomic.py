@@ -17,7 +17,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
-from cnncc.eval._array_rules import Machine, addresses, named
+from cnncc.eval._array_rules import Machine, addresses, named, slots
 from cnncc.eval._places import Words, last_columns, position, rectangle
 from cnncc.eval._register_files import RegisterFile
 from cnncc.numerics import Ints
@@ -187,7 +187,7 @@ class _Tracer(Machine):
         """Write the sums' numbers in place of results."""
         pes = rectangle(commit.place, self.arch.rows, self.arch.cols)
         view, target = self._view(commit.view)
-        address, _ = position(commit.place, commit.start, (commit.pixels, commit.channels)).address(view, self.loops)
+        address, _ = position(commit.place, commit.start, commit.pattern).address(view, self.loops)
         names = SUMS + self.sums + np.arange(address.size).reshape(address.shape)
         self.sums += address.size
         target.write(address, names[None])
@@ -196,9 +196,9 @@ class _Tracer(Machine):
             self.psum.give()
             row, col = self.pe[0] - pes[0].start, self.pe[1] - pes[1].start
             if self.open:  # the PE is among those that commit (C1)
-                for (z, i), name in np.ndenumerate(names[row, col]):
-                    slot = commit.psum.base + z * commit.psum.pixel + i * commit.psum.channel
-                    self.waiting[int(name)] = (self.open, slot)
+                psums = slots(commit.psum, [extent.n for extent in commit.pattern])
+                for slot, name in zip(psums.flat, names[row, col].flat, strict=True):
+                    self.waiting[int(name)] = (self.open, int(slot))
             self.open = []
         self._settle(view.tensor)
 

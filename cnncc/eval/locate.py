@@ -25,7 +25,7 @@ NAME_BITS = 60  # of words that are numbers of results
 class Reuse:
     """The PE sets at work on one tile, from the first macro-instruction to the commit: the loops' indices, its results.
 
-    first: the number of the first result, of shape [rows, columns, pixels, channels].
+    first: the number of the first result, of shape [rows, columns, pixels, lines, channels].
     """
 
     loops: dict[str, int]
@@ -98,9 +98,9 @@ class _Numbering(Machine):
             super().dma(dma)
 
     def commit(self, commit: A.Commit) -> None:
-        """Number the results, in the order of rows, columns, pixels and channels."""
+        """Number the results, in the order of rows, columns, pixels, lines and channels."""
         view, target = self._view(commit.view)
-        where = position(commit.place, commit.start, (commit.pixels, commit.channels))
+        where = position(commit.place, commit.start, commit.pattern)
         address, _ = where.address(view, self.loops)
         first = self.found[-1].first + int(np.prod(self.found[-1].shape)) if self.found else 0
         loops = {name: index for name, (index, _) in self.loops.running.items()}
@@ -126,8 +126,8 @@ class _Numbering(Machine):
         starts = [reuse.first for reuse in self.found]
         number = bisect_right(starts, first := int(bad.min())) - 1
         reuse = self.found[number]
-        row, col, z, i = (int(n) for n in np.unravel_index(first - reuse.first, reuse.shape))
+        row, col, z, j, i = (int(n) for n in np.unravel_index(first - reuse.first, reuse.shape))
         place, slots = reuse.commit.place, reuse.commit.psum
-        psum = slots.base + z * slots.pixel + i * slots.channel
+        psum = slots.base + z * slots.pixel + j * slots.tap + i * slots.channel
         count = len({bisect_right(starts, int(name)) for name in np.unique(bad)})
         return Location(count, len(starts), number, reuse.loops, (place.row0 + row, place.col0 + col), psum)

@@ -217,18 +217,21 @@ _COMMIT = """
     y           5 31 16 int    start, row of the image (D2)
     x           5 15  0 int    start, column of the image (D2)
     param       6 31  0 int    first channel's place among the parameters
-    pixels      7 31 16 count  slow extent of the pattern
-    channels    7 15  0 count  fast extent of the pattern
-    pixel_term  8 31  0 term   step of pixels
-    channel_term 9 31 0 term   step of channels
-    psum_slot  10 31 16 uint   first psum slot
-    psum_z     10 15  0 int    psum slots from pixel to pixel
-    psum_i     11 31 16 int    psum slots from channel to channel
-    reduce     11  0  0 uint   1: the psums of a set's rows are added up (C6)
-    partial    12 31 31 uint   1: partial sums are added up in the GLB (C5)
-    sums       12 28 25 uint   descriptor of the partial sums (C5)
-    fresh      12 24 16 when   there are none yet: first iterations (C5)
-    final      12  8  0 when   the sums are complete: last iterations (C5)
+    pixels      7 31 16 count  z: slowest extent of the pattern
+    lines       7 15  0 count  j: second extent
+    channels    8 31 16 count  i: fastest extent
+    psum_slot   8 15  0 uint   first psum slot
+    pixel_term  9 31  0 term   step of pixels
+    line_term  10 31  0 term   step of lines
+    channel_term 11 31 0 term  step of channels
+    psum_z     12 31 16 int    psum slots from pixel to pixel
+    psum_j     12 15  0 int    psum slots from line to line
+    psum_i     13 31 16 int    psum slots from channel to channel
+    reduce     13  0  0 uint   1: the psums of a set's rows are added up (C6)
+    partial    14 31 31 uint   1: partial sums are added up in the GLB (C5)
+    sums       14 28 25 uint   descriptor of the partial sums (C5)
+    fresh      14 24 16 when   there are none yet: first iterations (C5)
+    final      14  8  0 when   the sums are complete: last iterations (C5)
 """
 
 SPECS: tuple[Spec, ...] = (
@@ -248,8 +251,8 @@ SPECS: tuple[Spec, ...] = (
     Spec("mac", 10, "array", 13, "a macro-instruction of every active PE (A1)", _fields(_RECTANGLE) + _fields(_MAC)),
     Spec("unit", 11, "commit", 10, "set up the output units (C2)", _fields(_UNIT)),
     Spec(
-        "commit", 12, "commit", 17, "psums or words through the output units to the GLB (C1)",
-        _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_COMMIT) + _fields(_PLACE, 13),
+        "commit", 12, "commit", 19, "psums or words through the output units to the GLB (C1)",
+        _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_COMMIT) + _fields(_PLACE, 15),
     ),
 )  # fmt: skip
 BY_NAME = {spec.name: spec for spec in SPECS}

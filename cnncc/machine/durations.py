@@ -10,6 +10,9 @@ from cnncc.arch.model import Arch
 from cnncc.isa.fields import Term
 from cnncc.isa.table import Instruction
 
+# Of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (C1).
+EXTENTS = ("pixel", "line", "channel")
+
 
 class Occupancy(NamedTuple):
     """Cycles that an instruction occupies its engine, and cycles from then until it is done (Z2)."""
@@ -114,7 +117,7 @@ def result_rows(inst: Instruction) -> tuple[int, int]:
 
 def commit_results(inst: Instruction) -> int:
     """Results of a commit: one for each psum of its pattern in each of its PEs, or of the south ones of each set."""
-    return result_rows(inst)[0] * prod(inst.number(name) for name in ("cols", "pixels", "channels"))
+    return result_rows(inst)[0] * inst.number("cols") * prod(inst.number(f"{extent}s") for extent in EXTENTS)
 
 
 def commit_params(inst: Instruction, unit: UnitSettings, arch: Arch) -> int:
@@ -124,7 +127,7 @@ def commit_params(inst: Instruction, unit: UnitSettings, arch: Arch) -> int:
         return term.axis == "k" and term.step != 0
 
     channels = prod(sum(part.size for part in parts) for parts in place_parts(inst, matters))
-    for extent in ("pixel", "channel"):
+    for extent in EXTENTS:
         if matters(inst.term(f"{extent}_term")):
             channels *= inst.number(f"{extent}s")
     return (unit.bias + unit.scale) * arch.words_per_param * channels

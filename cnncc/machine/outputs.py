@@ -10,6 +10,7 @@ import numpy as np
 
 from cnncc.isa.fields import LOOP_REGISTERS, Term
 from cnncc.isa.table import Instruction
+from cnncc.machine.durations import EXTENTS
 from cnncc.machine.memory import Place
 from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints, on_block, position
 from cnncc.machine.regfile import Fault
@@ -52,7 +53,7 @@ class Unit:
         loops: Sequence[Index],
         param_words: int,
     ) -> Place:
-        """Where the parameters of a commit's results lie, as [block…, *grid, pixel, channel, parameter, word] or 1s."""
+        """Where the parameters of a commit's results lie, as [block…, *grid, *pattern, parameter, word] or 1s."""
         words = self.params * param_words
         if (evenly := params(inst, grid, loops, pattern, descriptor, words)) is not None:
             sizes, steps = (*evenly.sizes, self.params, param_words), (*evenly.steps, param_words, 1)
@@ -69,6 +70,11 @@ class Unit:
         bias = params[..., 0] if self.bias else None
         scale = params[..., -1].astype(np.int32).view(np.float32) if self.scale else None
         return replace(self.epilogue, bias=bias, scale=scale)
+
+
+def pattern_of(inst: Instruction) -> list[tuple[int, Term]]:
+    """The extents of a commit's pattern and their terms (C1)."""
+    return [(inst.number(f"{extent}s"), inst.term(f"{extent}_term")) for extent in EXTENTS]
 
 
 def place_of(
@@ -113,9 +119,9 @@ def of_shape(place: Place, shape: tuple[int, ...]) -> Place:
 
 
 def psum_slots(inst: Instruction, words: int) -> Strided:
-    """The psum slots of a commit, [pixel, channel], of a half of `words` (C1). Raises Fault beyond it."""
-    counts, steps = (inst.number("pixels"), inst.number("channels")), (inst.number("psum_z"), inst.number("psum_i"))
-    slots = Strided(inst.number("psum_slot"), counts, steps)
+    """The psum slots of a commit, [pixel, line, channel], of a half of `words` (C1). Raises Fault beyond it."""
+    counts = tuple(inst.number(f"{extent}s") for extent in EXTENTS)
+    slots = Strided(inst.number("psum_slot"), counts, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
     low, high = slots.ends
     if low < 0 or high >= words:
         raise Fault(f"psum slots {low}..{high} are not in the {words} of a half")

@@ -10,6 +10,7 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.isa.fields import Term
 from cnncc.isa.table import Instruction
+from cnncc.machine.durations import EXTENTS
 from cnncc.machine.memory import Memory
 from cnncc.machine.outputs import params_of_words, place_of
 from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints
@@ -17,11 +18,11 @@ from cnncc.machine.regfile import Fault
 from cnncc.machine.strided import Strided
 from cnncc.numerics import integer_range
 
-ROWS = -PE_AXES - 1  # of [image, block…, *grid, pixel, channel], the axis of rows within a set
+ROWS = 1 - PE_AXES - len(EXTENTS)  # of [image, block…, *grid, *pattern], the axis of rows within a set
 
 
 def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid, Ints]:
-    """The psums [image, block…, *grid, pixel, channel] of a set's rows added from north to south, and their PEs (C6).
+    """The psums [image, block…, *grid, *pattern] of a set's rows added from north to south, and their PEs (C6).
 
     Raises Fault where there are no links, sets are not whole, and where a sum leaves the width of a psum on its way.
     """
@@ -31,7 +32,8 @@ def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid
         raise Fault("streamed words come from no rows that could be added up")
     if grid.rows != grid.set_rows or inst.term("row").step:
         raise Fault("sets whose rows are added up are whole, and their results do not depend on the row")
-    totals = np.cumsum(np.broadcast_to(sums, (*sums.shape[: ROWS - 1], *grid.shape, *sums.shape[-2:])), axis=ROWS)
+    shape = (*sums.shape[: ROWS - 1], *grid.shape, *sums.shape[-len(EXTENTS) :])
+    totals = np.cumsum(np.broadcast_to(sums, shape), axis=ROWS)
     low, high = integer_range(arch.psum_bits)
     if totals.min() < low or totals.max() > high:
         raise Fault(f"a psum leaves {arch.psum_bits} bits on its way south")

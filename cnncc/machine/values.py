@@ -23,7 +23,7 @@ from cnncc.machine.durations import ceil_div, commit_results
 from cnncc.machine.fetched import Read, fetches
 from cnncc.machine.macs import accumulate, check_neighbours, check_sizes
 from cnncc.machine.memory import Memory, OutOfRange, Place
-from cnncc.machine.outputs import Unit, apart, of_shape, params_of_words, place_of, psum_slots, shape_of
+from cnncc.machine.outputs import Unit, apart, of_shape, params_of_words, pattern_of, place_of, psum_slots, shape_of
 from cnncc.machine.partial import accumulated, reduced
 from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
 from cnncc.machine.program import Loop, Node
@@ -338,7 +338,7 @@ class Interpreter:
     def _commit(self, inst: Instruction) -> None:
         streams = inst.text("source") == "glb"
         grid = active(inst, inst.number("set_rows"), self.arch)
-        pattern = [(inst.number(n), inst.term(t)) for n, t in (("pixels", "pixel_term"), ("channels", "channel_term"))]
+        pattern = pattern_of(inst)
         if commit_results(inst) > self.arch.glb.words:
             raise Fault("there are more results than words in the GLB")
         sums = self._operand(inst, grid, pattern, "operand") if streams else self._committed(inst, grid, pattern)
@@ -367,16 +367,16 @@ class Interpreter:
         self._glb_write(of_shape(place, full), np.broadcast_to(results, (results.shape[0], *full)))
 
     def _operand(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]], name: str) -> Ints:
-        """The words at the results' positions of another descriptor, as [image, block…, *grid, pixel, channel]."""
+        """The words at the results' positions of another descriptor, as [image, block…, *grid, *pattern]."""
 
         def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
             place = place_of(inst, grid, loops, pattern, descriptor, f"{name} words lie outside their tensor")
-            return Delivered(self._with_axes(memory.read(place), PE_AXES + 2), [place])
+            return Delivered(self._with_axes(memory.read(place), PE_AXES + len(pattern)), [place])
 
         return self._glb_read(read, self.descriptors[inst.number(name)]).astype(np.int64)
 
     def _committed(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]]) -> Ints:
-        """The psums of the half that was sent first, as [image, block…, *grid, pixel, channel] (C1)."""
+        """The psums of the half that was sent first, as [image, block…, *grid, *pattern] (C1)."""
         if not self.sent:
             raise Fault("no psum half was sent")
         sums = self.sent.pop(0)
@@ -391,7 +391,7 @@ class Interpreter:
 
         def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
             place = self.unit.param_address(inst, grid, pattern, descriptor, loops, self.arch.words_per_param)
-            return Delivered(self._with_axes(memory.read(place), PE_AXES + 4), [place])
+            return Delivered(self._with_axes(memory.read(place), PE_AXES + len(pattern) + 2), [place])
 
         words = self._glb_read(read, self.descriptors[inst.number("params")])
         return self.unit.function(params_of_words(words.astype(np.int64), self.arch.operand_bits))

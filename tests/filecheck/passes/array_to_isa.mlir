@@ -30,7 +30,7 @@ builtin.module {
     }
     // A sibling has the same registers; a loop of one iteration stays a loop.
     array.repeat <loop = "c0", count = 1> {
-      array.commit <view = "x", place = {rows = 2, row = {axis = "y", step = 1}}, start = {channel = 3}, residual = "x", params = "x", param = 5, pixels = {n = 2, axis = "x", step = 1}, channels = {n = 4, axis = "k", step = 1}, psum = {base = 1, pixel = 4, channel = 1}, tokens = {give = 1, give_when = ["c0"]}>
+      array.commit <view = "x", place = {rows = 2, row = {axis = "y", step = 1}}, start = {channel = 3}, residual = "x", params = "x", param = 5, pixels = {n = 2, axis = "x", step = 1}, lines = {n = 3, axis = "y", step = -2}, channels = {n = 4, axis = "k", step = 1}, psum = {base = 1, pixel = 12, tap = 4, channel = 1}, tokens = {give = 1, give_when = ["c0"]}>
     }
   }
 }
@@ -56,6 +56,6 @@ builtin.module {
 // CHECK-NEXT: isa.inst "end"
 // A count of 1, as every default, is left out.
 // CHECK-NEXT: isa.inst "loop" comment "c0"
-// CHECK-NEXT: isa.inst "commit rows=2 give=1 give_when=0 channel=3 param=5 pixels=2 channels=4 pixel_term=x*1 channel_term=k*1 psum_slot=1 psum_z=4 psum_i=1 row=y*1" comment "second: 16 results to g"
+// CHECK-NEXT: isa.inst "commit rows=2 give=1 give_when=0 channel=3 param=5 pixels=2 lines=3 channels=4 psum_slot=1 pixel_term=x*1 line_term=y*-2 channel_term=k*1 psum_z=12 psum_j=4 psum_i=1 row=y*1" comment "second: 48 results to g"
 // CHECK-NEXT: isa.inst "end"
 // CHECK-NEXT: isa.inst "halt"
