@@ -1,15 +1,18 @@
 """The mathematics of the scheduling passes: mappings to mappings, without IR.
 
-Each transformation comes twice: as one asks for it by hand, and `…_as` a goal, the mapping that a
-layer is to reach. All raise Refusal where the request makes no sense, saying why.
+Those of the pipeline come twice: as one asks for it by hand, and `…_as` a goal, the mapping that a layer is to reach.
+All raise Refusal where the request makes no sense, saying why. None changes what a layer computes: sums do not depend
+on the order of their terms, and every index is visited once (rule N1).
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping as Map
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cnncc.dialects._mapping import MEMORIES, OPERANDS
 from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents
 from cnncc.errors import Refusal
 
@@ -30,23 +33,83 @@ def _steps(mapping: Mapping) -> dict[str, list[int]]:
     return {dim: [mapping.loops[depth].step for depth in over(mapping.loops, dim)] for dim in CANONICAL}
 
 
-def tile(mapping: Mapping, sizes: Sizes, dim: str, size: int) -> Mapping:
-    """Split the outermost loop over `dim` whose step is below `size`: tiles of `size`, directly inside them the loop.
+def find(mapping: Mapping, dim: str, which: int | None = None) -> int:
+    """The depth of the `which`-th loop over `dim` from outside, 1 being the outermost; None is the innermost."""
+    depths = over(mapping.loops, dim)
+    if not depths:
+        raise Refusal(f"there is no loop over {dim}")
+    number = len(depths) if which is None else which
+    if not 1 <= number <= len(depths):
+        raise Refusal(f"there is no loop {number} over {dim}: it has {len(depths)} (1 is the outermost)")
+    return depths[number - 1]
 
-    Loops k and h with k tiled by 16: k step 16, k, h.
+
+def split(mapping: Mapping, sizes: Sizes, depth: int, size: int) -> Mapping:
+    """The loop at `depth` as two: one over tiles of `size`, directly inside it the rest, which keeps axis and box.
+
+    Loop k on cols split by 4: k step 4 in time, k on cols. That is a fold: 4 PEs for what took them all.
     """
-    candidates = [depth for depth in over(mapping.loops, dim) if mapping.loops[depth].step < size]
-    if not candidates:
-        raise Refusal(f"no loop over {dim} has a step below {size}")
-    depth = candidates[0]
     loop, extent = mapping.loops[depth], extents(sizes, mapping.loops)[depth]
-    if size >= extent:
-        raise Refusal(f"a tile of {size} does not split loop {dim}, whose extent is {extent}")
-    if loop.on:
-        raise Refusal(f"loop {dim} runs on {loop.on}: tile before nest-unroll")
-    loops = (*mapping.loops[:depth], replace(loop, step=size), *mapping.loops[depth:])
+    if not loop.step < size < extent:
+        steps = f"steps by {loop.step} in an extent of {extent}"
+        raise Refusal(f"a tile of {size} does not split loop {loop.dim}, which {steps}")
+    loops = (*mapping.loops[:depth], replace(loop, step=size, on=""), *mapping.loops[depth:])
     inside = (replace(stage, depth=stage.depth + (stage.depth > depth)) for stage in mapping.stages)
     return Mapping(loops, tuple(inside))
+
+
+def fuse(mapping: Mapping, depth: int) -> Mapping:
+    """The loop at `depth` and the one directly inside it, over the same dimension, as one: the inverse of `split`."""
+    outer, inner = mapping.loops[depth], next(iter(mapping.loops[depth + 1 :]), None)
+    if inner is None or inner.dim != outer.dim:
+        between = f"loop {inner.dim} is" if inner else "there is none"
+        raise Refusal(f"no loop over {outer.dim} stands directly inside this one, {between}: nest-permute first")
+    _check_between(mapping, depth, depth + 1, f"the loops over {outer.dim}")
+    if outer.on and outer.on != inner.on:
+        there = f"on {inner.on}" if inner.on else "in time"
+        raise Refusal(f"the outer loop over {outer.dim} runs on {outer.on}, the inner {there}: no one loop does both")
+    loops = (*mapping.loops[:depth], *mapping.loops[depth + 1 :])
+    return Mapping(loops, tuple(replace(stage, depth=stage.depth - (stage.depth > depth)) for stage in mapping.stages))
+
+
+def interchange(mapping: Mapping, one: int, other: int) -> Mapping:
+    """The loops at two depths in each other's place, with their axes."""
+    outer, inner = sorted((one, other))
+    loops = list(mapping.loops)
+    names = f"loops {loops[outer].dim} and {loops[inner].dim}"
+    if outer == inner:
+        raise Refusal(f"{names} are the same loop")
+    _check_between(mapping, outer, inner, names)
+    loops[outer], loops[inner] = loops[inner], loops[outer]
+    for dim in dict.fromkeys((loops[outer].dim, loops[inner].dim)):
+        before, after = ([loop.step for loop in each if loop.dim == dim] for each in (mapping.loops, loops))
+        if before != after:
+            raise Refusal(f"tiles stay around what they are tiles of: loops {dim} would step by {after}")
+    return Mapping(tuple(loops), mapping.stages)
+
+
+def tile(mapping: Mapping, sizes: Sizes, tiles: Sequence[tuple[str, int]]) -> Mapping:
+    """Split for each (dim, size) the outermost loop over dim whose step is below size; the loops over tiles around all.
+
+    Loops k, h, w with h tiled by 4 and w by 2: k, h step 4, w step 2, h, w.
+    """
+    if twice := [dim for dim, count in Counter(dim for dim, _ in tiles).items() if count > 1]:
+        raise Refusal(f"dimension {twice[0]} is named twice: a tile of a tile is a nest-tile of its own")
+    outer: list[int] = []
+    for dim, size in tiles:
+        depth = next((depth for depth in over(mapping.loops, dim) if mapping.loops[depth].step < size), None)
+        if depth is None:
+            raise Refusal(f"no loop over {dim} has a step below {size}")
+        if on := mapping.loops[depth].on:
+            raise Refusal(f"loop {dim} runs on {on}: tile before nest-unroll, or fold it with nest-split")
+        mapping = split(mapping, sizes, depth, size)
+        outer = [*(each + (each > depth) for each in outer), depth]
+    first = min(outer, default=0)
+    for depth, (dim, _) in zip(outer, tiles, strict=True):
+        _check_between(mapping, first, depth, f"the loops over tiles of {mapping.loops[first].dim} and {dim}")
+    moved = [mapping.loops[depth] for depth in outer]
+    rest = [loop for depth, loop in enumerate(mapping.loops) if depth not in outer]
+    return Mapping((*rest[:first], *moved, *rest[first:]), mapping.stages)
 
 
 def tile_as(mapping: Mapping, goal: Mapping) -> Mapping:
@@ -86,15 +149,9 @@ def permute_as(mapping: Mapping, goal: Mapping) -> Mapping:
 
 def unroll(mapping: Mapping, dim: str, axis: str, which: int | None = None) -> Mapping:
     """The loop over `dim` on `axis`: the `which`-th from outside, 1 being the outermost; None the innermost."""
-    depths = over(mapping.loops, dim)
     if axis not in ("rows", "cols"):
         raise Refusal(f"the array has rows and cols, not '{axis}'")
-    if not depths:
-        raise Refusal(f"there is no loop over {dim}")
-    number = len(depths) if which is None else which
-    if not 1 <= number <= len(depths):
-        raise Refusal(f"there is no loop {number} over {dim}: it has {len(depths)} (1 is the outermost)")
-    depth = depths[number - 1]
+    depth = find(mapping, dim, which)
     loop = mapping.loops[depth]
     if loop.on or loop.keep:
         raise Refusal(f"loop {dim} {f'is on {loop.on} already' if loop.on else 'is kept in the PE'}")
@@ -123,6 +180,29 @@ def add_stage(mapping: Mapping, stage: Stage) -> Mapping:
     return Mapping(loops, stages)
 
 
+def keep(mapping: Mapping, dims: Sequence[str], buffers: Map[str, int]) -> Mapping:
+    """The innermost loop over each of `dims`, in this order, in the box, in which nothing else is.
+
+    buffers: how many of each operand that is then in register files, around the box.
+    """
+    if there := [stage for stage in mapping.stages if stage.memory == "rf"]:
+        raise Refusal(f"there is a box already, inside {there[-1].operand} in rf")
+    if twice := [dim for dim, count in Counter(dims).items() if count > 1]:
+        raise Refusal(f"dimension {twice[0]} is named twice: the box takes the innermost loop over it")
+    depths = [find(mapping, dim) for dim in dims]
+    for depth in depths:
+        loop = mapping.loops[depth]
+        if loop.on:
+            raise Refusal(f"loop {loop.dim} runs on {loop.on}: what a PE keeps it goes over in time")
+        if inside := [stage for stage in mapping.stages if stage.depth > depth]:
+            what = f"{inside[0].operand} in {inside[0].memory}"
+            raise Refusal(f"loop {loop.dim} would leave the place around stage {what}: nest-keep before nest-stage")
+    around = [loop for depth, loop in enumerate(mapping.loops) if depth not in depths]
+    box = [replace(mapping.loops[depth], keep=True) for depth in depths]
+    stages = [Stage(operand, "rf", len(around), count) for operand, count in buffers.items()]
+    return Mapping((*around, *box), (*mapping.stages, *stages))
+
+
 def stage_as(mapping: Mapping, goal: Mapping) -> Mapping:
     """`goal`, where `mapping` has its loops already and no stage that it lacks."""
     if [replace(loop, keep=False) for loop in mapping.loops] != [replace(loop, keep=False) for loop in goal.loops]:
@@ -131,6 +211,58 @@ def stage_as(mapping: Mapping, goal: Mapping) -> Mapping:
         first = min(unknown, key=mapping.stages.index)
         raise Refusal(f"stage {first.operand} in {first.memory} at depth {first.depth} is not in the mapping")
     return goal
+
+
+def without_single(mapping: Mapping, sizes: Sizes) -> Mapping:
+    """Without the loops that run once."""
+    runs = [loop.step < extent for loop, extent in zip(mapping.loops, extents(sizes, mapping.loops), strict=True)]
+    stages = (replace(stage, depth=sum(runs[: stage.depth])) for stage in mapping.stages)
+    return Mapping(tuple(loop for loop, there in zip(mapping.loops, runs, strict=True) if there), tuple(stages))
+
+
+def normalised(mapping: Mapping, sizes: Sizes) -> Mapping:
+    """The one form of all mappings that do the same in the same order.
+
+    Loops that run once are left out. Loops in time over one dimension, directly around each other, are one. Of loops in
+    space, directly around each other, those on rows come first, but for loops over one dimension, which keep their
+    order. Stages at one place are in the order of memories, then of operands.
+    """
+    mapping = without_single(mapping, sizes)
+    depth = 0
+    while depth + 1 < len(mapping.loops):
+        outer, inner = mapping.loops[depth : depth + 2]
+        staged = any(stage.depth == depth + 1 for stage in mapping.stages)
+        if outer.dim == inner.dim and not (outer.on or inner.on or staged):
+            mapping = fuse(mapping, depth)
+        else:
+            depth += 1
+    places = {stage.depth for stage in mapping.stages}
+    loops, level = list[Loop](), list[Loop]()
+    for depth, loop in enumerate(mapping.loops):
+        if not loop.on or depth in places:
+            loops += _rows_first(level)
+            level = []
+        (level if loop.on else loops).append(loop)
+    order = [(memory, operand) for memory in MEMORIES for operand in OPERANDS]
+    stages = sorted(mapping.stages, key=lambda stage: (stage.depth, order.index((stage.memory, stage.operand))))
+    return Mapping((*loops, *_rows_first(level)), tuple(stages))
+
+
+def _rows_first(level: Sequence[Loop]) -> list[Loop]:
+    """Each time the first loop on rows, unless one on columns over its dimension is still around it."""
+    left, found = list(level), list[Loop]()
+    while left:
+        rows = next((i for i, loop in enumerate(left) if loop.on == "rows"), 0)
+        passes = all(loop.dim != left[rows].dim for loop in left[:rows])
+        found.append(left.pop(rows if passes else 0))
+    return found
+
+
+def _check_between(mapping: Mapping, outer: int, inner: int, loops: str) -> None:
+    """No stage stands between the loops at two depths: what it fetches would be another slice. Raises Refusal."""
+    if between := [stage for stage in mapping.stages if outer < stage.depth <= inner]:
+        what = f"{between[0].operand} in {between[0].memory}"
+        raise Refusal(f"stage {what} stands between {loops}: what it fetches would change")
 
 
 def _with(loops: tuple[Loop, ...], depth: int, loop: Loop) -> tuple[Loop, ...]:

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from xdsl.dialects.builtin import ModuleOp
 
-from cnncc.dialects.nest import LayerOp, Mapping, build_nest, image_shape, mapping_of, mapping_problem, operands
+from cnncc.dialects.nest import DIMS, LayerOp, Mapping, build_nest, image_shape, mapping_of, mapping_problem, operands
 from cnncc.errors import Refusal
 from cnncc.passes._layer_shape import LayerShape
+
+LOOP = re.compile(f"([{''.join(DIMS)}])([1-9][0-9]{{0,3}})?")
 
 
 def label_of(layer: LayerOp) -> str:
     """The layer's label, or a stand-in for messages."""
     return layer.label.data if layer.label else "(no label)"
+
+
+def listed(option: tuple[str, ...]) -> list[str]:
+    """The names of an option, written as a list `h,c` or as a text `"h,c"`."""
+    return [name.strip() for part in option for name in part.split(",")]
+
+
+def loop_name(name: str) -> tuple[str, int | None]:
+    """Dimension and number of a loop that an option names: `h2` is the second over h from outside, `h` has no number.
+
+    Raises Refusal where it is no name.
+    """
+    if match := LOOP.fullmatch(name):
+        return match[1], int(match[2]) if match[2] else None
+    raise Refusal(f"'{name}' names no loop: a dimension, perhaps with a number, h or h2")
 
 
 def chosen_layers(module: ModuleOp, label: str | None) -> list[LayerOp]:

@@ -7,18 +7,18 @@ all that is legal is for `nest-to-array` to say, which refuses the rest.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import replace
-from math import prod
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import AXES, IN_REGISTER_FILES, REDUCTION_DIMS, mapping_problems
+from cnncc.dialects._mapping import IN_REGISTER_FILES, REDUCTION_DIMS, mapping_problems
 from cnncc.dialects._notation import NotationError
-from cnncc.dialects.nest import Loop, Mapping, Stage, extents
+from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.errors import Finding, Refusal
 from cnncc.isa.fields import LOOP_REGISTERS
-from cnncc.passes._layer_shape import LayerShape, inside
+from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._layer_transfers import is_one_slice
+from cnncc.passes._mapping import without_single
 from cnncc.passes._mapping_completion import completed_loops
+from cnncc.passes._on_array import box_problems, space_problems
 from cnncc.passes._os_plan import (
     NOTHING_FITS,
     NoRoom,
@@ -29,9 +29,7 @@ from cnncc.passes._os_plan import (
     moved_words,
     no_room,
     one_pitch,
-    those_running,
 )
-from cnncc.passes._register_files import macro_words
 from cnncc.passes._schedule_file import Written
 
 MOVING = ("residual", "ifmap", "output")
@@ -52,33 +50,12 @@ def written_violations(shape: LayerShape, arch: Arch, written: Written, operands
         return [Finding(error.message, resource="mapping", excerpt=error.excerpt)]
     if broken := [Finding(problem, resource="mapping") for problem in mapping_problems(mapping, shape.sizes, operands)]:
         return broken
-    return [*_beyond_array(mapping, shape, arch), *_beyond_files(mapping, shape, arch), *_beyond_loops(mapping, shape)]
-
-
-def _beyond_array(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
-    counts = [
-        -(-extent // loop.step) for extent, loop in zip(extents(shape.sizes, mapping.loops), mapping.loops, strict=True)
-    ]
-    for axis in AXES:
-        pes = [count for count, loop in zip(counts, mapping.loops, strict=True) if loop.on == axis]
-        if prod(pes) > (most := int(getattr(arch, axis))):
-            what = f"{' x '.join(map(str, pes))} PEs do not fit {most} {axis}"
-            yield Finding(what, resource=axis, value=prod(pes), limit=most, help="fewer PEs: ||N")
-
-
-def _beyond_files(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
-    outer = [loop for loop in mapping.loops if not loop.keep]
-    for key, needed in macro_words(shape, arch, inside(shape.sizes, outer)).items():
-        if needed > (has := int(getattr(arch.pe, key))):
-            what, help_ = (
-                "the box needs more words than a PE has",
-                f"smaller tiles in it, or {key} of at least {needed}",
-            )
-            yield Finding(what, resource=f"pe.{key}", value=needed, limit=has, help=help_)
+    on_array = [*space_problems(mapping, shape, arch), *box_problems(mapping, shape, arch)]
+    return [*on_array, *_beyond_loops(mapping, shape)]
 
 
 def _beyond_loops(mapping: Mapping, shape: LayerShape) -> Iterator[Finding]:
-    loops = [loop for loop in _shortened(mapping, shape).loops if not (loop.on or loop.keep)]
+    loops = [loop for loop in without_single(mapping, shape.sizes).loops if not (loop.on or loop.keep)]
     if len(loops) > LOOP_REGISTERS:
         what = f"its loops in time are {' '.join(f'{loop.dim}:{loop.step}' for loop in loops)}"
         yield Finding(what, resource="loops", value=len(loops), limit=LOOP_REGISTERS, help="fewer tiles")
@@ -89,7 +66,7 @@ def _beyond_loops(mapping: Mapping, shape: LayerShape) -> Iterator[Finding]:
 
 def written_mapping(shape: LayerShape, arch: Arch, room: Room, written: Written) -> Mapping:
     """The mapping that is meant, its stages in the GLB such that they fit. Raises Refusal, NoRoom where none do."""
-    mapping = _shortened(_in_files(completed_loops(written.mapping, shape, arch), shape, arch), shape)
+    mapping = without_single(_in_files(completed_loops(written.mapping, shape, arch), shape, arch), shape.sizes)
     given = {stage.operand for stage in mapping.stages if stage.memory == "glb"}
     if wrong := [operand for operand in MOVING if operand in given and operand not in room.moving]:
         what = f"its {wrong[0]} lies in the GLB as a whole"
@@ -132,17 +109,6 @@ def _in_files(mapping: Mapping, shape: LayerShape, arch: Arch) -> Mapping:
 def _mapping(loops: Sequence[Loop], stages: Sequence[Stage]) -> Mapping:
     """Stages from outside; those at one place in the order of the GLB, then of register files."""
     return Mapping(tuple(loops), tuple(sorted(stages, key=lambda stage: (stage.depth, stage.memory))))
-
-
-def _shortened(mapping: Mapping, shape: LayerShape) -> Mapping:
-    """Rule P1: without the loops that run once."""
-    kept = those_running(shape, mapping.loops)
-
-    def depth(place: int) -> int:
-        return sum(loop is not None for loop in kept[:place])
-
-    stages = [replace(stage, depth=depth(stage.depth)) for stage in mapping.stages]
-    return _mapping([loop for loop in kept if loop is not None], stages)
 
 
 def _candidates(shape: LayerShape, mapping: Mapping, room: Room, given: Set[str]) -> Iterator[Mapping]:

@@ -10,14 +10,14 @@ from xdsl.passes import ModulePass
 
 from cnncc.dialects.nest import LayerOp, Mapping
 from cnncc.passes._mapping import permute, permute_as
-from cnncc.passes._nest_layers import goal_of, reschedule
+from cnncc.passes._nest_layers import goal_of, listed, reschedule
 
 
 @dataclass(frozen=True)
 class NestPermutePass(ModulePass):
     """Puts the loops in `order` (dimensions, outermost first, comma-separated); else in that of the layers' mappings.
 
-    A dimension is named once for each loop over it; tiles stay around what they are tiles of. With `order="h,c,h"`:
+    A dimension is named once for each loop over it; tiles stay around what they are tiles of. With `order=h,c,h`:
 
         nest.for h step 4 { nest.for h { nest.for c { … } } }
         ->
@@ -28,14 +28,14 @@ class NestPermutePass(ModulePass):
 
     name = "nest-permute"
 
-    order: str | None = None
+    order: tuple[str, ...] = ()
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         reschedule(self.name, op, self.layer, self._permuted)
 
     def _permuted(self, layer: LayerOp, mapping: Mapping) -> Mapping | None:
-        if self.order is not None:
-            return permute(mapping, [dim.strip() for dim in self.order.split(",")])
+        if self.order:
+            return permute(mapping, listed(self.order))
         goal = goal_of(layer)
         return goal and permute_as(mapping, goal)

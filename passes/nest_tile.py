@@ -18,9 +18,14 @@ from cnncc.passes._nest_layers import goal_of, reschedule
 class NestTilePass(ModulePass):
     """Splits the outermost loop over `dim` whose step is below `size`, by hand; else as the layers' mappings say.
 
-    With `dim=h size=4`:
+    With `dim=h size=4`, and with `dim=h,w size=4,2`: the loops over tiles are around all:
 
         nest.for h { … }   ->   nest.for h step 4 { nest.for h { … } }
+        nest.for h { nest.for w { … } }
+        ->
+        nest.for h step 4 { nest.for w step 2 { nest.for h { nest.for w { … } } } }
+
+    Illegal for loops in space, which `nest-split` folds, and where a stage is in the way.
 
     Without options every layer with a `mapping` gets all loops that it lists, those over one dimension
     directly around each other; order, axes and stages are left to the passes that follow.
@@ -28,17 +33,17 @@ class NestTilePass(ModulePass):
 
     name = "nest-tile"
 
-    dim: str | None = None
-    size: int | None = None
+    dim: tuple[str, ...] = ()
+    size: tuple[int, ...] = ()
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if (self.dim is None) != (self.size is None):
-            raise Refusal("nest-tile: options dim and size go together")
+        if len(self.dim) != len(self.size):
+            raise Refusal("nest-tile: options dim and size go together, a size for each dim")
         reschedule(self.name, op, self.layer, self._tiled)
 
     def _tiled(self, layer: LayerOp, mapping: Mapping) -> Mapping | None:
-        if self.dim is not None and self.size is not None:
-            return tile(mapping, layer.sizes.data, self.dim, self.size)
+        if self.dim:
+            return tile(mapping, layer.sizes.data, list(zip(self.dim, self.size, strict=True)))
         goal = goal_of(layer)
         return goal and tile_as(mapping, goal)

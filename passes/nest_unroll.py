@@ -8,10 +8,12 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from cnncc.arch.model import load_arch
 from cnncc.dialects.nest import LayerOp, Mapping
 from cnncc.errors import Refusal
 from cnncc.passes._mapping import unroll, unroll_as
 from cnncc.passes._nest_layers import goal_of, reschedule
+from cnncc.passes._on_array import checked_in_space
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,9 @@ class NestUnrollPass(ModulePass):
     With `dim=h axis=rows`:
 
         nest.for h step 4 { nest.for h { … } }   ->   nest.for h step 4 { nest.par h on rows { … } }
+
+    With `arch` (a preset or a file) it is refused where that has too few PEs, or no link on which sums over c, r, s
+    would travel. Too many iterations are folded by `nest-split` first.
     """
 
     name = "nest-unroll"
@@ -29,6 +34,7 @@ class NestUnrollPass(ModulePass):
     dim: str | None = None
     axis: str | None = None
     which: int | None = None
+    arch: str | None = None
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -37,7 +43,8 @@ class NestUnrollPass(ModulePass):
         reschedule(self.name, op, self.layer, self._unrolled)
 
     def _unrolled(self, layer: LayerOp, mapping: Mapping) -> Mapping | None:
+        arch = load_arch(self.arch) if self.arch else None
         if self.dim is not None and self.axis is not None:
-            return unroll(mapping, self.dim, self.axis, self.which)
+            return checked_in_space(unroll(mapping, self.dim, self.axis, self.which), layer, arch)
         goal = goal_of(layer)
-        return goal and unroll_as(mapping, goal)
+        return goal and checked_in_space(unroll_as(mapping, goal), layer, arch)

@@ -98,13 +98,13 @@ def test_nest_canonical_leaves_out_dims_of_one_index() -> None:
 
 
 def test_nest_tile_splits_the_loop_that_size_fits() -> None:
-    once = tile(canonical(SIZES), SIZES, "k", 4)
+    once = tile(canonical(SIZES), SIZES, [("k", 4)])
     assert [(loop.dim, loop.step) for loop in once.loops[:3]] == [("k", 4), ("k", 1), ("h", 1)]
-    assert extents(SIZES, tile(once, SIZES, "k", 2).loops)[:3] == (10, 4, 2)
-    assert extents(SIZES, tile(once, SIZES, "k", 7).loops)[:3] == (10, 7, 4)
+    assert extents(SIZES, tile(once, SIZES, [("k", 2)]).loops)[:3] == (10, 4, 2)
+    assert extents(SIZES, tile(once, SIZES, [("k", 7)]).loops)[:3] == (10, 7, 4)
     for size in (0, 1, 4, 10, 11):
         with pytest.raises(Refusal, match="over k has a step below|does not split loop k"):
-            tile(once, SIZES, "k", size)
+            tile(once, SIZES, [("k", size)])
 
 
 def test_nest_passes_reach_any_goal_from_the_canonical_nest() -> None:
@@ -122,7 +122,7 @@ def test_nest_passes_reach_any_goal_from_the_canonical_nest() -> None:
     )
     mapping = unroll_as(permute_as(tile_as(canonical(SIZES), goal), goal), goal)
     assert stage_as(mapping, goal) == goal
-    by_hand = tile(tile(canonical(SIZES), SIZES, "w", 2), SIZES, "k", 3)
+    by_hand = tile(tile(canonical(SIZES), SIZES, [("w", 2)]), SIZES, [("k", 3)])
     by_hand = permute(by_hand, ["w", "k", "h", "c", "w", "s", "k"])
     by_hand = unroll(unroll(by_hand, "k", "rows", 1), "h", "cols")
     assert add_stage(add_stage(by_hand, Stage("ifmap", "rf", 5, 2)), Stage("ifmap", "glb", 0)) == goal

@@ -357,7 +357,8 @@ def test_texts_that_are_wrong_are_shown(tmp_path: Path) -> None:
     (tmp_path / "x.cnb").unlink()
     for written, why in (
         ("c > k > h|| w|| > {r > s}", "output stationary needs the loop over k outside those over c, r and s"),
-        ("n ▷ k∥ ▷ c∥ ▷ h ▷ w ▷ |r ▷ s|", "output stationary needs the loop over c"),
+        ("n ▷ k∥ ▷ c∥ ▷ h ▷ w ▷ |r ▷ s|", "c is reduced down the rows, but this array has no links.south"),
+        ("[c||@cols k||@rows] > h > w > {r > s}", "c is reduced across columns, but sums have no link from west to"),
     ):
         wrong.write_text(f'[c2]\nmapping = "{written}"\n')
         result = invoke("compile", LENET, *options, "--schedule", wrong)

@@ -39,6 +39,22 @@
 // ALL-NEXT: nest.for h {
 // ALL-NEXT: nest.for w {
 
+// Several dimensions: the loops over tiles are around all others, in the order of the option.
+// RUN: cnncc opt %s -p 'nest-tile{dim=w,h size=2,4 layer=conv0}' | filecheck %s --check-prefix TWO
+// TWO: nest.layer "mac" %x weights @w
+// TWO-NEXT: nest.for k {
+// TWO-NEXT: nest.for w step 2 {
+// TWO-NEXT: nest.for h step 4 {
+// TWO-NEXT: nest.for h {
+// TWO-NEXT: nest.for w {
+// TWO-NEXT: nest.for c {
+
+// RUN: not cnncc opt %s -p 'nest-tile{dim=h,h size=4,2 layer=conv0}' 2>&1 | filecheck %s --check-prefix NAMED
+// NAMED: cnncc: nest-tile: layer 'conv0': dimension h is named twice: a tile of a tile is a nest-tile of its own
+
+// RUN: not cnncc opt %s -p 'nest-stage{operand=ifmap memory=glb depth=2 layer=conv0},nest-tile{dim=h,w size=4,2 layer=conv0}' 2>&1 | filecheck %s --check-prefix BETWEEN
+// BETWEEN: cnncc: nest-tile: layer 'conv0': stage ifmap in glb stands between the loops over tiles of h and w: what it fetches would change
+
 // Stages inside the loop stay inside both.
 // RUN: cnncc opt %s -p 'nest-stage{operand=ifmap memory=glb depth=2 layer=conv0},nest-tile{dim=h size=4 layer=conv0}' | filecheck %s --check-prefix STAGED
 // STAGED: nest.layer "mac" %x weights @w
@@ -83,11 +99,11 @@
 
 // A tile as large as the loop is none.
 // RUN: not cnncc opt %s -p 'nest-tile{dim=h size=7 layer=conv0}' 2>&1 | filecheck %s --check-prefix LARGE
-// LARGE: cnncc: nest-tile: layer 'conv0': a tile of 7 does not split loop h, whose extent is 7
+// LARGE: cnncc: nest-tile: layer 'conv0': a tile of 7 does not split loop h, which steps by 1 in an extent of 7
 
 // Nor is one between the sizes of two tiles that there are.
 // RUN: not cnncc opt %s -p 'nest-tile{dim=h size=4},nest-tile{dim=h size=4 layer=conv0}' 2>&1 | filecheck %s --check-prefix SAME
-// SAME: cnncc: nest-tile: layer 'pool0': a tile of 4 does not split loop h, whose extent is 3
+// SAME: cnncc: nest-tile: layer 'pool0': a tile of 4 does not split loop h, which steps by 1 in an extent of 3
 
 // One index is the least.
 // RUN: not cnncc opt %s -p 'nest-tile{dim=h size=1 layer=conv0}' 2>&1 | filecheck %s --check-prefix ONE
@@ -99,11 +115,11 @@
 
 // Tiles are made of loops in time.
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=rows layer=conv0},nest-tile{dim=h size=4 layer=conv0}' 2>&1 | filecheck %s --check-prefix SPACE
-// SPACE: cnncc: nest-tile: layer 'conv0': loop h runs on rows: tile before nest-unroll
+// SPACE: cnncc: nest-tile: layer 'conv0': loop h runs on rows: tile before nest-unroll, or fold it with nest-split
 
 // Half of the options is a mistake.
 // RUN: not cnncc opt %s -p 'nest-tile{dim=h}' 2>&1 | filecheck %s --check-prefix HALF
-// HALF: cnncc: nest-tile: options dim and size go together
+// HALF: cnncc: nest-tile: options dim and size go together, a size for each dim
 
 // So is a name that no layer has.
 // RUN: not cnncc opt %s -p 'nest-tile{dim=h size=2 layer=conv9}' 2>&1 | filecheck %s --check-prefix WHO

@@ -67,6 +67,35 @@
 // RUN: not cnncc opt %s -p 'nest-stage{operand=ifmap memory=glb depth=2 layer=conv0},nest-unroll{dim=h axis=rows layer=conv0}' 2>&1 | filecheck %s --check-prefix GLB
 // GLB: cnncc: nest-unroll: layer 'conv0': stage ifmap in glb: stands inside a loop in space (N4)
 
+// An array has so many PEs,
+// RUN: not cnncc opt %s -p 'nest-unroll{dim=k axis=rows arch=spatial-8x8 layer=conv0}' 2>&1 | filecheck %s --check-prefix PES
+// PES: cnncc: nest-unroll: layer 'conv0': rows 10, limit 8: 10 PEs do not fit 8 rows: fewer PEs: ||N, or nest-split by hand
+
+// which loops on one axis share,
+// RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=cols arch=spatial-8x8 layer=conv0},nest-unroll{dim=w axis=cols arch=spatial-8x8 layer=conv0}' 2>&1 | filecheck %s --check-prefix SHARED
+// SHARED: cnncc: nest-unroll: layer 'conv0': cols 35, limit 8: 7 x 5 PEs do not fit 8 cols: fewer PEs: ||N, or nest-split by hand
+
+// RUN: cnncc opt %s -p 'nest-split{dim=h size=4 layer=conv0},nest-unroll{dim=h axis=rows arch=spatial-8x8 layer=conv0}' | filecheck %s --check-prefix FITS
+// FITS: nest.for h step 4 {
+// FITS-NEXT: nest.par h on rows {
+
+// and links on which sums travel, or not.
+// RUN: not cnncc opt %s -p 'nest-unroll{dim=c axis=rows arch=spatial-8x8 layer=conv0}' 2>&1 | filecheck %s --check-prefix SOUTH
+// SOUTH: cnncc: nest-unroll: layer 'conv0': c is reduced down the rows, but this array has no links.south: an array with links.south = true, or c in time
+
+// RUN: not cnncc opt %s -p 'nest-unroll{dim=s axis=cols arch="%s.toml" layer=conv0}' 2>&1 | filecheck %s --check-prefix EAST
+// EAST: cnncc: nest-unroll: layer 'conv0': s is reduced across columns, but sums have no link from west to east: s||@rows, or s in time
+
+// RUN: not cnncc opt %s -p 'nest-unroll{dim=r axis=rows arch="%s.toml" layer=pool0}' 2>&1 | filecheck %s --check-prefix MAX
+// MAX: cnncc: nest-unroll: layer 'pool0': r is reduced down the rows, where sums are added, but this layer takes maxima: r in time
+
+// RUN: cnncc opt %s -p 'nest-unroll{dim=r axis=rows arch="%s.toml" layer=conv0}' | filecheck %s --check-prefix DOWN
+// DOWN: nest.par r on rows {
+
+// The mapping's axes are checked like this, too.
+// RUN: not cnncc opt %s -p 'nest-tile,nest-permute,nest-unroll{arch=spatial-4x4}' 2>&1 | filecheck %s --check-prefix SMALL
+// SMALL: cnncc: nest-unroll: layer 'conv0': rows 8, limit 4: 2 x 4 PEs do not fit 4 rows: {{.*}}
+
 // The mapping's tiles must be there.
 // RUN: not cnncc opt %s -p 'nest-unroll' 2>&1 | filecheck %s --check-prefix TILES
 // TILES: cnncc: nest-unroll: layer 'conv0': loops k step by [1], the mapping's by [8, 4, 2, 1]: nest-tile must run first

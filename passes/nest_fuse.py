@@ -1,0 +1,44 @@
+"""Makes one loop of two over the same dimension."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from cnncc.arch.model import load_arch
+from cnncc.passes._mapping import find, fuse
+from cnncc.passes._nest_layers import reschedule
+from cnncc.passes._on_array import checked_in_space
+
+
+@dataclass(frozen=True)
+class NestFusePass(ModulePass):
+    """Makes one loop of the one over `dim` and the one over `dim` directly inside it: the inverse of `nest-split`.
+
+    `which` counts the loops over `dim` from outside, 1 being the outermost and the default. With `dim=h`:
+
+        nest.for h step 4 { nest.for h { … } }           ->   nest.for h { … }
+        nest.for h step 4 { nest.par h on rows { … } }   ->   nest.par h on rows { … }
+
+    Illegal where a loop or a stage stands between them, or where the outer one runs in space and the inner does not. A
+    loop in space takes more PEs then: with `arch` (a preset or a file) it is refused where that has not so many.
+    """
+
+    name = "nest-fuse"
+
+    dim: str
+    which: int = 1
+    arch: str | None = None
+    layer: str | None = None
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        arch = load_arch(self.arch) if self.arch else None
+        reschedule(
+            self.name,
+            op,
+            self.layer,
+            lambda layer, mapping: checked_in_space(fuse(mapping, find(mapping, self.dim, self.which)), layer, arch),
+        )

@@ -1,0 +1,46 @@
+"""Puts two loops of a nest in each other's place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from cnncc.dialects.nest import Mapping
+from cnncc.errors import Refusal
+from cnncc.passes._mapping import find, interchange
+from cnncc.passes._nest_layers import listed, loop_name, reschedule
+
+
+@dataclass(frozen=True)
+class NestInterchangePass(ModulePass):
+    """Puts two loops in each other's place, with their axes: `loops=h1,c`.
+
+    A loop is named by its dimension, and where there are several by its number, 1 being the outermost; the innermost
+    without one. With `loops=h,c`:
+
+        nest.for h step 4 { nest.for h { nest.for w { nest.for c { … } } } }
+        ->
+        nest.for h step 4 { nest.for c { nest.for w { nest.for h { … } } } }
+
+    Legal are all but these: tiles stay around what they are tiles of, and no stage may stand between the two loops, as
+    it would fetch another slice then.
+    """
+
+    name = "nest-interchange"
+
+    loops: tuple[str, ...]
+    layer: str | None = None
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        names = [loop_name(name) for name in listed(self.loops)]
+        if len(names) != 2:
+            raise Refusal(f"nest-interchange: loops are two, for example h,c, not {','.join(self.loops)}")
+        reschedule(self.name, op, self.layer, lambda layer, mapping: self._changed(mapping, names))
+
+    @staticmethod
+    def _changed(mapping: Mapping, names: list[tuple[str, int | None]]) -> Mapping:
+        one, other = (find(mapping, *name) for name in names)
+        return interchange(mapping, one, other)

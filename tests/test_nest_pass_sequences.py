@@ -1,0 +1,130 @@
+"""Any sequence of passes on `nest`, in any order, leaves what a layer computes, or is refused and leaves its nest.
+
+Integers of the nest evaluator are compared with brute force in numpy. CNNCC_EXAMPLES=1000 draws that many sequences.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nest_cases import Case, any_mappings, cases, layer_of, lowered
+from test_nest_eval import result
+from xdsl.passes import ModulePass
+
+from cnncc.dialects.nest import DIMS, Mapping, build_nest, extents, mapping_of
+from cnncc.errors import Refusal
+from cnncc.passes._mapping import fuse, interchange, normalised, split
+from cnncc.passes.nest_fuse import NestFusePass
+from cnncc.passes.nest_interchange import NestInterchangePass
+from cnncc.passes.nest_keep import NestKeepPass
+from cnncc.passes.nest_normalise import NestNormalisePass
+from cnncc.passes.nest_permute import NestPermutePass
+from cnncc.passes.nest_split import NestSplitPass
+from cnncc.passes.nest_stage import NestStagePass
+from cnncc.passes.nest_tile import NestTilePass
+from cnncc.passes.nest_unroll import NestUnrollPass
+
+EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
+ARCH = "spatial-8x8"
+Random = np.random.Generator
+
+
+def random_pass(rng: Random, mapping: Mapping) -> ModulePass:
+    """One pass with options that make sense as often as not."""
+    here = [loop.dim for loop in mapping.loops] or ["n"]
+    dims = [str(rng.choice(here if rng.random() < 0.9 else DIMS)) for _ in range(3)]
+    which = int(rng.integers(1, 3)) if rng.random() < 0.4 else None
+    arch = ARCH if rng.random() < 0.5 else None
+    sizes = tuple(int(size) for size in rng.integers(1, 8, 2))
+    numbered = f"{dims[0]}{which or ''}"
+    choices: list[ModulePass] = [
+        NestTilePass((dims[0],), sizes[:1]),
+        NestTilePass((dims[0], dims[1]), sizes),
+        NestSplitPass(dims[0], sizes[0], which),
+        NestSplitPass(dims[0], sizes[0], which),
+        NestFusePass(dims[0], which or 1, arch),
+        NestFusePass(dims[0], which or 1, arch),
+        NestInterchangePass((numbered, dims[1])),
+        NestInterchangePass((numbered, dims[1])),
+        NestPermutePass(tuple(map(str, rng.permutation(here)))),
+        NestUnrollPass(dims[0], str(rng.choice(["rows", "cols"])), which, arch),
+        NestStagePass("ifmap", str(rng.choice(["glb", "rf"])), int(rng.integers(0, len(here) + 1))),
+        NestKeepPass(tuple(dims[: int(rng.integers(1, 4))]), arch),
+        NestNormalisePass(),
+    ]
+    return choices[rng.integers(len(choices))]
+
+
+SEEN: Counter[str] = Counter()
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(cases(groups=True), st.integers(0, 1 << 30), st.integers(1, 9))
+def check_sequences(case: Case, seed: int, length: int) -> None:
+    rng = np.random.default_rng(seed)
+    ctx, module = lowered(case)
+    want = case.sums()
+    for _ in range(length):
+        before = mapping_of(layer_of(module))
+        step = random_pass(rng, before)
+        try:
+            step.apply(ctx, module)
+        except Refusal as refusal:
+            assert str(refusal).startswith(f"{step.name}: layer 'layer0': "), refusal
+            assert mapping_of(layer_of(module)) == before
+            SEEN[f"{step.name} refused"] += 1
+            continue
+        module.verify()
+        SEEN[step.name] += 1
+    np.testing.assert_array_equal(result(ctx, module, case), want)
+
+
+def test_any_sequence_of_passes_is_brute_force() -> None:
+    check_sequences()
+    names = {step.name for step in (NestTilePass, NestSplitPass, NestFusePass, NestInterchangePass, NestPermutePass,
+                                    NestUnrollPass, NestStagePass, NestKeepPass, NestNormalisePass)}  # fmt: skip
+    refusing = names - {"nest-normalise"}
+    assert names | {f"{name} refused" for name in refusing} == set(SEEN), SEEN
+
+
+# -- what the passes are to each other ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data(), cases(small=True))
+def test_fuse_and_interchange_undo(data: st.DataObject, case: Case) -> None:
+    mapping = data.draw(any_mappings(case))
+    sizes = layer_of(lowered(case)[1]).sizes.data
+    for depth, (loop, extent) in enumerate(zip(mapping.loops, extents(sizes, mapping.loops), strict=True)):
+        for size in range(loop.step + 1, extent):
+            assert fuse(split(mapping, sizes, depth, size), depth) == mapping
+        for other in range(depth + 1, len(mapping.loops)):
+            try:
+                swapped = interchange(mapping, depth, other)
+            except Refusal:
+                continue
+            assert interchange(swapped, other, depth) == mapping
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data(), cases(groups=True))
+def test_normal_form_computes_the_same_and_is_its_own(data: st.DataObject, case: Case) -> None:
+    mapping = data.draw(any_mappings(case))
+    ctx, module = lowered(case)
+    layer = layer_of(module)
+    normal = normalised(mapping, layer.sizes.data)
+    assert normalised(normal, layer.sizes.data) == normal
+    layer.detach_region(layer.body)
+    layer.add_region(build_nest(normal))
+    module.verify()
+    np.testing.assert_array_equal(result(ctx, module, case), case.sums())
+    spaces = [(depth, loop.on) for depth, loop in enumerate(normal.loops) if loop.on]
+    for (depth, on), (after, then) in zip(spaces, spaces[1:], strict=False):
+        staged = any(stage.depth == after for stage in normal.stages)
+        if after == depth + 1 and not staged and normal.loops[depth].dim != normal.loops[after].dim:
+            before_same = {loop.dim for loop in normal.loops[: depth + 1] if loop.on == "cols"}
+            assert (on, then) != ("cols", "rows") or normal.loops[after].dim in before_same
