@@ -23,7 +23,8 @@ def space_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[
         pes = [count for loop, count in counts if loop.on == axis]
         if prod(pes) > (most := int(getattr(arch, axis))):
             what = f"{' x '.join(map(str, pes))} PEs do not fit {most} {axis}"
-            yield Finding(what, resource=axis, value=prod(pes), limit=most, help="fewer PEs: ||N, or nest-split by hand")
+            help_ = "fewer PEs: ||N, or nest-split by hand"
+            yield Finding(what, resource=axis, value=prod(pes), limit=most, help=help_)
     for loop in dict.fromkeys(replace(loop, step=1) for loop, count in counts if count > 1):
         if loop.dim not in REDUCTION_DIMS:
             continue
