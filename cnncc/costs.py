@@ -27,7 +27,7 @@ from cnncc.frontend.export_onnx import main_function
 from cnncc.frontend.macs import module_macs, node_macs
 from cnncc.numerics import integer_range
 from cnncc.passes._layer_shape import LayerShape
-from cnncc.passes._nest_layers import layer_shape
+from cnncc.passes._nest_layers import goal_of, layer_shape
 from cnncc.passes._os_tiles import bodies
 from cnncc.passes._placement import place
 from cnncc.weights import WeightStore
@@ -256,7 +256,7 @@ def _why_idle(layer: LayerOp, prediction: Prediction) -> str:
 
 def moves_in_blocks(layer: LayerOp) -> bool:
     """Do activations move between DRAM and the GLB in blocks, by the mapping that the layer has or is to reach?"""
-    mapping = layer.mapping.data if layer.mapping else mapping_of(layer)
+    mapping = goal_of(layer) or mapping_of(layer)
     return any(stage.memory == "glb" and stage.operand in ACTIVATIONS for stage in mapping.stages)
 
 

@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 
-from cnncc.dialects.cnn import AddOp, ConvOp, PoolOp, Steps, StepsAttr, Window, WindowAttr, shape
+from cnncc.dialects.cnn import AddOp, Steps, StepsAttr, Window, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Refusal
 from cnncc.numerics import Floats, Ints, integer_range, residual_add
@@ -42,12 +41,12 @@ def lower_sum(lowering: Lowering, node: NodeOp, layer: SumLayer, label: str) -> 
     x, y = (scale_of(codes, lowering.operand_bits) for codes in (layer.x, layer.y))
     window = replace(layer.window, fill=x.zero, zero=x.zero)
     _check_psums(layer, x.reach, lowering.psum_bits, label)
-    dims = shape(node.operands[0].type)
-    source = lowering.shaped(node.operands[0], dims + (1,) * (4 - len(dims)), f"{label}.in")
+    source = lowering.nchw(node.operands[0], f"{label}.in")
     if layer.weights is None:
-        sums = _pool(lowering, source, window, label)
+        sums = lowering.pooled("sum", source, window, lowering.psum, label)
     else:
-        sums = _conv(lowering, source, window, layer.weights, label)
+        _check_words(layer.weights, lowering.operand.width.data, label)
+        sums = lowering.products(source, layer.weights, window, label)
     if layer.bias.any():
         sums = lowering.bias(sums, layer.bias, label)
     return lowering.requant(sums, layer.multipliers, y, label)
@@ -67,22 +66,12 @@ def _check_psums(layer: SumLayer, reach: int, psum_bits: int, label: str) -> Non
         )
 
 
-def _conv(lowering: Lowering, source: SSAValue, window: Window, weights: Ints, label: str) -> SSAValue:
-    lo, hi = integer_range(lowering.operand.width.data)
+def _check_words(weights: Ints, operand_bits: int, label: str) -> None:
+    """Each weight is a word. Raises Refusal naming the first channel where one is none."""
+    lo, hi = integer_range(operand_bits)
     if weights.min() < lo or weights.max() > hi:
         k = int(np.argmax((weights < lo).any(axis=(1, 2, 3)) | (weights > hi).any(axis=(1, 2, 3))))
         raise Refusal(f"'{label}': weights of channel {k} less their zero point exceed {lo}..{hi}: use wider operands")
-    element = np.int8 if lowering.operand.width.data == BYTE_BITS else np.int16
-    symbol = SymbolRefAttr(lowering.symbol(f"{label}.w", weights.astype(element)))
-    n, _, ih, iw = shape(source.type)
-    properties: dict[str, Attribute] = {"weights": symbol, "window": WindowAttr(window)}
-    return lowering.emit(ConvOp, [source], lowering.psum, (n, len(weights), *window.output(ih, iw)), label, properties)
-
-
-def _pool(lowering: Lowering, source: SSAValue, window: Window, label: str) -> SSAValue:
-    n, k, ih, iw = shape(source.type)
-    properties: dict[str, Attribute] = {"kind": StringAttr("sum"), "window": WindowAttr(window)}
-    return lowering.emit(PoolOp, [source], lowering.psum, (n, k, *window.output(ih, iw)), label, properties)
 
 
 def lower_quantize(lowering: Lowering, node: NodeOp, layer: QuantizeLayer, label: str) -> SSAValue:
@@ -96,8 +85,7 @@ def lower_quantize(lowering: Lowering, node: NodeOp, layer: QuantizeLayer, label
     assert multiplier is not None, "placed on the array without a way to do it"
     source = lowering.image(x, f"{label}.in")
     channels = shape(source.type)[1]
-    properties: dict[str, Attribute] = {"kind": StringAttr("max"), "window": WindowAttr(Window((1, 1)))}
-    words = lowering.emit(PoolOp, [source], lowering.operand, shape(source.type), label, properties)
+    words = lowering.pooled("max", source, Window((1, 1)), lowering.operand, label)
     if held.zero:
         words = lowering.bias(words, np.full(channels, -held.zero), label)
     return lowering.requant(words, np.full(channels, multiplier, np.float32), wanted, label)

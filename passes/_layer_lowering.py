@@ -1,22 +1,40 @@
-"""Emits the `cnn` ops of means, concatenations, channel shuffles and leaky rectifiers. No pass: for `onnx-to-cnn`."""
+"""Emits the `cnn` ops of sums of two, means, concatenations, shuffles and LeakyRelu. No pass: for `onnx-to-cnn`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr, StringAttr, i64
+from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import SSAValue
 
-from cnncc.dialects.cnn import ConcatOp, PoolOp, ShuffleOp, Window, WindowAttr, shape
+from cnncc.dialects.cnn import AddOp, ConcatOp, ShuffleOp, Steps, StepsAttr, Window, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Finding, Refusal
-from cnncc.numerics import integer_range
+from cnncc.numerics import Floats, integer_range
 from cnncc.passes._calibration import Scale
 from cnncc.passes._onnx_layers import LeakyLayer, PoolLayer, ShuffleLayer
 
 if TYPE_CHECKING:
     from cnncc.passes._quantise import Lowering
+
+
+def lower_add(lowering: Lowering, node: NodeOp, label: str) -> SSAValue:
+    """The sum of two activations, each rescaled to the result's scale."""
+    # Only `x` of a cnn.add can be fused with it: the operand that is computed last, and for it alone.
+    x, residual = sorted(node.operands, key=lambda value: _readiness(lowering, value), reverse=True)
+    sources, y = lowering.images([x, residual], shape(node.results[0].type), label), lowering.scales[node.results[0]]
+    ratios = [np.float32(lowering.scales[value].scale) / np.float32(y.scale) for value in (x, residual)]
+    moved = sum(ratio * lowering.scales[value].zero for ratio, value in zip(ratios, (x, residual), strict=True))
+    factors = np.append(checked(np.array(ratios, np.float32), label), np.float32(y.zero - moved))
+    steps = Steps(factors=lowering.symbol(f"{label}.q", factors), add_clamp=y.clamp)
+    return lowering.emit(AddOp, sources, lowering.operand, shape(sources[0].type), label, {"steps": StepsAttr(steps)})
+
+
+def _readiness(lowering: Lowering, value: SSAValue) -> int:
+    """The position of the node that computes `value`; -1 where it cannot be fused with its reader."""
+    node = value.owner
+    return lowering.order[node] if value.has_one_use() and node in lowering.placement.layers else -1  # type: ignore[index]
 
 
 def lower_concat(lowering: Lowering, node: NodeOp, label: str) -> SSAValue:
@@ -29,8 +47,7 @@ def lower_concat(lowering: Lowering, node: NodeOp, label: str) -> SSAValue:
 
 
 def _scaled(lowering: Lowering, value: SSAValue, y: Scale, label: str) -> SSAValue:
-    dims = shape(value.type)
-    image = lowering.shaped(value, dims + (1,) * (4 - len(dims)), lowering.names.free(f"{label}.in"))
+    image = lowering.nchw(value, lowering.names.free(f"{label}.in"))
     x = lowering.scales[value]
     if x == y:
         return image
@@ -77,9 +94,7 @@ def lower_mean(lowering: Lowering, node: NodeOp, layer: PoolLayer, label: str) -
 
 def _one_pixel_sums(lowering: Lowering, image: SSAValue, x: Scale, label: str) -> SSAValue:
     """The integers of `image` less their zero point, as sums that can be requantised."""
-    window = WindowAttr(Window((1, 1), fill=x.zero, zero=x.zero))
-    properties = {"kind": StringAttr("sum"), "window": window}
-    return lowering.emit(PoolOp, [image], lowering.psum, shape(image.type), f"{label}.sum", properties)
+    return lowering.pooled("sum", image, Window((1, 1), fill=x.zero, zero=x.zero), lowering.psum, f"{label}.sum")
 
 
 def lower_shuffle(lowering: Lowering, node: NodeOp, layer: ShuffleLayer, label: str) -> SSAValue:
@@ -88,3 +103,10 @@ def lower_shuffle(lowering: Lowering, node: NodeOp, layer: ShuffleLayer, label: 
     dims = (n, groups * each, h, w)
     source = lowering.shaped(node.operands[0], dims, f"{label}.in")
     return lowering.emit(ShuffleOp, [source], lowering.operand, dims, label, {"groups": IntegerAttr(layer.groups, i64)})
+
+
+def checked(multipliers: Floats, label: str) -> Floats:
+    """`multipliers`, if they are normal numbers. Raises Refusal where not."""
+    if not np.isfinite(multipliers).all() or (multipliers < np.finfo(np.float32).tiny).any():
+        raise Refusal(f"'{label}': the ranges of its input, weights and result lie too far apart for f32 scales")
+    return multipliers

@@ -144,7 +144,7 @@ def _require_tensor(value: SSAValue, what: str, elements: Sequence[Attribute] = 
     require(holds, f"{what} is {value.type}, not a tensor of {wanted} of known shape")
 
 
-def _constant(node: NodeOp, index: int, store: WeightStore) -> Array | None:
+def constant_input(node: NodeOp, index: int, store: WeightStore) -> Array | None:
     """Input `index` as an array, None where it is left out. Raises StaysOnHost where it is computed."""
     value = node.operand(index)
     if value is None:
@@ -155,7 +155,7 @@ def _constant(node: NodeOp, index: int, store: WeightStore) -> Array | None:
 
 
 def _weights(node: NodeOp, index: int, rank: int, store: WeightStore) -> Floats:
-    array = _constant(node, index, store)
+    array = constant_input(node, index, store)
     if array is None or array.dtype != np.float32 or array.ndim != rank or not array.size:
         raise StaysOnHost(f"input {index} is not an f32 constant of rank {rank}")
     require(bool(np.isfinite(array).all()), f"input {index} has values that are not finite")
@@ -182,7 +182,7 @@ def _gemm(node: NodeOp, store: WeightStore) -> Layer:
     weights = _weights(node, 1, 2, store)
     weights = weights if node.int_attr("transB", 0) else weights.T
     rows, channels = shape(node.results[0].type)
-    addend = _constant(node, 2, store)
+    addend = constant_input(node, 2, store)
     beta = np.float32(node.float_attr("beta", 1))
     offset = np.zeros((), np.float32) if addend is None else (addend * beta).astype(np.float32)
     biases: Floats = np.zeros((rows, channels), np.float32) + offset
@@ -245,7 +245,7 @@ def _global_average_pool(node: NodeOp, store: WeightStore) -> Layer:
 
 def _reduce_mean(node: NodeOp, store: WeightStore) -> Layer:
     """Axes: an attribute before opset 18, an input from then on."""
-    given = _constant(node, 1, store)
+    given = constant_input(node, 1, store)
     axes = node.ints_attr("axes", ()) if given is None else tuple(int(axis) for axis in given.flat)
     sizes = image_sizes(node)
     reduced = {axis % 4 for axis in axes}
@@ -269,7 +269,7 @@ def _relu(node: NodeOp, store: WeightStore) -> Layer:
 
 def _bound(node: NodeOp, name: str, index: int, default: float, store: WeightStore) -> float:
     """A bound of Clip: an attribute before opset 11, an input from then on."""
-    array = _constant(node, index, store)
+    array = constant_input(node, index, store)
     return node.float_attr(name, default) if array is None else float(array.reshape(()))
 
 
@@ -290,7 +290,7 @@ def _leaky_relu(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _prelu(node: NodeOp, store: WeightStore) -> Layer:
-    slopes = _constant(node, 1, store)
+    slopes = constant_input(node, 1, store)
     if slopes is None or slopes.size == 0 or not (slopes == slopes.flat[0]).all():
         raise StaysOnHost("its slopes differ: the output units have one")
     require(shape(node.operands[0].type) == shape(node.results[0].type), "input 1 is broadcast beyond input 0")
@@ -320,7 +320,7 @@ def _concat(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _reshape(node: NodeOp, store: WeightStore) -> Layer:
-    _constant(node, 1, store)
+    constant_input(node, 1, store)
     sizes = [int(np.prod(shape(value.type))) for value in (node.operands[0], node.results[0])]
     require(sizes[0] == sizes[1], "input and result differ in size")
     return ReshapeLayer()
@@ -367,4 +367,3 @@ ON_INTEGERS: dict[str, Reader[Layer]] = {
         "Concat",
     )
 }
-constant_input = _constant

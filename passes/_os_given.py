@@ -119,13 +119,19 @@ def _beyond_files(shape: LayerShape, arch: Arch, given: Given) -> Iterator[Findi
             yield Finding(f"{what} do not fit a PE", resource=f"pe.{key}", value=needed, limit=has, help=help_)
 
 
-def _beyond_loops(shape: LayerShape, arch: Arch, given: Given) -> Iterator[Finding]:
+def _beyond_loops(shape: LayerShape, arch: Arch, given: Given) -> list[Finding]:
     tile, plan, columns = _chosen(shape, given)
-    loops = [loop for loop in mapping_of(shape, arch, tile, plan, columns=columns).loops if not (loop.on or loop.keep)]
-    if len(loops) > LOOP_REGISTERS:
-        what = f"its loops in time are {' '.join(f'{loop.dim}:{loop.step}' for loop in loops)}"
-        help_ = "leave out tiles, or give factors that are as large as their tile"
-        yield Finding(what, resource="loops", value=len(loops), limit=LOOP_REGISTERS, help=help_)
+    help_ = "leave out tiles, or give factors that are as large as their tile"
+    return too_many_loops(mapping_of(shape, arch, tile, plan, columns=columns), help_)
+
+
+def too_many_loops(mapping: Mapping, help_: str) -> list[Finding]:
+    """That the machine's instructions cannot nest all loops in time, where they cannot (rule P2 of the machine)."""
+    loops = [loop for loop in mapping.loops if not (loop.on or loop.keep)]
+    if len(loops) <= LOOP_REGISTERS:
+        return []
+    what = f"its loops in time are {' '.join(f'{loop.dim}:{loop.step}' for loop in loops)}"
+    return [Finding(what, resource="loops", value=len(loops), limit=LOOP_REGISTERS, help=help_)]
 
 
 def _beyond_glb(shape: LayerShape, arch: Arch, given: Given, residual: bool) -> Iterator[Finding]:

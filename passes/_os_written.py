@@ -13,12 +13,12 @@ from cnncc.dialects._mapping import IN_REGISTER_FILES, REDUCTION_DIMS, mapping_p
 from cnncc.dialects._notation import NotationError
 from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.errors import Finding, Refusal
-from cnncc.isa.fields import LOOP_REGISTERS
 from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._layer_transfers import is_one_slice
 from cnncc.passes._mapping import without_single
 from cnncc.passes._mapping_completion import completed_loops
 from cnncc.passes._on_array import box_problems, space_problems
+from cnncc.passes._os_given import too_many_loops
 from cnncc.passes._os_plan import (
     NOTHING_FITS,
     NoRoom,
@@ -51,14 +51,7 @@ def written_violations(shape: LayerShape, arch: Arch, written: Written, operands
     if broken := [Finding(problem, resource="mapping") for problem in mapping_problems(mapping, shape.sizes, operands)]:
         return broken
     on_array = [*space_problems(mapping, shape, arch), *box_problems(mapping, shape, arch)]
-    return [*on_array, *_beyond_loops(mapping, shape)]
-
-
-def _beyond_loops(mapping: Mapping, shape: LayerShape) -> Iterator[Finding]:
-    loops = [loop for loop in without_single(mapping, shape.sizes).loops if not (loop.on or loop.keep)]
-    if len(loops) > LOOP_REGISTERS:
-        what = f"its loops in time are {' '.join(f'{loop.dim}:{loop.step}' for loop in loops)}"
-        yield Finding(what, resource="loops", value=len(loops), limit=LOOP_REGISTERS, help="fewer tiles")
+    return [*on_array, *too_many_loops(without_single(mapping, shape.sizes), "fewer tiles")]
 
 
 # -- the mapping -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from cnncc.dialects.cnn import (
-    AddOp,
     BiasOp,
     ClampOp,
     ConvOp,
@@ -48,7 +47,7 @@ from cnncc.numerics import Floats, Ints, integer_range
 from cnncc.passes._calibration import Scale, take_ranges
 from cnncc.passes._integer_lowering import lower_quantize, lower_sum, lower_sum_of_two, scale_of
 from cnncc.passes._labels import Labels
-from cnncc.passes._layer_lowering import lower_concat, lower_leaky, lower_mean, lower_shuffle
+from cnncc.passes._layer_lowering import checked, lower_add, lower_concat, lower_leaky, lower_mean, lower_shuffle
 from cnncc.passes._onnx_layers import (
     AddLayer,
     ClampLayer,
@@ -191,7 +190,25 @@ class Lowering:
     def image(self, value: SSAValue, label: str) -> SSAValue:
         """The lowered `value` with any four dims, for what works element by element."""
         source = _base(self.values[value])
-        return source if len(shape(source.type)) == 4 else self.reshape(source, image_dims(shape(value.type)), label)
+        return source if len(shape(source.type)) == 4 else self.nchw(value, label)
+
+    def nchw(self, value: SSAValue, label: str) -> SSAValue:
+        """The lowered `value` with its own dims as n c h w; those that it lacks are 1."""
+        return self.shaped(value, image_dims(shape(value.type)), label)
+
+    def products(self, source: SSAValue, weights: Ints, window: Window, label: str) -> SSAValue:
+        """The sums of a convolution of an image with weights [k, c / group, r, s], which are words."""
+        element = np.int8 if self.operand.width.data == 8 else np.int16
+        symbol = SymbolRefAttr(self.symbol(f"{label}.w", weights.astype(element)))
+        n, _, ih, iw = shape(source.type)
+        properties = {"weights": symbol, "window": WindowAttr(window)}
+        return self.emit(ConvOp, [source], self.psum, (n, len(weights), *window.output(ih, iw)), label, properties)
+
+    def pooled(self, kind: str, source: SSAValue, window: Window, element: IntegerType, label: str) -> SSAValue:
+        """The maxima, or the sums, over the windows of an image."""
+        n, k, ih, iw = shape(source.type)
+        properties = {"kind": StringAttr(kind), "window": WindowAttr(window)}
+        return self.emit(PoolOp, [source], element, (n, k, *window.output(ih, iw)), label, properties)
 
     # The graph.
 
@@ -215,7 +232,8 @@ class Lowering:
                 self.scale(y, label)
                 return lower_mean(self, node, layer, label)
             case AddLayer():
-                return self.add(node, self.scale(y, label), label)
+                self.scale(y, label)
+                return lower_add(self, node, label)
             case SumLayer():
                 self.scale(y, label)
                 return lower_sum(self, node, layer, label)
@@ -246,20 +264,15 @@ class Lowering:
 
     def conv(self, node: NodeOp, layer: ConvLayer, label: str) -> SSAValue:
         x, y = node.operands[0], node.results[0]
-        dims = shape(x.type) + (1,) * (4 - len(shape(x.type)))
-        source, x_scale = self.shaped(x, dims, f"{label}.in"), self.scales[x]
+        source, x_scale = self.nchw(x, f"{label}.in"), self.scales[x]
         bits = self.operand_bits, self.psum_bits
         try:
             ints = quantise_layer(layer.weights, layer.bias, x_scale.scale, x_scale.reach, *bits)
         except Refusal as refusal:
             raise Refusal(f"'{label}': {refusal}") from refusal
         assert psum_need(ints, x_scale.reach).max() <= integer_range(self.psum_bits)[1]
-        element = np.int8 if self.operand.width.data == 8 else np.int16
-        weights = SymbolRefAttr(self.symbol(f"{label}.w", ints.weights.astype(element)))
         window = replace(layer.window, fill=x_scale.zero, zero=x_scale.zero)
-        properties = {"weights": weights, "window": WindowAttr(window)}
-        out = (dims[0], len(ints.bias), *layer.window.output(*dims[2:]))
-        sums = self.emit(ConvOp, [source], self.psum, out, label, properties)
+        sums = self.products(source, ints.weights, window, label)
         if ints.bias.any():
             sums = self.bias(sums, ints.bias, label)
         multipliers = np.float32(x_scale.scale) * ints.scale / np.float32(self.scales[y].scale)
@@ -273,7 +286,7 @@ class Lowering:
         self, sums: SSAValue, multipliers: Floats, y_scale: Scale, label: str, final: str = "", slope: float = 1.0
     ) -> SSAValue:
         """A requantisation by multipliers f32[k], or f32[h, w]; `final` is the label of its result."""
-        scale = self.symbol(f"{label}.q", _checked(multipliers, label))
+        scale = self.symbol(f"{label}.q", checked(multipliers, label))
         steps = Steps(
             scale=scale, per_position=multipliers.ndim == 2, zero=y_scale.zero, clamp=y_scale.clamp, slope=slope
         )
@@ -288,14 +301,11 @@ class Lowering:
         return self.requant(sums, multipliers, self.scales[y], label, self.labels[node], layer.slope)
 
     def pool(self, kind: str, x: SSAValue, window: Window, element: IntegerType, label: str) -> SSAValue:
-        n, k, ih, iw = shape(x.type)
         if kind == "max":
             window = replace(window, fill=integer_range(element_bits(self.values[x].type))[0])
         else:
             window = replace(window, fill=self.scales[x].zero, zero=self.scales[x].zero)
-        properties = {"kind": StringAttr(kind), "window": WindowAttr(window)}
-        source = self.shaped(x, (n, k, ih, iw), f"{label}.in")
-        return self.emit(PoolOp, [source], element, (n, k, *window.output(ih, iw)), label, properties)
+        return self.pooled(kind, self.shaped(x, shape(x.type), f"{label}.in"), window, element, label)
 
     def clamp(self, x: SSAValue, layer: ClampLayer, label: str) -> SSAValue:
         scale = self.scales[x]
@@ -305,16 +315,6 @@ class Lowering:
             ClampOp, [source], self.operand, shape(source.type), label, {"by": StepsAttr(Steps(clamp=(lo, hi)))}
         )
 
-    def add(self, node: NodeOp, y_scale: Scale, label: str) -> SSAValue:
-        # Only `x` of a cnn.add can be fused with it: the operand that is computed last, and for it alone.
-        x, residual = sorted(node.operands, key=self.readiness, reverse=True)
-        sources = self.images([x, residual], shape(node.results[0].type), label)
-        ratios = [np.float32(self.scales[value].scale) / np.float32(y_scale.scale) for value in (x, residual)]
-        moved = sum(ratio * self.scales[value].zero for ratio, value in zip(ratios, (x, residual), strict=True))
-        factors = np.append(_checked(np.array(ratios, np.float32), label), np.float32(y_scale.zero - moved))
-        steps = Steps(factors=self.symbol(f"{label}.q", factors), add_clamp=y_scale.clamp)
-        return self.emit(AddOp, sources, self.operand, shape(sources[0].type), label, {"steps": StepsAttr(steps)})
-
     def images(self, values: Sequence[SSAValue], dims: Dims, label: str) -> list[SSAValue]:
         """The lowered `values` of equal shape `dims`, with the same four dims."""
         names = [f"{label}.in", f"{label}.in2"]
@@ -322,11 +322,6 @@ class Lowering:
         if len({shape(source.type) for source in sources}) == 1:
             return sources
         return [self.shaped(value, image_dims(dims), name) for value, name in zip(values, names, strict=True)]
-
-    def readiness(self, value: SSAValue) -> int:
-        """The position of the node that computes `value`; -1 where it cannot be fused with its reader."""
-        node = value.owner
-        return self.order[node] if value.has_one_use() and node in self.placement.layers else -1  # type: ignore[index]
 
     def host(self, segment: Segment) -> None:
         """A segment as ONNX bytes in the weight store."""
@@ -388,10 +383,3 @@ class Lowering:
                 for name, value in zip(names, values, strict=True)
             ]
         )
-
-
-def _checked(multipliers: Floats, label: str) -> Floats:
-    """`multipliers`, if they are normal numbers. Raises Refusal where not."""
-    if not np.isfinite(multipliers).all() or (multipliers < np.finfo(np.float32).tiny).any():
-        raise Refusal(f"'{label}': the ranges of its input, weights and result lie too far apart for f32 scales")
-    return multipliers

@@ -16,16 +16,17 @@ from xdsl.ir import Attribute, SSAValue
 
 from cnncc.dialects.cnn import Window, shape
 from cnncc.dialects.onnx import NodeOp
+from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.numerics import Floats, Ints, dequantise, integer_range, quantise, requantise
 from cnncc.passes import _onnx_layers as floats
-from cnncc.passes._onnx_layers import Layer, StaysOnHost, constant_input, read_layer, read_window, read_with
+from cnncc.passes._onnx_layers import Layer, constant_input, read_layer, read_with
+from cnncc.passes._windows import StaysOnHost, read_window, require
 from cnncc.weights import Array, WeightStore
 
 BYTE_BITS = 8
 SIGNED = IntegerType(BYTE_BITS)
 UNSIGNED = IntegerType(BYTE_BITS, Signedness.UNSIGNED)
 BYTES = (SIGNED, UNSIGNED)
-MICROSOFT = "com.microsoft"
 
 
 @dataclass(frozen=True)
@@ -131,18 +132,13 @@ def read_any_layer(node: NodeOp, store: WeightStore) -> AnyLayer:
     return read_layer(node, store)
 
 
-def _require(holds: bool, reason: str) -> None:
-    if not holds:
-        raise StaysOnHost(reason)
-
-
 def _scales(node: NodeOp, index: int, store: WeightStore) -> Floats:
     """Input `index` as scales f32[1] or f32[k]."""
     array = constant_input(node, index, store)
     if array is None or array.dtype != np.float32 or array.ndim > 1 or not array.size:
         raise StaysOnHost(f"input {index} is not an f32 scale, or one for each channel")
     normal = np.isfinite(array).all() and (array >= np.finfo(np.float32).tiny).all()
-    _require(bool(normal), f"input {index} has scales that are no normal positive numbers")
+    require(bool(normal), f"input {index} has scales that are no normal positive numbers")
     return array.reshape(-1)
 
 
@@ -151,9 +147,8 @@ def _zeros(node: NodeOp, index: int, element: Attribute, store: WeightStore) -> 
     array = constant_input(node, index, store)
     if array is None:
         return np.zeros(1, np.int64)
-    value = node.operands[index]
-    is_theirs = cast("TensorType[Attribute]", value.type).element_type == element
-    _require(is_theirs and array.ndim <= 1 and array.size > 0, f"input {index} is no zero point of {element}")
+    is_theirs = _element(node.operands[index]) == element
+    require(is_theirs and array.ndim <= 1 and array.size > 0, f"input {index} is no zero point of {element}")
     return array.reshape(-1).astype(np.int64)
 
 
@@ -163,16 +158,16 @@ def _element(value: SSAValue) -> Attribute:
 
 def _codes(node: NodeOp, value: SSAValue, scale: int, store: WeightStore) -> Codes:
     """The codes of `value`, an operand or the result of `node`; `scale` is the input with their scale."""
-    _require(codes_of(value.type) is not None, f"a quantised tensor is {value.type}, not of bytes")
+    require(codes_of(value.type) is not None, f"a quantised tensor is {value.type}, not of bytes")
     scales, zeros = _scales(node, scale, store), _zeros(node, scale + 1, _element(value), store)
-    _require(scales.size == zeros.size == 1, f"input {scale} scales an activation channel by channel")
+    require(scales.size == zeros.size == 1, f"input {scale} scales an activation channel by channel")
     return Codes(_element(value) == SIGNED, float(scales[0]), int(zeros[0]))
 
 
 def _quantize(node: NodeOp, store: WeightStore) -> QuantisedLayer:
-    _require("block_size" not in node.attributes or not node.int_attr("block_size", 0), "it has a block_size")
+    require("block_size" not in node.attributes or not node.int_attr("block_size", 0), "it has a block_size")
     y = _codes(node, node.results[0], 1, store)
-    _require(node.int_attr("precision", 1) == 1, "it divides in another precision than f32")
+    require(node.int_attr("precision", 1) == 1, "it divides in another precision than f32")
     return QuantizeLayer(y)
 
 
@@ -189,7 +184,7 @@ def _weights(node: NodeOp, index: int, rank: int, store: WeightStore) -> Array:
 
 def _centred(weights: Array, zeros: Ints) -> Ints:
     """Weights [k, …] less their zero points: one, or one for each k."""
-    _require(zeros.size in (1, len(weights)), f"there are {zeros.size} zero points for {len(weights)} channels")
+    require(zeros.size in (1, len(weights)), f"there are {zeros.size} zero points for {len(weights)} channels")
     return weights.astype(np.int64) - zeros.reshape(-1, *[1] * (weights.ndim - 1))
 
 
@@ -198,20 +193,20 @@ def _bias(node: NodeOp, index: int, channels: int, store: WeightStore) -> Ints:
     array = constant_input(node, index, store)
     if array is None:
         return np.zeros(channels, np.int64)
-    _require(array.dtype == np.int32, f"input {index} is {array.dtype}, a bias is int32")
+    require(array.dtype == np.int32, f"input {index} is {array.dtype}, a bias is int32")
     rows = np.broadcast_to(array, (*np.broadcast_shapes(array.shape, (1, channels))[:-1], channels))
     rows = rows.reshape(-1, channels)
-    _require(bool((rows == rows[0]).all()), f"input {index} differs from row to row")
+    require(bool((rows == rows[0]).all()), f"input {index} differs from row to row")
     return rows[0].astype(np.int64)
 
 
 def _multipliers(x: Floats, weights: Floats, y: float, channels: int) -> Floats:
     """x * weights / y for each channel, in this order in f32."""
-    _require(weights.size in (1, channels), f"there are {weights.size} weight scales for {channels} channels")
+    require(weights.size in (1, channels), f"there are {weights.size} weight scales for {channels} channels")
     with np.errstate(over="ignore", under="ignore"):
         found = np.broadcast_to(x * weights / np.float32(y), (channels,)).astype(np.float32)
     normal = np.isfinite(found).all() and (found >= np.finfo(np.float32).tiny).all()
-    _require(bool(normal), "its scales lie too far apart for f32")
+    require(bool(normal), "its scales lie too far apart for f32")
     return found
 
 
@@ -221,8 +216,8 @@ def _conv(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     x, y = _codes(node, node.operands[0], 1, store), _codes(node, node.results[0], 6, store)
     window = read_window(node, weights.shape[2:], group)
     inputs = shape(node.operands[0].type)[1]
-    _require(weights.shape[1] * group == inputs, "weights and input differ in channels")
-    _require(channels % group == 0, f"{channels} output channels are not a multiple of group = {group}")
+    require(weights.shape[1] * group == inputs, "weights and input differ in channels")
+    require(channels % group == 0, f"{channels} output channels are not a multiple of group = {group}")
     centred = _centred(weights, _zeros(node, 5, _element(node.operands[3]), store))
     multipliers = _multipliers(np.float32([x.scale]), _scales(node, 4, store), y.scale, channels)
     return SumLayer(window, centred, _bias(node, 8, channels, store), multipliers, x, y)
@@ -231,7 +226,7 @@ def _conv(node: NodeOp, store: WeightStore) -> QuantisedLayer:
 def _matrix(node: NodeOp, weights: Array, bias: Ints, y: Codes, alpha: float, store: WeightStore) -> SumLayer:
     """A matrix product with weights [k, c]; inputs 1, 2 quantise the first operand, 4, 5 the weights."""
     rank = len(shape(node.operands[0].type))
-    _require(rank == 2, f"input 0 has rank {rank}, not 2")
+    require(rank == 2, f"input 0 has rank {rank}, not 2")
     x = _codes(node, node.operands[0], 1, store)
     centred = _centred(weights, _zeros(node, 5, _element(node.operands[3]), store))[:, :, None, None]
     scales = _multipliers(np.float32([alpha]) * np.float32(x.scale), _scales(node, 4, store), y.scale, len(weights))
@@ -245,8 +240,8 @@ def _matmul(node: NodeOp, store: WeightStore) -> QuantisedLayer:
 
 
 def _gemm(node: NodeOp, store: WeightStore) -> QuantisedLayer:
-    _require(not node.int_attr("transA", 0), "transA = 1")
-    _require(node.operand(7) is not None, "its result is float (no y_scale)")
+    require(not node.int_attr("transA", 0), "transA = 1")
+    require(node.operand(7) is not None, "its result is float (no y_scale)")
     weights = _weights(node, 3, 2, store)
     weights = weights if node.int_attr("transB", 0) else weights.T
     y = _codes(node, node.results[0], 7, store)
@@ -255,14 +250,14 @@ def _gemm(node: NodeOp, store: WeightStore) -> QuantisedLayer:
 
 
 def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
-    _require(len(node.own_operands) > 3, f"it has {len(node.own_operands)} inputs")
+    require(len(node.own_operands) > 3, f"it has {len(node.own_operands)} inputs")
     a, b, y = node.operands[0], node.operands[3], node.results[0]
     constant_second = codes_of(b.type) is not None and not _is_computed(b)
-    _require(not constant_second, "input 3 is constant")
+    require(not constant_second, "input 3 is constant")
     shapes = [shape(value.type) for value in (a, b, y)]
-    _require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
+    require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
     layer = SumOfTwoLayer(_codes(node, a, 1, store), _codes(node, b, 4, store), _codes(node, y, 6, store))
-    _require(bool(np.isfinite(layer.factors()).all()), "its scales lie too far apart for f32")
+    require(bool(np.isfinite(layer.factors()).all()), "its scales lie too far apart for f32")
     return layer
 
 
@@ -271,13 +266,13 @@ def _is_computed(value: SSAValue) -> bool:
 
 
 def _global_average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:
-    _require(not node.int_attr("channels_last", 0), "channels_last = 1")
+    require(not node.int_attr("channels_last", 0), "channels_last = 1")
     x, y = _codes(node, node.operands[0], 1, store), _codes(node, node.results[0], 3, store)
     _, channels, *sizes = shape(node.operands[0].type)
     window = read_window(node, tuple(sizes))
     count = np.float32(np.prod(sizes))
     multiplier = np.float32(x.scale) / (np.float32(y.scale) * count)
-    _require(bool(np.isfinite(multiplier)) and multiplier > 0, "its scales lie too far apart for f32")
+    require(bool(np.isfinite(multiplier)) and multiplier > 0, "its scales lie too far apart for f32")
     bias = np.zeros(channels, np.int64)
     return SumLayer(window, None, bias, np.full(channels, multiplier, np.float32), x, y)
 

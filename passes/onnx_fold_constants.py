@@ -19,6 +19,7 @@ from cnncc.dialects.onnx import AbsentOp, NodeOp, new_constant
 from cnncc.dialects.weights import ConstantOp, element_dtype
 from cnncc.errors import Refusal
 from cnncc.frontend.export_onnx import export_nodes, has_graphs, main_function
+from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.frontend.onnx_types import ir_type
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.weights import Array, WeightStore
@@ -76,7 +77,7 @@ class OnnxFoldConstantsPass(ModulePass):
         if not all(isinstance(value.owner, ConstantOp | AbsentOp) for value in node.operands):
             return None
         # Local functions may be random inside; Constant nodes that are left hold what numpy cannot.
-        if node.domain is not None and node.domain.data != "com.microsoft":
+        if node.domain is not None and node.domain.data != MICROSOFT:
             return None
         if node.is_op(*RANDOM_OPS, "Constant") or has_graphs(node, store):
             return None

@@ -18,9 +18,10 @@ from cnncc.context import weights_of
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp, constant_operand, new_constant
 from cnncc.frontend.export_onnx import opset_imports
+from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.numerics import integer_range, quantise
 from cnncc.passes._onnx_layers import ClampLayer, StaysOnHost, read_layer
-from cnncc.passes._quantised_layers import MICROSOFT, Codes, codes_of
+from cnncc.passes._quantised_layers import Codes, codes_of
 from cnncc.passes.onnx_fold_constants import fold_node
 from cnncc.weights import Array, WeightStore
 
@@ -65,10 +66,14 @@ class _Match:
             return None
         return quantised(made, made.operands[0])
 
+    def array(self, value: SSAValue | None) -> Array | None:
+        """The array of a constant."""
+        return constant_operand(value, self.store)
+
     def activation(self, index: int) -> Quantised | None:
         """Operand `index` where it is computed, of the type of the result, under one scale."""
         found = self.operand(index)
-        if found is None or not found.is_scalar() or constant_operand(found.codes, self.store) is not None:
+        if found is None or not found.is_scalar() or self.array(found.codes) is not None:
             return None
         return found if codes_of(found.codes.type) == codes_of(self.y.codes.type) else None
 
@@ -77,14 +82,10 @@ class _Match:
         found = self.operand(index)
         if found is None or codes_of(found.codes.type) is None:
             return None
-        if any(constant_operand(value, self.store) is None for value in (found.codes, found.scale)):
+        if any(self.array(value) is None for value in (found.codes, found.scale)):
             return None
         rank = len(shape(found.codes.type))
         return found if found.is_scalar() or found.axis % rank == axis else None
-
-    def array(self, value: SSAValue) -> Array | None:
-        """The array of a constant."""
-        return constant_operand(value, self.store)
 
     def bias(self, index: int, x: Quantised, w: Quantised) -> Array | None:
         """Operand `index` in steps of x.scale * w.scale, int32[k]; None where it is computed or does not fit."""
@@ -103,10 +104,10 @@ class _Match:
         """Operand `index` as f64, where it is constant: floats, or the codes of a DequantizeLinear."""
         found = self.operand(index)
         if found is None:
-            array = constant_operand(self.node.operand(index), self.store)
+            array = self.array(self.node.operand(index))
             return None if array is None else array.astype(np.float64)
         codes, scale = self.array(found.codes), self.array(found.scale)
-        zero = None if found.zero is None else self.array(found.zero)
+        zero = self.array(found.zero)
         if codes is None or scale is None or (zero is not None and zero.any()) or scale.size not in (1, codes.size):
             return None
         return codes.reshape(-1).astype(np.float64) * scale.reshape(-1).astype(np.float64)

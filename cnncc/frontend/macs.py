@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import SSAValue
 
 from cnncc.dialects.onnx import NodeOp
+from cnncc.frontend.microsoft_ops import MICROSOFT
 
 WEIGHTS_AT = {
     "Conv": 1,
@@ -36,7 +37,7 @@ def node_macs(node: NodeOp) -> int:
     Each result takes one MAC per weight of its channel (Conv), or per element of the summed dimension; one where
     it is normalised. Any other node has none.
     """
-    kind = node.op_type.data if node.domain is None or node.domain.data == "com.microsoft" else ""
+    kind = node.op_type.data if node.domain is None or node.domain.data == MICROSOFT else ""
     at = WEIGHTS_AT.get(kind)
     if at is None:
         return 0

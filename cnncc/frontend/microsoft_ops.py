@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
-DOMAIN = "com.microsoft"
+MICROSOFT = "com.microsoft"
 LEAST_INPUTS = 4  # of all of them; ONNX's checker does not look at operators of others
 Types = Mapping[str, int]
 
@@ -80,14 +80,14 @@ def with_microsoft_types(model: ModelProto) -> ModelProto:
     """`model` with the types of the results of these operators, and of what follows from them."""
     from onnx import ModelProto, shape_inference
 
-    if not any(node.domain == DOMAIN and node.op_type in _STAND_INS for node in model.graph.node):
+    if not any(node.domain == MICROSOFT and node.op_type in _STAND_INS for node in model.graph.node):
         return model
     types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     stand_in = ModelProto()
     stand_in.CopyFrom(model)
     del stand_in.graph.node[:]
     for node in model.graph.node:
-        rule = _STAND_INS.get(node.op_type) if node.domain == DOMAIN else None
+        rule = _STAND_INS.get(node.op_type) if node.domain == MICROSOFT else None
         whole = rule is not None and len(node.input) >= LEAST_INPUTS
         stand_in.graph.node.extend((rule(node, types) if rule and whole else []) or [node])
     inferred = shape_inference.infer_shapes(stand_in, data_prop=True)
