@@ -107,8 +107,8 @@ class _Match:
             array = self.array(self.node.operand(index))
             return None if array is None else array.astype(np.float64)
         codes, scale = self.array(found.codes), self.array(found.scale)
-        zero = self.array(found.zero)
-        if codes is None or scale is None or (zero is not None and zero.any()) or scale.size not in (1, codes.size):
+        zero = np.zeros(1) if found.zero is None else self.array(found.zero)
+        if codes is None or scale is None or zero is None or zero.any() or scale.size not in (1, codes.size):
             return None
         return codes.reshape(-1).astype(np.float64) * scale.reshape(-1).astype(np.float64)
 

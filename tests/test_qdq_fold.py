@@ -32,6 +32,7 @@ CONSTANTS: dict[str, Any] = {
     "sw": RNG.uniform(0.01, 0.03, 4).astype(np.float32),
     "zw": np.zeros(4, np.int8),
     "b": RNG.integers(-3000, 3000, 4).astype(np.int32),
+    "b8": np.int8([-100, 3, 50, 127]),
     "fb": RNG.standard_normal(4).astype(np.float32),
     "fw": RNG.standard_normal((4, 3, 3, 3)).astype(np.float32),
     "m": RNG.integers(-128, 128, (3, 4)).astype(np.int8),
@@ -120,8 +121,16 @@ STAYS: dict[str, tuple[list[Any], tuple[int, ...]]] = {
         IMAGE,
     ),
     "weights in floats": ([*X, conv(weights="fw"), *quantise_y("c")], IMAGE),
+    "a zero point of the bias that is computed": (
+        [
+            *X, W,
+            node("ReduceMin", ["x"], ["least"], keepdims=0), node("Cast", ["least"], ["zb"], to=TensorProto.INT8),
+            dequantise("b8", "one", "zb", "db"), conv("db"), *quantise_y("c"),
+        ],
+        IMAGE,
+    ),
     "another function between": ([*X, W, conv(), node("Tanh", ["c"], ["e"]), *quantise_y("e")], IMAGE),
-}
+}  # fmt: skip
 
 
 def saved(nodes: list[Any], shape: tuple[int, ...], path: Path) -> Path:
