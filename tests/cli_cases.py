@@ -54,6 +54,14 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     }
 
 
+def refuses(folder: Path, *args: object) -> str:
+    """What `refused` gives; the folder is as it was."""
+    before = snapshot(folder)
+    message = refused(*args)
+    assert snapshot(folder) == before
+    return message
+
+
 def build(
     nodes: Sequence[onnx.NodeProto], inputs: Shapes, outputs: Sequence[str], arrays: Mapping[str, Any] | None = None
 ) -> onnx.ModelProto:

@@ -149,17 +149,21 @@ def _groups(graph: Graph, channels: int) -> tuple[int, int]:
     return group, group * graph.number(1, max(1, min(9 // group, 9)))
 
 
-def _conv(graph: Graph) -> None:
+def _convolution(graph: Graph) -> tuple[str, Dims, Dims, dict[str, Any]]:
+    """The input, the shapes of weights and result, and the attributes."""
     x = graph.value(4)
     n, c, *_ = graph.dims[x]
     group, k = _groups(graph, c)
     image, attributes = _window(graph, x, dilated=True, most_pad=3)
-    kernel = attributes["kernel_shape"]
-    w = graph.normal((k, c // group, *kernel), 1 / math.sqrt(c // group * math.prod(kernel)))
-    inputs = [x, graph.constant(w)]
+    return x, (k, c // group, *attributes["kernel_shape"]), (n, k, *image), {"group": group, **attributes}
+
+
+def _conv(graph: Graph) -> None:
+    x, shape, dims, attributes = _convolution(graph)
+    inputs = [x, graph.constant(graph.normal(shape, 1 / math.sqrt(math.prod(shape[1:]))))]
     if graph.yes():
-        inputs.append(graph.constant(graph.normal((k,))))
-    graph.add("Conv", inputs, (n, k, *image), group=group, **attributes)
+        inputs.append(graph.constant(graph.normal(shape[:1])))
+    graph.add("Conv", inputs, dims, **attributes)
 
 
 def _max_pool(graph: Graph) -> None:
@@ -367,16 +371,12 @@ def _weights(graph: Codes, dims: Dims, channels: int) -> list[str]:
 
 
 def _quantised_conv(graph: Codes) -> None:
-    x = graph.value(4)
-    n, c, *_ = graph.dims[x]
-    group, k = _groups(graph, c)
-    image, attributes = _window(graph, x, dilated=True, most_pad=3)
-    kernel = attributes["kernel_shape"]
+    x, shape, dims, attributes = _convolution(graph)
     step = graph.step(graph.one([0.05, 0.2, 1.0]))
-    inputs = [x, *graph.steps[x], *_weights(graph, (k, c // group, *kernel), k), *step]
+    inputs = [x, *graph.steps[x], *_weights(graph, shape, shape[0]), *step]
     if graph.yes():
-        inputs.append(graph.constant(graph.rng.integers(-5000, 5000, k).astype(np.int32)))
-    graph.code("QLinearConv", inputs, (n, k, *image), step, group=group, **attributes)
+        inputs.append(graph.constant(graph.rng.integers(-5000, 5000, shape[0]).astype(np.int32)))
+    graph.code("QLinearConv", inputs, dims, step, **attributes)
 
 
 def _quantised_sum(graph: Codes) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from cli_cases import SAMPLES, invoke, refused
 from conv_grid_cases import Case
+from nest_cases import layer_of
+from test_conv_grid import unmapped
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
 from xdsl.parser import Parser
@@ -22,7 +24,7 @@ from cnncc.arch.model import load_arch
 from cnncc.atoms import schedule_text
 from cnncc.context import CompilerContext
 from cnncc.dialects.cnn import CNN
-from cnncc.dialects.nest import LayerOp, MappingAttr
+from cnncc.dialects.nest import MappingAttr
 from cnncc.dialects.weights import WEIGHTS
 from cnncc.eval.atomic import Reuse, Word, atomic_schedule
 from cnncc.passes._nest_layers import layer_shape
@@ -42,12 +44,8 @@ PATTERNS = GOLDEN["data_patterns"]
 
 def program(case: Case, tile: Tile, arch: str) -> tuple[ModuleOp, CompilerContext]:
     """The PE-set program of one layer mapped by a tile."""
-    ctx = CompilerContext()
-    for dialect in (Builtin, Func, CNN, WEIGHTS):
-        ctx.load_dialect(dialect)
-    module = Parser(ctx, case.text(ctx)).parse_module()
-    CnnToNestPass().apply(ctx, module)
-    layer = next(op for op in module.walk() if isinstance(op, LayerOp))
+    module, ctx = unmapped(case)
+    layer = layer_of(module)
     shape = layer_shape(layer)
     layer.mapping = MappingAttr(mapping_of(shape, load_arch(arch), tile, whole_plan(shape)))
     for lowering in (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass(), NestToArrayPass(arch)):

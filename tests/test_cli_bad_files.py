@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import LENET, conv_model, done, invoke, noise, refused, save, snapshot
+from cli_cases import LENET, conv_model, done, invoke, noise, refused, refuses, save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -36,14 +36,6 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def refuses(folder: Path, *args: object) -> str:
-    """The message; the folder is as it was."""
-    before = snapshot(folder)
-    message = refused(*args)
-    assert snapshot(folder) == before
-    return message
 
 
 # -- binaries ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import LENET, build, conv_model, done, invoke, noise, refused, save, snapshot
+from cli_cases import LENET, build, conv_model, done, invoke, noise, refuses, save, snapshot
 from onnx import helper
 
 from cnncc.arch.model import PRESETS
@@ -25,14 +25,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     save(conv_model(), tmp_path / "net.onnx")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-
-
-def refuses(folder: Path, *args: object) -> str:
-    """The message; the folder is as it was."""
-    before = snapshot(folder)
-    message = refused(*args)
-    assert snapshot(folder) == before
-    return message
 
 
 # -- models ------------------------------------------------------------------------------------------------------------

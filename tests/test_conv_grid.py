@@ -32,6 +32,7 @@ import numpy as np
 import pytest
 from conv_grid_cases import FACTORS, Case, all_pairs, every_pair, pairs_of, random_layers
 from hypothesis import HealthCheck, example, given, settings
+from nest_cases import layer_of
 from tile_walk import Walk
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
@@ -42,7 +43,6 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.array import TensorOp
 from cnncc.dialects.cnn import CNN, Window
 from cnncc.dialects.isa import instructions
-from cnncc.dialects.nest import LayerOp as NestLayerOp
 from cnncc.dialects.nest import Mapping
 from cnncc.dialects.weights import WEIGHTS, GlobalOp, constant_array
 from cnncc.isa.codec import decode_program, encode_program
@@ -77,7 +77,7 @@ def unmapped(case: Case) -> tuple[ModuleOp, CompilerContext]:
 def scheduled(case: Case, arch: str, schedule: str | None = None) -> tuple[ModuleOp, CompilerContext, Mapping]:
     module, ctx = unmapped(case)
     NestScheduleOsPass(arch, schedule=schedule).apply(ctx, module)
-    mapping = next(op for op in module.walk() if isinstance(op, NestLayerOp)).mapping
+    mapping = layer_of(module).mapping
     assert mapping is not None
     return module, ctx, mapping.data
 

@@ -480,6 +480,15 @@ def words_of(memory: Memory, images: int) -> list[list[int | None]]:
     return result
 
 
+def compare_glb(text: str, dram: np.ndarray, most: int = BLOCK_ELEMENTS) -> None:
+    """On a row of four PEs a program traps on neither machine, and leaves the same words in the GLB."""
+    arch = replace(random_arch(random.Random(1)), rows=1, cols=4, operand_bits=16, psum_bits=32)
+    program = assemble(text)
+    plain, real = plain_run(program, arch, dram), real_run(program, arch, dram, most)
+    assert not isinstance(plain, PlainTrap) and not isinstance(real, Trap)
+    assert words_of(real.glb, len(dram)) == [machine.glb for machine in plain]
+
+
 def compare(seed: int) -> str:
     """Run program number `seed` on both; what it was: runs or traps."""
     r = random.Random(seed)
@@ -522,13 +531,7 @@ BY_HAND = """
 @pytest.mark.parametrize("slots", ["data_reuse=1 ifmap_slot=2 ifmap_j=-1", "data_reuse=2 n2n_slot=1 ifmap_j=1"])
 def test_neighbours_change_a_half_for_the_next_iteration(slots: str) -> None:
     """A half that stays in use over a loop moves on by one PE an iteration."""
-    arch = random_arch(random.Random(1))
-    arch = replace(arch, rows=1, cols=4, operand_bits=16, psum_bits=32)
-    program = assemble(BY_HAND.format(slots=slots, sums="clear=always send=always"))
-    dram = np.arange(DRAM)[None] ** 2 % 1000
-    plain, real = plain_run(program, arch, dram), real_run(program, arch, dram)
-    assert not isinstance(plain, PlainTrap) and not isinstance(real, Trap)
-    assert words_of(real.glb, 1) == [plain[0].glb]
+    compare_glb(BY_HAND.format(slots=slots, sums="clear=always send=always"), np.arange(DRAM)[None] ** 2 % 1000)
 
 
 IN_PARTS = """
@@ -559,15 +562,11 @@ IN_PARTS = """
 @pytest.mark.parametrize("sums", ["1", "0+1"])
 def test_parts_of_a_loop_are_blocks(most: int, sums: str) -> None:
     """Iterations 0 and 1, then 2 and 3, …: as many at once as memory allows, unless a condition tells them apart."""
-    arch = replace(random_arch(random.Random(1)), rows=1, cols=4, operand_bits=16, psum_bits=32)
     commit = "commit desc=1 cols=4 set_cols=4 col=lin*1"
     places = {"inside": commit, "after": ""} if sums == "1" else {"inside": "", "after": commit}
     always = " ".join(f"{name}=always" for name in ("take_weight", "give_weight", "take_ifmap", "give_ifmap"))
-    program = assemble(IN_PARTS.format(sums=f"clear={sums} send={sums}", always=always, **places))
-    dram = np.arange(DRAM)[None] ** 2 % 11
-    plain, real = plain_run(program, arch, dram), real_run(program, arch, dram, most)
-    assert not isinstance(plain, PlainTrap) and not isinstance(real, Trap)
-    assert words_of(real.glb, 1) == [plain[0].glb]
+    text = IN_PARTS.format(sums=f"clear={sums} send={sums}", always=always, **places)
+    compare_glb(text, np.arange(DRAM)[None] ** 2 % 11, most)
 
 
 SLICES = """
@@ -610,15 +609,11 @@ def test_a_loop_that_fetches_a_slice_an_iteration(count: int, weights: int, para
     """Each iteration reads one slice of weights and fetches the next one, two slices in turn (or reads what was there
     first), and fetches parameters, to one place or the next, or words over results of its own or of the one before.
     """
-    arch = replace(random_arch(random.Random(1)), rows=1, cols=4, operand_bits=16, psum_bits=32)
     always = " ".join(f"{name}=always" for name in ("take_weight", "give_weight", "take_ifmap", "give_ifmap"))
-    program = assemble(SLICES.format(always=always, count=count, weights=weights, params=params, other=other))
     dram = (np.arange(DRAM)[None] ** 2 + np.array([[0], [5]])) % 11
     dram[:, 701::2] = 0  # a bias is small: its second word is 0
     dram[:, :SHARED] = dram[:1, :SHARED]
-    plain, real = plain_run(program, arch, dram), real_run(program, arch, dram)
-    assert not isinstance(plain, PlainTrap) and not isinstance(real, Trap)
-    assert words_of(real.glb, 2) == [machine.glb for machine in plain]
+    compare_glb(SLICES.format(always=always, count=count, weights=weights, params=params, other=other), dram)
 
 
 LINES = """

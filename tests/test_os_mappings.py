@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conv_grid_cases import Case, case_of, filled
+from nest_cases import layer_of
 from test_conv_grid import lowered, result_and_cycles, unmapped
 from tile_walk import Walk
-from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, parse_arch
-from cnncc.context import CompilerContext
-from cnncc.dialects.nest import LayerOp, MappingAttr
+from cnncc.dialects.nest import MappingAttr
 from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import Plan, mapping_of
@@ -87,16 +86,12 @@ class Drawn:
     remainders: bool
 
 
-def layer_of(case: Case) -> tuple[LayerOp, ModuleOp, CompilerContext]:
-    module, ctx = unmapped(case)
-    return next(op for op in module.walk() if isinstance(op, LayerOp)), module, ctx
-
-
 def compare(case: Case, tile: Tile, plan: Plan, folder: Path) -> None:
     """Run a layer by this mapping; its output and its cycles are those of the references."""
     arch = parse_arch(case.arch_text(), "drawn")
     (folder / "array.toml").write_text(case.arch_text())
-    layer, module, ctx = layer_of(case)
+    module, ctx = unmapped(case)
+    layer = layer_of(module)
     mapping = mapping_of(layer_shape(layer), arch, tile, plan)
     layer.mapping = MappingAttr(mapping)
     lowered(module, ctx, str(folder / "array.toml"))
@@ -108,7 +103,7 @@ def compare(case: Case, tile: Tile, plan: Plan, folder: Path) -> None:
 def check(rng: Random, folder: Path) -> Drawn:
     """Draw a layer, an array and a mapping, and compare."""
     case = random_case(rng)
-    arch, shape = parse_arch(case.arch_text(), "drawn"), layer_shape(layer_of(case)[0])
+    arch, shape = parse_arch(case.arch_text(), "drawn"), layer_shape(layer_of(unmapped(case)[0]))
     tile, plan = random_tile(rng, shape, arch), random_plan(rng, shape)
     if not shape.is_mac or shape.channelwise:
         plan = replace(plan, c=shape.sizes.c)

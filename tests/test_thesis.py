@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from conv_grid_cases import Case
+from nest_cases import layer_of
 from os_compiler import reproduce
 from os_formulas import change, corrected, errata, multiplications, printed_ideal, printed_real
 from os_tables import SHAPES, TILES, UNROLLING, rows
@@ -20,7 +21,7 @@ from test_conv_grid import instructions_of, lowered, unmapped
 from tile_walk import ClosedForm
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.dialects.nest import LayerOp, MappingAttr
+from cnncc.dialects.nest import MappingAttr
 from cnncc.machine.times import simulate
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_given import given_mapping, violations
@@ -71,7 +72,7 @@ def test_cycles_in_closed_form(net: str, side: int, layer: int, tmp_path: Path) 
     assert case.output == (s["noy"], s["nox"])
     arch = roomy(side, tmp_path / "array.toml")
     module, ctx = unmapped(case)
-    op = next(op for op in module.walk() if isinstance(op, LayerOp))
+    op = layer_of(module)
     shape, row = layer_shape(op), given(net, side, layer)
     refused = violations(shape, arch, row, residual=False)
     mapping = os_mapping(shape, arch, Room(GLB)) if refused else given_mapping(shape, arch, Room(GLB), row)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from cli_cases import CALIBRATION, DIGITS, LENET, done, invoke
 from conv_grid_cases import Case, case_of, filled
+from nest_cases import layer_of
 from test_conv_grid import lowered, result_and_cycles, unmapped
 from test_mapping_notation import EQUATIONS, Equation
 from test_nest_os_mapping import walked_cycles
@@ -28,7 +29,7 @@ from cnncc.dialects._mapping_text import items_of, parse
 from cnncc.dialects._mapping_text import text as text_of
 from cnncc.dialects._notation import Item, NotationError, Term, read, spelled
 from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import LayerOp, Loop, Mapping, Sizes, Stage, extents, operands
+from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents, operands
 from cnncc.errors import Refusal
 from cnncc.inputs import npz_bytes
 from cnncc.passes._layer_shape import LayerShape
@@ -148,7 +149,7 @@ def check(rng: Random, folder: Path, seen: Counter[str]) -> None:
     arch = parse_arch(case.arch_text(), "drawn")
     (folder / "array.toml").write_text(case.arch_text())
     module, ctx = unmapped(case)
-    layer = next(op for op in module.walk() if isinstance(op, LayerOp))
+    layer = layer_of(module)
     shape = layer_shape(layer)
     loops = random_loops(rng, shape, arch)
     mapping = Mapping(tuple(loops), tuple(random_stages(rng, shape, arch, loops)))
