@@ -28,6 +28,9 @@ def integer_range(bits: int, signed: bool = True) -> tuple[int, int]:
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
 
 
+INT32 = integer_range(32)
+
+
 def saturate(rounded: npt.NDArray[np.floating], lo: int, hi: int) -> Ints:
     """Clamp integral floats to lo..hi. NaN, which no integer input can give, becomes lo."""
     clamped = np.clip(rounded.astype(np.float64), lo, hi)
@@ -92,9 +95,9 @@ class Epilogue:
     bias: Ints | None = None
     scale: Floats | None = None
     zero: int = 0
-    clamp: tuple[int, int] = integer_range(32)
+    clamp: tuple[int, int] = INT32
     factors: Floats | None = None
-    add_clamp: tuple[int, int] = integer_range(32)
+    add_clamp: tuple[int, int] = INT32
     slope: float = 1.0
 
     def apply(self, acc: Ints, k: npt.NDArray[np.intp] | slice, residual: Ints | None = None) -> Ints:

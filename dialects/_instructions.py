@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cnncc.dialects._layers import check_slope
+from cnncc.numerics import INT32
 
 AXES = ("lin", "k", "y", "x")
 
@@ -126,7 +127,7 @@ class Tensor:
     role: str = "value"
     scale: float = 0.0
     zero: int = 0
-    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+    clamp: tuple[int, ...] = INT32
     at: int = -1
     element: str = "float32"
     part_of: str = ""
@@ -224,9 +225,9 @@ class Unit:
     bias: bool = False
     scale: bool = False
     zero: int = 0
-    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+    clamp: tuple[int, ...] = INT32
     factors: str = ""
-    add_clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+    add_clamp: tuple[int, ...] = INT32
     slope: float = 1.0
 
     def __post_init__(self) -> None:

@@ -6,6 +6,8 @@ import math
 import struct
 from dataclasses import dataclass
 
+from cnncc.numerics import INT32
+
 
 @dataclass(frozen=True)
 class Window:
@@ -75,9 +77,9 @@ class Steps:
     scale: str = ""
     per_position: bool = False
     zero: int = 0
-    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+    clamp: tuple[int, ...] = INT32
     factors: str = ""
-    add_clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+    add_clamp: tuple[int, ...] = INT32
     slope: float = 1.0
     shuffle: int = 1
 
@@ -107,7 +109,7 @@ class Quant:
 
     scale: float
     zero: int = 0
-    clamp: tuple[int, ...] = (-(1 << 31), (1 << 31) - 1)
+    clamp: tuple[int, ...] = INT32
     element: str = "float32"
 
     def __post_init__(self) -> None:

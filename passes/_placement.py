@@ -19,7 +19,7 @@ from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.export_onnx import main_function
-from cnncc.numerics import dequantise, integer_range, quantise
+from cnncc.numerics import INT32, dequantise, quantise
 from cnncc.passes._onnx_layers import (
     ClampLayer,
     ConcatLayer,
@@ -42,8 +42,6 @@ from cnncc.passes._quantised_layers import (
 )
 from cnncc.passes._scale_groups import ScaleGroups, keeps_scale
 from cnncc.weights import WeightStore
-
-INT32 = integer_range(32)
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,13 @@ from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp, constant_operand, new_constant
 from cnncc.frontend.export_onnx import opset_imports
 from cnncc.frontend.microsoft_ops import MICROSOFT
-from cnncc.numerics import integer_range, quantise
+from cnncc.numerics import INT32, quantise
 from cnncc.passes._onnx_layers import ClampLayer, StaysOnHost, read_layer
 from cnncc.passes._quantised_layers import Codes, codes_of
 from cnncc.passes.onnx_fold_constants import fold_node
 from cnncc.weights import Array, WeightStore
 
 CLIP_OF_BYTES_OPSET = 12
-INT32 = integer_range(32)
 
 
 @dataclass(frozen=True)
