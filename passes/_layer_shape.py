@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import DIMS, Loop, Sizes, Stage
+from cnncc.dialects.nest import Loop, Sizes, Stage
 
 Extents = dict[str, int]
 
@@ -37,6 +37,11 @@ class LayerShape:
     def is_mac(self) -> bool:
         """Whether there are weights."""
         return self.kind == "mac"
+
+    @property
+    def weight_words(self) -> int:
+        """Words of all weights."""
+        return self.sizes.k * self.sizes.c * self.sizes.r * self.sizes.s if self.is_mac else 0
 
     @property
     def channelwise(self) -> bool:
@@ -93,14 +98,15 @@ class Box:
 
 def whole(sizes: Sizes) -> Extents:
     """All indices of a layer."""
-    return dict(zip(DIMS, (sizes.n, sizes.k, sizes.c, sizes.h, sizes.w, sizes.r, sizes.s), strict=True))
+    return dict(vars(sizes))
 
 
 def inside(sizes: Sizes, loops: Sequence[Loop]) -> Extents:
     """How many indices of each dimension a full iteration of these nested loops has."""
     extent = whole(sizes)
     for loop in loops:
-        extent[loop.dim] = min(loop.step, extent[loop.dim])
+        if loop.step < extent[loop.dim]:
+            extent[loop.dim] = loop.step
     return extent
 
 

@@ -21,12 +21,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
+from itertools import count
+from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.errors import Finding, Refusal
-from cnncc.passes._layer_shape import LayerShape, inside, stage_words
+from cnncc.passes._layer_shape import LayerShape, inside, stage_words, whole
 from cnncc.passes._os_tiles import Tile, array_cycles, best_tile, good_tiles, kernel_columns, loaded_words
 
 SMALL = 4  # what fits in this part of the GLB is small
@@ -86,30 +87,65 @@ def os_mapping(shape: LayerShape, arch: Arch, room: Room) -> Mapping:
         for mapping in (*small, resident[-1]):
             if glb_words(shape, arch, mapping) <= room.words:
                 return mapping
-    best: tuple[int, Mapping] | None = None
-    least = NOTHING_FITS
-    for tile in _tiles(shape, arch):
-        if best and array_cycles(shape, arch, tile) >= best[0]:
+    return least_cycles(shape, arch, room)
+
+
+class _Candidate(NamedTuple):
+    """A tile and a plan: the cycles that they take at least, their number, and the cycles of the array."""
+
+    least: int
+    number: int
+    array: int
+    tile: Tile
+    plan: Plan
+
+
+def least_cycles(shape: LayerShape, arch: Arch, room: Room) -> Mapping:
+    """The candidate that takes the array and the DMA the fewest cycles together, of these the first. Raises NoRoom."""
+    best: tuple[int, int] | None = None
+    found: Mapping | None = None
+    words = NOTHING_FITS
+    for each in sorted(_candidates(shape, arch, room)):
+        if best and each[:2] > best:
+            break  # neither this one nor any after it is better
+        mapping = in_full(shape, arch, each.tile, each.plan, room.moving)
+        if not divides(shape, mapping, room) or not one_pitch(shape, mapping):
             continue
-        for plan in _plans(shape, tile, bool(room.moving)):
-            mapping = mapping_of(shape, arch, tile, plan, room.moving)
-            if not divides(shape, mapping, room) or not one_pitch(shape, mapping):
-                continue
-            least = min(least, needed := glb_words(shape, arch, mapping))
-            if needed <= room.words:
-                cycles = _cycles(shape, arch, tile, plan) + _transfer_cycles(shape, arch, mapping)
-                best = min(best or (cycles, mapping), (cycles, mapping), key=lambda each: each[0])
-    if best is None:
-        raise no_room(arch, room, least)
-    return best[1]
+        words = min(words, needed := glb_words(shape, arch, mapping))
+        if needed <= room.words:
+            cost = each.array + _transfer_cycles(moved_words(shape, arch, mapping), arch), each.number
+            if best is None or cost < best:
+                best, found = cost, mapping_of(shape, arch, each.tile, each.plan, room.moving)
+    if found is None:
+        raise no_room(arch, room, words)
+    return found
 
 
-def _cycles(shape: LayerShape, arch: Arch, tile: Tile, plan: Plan) -> int:
-    return array_cycles(shape, arch, tile if tile.q <= plan.c else replace(tile, q=plan.c))
+def _candidates(shape: LayerShape, arch: Arch, room: Room) -> Iterator[_Candidate]:
+    number = count()
+    for tile in tiles_tried(shape, arch):
+        counts = {min(tile.q, c) for c in (shape.sizes.c, *_slices(tile.q, shape.sizes.c))}
+        array = {q: array_cycles(shape, arch, replace(tile, q=q)) for q in counts}
+        for plan in plans_tried(shape, tile, bool(room.moving)):
+            cycles = array[min(tile.q, plan.c)]
+            least = cycles + _transfer_cycles(_least_words(shape, room, tile, plan), arch)
+            yield _Candidate(least, next(number), cycles, tile, plan)
 
 
-def _transfer_cycles(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:
-    return -(-moved_words(shape, arch, mapping) // arch.dram.words_per_cycle)
+def _least_words(shape: LayerShape, room: Room, tile: Tile, plan: Plan) -> int:
+    """Words that a mapping moves at least: results and residual, and the weights as often as they are fetched anew."""
+    s, times = shape.sizes, 1
+    if plan.weights == SLICE:
+        times = -(-s.h // tile.ph) * -(-s.w // (tile.pw * tile.z))
+    elif plan.weights == BLOCK and not plan.k_outside:
+        times = -(-s.h // plan.h) * -(-s.w // plan.w)
+    if plan.weights == WHOLE and shape.weight_words > room.words:
+        return NOTHING_FITS  # but it says what would do
+    return times * shape.weight_words + len(room.moving & {"output", "residual"}) * s.n * s.k * s.h * s.w
+
+
+def _transfer_cycles(words: int, arch: Arch) -> int:
+    return -(-words // arch.dram.words_per_cycle)
 
 
 def no_room(arch: Arch, room: Room, least: int, smaller: str = "") -> NoRoom:
@@ -134,7 +170,7 @@ def no_room(arch: Arch, room: Room, least: int, smaller: str = "") -> NoRoom:
 
 
 @lru_cache(maxsize=4096)
-def _tiles(shape: LayerShape, arch: Arch) -> Sequence[Tile]:
+def tiles_tried(shape: LayerShape, arch: Arch) -> Sequence[Tile]:
     """Good tiles; good ones of fewer sums a PE, for which blocks may be smaller; and the least one."""
     sums = [arch.pe.psum_words, *(few for few in (4, 1) if few < arch.pe.psum_words)]
     arches = [replace(arch, pe=replace(arch.pe, psum_words=words)) for words in sums]
@@ -189,21 +225,21 @@ def _slices(step: int, extent: int) -> list[int]:
     return [*_multiples(step, extent)[1:], *parts]
 
 
-def _plans(shape: LayerShape, tile: Tile, moving: bool) -> Iterator[Plan]:
+def plans_tried(shape: LayerShape, tile: Tile, moving: bool) -> Iterator[Plan]:
     """All plans that are tried, those with few blocks first."""
     sizes = shape.sizes
     heights = _multiples(tile.ph, sizes.h) if moving else [sizes.h]
     widths = _multiples(tile.pw * tile.z, sizes.w) if moving else [sizes.w]
+    slices = _slices(tile.q, sizes.c) if shape.is_mac and not shape.channelwise else []
     for k in _multiples(tile.kr * tile.kc * tile.p, shape.tiled_together):
         for h in heights:
             for w in widths if h <= tile.ph else widths[:1]:  # rows are cut before columns
                 for k_outside in (True, False) if moving else (True,):
-                    plan = Plan(k, h, w, sizes.c, k_outside)
-                    yield plan
+                    yield Plan(k, h, w, sizes.c, k_outside)
                     if k < sizes.k or shape.per_position:
-                        yield replace(plan, weights=BLOCK)
-                    if shape.is_mac and not shape.channelwise and k_outside:
-                        yield from (replace(plan, weights=SLICE, c=c) for c in _slices(tile.q, sizes.c))
+                        yield Plan(k, h, w, sizes.c, k_outside, BLOCK)
+                    if k_outside:
+                        yield from (Plan(k, h, w, c, k_outside, SLICE) for c in slices)
 
 
 def mapping_of(
@@ -215,30 +251,46 @@ def mapping_of(
     columns: int | None = None,
 ) -> Mapping:
     """The mapping in the form that the module's docstring shows, with its stages; `columns` of a kernel at a time."""
-    t, columns = tile, columns or kernel_columns(shape, arch)
-    channels, pixels = [Loop("k", plan.k)], [Loop("h", plan.h), Loop("w", plan.w)]
-    blocks = channels + pixels if plan.k_outside else pixels + channels
-    tiles = [Loop("k", t.kr * t.kc * t.p), Loop("h", t.ph), Loop("w", t.pw * t.z)]
-    space = [Loop("k", t.kc * t.p, "rows"), Loop("h", 1, "rows"), Loop("k", t.p, "cols"), Loop("w", t.z, "cols")]
-    slices, reduction = [Loop("c", plan.c)], [Loop("c", t.q), Loop("r", t.taps), Loop("s", columns)]
-    kept = [Loop(dim, keep=True) for dim in ("wksr" if shape.channelwise else "wscrk")]
-    outer = [Loop("n"), Loop("k", shape.tiled_together), *blocks]
-    if shape.shuffle > 1:  # what a block gives belongs to all groups
-        outer = [Loop("n"), *pixels, Loop("k", shape.tiled_together), *channels]
-    parts = [outer, tiles, space, slices, reduction, kept]
-    running = those_running(shape, [loop for part in parts for loop in part])
+    running = those_running(shape, _all_loops(shape, tile, plan, columns or kernel_columns(shape, arch)))
     loops = tuple(loop for loop in running if loop is not None)
 
     def depth(place: int) -> int:
         return sum(loop is not None for loop in running[:place])
 
-    box = depth(len(running) - len(kept))
     places = _places(shape, plan, moving)
     glb = [Stage(operand, "glb", depth(place), plan.buffers if depth(place) and operand in ("weight", "params") else 1)
            for operand, place in places]  # fmt: skip
+    box = sum(not loop.keep for loop in loops)
     weight = [Stage("weight", "rf", box, arch.pe.weight_halves)] if shape.is_mac else []
     rf = [*weight, Stage("ifmap", "rf", box, arch.pe.ifmap_halves)]
     return Mapping(loops, (*sorted(glb, key=lambda stage: stage.depth), *rf))
+
+
+def in_full(shape: LayerShape, arch: Arch, tile: Tile, plan: Plan, moving: frozenset[str]) -> Mapping:
+    """As `mapping_of`, for the words of its buffers: loops that run once are there, stages in register files are not.
+
+    All stages have one buffer. It is quick: thousands are tried for a layer.
+    """
+    places = sorted(_places(shape, plan, moving), key=lambda each: each[1])
+    stages = tuple(Stage(operand, "glb", place) for operand, place in places)
+    return Mapping(_all_loops(shape, tile, plan, kernel_columns(shape, arch)), stages)
+
+
+def _all_loops(shape: LayerShape, tile: Tile, plan: Plan, columns: int) -> tuple[Loop, ...]:
+    """Those that the module's docstring shows, also where they run once."""
+    t, channels, pixels = tile, [_loop("k", plan.k)], [_loop("h", plan.h), _loop("w", plan.w)]
+    blocks = channels + pixels if plan.k_outside else pixels + channels
+    tiles = [_loop("k", t.kr * t.kc * t.p), _loop("h", t.ph), _loop("w", t.pw * t.z)]
+    space = [_loop("k", t.kc * t.p, "rows"), _loop("h", 1, "rows"), _loop("k", t.p, "cols"), _loop("w", t.z, "cols")]
+    slices, reduction = [_loop("c", plan.c)], [_loop("c", t.q), _loop("r", t.taps), _loop("s", columns)]
+    kept = [_loop(dim, keep=True) for dim in ("wksr" if shape.channelwise else "wscrk")]
+    outer = [_loop("n"), _loop("k", shape.tiled_together), *blocks]
+    if shape.shuffle > 1:  # what a block gives belongs to all groups
+        outer = [_loop("n"), *pixels, _loop("k", shape.tiled_together), *channels]
+    return (*outer, *tiles, *space, *slices, *reduction, *kept)
+
+
+_loop = lru_cache(maxsize=1 << 14)(Loop)  # mappings that are tried have few different ones
 
 
 def those_running(shape: LayerShape, loops: Sequence[Loop]) -> list[Loop | None]:
@@ -295,10 +347,12 @@ def moved_words(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:
     """Words between DRAM and GLB, those of blocks at borders counted as of whole ones."""
     params, total = shape.params * arch.words_per_param, 0
     for stage in _stages(mapping):
-        outside = [loop for loop in mapping.loops[: stage.depth] if not loop.on]
-        extents = [inside(shape.sizes, outside[:i])[loop.dim] for i, loop in enumerate(outside)]
-        times = prod(-(-extent // loop.step) for extent, loop in zip(extents, outside, strict=True))
-        total += times * stage_words(shape, mapping.loops, replace(stage, buffers=1), params)
+        times, left = 1, whole(shape.sizes)
+        for loop in mapping.loops[: stage.depth]:
+            if not loop.on and loop.step < left[loop.dim]:
+                times *= -(-left[loop.dim] // loop.step)
+                left[loop.dim] = loop.step
+        total += times * stage_words(shape, mapping.loops, stage, params) // stage.buffers
     return total
 
 
@@ -324,9 +378,11 @@ def divides(shape: LayerShape, mapping: Mapping, room: Room) -> bool:
 
 def one_pitch(shape: LayerShape, mapping: Mapping) -> bool:
     """Where params are per position, output and params have as many columns: a commit has one step for both."""
+    if not shape.per_position:
+        return True
     depth = {stage.operand: stage.depth for stage in _stages(mapping)}
     cols = {inside(shape.sizes, mapping.loops[: depth.get(operand, 0)])["w"] for operand in ("output", "params")}
-    return not shape.per_position or len(cols) == 1
+    return len(cols) == 1
 
 
 def copy_mapping(shape: LayerShape, arch: Arch, room: Room) -> Mapping | None:

@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cnncc.arch.model import Arch
+from cnncc.dialects.nest import even_sets
 from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._register_files import most_channels
 
@@ -69,6 +70,7 @@ def good_tiles(layer: LayerShape, arch: Arch, most: int) -> list[Tile]:
     return [tile for z in PIXELS for tile in _fastest(layer, arch, z, most)]
 
 
+@lru_cache(maxsize=4096)
 def kernel_columns(layer: LayerShape, arch: Arch) -> int:
     """Kernel columns of a macro-instruction: all, or an even part where a row is too long for the files of a PE."""
     even = dict.fromkeys(-(-layer.sizes.s // parts) for parts in range(1, layer.sizes.s + 1))
@@ -154,10 +156,16 @@ def _channel_loops(layer: LayerShape, kr: Any, kc: Any, p: Any) -> list[tuple[An
     Sets that share a rest are those of the innermost loop in space that runs: beside each other, or below if there is
     one on a row.
     """
-    most = np.minimum(kr * kc * p, layer.tiled_together)
-    row = np.minimum(kc * p, most)
-    sets = np.where(row > p, row // p, most // p)
+    most = _least(kr * kc * p, layer.tiled_together)
+    row = _least(kc * p, most)
+    beside = row > p
+    sets = beside * (row // p) + (1 - beside) * (most // p)
     return [(layer.tiled_together, 0), (kr * kc * p, 0), (kc * p, 1), (p, sets)]
+
+
+def _least(a: Any, b: Any) -> Any:
+    """The lesser of two numbers, or of each two of two arrays."""
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else np.minimum(a, b)
 
 
 def bodies(extent: Any, loops: list[tuple[Any, Any]]) -> tuple[Any, Any]:
@@ -167,13 +175,21 @@ def bodies(extent: Any, loops: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     further one, spread evenly over up to so many sets. Works on arrays of extents, steps and sets too.
     """
     if not loops:
-        return np.minimum(extent, 1), extent
+        return _least(extent, 1), extent
     (step, sets), *inside = loops
     whole, rest = extent // step, extent % step
-    times = np.minimum(whole, 1) if np.any(sets) else whole
-    each = rest // _even_sets(int(np.max(rest)), int(np.max(sets)))[rest, sets] if np.any(np.greater(sets, 1)) else rest
+    alone = isinstance(sets, int)
+    times = whole if alone and not sets else _least(whole, 1)
+    each = rest if alone and sets <= 1 else rest // _sharing(rest, sets)
     (count, total), (rest_count, rest_total) = bodies(step, inside), bodies(each, inside)
     return times * count + rest_count, times * total + rest_total
+
+
+def _sharing(rest: Any, sets: Any) -> Any:
+    """`even_sets` of numbers or arrays; 1 where nothing is left over."""
+    if isinstance(rest, int) and isinstance(sets, int):
+        return even_sets(rest, sets) if rest else 1
+    return _even_sets(int(np.max(rest)), int(np.max(sets)))[rest, sets]
 
 
 @lru_cache(maxsize=256)
@@ -201,10 +217,8 @@ def loaded_words(layer: LayerShape, tile: Tile) -> int:
         for h, times in h_runs
         for r, r_times in r_runs
     )
-    weights = (
-        sizes.k * sizes.c * sizes.r * sizes.s * sum(times for _, times in h_runs) * sum(times for _, times in w_runs)
-    )
-    return sizes.n * ((weights if layer.is_mac else 0) + sizes.c * k_runs * rows * columns)
+    weights = layer.weight_words * sum(times for _, times in h_runs) * sum(times for _, times in w_runs)
+    return sizes.n * (weights + sizes.c * k_runs * rows * columns)
 
 
 def _runs(extent: int, step: int, unit: int) -> list[tuple[int, int]]:

@@ -187,10 +187,8 @@ def _small_ones(network: Network, arch: Arch) -> list[Value]:
             if value.first <= (number := network.number[layer]) <= value.last:
                 shape_, moves = layer_shape(layer), any(root not in roots for root in network.operands(layer).values())
                 sizes = shape_.sizes
-                weights = sizes.k * sizes.c * sizes.r * sizes.s * shape_.is_mac
-                weights += (
-                    shape_.params * arch.words_per_param * (sizes.h * sizes.w if shape_.per_position else sizes.k)
-                )
+                each = sizes.h * sizes.w if shape_.per_position else sizes.k
+                weights = shape_.weight_words + shape_.params * arch.words_per_param * each
                 needs = min(weights, small) + (small if moves else 0)
                 fits &= _live([*resident, value], number) + needs <= arch.glb.words
         if fits:
