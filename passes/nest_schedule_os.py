@@ -17,7 +17,8 @@ from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
 from cnncc.passes._labels import tidy
 from cnncc.passes._nest_layers import chosen_layers, label_of, layer_shape
 from cnncc.passes._os_given import given_mapping, violations
-from cnncc.passes._os_plan import NoRoom, Room, copy_mapping, os_mapping
+from cnncc.passes._os_plan import NoRoom, Room
+from cnncc.passes._os_search import copy_mapping, os_mapping
 from cnncc.passes._os_written import written_mapping, written_violations
 from cnncc.passes._residency import choose_mappings
 from cnncc.passes._schedule_file import Given, Written, read_schedule

@@ -21,7 +21,8 @@ from cnncc.dialects._notation import Fetch, NotationError, Term, read, spelled
 from cnncc.dialects.nest import LayerOp, Loop, Mapping, MappingAttr, Sizes, Stage
 from cnncc.errors import Refusal
 from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import Room, os_mapping
+from cnncc.passes._os_plan import Room
+from cnncc.passes._os_search import os_mapping
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.pipeline import Settings, import_model, steps
 

@@ -30,7 +30,8 @@ from cnncc.eval import cnn
 from cnncc.eval._lanes import Body, Buffer
 from cnncc.eval.nest import LayerRun, evaluate
 from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import Room, os_mapping
+from cnncc.passes._os_plan import Room
+from cnncc.passes._os_search import os_mapping
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 
 LAYER = Case("mac", 1, 5, 5, (7, 9), Window((3, 2), (1, 2), (1, 1, 1, 0)))

@@ -20,7 +20,8 @@ from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, build_
 from cnncc.errors import Refusal
 from cnncc.eval.nest import evaluate
 from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import Room, os_mapping
+from cnncc.passes._os_plan import Room
+from cnncc.passes._os_search import os_mapping
 from cnncc.passes.nest_to_scf import NestToScfPass
 
 

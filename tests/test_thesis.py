@@ -25,7 +25,8 @@ from cnncc.dialects.nest import MappingAttr
 from cnncc.machine.times import simulate
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_given import given_mapping, violations
-from cnncc.passes._os_plan import Room, os_mapping
+from cnncc.passes._os_plan import Room
+from cnncc.passes._os_search import os_mapping
 from cnncc.passes._schedule_file import Given
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "os_tables.json").read_text())
