@@ -42,6 +42,8 @@ def _summary(inst: Instruction, binary: Binary) -> Iterator[str]:
     each_to = (
         f"{len(messages[0].rows) * len(messages[0].cols)} PEs" if groups == 1 else f"each of {groups} groups of PEs"
     )
+    positions = len({each.position for each in messages})
+    each_to += f" at {positions} positions" if positions < groups else ""
     plural = f"{len(sizes)} messages" if len(sizes) > 1 else "a message"
     yield f"{plural} of {_sizes(sizes)} words to {each_to}: {_head(messages[0].head)}"
 
@@ -77,8 +79,9 @@ def _line(each: Message) -> str:
 
 
 def _head(head: Instruction) -> str:
-    """All fields: the reader of a message wants to see zeros, too."""
-    parts = [f"{field.name}={field.to_text(head.values[field.name])}" for field in head.spec.fields]
+    """All fields but the tag, which the columns say: the reader of a message wants to see zeros, too."""
+    fields = [field for field in head.spec.fields if not field.name.startswith("tag")]
+    parts = [f"{field.name}={field.to_text(head.values[field.name])}" for field in fields]
     return " ".join([head.spec.name, *parts])
 
 

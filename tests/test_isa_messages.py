@@ -20,24 +20,30 @@ from cnncc.isa.table import MESSAGES, OPCODE, SPECS, Spec, Value, message
 from cnncc.machine.container import Binary
 from cnncc.machine.messages import Message, messages_at, messages_of
 from cnncc.machine.run import Machine
+from cnncc.messages import listing
 
 # Type of command in bits 31..26 of word 0; input data in a word each, as worked out by hand from docs/isa.md.
 ENCODINGS = [
-    ("DATA", {"input_words": 1, "max_iteration": 1}, [0], "04000001 00000001 00000000"),
+    ("DATA", {"input_words": 1, "max_iteration": 1}, [0], "04000001 00000001 00000000 00000000 00000000"),
     (
         "DATA",
-        {"type_of_data": "ifmap", "virtual_n2n": 1, "input_words": 3, "max_iteration": 12},
+        {"type_of_data": "ifmap", "virtual_n2n": 1, "input_words": 3, "max_iteration": 12, "tag0": 1 << 31, "tag1": 6},
         [5, -1, -256],
-        "04600003 0000000c 00000005 ffffffff ffffff00",
+        "04600003 0000000c 80000000 00000006 00000005 ffffffff ffffff00",
     ),
-    ("OP", {"max_iteration": 36, "step_range": 4, "data_reuse": 6}, [], "08000004 00000024 00000006"),
+    (
+        "OP",
+        {"max_iteration": 36, "step_range": 4, "data_reuse": 6, "tag0": 5},
+        [],
+        "08000004 00000024 00000006 00000005 00000000",
+    ),
     (
         "OP",
         {"command": "add", "max_iteration": 70000, "step_range": 65535, "virtual_n2n": 1, "send_output": 1},
         [],
-        "0a30ffff 00011170 00000000",
+        "0a30ffff 00011170 00000000 00000000 00000000",
     ),
-    ("OP", {"command": "max", "data_reuse": 0xFFFF}, [], "09000001 00000001 0000ffff"),
+    ("OP", {"command": "max", "data_reuse": 0xFFFF, "tag1": 1}, [], "09000001 00000001 0000ffff 00000000 00000001"),
 ]
 
 
@@ -64,7 +70,7 @@ def test_messages_have_the_fields_of_the_thesis() -> None:
     """Type of command is the opcode of the format, input data follows the head; the others are fields."""
     named = {field.name for spec in MESSAGES for field in spec.fields}
     thesis = ["command", "type of data", "max iteration", "step range", "data reuse", "virtual n2n", "send output"]
-    assert named == {name.replace(" ", "_") for name in thesis} | {"input_words"}
+    assert named == {name.replace(" ", "_") for name in thesis} | {"input_words", "tag0", "tag1"}
     assert [spec.name for spec in MESSAGES] == ["DATA", "OP"]
     assert not {spec.name for spec in MESSAGES} & {spec.name for spec in SPECS}
 
@@ -74,12 +80,13 @@ def test_messages_have_the_fields_of_the_thesis() -> None:
     [
         ("", "the message is empty"),
         ("00000001 00000001", "has no known type of command"),
-        ("04000002 00000002 00000000", "DATA: 3 words, not 4"),
-        ("04000001 00000001", "DATA: 2 words, not 3"),
-        ("04000000 00000001", "DATA: input_words: 0 is less than 1"),
-        ("05000001 00000001 00000000", "DATA: command: 1 is outside 0..0"),
-        ("08010001 00000001 00000000", "OP: reserved bits 0x00010000 of word 0 are set"),
-        ("0b000001 00000001 00000000", "OP: command: 3 is outside 0..2"),
+        ("04000002 00000002 00000000 00000000 00000000", "DATA: 5 words, not 6"),
+        ("04000001 00000001", "DATA: 2 words, its head alone has 4"),
+        ("04000001 00000001 00000000 00000000", "DATA: 4 words, not 5"),
+        ("04000000 00000001 00000000 00000000", "DATA: input_words: 0 is less than 1"),
+        ("05000001 00000001 00000000 00000000 00000000", "DATA: command: 1 is outside 0..0"),
+        ("08010001 00000001 00000000 00000000 00000000", "OP: reserved bits 0x00010000 of word 0 are set"),
+        ("0b000001 00000001 00000000 00000000 00000000", "OP: command: 3 is outside 0..2"),
     ],
 )
 def test_illegal_messages(code: str, says: str) -> None:
@@ -204,6 +211,38 @@ def test_messages_bring_what_the_plain_interpreter_loads(seed: int) -> None:
         head, words = decode_message(np.array(each.encoded, np.uint32))
         assert (head, tuple(words)) == (each.head, each.words)
         assert head.number("input_words") == len(words) <= TINY.bus.burst_words
+        assert [col for col in range(64) if head.number(f"tag{col // 32}") >> col % 32 & 1] == list(each.cols)
+    at = {}  # each PE's sum of terms, axis by axis
+    inst = assemble(f"{load}\nhalt")[0]
+    for row, col, *indices in half.places:
+        if (row, col) in {(row, col) for row, col, _ in half.slots}:
+            at[row, col] = dict.fromkeys(("lin", "k", "y", "x"), 0)
+            for name, index in zip(("row", "row_set", "col", "col_set"), indices, strict=True):
+                at[row, col][inst.term(name).axis] += inst.term(name).step * index
+    for row in range(TINY.rows):  # a message of a burst for each distinct position of a row
+        heard = [tuple(zip("lkyx", each.position or (), strict=True)) for each in messages if row in each.rows]
+        wanted = {tuple((axis[0], step) for axis, step in at[place].items()) for place in at if place[0] == row}
+        bursts = -(-(len(half.slots) // len(at)) // TINY.bus.burst_words)
+        assert sorted(heard) == sorted([*wanted] * bursts)
+
+
+DIAGONAL = """
+desc id=0
+dma words=600
+load kind=ifmap desc=0 open=always close=always rows=3 cols=4 set_rows=3 set_cols=4 row=y*1 col=y*1 extent3=6 term3=x*1
+halt
+"""
+
+
+def test_messages_on_a_diagonal_have_the_same_words() -> None:
+    """Row stationary: PE r,c of 3 x 4 has row r + c of the image. A row of PEs has 4 rows of it, all have 6."""
+    text = DIAGONAL.replace("desc id=0\n", "desc id=0 pitch=10\n")
+    messages = messages_at(Machine(binary(text, TINY, list(range(600))), 1), 2)
+    assert [(each.rows, each.cols) for each in messages] == [((r,), (c,)) for r in range(3) for c in range(4)]
+    words = {(each.rows[0] + each.cols[0], each.words) for each in messages}
+    assert words == {(y, tuple(range(10 * y, 10 * y + 6))) for y in range(6)}
+    listed = list(listing(binary(text, TINY, list(range(600)))))
+    assert listed[1].startswith("  a message of 6 words to each of 12 groups of PEs at 6 positions: DATA command=load ")
 
 
 def test_send_output_holds_in_the_last_iteration() -> None:

@@ -148,18 +148,18 @@ class Plain:
             for i in range(4):
                 words *= inst.number(f"extent{i}")
             part = [c for c in cols if not inst.number("edge") or c % set_cols == set_cols - 1 or c == cols[-1]]
-            kinds_rows = {self.kind(inst, "row", r, set_rows, "lkyx") for r in rows}
-            kinds_cols = {self.kind(inst, "col", c, set_cols, "lkyx") for c in part}
-            distinct = words * len(kinds_rows) * len(kinds_cols)
-            bus = len(kinds_cols) * ceil(words / arch.bus.burst_words)
+            by_row = [{self.position(inst, (r % set_rows, r // set_rows, c % set_cols, c // set_cols)) for c in part}
+                      for r in rows]  # fmt: skip
+            distinct = words * len(set.union(*by_row))
+            bus = max(map(len, by_row)) * ceil(words / arch.bus.burst_words)
             return max(ceil(distinct / arch.glb.words_per_cycle), bus, words), arch.bus.latency_cycles
         psums = inst.number("pixels") * inst.number("lines") * inst.number("channels")
         hops = 0
         if inst.number("reduce"):  # one row of results a set, after as many hops as there are rows more
             hops, rows, set_rows = set_rows - 1, range(ceil(len(rows) / set_rows)), 1
         bias, scale, residual = self.unit
-        channels = len({self.kind(inst, "row", r, set_rows, "k") for r in rows})
-        channels *= len({self.kind(inst, "col", c, set_cols, "k") for c in cols})
+        channels = len({self.kind(inst, "row", r, set_rows) for r in rows})
+        channels *= len({self.kind(inst, "col", c, set_cols) for c in cols})
         for extent in ("pixel", "line", "channel"):
             axis, step = inst.term(f"{extent}_term")
             channels *= inst.number(f"{extent}s") if axis == "k" and step else 1
@@ -172,12 +172,18 @@ class Plain:
         return max(units, ceil(words / arch.glb.words_per_cycle)) + hops, arch.commit.latency_cycles
 
     @staticmethod
-    def kind(inst: Instruction, side: str, i: int, size: int, axes: str) -> tuple[int, int]:
-        inner, sets = inst.term(side), inst.term(f"{side}_set")
-        return (
-            i % size if inner.step and inner.axis[0] in axes else 0,
-            i // size if sets.step and sets.axis[0] in axes else 0,
-        )
+    def position(inst: Instruction, indices: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
+        """The sum of a PE's terms on each axis (L2)."""
+        at = dict.fromkeys(("lin", "k", "y", "x"), 0)
+        for name, index in zip(("row", "row_set", "col", "col_set"), indices, strict=True):
+            at[inst.term(name).axis] += inst.term(name).step * index
+        return tuple(at.items())
+
+    @staticmethod
+    def kind(inst: Instruction, side: str, i: int, size: int) -> tuple[int, int]:
+        """The indices of a row or column that move a result to another channel (C3)."""
+        inner, sets = (inst.term(name) for name in (side, f"{side}_set"))
+        return (i % size if inner.axis == "k" and inner.step else 0, i // size if sets.axis == "k" and sets.step else 0)
 
     def cycles(self, label: str) -> Cycles:
         def of(name: str) -> int:
@@ -210,7 +216,9 @@ class Writer:
 
     def place(self) -> str:
         rows, cols = self.random.randint(1, 4), self.random.randint(1, 4)
-        terms = " ".join(f"{n}={self.pick('lin*0', 'k*2', 'y*1', 'x*0')}" for n in ("row", "row_set", "col", "col_set"))
+        terms = " ".join(
+            f"{n}={self.pick('lin*0', 'k*2', 'y*1', 'y*-1', 'x*0')}" for n in ("row", "row_set", "col", "col_set")
+        )
         sets = f"set_rows={self.random.randint(1, 4)} set_cols={self.random.randint(1, 4)}"
         return f"rows={rows} cols={cols} {sets} {terms}"
 

@@ -16,6 +16,7 @@ from trap_cases import TRAFFIC
 from cnncc.arch.model import Arch, Bus, Dram, Glb, Pe, load_arch
 from cnncc.isa.assembly import assemble
 from cnncc.isa.table import Instruction
+from cnncc.machine.durations import load_occupancy
 from cnncc.machine.inside import Index, count_inside
 from cnncc.machine.program import build_tree
 from cnncc.machine.stats import stats
@@ -101,10 +102,13 @@ class Enumerate:
         met = set()
         for r, c in itertools.product(range(inst.number("rows")), cols):
             pe = {"row": r % set_rows, "row_set": r // set_rows, "col": c % set_cols, "col_set": c // set_cols}
-            terms = tuple((name, pe[name]) for name in pe if inst.term(name).step)
-            if terms in met:  # the same words: multicast
+            terms = [(name, pe[name]) for name in pe]
+            position = dict.fromkeys(("lin", "k", "y", "x"), 0)
+            for name, index in terms:
+                position[inst.term(name).axis] += inst.term(name).step * index
+            if tuple(position.values()) in met:  # the same words: multicast
                 continue
-            met.add(terms)
+            met.add(tuple(position.values()))
             slots = 0
             for place in itertools.product(*(range(inst.number(f"extent{i}")) for i in range(4))):
                 at = {"y": inst.number("y"), "x": inst.number("x"), "lin": 0, "k": 0}
@@ -248,6 +252,29 @@ def test_padding_by_hand() -> None:
     )
     traffic = count_traffic(build_tree(assemble(text)), ARCH).whole
     assert (traffic.bus, traffic.glb_read, traffic.ifmap_peak) == (108, 60, 18)
+
+
+def test_diagonals_by_hand() -> None:
+    """Row stationary on 3 x 4 PEs, 6 words each: PE r,c takes row r + c of an image, 6 distinct ones, row 5 outside of
+    it. Its weights are row r, the same for all columns. Sets that overlap share, too: words 0, 1 and 1, 2 are 3.
+    """
+    start = "desc id=2 height=5 width=9 pitch=9\n"
+    cases = [
+        ("row=y*1 col=y*1 set_rows=3 set_cols=4", 6, 5, 4),
+        ("row=y*1 set_rows=3", 3, 3, 1),
+        ("row=y*1 col=y*-1 set_rows=3 set_cols=4 y=3", 6, 5, 4),
+        ("row=y*1 col=x*1 set_rows=3 set_cols=4 y=-1", 12, 8, 4),
+        ("col=lin*1 col_set=lin*1 set_cols=2", 3, 3, 3),
+        ("row=lin*1 row_set=lin*1 col=lin*1 col_set=lin*2 set_rows=2 set_cols=2", 5, 5, 4),
+    ]
+    for terms, positions, inside, in_row in cases:
+        text = f"{start}load kind=ifmap desc=2 rows=3 cols=4 extent3=6 term3=lin*1 {terms}\nhalt"
+        traffic = count_traffic(build_tree(assemble(text)), ARCH).whole
+        assert (traffic.bus, traffic.glb_read) == (6 * positions, 6 * inside), terms
+        for glb, burst in ((1, 10), (2, 10), (100, 10), (100, 4), (100, 100)):
+            arch = dataclasses.replace(ARCH, glb=Glb(4096, glb), bus=Bus(burst_words=burst))
+            busy = max(-(-6 * positions // glb), in_row * -(-6 // burst), 6)
+            assert load_occupancy(assemble(text)[1], arch).busy == busy, (terms, glb, burst)
 
 
 def test_rectangles_by_hand() -> None:

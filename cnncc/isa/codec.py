@@ -93,6 +93,8 @@ def decode_message(words: Words) -> tuple[Instruction, list[int]]:
     spec = MESSAGE_BY_TYPE.get(plain[0] >> OPCODE.lsb) if plain else None
     if spec is None:
         raise Refusal(f"{plain[0]:#010x} has no known type of command" if plain else "the message is empty")
+    if len(plain) < spec.words:
+        raise Refusal(f"{spec.name}: {len(plain)} words, its head alone has {spec.words}")
     try:
         head = _decode_one(spec, plain[: spec.words])
     except ValueError as error:

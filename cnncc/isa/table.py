@@ -259,13 +259,15 @@ BY_NAME = {spec.name: spec for spec in SPECS}
 BY_OPCODE = {spec.opcode: spec for spec in SPECS}
 
 # The second format: what the row buses carry to PEs, formed from an instruction and the running machine, never stored.
-# The fields are those of the thesis, under its names; its *type of command* is the opcode.
+# The fields are those of the thesis, under its names, and the tag (L2); its *type of command* is the opcode.
 _DATA = """
     command       0 25 24 enum:load           what the PE does: fills its open half
     type_of_data  0 23 22 enum:weight,ifmap   register file
     virtual_n2n   0 21 21 uint   1: words of the virtual neighbour, to the last column of a set (L1, edge)
     input_words   0 15  0 count  words of input data that follow in this message
     max_iteration 1 31  0 count  words that the PE is to load, in this message and the others of the same instruction
+    tag0          2 31  0 hex    columns 31..0 of the array, a bit each: 1 where the row's PE takes the message (L2)
+    tag1          3 31  0 hex    columns 63..32 likewise
 """
 _OP = """
     command       0 25 24 enum:mac,max,add    what the PE does with each pair (A1)
@@ -274,10 +276,12 @@ _OP = """
     step_range    0 15  0 count  channels between which an ifmap word is used again (A1)
     max_iteration 1 31  0 count  operations of the PE: pixels * taps * step_range
     data_reuse    2 15  0 uint   words taken from the east neighbour (A3)
+    tag0          3 31  0 hex    columns 31..0 of the array, a bit each: 1 where the row's PE takes the message (L2)
+    tag1          4 31  0 hex    columns 63..32 likewise
 """
 MESSAGES: tuple[Spec, ...] = (
-    Spec("DATA", 1, "row bus", 2, "words for a register file; input_words words of input data follow", _fields(_DATA)),
-    Spec("OP", 2, "row bus", 3, "a macro-instruction", _fields(_OP)),
+    Spec("DATA", 1, "row bus", 4, "words for a register file; input_words words of input data follow", _fields(_DATA)),
+    Spec("OP", 2, "row bus", 5, "a macro-instruction", _fields(_OP)),
 )
 MESSAGE_BY_NAME = {spec.name: spec for spec in MESSAGES}
 MESSAGE_BY_TYPE = {spec.opcode: spec for spec in MESSAGES}

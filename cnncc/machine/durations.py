@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.isa.fields import Term
+from cnncc.isa.fields import AXES, Term
 from cnncc.isa.table import Instruction
 
 # Of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (C1).
 EXTENTS = ("pixel", "line", "channel")
+
+
+Offset = tuple[int, int, int, int]  # along lin, k, y and x (D2)
 
 
 class Occupancy(NamedTuple):
@@ -19,18 +22,6 @@ class Occupancy(NamedTuple):
 
     busy: int
     latency: int
-
-
-class Part(NamedTuple):
-    """PEs of one side of a rectangle: indices within their set and numbers of the set, both as [from, to)."""
-
-    inner: tuple[int, int]
-    sets: tuple[int, int]
-
-    @property
-    def size(self) -> int:
-        """PEs."""
-        return (self.inner[1] - self.inner[0]) * (self.sets[1] - self.sets[0])
 
 
 class UnitSettings(NamedTuple):
@@ -51,39 +42,39 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def distinct_parts(count: int, set_size: int, inner: bool, sets: bool, edge: bool = False) -> list[Part]:
-    """One of each kind of a rectangle's `count` rows (columns), in sets of `set_size`, the last one maybe cut short.
-
-    Two are of one kind when they agree in what matters: the index within the set (`inner`), the set (`sets`).
-    edge: only the last of each set takes part (L1).
-    """
-    whole, rest = divmod(count, set_size)
-    numbers = (0, whole + (rest > 0)) if sets else (0, 1)
-    if not inner:
-        return [Part((0, 1), numbers)]
-    if not sets and not edge:
-        return [Part((0, min(count, set_size)), (0, 1))]
-    parts: list[Part] = []
-    if whole:
-        parts.append(Part((set_size - 1 if edge else 0, set_size), (0, whole) if sets else (0, 1)))
-    if rest:
-        parts.append(Part((rest - 1 if edge else 0, rest), (whole, whole + 1)))
-    return parts
+def is_last(index: int, count: int, set_size: int) -> bool:
+    """Whether a row (column) of a rectangle's `count` is the last of its set, which may be cut short (D4)."""
+    return index % set_size == set_size - 1 or index == count - 1
 
 
-def place_parts(
-    inst: Instruction, matters: Callable[[Term], bool], edge: bool = False
-) -> tuple[list[Part], list[Part]]:
-    """The distinct rows and the distinct columns of an instruction's PEs, going by the terms that `matters` selects."""
-    row, row_set, col, col_set = (matters(inst.term(name)) for name in ("row", "row_set", "col", "col_set"))
-    sides = result_rows(inst) if inst.spec.name == "commit" else (inst.number("rows"), inst.number("set_rows"))
-    rows = distinct_parts(*sides, row, row_set)
-    return rows, distinct_parts(inst.number("cols"), inst.number("set_cols"), col, col_set, edge)
+@lru_cache(maxsize=1024)
+def _offsets(count: int, set_size: int, inner: Term, sets: Term, edge: bool) -> dict[int, Offset]:
+    found: dict[int, Offset] = {}
+    for index in range(count):
+        if not edge or is_last(index, count, set_size):
+            at: dict[str, int] = dict.fromkeys(AXES, 0)
+            at[inner.axis] += inner.step * (index % set_size)
+            at[sets.axis] += sets.step * (index // set_size)
+            found[index] = (at["lin"], at["k"], at["y"], at["x"])
+    return found
 
 
-def load_parts(inst: Instruction) -> tuple[list[Part], list[Part]]:
-    """The PEs of a load that differ in their words (L2): rows, columns."""
-    return place_parts(inst, lambda term: term.step != 0, bool(inst.number("edge")))
+def load_offsets(inst: Instruction) -> tuple[dict[int, Offset], dict[int, Offset]]:
+    """What the rows and the columns of a load's rectangle add to a position: of those that take part, by number."""
+    row, row_set, col, col_set = (inst.term(name) for name in ("row", "row_set", "col", "col_set"))
+    rows = _offsets(inst.number("rows"), inst.number("set_rows"), row, row_set, edge=False)
+    return rows, _offsets(inst.number("cols"), inst.number("set_cols"), col, col_set, bool(inst.number("edge")))
+
+
+@lru_cache(maxsize=1024)
+def _sums(rows: frozenset[Offset], cols: frozenset[Offset]) -> frozenset[Offset]:
+    return frozenset((a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]) for a in rows for b in cols)
+
+
+def load_positions(inst: Instruction) -> tuple[frozenset[Offset], int]:
+    """The distinct positions of a load's PEs, less its start, and how many of them a row of PEs has (L2)."""
+    rows, cols = (frozenset(offsets.values()) for offsets in load_offsets(inst))
+    return _sums(rows, cols), len(cols)
 
 
 def load_words(inst: Instruction) -> int:
@@ -93,10 +84,10 @@ def load_words(inst: Instruction) -> int:
 
 def load_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
     """Rule L2."""
-    rows, cols = (sum(part.size for part in parts) for parts in load_parts(inst))
+    positions, in_row = load_positions(inst)
     words = load_words(inst)
-    port = ceil_div(words * rows * cols, arch.glb.words_per_cycle)
-    return Occupancy(max(port, cols * ceil_div(words, arch.bus.burst_words), words), arch.bus.latency_cycles)
+    port = ceil_div(words * len(positions), arch.glb.words_per_cycle)
+    return Occupancy(max(port, in_row * ceil_div(words, arch.bus.burst_words), words), arch.bus.latency_cycles)
 
 
 def mac_steps(inst: Instruction) -> int:
@@ -120,13 +111,22 @@ def commit_results(inst: Instruction) -> int:
     return result_rows(inst)[0] * inst.number("cols") * prod(inst.number(f"{extent}s") for extent in EXTENTS)
 
 
+def _distinct(count: int, set_size: int, inner: bool, sets: bool) -> int:
+    """How many of `count` rows (columns) differ in the index within the set (`inner`), in that of the set (`sets`)."""
+    if inner and sets:
+        return count
+    return min(count, set_size) if inner else ceil_div(count, set_size) if sets else 1
+
+
 def commit_params(inst: Instruction, unit: UnitSettings, arch: Arch) -> int:
     """Words of parameters that a commit reads: those of each distinct channel once (C3)."""
 
     def matters(term: Term) -> bool:
         return term.axis == "k" and term.step != 0
 
-    channels = prod(sum(part.size for part in parts) for parts in place_parts(inst, matters))
+    channels = _distinct(*result_rows(inst), matters(inst.term("row")), matters(inst.term("row_set")))
+    cols = inst.number("cols"), inst.number("set_cols")
+    channels *= _distinct(*cols, matters(inst.term("col")), matters(inst.term("col_set")))
     for extent in EXTENTS:
         if matters(inst.term(f"{extent}_term")):
             channels *= inst.number(f"{extent}s")

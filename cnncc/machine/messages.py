@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -15,7 +15,7 @@ from cnncc.isa.codec import encode_message
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction, message
 from cnncc.machine.deliver import deliver
-from cnncc.machine.durations import ceil_div, load_words, mac_steps
+from cnncc.machine.durations import Offset, ceil_div, is_last, load_offsets, load_words, mac_steps
 from cnncc.machine.macs import MOST_STEPS
 from cnncc.machine.positions import Grid, Ints
 from cnncc.machine.program import Loop, build_tree
@@ -27,12 +27,16 @@ WITH_MESSAGES = ("load", "mac")
 
 @dataclass(frozen=True)
 class Message:
-    """A message to the PEs of some rows and columns of the array. words: its input data; None where not known."""
+    """A message on the buses of some rows of the array, for the PEs of some columns: those of its tag.
+
+    words: its input data; None where not known. position: that of a load's PEs, less the load's start (L2).
+    """
 
     rows: tuple[int, ...]
     cols: tuple[int, ...]
     head: Instruction
     words: tuple[int, ...] | None = None
+    position: Offset | None = None
 
     @property
     def encoded(self) -> list[int]:
@@ -69,52 +73,49 @@ def _check(inst: Instruction, arch: Arch) -> None:
 
 
 def _data(inst: Instruction, arch: Arch, words: Ints | None) -> Iterator[Message]:
-    """Each distinct row and column gets its own words (L2), a burst a message. words: [row, column, word]."""
-    rows = _alike(inst, "row", _members(inst, "row", edge=False))
-    cols = _alike(inst, "col", _members(inst, "col", edge=bool(inst.number("edge"))))
+    """In each row, one for each distinct position of its PEs (L2), a burst a message. words: [row, column, word]."""
+    rows, cols = (_alike(offsets) for offsets in load_offsets(inst))
     count, burst = load_words(inst), arch.bus.burst_words
-    for (row, same_rows), (col, same_cols), turn in product(rows.items(), cols.items(), range(ceil_div(count, burst))):
-        part = slice(turn * burst, min(count, (turn + 1) * burst))
-        head = message(
-            "DATA", type_of_data=inst.text("kind"), virtual_n2n=inst.number("edge"), max_iteration=count,
-            input_words=part.stop - part.start,
-        )  # fmt: skip
-        payload = None if words is None else tuple(int(word) for word in words[row, col, part])
-        yield Message(_in_array(inst, "row", same_rows), _in_array(inst, "col", same_cols), head, payload)
+    for (down, same_rows), (along, same_cols) in product(rows.items(), cols.items()):
+        lin, k, y, x = (a + b for a, b in zip(down, along, strict=True))
+        at, taking = _in_array(inst, "row", same_rows), _in_array(inst, "col", same_cols)
+        for turn in range(ceil_div(count, burst)):
+            part = slice(turn * burst, min(count, (turn + 1) * burst))
+            head = message(
+                "DATA", type_of_data=inst.text("kind"), virtual_n2n=inst.number("edge"), max_iteration=count,
+                input_words=part.stop - part.start, **_tag(taking),
+            )  # fmt: skip
+            payload = None if words is None else tuple(int(word) for word in words[same_rows[0], same_cols[0], part])
+            yield Message(at, taking, head, payload, (lin, k, y, x))
 
 
 def _op(inst: Instruction, sends: bool) -> Iterator[Message]:
     """One for the PEs with a neighbour, one for those whose neighbour is virtual (A3)."""
     reuse, count, size = inst.number("data_reuse"), inst.number("cols"), inst.number("set_cols")
-    last = [col for col in range(count) if reuse and _is_last(col, count, size)]
+    last = [col for col in range(count) if reuse and is_last(col, count, size)]
     rows = _in_array(inst, "row", range(inst.number("rows")))
-    for cols, is_last in (([col for col in range(count) if col not in last], 0), (last, 1)):
+    for cols, virtual in (([col for col in range(count) if col not in last], 0), (last, 1)):
+        taking = _in_array(inst, "col", cols)
         head = message(
             "OP", command=inst.text("op"), max_iteration=mac_steps(inst), step_range=inst.number("step_range"),
-            data_reuse=reuse, virtual_n2n=is_last, send_output=int(sends),
+            data_reuse=reuse, virtual_n2n=virtual, send_output=int(sends), **_tag(taking),
         )  # fmt: skip
         if cols:
-            yield Message(rows, _in_array(inst, "col", cols), head)
+            yield Message(rows, taking, head)
 
 
-def _is_last(index: int, count: int, set_size: int) -> bool:
-    """Is it the last of its set (D4)?"""
-    return index % set_size == set_size - 1 or index == count - 1
+def _tag(cols: Sequence[int]) -> dict[str, int]:
+    """The fields of the tag that these columns of the array take."""
+    bits = sum(1 << col for col in cols)
+    return {"tag0": bits & 0xFFFFFFFF, "tag1": bits >> 32}
 
 
-def _members(inst: Instruction, side: str, edge: bool) -> list[int]:
-    """The rows (columns) of the rectangle that take part, counted within it."""
-    count, set_size = inst.number(f"{side}s"), inst.number(f"set_{side}s")
-    return [index for index in range(count) if not edge or _is_last(index, count, set_size)]
-
-
-def _alike(inst: Instruction, side: str, members: Sequence[int]) -> dict[int, list[int]]:
-    """The rows (columns) that share their words, by the first of them: they agree in what has a step (L2)."""
-    size, groups = inst.number(f"set_{side}s"), dict[tuple[int, int], list[int]]()
-    inner, outer = (int(inst.term(name).step != 0) for name in (side, f"{side}_set"))
-    for index in members:
-        groups.setdefault((index % size * inner, index // size * outer), []).append(index)
-    return {group[0]: group for group in groups.values()}
+def _alike(offsets: Mapping[int, Offset]) -> dict[Offset, list[int]]:
+    """The rows (columns) that add the same to a position."""
+    groups: dict[Offset, list[int]] = {}
+    for index, offset in offsets.items():
+        groups.setdefault(offset, []).append(index)
+    return groups
 
 
 def _in_array(inst: Instruction, side: str, members: Sequence[int]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -11,12 +12,11 @@ from cnncc.arch.model import Arch
 from cnncc.isa.fields import Term, When
 from cnncc.isa.table import Instruction
 from cnncc.machine.durations import (
-    Part,
     UnitSettings,
     ceil_div,
     commit_reads,
     commit_results,
-    load_parts,
+    load_positions,
     load_words,
     mac_occupancy,
     mac_steps,
@@ -110,14 +110,8 @@ def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count
     indices = _loop_terms(descriptor, ranges)
     for i in range(4):
         indices.append((Index(0, inst.number(f"extent{i}"), 1), inst.term(f"term{i}")))
-    rows, cols = load_parts(inst)
-    return sum(_inside(inst, descriptor, [*indices, *_pes(inst, row, col)], count) for row in rows for col in cols)
-
-
-def _pes(inst: Instruction, row: Part, col: Part) -> list[tuple[Index, Term]]:
-    """The indices of the PEs of one part of an instruction's rows and one of its columns."""
-    ends = {"row": row.inner, "row_set": row.sets, "col": col.inner, "col_set": col.sets}
-    return [(Index(low, high, 1), inst.term(name)) for name, (low, high) in ends.items()]
+    often = Counter((y, x) for _, _, y, x in load_positions(inst)[0])
+    return sum(times * _inside(inst, descriptor, indices, count, start) for start, times in often.items())
 
 
 def dma_copies(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count: Count) -> int:
@@ -132,15 +126,21 @@ def _loop_terms(descriptor: _Descriptor, ranges: Ranges) -> list[tuple[Index, Te
     return [(Index(low, high, 1), steps.get(register, Term())) for register, (low, high) in enumerate(ranges)]
 
 
-def _inside(inst: Instruction, descriptor: _Descriptor, terms: list[tuple[Index, Term]], count: Count) -> int:
-    """How many of an instruction's positions lie inside the bounds (D3)."""
+def _inside(
+    inst: Instruction,
+    descriptor: _Descriptor,
+    terms: list[tuple[Index, Term]],
+    count: Count,
+    start: tuple[int, int] = (0, 0),
+) -> int:
+    """How many of an instruction's positions lie inside the bounds (D3), `start` (y, x) farther on."""
     if descriptor.height == 0:
         return prod(index.high - index.low for index, _ in terms)
     limits = {"y": descriptor.height, "x": descriptor.width}
     inside = prod(index.high - index.low for index, term in terms if term.axis not in limits)
-    for axis, limit in limits.items():
+    for (axis, limit), more in zip(limits.items(), start, strict=True):
         along = tuple([Index(index.low, index.high, term.step) for index, term in terms if term.axis == axis])
-        inside *= count(inst.number(axis), limit, along)
+        inside *= count(inst.number(axis) + more, limit, along)
     return inside
 
 
@@ -174,13 +174,12 @@ def _n2n_peak(slot: int, reuse: int, arch: Arch) -> int:
 
 
 def _load(inst: Instruction, arch: Arch) -> Traffic:
-    rows, cols = (sum(part.size for part in parts) for parts in load_parts(inst))
     words = load_words(inst)
-    peak = inst.number("slot") + words
+    read, peak = words * len(load_positions(inst)[0]), inst.number("slot") + words
     if inst.text("kind") == "weight":
-        return Traffic(bus=words * rows * cols, weight_peak=peak)
+        return Traffic(bus=read, weight_peak=peak)
     waits = arch.pe.pong_words and inst.number("edge")  # outside of ping and pong
-    return Traffic(bus=words * rows * cols, ifmap_peak=0 if waits else peak)
+    return Traffic(bus=read, ifmap_peak=0 if waits else peak)
 
 
 def _once(inst: Instruction, settings: _Settings, arch: Arch) -> Traffic | None:
