@@ -7,7 +7,8 @@ positions count from where the block begins, and with it the ring of its rows (c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from dataclasses import replace
 
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop, Stage
@@ -33,8 +34,8 @@ def full_slice(layer: Layer, stage: Stage) -> int:
 class Operands:
     """The operands of one layer: `home[…]` as a whole, `glb[…]` in the GLB, which is the same without a stage."""
 
-    def __init__(self, layer: Layer, outer: Sequence[Loop]) -> None:
-        self.layer, self.loops, self.stages = layer, Loops(outer), glb_stages(layer)
+    def __init__(self, layer: Layer, outer: Sequence[Loop], unrolled: Set[int] = frozenset()) -> None:
+        self.layer, self.loops, self.stages = layer, Loops(outer, unrolled), glb_stages(layer)
         self.home = {name: self._activation(name, home.image) for name, home in layer.tensors.homes().items()}
         self.glb = {name: self._in_glb(name, operand) for name, operand in self.home.items()}
         if layer.shape.per_position:
@@ -114,6 +115,9 @@ class Operands:
                 found.append(A.View(name, self.layer.tensors.buffers[name], wrap=wrap, steps=steps))
         for name in ("output", "residual"):
             found += self._activation_views(name, homes[name].tensor) if name in homes else []
+        if tensor := self.layer.tensors.buffers.get("sums"):
+            output = next(view for view in found if view.name == "output")
+            found.append(replace(output, name="sums", tensor=tensor))
         return found
 
     def _activation_views(self, name: str, tensor: str) -> list[A.View]:
@@ -156,7 +160,11 @@ class Operands:
         if stage.buffers == 1:
             return ()
         words = full_slice(self.layer, stage)
-        return tuple(A.LoopTerm(self.loops.name(i), "lin", n * words) for i, n in self._sequence(stage.depth).items())
+        return tuple(
+            A.LoopTerm(self.loops.name(i), "lin", n * words)
+            for i, n in self._sequence(stage.depth).items()
+            if i not in self.loops.unrolled
+        )
 
     def slices_before(self, stage: Stage, at: Position) -> int:
         """How many slices come before the pieces at a position, as far as buffers alternate."""

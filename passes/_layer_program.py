@@ -1,41 +1,48 @@
-"""The PE-set program of one output-stationary layer, as plain records: no IR.
+"""The PE-set program of one layer, as plain records: no IR.
 
-The loops of a mapping, outermost first, are output loops (n k h w, in time or in space), then reduction loops in time
-(c r), then the kept loops of one macro-instruction. A loop whose step does not divide its extent becomes two pieces:
-its full tiles, and a body of its own for the remainder. Space loops give a piece its rectangle of PEs; their remainder
-is a further step in time. Each piece of a time loop is a `Repeat`, also of one iteration, so that a loop has the same
-register in all bodies of the layer. The rest of the innermost loop over channels in space is spread over its sets.
+The loops of a mapping outside the box, outermost first, become loops of the program, PEs side by side (in space), or
+are *unrolled*: those that step through what a register file holds already have a body for each iteration. A loop whose
+step does not divide its extent becomes two pieces: its full tiles, and a body of its own for the remainder. Space loops
+give a piece its rectangle of PEs; their remainder is a further step in time. Each piece of a time loop is a `Repeat`,
+also of one iteration, so that a loop has the same register in all bodies of the layer. The rest of the innermost loop
+over channels in space is spread over its sets.
+
+Sums stay in their PEs while loops over c, r, s run that have no loop over outputs inside them. When these are done a
+commit takes them, added up down the columns where loops over c, r, s are on rows (rule C6). Where more such loops are
+outside they are partial sums, which the GLB adds up (rule C5).
 
 The input channels of output channel k, of K in g groups, begin at k // (K / g) * c. A loop over k adds to that
 (step / (K / g)) * c an iteration where its step is a multiple of K / g, and nothing where it is inside one group.
 Channels that are computed side by side are of one group and share their ifmap; or each is a group of its own and has
-its own (*channelwise*: pools and depthwise convolutions). In slots:
+its own (*channelwise*: pools and depthwise convolutions).
 
-    kept loops           ifmap             weights
-    w s c r k            s c r             s c r k
-    w k s r channelwise  k s r             k s r
-
-What moves between DRAM and the GLB meanwhile is in `_layer_transfers.py`, where operands lie in `_layer_operands.py`.
+What a macro-instruction is made of is in `_layer_macros.py`, what moves between DRAM and the GLB meanwhile in
+`_layer_transfers.py`, where operands lie in `_layer_operands.py` and, in a PE, in `_register_files.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import REDUCTION_DIMS, Loop, rest_sets
+from cnncc.dialects.nest import REDUCTION_DIMS, rest_sets
 from cnncc.errors import Refusal
-from cnncc.passes._layer_operands import Operands, full_slice, glb_stages
-from cnncc.passes._layer_records import Body, Coordinates, Layer, Node, Piece, Position, split
-from cnncc.passes._layer_shape import inside, whole
+from cnncc.passes._layer_macros import Macros
+from cnncc.passes._layer_operands import Operands, glb_stages
+from cnncc.passes._layer_records import Body, Layer, Node, Piece, Position, split
+from cnncc.passes._layer_shape import whole
+from cnncc.passes._layer_sums import Sections
 from cnncc.passes._layer_transfers import Transfers
-from cnncc.passes._register_files import macro_words, shared_columns, window_columns
+from cnncc.passes._on_array import file_problems, link_problems, refuse_any
+from cnncc.passes._register_files import indexed_by
+
+MOST_BODIES = 256  # of unrolled loops: what a program may grow by
 
 
 def layer_program(layer: Layer, arch: Arch) -> list[Node]:
-    """The program of a layer, views first. Raises Refusal where the mapping has not the form above."""
+    """The program of a layer, views first. Raises Refusal where the array cannot run the mapping, saying why."""
     return _Walk(layer, arch).program()
 
 
@@ -46,226 +53,139 @@ class _Walk:
         self.layer, self.arch = layer, arch
         loops = layer.mapping.loops
         self.outer = tuple(loop for loop in loops if not loop.keep)
-        self.kept = tuple(loop for loop in loops if loop.keep)
-        self.outputs = next((i for i, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS), len(self.outer))
         self.sets = rest_sets(layer.shape.sizes, loops, layer.shape.tiled_together)
+        self.rf = {stage.operand: stage.depth for stage in layer.mapping.stages if stage.memory == "rf"}
         self._check_form()
-        self.operands = Operands(layer, self.outer)
-        self.loops, self.glb = self.operands.loops, self.operands.glb
-        self.transfers = Transfers(layer, self.operands, self.outputs)
-
-    @property
-    def pools(self) -> bool:
-        return not self.layer.shape.is_mac
+        self.unrolled = self._unrolled()
+        self.operands = Operands(layer, self.outer, self.unrolled)
+        self.sections = Sections(layer.shape, self.outer, self.sets)
+        self.macros = Macros(layer, arch, self.operands)
+        outputs = next((i for i, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS), len(self.outer))
+        self.transfers = Transfers(layer, self.operands, outputs)
 
     def _refuse(self, why: str) -> Refusal:
         return Refusal(f"layer {self.layer.label}: {why}")
 
     def _check_form(self) -> None:
         self._check_groups()
-        for loop in self.outer[self.outputs :]:
-            if loop.on or loop.dim not in REDUCTION_DIMS:
-                raise self._refuse(f"output stationary needs the loop over {loop.dim} outside those over c, r and s")
-        order = "wksr" if self.layer.shape.channelwise else "wscrk"
-        kept = "".join(loop.dim for loop in self.kept)
-        if any(loop.step != 1 for loop in self.kept) or kept != "".join(dim for dim in order if dim in kept):
-            raise self._refuse(f"the kept loops are '{kept}', a macro-instruction runs '{order}' with steps of 1")
-        rf = {s.operand: s.depth for s in self.layer.mapping.stages if s.memory == "rf"}
-        wanted = {"ifmap"} if self.pools else {"ifmap", "weight"}
-        if not self.pools and "weight" not in glb_stages(self.layer):
+        mapping, shape = self.layer.mapping, self.layer.shape
+        for problems in (link_problems, file_problems):
+            refuse_any(problems(mapping, shape, self.arch), f"layer {self.layer.label}: ")
+        wanted = {"ifmap", "weight"} if shape.is_mac else {"ifmap"}
+        if shape.is_mac and "weight" not in glb_stages(self.layer):
             raise self._refuse("weights must be staged in glb: they come from DRAM")
-        if set(rf) != wanted or any(depth != len(self.outer) for depth in rf.values()):
-            raise self._refuse(f"{' and '.join(sorted(wanted))} must be staged in rf right around the kept loops")
-        self._check_files()
-
-    def _check_files(self) -> None:
-        """One macro-instruction finds room in a half of each register file."""
-        extent = inside(self.layer.shape.sizes, self.outer)
-        for resource, needed in macro_words(self.layer.shape, self.arch, extent).items():
-            if needed > (has := int(getattr(self.arch.pe, resource))):
-                raise self._refuse(
-                    f"pe.{resource} = {has} of {self.arch.name} is too small for the {needed} words of a "
-                    f"macro-instruction: its kept loops run over too much"
-                )
+        if set(self.rf) != wanted:
+            raise self._refuse(f"{' and '.join(sorted(wanted))} must be staged in rf")
 
     def _check_groups(self) -> None:
-        """Every loop over k goes from group to group, or runs inside one."""
+        """Every loop over k goes from group to group, or runs inside one; a PE has the ifmap of one group."""
         extent, group = self.layer.shape.sizes.k, self.layer.shape.tiled_together
-        for loop in (loop for loop in (*self.outer, *self.kept) if loop.dim == "k"):
+        for depth, loop in enumerate(self.layer.mapping.loops):
+            if loop.dim != "k":
+                continue
             if extent > group and loop.step % group:
                 raise self._refuse(
                     f"the loop over k takes {loop.step} of {extent} output channels at a time, across groups of "
                     f"{group}: it needs steps that are multiples of {group}, or a loop of step {group} around it"
                 )
+            if extent > group and self.rf.get("ifmap", depth + 1) <= depth and not self.layer.shape.channelwise:
+                raise self._refuse("the ifmap is staged in rf inside the loops over groups: each has its own channels")
             extent = min(loop.step, extent)
+
+    def _unrolled(self) -> frozenset[int]:
+        """The loops in time that step through what a register file holds. Raises Refusal for too many iterations."""
+        found = {
+            depth
+            for operand, staged in self.rf.items()
+            for depth, loop in enumerate(self.outer)
+            if depth >= staged and not loop.on and loop.dim in indexed_by(self.layer.shape, operand)
+        }
+        extent, counts = whole(self.layer.shape.sizes), dict[int, int]()
+        for depth, loop in enumerate(self.outer):
+            counts[depth] = -(-extent[loop.dim] // loop.step)
+            extent[loop.dim] = min(loop.step, extent[loop.dim])
+        if (bodies := prod(counts[depth] for depth in found)) > MOST_BODIES:
+            names = " ".join(self.outer[depth].dim for depth in sorted(found))
+            raise self._refuse(
+                f"loops {names} step through what the register files hold, a body of the program for each of {bodies} "
+                f"iterations, more than {MOST_BODIES}: put them in the box, or stage inside them"
+            )
+        return frozenset(found)
 
     # -- the walk ------------------------------------------------------------------------------------------------
 
     def program(self) -> list[Node]:
         start = Position(whole(self.layer.shape.sizes))
-        return [*self.operands.views(), self.layer.unit, *self._walk_outputs(0, start)]
+        return [*self.operands.views(), self.layer.unit, *self._walk(0, start)]
 
-    def _walk_outputs(self, depth: int, at: Position) -> list[Node]:
+    def _walk(self, depth: int, at: Position) -> list[Node]:
         fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at)
-        if depth < self.outputs:
-            return [*fetches, *self._pieces(depth, at, self._walk_outputs), *drains]
-        return [*fetches, *self._walk_reductions(depth, at), self._commit(at), *drains]
+        if at.section is not None or not self.sections.opens(depth, at.extent):
+            return [*fetches, *self._inside(depth, at), *drains]
+        self._check_section(depth)
+        at = replace(at, section=depth)
+        ends = self.sections.ends(self.operands.loops, at.pieces)
+        commit = self.macros.commit(self._spread(depth, at), ends, self.transfers.commit_tokens(at))
+        return [*fetches, *self._inside(depth, at), commit, *drains]
 
-    def _walk_reductions(self, depth: int, at: Position) -> list[Node]:
-        fetches = self.transfers.fetches(depth, at) if depth > self.outputs else []
-        if depth < len(self.outer):
-            return [*fetches, *self._pieces(depth, at, self._walk_reductions)]
-        return [*fetches, *self._loads(at), self._mac(at)]
+    def _check_section(self, depth: int) -> None:
+        for stage in glb_stages(self.layer).values():
+            if stage.operand != "weight" and stage.depth > depth:
+                raise self._refuse(f"{stage.operand} is staged in glb inside loops that add up sums in the PEs")
 
-    def _pieces(self, depth: int, at: Position, inner: Callable[[int, Position], list[Node]]) -> list[Node]:
+    def _inside(self, depth: int, at: Position) -> list[Node]:
+        nodes: list[Node] = []
+        for operand in ("weight", "ifmap"):
+            if self.rf.get(operand) == depth:
+                here = self._spread(depth, at, operand)
+                held, loads = self.macros.loads(operand, here, self._tokens(operand, at))
+                at, nodes = replace(at, held={**at.held, operand: held}), [*nodes, *loads]
+        if depth == len(self.outer):
+            return [*nodes, self.macros.mac(at, self.rf)]
+        return [*nodes, *self._pieces(depth, at)]
+
+    def _tokens(self, operand: str, at: Position) -> A.Tokens:
+        return self.transfers.weight_tokens(at) if operand == "weight" else self.transfers.ifmap_tokens(at)
+
+    def _pieces(self, depth: int, at: Position) -> list[Node]:
         loop = self.outer[depth]
         pieces = split(at.extent[loop.dim], loop.step, self.sets[depth])
+        if depth in self.unrolled:
+            pieces = [(1, size, base + i * size) for count, size, base in pieces for i in range(count)]
         result: list[Node] = []
         for number, (count, size, base) in enumerate(pieces):
             piece = Piece(depth, base // loop.step, 1 if loop.on else count, number == 0, number == len(pieces) - 1)
             space = (*at.space, (replace(loop, step=size), count)) if loop.on else at.space
-            body = inner(depth + 1, Position({**at.extent, loop.dim: size}, (*at.pieces, piece), space))
-            result += body if loop.on else [Body(A.Repeat(self.loops.name(depth), count), tuple(body))]
+            extent = {**at.extent, loop.dim: size}
+            body = self._walk(depth + 1, replace(at, extent=extent, pieces=(*at.pieces, piece), space=space))
+            plain = loop.on or depth in self.unrolled
+            result += body if plain else [Body(A.Repeat(self.operands.loops.name(depth), count), tuple(body))]
         return result
 
-    def _place(self, at: Position, coordinates: Coordinates) -> A.Place:
-        rows, set_rows, row, row_set = self._side(at, "rows", coordinates)
-        cols, set_cols, col, col_set = self._side(at, "cols", coordinates)
-        return A.Place(rows, cols, 0, 0, set_rows, set_cols, row, row_set, col, col_set)
+    def _spread(self, depth: int, at: Position, operand: str = "") -> Position:
+        """A position with the PEs of the loops in space inside it, and what each of these PEs has of it.
 
-    def _side(self, at: Position, on: str, coordinates: Coordinates) -> tuple[int, int, A.Term, A.Term]:
-        """PEs, PEs of a set and the terms on one side of the array: h or w inside a set, others from set to set."""
-        loops = [(loop, count) for loop, count in at.space if loop.on == on]
-        inner = loops[-1] if loops and self._inside_set(loops[-1][0], at.extent["w"]) else None
-        outer = loops[:-1] if inner else loops
-        if len(outer) > 1:
-            raise self._refuse(f"at most one loop over sets and one inside a set fit on {on}")
-        inner_count, outer_count = inner[1] if inner else 1, outer[0][1] if outer else 1
-        return (
-            inner_count * outer_count,
-            inner_count,
-            self._term(inner, coordinates),
-            self._term(outer[0] if outer else None, coordinates),
-        )
-
-    def _inside_set(self, loop: Loop, pixels: int) -> bool:
-        """Whether PEs beside each other may be of one set: each passes on what the window after its own needs first.
-
-        pixels: of a PE, in this body of the loops; fewer than elsewhere where they are what is left over.
+        operand: what is to be loaded there. Raises Refusal where PEs would not have the same at all times.
         """
-        shape, s = self.layer.shape, inside(self.layer.shape.sizes, self.outer)["s"]
-        shares = loop.on == "cols" and shared_columns(shape, self.arch, s, pixels) > 0
-        return loop.dim == "w" and loop.step == pixels or loop.dim in "hw" and not shares
-
-    def _term(self, placed: tuple[Loop, int] | None, coordinates: Coordinates) -> A.Term:
-        if placed is None or placed[1] == 1 or placed[0].dim not in coordinates:
-            return A.Term()
-        along = coordinates[placed[0].dim]
-        step = along.of(placed[0].step)
-        return A.Term(along.axis, step) if step else A.Term()
-
-    # -- instructions --------------------------------------------------------------------------------------------
-
-    def _loads(self, at: Position) -> list[Node]:
-        columns, reuse = self._columns(at)
-        place = self._place(at, self.glb["ifmap"].coordinates)
-        start = self.loops.start(self.glb["ifmap"], at)
-        window = self.layer.shape.window
-        start = replace(start, y=start.y - window.pad[0], x=start.x - window.pad[1])
-        loads: list[Node] = [] if self.pools else [self._weight_load(at)]
-        fresh = self._pattern(at, columns - reuse)
-        close, tokens = () if not reuse else None, self.transfers.ifmap_tokens(at)
-        loads.append(A.Load("ifmap", "ifmap", place, start, fresh, open=(), close=close, tokens=tokens))
-        if reuse:
-            # The east neighbour's window starts where this PE's fresh columns end.
-            edge = replace(start, x=start.x + columns - reuse)
-            slot = (columns - reuse) * self._column_words(at)
-            loads.append(A.Load("ifmap", "ifmap", place, edge, self._pattern(at, reuse), slot, edge=True, close=()))
-        return loads
-
-    def _columns(self, at: Position) -> tuple[int, int]:
-        """Columns of the image that a PE's pixels need, and how many of the last come from its east neighbour."""
-        s, z, shape = at.extent["s"], at.extent["w"], self.layer.shape
-        if shape.window.dilation[1] > 1 and z > 1:
-            raise self._refuse("several pixels a macro-instruction need dilation 1")
-        passes_on = self.arch.pe.pong_words or self._place(at, self.glb["ifmap"].coordinates).set_cols > 1
-        return window_columns(shape, s, z), shared_columns(shape, self.arch, s, z) if passes_on else 0
-
-    def _column_words(self, at: Position) -> int:
-        """Words of one image column in a PE: of its q channels, R rows each (channelwise: of one channel)."""
-        return at.extent["r"] * at.extent["c"]
-
-    def _pattern(self, at: Position, columns: int) -> tuple[A.Extent, ...]:
-        window = self.layer.shape.window
-        column = A.Extent(columns, "x", window.dilation[1])
-        row = A.Extent(at.extent["r"], "y", window.dilation[0])
-        if self.layer.shape.channelwise:
-            return (A.Extent(at.extent["k"], "k", self.layer.shape.sizes.c), column, row)
-        return (column, A.Extent(at.extent["c"], "k", 1), row)
-
-    def _weight_load(self, at: Position) -> A.Load:
-        weight, stage = self.glb["weight"], self.operands.stages["weight"]
-        place, start = self._place(at, weight.coordinates), self.loops.start(weight, at)
-        base = self.operands.slices_before(stage, at) * full_slice(self.layer, stage)
-        order = "ksr" if self.layer.shape.channelwise else "scrk"
-        steps = [(at.extent[dim], weight.coordinates[dim]) for dim in order]
-        pattern = tuple(A.Extent(extent, along.axis, along.step) for extent, along in steps)
-        start, tokens = replace(start, offset=start.offset + base), self.transfers.weight_tokens(at)
-        return A.Load("weight", "weight", place, start, pattern, open=(), close=(), tokens=tokens)
-
-    def _mac(self, at: Position) -> A.Mac:
-        p, z = at.extent["k"], at.extent["w"]
-        columns, reuse = self._columns(at)
-        words = self._column_words(at)
-        place = self._place(at, {})
-        reductions = at.pieces[self.outputs :]
-        stride = self.layer.shape.window.stride[1]
-        if self.layer.shape.channelwise:
-            channel, weight = columns * words, A.Slots(0, 0, 1, at.extent["s"] * words)
-        else:
-            channel, weight = 0, A.Slots(0, 0, p, 1)
-        return A.Mac(
-            "mac" if not self.pools else self.layer.shape.kind,
-            place,
-            pixels=z,
-            taps=at.extent["s"] * words,
-            step_range=p,
-            data_reuse=reuse * words,
-            n2n_slot=(columns - reuse) * words,
-            ifmap=A.Slots(0, stride * words, 1, channel),
-            weight=A.Slots() if self.pools else weight,
-            psum=A.Slots(0, p, 0, 1),
-            clear=self.loops.first(reductions),
-            send=self.loops.last(reductions),
-            take_weight=None if self.pools else (),
-            give_weight=None if self.pools else (),
-            take_ifmap=(),
-            give_ifmap=(),
-        )
-
-    def _commit(self, at: Position) -> A.Commit:
-        output = self.glb["output"]
-        return A.Commit(
-            "output",
-            self._place(at, output.coordinates),
-            self.loops.start(output, at),
-            residual="residual" if self.layer.tensors.residual else "",
-            params="params" if "params" in self.glb else "",
-            param=self._param(at),
-            pixels=self._extent("w", at),
-            channels=self._extent("k", at),
-            psum=A.Slots(0, at.extent["k"], 0, 1),
-            tokens=self.transfers.commit_tokens(at),
-        )
-
-    def _extent(self, dim: str, at: Position) -> A.Extent:
-        along = self.glb["output"].coordinates[dim]
-        return A.Extent(at.extent[dim], along.axis, along.of(1))
-
-    def _param(self, at: Position) -> int:
-        """The place of the first parameters, in units of those of a channel (or position)."""
-        if "params" not in self.glb:
-            return 0
-        stage = self.operands.stages["params"]
-        before = self.operands.slices_before(stage, at) * full_slice(self.layer, stage)
-        return (before + self.loops.start(self.glb["params"], at).offset) // self.layer.params_words
+        if not any(loop.on for loop in self.outer[depth:]):
+            return at
+        if not self.sections.uniform(depth, at.extent):
+            raise self._refuse(
+                f"{operand} is staged in rf outside loops in space that do not take equal parts: tiles must divide "
+                f"what is around them there, or the stage stand inside these loops"
+            )
+        tile, held, space = dict(at.extent), dict(at.extent), at.space
+        timed: set[str] = set()
+        for i, loop in enumerate(self.outer[depth:], depth):
+            (count, size, _), *_ = split(tile[loop.dim], loop.step, self.sets[i])
+            if loop.on:
+                if loop.dim in timed and loop.dim in indexed_by(self.layer.shape, operand):
+                    raise self._refuse(
+                        f"{operand} is staged in rf outside a loop over {loop.dim} in time around one in space: a PE "
+                        f"would hold parts of it that do not lie beside each other"
+                    )
+                space, held[loop.dim] = (*space, (replace(loop, step=size), count)), size
+            elif count > 1:
+                timed.add(loop.dim)
+            tile[loop.dim] = size
+        return replace(at, extent=held, space=space)

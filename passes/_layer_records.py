@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping as Map
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop, Mapping, even_sets
 from cnncc.passes._layer_shape import LayerShape
+from cnncc.passes._register_files import Layout
 
 Record = A.View | A.Dma | A.Load | A.Mac | A.Unit | A.Commit
 
@@ -119,11 +120,24 @@ class Piece:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a walk through the nest is: current extents, pieces of the loops around, space loops with their PEs."""
+    """Where a walk through the nest is: current extents, pieces of the loops around, space loops with their PEs.
+
+    section: the depth from which on sums stay in their PEs, once the walk is there. held: what the register files hold.
+    """
 
     extent: Map[str, int]
     pieces: tuple[Piece, ...] = ()
     space: tuple[tuple[Loop, int], ...] = ()
+    section: int | None = None
+    held: Map[str, Held] = field(default_factory=dict[str, "Held"])
+
+
+@dataclass(frozen=True)
+class Held:
+    """An operand in a half: its layout, and of the ifmap how many slots from the end come from the east neighbour."""
+
+    layout: Layout
+    reuse: int = 0
 
 
 def split(extent: int, step: int, sets: int = 1) -> list[tuple[int, int, int]]:
@@ -139,9 +153,13 @@ def split(extent: int, step: int, sets: int = 1) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class Loops:
-    """The loops of a program, outermost first: their names, conditions on them, and how they move through operands."""
+    """The loops of a program, outermost first: their names, conditions on them, and how they move through operands.
+
+    unrolled: those that have a body for each iteration instead of a register.
+    """
 
     loops: Sequence[Loop]
+    unrolled: Set[int] = frozenset()
 
     def name(self, depth: int) -> str:
         """The name of loop number `depth`."""
@@ -170,7 +188,7 @@ class Loops:
         return tuple(
             A.LoopTerm(self.name(i), along.axis, along.of(loop.step))
             for i, loop in enumerate(self.loops[:outside])
-            if not loop.on and operand.counts(i, loop.dim)
+            if not loop.on and i not in self.unrolled and operand.counts(i, loop.dim)
             for along in [operand.coordinates[loop.dim]]
             if along.of(loop.step)
         )

@@ -37,13 +37,14 @@ PRIMED = {FREE: 2, INPUT_FREE: 1, OUTPUT_FREE: 1, FREE_ONE: 1}  # what is free b
 
 
 def is_one_slice(outside: Sequence[Loop]) -> bool:
-    """Whether the weights that all PEs need inside these loops are of neighbouring output channels."""
+    """Whether the weights that all PEs need inside these loops are all taps of neighbouring output channels."""
     over_k = [bool(loop.on) for loop in outside if loop.dim == "k"]
-    return over_k == sorted(over_k)
+    parts = [loop for loop in outside if loop.dim in "rs" or (loop.on and loop.dim == "c")]
+    return over_k == sorted(over_k) and not parts
 
 
 class Transfers:
-    """The transfers of one layer. `outputs`: how many loops there are outside the reductions."""
+    """The transfers of one layer. `outputs`: how many loops there are outside the first over c, r, s."""
 
     def __init__(self, layer: Layer, operands: Operands, outputs: int) -> None:
         self.layer, self.operands, self.loops, self.outputs = layer, operands, operands.loops, outputs
@@ -75,7 +76,10 @@ class Transfers:
             if stage.operand in moving:
                 self._check_blocks(stage, moving)
             if stage.operand == "weight" and not is_one_slice(self.loops.loops[: stage.depth]):
-                raise self._refuse("weights are staged in glb outside loops over k in time inside those in space")
+                raise self._refuse(
+                    "weights are staged in glb outside loops over r and s, over c in space, and over k in time inside "
+                    "those in space"
+                )
 
     def _check_positions(self, depth: dict[str, int], moving: list[str]) -> None:
         """Of params per position: what a commit needs of them is there, and they step as the output does."""
@@ -215,12 +219,11 @@ class Transfers:
 
     def commit_tokens(self, at: Position) -> A.Tokens:
         """Of a commit: it waits for residual or room, and its last one frees what its block needed."""
-        pieces = at.pieces[: self.outputs]
         taken = next((operand for operand in ("residual", "output") if operand in self.stages), "")
-        first = self.loops.first(self._between(taken, pieces)) if taken else None
+        first = self.loops.first(self._between(taken, at.pieces)) if taken else None
         take = 0 if first is None else RESIDUAL_FULL if taken == "residual" else OUTPUT_FREE
         given, give = self._freed()
-        last = self.loops.last(self._between(given, pieces)) if given else None
+        last = self.loops.last(self._between(given, at.pieces)) if given else None
         return A.Tokens(take, give if last is not None else 0, first or (), last or ())
 
     def _freed(self) -> tuple[str, int]:

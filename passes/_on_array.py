@@ -1,4 +1,4 @@
-"""What an array can run side by side of a mapping: PEs, links for sums, and the register files for its box. No IR."""
+"""What an array can run side by side of a mapping: PEs, links for sums, room in register files. No IR."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from math import prod
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import AXES, REDUCTION_DIMS
-from cnncc.dialects.nest import LayerOp, Mapping, extents
+from cnncc.dialects.nest import LayerOp, Loop, Mapping, extents
 from cnncc.errors import Finding, Refusal
-from cnncc.passes._layer_shape import LayerShape, inside
+from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._register_files import macro_words
+from cnncc.passes._register_files import file_words
 
 
 def space_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
     """More PEs than an axis has; sums that would have to travel where there is no link."""
-    around = zip(extents(shape.sizes, mapping.loops), mapping.loops, strict=True)
-    counts = [(loop, -(-extent // loop.step)) for extent, loop in around if loop.on]
+    counts = _counts(mapping, shape)
     for axis in AXES:
         pes = [count for loop, count in counts if loop.on == axis]
         if prod(pes) > (most := int(getattr(arch, axis))):
             what = f"{' x '.join(map(str, pes))} PEs do not fit {most} {axis}"
             help_ = "fewer PEs: ||N, or nest-split by hand"
             yield Finding(what, resource=axis, value=prod(pes), limit=most, help=help_)
-    for loop in dict.fromkeys(replace(loop, step=1) for loop, count in counts if count > 1):
+    yield from link_problems(mapping, shape, arch)
+
+
+def link_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
+    """Sums that would have to travel where there is no link."""
+    for loop in dict.fromkeys(replace(loop, step=1) for loop, count in _counts(mapping, shape) if count > 1):
         if loop.dim not in REDUCTION_DIMS:
             continue
         if loop.on == "cols":
@@ -39,23 +43,26 @@ def space_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[
             yield Finding(what, help=f"{loop.dim} in time")
 
 
-def box_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
-    """Register files that are too small for the box."""
-    outer = [loop for loop in mapping.loops if not loop.keep]
-    for key, needed in macro_words(shape, arch, inside(shape.sizes, outer)).items():
+def _counts(mapping: Mapping, shape: LayerShape) -> list[tuple[Loop, int]]:
+    """The loops in space, and the iterations of each, a rest counted as one."""
+    around = zip(extents(shape.sizes, mapping.loops), mapping.loops, strict=True)
+    return [(loop, -(-extent // loop.step)) for extent, loop in around if loop.on]
+
+
+def file_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
+    """Register files that are too small for what is staged in them, and for the box."""
+    for key, needed in file_words(shape, arch, mapping.loops, mapping.stages).items():
         if needed > (has := int(getattr(arch.pe, key))):
-            what, help_ = (
-                "the box needs more words than a PE has",
-                f"smaller tiles in it, or {key} of at least {needed}",
-            )
+            what = "a PE is to hold more words than it has"
+            help_ = f"smaller tiles in the box and inside stages in rf, or {key} of at least {needed}"
             yield Finding(what, resource=f"pe.{key}", value=needed, limit=has, help=help_)
 
 
-def refuse_any(findings: Iterator[Finding]) -> None:
-    """Raises Refusal with the first, if there is one."""
+def refuse_any(findings: Iterator[Finding], where: str = "") -> None:
+    """Raises Refusal with the first, if there is one; the message begins with `where`."""
     if finding := next(findings, None):
         numbers = f"{finding.numbers}: " if finding.value is not None else ""
-        raise Refusal(f"{numbers}{finding.text}", finding)
+        raise Refusal(f"{where}{numbers}{finding.text}", finding)
 
 
 def checked_in_space(mapping: Mapping, layer: LayerOp, arch: Arch | None) -> Mapping:

@@ -26,6 +26,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.errors import Finding, Refusal
 from cnncc.passes._layer_shape import LayerShape, inside, stage_words, whole
+from cnncc.passes._layer_sums import partial_sums
 from cnncc.passes._os_tiles import Tile, kernel_columns
 
 SMALL = 4  # what fits in this part of the GLB is small
@@ -187,9 +188,10 @@ def _stages(mapping: Mapping) -> list[Stage]:
 
 
 def stage_sizes(shape: LayerShape, arch: Arch, mapping: Mapping) -> dict[str, int]:
-    """Words of the buffers that the stages of a mapping fill in the GLB, by operand."""
+    """Words of the buffers that the stages of a mapping fill in the GLB, by operand, and of its partial sums."""
     params = shape.params * arch.words_per_param
-    return {stage.operand: stage_words(shape, mapping.loops, stage, params) for stage in _stages(mapping)}
+    words = {stage.operand: stage_words(shape, mapping.loops, stage, params) for stage in _stages(mapping)}
+    return words | {"sums": arch.words_per_param * partial_sums(shape, mapping)}
 
 
 def glb_words(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:

@@ -17,7 +17,7 @@ from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._layer_transfers import is_one_slice
 from cnncc.passes._mapping import without_single
 from cnncc.passes._mapping_completion import completed_loops
-from cnncc.passes._on_array import box_problems, space_problems
+from cnncc.passes._on_array import file_problems, space_problems
 from cnncc.passes._os_given import too_many_loops
 from cnncc.passes._os_plan import (
     NOTHING_FITS,
@@ -50,7 +50,7 @@ def written_violations(shape: LayerShape, arch: Arch, written: Written, operands
         return [Finding(error.message, resource="mapping", excerpt=error.excerpt)]
     if broken := [Finding(problem, resource="mapping") for problem in mapping_problems(mapping, shape.sizes, operands)]:
         return broken
-    on_array = [*space_problems(mapping, shape, arch), *box_problems(mapping, shape, arch)]
+    on_array = [*space_problems(mapping, shape, arch), *file_problems(mapping, shape, arch)]
     return [*on_array, *too_many_loops(without_single(mapping, shape.sizes), "fewer tiles")]
 
 
@@ -119,8 +119,9 @@ def _candidates(shape: LayerShape, mapping: Mapping, room: Room, given: Set[str]
             yield _mapping(loops, [*fixed, *mapping.stages])
             continue
         yield _mapping(loops, [Stage("weight", "glb", 0), *fixed, *mapping.stages])
-        for depth, loop in enumerate(loops):
-            if loop.dim in OF_WEIGHTS and not loop.on and not loop.keep and is_one_slice(loops[: depth + 1]):
+        held = next(stage.depth for stage in mapping.stages if (stage.operand, stage.memory) == ("weight", "rf"))
+        for depth, loop in enumerate(loops[:held]):
+            if loop.dim in OF_WEIGHTS and not loop.on and is_one_slice(loops[: depth + 1]):
                 two = [2] if depth < blocks and not room.moving else []
                 for buffers in (*two, 1):
                     yield _mapping(loops, [*fixed, Stage("weight", "glb", depth + 1, buffers), *mapping.stages])

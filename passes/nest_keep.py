@@ -12,7 +12,7 @@ from cnncc.arch.model import load_arch
 from cnncc.dialects.nest import LayerOp, Mapping
 from cnncc.passes._mapping import keep
 from cnncc.passes._nest_layers import layer_shape, listed, reschedule
-from cnncc.passes._on_array import box_problems, refuse_any
+from cnncc.passes._on_array import file_problems, refuse_any
 
 
 @dataclass(frozen=True)
@@ -48,5 +48,5 @@ class NestKeepPass(ModulePass):
             buffers = {"weight": arch.pe.weight_halves if arch else 1, **buffers}
         kept = keep(mapping, listed(self.loops), buffers)
         if arch is not None:
-            refuse_any(box_problems(kept, layer_shape(layer), arch))
+            refuse_any(file_problems(kept, layer_shape(layer), arch))
         return kept

@@ -7,8 +7,7 @@ macro-instructions and commits are done (*thin*, rule T5).
     %1 = nest.layer "mac" %0 weights @conv1.w …    array.tensor <name = "conv1.glb", memory = "glb", …>
                                               ->   array.layer "conv1" computes "relu1" { array.view … }
 
-Mappings are output stationary here: sums stay in their PE until they are complete. What each layer's program is made
-of is in `_layer_program.py`.
+What each layer's program is made of is in `_layer_program.py`.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from cnncc.passes._layer_operands import glb_stages
 from cnncc.passes._layer_program import layer_program
 from cnncc.passes._layer_records import Body, Home, Layer, Node, Tensors
 from cnncc.passes._layer_shape import stage_words
+from cnncc.passes._layer_sums import partial_sums
 from cnncc.passes._layer_transfers import FULL, PRIMED
 from cnncc.passes._nest_layers import label_of, layer_shape
 from cnncc.passes._stream_program import stream_program
@@ -164,13 +164,16 @@ class _Lowering:
         return self.tensors.home(memory, value)
 
     def _buffers(self, layer: Layer) -> dict[str, str]:
-        """The buffers in the GLB that the layer's stages fill."""
+        """The buffers in the GLB that the layer's stages fill, and that of its partial sums."""
         of = {"weight": layer.tensors.weight, "params": layer.tensors.params}
         found: dict[str, str] = {}
         for operand, stage in glb_stages(layer).items():
             name = of.get(operand, f"{layer.label}.{operand}")
             words = stage_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
             found[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))
+        if sums := partial_sums(layer.shape, layer.mapping, layer.tensors.output.image):
+            words = self.arch.words_per_param * sums
+            found["sums"] = self.tensors.declare(A.Tensor(f"{layer.label}.sums.glb", "glb", words))
         return found
 
     def _params(self, label: str, op: LayerOp) -> tuple[str, int]:

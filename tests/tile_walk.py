@@ -182,7 +182,7 @@ class Walk:
             words = prod(extent[dim] for dim in "scrk")
             self.load(words, at.pes(at.rows, "k"), at.pes(at.cols, "k"), f"w{first}", f"W{free}")
         z = extent["w"]
-        columns = (z - 1) * self.case.stride[1] + extent["s"]
+        columns = z if extent["s"] == 1 else (z - 1) * self.case.stride[1] + extent["s"]
         shared = self.shared_columns(at)
         each = extent["r"] * extent["c"] * (extent["k"] if self.alone else 1)
         dims = "khw" if self.alone else "hw"

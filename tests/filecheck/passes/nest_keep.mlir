@@ -25,7 +25,7 @@
 // ARCH-NEXT: nest.for s keep {
 // ARCH-NEXT: nest.for r keep {
 // RUN: not cnncc opt %s -p 'nest-keep{loops=s,c,r,k arch=spatial-8x8 layer=conv0}' 2>&1 | filecheck %s --check-prefix FILES
-// FILES: cnncc: nest-keep: layer 'conv0': pe.weight_words 270, limit 112: the box needs more words than a PE has: smaller tiles in it, or weight_words of at least 270
+// FILES: cnncc: nest-keep: layer 'conv0': pe.weight_words 270, limit 112: a PE is to hold more words than it has: smaller tiles in the box and inside stages in rf, or weight_words of at least 270
 
 // A pool has no weights.
 // RUN: cnncc opt %s -p 'nest-keep{loops=s,r layer=pool0}' | filecheck %s --check-prefix POOL

@@ -42,7 +42,7 @@ builtin.module {
   // CHECK: array.repeat <loop = "k0", count = 1>
   // CHECK-NEXT: words = 2, dram_offset = 8, tokens = {take = 1}>
   // CHECK-NEXT: words = 18, dram_offset = 72, tokens = {give = 3}>
-  // CHECK: array.commit <{{.*}}, start = {channel = 4}, params = "params", param = 4,
+  // CHECK: array.commit <{{.*}}, start = {channel = 4}, params = "params", param = 4
   // The outputs wait until all is done.
   // CHECK: array.sync ["load", "array", "commit"]
   // CHECK: array.layer "outputs" computes ""
@@ -127,7 +127,7 @@ builtin.module {
     // Dilation 2: the rows of the taps only.
     // CHECK: array.load <kind = "weight", {{.*}}, row_set = {step = 12}}, start = {}, pattern = [{n = 2, step = 6}, {n = 3, step = 1}, {n = 2, step = 3}]
     // CHECK-NEXT: array.load <kind = "ifmap", {{.*}}row = {axis = "y", step = 1}, row_set = {axis = "k", step = 2}}, start = {}, pattern = [{n = 2, axis = "k", step = 1}, {n = 3, axis = "x", step = 1}, {n = 2, axis = "y", step = 2}], open = [], close = []>
-    // CHECK-NEXT: array.mac <op = "mac", {{.*}}, taps = 6, step_range = 2, n2n_slot = 6, ifmap = {pixel = 2, tap = 1, channel = 6}, weight = {tap = 1, channel = 6},
+    // CHECK-NEXT: array.mac <op = "mac", {{.*}}, taps = 6, step_range = 2, ifmap = {tap = 1, channel = 6}, weight = {tap = 1, channel = 6},
     // CHECK: array.commit
     // CHECK: array.load <kind = "weight", {{.*}}, start = {offset = 24}, pattern = [{step = 6}, {n = 3, step = 1}, {n = 2, step = 3}]
     // CHECK-NEXT: array.load <kind = "ifmap", {{.*}}, start = {channel = 4}
@@ -189,10 +189,10 @@ builtin.module {
     // CHECK-NEXT: array.unit <scale = true>
     // CHECK-NEXT: array.repeat <loop = "h0", count = 1>
     // CHECK-NEXT: array.dma <direction = "in", dram = "params.dram", glb = "params", words = 16, tokens = {take = 9, give = 3}>
-    // CHECK: array.commit <view = "output", place = {rows = 2, cols = 4, set_rows = 2, set_cols = 4, row = {axis = "k", step = 4}, col = {axis = "k", step = 1}}, params = "params", pixels = {axis = "k", step = 1}, channels = {n = 2, step = 12},
+    // CHECK: array.commit <view = "output", place = {rows = 2, cols = 4, set_rows = 2, set_cols = 4, row = {axis = "k", step = 4}, col = {axis = "k", step = 1}}, params = "params", channels = {n = 2, step = 12},
     // CHECK: array.repeat <loop = "h0", count = 1>
     // CHECK-NEXT: words = 8, dram_offset = 16, tokens = {take = 9, give = 3}>
-    // CHECK: array.commit <view = "output", place = {cols = 4, {{.*}}, start = {channel = 8}, params = "params", pixels
+    // CHECK: array.commit <view = "output", place = {cols = 4, {{.*}}, start = {channel = 8}, params = "params", channels
     %0 = nest.layer "add" %x sizes <n = 1, k = 2, c = 1, h = 3, w = 4, r = 3, s = 3> window <kernel = [3, 3], pad = [1, 1, 1, 1], group = 2> then <scale = "q", per_position = true> label "p" : tensor<1x2x3x4xi16> -> tensor<1x2x3x4xi16> {
       nest.for h step 2 {
         nest.stage params in glb buffers 1

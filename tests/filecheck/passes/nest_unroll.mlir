@@ -80,7 +80,7 @@
 // FITS-NEXT: nest.par h on rows {
 
 // and links on which sums travel, or not.
-// RUN: not cnncc opt %s -p 'nest-unroll{dim=c axis=rows arch=spatial-8x8 layer=conv0}' 2>&1 | filecheck %s --check-prefix SOUTH
+// RUN: not cnncc opt %s -p 'nest-unroll{dim=c axis=rows arch=seed-8x8 layer=conv0}' 2>&1 | filecheck %s --check-prefix SOUTH
 // SOUTH: cnncc: nest-unroll: layer 'conv0': c is reduced down the rows, but this array has no links.south: an array with links.south = true, or c in time
 
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=s axis=cols arch="%s.toml" layer=conv0}' 2>&1 | filecheck %s --check-prefix EAST

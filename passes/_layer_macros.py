@@ -1,0 +1,286 @@
+"""The instructions of a layer's program that PEs see: loads, macro-instructions, commits. No IR.
+
+A macro-instruction runs all loops of the box. Its three counters are, as far as they go, pixels (loops over n, h, w),
+taps (c, r, s) and channels (k). Loops become one counter where one continues the other in every register file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Map
+from dataclasses import replace
+from itertools import permutations
+from math import prod
+from typing import NamedTuple
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import array as A
+from cnncc.dialects.nest import REDUCTION_DIMS, Loop
+from cnncc.errors import Refusal
+from cnncc.passes._layer_operands import Operands, full_slice
+from cnncc.passes._layer_records import Coordinates, Held, Layer, Node, Position
+from cnncc.passes._layer_sums import Ends
+from cnncc.passes._register_files import ifmap_layout, passes_columns, shared_columns, weight_layout
+
+OUTPUT_DIMS = "nkhw"
+COUNTERS = 3
+
+
+class Steps(NamedTuple):
+    """How one loop of the box, or several that are one counter, goes through the three register files."""
+
+    dims: str
+    count: int
+    ifmap: int
+    weight: int
+    psum: int
+
+    def around(self, inner: Steps) -> Steps | None:
+        """One counter for this loop and the one directly inside it, if there is one."""
+        own, other = self[2:], inner[2:]
+        if any(step != inner.count * each for step, each in zip(own, other, strict=True)):
+            return None
+        return Steps(self.dims + inner.dims, self.count * inner.count, *other)
+
+
+class Macros:
+    """Loads, macro-instructions and commits of one layer at positions of its walk."""
+
+    def __init__(self, layer: Layer, arch: Arch, operands: Operands) -> None:
+        self.layer, self.arch, self.operands = layer, arch, operands
+        self.shape, self.loops, self.glb = layer.shape, operands.loops, operands.glb
+        mapping = layer.mapping
+        self.box = "".join(loop.dim for loop in mapping.loops if loop.keep)
+        if any(loop.keep and loop.step != 1 for loop in mapping.loops) or len(set(self.box)) < len(self.box):
+            raise self._refuse("the box has one loop over a dimension, with a step of 1")
+        self.passes = passes_columns(layer.shape, arch, mapping.loops, mapping.stages)
+
+    def _refuse(self, why: str) -> Refusal:
+        return Refusal(f"layer {self.layer.label}: {why}")
+
+    # -- places --------------------------------------------------------------------------------------------------
+
+    def _place(self, at: Position, coordinates: Coordinates) -> A.Place:
+        rows, set_rows, row, row_set = self._side(at, "rows", coordinates)
+        cols, set_cols, col, col_set = self._side(at, "cols", coordinates)
+        for needed, most, on in ((rows, self.arch.rows, "rows"), (cols, self.arch.cols, "cols")):
+            if needed > most:
+                raise self._refuse(f"{needed} PEs side by side do not fit {most} {on}")
+        return A.Place(rows, cols, 0, 0, set_rows, set_cols, row, row_set, col, col_set)
+
+    def _side(self, at: Position, on: str, coordinates: Coordinates) -> tuple[int, int, A.Term, A.Term]:
+        """PEs, PEs of a set and the terms on one side of the array: of two loops the inner one is inside a set."""
+        loops = [(loop, count) for loop, count in at.space if loop.on == on]
+        inner = loops[-1] if len(loops) > 1 or (loops and self._inside_set(loops[-1][0], at.extent)) else None
+        outer = loops[:-1] if inner else loops
+        if len(outer) > 1:
+            raise self._refuse(f"{len(loops)} loops are on {on}, at most one over sets and one inside a set fit")
+        inner_count, outer_count = inner[1] if inner else 1, outer[0][1] if outer else 1
+        return (
+            inner_count * outer_count,
+            inner_count,
+            self._term(inner, coordinates),
+            self._term(outer[0] if outer else None, coordinates),
+        )
+
+    def _inside_set(self, loop: Loop, extent: Map[str, int]) -> bool:
+        """Whether the PEs of the only loop on a side are one set: each passes on what the next window needs."""
+        shares = loop.on == "cols" and self.passes and shared_columns(self.shape, self.arch, extent["s"], extent["w"])
+        return loop.dim == "w" and loop.step == extent["w"] or loop.dim in "hwcrs" and not shares
+
+    def _term(self, placed: tuple[Loop, int] | None, coordinates: Coordinates) -> A.Term:
+        if placed is None or placed[1] == 1 or placed[0].dim not in coordinates:
+            return A.Term()
+        along = coordinates[placed[0].dim]
+        step = along.of(placed[0].step)
+        return A.Term(along.axis, step) if step else A.Term()
+
+    # -- loads ---------------------------------------------------------------------------------------------------
+
+    def loads(self, operand: str, at: Position, tokens: A.Tokens) -> tuple[Held, list[Node]]:
+        """What PEs hold of an operand from here on, and the loads that bring it."""
+        return self._ifmap(at, tokens) if operand == "ifmap" else self._weights(at, tokens)
+
+    def _weights(self, at: Position, tokens: A.Tokens) -> tuple[Held, list[Node]]:
+        weight, stage = self.glb["weight"], self.operands.stages["weight"]
+        place, start = self._place(at, weight.coordinates), self.loops.start(weight, at)
+        base = self.operands.slices_before(stage, at) * full_slice(self.layer, stage)
+        steps = {dim: along.step for dim, along in weight.coordinates.items()}
+        layout = weight_layout(self.shape, dict(at.extent), steps, self.box)
+        start = replace(start, offset=start.offset + base)
+        load = A.Load("weight", "weight", place, start, layout.pattern, open=(), close=(), tokens=tokens)
+        return Held(layout), [load]
+
+    def _ifmap(self, at: Position, tokens: A.Tokens) -> tuple[Held, list[Node]]:
+        ifmap = self.glb["ifmap"]
+        place, start = self._place(at, ifmap.coordinates), self.loops.start(ifmap, at)
+        top, left = self.shape.window.pad[:2]
+        start = replace(start, y=start.y - top, x=start.x - left)
+        layout = ifmap_layout(self.shape, dict(at.extent), ifmap.coordinates["n"].step, self.box)
+        if len(layout.axes) > 4:
+            raise self._refuse("a load has four extents: n and c stand in the box, or inside the ifmap's stage, both")
+        shared = self._shared(at, place)
+        pattern = layout.pattern
+        if not shared:
+            load = A.Load("ifmap", "ifmap", place, start, pattern, open=(), close=(), tokens=tokens)
+            return Held(layout), [load]
+
+        def of(count: int) -> tuple[A.Extent, ...]:
+            return tuple(replace(extent, n=count) if extent.axis == "x" else extent for extent in pattern)
+
+        columns = next(extent.n for extent in pattern if extent.axis == "x")
+        words = layout.words // columns
+        fresh = A.Load("ifmap", "ifmap", place, start, of(columns - shared), open=(), close=None, tokens=tokens)
+        # The east neighbour's window starts where this PE's fresh columns end.
+        edge = replace(start, x=start.x + columns - shared)
+        slot = (columns - shared) * words
+        rest = A.Load("ifmap", "ifmap", place, edge, of(shared), slot, edge=True, close=())
+        return Held(layout, shared * words), [fresh, rest]
+
+    def _shared(self, at: Position, place: A.Place) -> int:
+        """How many columns of the image, the last ones, come from a PE's east neighbour."""
+        if not self.passes or not (self.arch.pe.pong_words or place.set_cols > 1):
+            return 0
+        return shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"])
+
+    # -- macro-instructions --------------------------------------------------------------------------------------
+
+    def mac(self, at: Position, staged: Map[str, int]) -> A.Mac:
+        """A macro-instruction; `staged`: inside how many loops each operand comes into the register files."""
+        held, section = at.held, at.pieces[at.section or 0 :]
+        z, j, i = self._counters(at)
+        ifmap = self._slots("ifmap", at, staged, (z.ifmap, j.ifmap, i.ifmap))
+        weight, whens = A.Slots(), dict[str, A.Names | None](take_weight=None, give_weight=None)
+        if self.shape.is_mac:
+            weight = self._slots("weight", at, staged, (z.weight, j.weight, i.weight))
+        for operand, depth in staged.items():
+            pieces = at.pieces[depth:]
+            whens |= {f"take_{operand}": self.loops.first(pieces), f"give_{operand}": self.loops.last(pieces)}
+        reuse = held["ifmap"].reuse
+        return A.Mac(
+            self.layer.shape.kind,
+            self._place(at, {}),
+            pixels=z.count,
+            taps=j.count,
+            step_range=i.count,
+            data_reuse=reuse,
+            n2n_slot=held["ifmap"].layout.words - reuse if reuse else 0,
+            ifmap=ifmap,
+            weight=weight,
+            psum=A.Slots(0, z.psum, j.psum, i.psum),
+            clear=self.loops.first(section),
+            send=self.loops.last(section),
+            **whens,
+        )
+
+    def _slots(self, operand: str, at: Position, staged: Map[str, int], steps: tuple[int, int, int]) -> A.Slots:
+        """The slots of an operand: unrolled loops inside its stage begin somewhere in the half."""
+        layout, base = at.held[operand].layout, 0
+        for piece in at.pieces[staged[operand] :]:
+            loop = self.loops.loops[piece.loop]
+            if not loop.on:
+                base += piece.base * loop.step * layout.step(loop.dim)
+        return A.Slots(base, *steps)
+
+    def _counters(self, at: Position) -> tuple[Steps, Steps, Steps]:
+        """The loops of the box as pixels, taps and channels."""
+        groups: list[Steps] = []
+        for dim in self.box:
+            each = Steps(dim, at.extent[dim], *self._steps(dim, at))
+            if each.count == 1:
+                continue
+            if groups and (both := groups[-1].around(each)):
+                groups[-1] = both
+            else:
+                groups.append(each)
+        if len(groups) > COUNTERS:
+            raise self._refuse(
+                f"the box {{{' > '.join(self.box)}}} needs {len(groups)} counters, a macro-instruction has "
+                f"{COUNTERS}: move a loop out of it, or together what is together in the image and in the weights"
+            )
+        padded = [*groups, *[Steps("", 1, 0, 0, 0)] * (COUNTERS - len(groups))]
+        pixels, taps, channels = min(permutations(padded), key=self._misplaced)
+        if pixels.count > self.arch.pe.max_pixels:
+            raise self._refuse(
+                f"{pixels.count} pixels of the box are more than pe.max_pixels = {self.arch.pe.max_pixels}"
+            )
+        return pixels, taps, channels
+
+    def _misplaced(self, counters: tuple[Steps, ...]) -> int:
+        """How far counters are from what they are named for."""
+        pixels, taps, channels = counters
+        over = pixels.count > self.arch.pe.max_pixels
+        mixed = sum(bool(each.dims) and each.psum == 0 for each in (pixels, channels)) + (taps.psum != 0)
+        return 8 * over + 4 * mixed + ("k" in pixels.dims) + any(dim in channels.dims for dim in "nhw")
+
+    def _steps(self, dim: str, at: Position) -> tuple[int, int, int]:
+        """Slots from an index of a dimension of the box to its next: of ifmap, weights, psums."""
+        weight = at.held["weight"].layout.step(dim) if self.shape.is_mac else 0
+        return at.held["ifmap"].layout.step(dim), weight, self._psum_step(dim, at)
+
+    def _psum_step(self, dim: str, at: Position) -> int:
+        outputs = [each for each in self.box if each in OUTPUT_DIMS]
+        return prod(at.extent[each] for each in outputs[outputs.index(dim) + 1 :]) if dim in outputs else 0
+
+    # -- commits -------------------------------------------------------------------------------------------------
+
+    def commit(self, at: Position, ends: Ends | None, tokens: A.Tokens) -> A.Commit:
+        """The commit of a section; `ends`: when its sums are complete, if they are partial."""
+        if ends and not self.shape.is_mac:
+            raise self._refuse("a pool is not put together from parts: no loop over its window outside others")
+        output = self.glb["output"]
+        place = self._place(at, output.coordinates)
+        summed = [(loop, count) for loop, count in at.space if loop.on == "rows" and loop.dim in REDUCTION_DIMS]
+        if summed:
+            place = self._summed(at, place)
+        extents, slots = self._committed(at)
+        return A.Commit(
+            "output",
+            place,
+            self.loops.start(output, at),
+            residual="residual" if self.layer.tensors.residual else "",
+            params="params" if "params" in self.glb else "",
+            param=self._param(at),
+            **extents,
+            psum=slots,
+            reduce=prod(count for _, count in summed) > 1,
+            sums="sums" if ends else "",
+            fresh=ends.fresh if ends else None,
+            final=ends.final if ends else None,
+            tokens=tokens,
+        )
+
+    def _summed(self, at: Position, place: A.Place) -> A.Place:
+        """The place of a commit that adds up rows: sets of all rows of the loops over c, r, s."""
+        rows = [(loop, count) for loop, count in at.space if loop.on == "rows"]
+        inner = [loop.dim in REDUCTION_DIMS for loop, _ in rows]
+        if inner != sorted(inner):
+            names = " ".join(loop.dim for loop, _ in rows)
+            raise self._refuse(f"of the loops {names} on rows those over c, r, s come last: sums go to the next row")
+        together = prod(count for loop, count in rows if loop.dim in REDUCTION_DIMS)
+        outer = next((each for each in rows if each[0].dim not in REDUCTION_DIMS), None)
+        term = self._term(outer, self.glb["output"].coordinates)
+        return replace(place, set_rows=together, row=A.Term(), row_set=term)
+
+    def _committed(self, at: Position) -> tuple[dict[str, A.Extent], A.Slots]:
+        """The outputs of a PE as extents of a commit, and their slots."""
+        left = [dim for dim in self.box if dim in OUTPUT_DIMS and at.extent[dim] > 1]
+        usual = {"pixels": "w", "lines": "h", "channels": "k"}
+        chosen = {name: dim for name, dim in usual.items() if dim in left}
+        for dim in (dim for dim in left if dim not in chosen.values()):
+            free = next((name for name in usual if name not in chosen), "")
+            if not free:
+                raise self._refuse(f"the box has loops over {' '.join(left)}, a commit has three extents")
+            chosen[free] = dim
+        along, extents, steps = self.glb["output"].coordinates, dict[str, A.Extent](), dict[str, int]()
+        for name, dim in chosen.items():
+            extents[name] = A.Extent(at.extent[dim], along[dim].axis, along[dim].of(1))
+            steps[name] = self._psum_step(dim, at)
+        return extents, A.Slots(0, *(steps.get(name, 0) for name in ("pixels", "lines", "channels")))
+
+    def _param(self, at: Position) -> int:
+        """The place of the first parameters, in units of those of a channel (or position)."""
+        if "params" not in self.glb:
+            return 0
+        stage = self.operands.stages["params"]
+        before = self.operands.slices_before(stage, at) * full_slice(self.layer, stage)
+        return (before + self.loops.start(self.glb["params"], at).offset) // self.layer.params_words
