@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from frontend_models import DATA, context, model, saved
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from cnncc.errors import Refusal
 from cnncc.eval.onnx import evaluate
@@ -201,3 +201,10 @@ def test_frontend_names_values_without_type(tmp_path: Path) -> None:
     proto = model("g (float[3] x) => (float[3] y) { y = Add(x, w) }", w=np.ones(3, np.float32))
     proto.graph.initializer[0].raw_data = bytes(11)
     assert "tensor 'w': " in refused_model(proto, tmp_path)
+
+
+def test_frontend_names_attributes_that_an_operator_of_onnxruntime_has_not(tmp_path: Path) -> None:
+    proto = onnx.load(Path(__file__).parents[1] / "samples/models/resnet20_qoperator_u8.onnx")
+    node = next(node for node in proto.graph.node if node.op_type == "QLinearAdd")
+    node.attribute.append(helper.make_attribute("axis", 1))
+    assert f"QLinearAdd node '{node.name}': there is no attribute 'axis'" in refused_model(proto, tmp_path)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.frontend.infer_shapes import inferred
+from cnncc.frontend.microsoft_ops import unknown_attribute
 from cnncc.frontend.run_onnx import OnnxSession
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def read_model(path: Path, refusals: Refusals, batch: int | None = None) -> Mode
     if model.ByteSize() > SIZE_LIMIT_BYTES:
         raise Refusal(f"{path}: {model.ByteSize()} bytes with its external data, the limit is 2 GiB")
     _check(model, path)
+    _check_attributes(model, path)
     _fix_shapes(model, path, batch, refusals)
     return _inferred(model, path)
 
@@ -171,6 +173,16 @@ def _invalid_parts(model: ModelProto) -> list[Finding]:
         except (checker.ValidationError, ValueError, RuntimeError) as error:
             found.append(Finding(f"not valid ONNX: {_first_line(error)}", where=where))
     return found
+
+
+def _check_attributes(model: ModelProto, path: Path) -> None:
+    """Raises Refusal for attributes that onnxruntime's own operators have not: ONNX does not know these."""
+    refusals = Refusals()
+    for index, node in enumerate(model.graph.node):
+        if name := unknown_attribute(node):
+            what, where = f"there is no attribute '{name}'", node_label(node, index)
+            refusals.add(Refusal(f"{path}: {where}: {what}", Finding(what, where=where, help="leave it out")))
+    refusals.raise_any(str(path))
 
 
 def node_label(node: NodeProto, index: int) -> str:

@@ -76,6 +76,25 @@ _STAND_INS: dict[str, Callable[[NodeProto, Types], list[NodeProto]]] = {
 }
 
 
+_WINDOW = ("auto_pad", "ceil_mode", "channels_last", "count_include_pad", "kernel_shape", "pads", "strides")
+_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "QLinearLeakyRelu": ("alpha",),
+    "QLinearSoftmax": ("axis", "opset"),
+    "QGemm": ("alpha", "transA", "transB"),
+    "QLinearAveragePool": _WINDOW,
+    "QLinearGlobalAveragePool": ("channels_last",),
+    "QLinearConcat": ("axis",),
+}
+
+
+def unknown_attribute(node: NodeProto) -> str | None:
+    """An attribute of one of these operators that it has not: onnxruntime does not load such a model."""
+    if node.domain != MICROSOFT or node.op_type not in _STAND_INS:
+        return None
+    known = _ATTRIBUTES.get(node.op_type, ())
+    return next((attribute.name for attribute in node.attribute if attribute.name not in known), None)
+
+
 def with_microsoft_types(model: ModelProto) -> ModelProto:
     """`model` with the types of the results of these operators, and of what follows from them."""
     from onnx import ModelProto, shape_inference
