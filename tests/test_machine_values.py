@@ -341,11 +341,13 @@ class Writer:
             self.emit("desc", id=SUMS, base=230 + self.random.randint(0, 30), plane=1, pitch=1)
             total = 1
             for name, size in sizes:
-                if name.isdigit() and name not in added:
+                if name.isdigit() and name not in added and not self.chance(0.1):
                     self.emit("step", id=SUMS, loop=int(name), by=Term("lin", total))
                 total *= size
             over = tuple(int(register) for register in sorted(added))
-            fields |= {"partial": 1, "sums": SUMS, "fresh": over, "final": over if self.chance(0.9) else None}
+            others = [None, (), over, over[1:], over[:-1], tuple(range(len(counts)))]
+            fresh, final = (over if self.chance(0.85) else self.random.choice(others) for _ in range(2))
+            fields |= {"partial": 1, "sums": SUMS, "fresh": fresh, "final": final}
         return fields
 
     # Other pieces.

@@ -2,8 +2,8 @@
 
 A loop nest may become a block when the order of its iterations cannot matter: every half is filled, used and given
 back within one iteration, except psums that the innermost loops accumulate; nothing read in the GLB is written in the
-block; and no word is written twice. The first is decided here, from conditions and scopes alone; the others are found
-when the block has run and its addresses are known.
+block, except partial sums by the commit that adds to them (`partial.py`); and no word is written twice. The first is
+decided here, from conditions and scopes alone; the others are found when the block has run and its addresses are known.
 """
 
 from __future__ import annotations
@@ -121,6 +121,13 @@ class Block:
             fill(read, place, True)
         if int(written.sum()) != sum(place.size for place, _ in self.writes) or (written & read).any():
             raise OrderMatters
+
+
+def find(block: Block | None, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
+    """What `read` finds in a memory, in a block in all iterations (P5)."""
+    if block is not None:
+        return block.read(read, memory, loops, descriptor)
+    return read(memory, loops, descriptor).words
 
 
 @dataclass

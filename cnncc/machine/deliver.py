@@ -27,6 +27,11 @@ class Delivered:
     reads: list[Place]
 
 
+def with_axes(words: Words, axes: int) -> Words:
+    """Words [image, …] with `axes` axes, the missing ones after that of the images."""
+    return words.reshape(words.shape[0], *[1] * (axes - words.ndim), *words.shape[1:])
+
+
 def deliver(
     memory: Memory, inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: Descriptor, bits: int
 ) -> Delivered:

@@ -71,9 +71,13 @@ class Fetched:
     def read(self, read: Read, register: int, iterations: range, loops: Sequence[Index]) -> Words:
         """What `read` finds by the descriptor in each iteration, along the first axis after the images'.
 
+        Where the loop's index is one number, only what it finds in that iteration.
+
         Raises OutOfRange for words that are not among these.
         """
         at, found = replace(self.side, base=self.side.base - self.low), list[Words]()
         for i, version in zip(iterations, self.versions, strict=True):
+            if isinstance(loops[register], int) and loops[register] != i:
+                continue
             found.append(read(version, [*loops[:register], i, *loops[register + 1 :]], at).words)
         return np.concatenate(np.broadcast_arrays(*found), axis=1)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.isa.fields import Term
 from cnncc.isa.table import Instruction
+from cnncc.machine.blocks import OrderMatters
 from cnncc.machine.durations import EXTENTS
-from cnncc.machine.memory import Memory
+from cnncc.machine.memory import Memory, Place
 from cnncc.machine.outputs import params_of_words, place_of
 from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints
 from cnncc.machine.regfile import Fault
@@ -41,6 +43,47 @@ def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid
     return south, np.take(totals, [-1], axis=ROWS)
 
 
+@dataclass(frozen=True)
+class Turns:
+    """How the iterations of a block come to one place of partial sums, as the block's axes that do not move the place.
+
+    anew: the outer ones, whose iterations begin anew; summed: the inner ones, along which what comes is added up.
+    fresh: whether nothing is there before the first of these; final: whether the last one completes the sums.
+    """
+
+    anew: tuple[int, ...]
+    summed: tuple[int, ...]
+    fresh: bool
+    final: bool
+
+    @classmethod
+    def of(cls, still: Sequence[int], fresh: frozenset[int] | None, final: frozenset[int] | None) -> Turns:
+        """still: the axes that do not move the place, from the outermost on. fresh, final: those that must be in their
+        first, last iteration for the condition to hold; None where it never does.
+
+        Raises OrderMatters where a condition holds in other iterations than the first or last one of a sum.
+        """
+        begins = len(still) - len(fresh) if fresh is not None else 0
+        turns = cls(tuple(still[:begins]), tuple(still[begins:]), fresh is not None, final is not None)
+        if any(axes is not None and axes != frozenset(turns.summed) for axes in (fresh, final)):
+            raise OrderMatters
+        return turns
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """Partial sums after a commit, or after those of a block: [image, block…, *grid, *pattern], summed axes of size 1.
+
+    place: where they are in the GLB; kept: the words to be stored there, if any; read: whether they were read.
+    """
+
+    sums: Ints
+    turns: Turns
+    place: Place
+    kept: Ints | None
+    read: bool
+
+
 def accumulated(
     inst: Instruction,
     grid: Grid,
@@ -50,29 +93,87 @@ def accumulated(
     glb: Memory,
     descriptor: Descriptor,
     arch: Arch,
-    ends: tuple[bool, bool],
-) -> Ints:
+    counts: Mapping[int, int],
+    ends: tuple[frozenset[int] | None, frozenset[int] | None],
+) -> Accumulated:
     """`sums` plus what the GLB has of them, unless they are fresh; unless they are final they go back there (C5).
 
-    ends: whether fresh, whether final. Raises Fault for a place outside the tensor, and for a sum that leaves 32 bits.
+    counts: the iterations of each axis of the block that the commit is in. ends: the axes that `fresh` and `final` ask
+    for, None where they do not hold. Raises Fault for a place outside the tensor or two sums in one, and for a sum that
+    leaves 32 bits; OrderMatters where the iterations must run one by one.
     """
-    fresh, final = ends
-    place = place_of(inst, grid, loops, pattern, replace(descriptor, base=0), "partial sums lie outside their tensor")
-    listed = place.listed() if isinstance(place, Strided) else place
-    full = np.broadcast_shapes(listed.shape, sums.shape[1:])
-    words = arch.words_per_param
-    at = descriptor.base + words * np.broadcast_to(listed, full)[..., None] + np.arange(words)
-    if np.unique(at).size < at.size:
+    axes, words = sums.ndim - 1 - PE_AXES - len(pattern), arch.words_per_param
+    side = replace(descriptor, base=0)
+    place = _padded(place_of(inst, grid, loops, pattern, side, "partial sums lie outside their tensor"), sums.ndim - 1)
+    each = (*(counts.get(axis, 1) for axis in range(axes)), *grid.shape, *(n for n, _ in pattern))
+    values = np.broadcast_to(sums, np.broadcast_shapes(sums.shape, each))
+    still = [axis for axis in sorted(counts) if not _moves(place, axis)]
+    turns = Turns.of(still, *ends)
+    at = _words_at(place, tuple(1 if axis in still else n for axis, n in enumerate(each)), descriptor.base, words)
+    before: Ints = np.zeros((1,) * sums.ndim, np.int64)
+    if not turns.fresh:
+        before = params_of_words(glb.read(at).astype(np.int64), arch.operand_bits)
+    along = tuple(1 + axis for axis in turns.summed)
+    total = before + values.sum(axis=along, keepdims=True)
+    _check_width(before, values, along)
+    kept = total - _last(values, along) if turns.final else total
+    kept = _last(kept, tuple(1 + axis for axis in turns.anew))
+    stays = not turns.final or bool(along)  # a sum that is complete at once never was in the GLB
+    return Accumulated(total, turns, at, _words(kept, arch.operand_bits) if stays else None, not turns.fresh)
+
+
+def _padded(place: Place, axes: int) -> Place:
+    """A place with at least `axes` axes."""
+    if isinstance(place, Strided):
+        ones = axes - len(place.sizes)
+        return replace(place, sizes=(*[1] * ones, *place.sizes), steps=(*[0] * ones, *place.steps))
+    return place.reshape(*[1] * (axes - place.ndim), *place.shape)
+
+
+def _moves(place: Place, axis: int) -> bool:
+    """Whether a place depends on an axis."""
+    if isinstance(place, Strided):
+        return place.sizes[axis] > 1 and place.steps[axis] != 0
+    return bool((place != place.take([0], axis)).any())
+
+
+def _words_at(place: Place, shape: tuple[int, ...], base: int, words: int) -> Place:
+    """The words of the quantities at places of a `shape`, [*shape, word]. Raises Fault for two in one place."""
+    if isinstance(place, Strided):
+        sizes = tuple(min(size, n) for size, n in zip(place.sizes, shape, strict=True))
+        steps = (*(words * step for step in place.steps), 1)
+        at = Strided(base + words * place.start, (*sizes, words), steps)
+        if sizes == shape and at.distinct:
+            return at
+        listed = replace(place, sizes=sizes).listed()
+    else:
+        listed = place[tuple(slice(n) for n in shape)]
+    listed = np.broadcast_to(listed, shape)
+    if np.unique(listed).size < listed.size:
         raise Fault("two partial sums lie in one place")
-    sums = np.broadcast_to(sums, (sums.shape[0], *full))
-    if not fresh:
-        sums = sums + params_of_words(glb.read(at).astype(np.int64), arch.operand_bits)
+    return base + words * listed[..., None] + np.arange(words)
+
+
+def _last(values: Ints, axes: tuple[int, ...]) -> Ints:
+    """The last along axes, which stay."""
+    return values[tuple(slice(-1, None) if axis in axes else slice(None) for axis in range(values.ndim))]
+
+
+def _check_width(before: Ints, values: Ints, along: tuple[int, ...]) -> None:
+    """Raises Fault where a sum leaves 32 bits on its way, `values` being added along axes in order."""
     low, high = integer_range(32)
-    if sums.min() < low or sums.max() > high:
-        raise Fault(f"a partial sum of {int(sums.min())}..{int(sums.max())} leaves 32 bits")
-    if not final:
-        glb.write(at, _words(sums, arch.operand_bits))
-    return sums
+    terms, most = prod(values.shape[axis] for axis in along), max(int(values.max()), -int(values.min()))
+    if max(int(before.max()), -int(before.min())) + terms * most <= high:
+        return
+    running = np.cumsum(_in_order(values, along), axis=-1) + _in_order(before, along)
+    if running.min() < low or running.max() > high:
+        raise Fault(f"a partial sum of {int(running.min())}..{int(running.max())} leaves 32 bits")
+
+
+def _in_order(values: Ints, along: tuple[int, ...]) -> Ints:
+    """Values with some of their axes as one, the last."""
+    moved = np.moveaxis(values, along, range(-len(along), 0))
+    return moved.reshape(*moved.shape[: moved.ndim - len(along)], prod(values.shape[axis] for axis in along))
 
 
 def _words(sums: Ints, bits: int) -> Ints:

@@ -15,23 +15,24 @@ import numpy as np
 import numpy.typing as npt
 
 from cnncc.arch.model import Arch
-from cnncc.isa.fields import LOOP_REGISTERS, Term, When
+from cnncc.isa.fields import LOOP_REGISTERS, When
 from cnncc.isa.table import Instruction
-from cnncc.machine.blocks import Block, OrderMatters, depth, divisible, independent, largest_array
-from cnncc.machine.deliver import Delivered, deliver
+from cnncc.machine.blocks import Block, OrderMatters, depth, divisible, find, independent, largest_array
+from cnncc.machine.commits import Output
+from cnncc.machine.deliver import Delivered, deliver, with_axes
 from cnncc.machine.durations import ceil_div, commit_results
-from cnncc.machine.fetched import Read, fetches
+from cnncc.machine.fetched import fetches
 from cnncc.machine.macs import accumulate, check_neighbours, check_sizes
-from cnncc.machine.memory import Memory, OutOfRange, Place
-from cnncc.machine.outputs import Unit, apart, of_shape, params_of_words, pattern_of, place_of, psum_slots, shape_of
-from cnncc.machine.partial import accumulated, reduced
+from cnncc.machine.memory import Memory, OutOfRange
+from cnncc.machine.outputs import Unit, psum_slots
+from cnncc.machine.partial import reduced
 from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
 from cnncc.machine.program import Loop, Node
 from cnncc.machine.regfile import Fault, Half, Halves, Sums, Words, active
 from cnncc.machine.transfers import sides
 from cnncc.machine.traps import Trap
 from cnncc.machine.work import PER_INSTRUCTION, Work, work_of
-from cnncc.numerics import Epilogue, integer_range
+from cnncc.numerics import integer_range
 
 BLOCK_ELEMENTS = 1 << 22  # of one array in a block: larger loops run in smaller blocks
 
@@ -201,18 +202,6 @@ class Interpreter:
         else:
             self.dram.write_in_order(dram, self.glb.read(glb))
 
-    def _glb_read(self, read: Read, descriptor: Descriptor) -> Words:
-        """What `read` finds in the GLB, in a block in all iterations (P5)."""
-        if self.block is not None:
-            return self.block.read(read, self.glb, self.index, descriptor)
-        return read(self.glb, self.index, descriptor).words
-
-    def _glb_write(self, place: Place, values: npt.NDArray[np.int64]) -> None:
-        if self.block is not None:
-            self.block.writes.append((place, values))
-        else:
-            self.glb.write(place, values)
-
     # -- loads ---------------------------------------------------------------------------------------------------
 
     def _load(self, inst: Instruction) -> None:
@@ -251,14 +240,9 @@ class Interpreter:
 
         def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
             taken = deliver(memory, inst, grid, loops, descriptor, self.arch.operand_bits)
-            return Delivered(self._with_axes(taken.words, PE_AXES + 4), taken.reads)
+            return Delivered(with_axes(taken.words, 1 + self._axes() + PE_AXES + 4), taken.reads)
 
-        return self._glb_read(read, self.descriptors[inst.number("desc")])
-
-    def _with_axes(self, words: Words, axes: int) -> Words:
-        """Words [image, …] with the block's axes and `axes` after these."""
-        missing = 1 + self._axes() + axes - words.ndim
-        return words.reshape(words.shape[0], *[1] * missing, *words.shape[1:])
+        return find(self.block, read, self.glb, self.index, self.descriptors[inst.number("desc")])
 
     # -- macro-instructions --------------------------------------------------------------------------------------
 
@@ -336,46 +320,34 @@ class Interpreter:
         self.unit = Unit.of(inst)
 
     def _commit(self, inst: Instruction) -> None:
-        streams = inst.text("source") == "glb"
         grid = active(inst, inst.number("set_rows"), self.arch)
-        pattern = pattern_of(inst)
         if commit_results(inst) > self.arch.glb.words:
             raise Fault("there are more results than words in the GLB")
-        sums = self._operand(inst, grid, pattern, "operand") if streams else self._committed(inst, grid, pattern)
+        output = Output(self.arch, self.glb, self.descriptors, self.unit, self.block, inst, grid, self.index)
+        sums = output.operand("operand") if inst.text("source") == "glb" else self._committed(inst, grid)
         if inst.number("reduce"):
-            grid, sums = reduced(inst, grid, sums, self.arch)
+            south, sums = reduced(inst, grid, sums, self.arch)
+            output = replace(output, grid=south)
         if inst.number("partial"):
-            if self.block is not None:
-                raise OrderMatters  # what one iteration leaves the next one finds
-            side, ends = self.descriptors[inst.number("sums")], (inst.when("fresh"), inst.when("final"))
-            fresh, final = self._holds(ends[0], last=False), self._holds(ends[1], last=True)
-            sums = accumulated(inst, grid, self.index, pattern, sums, self.glb, side, self.arch, (fresh, final))
-            if not final:
+            ends = self._asked(inst.when("fresh"), last=False), self._asked(inst.when("final"), last=True)
+            parts = output.accumulated(sums, ends)
+            if not parts.turns.final:
                 return
-        result = self.descriptors[inst.number("desc")]
-        place = place_of(inst, grid, self.index, pattern, result, "a result lies outside its tensor")
-        self.glb.check(place)
-        shape = np.broadcast_shapes(shape_of(place), (*grid.shape, *(n for n, _ in pattern)))
-        place = apart(place, shape, self.block is None)
-        residual = None if self.unit.epilogue.factors is None else self._operand(inst, grid, pattern, "residual")
-        with np.errstate(over="ignore", invalid="ignore"):  # a scale may be any bits
-            results = self._epilogue(inst, grid, pattern).apply(sums, slice(None), residual)
-        low, high = integer_range(self.arch.operand_bits)
-        if results.min() < low or results.max() > high:
-            raise Fault(f"a result of {int(results.min())}..{int(results.max())} does not fit a word")
-        full = np.broadcast_shapes(results.shape[1:], shape)
-        self._glb_write(of_shape(place, full), np.broadcast_to(results, (results.shape[0], *full)))
+            sums, output = parts.sums, output.at_last(parts.turns.summed)
+        output.results(sums)
 
-    def _operand(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]], name: str) -> Ints:
-        """The words at the results' positions of another descriptor, as [image, block…, *grid, *pattern]."""
+    def _asked(self, when: When, last: bool) -> frozenset[int] | None:
+        """The axes of the block whose first (last) iterations a condition asks for; None where it never holds (P2)."""
+        if when is None or not self._holds(when, last):
+            return None
+        if (block := self.block) is None:
+            return frozenset()
+        has_end = block.iterations.stop == self.count[block.register] if last else block.iterations.start == 0
+        if block.register in when and not has_end:
+            return None
+        return frozenset(block.axis_of[loop] for loop in when if loop in block.axis_of)
 
-        def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
-            place = place_of(inst, grid, loops, pattern, descriptor, f"{name} words lie outside their tensor")
-            return Delivered(self._with_axes(memory.read(place), PE_AXES + len(pattern)), [place])
-
-        return self._glb_read(read, self.descriptors[inst.number(name)]).astype(np.int64)
-
-    def _committed(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]]) -> Ints:
+    def _committed(self, inst: Instruction, grid: Grid) -> Ints:
         """The psums of the half that was sent first, as [image, block…, *grid, *pattern] (C1)."""
         if not self.sent:
             raise Fault("no psum half was sent")
@@ -383,15 +355,3 @@ class Interpreter:
         slots = psum_slots(inst, self.arch.pe.psum_words)
         sums.grow(slots.ends[1] + 1)
         return sums.half.window(grid, "psum").read(slots, "psum").astype(np.int64)
-
-    def _epilogue(self, inst: Instruction, grid: Grid, pattern: Sequence[tuple[int, Term]]) -> Epilogue:
-        """The output units' function with the parameters of each result's channel in place (C2)."""
-        if not self.unit.params:
-            return self.unit.epilogue
-
-        def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
-            place = self.unit.param_address(inst, grid, pattern, descriptor, loops, self.arch.words_per_param)
-            return Delivered(self._with_axes(memory.read(place), PE_AXES + len(pattern) + 2), [place])
-
-        words = self._glb_read(read, self.descriptors[inst.number("params")])
-        return self.unit.function(params_of_words(words.astype(np.int64), self.arch.operand_bits))
