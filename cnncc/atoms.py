@@ -17,13 +17,13 @@ WORDS_A_LINE = 12
 
 def atoms_command(
     source: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None,
-    schedule: Path | None, layer: str | None, pe: tuple[int, int], macros: range,
+    schedule: Path | None, dataflow: str | None, layer: str | None, pe: tuple[int, int], macros: range,
 ) -> None:  # fmt: skip
     """Compile an ONNX file, or IR dumped on the way, as far as PE-set programs, and print what one PE does."""
     if source.suffix == ".mlir":
-        compilation = resume(source, arch, precision, calibrate, schedule)
+        compilation = resume(source, arch, precision, calibrate, schedule, dataflow)
     else:
-        compilation = start_compilation(source, arch, precision, calibrate, batch, schedule)
+        compilation = start_compilation(source, arch, precision, calibrate, batch, schedule, dataflow)
     if TO_PROGRAMS not in (names := [step.name for step in compilation.remaining()]):
         raise Refusal(f"{source}: was lowered beyond {TO_PROGRAMS}: give IR from before that step, or the model")
     for step in compilation.remaining()[: names.index(TO_PROGRAMS) + 1]:

@@ -28,6 +28,7 @@ from cnncc.frontend.import_onnx import read_onnx
 from cnncc.inputs import read_npz
 from cnncc.numerics import integer_range
 from cnncc.passes._calibration import write_ranges
+from cnncc.passes._dataflows import dataflow as dataflow_named
 from cnncc.passes._schedule_file import read_schedule
 from cnncc.pipeline import (
     CALIBRATE,
@@ -54,6 +55,7 @@ def check(
     calibrate: Path | None = None,
     batch: int | None = None,
     schedule: Path | None = None,
+    dataflow: str | None = None,
 ) -> list[Finding]:
     """All findings of a model on an array, blocking ones first. `compile` refuses it if there is one of these.
 
@@ -69,6 +71,10 @@ def check(
             if schedule is not None:
                 read_schedule(str(schedule))
                 settings = replace(settings, schedule=str(schedule))
+        with refusals.kept("--dataflow"):
+            if dataflow is not None:
+                dataflow_named(dataflow)
+                settings = replace(settings, dataflow=dataflow)
         checker = _Checker(path, settings, refusals)
         checker.read(calibrate, batch)
         checker.steps()
@@ -167,8 +173,8 @@ class _Checker:
             with Refusals().kept():
                 self.compilation.step(step)
                 return True
-        if step.name == SCHEDULE and self.settings.schedule:  # the compiler's own mappings
-            self.settings = replace(self.settings, schedule=None)
+        if step.name == SCHEDULE and (self.settings.schedule or self.settings.dataflow):  # the compiler's own mappings
+            self.settings = replace(self.settings, schedule=None, dataflow=None)
             own = next(each for each in steps(self.settings) if each.name == SCHEDULE)
             with Refusals().kept():
                 self.compilation.step(own)

@@ -71,6 +71,7 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--calibrate", type=FILE, help="Samples of the inputs (.npz by tensor name), for the scales."),
         click.option("--batch", type=click.IntRange(min=1), help="Size of a symbolic batch dimension."),
         click.option("--schedule", type=FILE, help="Mappings of some layers (TOML, docs/schedule.md), used as given."),
+        click.option("--dataflow", metavar="NAME", help="os, ws, is, rs or nlr, of the layers that --schedule leaves."),
     )
     for option in reversed(options):
         command = option(command)
@@ -97,6 +98,7 @@ def compile(**options: Any) -> None:
     cnncc compile net.onnx
     cnncc compile net.onnx --emit nest                    read the loop nests
     cnncc compile net.onnx --schedule mine.toml           layers mapped by hand
+    cnncc compile net.onnx --dataflow ws                  weight stationary
     cnncc compile net.onnx --dump-dir ir                  the IR after every step
     cnncc compile --from ir/16-nest-permute.mlir -o net.cnb     … and on from any of them
     """

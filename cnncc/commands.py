@@ -47,7 +47,8 @@ def _write(path: Path | None, text: str) -> None:
 
 def compile_command(
     model: Path | None, output: Path | None, arch: str, precision: str | None, calibrate: Path | None,
-    batch: int | None, schedule: Path | None, emit: str, dump_dir: Path | None, start: Path | None, progress: Progress,
+    batch: int | None, schedule: Path | None, dataflow: str | None, emit: str,
+    dump_dir: Path | None, start: Path | None, progress: Progress,
 ) -> None:  # fmt: skip
     """`cnncc compile`."""
     if (model is None) == (start is None):
@@ -58,10 +59,10 @@ def compile_command(
     check_writable(output)
     if start is not None:
         source = start
-        compilation = resume(start, arch, precision, calibrate, schedule)
+        compilation = resume(start, arch, precision, calibrate, schedule, dataflow)
     else:
         source = cast("Path", model)
-        compilation = start_compilation(source, arch, precision, calibrate, batch, schedule)
+        compilation = start_compilation(source, arch, precision, calibrate, batch, schedule, dataflow)
     report = Report()
     report.read(compilation.module)
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
@@ -143,12 +144,12 @@ def _check_is_weights(path: Path) -> None:
 
 def check_command(
     model: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, schedule: Path | None,
-    as_json: bool,
+    dataflow: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """`cnncc check`. Exit code 1 where a finding stops `compile`."""
     from cnncc import check
 
-    findings = check.check(model, arch, precision, calibrate, batch, schedule)
+    findings = check.check(model, arch, precision, calibrate, batch, schedule, dataflow)
     text = json.dumps(check.as_json(findings, model, arch), indent=1) if as_json else ""
     click.echo(text or "\n".join(check.as_text(findings, model)))
     if check.count(findings)["blocking"]:
@@ -214,12 +215,13 @@ def print_stats(counters: Mapping[str, Any], batch: int = 1) -> None:
 
 def verify_command(
     model: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, schedule: Path | None,
-    inputs: Path | None, images: int, layers: bool, as_json: bool, min_sqnr: float | None, progress: Progress,
+    dataflow: str | None, inputs: Path | None, images: int, layers: bool, as_json: bool,
+    min_sqnr: float | None, progress: Progress,
 ) -> None:  # fmt: skip
     """`cnncc verify`. Exit code 3 where a step changed a value: that is a defect of cnncc; 1 below `min_sqnr`."""
     from cnncc.frontend.export_onnx import input_names, main_arguments
 
-    compilation = start_compilation(model, arch, precision, calibrate, batch, schedule)
+    compilation = start_compilation(model, arch, precision, calibrate, batch, schedule, dataflow)
     names, arguments = input_names(compilation.module), main_arguments(compilation.module)
     shapes = {name: value.type for name, value in zip(names, arguments, strict=True)}
     data = _verify_inputs(inputs, shapes, images)

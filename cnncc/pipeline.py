@@ -54,7 +54,7 @@ LEVELS = ("onnx", "cnn", "nest", "array", "isa")
 class Settings:
     """How to compile: the array (and the name or file that passes read it from), operand width, calibration data.
 
-    schedule: the file with the mappings of some layers, if any.
+    schedule: the file with the mappings of some layers, if any. dataflow: of the other layers, by name, if any.
     """
 
     arch: Arch
@@ -62,6 +62,7 @@ class Settings:
     operand_bits: int
     calibration: Mapping[str, Array] | None = None
     schedule: str | None = None
+    dataflow: str | None = None
 
     def __post_init__(self) -> None:
         if self.operand_bits > self.arch.operand_bits:
@@ -83,6 +84,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
     """All steps from an imported model to instructions."""
     arch = f"arch={_quoted(settings.arch_source)}"
     schedule = f" schedule={_quoted(settings.schedule)}" if settings.schedule else ""
+    dataflow = f" dataflow={settings.dataflow}" if settings.dataflow else ""
     widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
     return (
         Step("onnx", "onnx-fold-constants"),
@@ -98,7 +100,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("cnn", "cnn-fuse-epilogue"),
         Step("cnn", "cnn-legalize"),
         Step("nest", "cnn-to-nest"),
-        Step("nest", SCHEDULE, arch + schedule),
+        Step("nest", SCHEDULE, arch + schedule + dataflow),
         Step("nest", "nest-tile"),
         Step("nest", "nest-permute"),
         Step("nest", "nest-unroll"),

@@ -11,16 +11,22 @@ from xdsl.dialects.builtin import IntegerAttr
 from cnncc.arch.model import load_arch
 from cnncc.errors import Refusal
 from cnncc.inputs import read_npz
+from cnncc.passes._dataflows import dataflow as dataflow_named
 from cnncc.passes._schedule_file import read_schedule
 from cnncc.pipeline import CALIBRATE, SCHEDULE, Compilation, Settings, import_model, new_context, operand_bits
 from cnncc.weights import Array
 
 
 def _settings(
-    arch: str, precision: str | None, calibration: Mapping[str, Array] | None, schedule: Path | None
+    arch: str,
+    precision: str | None,
+    calibration: Mapping[str, Array] | None,
+    schedule: Path | None,
+    dataflow: str | None,
 ) -> Settings:
     array = load_arch(arch)
-    return Settings(array, arch, operand_bits(precision, array), calibration, str(schedule) if schedule else None)
+    file = str(schedule) if schedule else None
+    return Settings(array, arch, operand_bits(precision, array), calibration, file, dataflow)
 
 
 def start_compilation(
@@ -30,20 +36,30 @@ def start_compilation(
     calibrate: Path | None,
     batch: int | None,
     schedule: Path | None = None,
+    dataflow: str | None = None,
 ) -> Compilation:
     """A compilation of an ONNX file, with calibration data named after its inputs. Raises Refusal."""
     from cnncc.frontend.export_onnx import input_names
 
     if schedule is not None:
         read_schedule(str(schedule))  # what is wrong with it alone is said before anything is run
-    compilation = import_model(model, batch, _settings(arch, precision, None, schedule))
+    if dataflow is not None:
+        dataflow_named(dataflow)
+    compilation = import_model(model, batch, _settings(arch, precision, None, schedule, dataflow))
     if calibrate is not None:
         data = read_npz(calibrate, input_names(compilation.module))
-        compilation.settings = _settings(arch, precision, data, schedule)
+        compilation.settings = _settings(arch, precision, data, schedule, dataflow)
     return compilation
 
 
-def resume(start: Path, arch: str, precision: str | None, calibrate: Path | None, schedule: Path | None) -> Compilation:
+def resume(
+    start: Path,
+    arch: str,
+    precision: str | None,
+    calibrate: Path | None,
+    schedule: Path | None,
+    dataflow: str | None = None,
+) -> Compilation:
     """A compilation that goes on from dumped IR, its weights beside it. Raises Refusal."""
     from cnncc.frontend.export_onnx import input_names
     from cnncc.opt import read_ir
@@ -56,13 +72,16 @@ def resume(start: Path, arch: str, precision: str | None, calibrate: Path | None
         if precision not in (None, dumped):
             raise Refusal(f"{start}: was quantised to {dumped}, --precision {precision} comes too late")
         precision = dumped
-    compilation = Compilation(ctx, module, _settings(arch, precision, None, schedule))
+    compilation = Compilation(ctx, module, _settings(arch, precision, None, schedule, dataflow))
     remaining = [step.name for step in compilation.remaining()]
-    if schedule is not None and SCHEDULE not in remaining:
-        raise Refusal(f"{start}: its layers are mapped already, --schedule {schedule} comes too late")
+    if dataflow is not None:
+        dataflow_named(dataflow)
+    for option, value in (("--schedule", schedule), ("--dataflow", dataflow)):
+        if value is not None and SCHEDULE not in remaining:
+            raise Refusal(f"{start}: its layers are mapped already, {option} {value} comes too late")
     if calibrate is not None and CALIBRATE in remaining:
         data = read_npz(calibrate, input_names(module))
-        compilation.settings = _settings(arch, precision, data, schedule)
+        compilation.settings = _settings(arch, precision, data, schedule, dataflow)
     elif calibrate is not None:
         compilation.warnings.append(f"--calibrate {calibrate} has no effect: {start} was calibrated already")
     return compilation

@@ -1,70 +1,84 @@
 """What the loops of a mapping in the notation leave out, for a layer and an array: axes, PEs, tile sizes. No IR.
 
-The rules, P2 to P5, are in docs/mapping.md. The stages that a text leaves out are for `_os_written.py`.
+The rules, P2 to P5 and P9, are in docs/mapping.md. The stages that a text leaves out are for `_os_written.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from functools import lru_cache
+from itertools import groupby, product
+from math import prod
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import AXES, REDUCTION_DIMS
+from cnncc.dialects import nest
+from cnncc.dialects._mapping import AXES, DIMS, REDUCTION_DIMS
 from cnncc.dialects._mapping_text import mapping_from
 from cnncc.dialects._notation import Item, NotationError, Term, read
-from cnncc.dialects.nest import Loop, Mapping
-from cnncc.passes._layer_shape import LayerShape, inside
+from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._register_files import macro_words
 
 Part = Sequence[int]  # loops, by their number in a text
+Sizes = Mapping[str, int]  # of tiles, by dimension
+OUTPUTS = "nhw"
 
 
-def completed_loops(text: str, shape: LayerShape, arch: Arch) -> Mapping:
+def completed_loops(text: str, shape: LayerShape, arch: Arch) -> nest.Mapping:
     """All loops of a mapping, with the stages that the text says. Raises NotationError saying what to write."""
-    completion = _Completion(text, shape, arch)
-    completion.choose_axes()
-    completion.choose_pes()
-    completion.choose_steps()
-    return completion.mapping()
+    return next(completions(text, shape, arch))
 
 
-class _Completion:
-    """The loops of a text, outermost first, which become complete one step after the other."""
+def completions(text: str, shape: LayerShape, arch: Arch) -> Iterator[nest.Mapping]:
+    """The same for all sizes of blocks that may be tried, the largest first (rule P9)."""
+    terms = _Terms(text, shape, arch)
+    choices = product(*[terms.blocks(i) for i in terms.open_blocks()])
+    for sizes in sorted(choices, key=lambda sizes: -prod(sizes)):
+        yield _completed(text, shape, arch, sizes)
+
+
+@lru_cache(maxsize=4096)
+def _completed(text: str, shape: LayerShape, arch: Arch, blocks: tuple[int, ...]) -> nest.Mapping:
+    terms = _Terms(text, shape, arch)
+    return terms.completed(dict(zip(terms.open_blocks(), blocks, strict=True)))
+
+
+class _Terms:
+    """The loops of a text, outermost first, with axes, and with a loop over groups where the layer has some."""
 
     def __init__(self, text: str, shape: LayerShape, arch: Arch) -> None:
         self.text, self.shape, self.arch = text, shape, arch
         self.items = read(text)
+        self._add_groups()
         self.terms = [item for item in self.items if isinstance(item, Term)]
-        self.pes_chosen: list[int] = []
-
-    def mapping(self) -> Mapping:
-        """The mapping of all that is known by now."""
-        terms = iter(self.terms)
-        items: list[Item] = [next(terms) if isinstance(item, Term) else item for item in self.items]
-        return mapping_from(items, self.text, self.shape.sizes)
-
-    def _name(self, i: int) -> str:
-        return self.text[slice(*self.terms[i].place)]
+        self.over = {dim: [i for i, term in enumerate(self.terms) if term.dim == dim] for dim in DIMS}
+        self._choose_axes()
 
     def _refuse(self, i: int, message: str) -> NotationError:
         return NotationError(message, self.text, *self.terms[i].place)
 
-    def _over(self, dim: str) -> list[int]:
-        return [i for i, term in enumerate(self.terms) if term.dim == dim]
+    def _inner(self, i: int) -> int | None:
+        """The next loop inside loop i over its dimension."""
+        return next((each for each in self.over[self.terms[i].dim] if each > i), None)
 
-    def _step(self, i: int) -> int | None:
-        """The step of a loop; of the innermost over its dimension it need not be said."""
-        return self.terms[i].step or (1 if self._over(self.terms[i].dim)[-1] == i else None)
+    # -- groups (P10) --------------------------------------------------------------------------------------------
 
-    def _extent(self, i: int) -> int | None:
-        """How many indices a loop goes over, if that is known."""
-        outer = [each for each in self._over(self.terms[i].dim) if each < i]
-        return self.terms[outer[-1]].step if outer else self.shape.sizes.of(self.terms[i].dim)
+    def _add_groups(self) -> None:
+        """A loop over groups of output channels, around all but loops in time over n, h, w, where none is written."""
+        together = self.shape.tiled_together
+        first = next((item for item in self.items if isinstance(item, Term) and item.dim == "k"), None)
+        if together == self.shape.sizes.k or first is None or (first.step or 1) % together == 0 and first.step:
+            return
+        place = next(
+            place
+            for place, item in enumerate(self.items)
+            if isinstance(item, Term) and (item.dim not in OUTPUTS or item.level or item.keep)
+        )
+        self.items = (*self.items[:place], Term("k", together), *self.items[place:])
 
     # -- axes (P2) -----------------------------------------------------------------------------------------------
 
-    def choose_axes(self) -> None:
+    def _choose_axes(self) -> None:
         """Rows and columns for the loops in space, where none of them has an axis."""
         space = [i for i, term in enumerate(self.terms) if term.level]
         missing = [i for i in space if not self.terms[i].axis]
@@ -83,81 +97,147 @@ class _Completion:
             raise self._refuse(missing[0], self._axis_of(missing[0], "so many loops have no order on two axes"))
 
     def _axis_of(self, i: int, why: str) -> str:
-        return f"write the axis of {self._name(i)}, {self._name(i)}||@rows or {self._name(i)}||@cols: {why}"
+        name = self.text[slice(*self.terms[i].place)]
+        return f"write the axis of {name}, {name}||@rows or {name}||@cols: {why}"
 
-    def _put(self, parts: list[Part]) -> None:
+    def _put(self, parts: Sequence[Part]) -> None:
         """The first part on rows, the second on columns; but sums go down columns, so that c, r and s are on rows."""
         sums = [any(self.terms[i].dim in REDUCTION_DIMS for i in part) for part in parts]
         for part, axis in zip(parts[::-1] if sums == [False, True] else parts, AXES, strict=False):
             for i in part:
                 self.terms[i] = replace(self.terms[i], axis=axis)
 
-    # -- PEs (P3) ------------------------------------------------------------------------------------------------
+    # -- blocks (P9) ---------------------------------------------------------------------------------------------
 
-    def choose_pes(self) -> None:
-        """Loops on an axis without a number of PEs get what is left of it, the inner ones first."""
-        for axis in AXES:
-            loops = [i for i, term in enumerate(self.terms) if term.axis == axis]
-            left = int(getattr(self.arch, axis))
-            for i in loops:
-                left //= self.terms[i].pes or 1
-            for i in (i for i in reversed(loops) if self.terms[i].pes is None):
-                pes = min(max(left, 1), -(-self._most(i) // (self._step(i) or 1)))
-                left //= pes
-                self.terms[i] = replace(self.terms[i], pes=pes)
-                self.pes_chosen.append(i)
+    def open_blocks(self) -> list[int]:
+        """Loops in time whose tile size neither a loop in space nor the box says."""
+        return [i for i, term in enumerate(self.terms) if not (term.step or term.level or term.keep or self._says(i))]
 
-    def _most(self, i: int) -> int:
-        """What a loop goes over at most: the nearest step around it that is known, or the layer's size."""
-        steps = [self.terms[each].step for each in self._over(self.terms[i].dim) if each < i]
-        return next((step for step in reversed(steps) if step), self.shape.sizes.of(self.terms[i].dim))
+    def _says(self, i: int) -> bool:
+        """Whether what is inside loop i says its tile size: nothing is, the box, or PEs that take a tile at once."""
+        inner = self._inner(i)
+        if inner is None or self.terms[inner].keep:
+            return True
+        return bool(self.terms[inner].level) and not self._shares_out(inner)
 
-    # -- tile sizes (P4, P5) -------------------------------------------------------------------------------------
-
-    def choose_steps(self) -> None:
-        """Tiles that the loops in space take at once; or that fill the box; and no more PEs than these leave work."""
-        while any(self._set_step(i) for i in self._open()):
-            pass
-        if unknown := self._open():
-            self._fill_box(unknown)
-            while any(self._set_step(i) for i in self._open()):
-                pass
-        for i in self.pes_chosen:
-            extent, step = self._extent(i), self._step(i)
-            assert extent is not None and step is not None
-            self.terms[i] = replace(self.terms[i], pes=min(self.terms[i].pes or 1, -(-extent // step)))
-
-    def _open(self) -> list[int]:
-        return [i for i in range(len(self.terms)) if self._step(i) is None]
-
-    def _set_step(self, i: int) -> bool:
-        """Give loop i its step, if its own PEs or those of the loop inside it say it."""
-        term, extent = self.terms[i], self._extent(i)
-        inner = next(each for each in self._over(term.dim) if each > i)
-        step = self._step(inner)
-        if term.level and extent is not None:
-            self.terms[i] = replace(term, step=-(-extent // (term.pes or 1)))
-        elif not term.level and self.terms[inner].level and step is not None:
-            self.terms[i] = replace(term, step=min((self.terms[inner].pes or 1) * step, self._most(i)))
-        return self.terms[i].step is not None
-
-    def _fill_box(self, unknown: Sequence[int]) -> None:
-        """The largest tile for which a macro-instruction finds room, where a single one in the box is open."""
-        i, *more = unknown
-        inner = next(each for each in self._over(self.terms[i].dim) if each > i)
-        names = " and ".join(map(self._name, unknown))
-        if more or not self.terms[inner].keep:
-            raise self._refuse(i, f"neither PEs nor the box say the tile size of {names}: write {self._name(i)}:N")
+    def _shares_out(self, i: int) -> bool:
+        """Whether a loop in space divides what is there among its PEs, as a loop in time inside it goes on with it."""
+        inner = self._inner(i)
         term = self.terms[i]
-        for step in range(min(self._most(i), self._group(term.dim)), 0, -1):
-            self.terms[i] = replace(term, step=step)
-            if self._fits() or step == 1:
-                return
+        return inner is not None and not term.step and not (self.terms[inner].level or self.terms[inner].keep)
 
-    def _group(self, dim: str) -> int:
-        return self.shape.tiled_together if dim == "k" else self.shape.sizes.of(dim)
+    def blocks(self, i: int) -> list[int]:
+        """All of what is there, its half, a quarter …"""
+        most = self._most(i, {})
+        return sorted({-(-most // (1 << shift)) for shift in range(most.bit_length() + 1)}, reverse=True)
 
-    def _fits(self) -> bool:
-        outer = [Loop(term.dim, self._step(i) or 1) for i, term in enumerate(self.terms) if not term.keep]
-        words = macro_words(self.shape, self.arch, inside(self.shape.sizes, outer))
-        return all(needed <= getattr(self.arch.pe, key) for key, needed in words.items())
+    def _most(self, i: int, steps: Mapping[int, int]) -> int:
+        """What loop i goes over at most: the nearest step around it that is known, or the layer's size."""
+        outer = [self.terms[each].step or steps.get(each) for each in self.over[self.terms[i].dim] if each < i]
+        return next((step for step in reversed(outer) if step), self.shape.sizes.of(self.terms[i].dim))
+
+    # -- the rest ------------------------------------------------------------------------------------------------
+
+    def completed(self, blocks: Mapping[int, int]) -> nest.Mapping:
+        """The mapping with these blocks whose macro-instructions take the fewest cycles (P5)."""
+        best: tuple[tuple[int, ...], list[Term]] | None = None
+        for box in self._boxes(blocks):
+            terms = self._with(box, blocks)
+            cost = self._cost(terms)
+            best = min(best or (cost, terms), (cost, terms), key=lambda each: each[0])
+        assert best is not None
+        left = iter(best[1])
+        items: list[Item] = [next(left) if isinstance(item, Term) else item for item in self.items]
+        return mapping_from(items, self.text, self.shape.sizes)
+
+    def _boxes(self, blocks: Mapping[int, int]) -> Iterator[Sizes]:
+        """Sizes of the tiles in the box that are left out, for which the register files have room (P5)."""
+        fixed, open_ = dict.fromkeys(map(str, DIMS), 1), dict[str, list[int]]()
+        for dim, loops in self.over.items():
+            if loops and self.terms[loops[-1]].keep:
+                around = loops[-2] if len(loops) > 1 else None
+                fixed[dim] = self._most(loops[-1], blocks)
+                if around is not None and not self.terms[around].step and around not in blocks:
+                    open_[dim] = self._tiles(dim, self._most(around, blocks))
+                    fixed[dim] = 1
+        yield from self._fitting(fixed, open_)
+
+    def _tiles(self, dim: str, most: int) -> list[int]:
+        """As equal as may be; of sums that travel equal, since all PEs of a column have their part in each."""
+        in_space = any(self.terms[i].level for i in self.over[dim])
+        if dim in REDUCTION_DIMS and in_space:
+            return [size for size in range(most, 0, -1) if most % size == 0]
+        return sorted({-(-most // count) for count in range(1, most + 1)}, reverse=True)
+
+    def _fitting(self, sizes: dict[str, int], open_: Mapping[str, list[int]]) -> Iterator[Sizes]:
+        """All combinations that fit; where nothing does, the least."""
+        if not open_:
+            yield sizes
+            return
+        (dim, choices), *rest = open_.items()
+        for size in choices:
+            if size == 1 or self._fits({**sizes, dim: size}):
+                yield from self._fitting({**sizes, dim: size}, dict(rest))
+
+    def _fits(self, box: Sizes) -> bool:
+        words = macro_words(self.shape, self.arch, dict(box))
+        few = prod(box[dim] for dim in OUTPUTS) <= self.arch.pe.max_pixels
+        return few and all(needed <= getattr(self.arch.pe, key) for key, needed in words.items())
+
+    def _with(self, box: Sizes, blocks: Mapping[int, int]) -> list[Term]:
+        """The loops with PEs and tile sizes (P3, P4), from the innermost outwards."""
+        terms = list(self.terms)
+        left = {axis: int(getattr(self.arch, axis)) for axis in AXES}
+        for term in terms:
+            if term.level:
+                left[term.axis] //= term.pes or 1
+        for i in reversed(range(len(terms))):
+            term, inner, most = terms[i], self._inner(i), self._most(i, blocks)
+            step, pes = term.step or blocks.get(i), term.pes
+            if step is None and self._shares_out(i):
+                pes = pes or min(max(left[term.axis], 1), most)
+                step = -(-most // pes)
+            elif step is None and inner is not None:
+                step = min(box[term.dim] if terms[inner].keep else (terms[inner].pes or 1) * _step(terms[inner]), most)
+            if term.level and term.pes is None:
+                pes = min(max(left[term.axis], 1), -(-most // (step or 1)))
+                left[term.axis] //= pes
+            terms[i] = replace(term, step=step, pes=pes)
+        return terms
+
+    def _cost(self, terms: Sequence[Term]) -> tuple[int, ...]:
+        """Cycles of all macro-instructions; parts of the kernel; bodies of the program; macro-instructions."""
+        found = {
+            dim: _rounds(
+                self.shape.sizes.of(dim), tuple((_step(terms[i]), terms[i].pes or 0, terms[i].keep) for i in of)
+            )
+            for dim, of in self.over.items()
+        }
+        times, macs, bodies = (prod(each) for each in zip(*found.values(), strict=True))
+        parts = found["r"][0] * found["s"][0]
+        return macs + times * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles), parts, bodies, times
+
+
+def _step(term: Term) -> int:
+    return term.step or 1
+
+
+@lru_cache(maxsize=1 << 16)
+def _rounds(extent: int, loops: tuple[tuple[int, int, bool], ...]) -> tuple[int, int, int]:
+    """What one dimension contributes to a layer, its loops given by (step, PEs or 0, whether in the box).
+
+    How often macro-instructions run; the sum of their extents in it; in how many bodies of the program they are.
+    """
+    if not loops or loops[0][2]:
+        return 1, extent, 1
+    (step, pes, _), *inner = loops
+    if pes and pes * step < extent:  # folded
+        return _rounds(extent, ((pes * step, 0, False), *loops))
+    whole, rest = divmod(extent, step)
+    pieces = [(1 if pes else whole, step)] * (whole > 0) + [(1, rest)] * (rest > 0)
+    found = [(times, *_rounds(size, tuple(inner))) for times, size in pieces]
+    return (
+        sum(times * each for times, each, _, _ in found),
+        sum(times * macs for times, _, macs, _ in found),
+        sum(bodies for *_, bodies in found),
+    )

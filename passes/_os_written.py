@@ -16,7 +16,7 @@ from cnncc.errors import Finding, Refusal
 from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._layer_transfers import is_one_slice
 from cnncc.passes._mapping import without_single
-from cnncc.passes._mapping_completion import completed_loops
+from cnncc.passes._mapping_completion import completed_loops, completions
 from cnncc.passes._on_array import file_problems, space_problems
 from cnncc.passes._os_given import too_many_loops
 from cnncc.passes._os_plan import (
@@ -59,30 +59,39 @@ def written_violations(shape: LayerShape, arch: Arch, written: Written, operands
 
 def written_mapping(shape: LayerShape, arch: Arch, room: Room, written: Written) -> Mapping:
     """The mapping that is meant, its stages in the GLB such that they fit. Raises Refusal, NoRoom where none do."""
-    mapping = without_single(_in_files(completed_loops(written.mapping, shape, arch), shape, arch), shape.sizes)
-    given = {stage.operand for stage in mapping.stages if stage.memory == "glb"}
-    if wrong := [operand for operand in MOVING if operand in given and operand not in room.moving]:
-        what = f"its {wrong[0]} lies in the GLB as a whole"
-        raise Refusal(f"{what}: leave out {wrong[0]}@glb", Finding(what, help=f"leave out {wrong[0]}@glb"))
     best, least = None, NOTHING_FITS
-    for each in _candidates(shape, mapping, room, given):
-        if not divides(shape, each, room) or not one_pitch(shape, each):
-            continue
-        least = min(least, needed := glb_words(shape, arch, each))
-        if needed <= room.words:
-            weights = [stage for stage in each.stages if stage.operand == "weight" and stage.memory == "glb"]
-            small = all(stage.depth == 0 for stage in weights) and is_small(shape, arch, each)
-            buffers = sum(stage.buffers for stage in weights)
-            cost = (not small, moved_words(shape, arch, each), -buffers, needed)
-            best = min(best or (cost, each), (cost, each), key=lambda found: found[0])
-    if best is None and least == NOTHING_FITS:
+    for loops in completions(written.mapping, shape, arch):
+        mapping = without_single(_in_files(loops, shape, arch), shape.sizes)
+        given = {stage.operand for stage in mapping.stages if stage.memory == "glb"}
+        if wrong := [operand for operand in MOVING if operand in given and operand not in room.moving]:
+            what = f"its {wrong[0]} lies in the GLB as a whole"
+            raise Refusal(f"{what}: leave out {wrong[0]}@glb", Finding(what, help=f"leave out {wrong[0]}@glb"))
+        for each in _candidates(shape, mapping, room, given) if not too_many_loops(mapping, "") else ():
+            if not divides(shape, each, room) or not one_pitch(shape, each):
+                continue
+            least = min(least, needed := glb_words(shape, arch, each))
+            if needed <= room.words:
+                best = min(best or (_cost(shape, arch, each), each), (_cost(shape, arch, each), each), key=_first)
+        if best is not None:  # smaller blocks move more words
+            return best[1]
+    if least == NOTHING_FITS:
         moving, help_ = " and ".join(sorted(room.moving)), "a loop over n in time outside the others"
         what = f"its {moving} move through the GLB image by image, and in equal blocks"
         finding = Finding(what, help=f"{help_}, tiles that divide the layer, or an array with a larger GLB")
         raise NoRoom(finding.text, arch.glb.words, finding)
-    if best is None:
-        raise no_room(arch, room, least, "smaller tiles around it")
-    return best[1]
+    raise no_room(arch, room, least, "smaller tiles around it")
+
+
+def _cost(shape: LayerShape, arch: Arch, mapping: Mapping) -> tuple[bool | int, ...]:
+    """Weights that are small as a whole come first, then what moves little."""
+    weights = [stage for stage in mapping.stages if stage.operand == "weight" and stage.memory == "glb"]
+    small = all(stage.depth == 0 for stage in weights) and is_small(shape, arch, mapping)
+    buffers = sum(stage.buffers for stage in weights)
+    return not small, moved_words(shape, arch, mapping), -buffers, glb_words(shape, arch, mapping)
+
+
+def _first(found: tuple[tuple[bool | int, ...], Mapping]) -> tuple[bool | int, ...]:
+    return found[0]
 
 
 def _in_files(mapping: Mapping, shape: LayerShape, arch: Arch) -> Mapping:

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from cnncc.arch.model import Arch
 from cnncc.dialects._notation import NotationError, read
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
+from cnncc.passes._dataflows import dataflow
+from cnncc.passes._layer_shape import LayerShape
 
 MOST_BYTES = 1 << 20
 MOST_NUMBER = (1 << 31) - 1
@@ -44,12 +47,24 @@ class Written:
     mapping: str
 
 
-WRITTEN = "mapping"  # the key of a table that has no others
+@dataclass(frozen=True)
+class Named:
+    """A dataflow of `_dataflows.py` for a convolution or a fully connected layer."""
+
+    dataflow: str
+
+    def written(self, shape: LayerShape, arch: Arch) -> Written:
+        """Its mapping."""
+        return Written(dataflow(self.dataflow).text(shape, arch))
 
 
-def read_schedule(file: str) -> dict[str, Given | Written]:
+Entry = Given | Written | Named
+ALONE: dict[str, type[Written | Named]] = {"mapping": Written, "dataflow": Named}  # keys of tables that have no others
+
+
+def read_schedule(file: str) -> dict[str, Entry]:
     """What a schedule file says, by the label of a layer. Raises Refusal with a finding for all that is wrong."""
-    refusals, found = Refusals(), dict[str, Given | Written]()
+    refusals, found = Refusals(), dict[str, Entry]()
     for label, table in _tables(file).items():
         if isinstance(table, dict):
             wrong = list(_wrong(label, cast("dict[str, object]", table)))
@@ -58,7 +73,8 @@ def read_schedule(file: str) -> dict[str, Given | Written]:
         for finding in wrong:
             refusals.add(Refusal(f"{file}: '{one_line(finding.where, 80)}': {finding.text}", finding))
         if not wrong:
-            found[label] = (Written if WRITTEN in table else Given)(**cast("dict[str, Any]", table))
+            kind = next((ALONE[key] for key in table if key in ALONE), Given)
+            found[label] = kind(**cast("dict[str, Any]", table))
     refusals.raise_any(file)
     return found
 
@@ -81,28 +97,31 @@ def _tables(file: str) -> dict[str, object]:
 
 def _wrong(label: str, table: dict[str, object]) -> Iterable[Finding]:
     for key, value in table.items():
-        if key == WRITTEN:
-            yield from _wrong_text(label, table)
+        if key in ALONE:
+            yield from _wrong_text(label, key, table)
         elif isinstance(value, dict) and key not in KEYS:
             help_ = f'a label with dots stands in quotes: ["{label}.{key}"]'
             yield Finding(f"a table in a table, '{key}'", where=label, resource=key, help=help_)
         elif key not in KEYS:
-            yield Finding(f"unknown key '{key}'", where=label, resource=key, help=hint(key, (*KEYS, WRITTEN)))
+            yield Finding(f"unknown key '{key}'", where=label, resource=key, help=hint(key, (*KEYS, *ALONE)))
         elif isinstance(value, bool) or not isinstance(value, int):
             yield Finding("not a whole number", where=label, resource=key, value=one_line(repr(value), 40))
         elif not 1 <= value <= MOST_NUMBER:
             yield Finding(f"a number from 1 to {MOST_NUMBER:,} is expected", where=label, resource=key)
 
 
-def _wrong_text(label: str, table: dict[str, object]) -> Iterable[Finding]:
-    if more := [key for key in table if key != WRITTEN]:
-        what, help_ = f"a mapping and '{more[0]}'", f"the mapping says all: leave out {', '.join(more)}"
-        yield Finding(what, where=label, resource=WRITTEN, help=help_)
-    if not isinstance(table[WRITTEN], str):
-        value = one_line(repr(table[WRITTEN]), 40)
-        yield Finding("not a text", where=label, resource=WRITTEN, value=value, help='mapping = "n > k > …"')
+def _wrong_text(label: str, key: str, table: dict[str, object]) -> Iterable[Finding]:
+    if more := [other for other in table if other != key]:
+        what, help_ = f"a {key} and '{more[0]}'", f"the {key} says all: leave out {', '.join(more)}"
+        yield Finding(what, where=label, resource=key, help=help_)
+    text, example = table[key], {"mapping": '"n > k > …"', "dataflow": '"ws"'}[key]
+    if not isinstance(text, str):
+        value = one_line(repr(text), 40)
+        yield Finding("not a text", where=label, resource=key, value=value, help=f"{key} = {example}")
         return
     try:
-        read(cast("str", table[WRITTEN]))
+        read(text) if key == "mapping" else dataflow(text)
     except NotationError as error:
-        yield Finding(error.message, where=label, resource=WRITTEN, excerpt=error.excerpt)
+        yield Finding(error.message, where=label, resource=key, excerpt=error.excerpt)
+    except Refusal as refusal:
+        yield Finding(str(refusal), where=label, resource=key)

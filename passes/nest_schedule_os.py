@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Map
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.context import Context
@@ -21,9 +21,9 @@ from cnncc.passes._os_plan import NoRoom, Room
 from cnncc.passes._os_search import copy_mapping, os_mapping
 from cnncc.passes._os_written import written_mapping, written_violations
 from cnncc.passes._residency import choose_mappings
-from cnncc.passes._schedule_file import Given, Written, read_schedule
+from cnncc.passes._schedule_file import Entry, Given, Named, Written, read_schedule
 
-Schedule = Map[str, Given | Written]  # by the labels of layers
+Schedule = Map[str, Entry]  # by the labels of layers
 OPERATORS = ("Conv", "Gemm", "MatMul")  # of the ONNX nodes that have weights
 
 
@@ -40,7 +40,7 @@ class NestScheduleOsPass(ModulePass):
     are channelwise, as pools are.
 
     Layers that the file `schedule` names get the mapping that it gives (docs/schedule.md), or all that is wrong with it
-    is refused.
+    is refused. With a `dataflow` the other convolutions and fully connected layers get its mapping (docs/mapping.md).
     """
 
     name = "nest-schedule-os"
@@ -48,20 +48,37 @@ class NestScheduleOsPass(ModulePass):
     arch: str
     layer: str | None = None
     schedule: str | None = None
+    dataflow: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        choose(op, load_arch(self.arch), self.layer, read_schedule(self.schedule) if self.schedule else {})
+        schedule = read_schedule(self.schedule) if self.schedule else {}
+        others = Named(self.dataflow) if self.dataflow else None
+        choose(self.name, op, load_arch(self.arch), self.layer, schedule, others)
 
 
-def choose(module: ModuleOp, arch: Arch, label: str | None, schedule: Schedule) -> None:
+def choose(
+    name: str,
+    module: ModuleOp,
+    arch: Arch,
+    label: str | None,
+    schedule: Schedule,
+    others: Written | Named | None = None,
+) -> None:
     """Write a mapping on every layer, or on the one called `label`, which then has the whole GLB for its buffers.
 
+    name: of the pass. others: what layers with weights get that the schedule does not name; None: the best mapping.
     Raises Refusal for all in the schedule that is not legal, or for all layers that do not fit.
     """
-    _check(chosen_layers(module, None) if schedule else (), arch, schedule)
+
+    def given(layer: LayerOp) -> Entry | None:
+        named = schedule.get(_label(layer) or "", others if layer.weights is not None else None)
+        return named.written(layer_shape(layer), arch) if isinstance(named, Named) and layer.weights else named
+
+    if schedule or others:
+        _check(name, chosen_layers(module, None if schedule else label), arch, schedule, given)
 
     def mapping(layer: LayerOp, room: Room) -> Mapping | None:
-        return chosen_mapping(layer, arch, room, schedule.get(_label(layer) or ""))
+        return chosen_mapping(name, layer, arch, room, given(layer))
 
     func = next((f for f in module.ops if isinstance(f, FuncOp)), None)
     if func is not None and label is None:
@@ -71,45 +88,56 @@ def choose(module: ModuleOp, arch: Arch, label: str | None, schedule: Schedule) 
         for layer in chosen_layers(module, label):
             with refusals.kept(label_of(layer)):
                 chosen[layer] = mapping(layer, Room(arch.glb.words))
-        refusals.raise_any(NestScheduleOsPass.name)
+        refusals.raise_any(name)
     for layer, found in chosen.items():
         layer.mapping = MappingAttr(found) if found else None
 
 
-def _check(layers: Sequence[LayerOp], arch: Arch, schedule: Schedule) -> None:
+def _check(
+    name: str, layers: Sequence[LayerOp], arch: Arch, schedule: Schedule, given: Callable[[LayerOp], Entry | None]
+) -> None:
     """Raises Refusal with every layer that there is not, and every number that breaks a limit."""
-    refusals = Refusals()
-    for label, given in schedule.items():
-        name, found = one_line(label, 80), list[Finding]()
-        if label not in map(_label, layers):
-            found.append(Finding("there is no such layer on the array", help=_which(label, layers)))
+    labels = [label for layer in layers if (label := _label(layer)) is not None]
+    found: list[Finding] = []
+    for label in schedule:
+        if label not in labels:
+            found.append(Finding("there is no such layer on the array", where=label, help=_which(label, labels)))
         for layer in (layer for layer in layers if _label(layer) == label):
-            found += _violations(layer, arch, given)
-        for finding in found:
-            says = f"{finding.numbers}: {finding.text}" if finding.resource else finding.text
-            message = f"{NestScheduleOsPass.name}: layer '{name}': {says}"
-            refusals.add(Refusal(message, replace(finding, where=name)))
-    refusals.raise_any(f"{NestScheduleOsPass.name}: the schedule")
+            found += [replace(each, where=label) for each in _violations(layer, arch, given(layer))]
+    for layer in (layer for layer in layers if _label(layer) not in schedule):
+        found += [replace(each, where=label_of(layer)) for each in _violations(layer, arch, given(layer))]
+    refusals = Refusals()
+    for finding in found:
+        says = f"{finding.numbers}: {finding.text}" if finding.resource else finding.text
+        finding = replace(finding, where=one_line(finding.where, 80))
+        refusals.add(Refusal(f"{name}: layer '{finding.where}': {says}", finding))
+    refusals.raise_any(f"{name}: the schedule")
 
 
-def _violations(layer: LayerOp, arch: Arch, given: Given | Written) -> list[Finding]:
-    if isinstance(given, Written):
-        return written_violations(layer_shape(layer), arch, given, operands(layer))
-    return violations(layer_shape(layer), arch, given, layer.residual is not None)
+def _violations(layer: LayerOp, arch: Arch, given: Entry | None) -> list[Finding]:
+    match given:
+        case Written():
+            return written_violations(layer_shape(layer), arch, given, operands(layer))
+        case Given():
+            return violations(layer_shape(layer), arch, given, layer.residual is not None)
+        case Named():  # of a layer for which it has no mapping
+            what = "dataflows are for convolutions and fully connected layers, this is none"
+            return [Finding(what, help="leave it out: the compiler maps it")]
+        case None:
+            return []
 
 
 def _label(layer: LayerOp) -> str | None:
     return layer.label.data if layer.label else None
 
 
-def _which(name: str, layers: Sequence[LayerOp]) -> str:
+def _which(name: str, known: Sequence[str]) -> str:
     """The label of the layer that is made of the ONNX node `name`, or one that looks like it."""
-    known = [label for layer in layers if (label := _label(layer)) is not None]
     of_node = [label for operator in OPERATORS if (label := tidy(name, operator)) != name and label in known]
     return f"that node's label is '{of_node[0]}'" if of_node else hint(name, known)
 
 
-def chosen_mapping(layer: LayerOp, arch: Arch, room: Room, given: Given | Written | None) -> Mapping | None:
+def chosen_mapping(name: str, layer: LayerOp, arch: Arch, room: Room, given: Entry | None) -> Mapping | None:
     """The mapping of `layer` that is given, else the one that takes `arch` the fewest cycles; None for its own nest.
 
     Raises Refusal (NoRoom).
@@ -118,11 +146,11 @@ def chosen_mapping(layer: LayerOp, arch: Arch, room: Room, given: Given | Writte
     try:
         if isinstance(given, Written):
             return written_mapping(shape, arch, room, given)
-        if given is not None:
+        if isinstance(given, Given):
             return given_mapping(shape, arch, room, given)
         own = copy_mapping if layer.kind.data == "copy" else os_mapping
         return own(shape, arch, room)
     except NoRoom as refusal:
-        raise NoRoom(f"nest-schedule-os: layer '{label}': {refusal}", refusal.words) from refusal
+        raise NoRoom(f"{name}: layer '{label}': {refusal}", refusal.words) from refusal
     except Refusal as refusal:
-        raise Refusal(f"nest-schedule-os: layer '{label}': {refusal}") from refusal
+        raise Refusal(f"{name}: layer '{label}': {refusal}") from refusal
