@@ -1,10 +1,12 @@
 """A plain interpreter of values, to compare the real one with: one image, one PE, one word, one multiply at a time.
 
-Written from docs/machine.md alone, whose rules it cites; it shares no code with cnncc/machine but the Trap.
+Written from docs/machine.md alone, whose rules it cites; it shares no code with cnncc/machine but the Trap. It counts
+words as it moves them (docs/stats.md).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import product
@@ -96,6 +98,7 @@ class PlainMachine:
         self.unit: Instruction | None = None
         self.loops: list[list[int]] = []  # start, iteration, count
         self.executed = 0
+        self.moved: Counter[str] = Counter()
 
     def run(self, program: Sequence[Instruction]) -> None:
         at = 0
@@ -222,8 +225,10 @@ class PlainMachine:
             check(0 <= dram < len(self.dram), f"DRAM has no word {dram}")
             if inst.text("direction") == "in":
                 self.write_glb(glb, self.dram[dram])
+                self.moved.update(("dram_read", "glb_write_dma"))
             else:
                 self.dram[dram] = self.read_glb(glb)
+                self.moved.update(("glb_read_dma", "dram_write"))
 
     def do_load(self, inst: Instruction) -> None:  # L1, T1
         file, places = self.files[inst.text("kind")], self.places(inst, inst.number("set_rows"))
@@ -234,10 +239,17 @@ class PlainMachine:
         check(half is not None, "no half is open")
         assert half is not None
         check(half.places == places, "loads of one half go to the same PEs in the same sets")
-        edge = inst.number("edge")
+        edge, met = inst.number("edge"), set[tuple[int, ...]]()
         for place in places:
             if not edge or self.is_last(inst, place):
-                for n, word in enumerate(self.load_words(inst, place)):
+                position = Counter[str]()  # L2
+                for term, index in self.pe_terms(inst, place):
+                    position[term.axis] += term.step * index
+                at = tuple(position[axis] for axis in ("lin", "k", "y", "x"))
+                is_first = at not in met
+                met.add(at)
+                for n, word in enumerate(self.load_words(inst, place, is_first)):
+                    self.moved[f"rf_{inst.text('kind')}_write"] += 1
                     slot = inst.number("slot") + n
                     waits = self.arch.pe.virtual_words if edge and self.arch.pe.pong_words else 0
                     check(slot < file.words + waits, f"slot {slot} is beyond the half")
@@ -247,12 +259,14 @@ class PlainMachine:
             file.full.append(half)
             file.opened = None
 
-    def load_words(self, inst: Instruction, place: Place) -> Iterator[int]:
+    def load_words(self, inst: Instruction, place: Place, is_first: bool) -> Iterator[int]:
         desc = inst.number("desc")
         for pattern in product(*(range(inst.number(f"extent{i}")) for i in range(4))):
             terms = self.pe_terms(inst, place) + [(inst.term(f"term{i}"), pattern[i]) for i in range(4)]
             address, inside = self.address(desc, self.start(inst), terms)
             word = self.read_glb(address) if inside else self.field(desc, "fill")
+            self.moved[f"bus_{inst.text('kind')}"] += is_first
+            self.moved[f"glb_read_{inst.text('kind')}"] += is_first and inside
             word -= self.field(desc, "zero")
             check(-(1 << self.arch.operand_bits) <= word < 1 << self.arch.operand_bits, f"operand {word}")  # D3
             yield word
@@ -291,6 +305,8 @@ class PlainMachine:
                 if slot["ifmap"] in inst_n2n_slots(inst) and not self.is_last(inst, place):
                     check(step > slot["ifmap"] - inst.number("n2n_slot"), "a word is used before it arrives")
                 word = halves["ifmap"].get(row, col, slot["ifmap"])
+                self.moved.update((f"rf_{name}_read" for name in slot), rf_psum_write=1)
+                self.moved[{"mac": "macs"}.get(op, op)] += 1
                 before = sums.slots.get((row, col, slot["psum"]), sums.least)
                 if op == "mac":
                     word *= halves["weight"].get(row, col, slot["weight"])
@@ -318,6 +334,7 @@ class PlainMachine:
             words = [half.get(row, col + 1, k) for row, col, *_ in takers]
             for (row, col, *_), word in zip(takers, words, strict=True):
                 half.slots[row, col, slot + k] = word
+                self.moved.update(("n2n", "rf_ifmap_write"))
 
     def ping_pong(self, inst: Instruction, half: Half) -> None:  # A6
         reuse, turn, pe = inst.number("data_reuse"), inst.number("n2n_slot"), self.arch.pe
@@ -372,6 +389,7 @@ class PlainMachine:
                 head = next((top for top in columns if top[1] == place[1] and top[3] == place[3]), place)
                 columns.setdefault(head, []).append(place)
         parts: list[tuple[int, int]] = []
+        channels: set[tuple[int, ...]] = set()
         final = not inst.number("partial") or self.holds(inst.when("final"), last=True)
         counts = [range(inst.number(name)) for name in ("pixels", "lines", "channels")]
         for place, pixel, line, channel in product(columns, *counts):
@@ -387,10 +405,12 @@ class PlainMachine:
                 value = 0
                 for row, col, *_ in columns[place]:
                     check((row, col) in {other[:2] for other in half.places}, "PE without psums")
+                    self.moved["rf_psum_read"] += 1
                     word = half.slots.get((row, col, slot), half.least)
                     assert word is not None
                     value += word
                     check(abs(2 * value + 1) < 1 << self.arch.psum_bits, f"psum {value} on its way")
+                self.moved["psum_link"] += len(columns[place]) - 1
             assert value is not None
             if inst.number("partial"):  # C5
                 value = self.accumulate(inst, value, terms, parts)
@@ -398,14 +418,18 @@ class PlainMachine:
                 continue
             address, inside = self.address(inst.number("desc"), self.start(inst), terms)
             check(inside, "outside the bounds")  # C4
+            channels.add(tuple(index if term.axis == "k" and term.step else 0 for term, index in terms))
             value = self.output_unit(inst, value, terms)
             check(self.fits_word(value), f"result {value}")
             results.append((address, value))
         for written in (results, parts):
             check(len({address for address, _ in written}) == len(written), "a word is written twice")
-        if not final:
-            results = parts
-        for address, value in results:
+        unit = self.unit
+        if unit is not None:
+            quantities = len(channels) * (unit.number("bias") + unit.number("scale"))
+            self.moved["glb_read_params"] += quantities * 32 // self.arch.operand_bits
+        for address, value in results if final else parts:
+            self.moved["glb_write_results" if final else "glb_write_sums"] += 1
             self.write_glb(address, value)
 
     def accumulate(
@@ -418,6 +442,7 @@ class PlainMachine:
         at = base + (address - base) * each
         if not self.holds(inst.when("fresh"), last=False):
             stored = self.param(at, each)
+            self.moved["glb_read_sums"] += each
             value += stored - (1 << 32) * (stored >> 31)
         check(-(1 << 31) <= value < 1 << 31, f"partial sum {value}")
         for i in range(each):
@@ -428,6 +453,7 @@ class PlainMachine:
     def read_operand(self, inst: Instruction, name: str, terms: list[tuple[Term, int]]) -> int:
         address, inside = self.address(inst.number(name), self.start(inst), terms)
         check(inside, f"{name} outside its bounds")
+        self.moved[f"glb_read_{name}"] += 1
         return self.read_glb(address)
 
     def output_unit(self, inst: Instruction, value: int, terms: list[tuple[Term, int]]) -> int:  # C2

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from plain_machine import PlainTrap
-from test_machine_values import DRAM, SHARED, plain_run, random_arch, real_run, words_of
+from test_machine_values import DRAM, SHARED, check_moved, plain_run, random_arch, real_run, words_of
 
 from cnncc.arch.model import Arch, Dram, Glb, Links, Pe
 from cnncc.isa.assembly import assemble, disassemble
@@ -134,6 +134,7 @@ def outcome(seed: int) -> str:
     assert not isinstance(real, Trap), f"{seed}: {real}\n{disassemble(program)}"
     for image, words in enumerate(words_of(real.glb, len(dram))):
         assert words == plain[image].glb, f"{seed}: image {image}\n{disassemble(program)}"
+    check_moved(program, plain[0])
     return "one by one" if real.work.done > plain[0].executed * PER_INSTRUCTION else "blocks"
 
 

@@ -76,22 +76,34 @@ class Enumerate:
                 results = rows * inst.number("cols")
                 for extent in ("pixels", "lines", "channels"):
                     results *= inst.number(extent)
+                if inst.text("source") == "glb":
+                    count.glb_read_operand += results
+                else:
+                    self.psums(inst)
                 if inst.number("partial"):
                     words = results * 32 // self.arch.operand_bits
-                    count.glb_read += words * (not self.holds(inst, "fresh", loops, last=False))
+                    count.glb_read_sums += words * (not self.holds(inst, "fresh", loops, last=False))
                     if not self.holds(inst, "final", loops, last=True):
-                        count.glb_write += words
+                        count.glb_write_sums += words
                         return
-                count.glb_write += results
-                count.glb_read += results * (self.unit[2] + (inst.text("source") == "glb"))
-                count.glb_read += len(self.channels(inst)) * sum(self.unit[:2]) * 32 // self.arch.operand_bits
+                count.glb_write_results += results
+                count.glb_read_residual += results * self.unit[2]
+                count.glb_read_params += len(self.channels(inst)) * sum(self.unit[:2]) * 32 // self.arch.operand_bits
             case "dma":
                 words = sum(self.copied(inst, loops))
                 into = inst.text("direction") == "in"
                 count.dram_read += words * into
-                count.glb_write += words * into
-                count.glb_read += words * (not into)
+                count.glb_write_dma += words * into
+                count.glb_read_dma += words * (not into)
                 count.dram_write += words * (not into)
+
+    def psums(self, inst: Instruction) -> None:
+        """Each PE's psums; with `reduce` each row of a set but its last passes what it has to the south."""
+        pattern = [range(inst.number(extent)) for extent in ("pixels", "lines", "channels")]
+        for row, *_ in itertools.product(range(inst.number("rows")), range(inst.number("cols")), *pattern):
+            is_south = (row + 1) % inst.number("set_rows") == 0 or row + 1 == inst.number("rows")
+            self.count.rf_psum_read += 1
+            self.count.psum_link += bool(inst.number("reduce")) and not is_south
 
     def load(self, inst: Instruction, loops: list[int]) -> None:
         height, width, steps = self.desc[inst.number("desc")]
@@ -106,10 +118,11 @@ class Enumerate:
             position = dict.fromkeys(("lin", "k", "y", "x"), 0)
             for name, index in terms:
                 position[inst.term(name).axis] += inst.term(name).step * index
+            kind, slots = inst.text("kind"), 0
+            setattr(self.count, f"rf_{kind}_write", getattr(self.count, f"rf_{kind}_write") + self.words(inst))
             if tuple(position.values()) in met:  # the same words: multicast
                 continue
             met.add(tuple(position.values()))
-            slots = 0
             for place in itertools.product(*(range(inst.number(f"extent{i}")) for i in range(4))):
                 at = {"y": inst.number("y"), "x": inst.number("x"), "lin": 0, "k": 0}
                 added = [(steps[i], loop) for i, loop in enumerate(loops) if i in steps]
@@ -117,13 +130,18 @@ class Enumerate:
                 added += [(inst.term(f"term{i}"), index) for i, index in enumerate(place)]
                 for (axis, step), index in added:
                     at[axis] += step * index
-                self.count.bus += 1
-                self.count.glb_read += height == 0 or (0 <= at["y"] < height and 0 <= at["x"] < width)
+                inside = height == 0 or (0 <= at["y"] < height and 0 <= at["x"] < width)
+                setattr(self.count, f"bus_{kind}", getattr(self.count, f"bus_{kind}") + 1)
+                setattr(self.count, f"glb_read_{kind}", getattr(self.count, f"glb_read_{kind}") + inside)
                 slots += 1
-            peak = f"{inst.text('kind')}_peak"
-            if inst.number("edge") and inst.text("kind") == "ifmap" and self.arch.pe.pong_words:
+            peak = f"{kind}_peak"
+            if inst.number("edge") and kind == "ifmap" and self.arch.pe.pong_words:
                 continue
             setattr(self.count, peak, max(getattr(self.count, peak), inst.number("slot") + slots))
+
+    @staticmethod
+    def words(inst: Instruction) -> int:
+        return len(list(itertools.product(*(range(inst.number(f"extent{i}")) for i in range(4)))))
 
     def copied(self, inst: Instruction, loops: list[int]) -> Iterator[bool]:
         """Of each word of a DMA transfer, whether it lies inside the bounds of the tensor in DRAM."""
@@ -144,8 +162,14 @@ class Enumerate:
                 self.count.idle_pe_cycles += self.arch.pe.start_cycles + len(counters) + self.arch.pe.finish_cycles
                 continue
             setattr(self.count, op, getattr(self.count, op) + len(counters))
+            for _ in counters:  # a word, maybe a weight, a psum there and back
+                self.count.rf_ifmap_read += 1
+                self.count.rf_weight_read += op == "macs"
+                self.count.rf_psum_read += 1
+                self.count.rf_psum_write += 1
             if (c + 1) % inst.number("set_cols") and c + 1 < inst.number("cols"):
                 self.count.n2n += reuse
+                self.count.rf_ifmap_write += reuse
         slots = [inst.number("psum_slot") + sum(i * inst.number(f"psum_{n}") for i, n in zip(at, "zji", strict=True))
                  for at in counters]  # fmt: skip
         self.count.psum_peak = max(self.count.psum_peak, max(slots) + 1)
@@ -320,11 +344,21 @@ def test_stats_of_a_program_and_its_layers() -> None:
         "commit rows=2 cols=3 pixels=2\nsync dma=1 load=1 array=1 commit=1\n"
     )
     found = stats(assemble(text + text + "dma words=5 direction=out\nhalt"), ARCH, [("a", 0), ("b", 6), ("out", 12)])
-    assert set(found) == {"cycles", "macs", "max", "add", "idle_pe_cycles", "utilisation", "words", "rf_peak", "layers"}
+    names = {"cycles", "macs", "max", "add", "idle_pe_cycles", "utilisation", "words", "operands", "rf", "rf_peak"}
+    assert set(found) == names | {"layers"}
     a, b, out = (found["layers"][label] for label in ("a", "b", "out"))
     assert a == b
     # 12 + 6 delivered: the load of 6 goes to all, the other has 6 PEs of 2 words, 2 rows of which lie at x = -1.
-    assert a["words"] == {"dram_read": 0, "dram_write": 0, "glb_read": 6 + 10, "glb_write": 12, "bus": 18, "n2n": 4}
+    assert a["words"] == {"dram_read": 0, "dram_write": 0, "glb_read": 6 + 10, "glb_write": 12, "bus": 18, "n2n": 4,
+                          "psum_link": 0}  # fmt: skip
+    assert a["operands"] == {
+        "glb_read": {"weight": 6, "ifmap": 10, "params": 0, "residual": 0, "operand": 0, "sums": 0, "dma": 0},
+        "glb_write": {"results": 12, "sums": 0, "dma": 0}, "bus": {"weight": 6, "ifmap": 12},
+    }  # fmt: skip
+    # Each of 6 PEs takes 6 weights, 2 words and, but for 2 of them, a neighbour's; 36 steps; 12 psums are committed.
+    assert a["rf"] == {
+        "weight": {"read": 36, "write": 36}, "ifmap": {"read": 36, "write": 12 + 4}, "psum": {"read": 48, "write": 36}
+    }  # fmt: skip
     assert (a["macs"], a["idle_pe_cycles"], a["rf_peak"]) == (36, 24 * 10, {"weight": 6, "ifmap": 3, "psum": 2})
     assert out["words"]["dram_write"] == out["words"]["glb_read"] == 5
     assert found["macs"] == 72

@@ -43,7 +43,10 @@ def _stats(cycles: Cycles, traffic: Traffic, arch: Arch) -> Stats:
             "glb_write": traffic.glb_write,
             "bus": traffic.bus,
             "n2n": traffic.n2n,
+            "psum_link": traffic.psum_link,
         },
+        "operands": {what: traffic.parts(what) for what in ("glb_read", "glb_write", "bus")},
+        "rf": {file: traffic.parts(f"rf_{file}") for file in ("weight", "ifmap", "psum")},
         "rf_peak": {"weight": traffic.weight_peak, "ifmap": traffic.ifmap_peak, "psum": traffic.psum_peak},
     }
 

@@ -14,12 +14,14 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.durations import (
     UnitSettings,
     ceil_div,
-    commit_reads,
+    commit_params,
     commit_results,
+    load_offsets,
     load_positions,
     load_words,
     mac_occupancy,
     mac_steps,
+    result_rows,
 )
 from cnncc.machine.inside import Index, count_inside
 from cnncc.machine.program import Leaf, Loop, Node
@@ -28,12 +30,10 @@ from cnncc.machine.times import owners, program_length
 
 @dataclass
 class Traffic:
-    """Counts of a program or a layer.
+    """Counts of a program or a layer; docs/stats.md says what each is.
 
-    macs, max, add: operations of active PEs. idle_pe_cycles: cycles of PEs outside a macro-instruction's rectangle
-    while the array is busy with it. Words: bus as delivered by loads (padding included), n2n from neighbour to
-    neighbour, glb by loads (without padding), commits and DMA (without what it leaves out). The peaks are the most
-    slots used in a half.
+    macs, max, add: operations of active PEs. Words: in DRAM; in the GLB by what they are for; on buses and links; in
+    register files. The peaks are the most slots used in a half.
     """
 
     macs: int = 0
@@ -42,13 +42,48 @@ class Traffic:
     idle_pe_cycles: int = 0
     dram_read: int = 0
     dram_write: int = 0
-    glb_read: int = 0
-    glb_write: int = 0
-    bus: int = 0
+    glb_read_weight: int = 0
+    glb_read_ifmap: int = 0
+    glb_read_params: int = 0
+    glb_read_residual: int = 0
+    glb_read_operand: int = 0
+    glb_read_sums: int = 0
+    glb_read_dma: int = 0
+    glb_write_results: int = 0
+    glb_write_sums: int = 0
+    glb_write_dma: int = 0
+    bus_weight: int = 0
+    bus_ifmap: int = 0
     n2n: int = 0
+    psum_link: int = 0
+    rf_weight_read: int = 0
+    rf_weight_write: int = 0
+    rf_ifmap_read: int = 0
+    rf_ifmap_write: int = 0
+    rf_psum_read: int = 0
+    rf_psum_write: int = 0
     weight_peak: int = 0
     ifmap_peak: int = 0
     psum_peak: int = 0
+
+    def parts(self, what: str) -> dict[str, int]:
+        """The counts whose names begin with `what`, by the rest of their names: of glb_read weight, ifmap, …"""
+        return {name.removeprefix(f"{what}_"): n for name, n in vars(self).items() if name.startswith(f"{what}_")}
+
+    @property
+    def glb_read(self) -> int:
+        """Words read from the GLB."""
+        return sum(self.parts("glb_read").values())
+
+    @property
+    def glb_write(self) -> int:
+        """Words written to the GLB."""
+        return sum(self.parts("glb_write").values())
+
+    @property
+    def bus(self) -> int:
+        """Words that loads put on the row buses."""
+        return sum(self.parts("bus").values())
 
     def include(self, other: Traffic, times: int = 1) -> None:
         """Add what `other` counts, `times` times; peaks are the greater ones."""
@@ -146,23 +181,27 @@ def _inside(
 
 def _mac(inst: Instruction, arch: Arch) -> Traffic:
     rows, cols = inst.number("rows"), inst.number("cols")
-    reuse = inst.number("data_reuse")
+    reuse, steps = inst.number("data_reuse"), rows * cols * mac_steps(inst)
     receivers = rows * (cols - ceil_div(cols, inst.number("set_cols")))
     counters = {"z": "pixels", "j": "taps", "i": "step_range"}
     farthest = sum(max(0, (inst.number(n) - 1) * inst.number(f"psum_{c}")) for c, n in counters.items())
     count = Traffic(
         idle_pe_cycles=(arch.rows * arch.cols - rows * cols) * mac_occupancy(inst, arch).busy,
         n2n=reuse * receivers,
+        rf_ifmap_read=steps,
+        rf_ifmap_write=reuse * receivers,
+        rf_psum_read=steps,
+        rf_psum_write=steps,
         ifmap_peak=_n2n_peak(inst.number("n2n_slot"), reuse, arch),
         psum_peak=inst.number("psum_slot") + farthest + 1,
     )
     match inst.text("op"):
         case "mac":
-            count.macs = rows * cols * mac_steps(inst)
+            count.macs = count.rf_weight_read = steps
         case "max":
-            count.max = rows * cols * mac_steps(inst)
+            count.max = steps
         case _:
-            count.add = rows * cols * mac_steps(inst)
+            count.add = steps
     return count
 
 
@@ -174,35 +213,43 @@ def _n2n_peak(slot: int, reuse: int, arch: Arch) -> int:
 
 
 def _load(inst: Instruction, arch: Arch) -> Traffic:
-    words = load_words(inst)
-    read, peak = words * len(load_positions(inst)[0]), inst.number("slot") + words
+    words, (rows, cols) = load_words(inst), load_offsets(inst)
+    sent, taken = words * len(load_positions(inst)[0]), words * len(rows) * len(cols)
+    peak = inst.number("slot") + words
     if inst.text("kind") == "weight":
-        return Traffic(bus=read, weight_peak=peak)
+        return Traffic(bus_weight=sent, rf_weight_write=taken, weight_peak=peak)
     waits = arch.pe.pong_words and inst.number("edge")  # outside of ping and pong
-    return Traffic(bus=read, ifmap_peak=0 if waits else peak)
+    return Traffic(bus_ifmap=sent, rf_ifmap_write=taken, ifmap_peak=0 if waits else peak)
 
 
-def _once(inst: Instruction, settings: _Settings, arch: Arch) -> Traffic | None:
-    """What one execution of an instruction counts, but for the words that bounds decide on: a load's and a DMA's."""
+def _once(inst: Instruction, arch: Arch) -> Traffic | None:
+    """What one execution of an instruction counts, whatever the loops around it."""
     match inst.spec.name:
         case "mac":
             return _mac(inst, arch)
         case "load":
             return _load(inst, arch)
-        case "commit" if not inst.number("partial"):
-            return Traffic(glb_read=commit_reads(inst, settings.unit, arch), glb_write=commit_results(inst))
         case _:
             return None
 
 
-def _partial(inst: Instruction, settings: _Settings, ranges: Ranges, counts: Sequence[int], arch: Arch) -> Traffic:
-    """What all iterations of a commit of partial sums move: those read and written back, and the results (C5)."""
-    times = prod(high - low for low, high in ranges)
-    fresh, final = (_met(inst.when(name), ranges, counts, name == "final") for name in ("fresh", "final"))
-    results, words = commit_results(inst), arch.words_per_param
+def _commit(inst: Instruction, settings: _Settings, ranges: Ranges, counts: Sequence[int], arch: Arch) -> Traffic:
+    """What all iterations of a commit move; partial sums are read and written back as its conditions say (C5)."""
+    times = final = prod(high - low for low, high in ranges)
+    results, stream, read = commit_results(inst), inst.text("source") == "glb", 0
+    if inst.number("partial"):
+        read = times - _met(inst.when("fresh"), ranges, counts, last=False)
+        final = _met(inst.when("final"), ranges, counts, last=True)
+    psums = 0 if stream else times * results // result_rows(inst)[0]  # of each row of PEs
     return Traffic(
-        glb_read=(times - fresh) * words * results + final * commit_reads(inst, settings.unit, arch),
-        glb_write=(times - final) * words * results + final * results,
+        glb_read_params=final * commit_params(inst, settings.unit, arch),
+        glb_read_residual=final * results * settings.unit.residual,
+        glb_read_operand=times * results * stream,
+        glb_read_sums=read * arch.words_per_param * results,
+        glb_write_results=final * results,
+        glb_write_sums=(times - final) * arch.words_per_param * results,
+        rf_psum_read=psums * inst.number("rows"),
+        psum_link=psums * (inst.number("rows") - result_rows(inst)[0]),
     )
 
 
@@ -221,11 +268,15 @@ def _bounded(inst: Instruction, settings: _Settings, ranges: Ranges, count: Coun
     """What all iterations of the loops around a load or a DMA read and write in the memories."""
     match inst.spec.name:
         case "load":
-            return Traffic(glb_read=load_reads(inst, settings.descriptors[inst.number("desc")], ranges, count))
+            words = load_reads(inst, settings.descriptors[inst.number("desc")], ranges, count)
+            is_weight = inst.text("kind") == "weight"
+            return Traffic(glb_read_weight=words) if is_weight else Traffic(glb_read_ifmap=words)
         case "dma":
             words = dma_copies(inst, settings.descriptors[inst.number("dram")], ranges, count)
             into = inst.text("direction") == "in"
-            return Traffic(dram_read=words, glb_write=words) if into else Traffic(glb_read=words, dram_write=words)
+            if into:
+                return Traffic(dram_read=words, glb_write_dma=words)
+            return Traffic(glb_read_dma=words, dram_write=words)
         case _:
             return None
 
@@ -264,10 +315,10 @@ class _Walk:
     def _leaf(self, leaf: Leaf, settings: _Settings, ranges: Ranges) -> _Settings:
         inst = leaf.instruction
         counts = self.counts.setdefault(self.owner[leaf.index], Traffic())
-        if (once := _once(inst, settings, self.arch)) is not None:
+        if (once := _once(inst, self.arch)) is not None:
             counts.include(once, prod(high - low for low, high in ranges))
         elif inst.spec.name == "commit":
-            counts.include(_partial(inst, settings, ranges, self.iterations, self.arch))
+            counts.include(_commit(inst, settings, ranges, self.iterations, self.arch))
         try:
             if (bounded := _bounded(inst, settings, ranges, self._count)) is not None:
                 counts.include(bounded)
