@@ -35,6 +35,8 @@ DATAFLOWS = {
         "sums, until they are complete",
         "n > h' > k' > h'' > w' > [k''||@rows h'''||@rows k'''||@cols w''||@cols] > c' > r' > s' > weight@rf "
         "> ifmap@rf > {k'''' > w''' > c'' > s'' > r''}",
+        "n > h' > k' > h'' > w' > [k''||@rows h'''||@rows k'''||@cols w''||@cols] > c > r' > s' > weight@rf > ifmap@rf "
+        "> {k'''' > w''' > s'' > r''}",
     ),
     "ws": Dataflow(
         "the kernel of a pair of channels, over an image",
@@ -45,14 +47,14 @@ DATAFLOWS = {
         "a tile of the image, over all output channels",
         "n > h' > k' > h'' > w' > c' > r' > s' > [h'''||@rows k''||@cols c''||@rows w''||@cols] > ifmap@rf > k''' "
         "> weight@rf > {c''' > w''' > s'' > r''}",
-        "n > h' > h'' > w' > r' > s' > k' > [k''||@rows h'''||@cols w''||@cols] > ifmap@rf > weight@rf "
+        "n > h' > h'' > w' > c > r' > s' > k' > [k''||@rows h'''||@cols w''||@cols] > ifmap@rf > weight@rf "
         "> {w''' > s'' > r''}",
     ),
     "rs": Dataflow(
         "a row of the kernel, over a row of the image",
         "n > h' > k' > c' > h'' > [k''||@cols c''||@rows r||@rows h'''||@cols] > weight@rf > w' > ifmap@rf "
         "> {c''' > w'' > s}",
-        "n > h' > k' > h'' > [k''||@rows r||@rows h'''||@cols] > weight@rf > w' > ifmap@rf > {w'' > s}",
+        "n > h' > k' > c > h'' > [k''||@rows r||@rows h'''||@cols] > weight@rf > w' > ifmap@rf > {w'' > s}",
     ),
     "nlr": Dataflow(
         "nothing: each product has its own fetches, and sums leave at once",

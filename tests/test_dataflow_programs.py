@@ -36,6 +36,7 @@ LAYERS = {
     "depthwise": Case(c=1, k=9, group="each", image=(9, 9), pad="same"),
     "depthwise, strided": Case(c=1, k=6, group="each", image=(11, 12), stride=(2, 2)),
     "depthwise, two outputs each": Case(c=1, k=5, group="pairs", image=(7, 7)),
+    "a group for each output": Case(c=5, k=6, group="each", image=(8, 7)),
     "1 x 1": Case(kernel=(1, 1), c=12, k=20, image=(6, 7)),
     "1 x 1, strided": Case(kernel=(1, 1), c=9, k=8, image=(9, 9), stride=(2, 2)),
     "strided": Case(c=4, k=8, image=(13, 12), stride=(2, 2), pad="same"),
@@ -98,7 +99,9 @@ def test_drawn_layers_and_arrays(part: int, tmp_path: Path) -> None:
                 continue
             np.testing.assert_array_equal(result, case.expected, f"{name} {case}")
             seen[name] += 1
-    assert sum(count for name, count in seen.items() if "refused" in name) < sum(seen[name] for name in DATAFLOWS), seen
+    assert 3 * sum(count for name, count in seen.items() if "refused" in name) < sum(
+        seen[name] for name in DATAFLOWS
+    ), seen
 
 
 MIX = """
