@@ -321,8 +321,8 @@ def test_rectangles_by_hand() -> None:
 
 
 def test_counting_inside_long_loops() -> None:
-    assert count_inside(0, 100, [Index(0, 1 << 24, 3), Index(0, 5, 0)]) == 34 * 5
-    assert count_inside(-5, 100, [Index(0, 1000, 100), Index(0, 100, 1), Index(3, 7, -1)]) == sum(
+    assert count_inside((0,), 100, [Index(0, 1 << 24, 3), Index(0, 5, 0)]) == 34 * 5
+    assert count_inside((-5,), 100, [Index(0, 1000, 100), Index(0, 100, 1), Index(3, 7, -1)]) == sum(
         0 <= -5 + a * 100 + b - c < 100 for a in range(1000) for b in range(100) for c in range(3, 7)
     )
 

@@ -33,15 +33,16 @@ class Index(NamedTuple):
         return max(self.low * self.step, (self.high - 1) * self.step)
 
 
-def count_inside(start: int, limit: int, indices: Sequence[Index]) -> int:
-    """How many combinations of indices have start + the sum of their terms in 0 .. limit - 1.
+def count_inside(starts: Sequence[int], limit: int, indices: Sequence[Index]) -> int:
+    """How many combinations of a start and indices have the start + the sum of their terms in 0 .. limit - 1.
 
     Positions and how often they occur, index by index, the longest steps first; those from which what is left cannot
     lead back inside are dropped. Raises ValueError where they are too many to keep.
     """
-    if start + sum(index.least for index in indices) >= 0 and start + sum(index.most for index in indices) < limit:
-        return prod(index.high - index.low for index in indices)
-    at, often = np.array([start], np.int64), np.array([1], np.int64)
+    least, most = sum(index.least for index in indices), sum(index.most for index in indices)
+    if min(starts) + least >= 0 and max(starts) + most < limit:
+        return len(starts) * prod(index.high - index.low for index in indices)
+    at, often = np.unique(np.array(starts, np.int64), return_counts=True)
     *ordered, last = sorted((index for index in indices if index.step), key=lambda index: -abs(index.step)) or [_ONE]
     for i, index in enumerate(ordered):
         rest = (*ordered[i + 1 :], last)

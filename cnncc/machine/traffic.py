@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -137,7 +136,9 @@ class _Settings:
 
 # The iterations [from, to) of each loop around an instruction, by register.
 Ranges = tuple[tuple[int, int], ...]
-Count = Callable[[int, int, tuple[Index, ...]], int]  # count_inside, maybe with a memory of what it has counted
+Count = Callable[
+    [tuple[int, ...], int, tuple[Index, ...]], int
+]  # count_inside, maybe with a memory of what it has counted
 
 
 def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count: Count) -> int:
@@ -145,15 +146,22 @@ def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count
     indices = _loop_terms(descriptor, ranges)
     for i in range(4):
         indices.append((Index(0, inst.number(f"extent{i}"), 1), inst.term(f"term{i}")))
-    often = Counter((y, x) for _, _, y, x in load_positions(inst)[0])
-    return sum(times * _inside(inst, descriptor, indices, count, start) for start, times in often.items())
+    starts = [{"y": inst.number("y") + y, "x": inst.number("x") + x} for _, _, y, x in load_positions(inst)[0]]
+    one, other = sorted(("y", "x"), key=lambda axis: len({start[axis] for start in starts}))
+    groups: dict[int, list[int]] = {}
+    for start in starts:
+        groups.setdefault(start[one], []).append(start[other])
+    return sum(
+        _inside(descriptor, indices, count, {one: (at,), other: tuple(sorted(others))}) for at, others in groups.items()
+    )
 
 
 def dma_copies(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count: Count) -> int:
     """Words that a DMA transfer copies in all iterations of the loops around it, `descriptor` being DRAM's (X1)."""
     extents = {"lin": inst.number("count"), "y": inst.number("rows"), "x": inst.number("words")}
     indices = [(Index(0, extent, 1), Term(axis, 1)) for axis, extent in extents.items()]
-    return _inside(inst, descriptor, [*_loop_terms(descriptor, ranges), *indices], count)
+    starts = {axis: (inst.number(axis),) for axis in ("y", "x")}
+    return _inside(descriptor, [*_loop_terms(descriptor, ranges), *indices], count, starts)
 
 
 def _loop_terms(descriptor: _Descriptor, ranges: Ranges) -> list[tuple[Index, Term]]:
@@ -162,20 +170,16 @@ def _loop_terms(descriptor: _Descriptor, ranges: Ranges) -> list[tuple[Index, Te
 
 
 def _inside(
-    inst: Instruction,
-    descriptor: _Descriptor,
-    terms: list[tuple[Index, Term]],
-    count: Count,
-    start: tuple[int, int] = (0, 0),
+    descriptor: _Descriptor, terms: list[tuple[Index, Term]], count: Count, starts: dict[str, tuple[int, ...]]
 ) -> int:
-    """How many of an instruction's positions lie inside the bounds (D3), `start` (y, x) farther on."""
+    """How many positions lie inside the bounds (D3), from each row and each column in `starts` on."""
     if descriptor.height == 0:
-        return prod(index.high - index.low for index, _ in terms)
+        return prod(map(len, starts.values())) * prod(index.high - index.low for index, _ in terms)
     limits = {"y": descriptor.height, "x": descriptor.width}
     inside = prod(index.high - index.low for index, term in terms if term.axis not in limits)
-    for (axis, limit), more in zip(limits.items(), start, strict=True):
+    for axis, limit in limits.items():
         along = tuple([Index(index.low, index.high, term.step) for index, term in terms if term.axis == axis])
-        inside *= count(inst.number(axis) + more, limit, along)
+        inside *= count(starts[axis], limit, along)
     return inside
 
 
