@@ -30,7 +30,7 @@ LAYERS = (
     ("dialects",),
     ("frontend",),
     ("passes", "machine"),
-    ("universe", "eval", "costs"),
+    ("universe", "eval", "costs", "mapper"),
     ("pipeline", "opt", "accuracy"),
     ("verify", "check", "report", "messages", "starts"),
     ("commands", "atoms"),
