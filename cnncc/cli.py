@@ -158,6 +158,25 @@ def atoms(macros: tuple[int, int], **options: Any) -> None:
 
 
 @main.command()
+@click.argument("source", type=FILE)
+@_model_options
+@click.option("--layer", help="Only the layer with this label.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+def reuse(**options: Any) -> None:
+    """Say what each layer's operands move at each level of the array, how often words are used, and what stays where.
+
+    By analysis of the mappings, without running anything: the words are those that `run --stats` counts. SOURCE is a
+    model, or IR that was dumped before nest-to-array.
+
+    \b
+    cnncc reuse net.onnx --schedule mine.toml --layer conv1
+    """
+    from cnncc.commands import reuse_command
+
+    reuse_command(**options)
+
+
+@main.command()
 @click.argument("model", type=FILE)
 @_model_options
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")

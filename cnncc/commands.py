@@ -156,6 +156,24 @@ def check_command(
         raise SystemExit(1)
 
 
+# -- reuse -------------------------------------------------------------------------------------------------------------
+
+
+def reuse_command(
+    source: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, schedule: Path | None,
+    dataflow: str | None, layer: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """`cnncc reuse`."""
+    from cnncc import reuse
+
+    compilation, rows = reuse.analyse(source, arch, precision, calibrate, batch, schedule, dataflow)
+    if layer is not None and not (chosen := [row for row in rows if row.label == layer]):
+        raise Refusal(f"there is no layer '{layer}'; layers: {', '.join(row.label for row in rows) or 'none'}")
+    rows = rows if layer is None else chosen
+    report = json.dumps(reuse.as_json(rows, source, compilation.settings.arch), indent=1) if as_json else ""
+    click.echo(report or "\n".join(reuse.as_text(rows)))
+
+
 # -- run ---------------------------------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ LAYERS = (
     ("universe", "eval", "costs", "mapper"),
     ("pipeline", "opt", "accuracy"),
     ("verify", "check", "report", "messages", "starts"),
+    ("reuse",),
     ("commands", "atoms"),
     ("cli",),
     ("__main__",),

@@ -248,7 +248,7 @@ class _Layer:
         @cache
         def inside_of(depth: int, extents: tuple[int, ...], rows: int) -> Commits:
             left = dict[str, int](zip(DIMS, extents, strict=True))
-            if (added := self._stay(depth, left)) is not None:
+            if (added := self.nest.summed_over(depth, left)) is not None:
                 results = prod(left[dim] for dim in INDEXED["output"])
                 return Commits(results, results * rows * added, results * (rows * added - 1))
             loop, total = self.nest.outer[depth], Commits(0, 0, 0)
@@ -260,21 +260,6 @@ class _Layer:
             return total
 
         return inside_of(0, tuple(self.sizes.of(dim) for dim in DIMS), 1)
-
-    def _stay(self, depth: int, left: dict[str, int]) -> int | None:
-        """Over how many rows of PEs the sums of all loops inside `depth` are added up; None where they do not stay."""
-        left, rows, within = dict(left), 1, self.nest.outer[depth:]
-        if within and (within[0].on or within[0].dim not in REDUCTION_DIMS):
-            return None
-        for number, loop in enumerate(within, depth):
-            (count, size, _), *rest = self.nest.pieces(number, left[loop.dim])
-            summed = loop.dim in REDUCTION_DIMS
-            spread = any(other.on and other.dim == loop.dim for other in self.nest.outer[number:])
-            if rest and (spread or not summed) or (count > 1 and not loop.on and not summed):
-                return None
-            rows *= count if loop.on and summed else 1
-            left[loop.dim] = size
-        return rows
 
 
 def _at(start: int, limit: int, offsets: set[int], terms: list[Term]) -> int:

@@ -14,7 +14,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from cnncc.dialects.nest import Loop, Mapping, even_sets, rest_sets
+from cnncc.dialects.nest import REDUCTION_DIMS, Loop, Mapping, even_sets, rest_sets
 from cnncc.errors import Refusal
 from cnncc.passes._layer_shape import LayerShape
 
@@ -117,6 +117,21 @@ class Nest:
     def visits(self, dims: Iterable[str], depth: int) -> int:
         """The same, once for each PE."""
         return prod(sum(route.trips * route.pes for route in self.spread(dim, depth)) for dim in dims)
+
+    def summed_over(self, depth: int, left: dict[str, int]) -> int | None:
+        """Over how many rows of PEs the sums of all loops inside `depth` are added up; None where they do not stay."""
+        left, rows, within = dict(left), 1, self.outer[depth:]
+        if within and (within[0].on or within[0].dim not in REDUCTION_DIMS):
+            return None
+        for number, loop in enumerate(within, depth):
+            (count, size, _), *rest = self.pieces(number, left[loop.dim])
+            summed = loop.dim in REDUCTION_DIMS
+            spread = any(other.on and other.dim == loop.dim for other in self.outer[number:])
+            if rest and (spread or not summed) or (count > 1 and not loop.on and not summed):
+                return None
+            rows *= count if loop.on and summed else 1
+            left[loop.dim] = size
+        return rows
 
 
 def sums(terms: Sequence[Term]) -> set[int]:

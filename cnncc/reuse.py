@@ -1,0 +1,127 @@
+"""`cnncc reuse`: what the operands of each layer move at each level of the array, how often a word is used, what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping_text import text
+from cnncc.dialects.nest import LayerOp, Mapping, Sizes, mapping_of, operands
+from cnncc.errors import Refusal
+from cnncc.mapper.reuse import Moved, moved
+from cnncc.mapper.stationary import Stay, name_of, stays
+from cnncc.passes._nest_layers import label_of, layer_shape
+from cnncc.pipeline import TO_PROGRAMS, Compilation
+from cnncc.starts import resume, start_compilation
+
+PLACES = ("dram_read", "dram_write", "glb_read", "glb_write", "bus", "n2n", "south", "rf_read", "rf_write")
+HEADS = ("DRAM read", "write", "GLB read", "write", "bus", "n2n", "south", "RF read", "write")
+USED = {"dram": "dram_read", "glb": "glb_read", "rf": "rf_write"}  # where words come from, and into the PEs
+WHOLE = "the layer"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer with what is known of it. stays: by memory (rf, glb) and operand; none of an elementwise layer."""
+
+    label: str
+    kind: str
+    sizes: Sizes
+    mapping: Mapping
+    moved: Moved
+    dataflow: str
+    stays: dict[str, dict[str, Stay]]
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "kind": self.kind,
+            "mapping": text(self.mapping, self.sizes),
+            "dataflow": self.dataflow,
+            "macs": self.moved.macs,
+            "words": {name: {place: words[place] for place in PLACES} for name, words in self.moved.words.items()},
+            "macs_per_word": self.macs_per_word(),
+            "stays": {
+                memory: {name: {"loops": list(stay.loops), "macros": stay.macros} for name, stay in found.items()}
+                for memory, found in self.stays.items()
+            },
+        }
+
+    def macs_per_word(self) -> dict[str, dict[str, float]]:
+        """The reuse of weights and ifmap: operations for each word that is read in DRAM or the GLB, or comes to a PE."""
+        return {
+            operand: {level: self.moved.macs / words[place] for level, place in USED.items() if words[place]}
+            for operand, words in self.moved.words.items()
+            if operand in ("weight", "ifmap") and self.moved.macs
+        }
+
+
+def row_of(op: LayerOp, arch: Arch) -> Row:
+    """What is known of a layer that is mapped."""
+    shape, mapping = layer_shape(op), mapping_of(op)
+    words = moved(shape, mapping, arch, "residual" in operands(op))
+    label, kind = label_of(op), op.kind.data
+    if kind == "copy":
+        return Row(label, kind, shape.sizes, mapping, words, "PEs idle", {})
+    found = {memory: stays(shape, mapping, memory) for memory in ("rf", "glb")}
+    return Row(label, kind, shape.sizes, mapping, words, name_of(shape, mapping), found)
+
+
+def analyse(
+    source: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, schedule: Path | None,
+    dataflow: str | None,
+) -> tuple[Compilation, list[Row]]:  # fmt: skip
+    """All layers of an ONNX file, or of IR that was dumped before nest-to-array. Raises Refusal as `compile` does."""
+    if source.suffix == ".mlir":
+        compilation = resume(source, arch, precision, calibrate, schedule, dataflow)
+    else:
+        compilation = start_compilation(source, arch, precision, calibrate, batch, schedule, dataflow)
+    if TO_PROGRAMS not in (names := [step.name for step in compilation.remaining()]):
+        raise Refusal(f"{source}: was lowered beyond {TO_PROGRAMS}: give IR from before that step, or the model")
+    todo = compilation.remaining()[: names.index(TO_PROGRAMS) + 1]
+    for step in todo[:-1]:
+        compilation.step(step)
+    mapped = [op for op in compilation.module.clone().walk() if isinstance(op, LayerOp)]
+    compilation.step(todo[-1])  # refuses what the array cannot run
+    return compilation, [row_of(op, compilation.settings.arch) for op in mapped]
+
+
+def as_json(rows: Sequence[Row], source: Path, arch: Arch) -> dict[str, Any]:
+    """The whole answer."""
+    return {"source": source.name, "arch": arch.name, "layers": {row.label: row.as_json for row in rows}}
+
+
+def as_text(rows: Sequence[Row]) -> Iterator[str]:
+    """A table for each layer."""
+    for row in rows:
+        sizes = " ".join(f"{dim} {size}" for dim, size in vars(row.sizes).items())
+        yield f"{row.label}  {row.kind} {sizes}  {row.moved.macs:,} MACs: {row.dataflow}"
+        yield f"  {text(row.mapping, row.sizes)}"
+        yield from _table(row)
+
+
+def _table(row: Row) -> Iterator[str]:
+    used = [place for place in PLACES if row.moved.of(place)]
+    heads = [HEADS[PLACES.index(place)] for place in used]
+    per_word = row.macs_per_word()
+    lines = [["", *heads, "MACs a word: DRAM", "GLB", "PE"]]
+    for operand, words in row.moved.words.items():
+        if words.total():
+            reuse = per_word.get(operand, {})
+            factors = [f"{reuse[level]:,.1f}" if level in reuse else "" for level in USED]
+            lines.append([operand, *(f"{words[place]:,}" if words[place] else "" for place in used), *factors])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *rest in lines:
+        cells = [f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)]
+        yield "  ".join([f"  {first:<{widths[0]}}", *cells]).rstrip()
+    for memory, where in (("rf", "PEs"), ("glb", "the GLB")):
+        if found := row.stays.get(memory):
+            yield f"  in {where}: " + ", ".join(f"{name} {_during(stay)}" for name, stay in found.items())
+
+
+def _during(stay: Stay) -> str:
+    return f"over {' '.join(stay.loops)} ({stay.macros:,})" if stay.loops else "for one macro-instruction"
