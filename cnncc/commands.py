@@ -167,9 +167,9 @@ def reuse_command(
     from cnncc import reuse
 
     compilation, rows = reuse.analyse(source, arch, precision, calibrate, batch, schedule, dataflow)
-    if layer is not None and not (chosen := [row for row in rows if row.label == layer]):
-        raise Refusal(f"there is no layer '{layer}'; layers: {', '.join(row.label for row in rows) or 'none'}")
-    rows = rows if layer is None else chosen
+    if layer is not None and layer not in (labels := [row.label for row in rows]):
+        raise Refusal(f"there is no layer '{layer}'; layers: {', '.join(labels) or 'none'}")
+    rows = [row for row in rows if layer in (None, row.label)]
     report = json.dumps(reuse.as_json(rows, source, compilation.settings.arch), indent=1) if as_json else ""
     click.echo(report or "\n".join(reuse.as_text(rows)))
 

@@ -1,4 +1,4 @@
-"""`cnncc reuse`: what the operands of each layer move at each level of the array, how often a word is used, what stays."""
+"""`cnncc reuse`: what each layer's operands move at each level of the array, how often words are used, what stays."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import LayerOp, Mapping, Sizes, mapping_of, operands
 from cnncc.errors import Refusal
-from cnncc.mapper.reuse import Moved, moved
+from cnncc.mapper.reuse import PLACES, Moved, moved
 from cnncc.mapper.stationary import Stay, name_of, stays
 from cnncc.passes._nest_layers import label_of, layer_shape
 from cnncc.pipeline import TO_PROGRAMS, Compilation
 from cnncc.starts import resume, start_compilation
 
-PLACES = ("dram_read", "dram_write", "glb_read", "glb_write", "bus", "n2n", "south", "rf_read", "rf_write")
-HEADS = ("DRAM read", "write", "GLB read", "write", "bus", "n2n", "south", "RF read", "write")
+HEADS = ("DRAM read", "write", "GLB read", "write", "bus", "n2n", "psum link", "RF read", "write")
 USED = {"dram": "dram_read", "glb": "glb_read", "rf": "rf_write"}  # where words come from, and into the PEs
-WHOLE = "the layer"
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,11 @@ class Row:
             "kind": self.kind,
             "mapping": text(self.mapping, self.sizes),
             "dataflow": self.dataflow,
-            "macs": self.moved.macs,
-            "words": {name: {place: words[place] for place in PLACES} for name, words in self.moved.words.items()},
+            **self.moved.counters(),
+            "dram": {
+                way: {name: words[f"dram_{way}"] for name, words in self.moved.words.items() if words[f"dram_{way}"]}
+                for way in ("read", "write")
+            },
             "macs_per_word": self.macs_per_word(),
             "stays": {
                 memory: {name: {"loops": list(stay.loops), "macros": stay.macros} for name, stay in found.items()}
@@ -52,11 +53,11 @@ class Row:
         }
 
     def macs_per_word(self) -> dict[str, dict[str, float]]:
-        """The reuse of weights and ifmap: operations for each word that is read in DRAM or the GLB, or comes to a PE."""
+        """The reuse of weights and ifmap: operations for each word read in DRAM or the GLB, or brought to a PE."""
         return {
-            operand: {level: self.moved.macs / words[place] for level, place in USED.items() if words[place]}
+            operand: {level: self.moved.steps / words[place] for level, place in USED.items() if words[place]}
             for operand, words in self.moved.words.items()
-            if operand in ("weight", "ifmap") and self.moved.macs
+            if operand in ("weight", "ifmap") and self.moved.steps
         }
 
 
@@ -99,7 +100,7 @@ def as_text(rows: Sequence[Row]) -> Iterator[str]:
     """A table for each layer."""
     for row in rows:
         sizes = " ".join(f"{dim} {size}" for dim, size in vars(row.sizes).items())
-        yield f"{row.label}  {row.kind} {sizes}  {row.moved.macs:,} MACs: {row.dataflow}"
+        yield f"{row.label}  {row.kind}, {sizes}: {row.dataflow}, {row.moved.steps:,} operations"
         yield f"  {text(row.mapping, row.sizes)}"
         yield from _table(row)
 
@@ -108,7 +109,7 @@ def _table(row: Row) -> Iterator[str]:
     used = [place for place in PLACES if row.moved.of(place)]
     heads = [HEADS[PLACES.index(place)] for place in used]
     per_word = row.macs_per_word()
-    lines = [["", *heads, "MACs a word: DRAM", "GLB", "PE"]]
+    lines = [["", *heads, "uses of a word: DRAM", "GLB", "PE"]]
     for operand, words in row.moved.words.items():
         if words.total():
             reuse = per_word.get(operand, {})
@@ -120,8 +121,11 @@ def _table(row: Row) -> Iterator[str]:
         yield "  ".join([f"  {first:<{widths[0]}}", *cells]).rstrip()
     for memory, where in (("rf", "PEs"), ("glb", "the GLB")):
         if found := row.stays.get(memory):
-            yield f"  in {where}: " + ", ".join(f"{name} {_during(stay)}" for name, stay in found.items())
+            each = ", ".join(f"{name} {_during(stay)}" for name, stay in found.items())
+            yield f"  macro-instructions that words stay for in {where}: {each}"
 
 
 def _during(stay: Stay) -> str:
-    return f"over {' '.join(stay.loops)} ({stay.macros:,})" if stay.loops else "for one macro-instruction"
+    if stay.all_along:
+        return "all along"
+    return f"over {' '.join(stay.loops)} ({stay.macros:,})" if stay.loops else "1"

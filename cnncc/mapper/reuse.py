@@ -11,11 +11,11 @@ The levels and what counts as a word there are those of docs/machine.md; docs/re
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import DIMS, REDUCTION_DIMS, Mapping, Stage
@@ -24,28 +24,53 @@ from cnncc.mapper.routes import Nest, Route, Term, inside, sums
 from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._register_files import passes_columns, positions, shared_columns
 
+KINDS = {"macs": "mac", "max": "max", "add": "add"}  # operations, by the counter
+OPERANDS = ("weight", "ifmap", "params", "residual", "output", "sums")
+PLACES = ("dram_read", "dram_write", "glb_read", "glb_write", "bus", "n2n", "psum_link", "rf_read", "rf_write")
 INDEXED = {"weight": "kcrs", "residual": "nkhw", "output": "nkhw"}  # what an operand's words depend on
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Words by operand and place: `words["weight"]["glb_read"]`. macs: operations of PEs, of any kind.
+    """Words by operand and place: `words["weight"]["glb_read"]`; `steps`: operations of PEs, of a kind of layer.
 
     Operands are weight, ifmap, params, residual, output and sums; places
 
         dram_read dram_write    by DMA
-        glb_read glb_write      ifmap and weight: by DMA and by loads; the rest: by DMA and by commits
+        glb_read glb_write      by DMA and by loads (weight, ifmap) or commits (all others)
         bus                     row buses, padding included
-        n2n south               links from PE to PE
+        n2n psum_link           links from PE to PE, to the west and to the south
         rf_read rf_write        register files of all PEs; of sums the psums
     """
 
-    macs: int
-    words: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    kind: str
+    steps: int
+    words: dict[str, Counter[str]]
 
     def of(self, place: str) -> int:
         """Words of all operands at a place."""
         return sum(counts[place] for counts in self.words.values())
+
+    def counters(self) -> dict[str, Any]:
+        """By the keys of `run --stats` (docs/stats.md)."""
+        words = self.words
+        loaded, fed = ("weight", "ifmap"), ("weight", "ifmap", "params", "residual")
+        streams = self.kind == "copy"
+        read = {name: words[name]["glb_read"] for name in (*fed, "sums")} | {"dma": words["output"]["glb_read"]}
+        write = {"results": self.words["output"]["glb_write"], "sums": words["sums"]["glb_write"]}
+        return {
+            **{name: self.steps if kind == self.kind else 0 for name, kind in KINDS.items()},
+            "words": {place: self.of(place) for place in PLACES if not place.startswith("rf")},
+            "operands": {
+                "glb_read": read | {"operand": read["ifmap"] if streams else 0} | ({"ifmap": 0} if streams else {}),
+                "glb_write": write | {"dma": sum(words[name]["glb_write"] for name in fed)},
+                "bus": {name: words[name]["bus"] for name in loaded},
+            },
+            "rf": {
+                file: {way: words[name][f"rf_{way}"] for way in ("read", "write")}
+                for file, name in (("weight", "weight"), ("ifmap", "ifmap"), ("psum", "sums"))
+            },
+        }
 
 
 def moved(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool = False) -> Moved:
@@ -87,7 +112,7 @@ class _Layer:
         self.outputs = prod(self.sizes.of(dim) for dim in INDEXED["output"])
 
     def moved(self) -> Moved:
-        words = {name: Counter[str]() for name in ("weight", "ifmap", "params", "residual", "output", "sums")}
+        words = {name: Counter[str]() for name in OPERANDS}
         for operand, stage in self.glb.items():
             there, back = ("glb_read", "dram_write") if operand == "output" else ("dram_read", "glb_write")
             words[operand][there] = words[operand][back] = self.transferred(operand, stage)
@@ -95,7 +120,7 @@ class _Layer:
         words["residual"]["glb_read"] += self.outputs if self.residual else 0
         if self.shape.kind == "copy":
             words["ifmap"]["glb_read"] += self.outputs
-            return Moved(0, words)
+            return Moved(self.shape.kind, 0, words)
         steps = prod(self.sizes.of(dim) for dim in DIMS)
         words["params"]["glb_read"] += self.params(self.depth)
         for operand in self.rf:
@@ -106,9 +131,9 @@ class _Layer:
         commits = self.commits()
         partial = self.arch.words_per_param * (commits.results - self.outputs)
         words["sums"] += Counter(
-            glb_read=partial, glb_write=partial, south=commits.hops, rf_read=steps + commits.psums, rf_write=steps
+            glb_read=partial, glb_write=partial, psum_link=commits.hops, rf_read=steps + commits.psums, rf_write=steps
         )
-        return Moved(steps, words)
+        return Moved(self.shape.kind, steps, words)
 
     # -- DRAM ------------------------------------------------------------------------------------------------------
 

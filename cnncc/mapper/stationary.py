@@ -7,15 +7,15 @@ while the loops inside their stage there run; without one for the whole layer. T
     S1  The operand whose words stay for the most macro-instructions is stationary: weight, input or output (sums).
     S2  Where none stays for more than one, the operand whose words a macro-instruction uses most often.
     S3  Where it uses none more than once there is no local reuse.
-    S4  Where none but weights stay and loops over r and h both run side by side, rows are stationary: each PE has a row
-        of the kernel, and PEs on a diagonal share a row of the image.
+    S4  But where loops over r and h both run side by side and a PE uses its weights along w while they stay, rows are
+        stationary: each PE has a row of the kernel for a row of the image, which PEs on a diagonal share.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from collections.abc import Mapping as Map
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -30,10 +30,14 @@ NAMES = {"weight": "weight stationary", "ifmap": "input stationary", "sums": "ou
 
 @dataclass(frozen=True)
 class Stay:
-    """The loops in time that run meanwhile, from outside, and the macro-instructions of full tiles in them."""
+    """The loops in time that run meanwhile, from outside, and the macro-instructions of full tiles in them.
+
+    all_along: these are all loops in time of the layer.
+    """
 
     loops: tuple[str, ...]
     macros: int
+    all_along: bool = False
 
 
 def stays(shape: LayerShape, mapping: Mapping, memory: str) -> dict[str, Stay]:
@@ -41,13 +45,13 @@ def stays(shape: LayerShape, mapping: Mapping, memory: str) -> dict[str, Stay]:
 
     Loops that run once are left out. Sums are those of a PE; in the GLB they are the output's.
     """
-    nest = Nest(shape, mapping)
     depths = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == memory}
     if memory == "glb":
-        return {operand: _stay(shape, mapping, depth) for operand, depth in ({"ifmap": 0, "output": 0} | depths).items()}
-    found = {operand: _stay(shape, mapping, depth) for operand, depth in depths.items()}
-    sections = (depth for depth in range(len(nest.outer) + 1) if _sums_stay(nest, depth))
-    return found | {"sums": _stay(shape, mapping, next(sections))}
+        depths = {"ifmap": 0, "output": 0} | depths
+    else:
+        nest = Nest(shape, mapping)
+        depths["sums"] = next(depth for depth in range(len(nest.outer) + 1) if _sums_stay(nest, depth))
+    return {operand: _stay(shape, mapping, depth) for operand, depth in depths.items()}
 
 
 def _sums_stay(nest: Nest, depth: int) -> bool:
@@ -55,12 +59,14 @@ def _sums_stay(nest: Nest, depth: int) -> bool:
 
 
 def _stay(shape: LayerShape, mapping: Mapping, depth: int) -> Stay:
-    names, counts = loop_names(mapping.loops), list[tuple[str, int]]()
-    around = extents(shape.sizes, mapping.loops)
-    for name, loop, extent in list(zip(names, mapping.loops, around, strict=True))[depth:]:
-        if not loop.on and not loop.keep and extent > loop.step:
-            counts.append((name, -(-extent // loop.step)))
-    return Stay(tuple(name for name, _ in counts), prod(count for _, count in counts))
+    around = zip(loop_names(mapping.loops), mapping.loops, extents(shape.sizes, mapping.loops), strict=True)
+    found = [
+        (number >= depth, name, -(-extent // loop.step))
+        for number, (name, loop, extent) in enumerate(around)
+        if not loop.on and not loop.keep and extent > loop.step
+    ]
+    within = [(name, count) for is_inside, name, count in found if is_inside]
+    return Stay(tuple(name for name, _ in within), prod(count for _, count in within), len(within) == len(found))
 
 
 def loop_names(loops: Sequence[Loop]) -> list[str]:
@@ -75,9 +81,9 @@ def loop_names(loops: Sequence[Loop]) -> list[str]:
 
 def name_of(shape: LayerShape, mapping: Mapping) -> str:
     """The name of what PEs do, by S1 to S4."""
-    macros = {operand: stay.macros for operand, stay in stays(shape, mapping, "rf").items()}
-    if _side_by_side(shape, mapping) >= {"r", "h"} and all(n == 1 for name, n in macros.items() if name != "weight"):
+    if _side_by_side(shape, mapping) >= {"r", "h"} and _along_rows(shape, mapping):
         return "row stationary"
+    macros = {operand: stay.macros for operand, stay in stays(shape, mapping, "rf").items()}
     longest = _longest(macros)
     return longest or _longest(_uses(shape, mapping)) or "no local reuse"
 
@@ -91,6 +97,12 @@ def _longest(often: Map[str, int | Fraction]) -> str:
 def _side_by_side(shape: LayerShape, mapping: Mapping) -> set[str]:
     around = zip(mapping.loops, extents(shape.sizes, mapping.loops), strict=True)
     return {loop.dim for loop, extent in around if loop.on and extent > loop.step}
+
+
+def _along_rows(shape: LayerShape, mapping: Mapping) -> bool:
+    depth = next((stage.depth for stage in mapping.stages if (stage.operand, stage.memory) == ("weight", "rf")), None)
+    within = () if depth is None else list(zip(mapping.loops, extents(shape.sizes, mapping.loops), strict=True))[depth:]
+    return any(loop.dim == "w" and not loop.on and extent > loop.step for loop, extent in within)
 
 
 def _uses(shape: LayerShape, mapping: Mapping) -> dict[str, int | Fraction]:
