@@ -1,0 +1,106 @@
+"""One network under every dataflow: cycles and traffic side by side, outputs compared bit by bit.
+
+    python samples/dataflows.py samples/models/lenet.onnx --calibrate samples/inputs/digits_calibration.npz
+
+own: the compiler's own mappings; mix: each layer with weights by the next dataflow in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from cnncc.commands import program_stats
+from cnncc.errors import Refusal
+from cnncc.machine.container import Binary
+from cnncc.machine.modules import build_binary
+from cnncc.machine.run import random_inputs, run
+from cnncc.passes._dataflows import DATAFLOWS
+from cnncc.starts import start_compilation
+
+SEED = 0
+WORDS = ("dram_read", "dram_write", "glb_read", "glb_write", "bus")
+
+
+def compiled(
+    model: Path, arch: str, calibrate: Path | None, schedule: Path | None = None, dataflow: str | None = None
+) -> Binary:
+    """The binary of a network of one image at a time."""
+    compilation = start_compilation(model, arch, None, calibrate, 1, schedule, dataflow)
+    compilation.run()
+    return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
+
+
+def mixed(own: Binary) -> str:
+    """A schedule that gives each layer with weights the next dataflow in turn."""
+    layers = [label for label, counted in program_stats(own)["layers"].items() if counted["macs"]]
+    named = zip(layers, cycle(DATAFLOWS), strict=False)
+    return "\n".join(f'[{json.dumps(label)}]\ndataflow = "{name}"' for label, name in named)
+
+
+def compare(model: Path, arch: str, calibrate: Path | None, progress: bool) -> dict[str, dict[str, Any]]:
+    """The counters of a network under each dataflow. Raises Refusal where outputs differ."""
+    own = compiled(model, arch, calibrate)
+    inputs = random_inputs(own, SEED)
+    wanted = run(own, inputs)
+    found = {"own": program_stats(own)}
+    with tempfile.TemporaryDirectory() as name:
+        schedule = Path(name, "mix.toml")
+        schedule.write_text(mixed(own))
+        for each in (*DATAFLOWS, "mix"):
+            if progress:
+                click.echo(f"{each} …", err=True)
+            mix = each == "mix"
+            binary = compiled(model, arch, calibrate, schedule if mix else None, None if mix else each)
+            outputs = run(binary, inputs)
+            if any(not np.array_equal(wanted[output], outputs[output]) for output in wanted):
+                raise Refusal(f"{each}: outputs differ from those of the compiler's own mappings")
+            found[each] = program_stats(binary)
+    return found
+
+
+def as_text(found: dict[str, dict[str, Any]]) -> list[str]:
+    """A table to read."""
+    head = ["", "cycles", "compute", "utilisation", *WORDS]
+    rows = [
+        [
+            name,
+            f"{counted['cycles']['total']:,}",
+            f"{counted['cycles']['compute']:,}",
+            f"{100 * counted['utilisation']['total']:.1f} %",
+            *(f"{counted['words'][key]:,}" for key in WORDS),
+        ]
+        for name, counted in found.items()
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+    return [*lines, "the outputs are the same, to the bit"]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--arch", default="spatial-8x8", show_default=True, help="Array: a preset or a TOML file.")
+@click.option("--calibrate", type=click.Path(path_type=Path), help="Samples of the inputs, for the scales.")
+@click.option("--json", "as_json", is_flag=True, help="Print all counters as JSON.")
+def main(model: Path, arch: str, calibrate: Path | None, as_json: bool) -> None:
+    """Compile MODEL under each dataflow, and in a mix of them; run it; print a table of cycles and words moved.
+
+    \b
+    python samples/dataflows.py samples/models/resnet20.onnx --calibrate samples/inputs/digits_calibration.npz
+    """
+    try:
+        found = compare(model, arch, calibrate, sys.stderr.isatty())
+    except Refusal as refusal:
+        raise click.ClickException(str(refusal)) from refusal
+    click.echo(json.dumps(found, indent=1) if as_json else "\n".join(as_text(found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The textbook's dataflows: words against those that a PE with such registers needs, counted step by step elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from cli_cases import CALIBRATION, LENET, SAMPLES
+
+# Of the layer with N = 2, K = 4, C = 3, 6 x 6 outputs, 3 x 3 kernel: PEs; words of weights and image that the PEs read,
+# equal ones of a step once; how often sums leave them. Counted by executing the book's loops one step at a time with
+# the boxed operand in a cache, but for what the PEs here keep beyond it: an output tile's image while its channels k
+# run (14.11, 14.15), and sums while r and s (14.10, 14.14) or c (14.12) run.
+TILE, OUTPUTS = 2 * 3 * 9 * 36, 2 * 4 * 36
+WANTED = {
+    "14.8": (6, 108, 7776, 864),
+    "14.9": (12, 108, 1944, 288),
+    "14.10": (6, 216, 720, OUTPUTS),
+    "14.11": (6, 216, TILE, 288),
+    "14.12": (18, 216, 1536, OUTPUTS),
+    "14.13": (12, 108, 1944, 288),
+    "14.14": (18, 216, 720, OUTPUTS),
+    "14.15": (6, 216, TILE, 288),
+    "14.16": (24, 216, 1944, 288),
+    "14.17": (216, 108, 384, 288),
+}
+
+
+def output(*command: object) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], cwd=SAMPLES.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_textbooks_mappings_read_what_the_book_says() -> None:
+    runs = json.loads(output(SAMPLES / "reproduce" / "dataflows.py", "--json"))
+    found = {
+        run["equation"]: tuple(run[key] for key in ("pes", "weight_reads", "ifmap_reads", "write_backs"))
+        for run in runs
+    }
+    assert found == WANTED
+    macs = 2 * 4 * 3 * 36 * 9
+    for run in runs:
+        assert run["utilisation"] == pytest.approx(macs / (run["compute"] * 9 * 24))
+        assert run["compute"] >= -(-macs // run["pes"])
+
+
+def test_a_network_under_every_dataflow() -> None:
+    command = (SAMPLES / "dataflows.py", LENET, "--calibrate", CALIBRATION)
+    found = json.loads(output(*command, "--json"))
+    assert list(found) == ["own", "os", "ws", "is", "rs", "nlr", "mix"]
+    assert len({counted["macs"] for counted in found.values()}) == 1
+    assert len({counted["cycles"]["total"] for counted in found.values()}) == len(found)
+    words = {name: counted["operands"]["bus"]["weight"] for name, counted in found.items()}
+    assert words["ws"] < words["nlr"]
+    *table, last = output(*command).splitlines()
+    assert len(table) == 8 and last == "the outputs are the same, to the bit"
+
+
+def test_an_array_that_is_too_small_is_refused() -> None:
+    command = [sys.executable, str(SAMPLES / "reproduce" / "dataflows.py"), "--arch", "spatial-16x16"]
+    done = subprocess.run(command, cwd=SAMPLES.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "pe.ifmap_words 60, limit 48" in done.stderr
