@@ -101,7 +101,7 @@ class RecordAttr(Data[RecordT], Generic[RecordT]):
 
     @classmethod
     def _record(cls) -> type[RecordT]:
-        return get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+        return get_args(vars(cls)["__orig_bases__"][0])[0]
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> RecordT:

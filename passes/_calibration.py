@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
@@ -71,7 +70,7 @@ def take_ranges(module: ModuleOp) -> dict[SSAValue, Range]:
     for op in func.body.block.ops:
         ranges = op.attributes.pop(ON_NODE, None)
         if isinstance(ranges, ArrayAttr):
-            found.update(zip(op.results, cast("ArrayAttr[Attribute]", ranges), strict=False))
+            found.update(zip(op.results, ranges, strict=False))
     return {value: known.data for value, known in found.items() if isinstance(known, RangeAttr)}
 
 

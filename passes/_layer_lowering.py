@@ -34,7 +34,9 @@ def lower_add(lowering: Lowering, node: NodeOp, label: str) -> SSAValue:
 def _readiness(lowering: Lowering, value: SSAValue) -> int:
     """The position of the node that computes `value`; -1 where it cannot be fused with its reader."""
     node = value.owner
-    return lowering.order[node] if value.has_one_use() and node in lowering.placement.layers else -1  # type: ignore[index]
+    if value.has_one_use() and isinstance(node, NodeOp) and node in lowering.placement.layers:
+        return lowering.order[node]
+    return -1
 
 
 def lower_concat(lowering: Lowering, node: NodeOp, label: str) -> SSAValue:
@@ -89,7 +91,7 @@ def lower_mean(lowering: Lowering, node: NodeOp, layer: PoolLayer, label: str) -
     _, k, h, w = shape(sums.type)
     if multipliers.size == 1:
         return lowering.finish(sums, np.full(k, multipliers[0, 0]), y, label)
-    return lowering.finish(sums, np.zeros((h, w), np.float32) + multipliers, y, label)
+    return lowering.finish(sums, np.full((h, w), multipliers, np.float32), y, label)
 
 
 def _one_pixel_sums(lowering: Lowering, image: SSAValue, x: Scale, label: str) -> SSAValue:

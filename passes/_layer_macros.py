@@ -29,7 +29,7 @@ class Steps(NamedTuple):
     """How one loop of the box, or several that are one counter, goes through the three register files."""
 
     dims: str
-    count: int
+    times: int
     ifmap: int
     weight: int
     psum: int
@@ -37,9 +37,9 @@ class Steps(NamedTuple):
     def around(self, inner: Steps) -> Steps | None:
         """One counter for this loop and the one directly inside it, if there is one."""
         own, other = self[2:], inner[2:]
-        if any(step != inner.count * each for step, each in zip(own, other, strict=True)):
+        if any(step != inner.times * each for step, each in zip(own, other, strict=True)):
             return None
-        return Steps(self.dims + inner.dims, self.count * inner.count, *other)
+        return Steps(self.dims + inner.dims, self.times * inner.times, *other)
 
 
 class Macros:
@@ -159,9 +159,9 @@ class Macros:
         return A.Mac(
             self.layer.shape.kind,
             self._place(at, {}),
-            pixels=z.count,
-            taps=j.count,
-            step_range=i.count,
+            pixels=z.times,
+            taps=j.times,
+            step_range=i.times,
             data_reuse=reuse,
             n2n_slot=held["ifmap"].layout.words - reuse if reuse else 0,
             ifmap=ifmap,
@@ -186,7 +186,7 @@ class Macros:
         groups: list[Steps] = []
         for dim in self.box:
             each = Steps(dim, at.extent[dim], *self._steps(dim, at))
-            if each.count == 1:
+            if each.times == 1:
                 continue
             if groups and (both := groups[-1].around(each)):
                 groups[-1] = both
@@ -199,16 +199,16 @@ class Macros:
             )
         padded = [*groups, *[Steps("", 1, 0, 0, 0)] * (COUNTERS - len(groups))]
         pixels, taps, channels = min(permutations(padded), key=self._misplaced)
-        if pixels.count > self.arch.pe.max_pixels:
+        if pixels.times > self.arch.pe.max_pixels:
             raise self._refuse(
-                f"{pixels.count} pixels of the box are more than pe.max_pixels = {self.arch.pe.max_pixels}"
+                f"{pixels.times} pixels of the box are more than pe.max_pixels = {self.arch.pe.max_pixels}"
             )
         return pixels, taps, channels
 
     def _misplaced(self, counters: tuple[Steps, ...]) -> int:
         """How far counters are from what they are named for."""
         pixels, taps, channels = counters
-        over = pixels.count > self.arch.pe.max_pixels
+        over = pixels.times > self.arch.pe.max_pixels
         mixed = sum(bool(each.dims) and each.psum == 0 for each in (pixels, channels)) + (taps.psum != 0)
         return 8 * over + 4 * mixed + ("k" in pixels.dims) + any(dim in channels.dims for dim in "nhw")
 
@@ -232,7 +232,7 @@ class Macros:
         summed = [(loop, count) for loop, count in at.space if loop.on == "rows" and loop.dim in REDUCTION_DIMS]
         if summed:
             place = self._summed(at, place)
-        extents, slots = self._committed(at)
+        (pixels, lines, channels), slots = self._committed(at)
         return A.Commit(
             "output",
             place,
@@ -240,7 +240,9 @@ class Macros:
             residual="residual" if self.layer.tensors.residual else "",
             params="params" if "params" in self.glb else "",
             param=self._param(at),
-            **extents,
+            pixels=pixels,
+            lines=lines,
+            channels=channels,
             psum=slots,
             reduce=prod(count for _, count in summed) > 1,
             sums="sums" if ends else "",
@@ -261,8 +263,8 @@ class Macros:
         term = self._term(outer, self.glb["output"].coordinates)
         return replace(place, set_rows=together, row=A.Term(), row_set=term)
 
-    def _committed(self, at: Position) -> tuple[dict[str, A.Extent], A.Slots]:
-        """The outputs of a PE as extents of a commit, and their slots."""
+    def _committed(self, at: Position) -> tuple[list[A.Extent], A.Slots]:
+        """The outputs of a PE as pixels, lines and channels of a commit, and their slots."""
         left = [dim for dim in self.box if dim in OUTPUT_DIMS and at.extent[dim] > 1]
         usual = {"pixels": "w", "lines": "h", "channels": "k"}
         chosen = {name: dim for name, dim in usual.items() if dim in left}
@@ -275,7 +277,7 @@ class Macros:
         for name, dim in chosen.items():
             extents[name] = A.Extent(at.extent[dim], along[dim].axis, along[dim].of(1))
             steps[name] = self._psum_step(dim, at)
-        return extents, A.Slots(0, *(steps.get(name, 0) for name in ("pixels", "lines", "channels")))
+        return [extents.get(name, A.Extent()) for name in usual], A.Slots(0, *(steps.get(name, 0) for name in usual))
 
     def _param(self, at: Position) -> int:
         """The place of the first parameters, in units of those of a channel (or position)."""

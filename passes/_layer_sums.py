@@ -6,6 +6,7 @@ c, r, s are outside it, its sums are partial, and the GLB adds them up (docs/mac
 
 from __future__ import annotations
 
+from collections.abc import Mapping as Map
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ class Sections:
     def __init__(self, shape: LayerShape, outer: Sequence[Loop], sets: Sequence[int]) -> None:
         self.shape, self.outer, self.sets = shape, outer, sets
 
-    def uniform(self, depth: int, extent: Extents) -> bool:
+    def uniform(self, depth: int, extent: Map[str, int]) -> bool:
         """Whether loops in space inside `depth` use the same PEs, with equal parts, in all iterations around them."""
         extent = dict(extent)
         for i, loop in enumerate(self.outer[depth:], depth):
@@ -39,7 +40,7 @@ class Sections:
             extent[loop.dim] = size
         return True
 
-    def opens(self, depth: int, extent: Extents) -> bool:
+    def opens(self, depth: int, extent: Map[str, int]) -> bool:
         """Whether a section begins at the body of the loop at `depth` - 1."""
         inner = self.outer[depth:]
         if inner and (inner[0].on or inner[0].dim not in REDUCTION_DIMS):

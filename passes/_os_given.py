@@ -136,7 +136,7 @@ def too_many_loops(mapping: Mapping, help_: str) -> list[Finding]:
 
 def _beyond_glb(shape: LayerShape, arch: Arch, given: Given, residual: bool) -> Iterator[Finding]:
     """The least is a tile of everything, all of it moving through the GLB; or weights beside all that does not move."""
-    moving = frozenset({"ifmap", "output", *(["residual"] if residual else [])})
+    moving = frozenset[str]({"ifmap", "output", *(["residual"] if residual else [])})
 
     def least(moving: frozenset[str]) -> dict[str, int]:
         candidates = _candidates(shape, arch, given, Room(arch.glb.words, moving, residual))

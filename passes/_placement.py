@@ -240,8 +240,9 @@ def _keeps_codes(node: NodeOp, layer: ClampLayer, placement: Placement) -> bool:
     if codes is None:
         return True
     lo, hi = (np.float32((code - codes.zero) * np.float32(codes.scale)) for code in codes.range)
-    bounds = [bound for bound in (np.float32(layer.lo), np.float32(layer.hi)) if lo < bound < hi]
-    if all(dequantise(quantise(bound, codes.scale, 0, *INT32), codes.scale, 0) == bound for bound in bounds):
+    inside = [bound for bound in (np.float32(layer.lo), np.float32(layer.hi)) if lo < bound < hi]
+    bounds = np.array(inside, np.float32)
+    if (dequantise(quantise(bounds, codes.scale, 0, *INT32), codes.scale, 0) == bounds).all():
         return True
     reader = node.results[0].get_user_of_unique_use()
     return isinstance(reader, NodeOp) and placement.layers.get(reader) == QuantizeLayer(codes)

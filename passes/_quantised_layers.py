@@ -106,7 +106,7 @@ def rescaling(x: Codes, y: Codes) -> np.float32 | None:
     wanted = quantise(dequantise(codes, x.scale, x.zero), y.scale, y.zero, *y.range)
     ratio = np.float32(x.scale) / np.float32(y.scale)
     for multiplier in (ratio, np.nextafter(ratio, np.float32(0)), np.nextafter(ratio, np.float32(np.inf))):
-        if (requantise(codes - x.zero, np.float32([multiplier]), y.zero, *y.range) == wanted).all():
+        if (requantise(codes - x.zero, np.array([multiplier], np.float32), y.zero, *y.range) == wanted).all():
             return multiplier
     return None
 
@@ -117,7 +117,7 @@ AnyLayer = Layer | QuantisedLayer
 
 def codes_of(value_type: Attribute) -> Codes | None:
     """The codes of a tensor of bytes, each standing for itself; None for any other type."""
-    element = cast("TensorType[Attribute]", value_type).element_type if isinstance(value_type, TensorType) else None
+    element = value_type.element_type if isinstance(value_type, TensorType) else None
     return Codes(signed=element == SIGNED) if element in BYTES else None
 
 
@@ -177,7 +177,7 @@ def _dequantize(node: NodeOp, store: WeightStore) -> QuantisedLayer:
 
 def _weights(node: NodeOp, index: int, rank: int, store: WeightStore) -> Array:
     array = constant_input(node, index, store)
-    if array is None or array.dtype not in (np.int8, np.uint8) or array.ndim != rank or not array.size:
+    if array is None or array.dtype.type not in (np.int8, np.uint8) or array.ndim != rank or not array.size:
         raise StaysOnHost(f"input {index} is not a constant of bytes of rank {rank}")
     return array
 
@@ -219,7 +219,7 @@ def _conv(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     require(weights.shape[1] * group == inputs, "weights and input differ in channels")
     require(channels % group == 0, f"{channels} output channels are not a multiple of group = {group}")
     centred = _centred(weights, _zeros(node, 5, _element(node.operands[3]), store))
-    multipliers = _multipliers(np.float32([x.scale]), _scales(node, 4, store), y.scale, channels)
+    multipliers = _multipliers(np.array([x.scale], np.float32), _scales(node, 4, store), y.scale, channels)
     return SumLayer(window, centred, _bias(node, 8, channels, store), multipliers, x, y)
 
 
@@ -229,7 +229,8 @@ def _matrix(node: NodeOp, weights: Array, bias: Ints, y: Codes, alpha: float, st
     require(rank == 2, f"input 0 has rank {rank}, not 2")
     x = _codes(node, node.operands[0], 1, store)
     centred = _centred(weights, _zeros(node, 5, _element(node.operands[3]), store))[:, :, None, None]
-    scales = _multipliers(np.float32([alpha]) * np.float32(x.scale), _scales(node, 4, store), y.scale, len(weights))
+    scale = np.array([alpha], np.float32) * np.float32(x.scale)
+    scales = _multipliers(scale, _scales(node, 4, store), y.scale, len(weights))
     return SumLayer(Window((1, 1)), np.ascontiguousarray(centred), bias, scales, x, y)
 
 
@@ -272,7 +273,7 @@ def _global_average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     window = read_window(node, tuple(sizes))
     count = np.float32(np.prod(sizes))
     multiplier = np.float32(x.scale) / (np.float32(y.scale) * count)
-    require(bool(np.isfinite(multiplier)) and multiplier > 0, "its scales lie too far apart for f32")
+    require(bool(np.isfinite(multiplier) and multiplier > 0), "its scales lie too far apart for f32")
     bias = np.zeros(channels, np.int64)
     return SumLayer(window, None, bias, np.full(channels, multiplier, np.float32), x, y)
 

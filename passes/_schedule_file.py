@@ -66,15 +66,13 @@ def read_schedule(file: str) -> dict[str, Entry]:
     """What a schedule file says, by the label of a layer. Raises Refusal with a finding for all that is wrong."""
     refusals, found = Refusals(), dict[str, Entry]()
     for label, table in _tables(file).items():
-        if isinstance(table, dict):
-            wrong = list(_wrong(label, cast("dict[str, object]", table)))
-        else:
-            wrong = [Finding("stands outside every table", where=label, help='tables are named by layers: ["conv1"]')]
+        wrong = list(_wrong(label, table))
         for finding in wrong:
             refusals.add(Refusal(f"{file}: '{one_line(finding.where, 80)}': {finding.text}", finding))
         if not wrong:
-            kind = next((ALONE[key] for key in table if key in ALONE), Given)
-            found[label] = kind(**cast("dict[str, Any]", table))
+            keys = cast("dict[str, Any]", table)  # nothing is wrong, so it is a table with values of the right types
+            kind = next((ALONE[key] for key in keys if key in ALONE), Given)
+            found[label] = kind(**keys)
     refusals.raise_any(file)
     return found
 
@@ -95,11 +93,15 @@ def _tables(file: str) -> dict[str, object]:
         raise Refusal(f"{file}: not TOML: {error}") from error
 
 
-def _wrong(label: str, table: dict[str, object]) -> Iterable[Finding]:
-    for key, value in table.items():
+def _wrong(label: str, table: object) -> Iterable[Finding]:
+    if not isinstance(table, dict):
+        yield Finding("stands outside every table", where=label, help='tables are named by layers: ["conv1"]')
+        return
+    keys = cast("dict[str, object]", table)  # the keys of TOML are texts
+    for key, value in keys.items():
         if key in ALONE:
-            yield from _wrong_text(label, key, table)
-        elif isinstance(value, dict) and key not in KEYS:
+            yield from _wrong_text(label, key, keys)
+        elif key not in KEYS and isinstance(value, dict):
             help_ = f'a label with dots stands in quotes: ["{label}.{key}"]'
             yield Finding(f"a table in a table, '{key}'", where=label, resource=key, help=help_)
         elif key not in KEYS:

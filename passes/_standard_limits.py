@@ -23,10 +23,14 @@ def sum_type(module: ModuleOp) -> IntegerType:
 def integer_tensor(what: str, kind: Attribute, most: IntegerType) -> IntegerType:
     """The element type of a tensor of signless integers of at most the width of `most`. Raises Refusal."""
     element = kind.element_type if isinstance(kind, TensorType) else kind
-    is_integer = isinstance(element, IntegerType) and element.signedness.data == Signedness.SIGNLESS
-    if not is_integer or element.width.data > most.width.data:
+    if not isinstance(element, IntegerType) or not _is_signless(element, most.width.data):
         raise Refusal(f"{what} is {kind}: it must hold signless integers of at most {most}")
     return element
+
+
+def _is_signless(kind: IntegerType, bits: int) -> bool:
+    """Is it a signless integer of at most that many bits?"""
+    return kind.signedness.data == Signedness.SIGNLESS and kind.width.data <= bits
 
 
 def check_layer(layer: LayerOp, psum: IntegerType) -> None:

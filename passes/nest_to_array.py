@@ -122,9 +122,10 @@ class _Lowering:
             dram, glb, home = f"dram{i}", f"glb{i}", self.tensors.home("glb", value)
             words = prod(shape(value.type))
             images = 1 if home.image == prod(shape(value.type)[1:]) else shape(value.type)[0]
-            steps = {} if images == 1 else {"dram_step": words // images, "glb_step": home.image}
+            steps = (0, 0) if images == 1 else (words // images, home.image)
             ops += [_op(A.View(dram, tensor)), _op(A.View(glb, home.tensor))]
-            ops.append(_op(A.Dma(direction, dram, glb, words // images, images, **steps)))
+            dma = A.Dma(direction, dram, glb, words // images, images, dram_step=steps[0], glb_step=steps[1])
+            ops.append(_op(dma))
         if values:
             self.program.append(_layer_op(label, "", ops, ["dma"]))
 

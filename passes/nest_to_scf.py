@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects import memref
@@ -193,6 +194,7 @@ def _global(op: GlobalOp, store: WeightStore) -> memref.GlobalOp:
             raise Refusal(f"@{name} is {kind}, its array is {tensor_type(array)}")
         if kind.element_type != f32:
             integer_tensor(f"@{name}", kind, WIDEST)
-        value = DenseIntOrFPElementsAttr.from_list(kind, array.ravel().tolist())
+        numbers = cast("TensorType[IntegerType]", kind)  # or f32: from_list takes both, its types one at a time
+        value = DenseIntOrFPElementsAttr.from_list(numbers, array.ravel().tolist())
     memory = MemRefType(kind.element_type, kind.get_shape())
     return memref.GlobalOp.get(StringAttr(name), memory, value, constant=UnitAttr())

@@ -39,7 +39,7 @@ def type_shape(value_type: Attribute) -> tuple[int, ...] | None:
     """The shape of a tensor type; None where any of it is open."""
     if not isinstance(value_type, TensorType):
         return None
-    shape = cast("TensorType[Attribute]", value_type).get_shape()
+    shape = value_type.get_shape()
     return None if DYNAMIC_INDEX in shape else shape
 
 

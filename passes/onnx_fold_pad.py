@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, TensorType, i64
-from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern, op_type_rewrite_pattern
 
@@ -60,7 +58,7 @@ class _Fold(RewritePattern):
         pads = self.pads(pad)
         if not isinstance(value_type, TensorType) or pads is None:
             return None  # unknown rank, or pads known only at run time
-        rank = len(cast("TensorType[Attribute]", value_type).get_shape())
+        rank = len(value_type.get_shape())
         axes = self.axes(pad, rank)
         if axes is None or len(pads) != 2 * len(axes) or not self.adds_zeros(pad):
             return None

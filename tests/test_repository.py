@@ -116,6 +116,15 @@ def test_repository_packages_are_those_of_the_tree() -> None:
     assert holders <= set(packages), "a folder of modules lacks __init__.py"
 
 
+def test_repository_type_check_sees_every_package() -> None:
+    """Neither the type check nor rglob goes through a link inside a folder: packages behind one are named as well."""
+    check = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["basedpyright"]
+    seen = {path for folder in check["include"] for path in (ROOT / folder).rglob("*.py")}
+    folders = {name: ROOT.joinpath(*name.split(".")) for name, path in MODULES.items() if path.name == "__init__.py"}
+    assert [name for name, folder in folders.items() if not set(folder.glob("*.py")) <= seen] == []
+    assert check["typeCheckingMode"] == "strict" and "ignore" not in check
+
+
 def classes_in(module: str, base: type) -> list[type]:
     """The subclasses of `base` that a module defines."""
     found = vars(importlib.import_module(module)).values()

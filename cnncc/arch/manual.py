@@ -64,9 +64,9 @@ def _section(title: str, table: type[Any], presets: Mapping[str, list[Any]]) -> 
             cells = [f"`{field.name}`", key.unit, _range(kind.__origin__, key), default, key.meaning, *has]
             yield f"| {' | '.join(cells)} |"
     for name, inner in known.items():
-        if is_dataclass(inner):
+        if isinstance(inner, type) and is_dataclass(inner):
             parts = {family: [getattr(part, name) for part in parts] for family, parts in presets.items()}
-            yield from _section(f"[{name}]", inner, parts)  # type: ignore[arg-type]
+            yield from _section(f"[{name}]", inner, parts)
 
 
 def manual() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp, TensorType
@@ -57,12 +57,11 @@ def checked_inputs(types: Mapping[str, Attribute], inputs: Mapping[str, Array]) 
 def _checked(name: str, value_type: Attribute, value: Array) -> Any:
     if not isinstance(value_type, TensorType):
         return value
-    tensor_type = cast("TensorType[Attribute]", value_type)
     array = np.asarray(value)
-    if array.shape != tensor_type.get_shape():
-        raise Refusal(f"input '{name}' has shape {list(array.shape)}, expected {list(tensor_type.get_shape())}")
+    if array.shape != value_type.get_shape():
+        raise Refusal(f"input '{name}' has shape {list(array.shape)}, expected {list(value_type.get_shape())}")
     try:
-        dtype = element_dtype(tensor_type.element_type)
+        dtype = element_dtype(value_type.element_type)
     except KeyError:  # onnxruntime checks the types that numpy lacks
         return array
     if array.dtype != dtype:
