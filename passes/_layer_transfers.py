@@ -103,8 +103,10 @@ class Transfers:
 
     def _check_blocks(self, stage: Stage, moving: list[str]) -> None:
         outside = self.loops.loops[: stage.depth]
-        if self.layer.shape.sizes.n > 1 and not any(loop.dim == "n" for loop in outside):
-            raise self._refuse(f"{stage.operand} is staged in glb image by image: inside a loop over n")
+        if (images := inside(self.layer.shape.sizes, outside)["n"]) > 1:
+            raise self._refuse(
+                f"{stage.operand} is staged in glb image by image, not {images}: inside all loops over n"
+            )
         if stage.operand == "output" and self.layer.shape.shuffle > 1 and any(loop.dim == "k" for loop in outside):
             raise self._refuse("channels that are shuffled are staged in glb all at once: outside the loops over k")
         if stage.operand == "ifmap" or not self.layer.tensors.residual or {"residual", "output"} <= set(moving):

@@ -127,7 +127,8 @@ def passes_columns(shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages:
     box = "".join(loop.dim for loop in loops if loop.keep)
     cols = [loop for loop in outer if loop.on == "cols"]
     ends = all(stage.depth == len(outer) for stage in stages if (stage.operand, stage.memory) == ("ifmap", "rf"))
-    alone = len(cols) < 2 or cols[-1].dim == "w"
+    pixels = [loop for loop in outer if loop.dim == "w"]
+    alone = len(cols) < 2 or (cols[-1].dim == "w" and pixels[-1] is cols[-1])
     return arch.links.n2n and ends and alone and is_in_order(box, MACHINE_ORDER[shape.channelwise])
 
 

@@ -24,6 +24,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, parse_arch
 from cnncc.context import CompilerContext
+from cnncc.dialects._mapping_text import parse
 from cnncc.dialects._mapping_text import text as text_of
 from cnncc.dialects.nest import (
     DIMS,
@@ -328,6 +329,30 @@ def broken(rng: Random, drawn: Drawn, flaw: str, folder: Path) -> bool:
         compiled(replace(drawn, mapping=mapping, arch=arch), folder)
     assert why in str(refused.value), (flaw, str(refused.value), drawn)
     return True
+
+
+def result_by(case: Case, mapping: str, folder: Path) -> np.ndarray:
+    """What a layer computes by a mapping."""
+    sizes = layer_shape(next(op for op in unmapped(case)[0].walk() if isinstance(op, LayerOp))).sizes
+    drawn = Drawn(case, parse_arch(arch_text(case), "drawn"), parse(mapping, sizes))
+    return result_and_cycles(case, *compiled(drawn, folder), drawn.arch)[0]
+
+
+def test_columns_of_a_set_that_are_no_neighbours_share_none(tmp_path: Path) -> None:
+    """Each of four PEs takes two columns in turn: what it needs of the next one's window is not there at that time."""
+    case = Case(kernel=(3, 3), c=3, k=4, image=(6, 10), array=(4, 8), glb=1 << 18)
+    stages = "> weight@rf*2 > ifmap@rf*2 > {s > c > r}"
+    mapping = f"weight@glb > params@glb > [h||4@rows k':2||2@cols w':2||4@cols] > k'' > w'' {stages}"
+    assert np.array_equal(result_by(case, mapping, tmp_path), case.expected)
+
+
+def test_images_move_through_the_glb_one_by_one(tmp_path: Path) -> None:
+    case = Case(kernel=(3, 3), c=3, k=4, image=(6, 6), n=4, array=(4, 4), glb=1 << 18)
+    stages = "[h||4@rows w||4@cols] > weight@rf*2 > ifmap@rf*2 > {s > c > r}"
+    with pytest.raises(Refusal, match="ifmap is staged in glb image by image, not 2: inside all loops over n"):
+        result_by(case, f"weight@glb > params@glb > n':2 > ifmap@glb > n'' > k > {stages}", tmp_path)
+    mapping = f"weight@glb > params@glb > n':2 > n'' > ifmap@glb > k > {stages}"
+    assert np.array_equal(result_by(case, mapping, tmp_path), case.expected)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import DIMS, REDUCTION_DIMS, Mapping, Stage
-from cnncc.errors import Refusal
 from cnncc.mapper.routes import Nest, Route, Term, inside, sums
 from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._register_files import passes_columns, positions, shared_columns
@@ -159,14 +158,16 @@ class _Layer:
 
     def _blocks(self, depth: int) -> int:
         """Words of the image that blocks of it take from DRAM: whole windows, but no padding."""
-        if self.nest.trips("rs", depth) > 1 or any(route.held > 1 for route in self.nest.routes("n", depth)):
-            raise Refusal("the ifmap is staged in glb image by image, outside loops over r and s")
         channels = sum(
             k.trips * c.trips * self._channels(k, c)
             for k, c in product(self.nest.routes("k", depth), self.nest.routes("c", depth))
         )
         rows, cols = (
-            sum(self._lines(axis, route) for route in self.nest.routes("hw"[axis], depth)) for axis in range(2)
+            sum(
+                self._lines(axis, out, tap)
+                for out, tap in product(self.nest.routes("hw"[axis], depth), self.nest.routes("rs"[axis], depth))
+            )
+            for axis in range(2)
         )
         return self.nest.trips("n", depth) * channels * rows * cols
 
@@ -176,15 +177,18 @@ class _Layer:
             return k.held * self.sizes.c
         return c.held if k.held <= self.shape.group else k.held // self.shape.group * self.sizes.c
 
-    def _lines(self, axis: int, route: Route) -> int:
-        """Rows (axis 0) or columns of the image in all blocks of a route."""
+    def _lines(self, axis: int, out: Route, tap: Route) -> int:
+        """Rows (axis 0) or columns of the image in all blocks of these routes: all of them, or those of whole windows.
+
+        Loops over taps outside move a block, which is as large nevertheless.
+        """
         limit = (self.shape.ih, self.shape.iw)[axis]
-        if route.held == (self.sizes.h, self.sizes.w)[axis]:
-            return limit
-        stride, span = self.window.stride[axis], self.window.spans[axis]
-        block = Term((route.held - 1) * stride + span, 1)
-        start = route.first * stride - self.window.pad[axis]
-        return inside(start, limit, [*route.terms(stride, in_space=False), block])
+        stride, dilation, span = self.window.stride[axis], self.window.dilation[axis], self.window.spans[axis]
+        start, lines = out.first * stride + tap.first * dilation - self.window.pad[axis], (out.held - 1) * stride + span
+        if out.held == (self.sizes.h, self.sizes.w)[axis]:
+            start, lines = 0, limit
+        times = [*out.terms(stride, in_space=False), *tap.terms(dilation, in_space=False)]
+        return inside(start, limit, [*times, Term(lines, 1)])
 
     # -- loads -----------------------------------------------------------------------------------------------------
 
