@@ -19,18 +19,22 @@ import pytest
 import test_os_mappings as os_mappings
 from cli_cases import LENET, SAMPLES, done, refused, save
 from conv_grid_cases import Case
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
 from nest_cases import layer_of
+from random_graphs import arrays, as_toml, networks
 from test_conv_grid import unmapped
 from test_conv_groups import array_file
 from test_dataflows import arch_text, random_case, random_mapping
 from test_glb_blocks import branches
 from xdsl.dialects.builtin import StringAttr
 
-from cnncc.arch.model import parse_arch
+from cnncc.arch.model import load_arch, parse_arch
 from cnncc.commands import program_stats
 from cnncc.dialects._mapping_text import parse
 from cnncc.dialects._mapping_text import text as text_of
-from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, Stage, mapping_of, mapping_problem, operands
+from cnncc.dialects.cnn import Window
+from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, Sizes, Stage, mapping_of, mapping_problem, operands
 from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_program
 from cnncc.machine.container import Binary
@@ -39,10 +43,12 @@ from cnncc.machine.traps import Trap
 from cnncc.mapper.reuse import moved
 from cnncc.mapper.routes import Term, inside
 from cnncc.mapper.stationary import name_of
+from cnncc.passes._dataflows import DATAFLOWS
 from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._nest_layers import label_of, layer_shape
+from cnncc.passes._os_plan import NoRoom
 from cnncc.passes._os_plan import mapping_of as plan_mapping
-from cnncc.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings
+from cnncc.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings, import_model
 from cnncc.reuse import analyse
 from cnncc.starts import start_compilation
 
@@ -207,6 +213,38 @@ def test_reuse_of_a_network_that_moves_through_the_glb(words: int, tmp_path: Pat
     arch = array_file(tmp_path, "4x4", glb_words=words)
     kinds = check_layers(start_compilation(save(branches(), tmp_path / "net.onnx"), str(arch), None, None, None))
     assert {"mac", "max", "add"} <= set(kinds)
+
+
+@settings(max_examples=max(15, EXAMPLES // 4), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_reuse_of_random_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Any layer under any dataflow: shuffles, parameters of positions, elementwise ones, a GLB that just does."""
+    net, array, dataflow = data.draw(networks()), data.draw(arrays()), data.draw(st.sampled_from([None, *DATAFLOWS]))
+    array["links"] = {**array["links"], "south": True}
+    folder = tmp_path_factory.getbasetemp()
+    (folder / "net.onnx").write_bytes(net.model.SerializeToString())
+    try:
+        for _ in range(20):
+            (folder / "array.toml").write_text(as_toml(array))
+            arch = parse_arch(as_toml(array), "drawn")
+            chosen = Settings(arch, str(folder / "array.toml"), arch.operand_bits, net.feeds, None, dataflow)
+            try:
+                check_layers(import_model(folder / "net.onnx", None, chosen))
+                return
+            except NoRoom as refusal:
+                array = {**array, "glb": {**array["glb"], "words": refusal.words}}
+    except Refusal:
+        reject()
+
+
+def test_reuse_takes_no_longer_for_larger_images() -> None:
+    """A walk over the tiles of this one would not end."""
+    side = 1 << 20
+    shape = LayerShape("mac", Sizes(1, 64, 64, side, side, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2, side, side)
+    loops = "k > h':21 > [h'':3||7@rows w':7||8@cols] > h''' > w'' > c"
+    text = f"weight@glb > params@glb > {loops} > weight@rf > ifmap@rf > {{s > r}}"
+    words = moved(shape, parse(text, shape.sizes), load_arch("spatial-8x8"))
+    assert words.steps == side * side * 64 * 64 * 9
 
 
 def test_reuse_of_what_is_fetched_ahead_is_the_same_in_all() -> None:
