@@ -56,14 +56,9 @@ def schedule_text(label: str, pe: tuple[int, int], reuses: Sequence[Reuse]) -> I
 
 def _columns(reuse: Reuse, atom: Atom) -> tuple[str, str, str]:
     """What the west link, the PE and the east link do."""
-    total, term = _name("O", reuse.sums.get(atom.psum, Word())), _name("I", atom.ifmap)
-    match reuse.op:
-        case "mac":
-            does = f"{total} += {term} * {_name('W', atom.weight or Word())}"
-        case "max":
-            does = f"{total} max= {term}"
-        case _:
-            does = f"{total} += {term}"
+    total, sign = _name("O", reuse.sums.get(atom.psum, Word())), "max=" if reuse.op == "max" else "+="
+    terms = (_name("I", x) + (f" * {_name('W', w)}" if w else "") for x, w in atom.terms)
+    does = f"{total} {sign} {' + '.join(terms)}"
     west = f"send {_name('I', atom.sent)}" if atom.sent else ""
     east = f"receive {_name('I', atom.received)}" if atom.received else ""
     return west, does, f"{east} (virtual)" if atom.source == "virtual" else east

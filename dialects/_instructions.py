@@ -90,12 +90,21 @@ class Start:
 
 @dataclass(frozen=True)
 class Slots:
-    """Slots of a register file for three counters: base + z*pixel + j*tap + i*channel (A1, C1: taps or lines)."""
+    """Slots of a register file for counters: base + z*pixel + j*tap + i*channel + l*lane (A1, C1: taps or lines).
+
+    Only a mac's ifmap and weight step by lanes.
+    """
 
     base: int = 0
     pixel: int = 0
     tap: int = 0
     channel: int = 0
+    lane: int = 0
+
+
+def _one_slot_a_step(psum: Slots) -> None:
+    if psum.lane:
+        raise ValueError(f"psum: lane = {psum.lane}, but the products of all lanes go to one psum")
 
 
 @dataclass(frozen=True)
@@ -198,13 +207,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Mac:
-    """A macro-instruction (A1); `op` is mac, max or add."""
+    """A macro-instruction (A1); `op` is mac, max or add. Each step of a mac adds up the products of `lanes` lanes."""
 
     op: str
     place: Place
     pixels: int = 1
     taps: int = 1
     step_range: int = 1
+    lanes: int = 1
     data_reuse: int = 0
     n2n_slot: int = 0
     ifmap: Slots = Slots()
@@ -216,6 +226,11 @@ class Mac:
     give_weight: Names | None = None
     take_ifmap: Names | None = None
     give_ifmap: Names | None = None
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1 or (self.lanes > 1 and self.op != "mac"):
+            raise ValueError(f"a {self.op} of {self.lanes} lanes: only a mac has more than one")
+        _one_slot_a_step(self.psum)
 
 
 @dataclass(frozen=True)
@@ -259,6 +274,9 @@ class Commit:
     fresh: Names | None = None
     final: Names | None = None
     tokens: Tokens = Tokens()
+
+    def __post_init__(self) -> None:
+        _one_slot_a_step(self.psum)
 
     @property
     def pattern(self) -> tuple[Extent, Extent, Extent]:

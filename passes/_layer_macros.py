@@ -162,6 +162,7 @@ class Macros:
             pixels=z.times,
             taps=j.times,
             step_range=i.times,
+            lanes=1,
             data_reuse=reuse,
             n2n_slot=held["ifmap"].layout.words - reuse if reuse else 0,
             ifmap=ifmap,

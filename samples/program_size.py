@@ -35,7 +35,7 @@ def atomic(inst: Instruction) -> dict[str, int]:
         return {"loads": words * inst.number("rows") * cols}
     if inst.spec.name == "mac":
         neighbours = inst.number("cols") - last_columns(inst)
-        steps = product("rows", "cols", "pixels", "taps", "step_range")
+        steps = product("rows", "cols", "pixels", "taps", "step_range", "lanes")
         return {"MACs, max, add": steps, "n2n": product("rows", "data_reuse") * neighbours}
     return {}
 

@@ -100,10 +100,10 @@ class Garbler:
             case "swap":
                 words[at], words[other] = words[other], words[at]
             case "drop":
-                del words[at : at + r.choice([1, 1, 2, 13, 17, 19])]
+                del words[at : at + r.choice([1, 1, 2, 14, 17, 19])]
             case "add":
                 words.insert(at, r.choice([r.getrandbits(32), r.choice(STRANGE), words[other]]))
             case _:
-                words[at:at] = words[other : other + r.choice([1, 8, 13, 17, 19])]
+                words[at:at] = words[other : other + r.choice([1, 8, 14, 17, 19])]
         if not words:
             words.append(0)

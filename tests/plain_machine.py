@@ -287,6 +287,8 @@ class PlainMachine:
         halves = {name: self.take(inst, name) for name in names}
         places = self.places(inst, 1)
         check(inst.number("pixels") <= self.arch.pe.max_pixels, "too many pixels")
+        lanes = range(inst.number("lanes"))
+        check(len(lanes) <= (self.arch.pe.lanes if op == "mac" else 1), "too many lanes")
         self.n2n(inst, halves["ifmap"], places)
         sums = self.psum_half(inst, places)
         counters = ("pixels", "taps", "step_range")
@@ -302,14 +304,19 @@ class PlainMachine:
             step = z * inst.number("taps") + j
             for place in places:
                 row, col, *_ = place
-                if slot["ifmap"] in inst_n2n_slots(inst) and not self.is_last(inst, place):
-                    check(step > slot["ifmap"] - inst.number("n2n_slot"), "a word is used before it arrives")
-                word = halves["ifmap"].get(row, col, slot["ifmap"])
-                self.moved.update((f"rf_{name}_read" for name in slot), rf_psum_write=1)
-                self.moved[{"mac": "macs"}.get(op, op)] += 1
+                word = 0
+                for lane in lanes:
+                    ifmap_slot = slot["ifmap"] + lane * inst.number("ifmap_l")
+                    if ifmap_slot in inst_n2n_slots(inst) and not self.is_last(inst, place):
+                        check(step > ifmap_slot - inst.number("n2n_slot"), "a word is used before it arrives")
+                    term = halves["ifmap"].get(row, col, ifmap_slot)
+                    if op == "mac":
+                        term *= halves["weight"].get(row, col, slot["weight"] + lane * inst.number("weight_l"))
+                    word += term
+                    self.moved.update(f"rf_{name}_read" for name in names)
+                    self.moved[{"mac": "macs"}.get(op, op)] += 1
+                self.moved.update(("rf_psum_read", "rf_psum_write"))
                 before = sums.slots.get((row, col, slot["psum"]), sums.least)
-                if op == "mac":
-                    word *= halves["weight"].get(row, col, slot["weight"])
                 after = max(before, word) if op == "max" else before + word
                 check(abs(2 * after + 1) < 1 << self.arch.psum_bits, f"psum {after}")
                 sums.slots[row, col, slot["psum"]] = after
@@ -348,11 +355,11 @@ class PlainMachine:
         check(reuse <= pe.virtual_words, "the virtual neighbour has too many words")
         check(turn <= pe.ifmap_words and min(turn, reuse) <= pe.pong_words, "beyond ping or pong")
         for step in range(inst.number("pixels") * inst.number("taps")):
-            for i in range(inst.number("step_range")):
+            for i, lane in product(range(inst.number("step_range")), range(inst.number("lanes"))):
                 z, j = divmod(step, inst.number("taps"))
-                at = (z, j, i)
+                at = (z, j, i, lane)
                 slot = inst.number("ifmap_slot") + sum(
-                    n * inst.number(f"ifmap_{c}") for n, c in zip(at, "zji", strict=True)
+                    n * inst.number(f"ifmap_{c}") for n, c in zip(at, "zjil", strict=True)
                 )
                 arrived = turn + min(step, reuse - 1)  # the last slot filled when this step ends
                 check(slot + 2 * turn > arrived, "another word is there")

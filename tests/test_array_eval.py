@@ -69,6 +69,7 @@ NO_SAY = {
     # A macro-instruction has no addresses; its sets matter by their columns (n2n).
     "Mac.place.set_rows", *(f"Mac.place.{term}.{part}" for term in PLACE_TERMS for part in ("axis", "step")),
     "Mac.weight.pixel",  # one pixel here; a weight that differs between pixels is for other mappings
+    "Mac.ifmap.lane", "Mac.weight.lane",  # one lane here; others are in test_lanes.py
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.cnn import CNN
 from cnncc.dialects.nest import MappingAttr
 from cnncc.dialects.weights import WEIGHTS
-from cnncc.eval.atomic import Reuse, Word, atomic_schedule
+from cnncc.eval.atomic import Atom, Reuse, Word, atomic_schedule
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import mapping_of, whole_plan
 from cnncc.passes._os_tiles import Tile
@@ -66,13 +66,21 @@ def at(word: Word | None) -> Any:
     return None if word is None else list(word.at[1:])
 
 
+def product(atom: Atom) -> tuple[Word, Word]:
+    """The ifmap and weight of an atom of one lane."""
+    ((ifmap, weight),) = atom.terms
+    assert weight is not None
+    return ifmap, weight
+
+
 def as_golden(reuse: Reuse) -> list[list[Any]]:
     rows: list[list[Any]] = []
     for atom in reuse.atoms:
         k, h, w = reuse.sums[atom.psum].at[1:]
-        assert atom.weight is not None and h == 0 and list(atom.weight.at[:2]) == [k, atom.ifmap.at[1]]
+        ifmap, weight = product(atom)
+        assert h == 0 and list(weight.at[:2]) == [k, ifmap.at[1]]
         links = [at(atom.sent), at(atom.received), atom.source or None]
-        rows.append([k, w, *at(atom.ifmap), *atom.weight.at[2:], *links])
+        rows.append([k, w, *at(ifmap), *weight.at[2:], *links])
     return rows
 
 
@@ -97,7 +105,7 @@ def test_ifmap_patterns(figure: str) -> None:
     golden = PATTERNS[figure]
     (ky, kx), stride, p, pox = golden["kernel"], golden["stride"], golden["p"], golden["Pox"]
     reuses = [schedule(kx, ky, stride, p, 1, pox, pe) for pe in range(pox)]
-    flat = [[atom.ifmap.at[3] * ky + atom.ifmap.at[2] for atom in reuse.atoms] for reuse in reuses]
+    flat = [[product(atom)[0].at[3] * ky + product(atom)[0].at[2] for atom in reuse.atoms] for reuse in reuses]
     assert [list(row) for row in zip(*flat, strict=True)] == golden["pattern"]
     for column, owner in golden["column_owner"].items():  # which load brought a column to the row of PEs
         loaded = [pe for pe, reuse in enumerate(reuses) if [0, 0, int(column)] in map(at, reuse.loaded["ifmap"])]
@@ -107,7 +115,7 @@ def test_ifmap_patterns(figure: str) -> None:
 def test_weight_pattern() -> None:
     golden = PATTERNS["5.24"]
     reuses = [schedule(3, 3, golden["stride"], golden["p"], 1, golden["Pox"], pe) for pe in range(golden["Pox"])]
-    slots = [[reuse.loaded["weight"].index(atom.weight or Word()) for atom in reuse.atoms] for reuse in reuses]
+    slots = [[reuse.loaded["weight"].index(product(atom)[1]) for atom in reuse.atoms] for reuse in reuses]
     assert [list(row) for row in zip(*slots, strict=True)] == golden["pattern"]
 
 
@@ -186,11 +194,11 @@ def test_sums_in_blocks_and_padding(tmp_path: Path) -> None:
             for reuse in atomic_schedule(module, ctx.weights, array, "layer", (row, col), range(1000)):
                 assert {atom.psum for atom in reuse.atoms} <= reuse.sums.keys()
                 for atom in reuse.atoms:
-                    assert atom.weight is not None
-                    (_, k, h, w), (_, c, r, s) = reuse.sums[atom.psum].at, atom.weight.at
+                    ifmap, weight = product(atom)
+                    (_, k, h, w), (_, c, r, s) = reuse.sums[atom.psum].at, weight.at
                     y, x = h + r - 1, w + s - 1
                     inside = 0 <= y < 9 and 0 <= x < 9
-                    assert atom.ifmap.at == ((0, c, y, x) if inside else ())
+                    assert ifmap.at == ((0, c, y, x) if inside else ())
                     assert (k, c, h, w, r, s) not in found
                     found.add((k, c, h, w, r, s))
     assert len(found) == case.macs  # each product once

@@ -125,7 +125,7 @@ ARRAYS = (
     ("rows = 8", "rows = [8]", "rows must be a whole number"),
     ("rows = 8", "row = 8", "unknown key 'row'; did you mean 'rows'?"),
     ("rows = 8", "", "key 'rows' is missing"),
-    ("rows = 8", "rows = 8\nlanes = 2", "lanes = 2 is outside 1 to 1 (dot-product lanes are not supported yet)"),
+    ("rows = 8", "rows = 8\nlanes = 2", "unknown key 'lanes'"),
     ("rows = 8", "rows = 8\nrows = 9", "not TOML"),
     ("operand_bits = 16", "operand_bits = 12", "operand_bits is 8 or 16, not 12"),
     ("psum_bits = 32", "psum_bits = 49", "psum_bits = 49 is outside 16 to 48"),

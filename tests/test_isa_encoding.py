@@ -48,10 +48,11 @@ ENCODINGS = [
     ("mac op=max row0=1 rows=4 col0=2 cols=8 set_cols=4 clear=0 send=2 take_weight=always give_weight=1 "
      "take_ifmap=0+1+2 give_ifmap=never pixels=2 taps=9 step_range=4 data_reuse=6 n2n_slot=3 ifmap_slot=1 "
      "weight_slot=5 psum_slot=9 "
-     "ifmap_z=2 ifmap_j=-1 ifmap_i=4 weight_z=6 weight_j=7 weight_i=8 psum_z=10 psum_j=11 psum_i=-12",
+     "ifmap_z=2 ifmap_j=-1 ifmap_i=4 weight_z=6 weight_j=7 weight_i=8 psum_z=10 psum_j=11 psum_i=-12 "
+     "lanes=5 ifmap_l=-3 weight_l=13",
      "29044088 11010104 01000102 01070000 00020009 00040006 00030001 00050009 0002ffff 00040006 00070008 000a000b "
-     "fff40000"),
-    ("mac op=add", "2a001001 04000000 00000000 00000000 00010001 00010000" + " 00000000" * 7),
+     "fff40005 fffd000d"),
+    ("mac op=add", "2a001001 04000000 00000000 00000000 00010001 00010000" + " 00000000" * 6 + " 00000001 00000000"),
     ("unit bias=1 residual=1 zero=-5 clamp_lo=-40 clamp_hi=90 factor_a=0x3f800000 factor_b=0xbf000000 fixed=0x3f000000 "
      "add_lo=-60 add_hi=99",
      "2e800000 fffffffb ffffffd8 0000005a 3f800000 bf000000 3f000000 ffffffc4 00000063 00000000"),

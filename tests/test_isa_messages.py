@@ -33,17 +33,17 @@ ENCODINGS = [
     ),
     (
         "OP",
-        {"max_iteration": 36, "step_range": 4, "data_reuse": 6, "tag0": 5},
+        {"max_iteration": 36, "step_range": 4, "lanes": 3, "data_reuse": 6, "tag0": 5},
         [],
-        "08000004 00000024 00000006 00000005 00000000",
+        "08000004 00000024 00030006 00000005 00000000",
     ),
     (
         "OP",
         {"command": "add", "max_iteration": 70000, "step_range": 65535, "virtual_n2n": 1, "send_output": 1},
         [],
-        "0a30ffff 00011170 00000000 00000000 00000000",
+        "0a30ffff 00011170 00010000 00000000 00000000",
     ),
-    ("OP", {"command": "max", "data_reuse": 0xFFFF, "tag1": 1}, [], "09000001 00000001 0000ffff 00000000 00000001"),
+    ("OP", {"command": "max", "data_reuse": 0xFFFF, "tag1": 1}, [], "09000001 00000001 0001ffff 00000000 00000001"),
 ]
 
 
@@ -67,10 +67,10 @@ def test_message_fields_do_not_overlap(spec: Spec) -> None:
 
 
 def test_messages_have_the_fields_of_the_thesis() -> None:
-    """Type of command is the opcode of the format, input data follows the head; the others are fields."""
+    """Type of command is the opcode of the format, input data follows the head; the others are fields. So are lanes."""
     named = {field.name for spec in MESSAGES for field in spec.fields}
     thesis = ["command", "type of data", "max iteration", "step range", "data reuse", "virtual n2n", "send output"]
-    assert named == {name.replace(" ", "_") for name in thesis} | {"input_words", "tag0", "tag1"}
+    assert named == {name.replace(" ", "_") for name in thesis} | {"input_words", "tag0", "tag1", "lanes"}
     assert [spec.name for spec in MESSAGES] == ["DATA", "OP"]
     assert not {spec.name for spec in MESSAGES} & {spec.name for spec in SPECS}
 
@@ -85,8 +85,8 @@ def test_messages_have_the_fields_of_the_thesis() -> None:
         ("04000001 00000001 00000000 00000000", "DATA: 4 words, not 5"),
         ("04000000 00000001 00000000 00000000", "DATA: input_words: 0 is less than 1"),
         ("05000001 00000001 00000000 00000000 00000000", "DATA: command: 1 is outside 0..0"),
-        ("08010001 00000001 00000000 00000000 00000000", "OP: reserved bits 0x00010000 of word 0 are set"),
-        ("0b000001 00000001 00000000 00000000 00000000", "OP: command: 3 is outside 0..2"),
+        ("08010001 00000001 00010000 00000000 00000000", "OP: reserved bits 0x00010000 of word 0 are set"),
+        ("0b000001 00000001 00010000 00000000 00000000", "OP: command: 3 is outside 0..2"),
     ],
 )
 def test_illegal_messages(code: str, says: str) -> None:
@@ -309,7 +309,7 @@ def refused_usage(*args: object) -> str:
     ("text", "says"),
     [
         ("load extent0=65535 extent1=65535 extent2=65535 extent3=65535", "words for each PE, at most 60: load"),
-        ("mac pixels=65535 taps=65535 step_range=65535", "steps for each PE, at most 16777216: mac"),
+        ("mac pixels=65535 taps=65535 step_range=65535", "operations for each PE, at most 16777216: mac"),
     ],
 )
 def test_hostile_sizes_are_refused(text: str, says: str) -> None:

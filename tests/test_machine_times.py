@@ -558,4 +558,4 @@ def test_the_tree_keeps_numbers_and_addresses() -> None:
     assert isinstance(inner, Loop) and isinstance(dma, Leaf)
     assert (outer.first, outer.last, outer.register, outer.count) == (1, 6, 0, 2)
     assert (inner.first, inner.last, inner.register, inner.count) == (2, 4, 1, 3)
-    assert (dma.index, dma.address, halt.index, halt.address) == (5, 8 + 1 + 1 + 13 + 1, 7, 8 + 1 + 1 + 13 + 1 + 9 + 1)
+    assert (dma.index, dma.address, halt.index, halt.address) == (5, 8 + 1 + 1 + 14 + 1, 7, 8 + 1 + 1 + 14 + 1 + 9 + 1)

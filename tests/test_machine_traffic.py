@@ -161,10 +161,11 @@ class Enumerate:
             if r >= inst.number("rows") or c >= inst.number("cols"):
                 self.count.idle_pe_cycles += self.arch.pe.start_cycles + len(counters) + self.arch.pe.finish_cycles
                 continue
-            setattr(self.count, op, getattr(self.count, op) + len(counters))
-            for _ in counters:  # a word, maybe a weight, a psum there and back
-                self.count.rf_ifmap_read += 1
-                self.count.rf_weight_read += op == "macs"
+            for _ in counters:  # in each lane a word, maybe a weight; a psum there and back
+                for _ in range(inst.number("lanes")):
+                    setattr(self.count, op, getattr(self.count, op) + 1)
+                    self.count.rf_ifmap_read += 1
+                    self.count.rf_weight_read += op == "macs"
                 self.count.rf_psum_read += 1
                 self.count.rf_psum_write += 1
             if (c + 1) % inst.number("set_cols") and c + 1 < inst.number("cols"):
@@ -238,6 +239,7 @@ class Writer:
                 steps = " ".join(f"psum_{i}={rng.randint(0, 3)}" for i in "zji")
                 return (f"mac op={self.pick('mac', 'max', 'add')} rows={rng.randint(1, 5)} cols={rng.randint(1, 6)}"
                         f" set_cols={rng.randint(1, 4)} pixels={rng.randint(1, 3)} taps={rng.randint(1, 3)}"
+                        f" lanes={self.pick(1, 1, 2, 5)}"
                         f" step_range={rng.randint(1, 3)} data_reuse={rng.randint(0, 4)} n2n_slot={rng.randint(0, 30)}"
                         f" psum_slot={rng.randint(0, 5)} {steps}")  # fmt: skip
             case _:

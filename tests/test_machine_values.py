@@ -177,23 +177,26 @@ class Writer:
         """The counters and slot steps of a macro-instruction whose slots mostly lie in the register files."""
         pe, r = self.arch.pe, self.random
         z, i = self.upto(3), self.upto(4)
-        j = self.upto(min(9, pe.weight_words // i))
+        lanes = self.upto(pe.lanes + self.chance(0.02)) if op == "mac" or self.chance(0.01) else 1
+        j = self.upto(min(9, pe.weight_words // i, pe.ifmap_words // 2) // lanes)
         plain = self.chance(0.8)
         small = [-1, 0, 1, 1, 2]
         return {
-            "pixels": z, "taps": j, "step_range": i,
-            "ifmap_z": r.randint(0, 3), "ifmap_j": 1, "ifmap_i": 0 if self.chance(0.7 if op == "mac" else 0.5) else j,
-            "weight_z": 0, "weight_j": i, "weight_i": 1, "psum_z": i, "psum_j": 0, "psum_i": 1,
+            "pixels": z, "taps": j, "step_range": i, "lanes": lanes,
+            "ifmap_z": r.randint(0, 3), "ifmap_j": lanes, "ifmap_l": 1,
+            "ifmap_i": 0 if self.chance(0.7 if op == "mac" else 0.5) else j * lanes,
+            "weight_z": 0, "weight_j": i * lanes, "weight_l": i, "weight_i": 1, "psum_z": i, "psum_j": 0, "psum_i": 1,
         } | ({} if plain else {
             "ifmap_z": r.choice(small), "ifmap_j": r.choice(small), "ifmap_i": r.choice(small),
             "weight_z": r.choice(small), "weight_j": r.choice(small), "weight_i": r.choice(small),
+            "ifmap_l": r.choice(small), "weight_l": r.choice(small),
             "psum_z": r.choice(small), "psum_j": r.choice([0, 0, 1]), "psum_i": r.choice(small),
         })  # fmt: skip
 
     def slots(self, shape: dict[str, int], name: str) -> tuple[int, int]:
         """The first slot that keeps all slots of an operand from 0 on, and how many these are."""
-        counts = [shape["pixels"] - 1, shape["taps"] - 1, shape["step_range"] - 1]
-        steps = [shape[f"{name}_{counter}"] * count for counter, count in zip("zji", counts, strict=True)]
+        counts = {"z": shape["pixels"], "j": shape["taps"], "l": shape["lanes"], "i": shape["step_range"]}
+        steps = [shape.get(f"{name}_{counter}", 0) * (count - 1) for counter, count in counts.items()]
         low, high = sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
         return -low, high - low + 1
 
@@ -420,13 +423,12 @@ def random_arch(r: random.Random) -> Arch:
     pe = Pe(
         r.choice([10, 40, 40]), r.choice([12, 40, 40]), 12, weight_halves=r.choice([1, 2, 2]),
         ifmap_halves=r.choice([1, 2, 2]), psum_halves=r.choice([1, 2]), max_pixels=3,
+        lanes=r.choice([1, 1, 2, 4]),
     )  # fmt: skip
     sizes = r.choice([(1, 1), (2, 3), (3, 4), (4, 6)])
     bits = r.choice([8, 16, 16])
     psum_bits = r.choice([32, 32, 16 + bits // 8])
-    return Arch(
-        "tiny", *sizes, pe, Glb(GLB, 4), Dram(2, 3), 1, bits, psum_bits, commit=Commit(), links=Links(True, True)
-    )
+    return Arch("tiny", *sizes, pe, Glb(GLB, 4), Dram(2, 3), bits, psum_bits, commit=Commit(), links=Links(True, True))
 
 
 def with_pong(r: random.Random, arch: Arch) -> Arch:

@@ -24,7 +24,7 @@ TEXT = """
     loop count=3
       load rows=2 cols=5 set_cols=2 edge=1 extent3=7
       loop count=4
-        mac rows=2 cols=5 set_cols=2 pixels=2 taps=3 step_range=2 data_reuse=4
+        mac rows=2 cols=5 set_cols=2 pixels=2 taps=3 step_range=2 lanes=3 data_reuse=4
       end
       mac op=max rows=1 cols=3 taps=5
       dma words=9
@@ -55,7 +55,7 @@ def one_by_one(program: list[Instruction]) -> Counter[str]:
                     rows, mac = inst.number("rows"), name == "mac"
                     if mac:
                         for _ in range(inst.number("pixels") * inst.number("taps")):
-                            found["MACs, max, add"] += rows * inst.number("step_range")
+                            found["MACs, max, add"] += rows * inst.number("step_range") * inst.number("lanes")
                         found["n2n"] += 0 if last else rows * inst.number("data_reuse")
                     elif last or not inst.number("edge"):
                         words = 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from cnncc.arch.model import Arch, Dram, Glb, Links, Pe
 
-ARCH = Arch("tiny", 2, 4, Pe(8, 8, 4, max_pixels=4), Glb(64, 4), Dram(2, 3))
+ARCH = Arch("tiny", 2, 4, Pe(8, 8, 4, lanes=3, max_pixels=4), Glb(64, 4), Dram(2, 3))
 ROOMY = replace(ARCH, pe=replace(ARCH.pe, weight_words=64, ifmap_words=64))
 
 # Descriptor 1 is all of the GLB, whose words 0 to 47 hold 0 to 47; 2 the results; 3 has bounds of 4 by 4 words.
@@ -27,6 +27,7 @@ LOAD = "load desc=1 open=always close=always term3=lin*1"
 TAKE = "take_ifmap=always give_ifmap=always"
 SUMS = "clear=always send=always"
 ADD = f"mac op=add ifmap_j=1 {TAKE} {SUMS}"
+MAC = f"mac {TAKE} {SUMS} take_weight=always give_weight=always"
 COMMIT = "commit desc=2"
 
 PONG = replace(ARCH, pe=replace(ARCH.pe, ifmap_words=6, pong_words=3, virtual_words=4))
@@ -45,6 +46,11 @@ VALUES: list[tuple[str, int, str]] = [
     (f"{LOAD} kind=ifmap extent3=2\n{ADD} psum_slot=4", 1, "psum slots 4..4 are not in the 4 of a half"),
     (f"{LOAD} kind=ifmap extent3=2\n{ADD} taps=2 psum_j=-1", 1, "psum slots -1..0 are not in"),
     (f"{LOAD} kind=ifmap\n{ADD} pixels=5", 1, "5 pixels are more than max_pixels = 4"),
+    (f"{LOAD} kind=ifmap extent3=4\n{MAC} lanes=4 ifmap_l=1", 1, "4 lanes are more than the 3 of a PE"),
+    (f"{LOAD} kind=ifmap extent3=4\n{ADD} lanes=2 ifmap_l=1", 1, "2 lanes of a add, which has no products to add up"),
+    (f"{LOAD} kind=ifmap extent3=4\n{LOAD} kind=weight extent3=5\n{MAC} taps=2 lanes=3 ifmap_l=1 weight_j=3"
+     " weight_l=1", 2, "weight slot 5 is read but empty"),
+    (f"{LOAD} kind=ifmap extent3=4\n{LOAD} kind=weight extent3=5\n{MAC} lanes=2 ifmap_l=-1", 2, "ifmap slot -1 is"),
     (f"{LOAD} kind=ifmap\n{ADD} \n{COMMIT} psum_slot=3 channels=2 psum_i=1 channel_term=lin*1", 2, "slots 3..4"),
     # A slot that only the last columns have: nothing comes from the neighbour.
     (f"load kind=ifmap desc=1 cols=3 set_cols=3 open=always\n"
@@ -85,6 +91,9 @@ VALUES: list[tuple[str, int, str]] = [
      "n2n fills ifmap slot 8, beyond the 8 of a half"),
     (f"{LOAD} kind=ifmap cols=4 set_cols=4 extent3=2\n{ADD} cols=4 set_cols=4 taps=4 data_reuse=4 n2n_slot=3", 1,
      "sent to the west neighbour from empty slots"),
+    (f"{LOAD} kind=weight cols=4 set_cols=4 extent3=2\n{LOAD} kind=ifmap cols=4 set_cols=4 extent3=2\n"
+     f"{MAC} cols=4 set_cols=4 taps=2 lanes=2 ifmap_l=2 data_reuse=1 n2n_slot=2", 2,
+     "ifmap slot 2 is used before its word arrives"),
     # The last column of a set gets its words from an edge load, or not at all; also where the set is cut short.
     (f"{LOAD} kind=ifmap cols=4 set_cols=2 extent3=2\n{ADD} cols=4 set_cols=2 taps=4 data_reuse=2 n2n_slot=2", 1,
      "ifmap slot 2 is read but empty in some PE"),
@@ -137,6 +146,9 @@ PING_PONG: list[tuple[str, int, str]] = [
      "a virtual neighbour's words are in slots 3..5, not in 3..4"),
     (f"{PING}\n{EDGE} slot=1 extent3=3\nmac op=add {TAKE} {SUMS} cols=4 set_cols=4 taps=4 data_reuse=3 "
      "n2n_slot=1", 2, "ifmap slot 0 is used after another word has taken its place"),
+    (f"{LOAD} kind=weight cols=4 set_cols=4\n{PING} extent3=2\n{EDGE} slot=2 extent3=3\n{MAC} cols=4 set_cols=4 taps=3"
+     " lanes=2 ifmap_slot=1 ifmap_l=-1 data_reuse=3 n2n_slot=2", 3,
+     "ifmap slot 0 is used after another word has taken its place"),
 ]  # fmt: skip
 
 # Times: a whole program, the instruction that traps, what the trap says.

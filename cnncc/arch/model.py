@@ -17,7 +17,7 @@ PRESETS = Path(__file__).parent
 class Key:
     """What a key of the file says: its unit and meaning, and its range, which the fields of instructions bound.
 
-    Rules in brackets are those of docs/machine.md. only: the numbers of a key that has no range. why: of the range.
+    Rules in brackets are those of docs/machine.md. only: the numbers of a key that has no range.
     """
 
     unit: str
@@ -25,7 +25,6 @@ class Key:
     least: int = 1
     most: int = 1 << 16
     only: tuple[int, ...] = ()
-    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ class Pe:
     psum_halves: Annotated[int, Key("halves", "of the psum file; with 2, commits overlap with macs (T3)")] = 2
     pong_words: Annotated[int, Key("words", "pong of an ifmap half (A6); 0: a half is one memory", 0)] = 0
     virtual_words: Annotated[int, Key("words", "the FIFO of a virtual neighbour, beside pong (A6)", 0)] = 0
+    lanes: Annotated[int, Key("lanes", "multipliers of a PE, whose products a tree adds up (A1, A5)", most=64)] = 1
     max_pixels: Annotated[int, Key("pixels", "most output pixels of a PE in one macro-instruction (A5)")] = 16
     start_cycles: Annotated[int, Key("cycles", "before the steps of a macro-instruction (A4)", 0)] = 3
     finish_cycles: Annotated[int, Key("cycles", "after them (A4)", 0)] = 1
@@ -103,7 +103,6 @@ class Arch:
     pe: Pe
     glb: Glb
     dram: Dram
-    lanes: Annotated[int, Key("", "multipliers of a PE", most=1, why="dot-product lanes are not supported yet")] = 1
     operand_bits: Annotated[int, Key("bits", "of a word: weights and activations (W1)", only=(8, 16))] = 16
     psum_bits: Annotated[int, Key("bits", "of a psum (A2)", 16, 48)] = 32
     bus: Bus = Bus()
@@ -129,8 +128,7 @@ def _number(where: str, name: str, key: Key, value: object) -> int:
     if key.only and value not in key.only:
         raise Refusal(f"{where}: {name} is {' or '.join(map(str, key.only))}, not {value}")
     if not key.least <= value <= key.most:
-        why = f" ({key.why})" if key.why else ""
-        raise Refusal(f"{where}: {name} = {value} is outside {key.least} to {key.most}{why}")
+        raise Refusal(f"{where}: {name} = {value} is outside {key.least} to {key.most}")
     return value
 
 

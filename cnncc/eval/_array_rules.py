@@ -29,9 +29,9 @@ def addresses(tensor: A.Tensor) -> Ints:
 
 
 def slots(of: A.Slots, counts: Sequence[int]) -> Ints:
-    """The slots [z, j, i] of three counters (A1, C1)."""
-    z, j, i = np.meshgrid(*map(np.arange, counts), indexing="ij")
-    return of.base + z * of.pixel + j * of.tap + i * of.channel
+    """The slots [z, j, i] of three counters (A1, C1), or [z, j, i, l] of four."""
+    steps = (of.pixel, of.tap, of.channel, of.lane)
+    return of.base + np.tensordot(steps[: len(counts)], np.indices(counts), axes=1)
 
 
 @dataclass
@@ -248,6 +248,8 @@ class Machine:
             raise Refusal(f"pixels = {mac.pixels} is outside 1..{self.arch.pe.max_pixels}")
         if min(mac.taps, mac.step_range) < 1:
             raise Refusal(f"taps = {mac.taps} and step_range = {mac.step_range} are at least 1")
+        if mac.lanes > self.arch.pe.lanes:
+            raise Refusal(f"lanes = {mac.lanes} is more than the {self.arch.pe.lanes} of a PE")
         pes = rectangle(mac.place, self.arch.rows, self.arch.cols)
         for file, when in ((self.weight, mac.take_weight), (self.ifmap, mac.take_ifmap)):
             if self.loops.first(when):
@@ -290,11 +292,12 @@ class Machine:
         half.full[pes] = True
 
     def _accumulate(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
-        """The three counters of A1, each sum checked as it grows (A2)."""
+        """The counters of A1, each sum checked as it grows, step by step (A2)."""
         counts = (mac.pixels, mac.taps, mac.step_range)
-        terms = self.ifmap.taken().read(pes, slots(mac.ifmap, counts), "ifmap")
+        terms = self.ifmap.taken().read(pes, slots(mac.ifmap, (*counts, mac.lanes)), "ifmap")
         if mac.op == "mac":
-            terms = terms * self.weight.taken().read(pes, slots(mac.weight, counts), "weight")
+            terms = terms * self.weight.taken().read(pes, slots(mac.weight, (*counts, mac.lanes)), "weight")
+        terms = terms.sum(axis=-1)
         half, psum = self.psum.opened(), slots(mac.psum, counts)
         before = half.read(pes, psum, "psum")
         running = np.maximum.accumulate if mac.op == "max" else np.add.accumulate

@@ -11,13 +11,14 @@ from cnncc.eval._register_files import Half
 
 
 def _read_slots(mac: Mac) -> Sequence[Sequence[int]]:
-    """The ifmap slots of each pixel step."""
+    """The ifmap slots of each pixel step: those of all channels and lanes."""
     firsts = [
         mac.ifmap.base + pixel * mac.ifmap.pixel + tap * mac.ifmap.tap
         for pixel in range(mac.pixels)
         for tap in range(mac.taps)
     ]
-    return [[first + channel * mac.ifmap.channel for channel in range(mac.step_range)] for first in firsts]
+    more = [c * mac.ifmap.channel + lane * mac.ifmap.lane for c in range(mac.step_range) for lane in range(mac.lanes)]
+    return [[first + slots for slots in more] for first in firsts]
 
 
 def check_arrival(mac: Mac) -> None:

@@ -39,15 +39,14 @@ class Word:
 
 @dataclass(frozen=True)
 class Atom:
-    """What a PE does in one cycle: a multiply-accumulate (max, add) and the words of its n2n links.
+    """What a PE does in one cycle: multiply-accumulates (max, add) into one psum and the words of its n2n links.
 
-    psum: the slot; source: where `received` comes from, east or virtual.
+    psum: the slot; terms: ifmap and weight of each lane; source: where `received` comes from, east or virtual.
     """
 
     cycle: int
     psum: int
-    ifmap: Word
-    weight: Word | None
+    terms: tuple[tuple[Word, Word | None], ...]
     sent: Word | None = None
     received: Word | None = None
     source: str = ""
@@ -173,7 +172,11 @@ class _Tracer(Machine):
             psum, x, w = (
                 of.base + z * of.pixel + j * of.tap + i * of.channel for of in (mac.psum, mac.ifmap, mac.weight)
             )
-            atom = Atom(cycle, psum, self._word(int(ifmap[x])), None if weight is None else self._word(int(weight[w])))
+            terms: list[tuple[Word, Word | None]] = []
+            for lane in range(mac.lanes):
+                factor = None if weight is None else self._word(int(weight[w + lane * mac.weight.lane]))
+                terms.append((self._word(int(ifmap[x + lane * mac.ifmap.lane])), factor))
+            atom = Atom(cycle, psum, tuple(terms))
             if i == 0 and (k := cycle // mac.step_range) < mac.data_reuse:
                 sent, received = (self._word(int(ifmap[slot])) for slot in (k, mac.n2n_slot + k))
                 atom = replace(atom, sent=sent if sends else None, received=received if receives else None)

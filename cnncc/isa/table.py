@@ -188,6 +188,9 @@ _MAC = """
     psum_z     11 31 16 int    psum slots from pixel to pixel
     psum_j     11 15  0 int    psum slots from tap to tap
     psum_i     12 31 16 int    psum slots from channel to channel
+    lanes      12 15  0 count  l: products a step, added up (A1)
+    ifmap_l    13 31 16 int    ifmap slots from lane to lane
+    weight_l   13 15  0 int    weight slots from lane to lane
 """
 _UNIT = """
     bias        0 25 25 uint   1: add the channel's bias (C2)
@@ -248,7 +251,7 @@ SPECS: tuple[Spec, ...] = (
         "load", 9, "load", 17, "deliver words from the GLB to register files (L1)",
         _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_LOAD) + _fields(_PLACE, 13),
     ),
-    Spec("mac", 10, "array", 13, "a macro-instruction of every active PE (A1)", _fields(_RECTANGLE) + _fields(_MAC)),
+    Spec("mac", 10, "array", 14, "a macro-instruction of every active PE (A1)", _fields(_RECTANGLE) + _fields(_MAC)),
     Spec("unit", 11, "commit", 10, "set up the output units (C2)", _fields(_UNIT)),
     Spec(
         "commit", 12, "commit", 19, "psums or words through the output units to the GLB (C1)",
@@ -259,7 +262,7 @@ BY_NAME = {spec.name: spec for spec in SPECS}
 BY_OPCODE = {spec.opcode: spec for spec in SPECS}
 
 # The second format: what the row buses carry to PEs, formed from an instruction and the running machine, never stored.
-# The fields are those of the thesis, under its names, and the tag (L2); its *type of command* is the opcode.
+# The fields are those of the thesis, under its names, the tag (L2) and lanes (A1); its *type of command* is the opcode.
 _DATA = """
     command       0 25 24 enum:load           what the PE does: fills its open half
     type_of_data  0 23 22 enum:weight,ifmap   register file
@@ -274,7 +277,8 @@ _OP = """
     virtual_n2n   0 21 21 uint   1: its east neighbour is virtual: it is in the last column of its set (A3)
     send_output   0 20 20 uint   1: the psums go to commit (T3, send)
     step_range    0 15  0 count  channels between which an ifmap word is used again (A1)
-    max_iteration 1 31  0 count  operations of the PE: pixels * taps * step_range
+    max_iteration 1 31  0 count  steps of the PE: pixels * taps * step_range
+    lanes       2 31 16 count  products a step (A1)
     data_reuse    2 15  0 uint   words taken from the east neighbour (A3)
     tag0          3 31  0 hex    columns 31..0 of the array, a bit each: 1 where the row's PE takes the message (L2)
     tag1          4 31  0 hex    columns 63..32 likewise

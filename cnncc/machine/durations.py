@@ -91,8 +91,13 @@ def load_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
 
 
 def mac_steps(inst: Instruction) -> int:
-    """Multiply-accumulates of one PE in a macro-instruction: its max iteration."""
+    """Steps of a macro-instruction: its max iteration."""
     return inst.number("pixels") * inst.number("taps") * inst.number("step_range")
+
+
+def mac_operations(inst: Instruction) -> int:
+    """Multiply-accumulates (max, add) of one PE in a macro-instruction: as many a step as it uses lanes."""
+    return mac_steps(inst) * inst.number("lanes")
 
 
 def mac_occupancy(inst: Instruction, arch: Arch) -> Occupancy:

@@ -13,24 +13,28 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.machine.blocks import OrderMatters
-from cnncc.machine.durations import mac_steps
+from cnncc.machine.durations import mac_operations
 from cnncc.machine.products import multiply
 from cnncc.machine.regfile import Fault, Half, Sums, Values, Words
 from cnncc.machine.strided import Ints, Strided
 from cnncc.machine.work import PER_INSTRUCTION, Work
 from cnncc.numerics import integer_range
 
-MOST_STEPS = 1 << 24
+MOST_OPERATIONS = 1 << 24
 _MOST_PRODUCTS = 1 << 23  # words that are multiplied at a time; of more, the taps in parts
 COUNTERS = ("pixels", "taps", "step_range")  # z, j, i
 
 
 def check_sizes(inst: Instruction, arch: Arch) -> None:
-    """Counters that the machine has (A5), and an array of their steps that the host has. Raises Fault."""
+    """Counters and lanes that the machine has (A5), and an array of its words that the host has. Raises Fault."""
     if (pixels := inst.number("pixels")) > arch.pe.max_pixels:
         raise Fault(f"{pixels} pixels are more than max_pixels = {arch.pe.max_pixels}")
-    if mac_steps(inst) > MOST_STEPS:
-        raise Fault(f"pixels * taps * step_range is more than the {MOST_STEPS} of this interpreter")
+    if (lanes := inst.number("lanes")) > arch.pe.lanes:
+        raise Fault(f"{lanes} lanes are more than the {arch.pe.lanes} of a PE")
+    if lanes > 1 and inst.text("op") != "mac":
+        raise Fault(f"{lanes} lanes of a {inst.text('op')}, which has no products to add up")
+    if mac_operations(inst) > MOST_OPERATIONS:
+        raise Fault(f"pixels * taps * step_range * lanes is more than the {MOST_OPERATIONS} of this interpreter")
 
 
 def accumulate(
@@ -42,7 +46,7 @@ def accumulate(
     empty or outside, and for a sum that leaves the psum's width at any step (A2); OrderMatters where the block loops
     must run one by one to tell.
     """
-    psum = _slots(inst, "psum")
+    psum = _sum_slots(inst)
     low, high = psum.ends
     if low < 0 or high >= arch.pe.psum_words:
         raise Fault(f"psum slots {low}..{high} are not in the {arch.pe.psum_words} of a half")
@@ -72,7 +76,7 @@ def check_neighbours(inst: Instruction, half: Half, whole: bool, arch: Arch) -> 
         return
     if reuse > inst.number("pixels") * inst.number("taps"):
         raise Fault(f"data_reuse {reuse} is more than the pixel steps")
-    early = _early_slot(_slots(inst, "ifmap"), slot, reuse)
+    early = _early_slot(_read_slots(inst, "ifmap"), slot, reuse)
     if early is not None and len(half.grid.last_columns) < half.grid.cols:
         raise Fault(f"ifmap slot {early} is used before its word arrives from the neighbour")
 
@@ -95,7 +99,7 @@ def _check_ping_pong(inst: Instruction, half: Half, whole: bool, arch: Arch) -> 
     if half.virtual and not slot <= half.virtual.start < half.virtual.stop <= slot + reuse:
         first, last = half.virtual.start, half.virtual.stop - 1
         raise Fault(f"a virtual neighbour's words are in slots {first}..{last}, not in {slot}..{slot + reuse - 1}")
-    if (stale := _stale_slot(_slots(inst, "ifmap"), slot, reuse)) is not None:
+    if (stale := _stale_slot(_read_slots(inst, "ifmap"), slot, reuse)) is not None:
         raise Fault(f"ifmap slot {stale} is used after another word has taken its place")
 
 
@@ -112,7 +116,7 @@ def _stale_slot(ifmap: Strided, turn: int, reuse: int) -> int | None:
 @lru_cache(maxsize=256)
 def _early_slot(ifmap: Strided, n2n_slot: int, reuse: int) -> int | None:
     """A slot that is read before its word has arrived: word k moves in pixel step k."""
-    step, channels = abs(ifmap.steps[2]) or 1, ifmap.sizes[2] if ifmap.steps[2] else 1
+    step, channels = abs(ifmap.steps[3]) or 1, ifmap.sizes[3] if ifmap.steps[3] else 1
     for steps, slots in _pixel_steps(ifmap):
         later = -(-np.maximum(steps + n2n_slot - slots, 0) // step)  # the first channel whose word is yet to come
         word = slots - n2n_slot + later * step
@@ -123,24 +127,37 @@ def _early_slot(ifmap: Strided, n2n_slot: int, reuse: int) -> int | None:
 
 
 def _pixel_steps(ifmap: Strided) -> Iterator[tuple[Ints, Ints]]:
-    """The steps of each pixel in turn, and the least slot that any channel reads in them."""
-    (pixels, taps, channels), (z, j, i) = ifmap.sizes, ifmap.steps
+    """The steps of each pixel and lane in turn, and the least slot that any channel reads in them."""
+    (pixels, taps, lanes, channels), (z, j, along, i) = ifmap.sizes, ifmap.steps
     tap = np.arange(taps)
-    for pixel in range(pixels):
-        yield pixel * taps + tap, ifmap.start + pixel * z + tap * j + min(0, (channels - 1) * i)
+    for pixel, lane in np.ndindex(pixels, lanes):
+        yield pixel * taps + tap, ifmap.start + pixel * z + tap * j + lane * along + min(0, (channels - 1) * i)
 
 
-def _slots(inst: Instruction, name: str) -> Strided:
-    """Slots [pixel, tap, channel] of an operand (A1)."""
+def _sum_slots(inst: Instruction) -> Strided:
+    """Slots [pixel, tap, channel] of the psums (A1)."""
     counts = tuple(inst.number(counter) for counter in COUNTERS)
-    return Strided(inst.number(f"{name}_slot"), counts, tuple(inst.number(f"{name}_{counter}") for counter in "zji"))
+    return Strided(inst.number("psum_slot"), counts, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
+
+
+def _read_slots(inst: Instruction, name: str) -> Strided:
+    """Slots [pixel, tap, lane, channel] of ifmap or weight (A1)."""
+    pixels, taps, channels = (inst.number(counter) for counter in COUNTERS)
+    counts = pixels, taps, inst.number("lanes"), channels
+    return Strided(inst.number(f"{name}_slot"), counts, tuple(inst.number(f"{name}_{counter}") for counter in "zjli"))
 
 
 def _operand(inst: Instruction, half: Half, name: str) -> Words:
-    """[image, block…, *grid, pixel, tap, channel], of size 1 along pixels or channels that it does not step by."""
-    slots = _slots(inst, name)
-    z, j, i = slots.sizes
-    return half.read(replace(slots, sizes=(z if slots.steps[0] else 1, j, i if slots.steps[2] else 1)), name)
+    """[image, block…, *grid, pixel, tap, lane, channel], size 1 along pixels or channels that it does not step by."""
+    slots = _read_slots(inst, name)
+    z, j, lanes, i = slots.sizes
+    return half.read(replace(slots, sizes=(z if slots.steps[0] else 1, j, lanes, i if slots.steps[3] else 1)), name)
+
+
+def _terms(x: Words) -> Words:
+    """The words of an operand with the lanes as further taps: [image, block…, *grid, pixel, tap and lane, channel]."""
+    *lead, taps, lanes, channels = x.shape
+    return x.reshape(*lead, taps * lanes, channels)
 
 
 def _at_once(
@@ -152,7 +169,7 @@ def _at_once(
     if j or own.size > arch.pe.psum_words or not (own.distinct or np.unique(own.listed()).size == own.size):
         return False  # taps, pixels or channels share a psum
     if inst.text("op") == "max":
-        taken = x.max(axis=-2).max(axis=tuple(reduced), keepdims=True)
+        taken = _terms(x).max(axis=-2).max(axis=tuple(reduced), keepdims=True)
         sums.raise_to(own, np.broadcast_to(taken, (*taken.shape[:-2], *own.sizes)))
         return True
     added, bound = _products(x, w, reduced) if w is not None else _words(x, reduced)
@@ -171,9 +188,11 @@ def _greatest(x: Words) -> float:
 
 def _products(x: Words, w: Words, reduced: Mapping[int, int]) -> tuple[Values, Values]:
     """The sums of products, and a bound on the magnitude of any part of them: max |x| * Σ |w|."""
-    if max(x.size, w.size) > _MOST_PRODUCTS and (half := x.shape[-2] // 2):
-        parts = [_products(x[..., taps, :], w[..., taps, :], reduced) for taps in (slice(half), slice(half, None))]
+    if max(x.size, w.size) > _MOST_PRODUCTS and (half := x.shape[-3] // 2):
+        halves = slice(half), slice(half, None)
+        parts = [_products(x[..., taps, :, :], w[..., taps, :, :], reduced) for taps in halves]
         return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
+    x, w = _terms(x), _terms(w)
     axes = frozenset(reduced)
     neither = prod(n for axis, n in reduced.items() if x.shape[axis] == w.shape[axis] == 1)
     repeats = prod(n for axis, n in reduced.items() if w.shape[axis] == 1)
@@ -196,6 +215,7 @@ def _elementwise(x: Values, w: Values, reduced: frozenset[int]) -> Values:
 def _words(x: Words, reduced: Mapping[int, int]) -> tuple[Values, Values]:
     """The sums of words, and a bound on the magnitude of any part of them."""
     repeats = prod(n for axis, n in reduced.items() if x.shape[axis] == 1)
+    x = _terms(x)
     added: Values = x.sum(axis=-2, dtype=np.float64).sum(axis=tuple(reduced), keepdims=True) * repeats
     terms = prod(reduced.values()) * x.shape[-2]
     return added, np.full((1,) * added.ndim, _greatest(x) * terms)
@@ -206,7 +226,8 @@ def _one_by_one(inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words
     low, high = integer_range(arch.psum_bits)
     steps = psum.steps
     for z, j, i in np.ndindex(psum.sizes):
-        word = _at(x, z, j, i) if w is None else _at(x, z, j, i) * _at(w, z, j, i)
+        terms = _at(x, z, j, i) if w is None else _at(x, z, j, i) * _at(w, z, j, i)
+        word: Values = terms.sum(axis=-1)
         slot = Strided(psum.start + z * steps[0] + j * steps[1] + i * steps[2], (1,), (1,))
         if inst.text("op") == "max":
             sums.raise_to(slot, word[..., None])
@@ -219,5 +240,6 @@ def _one_by_one(inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words
 
 
 def _at(values: Words, z: int, j: int, i: int) -> Values:
-    one = values[..., min(z, values.shape[-3] - 1), j, min(i, values.shape[-1] - 1)]
+    """The words of a step: [image, block…, *grid, lane]."""
+    one = values[..., min(z, values.shape[-4] - 1), j, :, min(i, values.shape[-1] - 1)]
     return np.asarray(one, np.float64)

@@ -15,8 +15,8 @@ from cnncc.isa.codec import encode_message
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction, message
 from cnncc.machine.deliver import deliver
-from cnncc.machine.durations import Offset, ceil_div, is_last, load_offsets, load_words, mac_steps
-from cnncc.machine.macs import MOST_STEPS
+from cnncc.machine.durations import Offset, ceil_div, is_last, load_offsets, load_words, mac_operations, mac_steps
+from cnncc.machine.macs import MOST_OPERATIONS
 from cnncc.machine.positions import Grid, Ints
 from cnncc.machine.program import Loop, build_tree
 from cnncc.machine.run import Machine
@@ -67,9 +67,9 @@ def messages_at(machine: Machine, number: int) -> list[Message]:
 def _check(inst: Instruction, arch: Arch) -> None:
     """Counts that fit their fields but no PE. Raises Refusal."""
     pe, is_load = arch.pe, inst.spec.name == "load"
-    most = max(pe.weight_words, pe.ifmap_words + pe.virtual_words) if is_load else MOST_STEPS
-    if (asked := load_words(inst) if is_load else mac_steps(inst)) > most:
-        raise Refusal(f"{asked} {'words' if is_load else 'steps'} for each PE, at most {most}: {inst.spec.name}")
+    most = max(pe.weight_words, pe.ifmap_words + pe.virtual_words) if is_load else MOST_OPERATIONS
+    if (asked := load_words(inst) if is_load else mac_operations(inst)) > most:
+        raise Refusal(f"{asked} {'words' if is_load else 'operations'} for each PE, at most {most}: {inst.spec.name}")
 
 
 def _data(inst: Instruction, arch: Arch, words: Ints | None) -> Iterator[Message]:
@@ -98,7 +98,7 @@ def _op(inst: Instruction, sends: bool) -> Iterator[Message]:
         taking = _in_array(inst, "col", cols)
         head = message(
             "OP", command=inst.text("op"), max_iteration=mac_steps(inst), step_range=inst.number("step_range"),
-            data_reuse=reuse, virtual_n2n=virtual, send_output=int(sends), **_tag(taking),
+            lanes=inst.number("lanes"), data_reuse=reuse, virtual_n2n=virtual, send_output=int(sends), **_tag(taking),
         )  # fmt: skip
         if cols:
             yield Message(rows, taking, head)

@@ -18,7 +18,7 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def _stats(cycles: Cycles, traffic: Traffic, arch: Arch) -> Stats:
-    pes = arch.rows * arch.cols
+    multipliers = arch.rows * arch.cols * arch.pe.lanes
     return {
         "cycles": {
             "total": cycles.total,
@@ -33,8 +33,8 @@ def _stats(cycles: Cycles, traffic: Traffic, arch: Arch) -> Stats:
         "add": traffic.add,
         "idle_pe_cycles": traffic.idle_pe_cycles,
         "utilisation": {
-            "compute": _ratio(traffic.macs, cycles.compute * pes),
-            "total": _ratio(traffic.macs, cycles.total * pes),
+            "compute": _ratio(traffic.macs, cycles.compute * multipliers),
+            "total": _ratio(traffic.macs, cycles.total * multipliers),
         },
         "words": {
             "dram_read": traffic.dram_read,

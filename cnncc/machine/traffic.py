@@ -19,6 +19,7 @@ from cnncc.machine.durations import (
     load_positions,
     load_words,
     mac_occupancy,
+    mac_operations,
     mac_steps,
     result_rows,
 )
@@ -185,14 +186,15 @@ def _inside(
 
 def _mac(inst: Instruction, arch: Arch) -> Traffic:
     rows, cols = inst.number("rows"), inst.number("cols")
-    reuse, steps = inst.number("data_reuse"), rows * cols * mac_steps(inst)
+    reuse, pes = inst.number("data_reuse"), rows * cols
+    steps, operations = pes * mac_steps(inst), pes * mac_operations(inst)
     receivers = rows * (cols - ceil_div(cols, inst.number("set_cols")))
     counters = {"z": "pixels", "j": "taps", "i": "step_range"}
     farthest = sum(max(0, (inst.number(n) - 1) * inst.number(f"psum_{c}")) for c, n in counters.items())
     count = Traffic(
-        idle_pe_cycles=(arch.rows * arch.cols - rows * cols) * mac_occupancy(inst, arch).busy,
+        idle_pe_cycles=(arch.rows * arch.cols - pes) * mac_occupancy(inst, arch).busy,
         n2n=reuse * receivers,
-        rf_ifmap_read=steps,
+        rf_ifmap_read=operations,
         rf_ifmap_write=reuse * receivers,
         rf_psum_read=steps,
         rf_psum_write=steps,
@@ -201,11 +203,11 @@ def _mac(inst: Instruction, arch: Arch) -> Traffic:
     )
     match inst.text("op"):
         case "mac":
-            count.macs = count.rf_weight_read = steps
+            count.macs = count.rf_weight_read = operations
         case "max":
-            count.max = steps
+            count.max = operations
         case _:
-            count.add = steps
+            count.add = operations
     return count
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cnncc.isa.table import Instruction
-from cnncc.machine.durations import commit_results, dma_words, load_words, mac_steps
+from cnncc.machine.durations import commit_results, dma_words, load_words, mac_operations
 from cnncc.machine.regfile import Fault
 
 # An instruction, however small, takes as long as so many words or operations do in arrays.
@@ -34,7 +34,7 @@ def work_of(inst: Instruction) -> int:
         case "load":
             work = load_words(inst) * inst.number("rows") * inst.number("cols")
         case "mac":
-            work = mac_steps(inst) * inst.number("rows") * inst.number("cols")
+            work = mac_operations(inst) * inst.number("rows") * inst.number("cols")
         case "commit":
             work = commit_results(inst)
         case "dma":

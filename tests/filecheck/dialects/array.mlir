@@ -19,8 +19,8 @@ builtin.module {
       // Conditions: left out never holds, [] always does.
       // CHECK-NEXT: array.load <kind = "weight", view = "w", place = {rows = 2, row = {axis = "y", step = 1}}, start = {y = -1}, pattern = [{n = 3, step = 1}], edge = true, open = [], close = ["k0"]>
       array.load <kind = "weight", view = "w", place = {rows = 2, row = {axis = "y", step = 1}}, start = {y = -1}, pattern = [{n = 3, step = 1}], edge = true, open = [], close = ["k0"]>
-      // CHECK-NEXT: array.mac <op = "mac", place = {}, taps = 9, step_range = 2, ifmap = {tap = 1}, clear = ["k0"]>
-      array.mac <op = "mac", place = {}, taps = 9, step_range = 2, ifmap = {tap = 1}, clear = ["k0"]>
+      // CHECK-NEXT: array.mac <op = "mac", place = {}, taps = 9, step_range = 2, lanes = 4, ifmap = {tap = 4, lane = 1}, clear = ["k0"]>
+      array.mac <op = "mac", place = {}, taps = 9, step_range = 2, lanes = 4, ifmap = {tap = 4, lane = 1}, clear = ["k0"]>
     // CHECK-NEXT: }
     }
     // CHECK-NEXT: array.commit <view = "w", place = {}, source = "glb", operand = "w">

@@ -16,6 +16,16 @@ array.view <name = "w", tensor = "w.glb", steps = [{loop = "k0", axis = "z", ste
 
 // -----
 
+// CHECK: a max of 2 lanes: only a mac has more than one
+array.mac <op = "max", place = {}, lanes = 2>
+
+// -----
+
+// CHECK: psum: lane = 1, but the products of all lanes go to one psum
+array.commit <view = "y", place = {}, psum = {lane = 1}>
+
+// -----
+
 // CHECK: a load has at most four extents
 array.load <kind = "ifmap", view = "x", place = {}, start = {}, pattern = [{}, {}, {}, {}, {}]>
 

@@ -25,7 +25,7 @@ builtin.module {
       array.repeat <loop = "h1", count = 2> {
         // Fewer than four extents stand at the fast end. Conditions by register; left out is never, [] always.
         array.load <kind = "ifmap", view = "x", place = {rows = 4, cols = 6, row0 = 1, col0 = 2, set_rows = 2, set_cols = 3, row = {axis = "y", step = 1}, row_set = {axis = "k", step = 2}, col = {axis = "x", step = 3}, col_set = {axis = "lin", step = 4}}, start = {offset = 1, channel = 2, y = -3, x = 4}, pattern = [{n = 5, axis = "x", step = 1}, {n = 6, axis = "y", step = -1}], slot = 7, edge = true, open = [], close = ["h1", "c0"], tokens = {take = 4, give_when = ["c0"]}>
-        array.mac <op = "mac", place = {rows = 4, cols = 6, row0 = 1, col0 = 2, set_rows = 2, set_cols = 3}, pixels = 2, taps = 9, step_range = 4, data_reuse = 6, n2n_slot = 3, ifmap = {base = 1, pixel = 2, tap = 3, channel = 4}, weight = {base = 5, pixel = 6, tap = 7, channel = 8}, psum = {base = 9, pixel = 10, tap = 11, channel = 12}, clear = ["c0"], send = ["h1"], take_weight = [], give_weight = ["c0"], take_ifmap = [], give_ifmap = []>
+        array.mac <op = "mac", place = {rows = 4, cols = 6, row0 = 1, col0 = 2, set_rows = 2, set_cols = 3}, pixels = 2, taps = 9, step_range = 4, lanes = 3, data_reuse = 6, n2n_slot = 3, ifmap = {base = 1, pixel = 2, tap = 3, channel = 4, lane = -5}, weight = {base = 5, pixel = 6, tap = 7, channel = 8, lane = 13}, psum = {base = 9, pixel = 10, tap = 11, channel = 12}, clear = ["c0"], send = ["h1"], take_weight = [], give_weight = ["c0"], take_ifmap = [], give_ifmap = []>
       }
     }
     // A sibling has the same registers; a loop of one iteration stays a loop.
@@ -51,7 +51,7 @@ builtin.module {
 // CHECK-NEXT: isa.inst "loop count=3" comment "c0"
 // CHECK-NEXT: isa.inst "loop count=2" comment "h1"
 // CHECK-NEXT: isa.inst "load row0=1 rows=4 col0=2 cols=6 take=4 take_when=always kind=ifmap set_rows=2 set_cols=3 slot=7 open=always close=0+1 edge=1 offset=1 channel=2 y=-3 x=4 extent2=5 extent3=6 term2=x*1 term3=y*-1 row=y*1 row_set=k*2 col=x*3 col_set=lin*4" comment "second: ifmap, 30 words a PE from the virtual neighbour"
-// CHECK-NEXT: isa.inst "mac row0=1 rows=4 col0=2 cols=6 set_cols=3 clear=0 send=1 take_weight=always give_weight=0 take_ifmap=always give_ifmap=always pixels=2 taps=9 step_range=4 data_reuse=6 n2n_slot=3 ifmap_slot=1 weight_slot=5 psum_slot=9 ifmap_z=2 ifmap_j=3 ifmap_i=4 weight_z=6 weight_j=7 weight_i=8 psum_z=10 psum_j=11 psum_i=12" comment "second: 72 steps on 24 PEs"
+// CHECK-NEXT: isa.inst "mac row0=1 rows=4 col0=2 cols=6 set_cols=3 clear=0 send=1 take_weight=always give_weight=0 take_ifmap=always give_ifmap=always pixels=2 taps=9 step_range=4 data_reuse=6 n2n_slot=3 ifmap_slot=1 weight_slot=5 psum_slot=9 ifmap_z=2 ifmap_j=3 ifmap_i=4 weight_z=6 weight_j=7 weight_i=8 psum_z=10 psum_j=11 psum_i=12 lanes=3 ifmap_l=-5 weight_l=13" comment "second: 72 steps of 3 products on 24 PEs"
 // CHECK-NEXT: isa.inst "end"
 // CHECK-NEXT: isa.inst "end"
 // A count of 1, as every default, is left out.

@@ -1,0 +1,309 @@
+"""Lanes (A1, A2, A3): random macro-instructions by brute force, on all that run them; what they cost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import pytest
+from plain_machine import PlainMachine, PlainTrap
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
+
+from cnncc.arch.model import Arch, load_arch
+from cnncc.atoms import schedule_text
+from cnncc.context import CompilerContext
+from cnncc.dialects import array as A
+from cnncc.dialects._records import format_record
+from cnncc.dialects.isa import instructions
+from cnncc.errors import Refusal
+from cnncc.eval.array import evaluate as run_array
+from cnncc.eval.atomic import atomic_schedule
+from cnncc.eval.isa import evaluate as run_isa
+from cnncc.isa.assembly import assemble
+from cnncc.machine.stats import stats
+from cnncc.machine.traps import Trap
+from cnncc.passes.array_allocate import ArrayAllocatePass
+from cnncc.passes.array_to_isa import ArrayToIsaPass
+from cnncc.pipeline import new_context
+
+PRESET = load_arch("spatial-4x4")
+ARCH = replace(PRESET, pe=replace(PRESET.pe, lanes=4, psum_words=12))
+WORDS = 300  # of the ifmap tensor and of the weights
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mac in two loops: h around a commit, c around what is added up. own: ifmap words before those of neighbours."""
+
+    mac: A.Mac
+    rows: int
+    cols: int
+    h: int
+    c: int
+    own: int
+    weights: int
+
+    @property
+    def psums(self) -> int:
+        """Psums of a PE, from slot 0 on."""
+        return 1 + (self.mac.pixels - 1) * self.mac.psum.pixel + (self.mac.step_range - 1) * self.mac.psum.channel
+
+    @property
+    def results(self) -> int:
+        """Of one iteration of h."""
+        return self.rows * self.cols * self.psums
+
+
+def counts(mac: A.Mac) -> list[tuple[int, int, int, int]]:
+    """z, j, i, l of each product, in order."""
+    return list(product(range(mac.pixels), range(mac.taps), range(mac.step_range), range(mac.lanes)))
+
+
+def slot(of: A.Slots, z: int, j: int, i: int, lane: int = 0) -> int:
+    return of.base + z * of.pixel + j * of.tap + i * of.channel + lane * of.lane
+
+
+def random_case(r: random.Random) -> Case:
+    pixels, taps, channels, lanes = r.randint(1, 2), r.randint(1, 4), r.randint(1, 3), r.randint(1, 4)
+    if r.random() < 0.5:  # as a mapping would: lanes of input channels, each word for all output channels
+        ifmap = A.Slots(0, taps * lanes, lanes, 0, 1)
+        weight = A.Slots(0, 0, lanes * channels, 1, channels)
+    else:
+        ifmap, weight = (A.Slots(r.randint(0, 2), *(r.randint(0, 3) for _ in range(4))) for _ in range(2))
+    psum = A.Slots(0, r.choice([channels, channels, 0]), 0, r.choice([1, 1, 1, 0]))
+    bare = A.Mac("mac", A.Place(), pixels, taps, channels, lanes, 0, 0, ifmap, weight, psum)
+    words, weights = (1 + max(slot(of, *at) for at in counts(bare)) for of in (ifmap, weight))
+    rows, cols = r.randint(1, 2), r.randint(1, 4)
+    reuse = min(r.randint(0, words - 1), pixels * taps) if r.random() < 0.5 else 0
+    mac = replace(
+        bare, place=A.Place(rows, cols, set_rows=rows, set_cols=cols), data_reuse=reuse, n2n_slot=words - reuse,
+        clear=("c",), send=("c",), take_weight=(), give_weight=(), take_ifmap=(), give_ifmap=(),
+    )  # fmt: skip
+    return Case(mac, rows, cols, r.randint(1, 2), r.randint(1, 3), words - reuse, weights)
+
+
+def module(case: Case) -> tuple[ModuleOp, CompilerContext]:
+    """Each PE's words begin 5 a row and 3 a column farther on in the ifmap, its weights 7 a column."""
+    place = A.Place(case.rows, case.cols, set_rows=case.rows, set_cols=case.cols)
+    where = replace(place, row=A.Term("lin", 5), col=A.Term("lin", 3))
+    word = (A.Extent(case.own, "lin", 1),)
+    loads = [A.Load("weight", "w", replace(place, col=A.Term("lin", 7)), A.Start(),
+                    (A.Extent(case.weights, "lin", 1),), open=(), close=())]  # fmt: skip
+    if reuse := case.mac.data_reuse:
+        edge = (A.Extent(reuse, "lin", 1),)
+        loads += [
+            A.Load("ifmap", "x", where, A.Start(), word, open=()),
+            A.Load("ifmap", "x", where, A.Start(100), edge, case.own, edge=True, close=()),
+        ]
+    else:
+        loads.append(A.Load("ifmap", "x", where, A.Start(), word, open=(), close=()))
+    commit = A.Commit(
+        "y", replace(place, row=A.Term("lin", case.cols * case.psums), col=A.Term("lin", case.psums)),
+        pixels=A.Extent(case.psums, "lin", 1), psum=A.Slots(pixel=1),
+    )  # fmt: skip
+    outputs = case.h * case.results
+    ctx = new_context()
+    text = f"""builtin.module {{
+      array.tensor <name = "x", memory = "dram", words = {WORDS}, shape = [1, {WORDS}], role = "input", scale = 1.0>
+      array.tensor <name = "w", memory = "dram", words = {WORDS}, shape = [1, {WORDS}], role = "input", scale = 1.0>
+      array.tensor <name = "y", memory = "dram", words = {outputs}, shape = [1, {outputs}], role = "output",
+        scale = 1.0>
+      array.tensor <name = "x.glb", memory = "glb", words = {WORDS}>
+      array.tensor <name = "w.glb", memory = "glb", words = {WORDS}>
+      array.tensor <name = "y.glb", memory = "glb", words = {outputs}>
+      array.layer "l" computes "" {{
+        array.view <name = "x.dram", tensor = "x"> array.view <name = "w.dram", tensor = "w">
+        array.view <name = "y.dram", tensor = "y">
+        array.view <name = "x", tensor = "x.glb", steps = [{{loop = "h", axis = "lin", step = 11}},
+                                                           {{loop = "c", axis = "lin", step = 13}}]>
+        array.view <name = "w", tensor = "w.glb", steps = [{{loop = "c", axis = "lin", step = 17}}]>
+        array.view <name = "y", tensor = "y.glb", steps = [{{loop = "h", axis = "lin", step = {case.results}}}]>
+        array.dma <direction = "in", dram = "x.dram", glb = "x", words = {WORDS}>
+        array.dma <direction = "in", dram = "w.dram", glb = "w", words = {WORDS}>
+        array.sync ["dma"]
+        array.unit <>
+        array.repeat <loop = "h", count = {case.h}> {{
+          array.repeat <loop = "c", count = {case.c}> {{
+            {" ".join(f"array.load <{format_record(load)}>" for load in loads)}
+            array.mac <{format_record(case.mac)}>
+          }}
+          array.commit <{format_record(commit)}>
+        }}
+        array.sync ["load", "array", "commit"]
+        array.dma <direction = "out", dram = "y.dram", glb = "y", words = {outputs}>
+        array.sync ["dma"]
+      }} }}"""
+    parsed = Parser(ctx, text).parse_module()
+    parsed.verify()
+    return parsed, ctx
+
+
+def ifmap_of(case: Case, x: np.ndarray, h: int, c: int, row: int) -> np.ndarray:
+    """The words [column, slot] of a row of PEs, when all have arrived."""
+    mac, first = case.mac, 11 * h + 13 * c + 5 * row
+    found = np.zeros((case.cols, case.own + mac.data_reuse), np.int64)
+    for col in reversed(range(case.cols)):
+        at = first + 3 * col
+        found[col, : case.own] = x[at : at + case.own]
+        for k in range(mac.data_reuse):
+            found[col, case.own + k] = found[col + 1, k] if col + 1 < case.cols else x[at + 100 + k]
+    return found
+
+
+def expected(case: Case, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The results [h, row, column, psum], product by product."""
+    mac = case.mac
+    sums = np.zeros((case.h, case.rows, case.cols, case.psums), np.int64)
+    for h, c, row, col in product(*map(range, (case.h, case.c, case.rows, case.cols))):
+        words, weights = ifmap_of(case, x, h, c, row)[col], w[17 * c + 7 * col :]
+        for z, j, i, lane in counts(mac):
+            term = words[slot(mac.ifmap, z, j, i, lane)] * weights[slot(mac.weight, z, j, i, lane)]
+            sums[h, row, col, slot(mac.psum, z, j, i)] += term
+    return sums
+
+
+def too_early(case: Case) -> bool:
+    """Whether a lane reads a neighbour's word before it can: word k from pixel step k + 1 on (A3)."""
+    mac = case.mac
+    reads = [(z * mac.taps + j, slot(mac.ifmap, z, j, i, lane) - case.own) for z, j, i, lane in counts(mac)]
+    return case.cols > 1 and any(step <= word for step, word in reads if 0 <= word < mac.data_reuse)
+
+
+Run = Callable[[Case, Arch, np.ndarray, np.ndarray], list[np.ndarray]]
+
+
+def by_array(case: Case, arch: Arch, x: np.ndarray, w: np.ndarray) -> list[np.ndarray]:
+    program, ctx = module(case)
+    return list(run_array(program, ctx.weights, arch, [x, w])[0][0])
+
+
+def lowered(case: Case) -> tuple[ModuleOp, CompilerContext]:
+    program, ctx = module(case)
+    ArrayAllocatePass("spatial-4x4").apply(ctx, program)
+    return program, ctx
+
+
+def by_machine(case: Case, arch: Arch, x: np.ndarray, w: np.ndarray) -> list[np.ndarray]:
+    program, ctx = lowered(case)
+    ArrayToIsaPass().apply(ctx, program)
+    return list(run_isa(program, ctx.weights, arch, [x, w])[0][0])
+
+
+def by_plain_machine(case: Case, arch: Arch, x: np.ndarray, w: np.ndarray) -> list[np.ndarray]:
+    program, ctx = lowered(case)
+    at = {op.record.data.name: op.record.data.at for op in program.ops if isinstance(op, A.TensorOp)}
+    ArrayToIsaPass().apply(ctx, program)
+    found: list[np.ndarray] = []
+    for image in range(len(x)):
+        dram = [0] * (max(at["x"], at["w"], at["y"]) + WORDS)
+        dram[at["x"] : at["x"] + WORDS], dram[at["w"] : at["w"] + WORDS] = x[image].tolist(), w[image].tolist()
+        machine = PlainMachine(arch, dram)
+        machine.run(instructions(program))
+        found.append(np.array(machine.dram[at["y"] : at["y"] + case.h * case.results]))
+    return found
+
+
+RUNS: dict[str, Run] = {"array": by_array, "machine": by_machine, "plain machine": by_plain_machine}
+REFUSALS = (Refusal, Trap, PlainTrap)
+
+
+def outcome(run: Run, case: Case, x: np.ndarray, w: np.ndarray, arch: Arch = ARCH) -> list[list[int]] | str:
+    """The results of each image, or why it is refused."""
+    try:
+        return [image.tolist() for image in run(case, arch, x, w)]
+    except REFUSALS as refusal:
+        return str(refusal)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_lanes_random_macs_by_brute_force(block: int) -> None:
+    ran: set[int] = set()
+    early = 0
+    for seed in range(block * 25, block * 25 + 25):
+        case, rng = random_case(random.Random(seed)), np.random.default_rng(seed)
+        x, w = (rng.integers(-9, 10, (2, WORDS)) for _ in range(2))
+        found = {name: outcome(run, case, x, w) for name, run in RUNS.items()}
+        if too_early(case):
+            assert all("arrives" in refusal for refusal in found.values()), (seed, found)
+            early += 1
+            continue
+        wanted = [expected(case, *both).ravel().tolist() for both in zip(x, w, strict=True)]
+        assert found == dict.fromkeys(RUNS, wanted), (seed, case)
+        ran.add(case.mac.lanes)
+    assert ran == {1, 2, 3, 4} and early
+
+
+def one_psum(taps: int, lanes: int) -> Case:
+    """A PE that adds up products, those of a step first."""
+    steps = A.Slots(tap=lanes, lane=1)
+    always = {"take_weight": (), "give_weight": (), "take_ifmap": (), "give_ifmap": (), "clear": (), "send": ()}
+    mac = A.Mac("mac", A.Place(), taps=taps, lanes=lanes, ifmap=steps, weight=steps, **always)
+    return Case(mac, 1, 1, 1, 1, taps * lanes, taps * lanes)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_lanes_are_added_up_before_the_psum_is_checked(name: str) -> None:
+    """40000 - 40000 + 9: within 16 bits after a step of three lanes, not after the first of three steps (A2)."""
+    narrow = replace(ARCH, psum_bits=16)
+    x, w = np.zeros((1, WORDS), np.int64), np.zeros((1, WORDS), np.int64)
+    x[0, :3], w[0, :3] = (200, 200, 3), (200, -200, 3)
+    assert outcome(RUNS[name], one_psum(1, 3), x, w, narrow) == [[9]]
+    assert "psum" in outcome(RUNS[name], one_psum(3, 1), x, w, narrow)
+    x[0, 2] = 20000  # the step leaves the psum's width
+    assert "psum" in outcome(RUNS[name], one_psum(1, 3), x, w, narrow)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_lanes_that_a_pe_does_not_have(name: str) -> None:
+    x = np.ones((1, WORDS), np.int64)
+    few = replace(ARCH, pe=replace(ARCH.pe, lanes=2))
+    assert outcome(RUNS[name], one_psum(2, 2), x, x, few) == [[4]]
+    assert "lanes" in outcome(RUNS[name], one_psum(2, 3), x, x, few)
+
+
+def test_lanes_of_records() -> None:
+    with pytest.raises(ValueError, match="a max of 2 lanes: only a mac has more than one"):
+        A.Mac("max", A.Place(), lanes=2)
+    with pytest.raises(ValueError, match="a mac of 0 lanes"):
+        A.Mac("mac", A.Place(), lanes=0)
+    for record in (A.Mac, A.Commit):
+        with pytest.raises(ValueError, match="psum: lane = 3, but the products of all lanes go to one psum"):
+            record("mac", A.Place(), psum=A.Slots(lane=3))
+
+
+def test_lanes_in_atomic_schedules() -> None:
+    """The words that a PE multiplies, by name: their products are its sums."""
+    case = replace(random_case(random.Random(1)), c=1)
+    for seed in range(40):
+        case = replace(random_case(random.Random(seed)), h=1, c=1)
+        if case.mac.lanes > 1 and not too_early(case) and not case.mac.data_reuse:
+            break
+    rng = np.random.default_rng(3)
+    values = {name: rng.integers(-9, 10, WORDS) for name in ("x", "w")}
+    program, ctx = module(case)
+    (reuse,) = atomic_schedule(program, ctx.weights, ARCH, "l", (0, 0), range(1))
+    sums = np.zeros(case.psums, np.int64)
+    for atom in reuse.atoms:
+        assert len(atom.terms) == case.mac.lanes
+        for ifmap, weight in atom.terms:
+            assert weight is not None
+            sums[atom.psum] += values[ifmap.tensor][ifmap.at[1]] * values[weight.tensor][weight.at[1]]
+    np.testing.assert_array_equal(sums, expected(case, values["x"], values["w"])[0, 0, 0])
+    assert [atom.cycle for atom in reuse.atoms] == list(range(len(counts(case.mac)) // case.mac.lanes))
+    (line,) = [text for text in schedule_text("l", (0, 0), [reuse]) if text.startswith("      0 ")]
+    assert line.count(" * ") == case.mac.lanes and line.count("+= ") == 1
+
+
+def test_lanes_cost_no_cycles() -> None:
+    """As many steps, three products each; the PE could do four, and two of 16 PEs work."""
+    text = "mac rows=2 taps=6 step_range=2 {} clear=always send=always\ncommit rows=2 channels=2\nhalt"
+    one, three = (stats(assemble(text.format(lanes)), ARCH) for lanes in ("", "lanes=3 ifmap_l=1"))
+    assert (one["cycles"], one["macs"], three["macs"]) == (three["cycles"], 24, 72)
+    assert three["cycles"]["compute"] == 3 + 12 + 1
+    assert three["utilisation"]["compute"] == 72 / (16 * 16 * 4)
+    reads = {"weight": 72, "ifmap": 72, "psum": 24 + 4}
+    assert {name: file["read"] for name, file in three["rf"].items()} == reads
