@@ -9,6 +9,8 @@
 - **N4** Stages in the GLB lie outside every loop in space; but one of weights may lie inside them, and is then of what
   all PEs together need.
 - **N5** Stages of params, residual and output lie outside every loop over c, r, s: sums are finished inside them.
+- **N6** One loop at most is on the lanes of a PE, whose products are added up: over c, r or s, inside all loops on
+  other axes.
 
 What a step leaves over of an extent is a smaller tile, which runs after the whole ones, also where these run side by
 side. Of the innermost loop over k in space it is spread evenly over as many of its sets as divide it (`rest_sets`): one
@@ -25,7 +27,8 @@ OPERANDS = ("weight", "ifmap", "params", "residual", "output")
 IN_REGISTER_FILES = ("weight", "ifmap")
 OF_OUTPUTS = ("params", "residual", "output")
 MEMORIES = ("glb", "rf")
-AXES = ("rows", "cols")
+AXES = ("rows", "cols", "lanes")
+LANES = "lanes"
 DIMS = ("n", "k", "c", "h", "w", "r", "s")
 REDUCTION_DIMS = frozenset("crs")
 
@@ -67,8 +70,8 @@ class Loop:
             raise ValueError(f"loop {self.dim}: no axis '{self.on}': they are {', '.join(AXES)}")
         if self.step < 1:
             raise ValueError(f"loop {self.dim}: no step {self.step}: it is at least 1")
-        if self.on and self.keep:
-            raise ValueError(f"loop {self.dim}: a kept loop runs in time")
+        if self.on and self.keep and self.on != LANES:
+            raise ValueError(f"loop {self.dim}: a kept loop runs in time, or on lanes")
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,10 @@ def mapping_problems(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> Iter
 
 
 def _loop_problems(sizes: Sizes, loops: tuple[Loop, ...]) -> Iterator[str]:
+    space = [loop for loop in loops if loop.on]
+    lanes = [loop for loop in space if loop.on == LANES]
+    if lanes and (len(lanes) > 1 or lanes[0].dim not in REDUCTION_DIMS or space[-1] != lanes[0]):
+        yield f"loop {lanes[0].dim} on lanes: there is one, over c, r or s, inside all loops on other axes (N6)"
     current = {dim: sizes.of(dim) for dim in DIMS}
     for loop in loops:
         if loop.step > current[loop.dim]:

@@ -93,7 +93,7 @@ def _folds(level: Sequence[Term], extent: Map[str, int | None], text: str) -> li
                     f"{name} runs {count} times inside the other loop over {term.dim} of its level, on {term.pes} PEs"
                 )
                 raise NotationError(f"{message}: write '>' between them", text, *term.place)
-            folds.append(Loop(term.dim, term.pes * step))
+            folds.append(Loop(term.dim, term.pes * step, keep=term.keep))
         seen[term.dim] = _inside(around, step)
     return folds
 

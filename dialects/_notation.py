@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NoReturn
 
-from cnncc.dialects._mapping import AXES, DIMS, MEMORIES, OPERANDS
+from cnncc.dialects._mapping import AXES, DIMS, LANES, MEMORIES, OPERANDS
 
 MOST = (1 << 31) - 1
 SHOWN = 60  # characters of a text on each side of what is wrong with it
@@ -199,15 +199,16 @@ class _Reader:
         if self.token.text == "@":
             self._refuse(f"a loop on an axis is parallel: {name.text}||@rows", self.token.place)
         parallel = self._take("||")
-        if parallel and boxed:
-            self._refuse(f"a loop in a box runs in time: {name.text} without '||'", self.tokens[self.next - 1].place)
         if not parallel:
             return Term(name.text, step, keep=boxed, place=name.place)
         pes = self._number("") if self.token.kind == "number" else None
         axis = self._name("axis", AXES) if self._take("@") else ""
+        if boxed and axis != LANES:
+            what = f"a loop in a box runs in time: {name.text} without '||', or on lanes: {name.text}||@lanes"
+            self._refuse(what, name.place)
         if not level:
             self.levels += 1
-        return Term(name.text, step, level or self.levels, pes, axis, place=name.place)
+        return Term(name.text, step, level or self.levels, pes, axis, boxed, name.place)
 
     def _stage(self, name: _Token, boxed: bool) -> Fetch:
         if name.text not in OPERANDS:
@@ -279,7 +280,7 @@ def _runs() -> Callable[[tuple[Item, str]], tuple[bool, int, int]]:
         item = each[0]
         number += 1
         if isinstance(item, Term) and (item.keep or item.level):
-            return item.keep, item.level, 0
+            return item.keep, 0 if item.keep else item.level, 0
         return False, 0, number
 
     return key

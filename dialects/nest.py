@@ -25,7 +25,7 @@ need; of the output, it gathers what they compute, which goes back when they are
 tiling is `dialects/cnn.py`: out[n, k, h, w] = epilogue(Σ_{c, r, s} …).
 A dimension of size 1 needs no loop; the nest that `cnn-to-nest` makes has none for it.
 
-The rules that a nest keeps, N1 to N5, are in `_mapping.py`.
+The rules that a nest keeps, N1 to N6, are in `_mapping.py`.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._mapping import DIMS as DIMS
+from cnncc.dialects._mapping import LANES as LANES
 from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
 from cnncc.dialects._mapping import REDUCTION_DIMS as REDUCTION_DIMS
 from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage

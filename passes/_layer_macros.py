@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import REDUCTION_DIMS, Loop
+from cnncc.dialects.nest import LANES, REDUCTION_DIMS, Loop
 from cnncc.errors import Refusal
 from cnncc.passes._layer_operands import Operands, full_slice
 from cnncc.passes._layer_records import Coordinates, Held, Layer, Node, Position
@@ -49,13 +49,24 @@ class Macros:
         self.layer, self.arch, self.operands = layer, arch, operands
         self.shape, self.loops, self.glb = layer.shape, operands.loops, operands.glb
         mapping = layer.mapping
-        self.box = "".join(loop.dim for loop in mapping.loops if loop.keep)
-        if any(loop.keep and loop.step != 1 for loop in mapping.loops) or len(set(self.box)) < len(self.box):
-            raise self._refuse("the box has one loop over a dimension, with a step of 1")
+        kept = [loop for loop in mapping.loops if loop.keep]
+        self.lanes = next((loop for loop in kept if loop.on), None)
+        self._check_box([loop for loop in kept if not loop.on])
+        self.box = "".join(dict.fromkeys(loop.dim for loop in kept))
         self.passes = passes_columns(layer.shape, arch, mapping.loops, mapping.stages)
 
     def _refuse(self, why: str) -> Refusal:
         return Refusal(f"layer {self.layer.label}: {why}")
+
+    def _check_box(self, timed: list[Loop]) -> None:
+        dims = [loop.dim for loop in timed]
+        whole = [loop.step == 1 or (self.lanes is not None and self.lanes.dim == loop.dim) for loop in timed]
+        if not all(whole) or len(set(dims)) < len(dims) or (self.lanes and self.lanes.step != 1):
+            raise self._refuse("the box has one loop over a dimension, with a step of 1, and one on lanes inside it")
+        if self.lanes and not self.shape.is_mac:
+            raise self._refuse("lanes are multipliers, a pool has none")
+        if any(loop.on == LANES and not loop.keep for loop in self.layer.mapping.loops):
+            raise self._refuse("a loop on lanes stands in the box: a PE holds the words of all its lanes")
 
     # -- places --------------------------------------------------------------------------------------------------
 
@@ -147,7 +158,7 @@ class Macros:
     def mac(self, at: Position, staged: Map[str, int]) -> A.Mac:
         """A macro-instruction; `staged`: inside how many loops each operand comes into the register files."""
         held, section = at.held, at.pieces[at.section or 0 :]
-        z, j, i = self._counters(at)
+        (z, j, i), lanes = self._counters(at), self._lanes(at)
         ifmap = self._slots("ifmap", at, staged, (z.ifmap, j.ifmap, i.ifmap))
         weight, whens = A.Slots(), dict[str, A.Names | None](take_weight=None, give_weight=None)
         if self.shape.is_mac:
@@ -162,7 +173,7 @@ class Macros:
             pixels=z.times,
             taps=j.times,
             step_range=i.times,
-            lanes=1,
+            lanes=lanes,
             data_reuse=reuse,
             n2n_slot=held["ifmap"].layout.words - reuse if reuse else 0,
             ifmap=ifmap,
@@ -180,13 +191,15 @@ class Macros:
             loop = self.loops.loops[piece.loop]
             if not loop.on:
                 base += piece.base * loop.step * layout.step(loop.dim)
-        return A.Slots(base, *steps)
+        return A.Slots(base, *steps, layout.step(self.lanes.dim) if self.lanes and self._lanes(at) > 1 else 0)
 
     def _counters(self, at: Position) -> tuple[Steps, Steps, Steps]:
         """The loops of the box as pixels, taps and channels."""
         groups: list[Steps] = []
+        together = self._lanes(at)
         for dim in self.box:
-            each = Steps(dim, at.extent[dim], *self._steps(dim, at))
+            times = together if self.lanes and dim == self.lanes.dim else 1
+            each = Steps(dim, at.extent[dim] // times, *(times * step for step in self._steps(dim, at)))
             if each.times == 1:
                 continue
             if groups and (both := groups[-1].around(each)):
@@ -205,6 +218,22 @@ class Macros:
                 f"{pixels.times} pixels of the box are more than pe.max_pixels = {self.arch.pe.max_pixels}"
             )
         return pixels, taps, channels
+
+    def _lanes(self, at: Position) -> int:
+        """Products of a PE at a time: indices of the loop on lanes, which the loop around it takes in equal parts."""
+        if self.lanes is None:
+            return 1
+        dim = self.lanes.dim
+        around = [loop.step for loop in self.layer.mapping.loops if loop.keep and not loop.on and loop.dim == dim]
+        count = min([at.extent[dim], *around])
+        if at.extent[dim] % count:
+            raise self._refuse(
+                f"{at.extent[dim]} indices of {dim} in the box are no multiple of {count} lanes: a loop over {dim} "
+                f"around the box takes what is left over"
+            )
+        if count > self.arch.pe.lanes:
+            raise self._refuse(f"{count} products at a time are more than pe.lanes = {self.arch.pe.lanes}")
+        return count
 
     def _misplaced(self, counters: tuple[Steps, ...]) -> int:
         """How far counters are from what they are named for."""

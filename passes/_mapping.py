@@ -12,7 +12,7 @@ from collections.abc import Mapping as Map
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cnncc.dialects._mapping import MEMORIES, OPERANDS
+from cnncc.dialects._mapping import AXES, LANES, MEMORIES, OPERANDS
 from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents
 from cnncc.errors import Refusal
 
@@ -149,11 +149,11 @@ def permute_as(mapping: Mapping, goal: Mapping) -> Mapping:
 
 def unroll(mapping: Mapping, dim: str, axis: str, which: int | None = None) -> Mapping:
     """The loop over `dim` on `axis`: the `which`-th from outside, 1 being the outermost; None the innermost."""
-    if axis not in ("rows", "cols"):
-        raise Refusal(f"the array has rows and cols, not '{axis}'")
+    if axis not in AXES:
+        raise Refusal(f"the array has {', '.join(AXES)}, not '{axis}'")
     depth = find(mapping, dim, which)
     loop = mapping.loops[depth]
-    if loop.on or loop.keep:
+    if loop.on or (loop.keep and axis != LANES):
         raise Refusal(f"loop {dim} {f'is on {loop.on} already' if loop.on else 'is kept in the PE'}")
     return Mapping(_with(mapping.loops, depth, replace(loop, on=axis)), mapping.stages)
 
@@ -174,7 +174,7 @@ def add_stage(mapping: Mapping, stage: Stage) -> Mapping:
         raise Refusal(f"depth {stage.depth} is not in 0 to {len(mapping.loops)}, the number of loops")
     stages = tuple(sorted((*mapping.stages, stage), key=lambda stage: stage.depth))
     box = max((stage.depth for stage in stages if stage.memory == "rf"), default=len(mapping.loops))
-    if on := [loop for loop in mapping.loops[box:] if loop.on]:
+    if on := [loop for loop in mapping.loops[box:] if loop.on not in ("", LANES)]:
         raise Refusal(f"loop {on[0].dim} on {on[0].on} would be inside all stages in rf, where loops are kept")
     loops = tuple(replace(loop, keep=depth >= box) for depth, loop in enumerate(mapping.loops))
     return Mapping(loops, stages)
@@ -192,7 +192,7 @@ def keep(mapping: Mapping, dims: Sequence[str], buffers: Map[str, int]) -> Mappi
     depths = [find(mapping, dim) for dim in dims]
     for depth in depths:
         loop = mapping.loops[depth]
-        if loop.on:
+        if loop.on not in ("", LANES):
             raise Refusal(f"loop {loop.dim} runs on {loop.on}: what a PE keeps it goes over in time")
         if inside := [stage for stage in mapping.stages if stage.depth > depth]:
             what = f"{inside[0].operand} in {inside[0].memory}"

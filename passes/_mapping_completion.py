@@ -13,7 +13,7 @@ from math import prod
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import nest
-from cnncc.dialects._mapping import AXES, DIMS, REDUCTION_DIMS
+from cnncc.dialects._mapping import AXES, DIMS, LANES, REDUCTION_DIMS
 from cnncc.dialects._mapping_text import mapping_from
 from cnncc.dialects._notation import Item, NotationError, Term, read
 from cnncc.passes._layer_shape import LayerShape
@@ -80,7 +80,7 @@ class _Terms:
 
     def _choose_axes(self) -> None:
         """Rows and columns for the loops in space, where none of them has an axis."""
-        space = [i for i, term in enumerate(self.terms) if term.level]
+        space = [i for i, term in enumerate(self.terms) if term.level and term.axis != LANES]
         missing = [i for i in space if not self.terms[i].axis]
         if not missing:
             return
@@ -155,15 +155,23 @@ class _Terms:
         fixed, open_ = dict.fromkeys(map(str, DIMS), 1), dict[str, list[int]]()
         for dim, loops in self.over.items():
             if loops and self.terms[loops[-1]].keep:
-                around = loops[-2] if len(loops) > 1 else None
-                fixed[dim] = self._most(loops[-1], blocks)
+                first = next(i for i in loops if self.terms[i].keep)
+                around = max((i for i in loops if i < first), default=None)
+                fixed[dim] = self._most(first, blocks)
                 if around is not None and not self.terms[around].step and around not in blocks:
                     open_[dim] = self._tiles(dim, self._most(around, blocks))
-                    fixed[dim] = 1
+                    fixed[dim] = open_[dim][-1]
         yield from self._fitting(fixed, open_)
 
     def _tiles(self, dim: str, most: int) -> list[int]:
-        """As equal as may be; of sums that travel equal, since all PEs of a column have their part in each."""
+        """As equal as may be; of sums that travel equal, since all PEs of a column have their part in each.
+
+        Where a dimension is on lanes, multiples of these, that leave such or less.
+        """
+        lanes = [term.pes or self.arch.pe.lanes for term in self.terms if term.axis == LANES and term.dim == dim]
+        if lanes:
+            found = (size for size in range(most, 0, -1) if size % lanes[0] == 0)
+            return [size for size in found if (most % size) % lanes[0] == 0 or most % size < lanes[0]] or [most]
         in_space = any(self.terms[i].level for i in self.over[dim])
         if dim in REDUCTION_DIMS and in_space:
             return [size for size in range(most, 0, -1) if most % size == 0]
@@ -176,7 +184,7 @@ class _Terms:
             return
         (dim, choices), *rest = open_.items()
         for size in choices:
-            if size == 1 or self._fits({**sizes, dim: size}):
+            if size == choices[-1] or self._fits({**sizes, dim: size}):
                 yield from self._fitting({**sizes, dim: size}, dict(rest))
 
     def _fits(self, box: Sizes) -> bool:
@@ -187,7 +195,7 @@ class _Terms:
     def _with(self, box: Sizes, blocks: Mapping[int, int]) -> list[Term]:
         """The loops with PEs and tile sizes (P3, P4), from the innermost outwards."""
         terms = list(self.terms)
-        left = {axis: int(getattr(self.arch, axis)) for axis in AXES}
+        left = {axis: int(getattr(self.arch.pe if axis == LANES else self.arch, axis)) for axis in AXES}
         for term in terms:
             if term.level:
                 left[term.axis] //= term.pes or 1
@@ -198,7 +206,8 @@ class _Terms:
                 pes = pes or min(max(left[term.axis], 1), most)
                 step = -(-most // pes)
             elif step is None and inner is not None:
-                step = min(box[term.dim] if terms[inner].keep else (terms[inner].pes or 1) * _step(terms[inner]), most)
+                boxed = terms[inner].keep and not term.keep
+                step = min(box[term.dim] if boxed else (terms[inner].pes or 1) * _step(terms[inner]), most)
             if term.level and term.pes is None:
                 pes = min(max(left[term.axis], 1), -(-most // (step or 1)))
                 left[term.axis] //= pes
@@ -229,7 +238,8 @@ def _rounds(extent: int, loops: tuple[tuple[int, int, bool], ...]) -> tuple[int,
     How often macro-instructions run; the sum of their extents in it; in how many bodies of the program they are.
     """
     if not loops or loops[0][2]:
-        return 1, extent, 1
+        lanes = max((pes for _, pes, _ in loops), default=0)
+        return 1, -(-extent // max(lanes, 1)), 1
     (step, pes, _), *inner = loops
     if pes and pes * step < extent:  # folded
         return _rounds(extent, ((pes * step, 0, False), *loops))

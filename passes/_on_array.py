@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import AXES, REDUCTION_DIMS
+from cnncc.dialects._mapping import AXES, LANES, REDUCTION_DIMS
 from cnncc.dialects.nest import LayerOp, Loop, Mapping, extents
 from cnncc.errors import Finding, Refusal
 from cnncc.passes._layer_shape import LayerShape
@@ -20,7 +20,7 @@ def space_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[
     counts = _counts(mapping, shape)
     for axis in AXES:
         pes = [count for loop, count in counts if loop.on == axis]
-        if prod(pes) > (most := int(getattr(arch, axis))):
+        if prod(pes) > (most := int(getattr(arch.pe if axis == LANES else arch, axis))):
             what = f"{' x '.join(map(str, pes))} PEs do not fit {most} {axis}"
             help_ = "fewer PEs: ||N, or nest-split by hand"
             yield Finding(what, resource=axis, value=prod(pes), limit=most, help=help_)
@@ -30,7 +30,7 @@ def space_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[
 def link_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:
     """Sums that would have to travel where there is no link."""
     for loop in dict.fromkeys(replace(loop, step=1) for loop, count in _counts(mapping, shape) if count > 1):
-        if loop.dim not in REDUCTION_DIMS:
+        if loop.dim not in REDUCTION_DIMS or loop.on == LANES:
             continue
         if loop.on == "cols":
             what = f"{loop.dim} is reduced across columns, but sums have no link from west to east"

@@ -129,6 +129,8 @@ def passes_columns(shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages:
     ends = all(stage.depth == len(outer) for stage in stages if (stage.operand, stage.memory) == ("ifmap", "rf"))
     pixels = [loop for loop in outer if loop.dim == "w"]
     alone = len(cols) < 2 or (cols[-1].dim == "w" and pixels[-1] is cols[-1])
+    if any(loop.on for loop in loops if loop.keep):
+        return False  # with lanes, steps are too few for the neighbour's words to come
     return arch.links.n2n and ends and alone and is_in_order(box, MACHINE_ORDER[shape.channelwise])
 
 

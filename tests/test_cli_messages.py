@@ -62,7 +62,7 @@ def test_cli_asm_refuses_data_of_another_model(lenet: Path, tmp_path: Path) -> N
     ("loop", "message"),
     [
         (("x",), "no dimension 'x': they are n, k, c, h, w, r, s"),
-        (("k", 2, "diagonals"), "loop k: no axis 'diagonals': they are rows, cols"),
+        (("k", 2, "diagonals"), "loop k: no axis 'diagonals': they are rows, cols, lanes"),
         (("k", 0), "loop k: no step 0: it is at least 1"),
     ],
 )

@@ -46,9 +46,10 @@ from cnncc.passes._register_files import file_words
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
 PARTS = 2
+LANES = 4
 Random = np.random.Generator
 
-# What a mapping may meet that is drawn by the rules N1 to N5: rules M1 to M5, each says so.
+# What a mapping may meet that is drawn by the rules N1 to N6: rules M1 to M6, each says so.
 REASONS = {
     "counters": "a macro-instruction has 3",
     "unrolled": "a body of the program for each",
@@ -58,6 +59,7 @@ REASONS = {
     "extents of a commit": "a commit has three extents",
     "extents of a load": "a load has four extents",
     "groups": "inside the loops over groups",
+    "lanes": "in the box are no multiple of 2 lanes",
 }
 
 
@@ -72,7 +74,8 @@ def random_case(rng: Random) -> Case:
 
 
 def arch_text(case: Case) -> str:
-    return case.arch_text().replace("[links]", "[links]\n            south = true")
+    text = case.arch_text().replace("[links]", "[links]\n            south = true")
+    return text.replace("[pe]", f"[pe]\n            lanes = {LANES}")
 
 
 def tiles(rng: Random, extent: int, share: float) -> list[int]:
@@ -103,7 +106,20 @@ def random_loops(rng: Random, shape: LayerShape) -> list[Loop]:
     queues = [[Loop(dim, step) for step in chains[dim]] for dim in DIMS]
     while left := [chain for chain in queues if chain]:
         loops.append(left[rng.integers(len(left))].pop(0))
-    return [*loops, *(Loop(dim, keep=True) for dim in box)]
+    kept = [Loop(dim, keep=True) for dim in box]
+    return [*loops, *(on_lanes(rng, kept, inner) if rng.random() < 0.4 else kept)]
+
+
+def on_lanes(rng: Random, kept: list[Loop], sizes: dict[str, int]) -> list[Loop]:
+    """The loops of a box, some products of one over c, r or s at a time."""
+    summed = [loop for loop in kept if loop.dim in "crs"]
+    if not summed:
+        return kept
+    chosen = summed[rng.integers(len(summed))]
+    lane = Loop(chosen.dim, 1, "lanes", keep=True)
+    if sizes[chosen.dim] <= LANES:
+        return [*(loop for loop in kept if loop != chosen), lane]
+    return [*(replace(loop, step=2) if loop == chosen else loop for loop in kept), lane]
 
 
 def in_space(rng: Random, shape: LayerShape, arch: Arch, loops: list[Loop]) -> list[Loop]:
@@ -219,6 +235,7 @@ def features(drawn: Drawn) -> Iterator[str]:
     yield from ("sums down rows" for loop in outer if loop.on and loop.dim in "crs")
     yield from ("partial sums" for _ in range(partial_sums(drawn.shape, drawn.mapping) > 0))
     yield from (f"box over {loop.dim}" for loop in loops if loop.keep and loop.dim in "hn")
+    yield from ("lanes" for loop in loops if loop.on == "lanes")
 
 
 # -- what breaks one rule ----------------------------------------------------------------------------------------------
@@ -303,6 +320,22 @@ def few_pes(rng: Random, drawn: Drawn) -> tuple[Mapping, Arch] | None:
     return None
 
 
+def few_lanes(rng: Random, drawn: Drawn) -> tuple[Mapping, Arch] | None:
+    """An array without lanes."""
+    if not any(loop.on == "lanes" for loop in drawn.mapping.loops):
+        return None
+    return drawn.mapping, replace(drawn.arch, pe=replace(drawn.arch.pe, lanes=1))
+
+
+def outputs_on_lanes(rng: Random, drawn: Drawn) -> tuple[Mapping, Arch] | None:
+    """A loop over outputs on lanes, whose products would be added up."""
+    found = [depth for depth, loop in enumerate(drawn.mapping.loops) if loop.dim in "nkhw" and not loop.on]
+    if not found:
+        return None
+    depth = int(rng.choice(found))
+    return with_loop(drawn.mapping, depth, replace(drawn.mapping.loops[depth], on="lanes")), drawn.arch
+
+
 Flaw = Callable[[Random, Drawn], tuple[Mapping, Arch] | None]
 FLAWS: dict[str, tuple[Flaw, str]] = {
     "steps that fall": (too_long, "(N1)"),
@@ -313,6 +346,8 @@ FLAWS: dict[str, tuple[Flaw, str]] = {
     "links to the south": (no_links, "no links.south"),
     "room in a PE": (small_files, "a PE is to hold more words than it has"),
     "PEs enough": (few_pes, "side by side do not fit"),
+    "lanes enough": (few_lanes, "products at a time are more than pe.lanes"),
+    "an adder tree": (outputs_on_lanes, "(N6)"),
 }
 
 
@@ -364,6 +399,6 @@ def test_random_dataflows(part: int, tmp_path: Path) -> None:
         check(rng, tmp_path, seen)
     refused = sum(seen[why] for why in REASONS)
     assert refused < count // 2, seen
-    for feature in ("weight held", "ifmap held", "sums down rows", "partial sums", "box over h"):
+    for feature in ("weight held", "ifmap held", "sums down rows", "partial sums", "box over h", "lanes"):
         assert seen[feature] >= count // 20, (feature, seen)
     assert count < 20 or all(seen[f"without {flaw}"] for flaw in FLAWS), seen

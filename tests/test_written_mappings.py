@@ -253,6 +253,17 @@ def test_the_tables_of_the_document() -> None:
     assert [row if row[0] else row[2] for row in rows if row[0] in {"", *DATAFLOWS}] == [row for row in said if row]
 
 
+def test_lanes_take_equal_parts() -> None:
+    """Of six channels two lanes take all, four and two or two; those of five kernel columns do not divide."""
+    arch = replace(ARCH, pe=replace(ARCH.pe, lanes=2, weight_words=16))
+    text = "k > [h||2@rows w||5@cols] > c' > r > {s > c''||@lanes}"
+    assert written_violations(SHAPE, arch, Written(text), OPERANDS) == []
+    found = written_mapping(SHAPE, arch, Room(ARCH.glb.words), Written(text))
+    assert text_of(found, SHAPE.sizes).endswith("> c':2 > r > weight@rf*2 > ifmap@rf*2 > {s > c''||2@lanes}")
+    wider = Written("k > [h||2@rows w||5@cols] > c > r > {s||3@lanes}")
+    assert [each.resource for each in written_violations(SHAPE, arch, wider, OPERANDS)] == ["lanes"]
+
+
 def test_stages_that_are_left_out() -> None:
     moving = frozenset({"ifmap", "output"})
     plain = "k':4 > h' > w' > [h''|| w''||] > c > {s > r > k''}"

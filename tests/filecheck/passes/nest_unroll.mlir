@@ -39,9 +39,11 @@
 // MAPPED-NEXT: nest.for h {
 // MAPPED-NEXT: nest.for w {
 
-// The array has two axes.
-// RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=lanes layer=conv0}' 2>&1 | filecheck %s --check-prefix AXIS
-// AXIS: cnncc: nest-unroll: layer 'conv0': the array has rows and cols, not 'lanes'
+// The array has two axes, a PE lanes, whose products are added up.
+// RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=diagonals layer=conv0}' 2>&1 | filecheck %s --check-prefix AXIS
+// AXIS: cnncc: nest-unroll: layer 'conv0': the array has rows, cols, lanes, not 'diagonals'
+// RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=lanes layer=conv0}' 2>&1 | filecheck %s --check-prefix LANES
+// LANES: cnncc: nest-unroll: layer 'conv0': loop h on lanes: there is one, over c, r or s, inside all loops on other axes (N6)
 
 // A dim of one index has no loop.
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=n axis=rows layer=conv0}' 2>&1 | filecheck %s --check-prefix NONE
