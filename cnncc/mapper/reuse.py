@@ -103,7 +103,7 @@ class _Layer:
 
     def __init__(self, shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool) -> None:
         self.shape, self.sizes, self.window, self.arch, self.residual = shape, shape.sizes, shape.window, arch, residual
-        self.nest = Nest(shape, mapping)
+        self.nest, self.loops = Nest(shape, mapping), mapping.loops
         self.depth = len(self.nest.outer)
         self.glb = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
         self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
@@ -129,10 +129,22 @@ class _Layer:
             )
         commits = self.commits()
         partial = self.arch.words_per_param * (commits.results - self.outputs)
+        added = self._added(steps)
         words["sums"] += Counter(
-            glb_read=partial, glb_write=partial, psum_link=commits.hops, rf_read=steps + commits.psums, rf_write=steps
+            glb_read=partial, glb_write=partial, psum_link=commits.hops, rf_read=added + commits.psums, rf_write=added
         )
         return Moved(self.shape.kind, steps, words)
+
+    def _added(self, steps: int) -> int:
+        """How often something is added to a psum: the products of lanes are one."""
+        kept = [loop for loop in self.loops if loop.keep]
+        lanes = next((loop for loop in kept if loop.on), None)
+        if lanes is None:
+            return steps
+        most = [loop.step for loop in kept if loop.dim == lanes.dim and not loop.on]
+        routes = self.nest.routes(lanes.dim, self.depth)
+        times = sum(route.trips * route.pes * (route.held // min([route.held, *most])) for route in routes)
+        return steps // self.sizes.of(lanes.dim) * times
 
     # -- DRAM ------------------------------------------------------------------------------------------------------
 
