@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import ReturnOp
 
 import cnncc.isa.codec as codec
-import cnncc.passes._layer_program as layer_program
+import cnncc.passes._layer_macros as layer_macros
 import cnncc.passes._normalisation as normalisation
 import cnncc.passes.array_allocate as array_allocate
 import cnncc.passes.array_prefetch as array_prefetch
@@ -119,7 +119,7 @@ def wrong_mac(**wrong: Callable[[Any], Any]) -> Plant:
 
         return mac
 
-    return instead(layer_program._Walk, "_mac", make)
+    return instead(layer_macros.Macros, "mac", make)
 
 
 def lose_the_clamp(right: Any) -> Any:
