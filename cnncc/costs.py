@@ -19,16 +19,16 @@ from xdsl.ir import BlockArgument, OpResult, SSAValue
 from cnncc.arch.model import Arch
 from cnncc.dialects.array import TensorOp
 from cnncc.dialects.cnn import AddOp, BiasOp, ClampOp, ConvOp, HostOp, PoolOp, QuantAttr, RequantOp, ReshapeOp
-from cnncc.dialects.nest import DIMS, LayerOp, Mapping, mapping_of, rest_sets
+from cnncc.dialects.nest import DIMS, LayerOp, Mapping, mapping_of
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Finding
 from cnncc.frontend.export_onnx import main_function
 from cnncc.frontend.macs import module_macs, node_macs
+from cnncc.mapper.routes import Nest
 from cnncc.numerics import integer_range
 from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._nest_layers import goal_of, layer_shape
-from cnncc.passes._os_tiles import bodies
 from cnncc.passes._placement import place
 from cnncc.weights import WeightStore
 
@@ -186,6 +186,7 @@ class Prediction:
     operations: int
     overhead_cycles: int
     pes: int
+    lanes: int
 
     @property
     def cycles(self) -> int:
@@ -194,22 +195,20 @@ class Prediction:
 
     @property
     def utilisation(self) -> float:
-        """Per cent of the PEs' cycles that do an operation."""
-        return 100.0 * self.operations / (self.cycles * self.pes)
+        """Per cent of the cycles of the PEs' multipliers that do an operation."""
+        return 100.0 * self.operations / (self.cycles * self.pes * self.lanes)
 
 
 def predict(shape: LayerShape, mapping: Mapping, arch: Arch) -> Prediction:
     """What a mapping costs the array: bodies of loops over different dimensions combine freely."""
-    macros = steps = 1
-    sizes, sets = shape.sizes, rest_sets(shape.sizes, mapping.loops, shape.tiled_together)
+    macros, steps, nest = 1, 1, Nest(shape, mapping)
     for dim in DIMS:
-        over = [(loop, rest) for loop, rest in zip(mapping.loops, sets, strict=True) if loop.dim == dim]
-        loops = [(loop.step, rest if loop.on else 0) for loop, rest in over if not loop.keep]
-        count, total = bodies(sizes.of(dim), loops)
-        macros, steps = macros * int(count), steps * int(total)
-    operations = prod(sizes.of(dim) for dim in DIMS)
+        routes = nest.routes(dim, len(nest.outer))
+        macros *= sum(route.trips for route in routes)
+        steps *= sum(route.trips * (route.held // nest.lanes(dim, route.held)) for route in routes)
+    operations = prod(shape.sizes.of(dim) for dim in DIMS)
     overhead = arch.pe.start_cycles + arch.pe.finish_cycles
-    return Prediction(macros, steps, operations, overhead, arch.rows * arch.cols)
+    return Prediction(macros, steps, operations, overhead, arch.rows * arch.cols, arch.pe.lanes)
 
 
 def predictions(module: ModuleOp, arch: Arch) -> dict[str, tuple[LayerOp, Prediction]]:
@@ -242,7 +241,7 @@ def _why_idle(layer: LayerOp, prediction: Prediction) -> str:
     """The greater of two losses: start and finish of macro-instructions, or PEs without an output of their own."""
     sizes = layer.sizes.data
     group = sizes.k if layer_shape(layer).channelwise else sizes.k // layer.window.data.group
-    busy = prediction.operations / (prediction.steps * prediction.pes)
+    busy = prediction.operations / (prediction.steps * prediction.pes * prediction.lanes)
     if prediction.steps / prediction.cycles < busy:
         each = prediction.steps / prediction.macros
         terms = f"{sizes.c} x {sizes.r}x{sizes.s} terms a sum (c x r x s)"
@@ -276,7 +275,11 @@ def array_cycles(module: ModuleOp, arch: Arch) -> list[Finding]:
     """The cycles of all macro-instructions, which are not all cycles of the array."""
     found = [prediction for _, prediction in predictions(module, arch).values()]
     cycles = sum(prediction.cycles for prediction in found)
-    used = 100.0 * sum(each.operations for each in found) / (cycles * arch.rows * arch.cols) if cycles else 100.0
+    used = (
+        100.0 * sum(each.operations for each in found) / (cycles * arch.rows * arch.cols * arch.pe.lanes)
+        if cycles
+        else 100.0
+    )
     alone = f"predicted for the macro-instructions, {used:.1f} % of the PEs used"
     what = f"{alone}; loads, commits and transfers come on top, `cnncc run` counts all"
     return [Finding(what, "note", "network", "cycles", cycles)]

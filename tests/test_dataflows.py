@@ -24,6 +24,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, parse_arch
 from cnncc.context import CompilerContext
+from cnncc.costs import predict
 from cnncc.dialects._mapping_text import parse
 from cnncc.dialects._mapping_text import text as text_of
 from cnncc.dialects.nest import (
@@ -219,8 +220,9 @@ def check(rng: Random, folder: Path, seen: Counter[str]) -> None:
         assert why, (str(refusal), drawn)
         seen[why] += 1
         return
-    result, _ = result_and_cycles(drawn.case, module, ctx, drawn.arch)
+    result, cycles = result_and_cycles(drawn.case, module, ctx, drawn.arch)
     assert np.array_equal(result, drawn.case.expected), drawn
+    assert cycles.compute == predict(drawn.shape, drawn.mapping, drawn.arch).cycles, drawn
     seen["run"] += 1
     seen.update(features(drawn))
     seen.update(f"without {flaw}" for flaw in FLAWS if broken(rng, drawn, flaw, folder))

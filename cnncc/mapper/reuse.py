@@ -103,7 +103,7 @@ class _Layer:
 
     def __init__(self, shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool) -> None:
         self.shape, self.sizes, self.window, self.arch, self.residual = shape, shape.sizes, shape.window, arch, residual
-        self.nest, self.loops = Nest(shape, mapping), mapping.loops
+        self.nest = Nest(shape, mapping)
         self.depth = len(self.nest.outer)
         self.glb = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
         self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
@@ -137,14 +137,11 @@ class _Layer:
 
     def _added(self, steps: int) -> int:
         """How often something is added to a psum: the products of lanes are one."""
-        kept = [loop for loop in self.loops if loop.keep]
-        lanes = next((loop for loop in kept if loop.on), None)
-        if lanes is None:
-            return steps
-        most = [loop.step for loop in kept if loop.dim == lanes.dim and not loop.on]
-        routes = self.nest.routes(lanes.dim, self.depth)
-        times = sum(route.trips * route.pes * (route.held // min([route.held, *most])) for route in routes)
-        return steps // self.sizes.of(lanes.dim) * times
+        for dim in {loop.dim for loop in self.nest.kept if loop.on}:
+            routes = self.nest.routes(dim, self.depth)
+            times = sum(route.trips * route.pes * (route.held // self.nest.lanes(dim, route.held)) for route in routes)
+            return steps // self.sizes.of(dim) * times
+        return steps
 
     # -- DRAM ------------------------------------------------------------------------------------------------------
 

@@ -61,12 +61,19 @@ class Term(NamedTuple):
 
 
 class Nest:
-    """The loops of a mapping outside the box, `outer`, of a layer."""
+    """The loops of a mapping outside the box, `outer`, and in it, `kept`, of a layer."""
 
     def __init__(self, shape: LayerShape, mapping: Mapping) -> None:
         self.shape = shape
         self.outer = tuple(loop for loop in mapping.loops if not loop.keep)
         self.sets = rest_sets(shape.sizes, mapping.loops, shape.tiled_together)
+        self.kept = tuple(loop for loop in mapping.loops if loop.keep)
+
+    def lanes(self, dim: str, held: int) -> int:
+        """How many of the `held` indices of a dimension that are in the box a PE takes at a time, on its lanes."""
+        over = [loop for loop in self.kept if loop.dim == dim]
+        on_lanes = any(loop.on for loop in over)
+        return min([held, *(loop.step for loop in over if not loop.on)]) if on_lanes else 1
 
     def pieces(self, number: int, extent: int) -> Iterator[tuple[int, int, int]]:
         """(iterations, indices of each, first index) of a loop: full tiles, then the rest, which sets share evenly."""
