@@ -265,17 +265,17 @@ def test_conv_groups_products_over_any_axes(steps_by_channel: bool) -> None:
     for _ in range(100):
         lead = rng.integers(1, 4, 5)
         reduced = {axis: int(lead[axis]) for axis in (1, 3) if rng.random() < 0.7}
-        z, j, i = (int(n) for n in rng.integers(1, 4, 3))
+        z, j, i, lanes = (int(n) for n in rng.integers(1, 4, 4))
         shapes = [[int(n) if rng.random() < 0.6 else 1 for n in lead] for _ in range(2)]
-        x = rng.integers(-9, 9, (*shapes[0], z, j, i if steps_by_channel else 1)).astype(np.float64)
-        w = rng.integers(-9, 9, (*shapes[1], z if steps_by_channel else 1, j, i)).astype(np.float64)
-        each = np.broadcast_to(x * w, (*lead, z, j, i))
-        axes = (*reduced, 6)
+        x = rng.integers(-9, 9, (*shapes[0], z, j, lanes, i if steps_by_channel else 1)).astype(np.float64)
+        w = rng.integers(-9, 9, (*shapes[1], z if steps_by_channel else 1, j, lanes, i)).astype(np.float64)
+        each = np.broadcast_to(x * w, (*lead, z, j, lanes, i))
+        axes = (*reduced, 6, 7)
         want, most = each.sum(axis=axes, keepdims=True), np.abs(each).sum(axis=axes, keepdims=True)
         added, bound = _products(x, w, reduced)
         sizes = np.broadcast_shapes(added.shape, tuple(1 if a in reduced else n for a, n in enumerate((*lead, z, i))))
-        assert np.array_equal(np.broadcast_to(added, sizes), want.squeeze(6))
-        assert (np.broadcast_to(bound, sizes) >= most.squeeze(6)).all()
+        assert np.array_equal(np.broadcast_to(added, sizes), want.squeeze((6, 7)))
+        assert (np.broadcast_to(bound, sizes) >= most.squeeze((6, 7))).all()
 
 
 # From ONNX.
