@@ -205,6 +205,8 @@ class Walk:
             return 0
         if at.pes(at.cols, "w") == 1 and not self.arch.pe.pong_words:
             return 0
+        if self.arch.pe.pong_words and at.extent["w"] > 1:
+            return 0  # what a pixel has used of ping the next one needs again
         return max(0, at.extent["s"] - self.case.stride[1])
 
     def load(self, words: int, rows: int, cols: int, takes: str, gives: str) -> None:
