@@ -21,6 +21,7 @@ from tile_walk import Walk
 
 from cnncc.arch.model import Arch, parse_arch
 from cnncc.dialects.nest import MappingAttr
+from cnncc.isa.fields import LOOP_REGISTERS
 from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import Plan, mapping_of
@@ -107,6 +108,9 @@ def check(rng: Random, folder: Path) -> Drawn:
     tile, plan = random_tile(rng, shape, arch), random_plan(rng, shape)
     if not shape.is_mac or shape.channelwise:
         plan = replace(plan, c=shape.sizes.c)
+    in_time = [loop for loop in mapping_of(shape, arch, tile, plan).loops if not (loop.on or loop.keep)]
+    if len(in_time) > LOOP_REGISTERS:
+        return check(rng, folder)  # no program: another draw
     compare(case, tile, plan, folder)
     rows, cols = min(plan.h, shape.sizes.h), min(plan.w, shape.sizes.w)
     return Drawn(case, tile, plan, bool(rows % tile.ph or cols % (tile.pw * tile.z)))
