@@ -187,6 +187,8 @@ SOUTH = replace(ARCH, links=Links(south=True))
 DOWN = f"{LOAD} kind=ifmap rows=2 set_rows=2\n{ADD} rows=2\n"  # a set of two rows, and its sums
 PART = f"{LOAD} kind=ifmap\n{ADD}\n{COMMIT} partial=1 sums=1"
 
+_FRESH = "desc id=1 base=45\ndesc id=5 base=40\nstep id=5 loop=0 by=lin*40"
+
 OTHERS = [
     # Sums of rows (C6), sums in parts (C5).
     Case(f"{DOWN}{COMMIT} rows=2 set_rows=2 reduce=1", 2, "this array has no links for psums to the south"),
@@ -196,6 +198,10 @@ OTHERS = [
          replace(SOUTH, psum_bits=16), (20000,) * 64),
     Case(f"{PART.replace('sums=1', 'sums=3')} offset=-64", 2, "glb address"),
     Case(f"{PART.replace('sums=1', 'sums=3')} y=4", 2, "partial sums lie outside their tensor"),
+    # Sums that are fresh in all iterations of a loop, which are done at once: nothing is read there before.
+    Case(
+        f"{_FRESH}\nloop count=2\n{PART.replace('sums=1', 'sums=5')} fresh=always\nend", 6, "glb address 121 is beyond"
+    ),
     Case(f"{LOAD} kind=ifmap\n{ADD}\n{COMMIT} partial=1 sums=1 pixels=2", 2, "two partial sums lie in one place"),
     Case(PART.replace("kind=ifmap", "kind=ifmap offset=3"), 2, "leaves 32 bits", dram=(-1, 32767, *range(62))),
     Case(f"{LOAD} kind=ifmap cols=4 set_cols=4\n{ADD} cols=4 set_cols=4 data_reuse=1 n2n_slot=1", 1,

@@ -64,6 +64,7 @@ class Output:
             self.inst, self.grid, self.loops, self.pattern, sums, self.glb, side, self.arch, counts, ends
         )
         if parts.kept is not None:
+            self.glb.check(parts.place)
             self._write(parts.place, parts.kept)
         elif parts.read and self.block is not None:
             self.block.reads.append(parts.place)
