@@ -7,10 +7,8 @@ from pathlib import Path
 
 import click
 
-from cnncc.errors import Refusal
 from cnncc.eval.atomic import Atom, Reuse, Word, atomic_schedule, programs
-from cnncc.pipeline import TO_PROGRAMS
-from cnncc.starts import resume, start_compilation
+from cnncc.starts import start_before_programs
 
 WORDS_A_LINE = 12
 
@@ -20,13 +18,8 @@ def atoms_command(
     schedule: Path | None, dataflow: str | None, layer: str | None, pe: tuple[int, int], macros: range,
 ) -> None:  # fmt: skip
     """Compile an ONNX file, or IR dumped on the way, as far as PE-set programs, and print what one PE does."""
-    if source.suffix == ".mlir":
-        compilation = resume(source, arch, precision, calibrate, schedule, dataflow)
-    else:
-        compilation = start_compilation(source, arch, precision, calibrate, batch, schedule, dataflow)
-    if TO_PROGRAMS not in (names := [step.name for step in compilation.remaining()]):
-        raise Refusal(f"{source}: was lowered beyond {TO_PROGRAMS}: give IR from before that step, or the model")
-    for step in compilation.remaining()[: names.index(TO_PROGRAMS) + 1]:
+    compilation, steps = start_before_programs(source, arch, precision, calibrate, batch, schedule, dataflow)
+    for step in steps:
         compilation.step(step)
     label = layer or next(iter(programs(compilation.module)), "")
     reuses = atomic_schedule(compilation.module, compilation.ctx.weights, compilation.settings.arch, label, pe, macros)

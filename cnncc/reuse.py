@@ -10,12 +10,11 @@ from typing import Any
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import LayerOp, Mapping, Sizes, mapping_of, operands
-from cnncc.errors import Refusal
 from cnncc.mapper.reuse import PLACES, Moved, moved
 from cnncc.mapper.stationary import Stay, name_of, stays
 from cnncc.passes._nest_layers import label_of, layer_shape
-from cnncc.pipeline import TO_PROGRAMS, Compilation
-from cnncc.starts import resume, start_compilation
+from cnncc.pipeline import Compilation
+from cnncc.starts import start_before_programs
 
 HEADS = ("DRAM read", "write", "GLB read", "write", "bus", "n2n", "psum link", "RF read", "write")
 USED = {"dram": "dram_read", "glb": "glb_read", "rf": "rf_write"}  # where words come from, and into the PEs
@@ -77,17 +76,13 @@ def analyse(
     dataflow: str | None,
 ) -> tuple[Compilation, list[Row]]:  # fmt: skip
     """All layers of an ONNX file, or of IR that was dumped before nest-to-array. Raises Refusal as `compile` does."""
-    if source.suffix == ".mlir":
-        compilation = resume(source, arch, precision, calibrate, schedule, dataflow)
-    else:
-        compilation = start_compilation(source, arch, precision, calibrate, batch, schedule, dataflow)
-    if TO_PROGRAMS not in (names := [step.name for step in compilation.remaining()]):
-        raise Refusal(f"{source}: was lowered beyond {TO_PROGRAMS}: give IR from before that step, or the model")
-    todo = compilation.remaining()[: names.index(TO_PROGRAMS) + 1]
-    for step in todo[:-1]:
+    compilation, (*steps, to_programs) = start_before_programs(
+        source, arch, precision, calibrate, batch, schedule, dataflow
+    )
+    for step in steps:
         compilation.step(step)
     mapped = [op for op in compilation.module.clone().walk() if isinstance(op, LayerOp)]
-    compilation.step(todo[-1])  # refuses what the array cannot run
+    compilation.step(to_programs)  # refuses what the array cannot run
     return compilation, [row_of(op, compilation.settings.arch) for op in mapped]
 
 

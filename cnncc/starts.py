@@ -13,7 +13,17 @@ from cnncc.errors import Refusal
 from cnncc.inputs import read_npz
 from cnncc.passes._dataflows import dataflow as dataflow_named
 from cnncc.passes._schedule_file import read_schedule
-from cnncc.pipeline import CALIBRATE, SCHEDULE, Compilation, Settings, import_model, new_context, operand_bits
+from cnncc.pipeline import (
+    CALIBRATE,
+    SCHEDULE,
+    TO_PROGRAMS,
+    Compilation,
+    Settings,
+    Step,
+    import_model,
+    new_context,
+    operand_bits,
+)
 from cnncc.weights import Array
 
 
@@ -50,6 +60,28 @@ def start_compilation(
         data = read_npz(calibrate, input_names(compilation.module))
         compilation.settings = _settings(arch, precision, data, schedule, dataflow)
     return compilation
+
+
+def start_before_programs(
+    source: Path,
+    arch: str,
+    precision: str | None,
+    calibrate: Path | None,
+    batch: int | None,
+    schedule: Path | None,
+    dataflow: str | None,
+) -> tuple[Compilation, list[Step]]:
+    """A compilation of an ONNX file, or of IR dumped before nest-to-array, and its steps up to that one.
+
+    Raises Refusal, also for IR from after that step.
+    """
+    if source.suffix == ".mlir":
+        compilation = resume(source, arch, precision, calibrate, schedule, dataflow)
+    else:
+        compilation = start_compilation(source, arch, precision, calibrate, batch, schedule, dataflow)
+    if TO_PROGRAMS not in (names := [step.name for step in compilation.remaining()]):
+        raise Refusal(f"{source}: was lowered beyond {TO_PROGRAMS}: give IR from before that step, or the model")
+    return compilation, list(compilation.remaining()[: names.index(TO_PROGRAMS) + 1])
 
 
 def resume(
