@@ -30,6 +30,7 @@ MEMORIES = ("glb", "rf")
 AXES = ("rows", "cols", "lanes")
 LANES = "lanes"
 DIMS = ("n", "k", "c", "h", "w", "r", "s")
+OUTPUT_DIMS = "nkhw"
 REDUCTION_DIMS = frozenset("crs")
 
 

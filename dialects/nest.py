@@ -56,6 +56,7 @@ from xdsl.utils.exceptions import VerifyException
 from cnncc.dialects._mapping import DIMS as DIMS
 from cnncc.dialects._mapping import LANES as LANES
 from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
+from cnncc.dialects._mapping import OUTPUT_DIMS as OUTPUT_DIMS
 from cnncc.dialects._mapping import REDUCTION_DIMS as REDUCTION_DIMS
 from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
 from cnncc.dialects._mapping import even_sets as even_sets

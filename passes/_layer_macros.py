@@ -14,14 +14,13 @@ from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import LANES, REDUCTION_DIMS, Loop
+from cnncc.dialects.nest import LANES, OUTPUT_DIMS, REDUCTION_DIMS, Loop
 from cnncc.errors import Refusal
 from cnncc.passes._layer_operands import Operands, full_slice
 from cnncc.passes._layer_records import Coordinates, Held, Layer, Node, Position
 from cnncc.passes._layer_sums import Ends
 from cnncc.passes._register_files import ifmap_layout, passes_columns, shared_columns, weight_layout
 
-OUTPUT_DIMS = "nkhw"
 COUNTERS = 3
 
 

@@ -28,6 +28,7 @@ from cnncc.errors import Finding, Refusal
 from cnncc.passes._layer_shape import LayerShape, inside, stage_words, whole
 from cnncc.passes._layer_sums import partial_sums
 from cnncc.passes._os_tiles import Tile, kernel_columns
+from cnncc.passes._register_files import MACHINE_ORDER
 
 SMALL = 4  # what fits in this part of the GLB is small
 NOTHING_FITS = 1 << 62
@@ -138,7 +139,7 @@ def _all_loops(shape: LayerShape, tile: Tile, plan: Plan, columns: int) -> tuple
     tiles = [_loop("k", t.kr * t.kc * t.p), _loop("h", t.ph), _loop("w", t.pw * t.z)]
     space = [_loop("k", t.kc * t.p, "rows"), _loop("h", 1, "rows"), _loop("k", t.p, "cols"), _loop("w", t.z, "cols")]
     slices, reduction = [_loop("c", plan.c)], [_loop("c", t.q), _loop("r", t.taps), _loop("s", columns)]
-    kept = [_loop(dim, keep=True) for dim in ("wksr" if shape.channelwise else "wscrk")]
+    kept = [_loop(dim, keep=True) for dim in MACHINE_ORDER[shape.channelwise]]
     outer = [_loop("n"), _loop("k", shape.tiled_together), *blocks]
     if shape.shuffle > 1:  # what a block gives belongs to all groups
         outer = [_loop("n"), *pixels, _loop("k", shape.tiled_together), *channels]

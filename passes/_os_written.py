@@ -30,6 +30,7 @@ from cnncc.passes._os_plan import (
     no_room,
     one_pitch,
 )
+from cnncc.passes._register_files import MACHINE_ORDER
 from cnncc.passes._schedule_file import Written
 
 MOVING = ("residual", "ifmap", "output")
@@ -101,7 +102,7 @@ def _in_files(mapping: Mapping, shape: LayerShape, arch: Arch) -> Mapping:
     buffers = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}
     wanted = [operand for operand in IN_REGISTER_FILES if operand == "ifmap" or shape.is_mac]
     stages = [*mapping.stages, *(Stage(each, "rf", box, buffers[each]) for each in wanted if each not in there)]
-    order = "wksr" if shape.channelwise else "wscrk"
+    order = MACHINE_ORDER[shape.channelwise]
     kept = mapping.loops[box:]
     if all(loop.keep and loop.step == 1 and loop.dim in order for loop in kept):
         kept = tuple(sorted(kept, key=lambda loop: order.index(loop.dim)))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.array import Extent
-from cnncc.dialects.nest import Loop, Stage
+from cnncc.dialects.nest import OUTPUT_DIMS, Loop, Stage
 from cnncc.passes._layer_shape import Extents, LayerShape, inside
 
 MACHINE_ORDER = {False: "wscrk", True: "wksr"}  # of a box, by whether a layer is channelwise
@@ -85,6 +85,15 @@ def ifmap_layout(shape: LayerShape, held: Extents, image: int, box: str) -> Layo
         )
     images = [Axis(Extent(own["n"], "lin", image), {"n": 1})] if own["n"] > 1 else []
     return _in_order([*images, *channels, *sides], box, MACHINE_ORDER[shape.channelwise])
+
+
+def ifmap_words(shape: LayerShape, held: Extents) -> tuple[int, int]:
+    """Columns of the image that the indices `held` need, and the words of one, as in the layout."""
+    rows, columns = (
+        positions(held.get(out, 1), held[tap], shape.window.stride[axis], shape.window.dilation[axis])[0]
+        for axis, (out, tap) in enumerate(("hr", "ws"))
+    )
+    return columns, held.get("n", 1) * held["c"] * (held["k"] if shape.channelwise else 1) * rows
 
 
 def weight_layout(shape: LayerShape, held: Extents, steps: Map[str, int], box: str) -> Layout:
@@ -158,14 +167,10 @@ def macro_words(shape: LayerShape, arch: Arch, extent: Extents) -> dict[str, int
 def _words(
     shape: LayerShape, arch: Arch, box: Extents, weight: Extents, ifmap: Extents, passes: bool
 ) -> dict[str, int]:
-    words = {"psum_words": prod(box.get(dim, 1) for dim in "nkhw")}
+    words = {"psum_words": prod(box.get(dim, 1) for dim in OUTPUT_DIMS)}
     if shape.is_mac:
         words["weight_words"] = prod(weight[dim] for dim in "kcrs")
-    rows, columns = (
-        positions(ifmap.get(out, 1), ifmap[tap], shape.window.stride[axis], shape.window.dilation[axis])[0]
-        for axis, (out, tap) in enumerate(("hr", "ws"))
-    )
-    column = ifmap.get("n", 1) * ifmap["c"] * (ifmap["k"] if shape.channelwise else 1) * rows
+    columns, column = ifmap_words(shape, ifmap)
     shared = shared_columns(shape, arch, ifmap["s"], ifmap["w"]) if passes else 0
     if not (arch.pe.pong_words and shared):
         return words | {"ifmap_words": columns * column}

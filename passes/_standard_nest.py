@@ -17,7 +17,7 @@ from xdsl.dialects import arith, memref
 from xdsl.dialects.builtin import IntegerType
 from xdsl.ir import SSAValue
 
-from cnncc.dialects.nest import DIMS, REDUCTION_DIMS, LayerOp, Stage, image_shape, mapping_of
+from cnncc.dialects.nest import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, LayerOp, Stage, image_shape, mapping_of
 from cnncc.numerics import integer_range
 from cnncc.passes._standard_epilogue import Parameters, finish
 from cnncc.passes._standard_limits import integer_tensor
@@ -25,7 +25,6 @@ from cnncc.passes._standard_ops import ZERO, Buffer, Emitter, Index, Span
 
 Spans = Mapping[str, Span]
 Buffers = Mapping[str, Buffer]
-OUTPUT_DIMS = "nkhw"
 
 
 class StandardNest:

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.dialects.nest import DIMS, REDUCTION_DIMS, Mapping, Stage
+from cnncc.dialects.nest import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Mapping, Stage
 from cnncc.mapper.routes import Nest, Route, Term, inside, sums
 from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._register_files import passes_columns, positions, shared_columns
@@ -26,7 +26,6 @@ from cnncc.passes._register_files import passes_columns, positions, shared_colum
 KINDS = {"macs": "mac", "max": "max", "add": "add"}  # operations, by the counter
 OPERANDS = ("weight", "ifmap", "params", "residual", "output", "sums")
 PLACES = ("dram_read", "dram_write", "glb_read", "glb_write", "bus", "n2n", "psum_link", "rf_read", "rf_write")
-INDEXED = {"weight": "kcrs", "residual": "nkhw", "output": "nkhw"}  # what an operand's words depend on
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class _Layer:
         self.glb = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
         self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
         self.passes = passes_columns(shape, arch, mapping.loops, mapping.stages)
-        self.outputs = prod(self.sizes.of(dim) for dim in INDEXED["output"])
+        self.outputs = prod(self.sizes.of(dim) for dim in OUTPUT_DIMS)
 
     def moved(self) -> Moved:
         words = {name: Counter[str]() for name in OPERANDS}
@@ -162,7 +161,7 @@ class _Layer:
         """Words of biases and scales that are fetched inside `depth` loops."""
         own = "hw" if self.shape.per_position else "k"
         each = self.shape.params * self.arch.words_per_param
-        others = [dim for dim in INDEXED["output"] if dim not in own]
+        others = [dim for dim in OUTPUT_DIMS if dim not in own]
         return each * prod(self.sizes.of(dim) for dim in own) * self.nest.trips(others, depth)
 
     def _blocks(self, depth: int) -> int:
@@ -287,7 +286,7 @@ class _Layer:
         def inside_of(depth: int, extents: tuple[int, ...], rows: int) -> Commits:
             left = dict[str, int](zip(DIMS, extents, strict=True))
             if (added := self.nest.summed_over(depth, left)) is not None:
-                results = prod(left[dim] for dim in INDEXED["output"])
+                results = prod(left[dim] for dim in OUTPUT_DIMS)
                 return Commits(results, results * rows * added, results * (rows * added - 1))
             loop, total = self.nest.outer[depth], Commits(0, 0, 0)
             for count, size, _ in self.nest.pieces(depth, left[loop.dim]):

@@ -23,7 +23,7 @@ from math import prod
 from cnncc.dialects.nest import Loop, Mapping, extents
 from cnncc.mapper.routes import Nest
 from cnncc.passes._layer_shape import LayerShape, inside
-from cnncc.passes._register_files import positions
+from cnncc.passes._register_files import ifmap_words
 
 NAMES = {"weight": "weight stationary", "ifmap": "input stationary", "sums": "output stationary"}
 
@@ -109,10 +109,8 @@ def _uses(shape: LayerShape, mapping: Mapping) -> dict[str, int | Fraction]:
     """How often a macro-instruction uses each word that it has; of the ifmap on average."""
     box = inside(shape.sizes, [loop for loop in mapping.loops if not loop.keep])
     steps = prod(box.values())
-    lines = (
-        positions(box[out], box[tap], shape.window.stride[axis], shape.window.dilation[axis])[0]
-        for axis, (out, tap) in enumerate(("hr", "ws"))
-    )
-    held = box["n"] * box["c"] * (box["k"] if shape.channelwise else 1) * prod(lines)
-    found: dict[str, int | Fraction] = {"ifmap": Fraction(steps, held), "sums": box["c"] * box["r"] * box["s"]}
+    found: dict[str, int | Fraction] = {
+        "ifmap": Fraction(steps, prod(ifmap_words(shape, box))),
+        "sums": box["c"] * box["r"] * box["s"],
+    }
     return found | ({"weight": box["n"] * box["h"] * box["w"]} if shape.is_mac else {})
