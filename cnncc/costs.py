@@ -25,9 +25,9 @@ from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Finding
 from cnncc.frontend.export_onnx import main_function
 from cnncc.frontend.macs import module_macs, node_macs
+from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.routes import Nest
 from cnncc.numerics import integer_range
-from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._nest_layers import goal_of, layer_shape
 from cnncc.passes._placement import place
 from cnncc.weights import WeightStore

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cnncc.arch.model import Arch
 from cnncc.errors import Refusal, hint
-from cnncc.passes._layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import LANES, OUTPUT_DIMS, REDUCTION_DIMS, Loop
 from cnncc.errors import Refusal
+from cnncc.mapper.register_files import ifmap_layout, passes_columns, shared_columns, weight_layout
 from cnncc.passes._layer_operands import Operands, full_slice
 from cnncc.passes._layer_records import Coordinates, Held, Layer, Node, Position
 from cnncc.passes._layer_sums import Ends
-from cnncc.passes._register_files import ifmap_layout, passes_columns, shared_columns, weight_layout
 
 COUNTERS = 3
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop, Stage
+from cnncc.mapper.layer_shape import Box, inside, slice_words, stage_box
 from cnncc.passes._layer_records import Along, Layer, Loops, Operand, Position
-from cnncc.passes._layer_shape import Box, inside, slice_words, stage_box
 
 
 def glb_stages(layer: Layer) -> dict[str, Stage]:

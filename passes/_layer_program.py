@@ -17,7 +17,7 @@ Channels that are computed side by side are of one group and share their ifmap; 
 its own (*channelwise*: pools and depthwise convolutions).
 
 What a macro-instruction is made of is in `_layer_macros.py`, what moves between DRAM and the GLB meanwhile in
-`_layer_transfers.py`, where operands lie in `_layer_operands.py` and, in a PE, in `_register_files.py`.
+`_layer_transfers.py`, where operands lie in `_layer_operands.py` and, in a PE, in `cnncc/mapper/register_files.py`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import REDUCTION_DIMS, rest_sets
 from cnncc.errors import Refusal
+from cnncc.mapper.layer_shape import whole
+from cnncc.mapper.register_files import indexed_by
 from cnncc.passes._layer_macros import Macros
 from cnncc.passes._layer_operands import Operands, glb_stages
 from cnncc.passes._layer_records import Body, Layer, Node, Piece, Position, split
-from cnncc.passes._layer_shape import whole
 from cnncc.passes._layer_sums import Sections
 from cnncc.passes._layer_transfers import Transfers
 from cnncc.passes._on_array import file_problems, link_problems, refuse_any
-from cnncc.passes._register_files import indexed_by
 
 MOST_BODIES = 256  # of unrolled loops: what a program may grow by
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop, Mapping, even_sets
-from cnncc.passes._layer_shape import LayerShape
-from cnncc.passes._register_files import Layout
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import Layout
 
 Record = A.View | A.Dma | A.Load | A.Mac | A.Unit | A.Commit
 

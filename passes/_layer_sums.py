@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from cnncc.dialects.array import Names
 from cnncc.dialects.nest import REDUCTION_DIMS, Loop, Mapping, rest_sets
+from cnncc.mapper.layer_shape import Extents, LayerShape, stage_box, whole
 from cnncc.passes._layer_records import Loops, Piece, split
-from cnncc.passes._layer_shape import Extents, LayerShape, stage_box, whole
 
 
 class Ends(NamedTuple):

@@ -21,9 +21,9 @@ from math import prod
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop, Stage
 from cnncc.errors import Refusal
+from cnncc.mapper.layer_shape import activation_box, inside
 from cnncc.passes._layer_operands import Operands, buffer_box, full_slice
 from cnncc.passes._layer_records import Layer, Node, Piece, Position
-from cnncc.passes._layer_shape import activation_box, inside
 
 FREE = 1
 FULL = (2, 3)  # weights, in turn from layer to layer: those of the next may arrive during this one

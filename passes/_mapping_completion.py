@@ -16,8 +16,8 @@ from cnncc.dialects import nest
 from cnncc.dialects._mapping import AXES, DIMS, LANES, REDUCTION_DIMS
 from cnncc.dialects._mapping_text import mapping_from
 from cnncc.dialects._notation import Item, NotationError, Term, read
-from cnncc.passes._layer_shape import LayerShape
-from cnncc.passes._register_files import macro_words
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import macro_words
 
 Part = Sequence[int]  # loops, by their number in a text
 Sizes = Mapping[str, int]  # of tiles, by dimension

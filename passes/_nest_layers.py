@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.dialects.nest import DIMS, LayerOp, Mapping, build_nest, image_shape, mapping_of, mapping_problem, operands
 from cnncc.errors import Refusal
-from cnncc.passes._layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape
 
 LOOP = re.compile(f"([{''.join(DIMS)}])([1-9][0-9]{{0,3}})?")
 

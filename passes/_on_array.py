@@ -10,9 +10,9 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import AXES, LANES, REDUCTION_DIMS
 from cnncc.dialects.nest import LayerOp, Loop, Mapping, extents
 from cnncc.errors import Finding, Refusal
-from cnncc.passes._layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import file_words
 from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._register_files import file_words
 
 
 def space_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:

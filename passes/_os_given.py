@@ -15,7 +15,8 @@ from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Mapping
 from cnncc.errors import Finding
 from cnncc.isa.fields import LOOP_REGISTERS
-from cnncc.passes._layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import macro_words
 from cnncc.passes._os_plan import (
     BLOCK,
     NOTHING_FITS,
@@ -31,7 +32,6 @@ from cnncc.passes._os_plan import (
     stage_sizes,
 )
 from cnncc.passes._os_tiles import Tile
-from cnncc.passes._register_files import macro_words
 from cnncc.passes._schedule_file import Given
 
 SMALLER = "smaller tof, toy, tox or tif"

@@ -25,10 +25,10 @@ from functools import lru_cache
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.errors import Finding, Refusal
-from cnncc.passes._layer_shape import LayerShape, inside, stage_words, whole
+from cnncc.mapper.layer_shape import LayerShape, inside, stage_words, whole
+from cnncc.mapper.register_files import MACHINE_ORDER
 from cnncc.passes._layer_sums import partial_sums
 from cnncc.passes._os_tiles import Tile, kernel_columns
-from cnncc.passes._register_files import MACHINE_ORDER
 
 SMALL = 4  # what fits in this part of the GLB is small
 NOTHING_FITS = 1 << 62

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Loop, Mapping, Stage
-from cnncc.passes._layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape
 from cnncc.passes._os_plan import (
     BLOCK,
     NOTHING_FITS,

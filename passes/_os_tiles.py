@@ -14,8 +14,8 @@ Every PE computes p channels of z neighbouring pixels, and its sums stay until t
 does not divide its extent runs the rest as a body of its own, in time also where the loop is in space; channels that
 are left over are spread over sets then (`dialects/_mapping.py`).
 
-A half of a PE's files holds z*p sums, p*q*taps*S weights, and the ifmap (`_register_files.py`). S is all kernel
-columns, or an even part of them where a row does not fit (`kernel_columns`).
+A half of a PE's files holds z*p sums, p*q*taps*S weights, and the ifmap (`cnncc/mapper/register_files.py`). S is all
+kernel columns, or an even part of them where a row does not fit (`kernel_columns`).
 
 Pools and depthwise convolutions are *channelwise*: every output channel has input channels of its own. There is no loop
 over groups then; c is not kept (q = 1).
@@ -33,8 +33,8 @@ import numpy.typing as npt
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import even_sets
-from cnncc.passes._layer_shape import LayerShape
-from cnncc.passes._register_files import most_channels
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import most_channels
 
 Counts = npt.NDArray[np.int64]
 

@@ -13,7 +13,8 @@ from cnncc.dialects._mapping import IN_REGISTER_FILES, REDUCTION_DIMS, mapping_p
 from cnncc.dialects._notation import NotationError
 from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.errors import Finding, Refusal
-from cnncc.passes._layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import MACHINE_ORDER
 from cnncc.passes._layer_transfers import is_one_slice
 from cnncc.passes._mapping import without_single
 from cnncc.passes._mapping_completion import completed_loops, completions
@@ -30,7 +31,6 @@ from cnncc.passes._os_plan import (
     no_room,
     one_pitch,
 )
-from cnncc.passes._register_files import MACHINE_ORDER
 from cnncc.passes._schedule_file import Written
 
 MOVING = ("residual", "ifmap", "output")

@@ -12,8 +12,8 @@ from typing import Any, cast
 from cnncc.arch.model import Arch
 from cnncc.dialects._notation import NotationError, read
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
+from cnncc.mapper.layer_shape import LayerShape
 from cnncc.passes._dataflows import dataflow
-from cnncc.passes._layer_shape import LayerShape
 
 MOST_BYTES = 1 << 20
 MOST_NUMBER = (1 << 31) - 1

@@ -12,9 +12,9 @@ from collections.abc import Collection
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop
 from cnncc.errors import Refusal
+from cnncc.mapper.layer_shape import inside
 from cnncc.passes._layer_operands import glb_stages
 from cnncc.passes._layer_records import Along, Body, Layer, Loops, Node, Operand
-from cnncc.passes._layer_shape import inside
 from cnncc.passes._layer_transfers import INPUT_FREE, OUTPUT_FREE, OUTPUT_FULL, RESIDUAL_FULL
 
 

@@ -39,10 +39,10 @@ from cnncc.dialects.nest import (
     operands,
 )
 from cnncc.errors import Refusal
-from cnncc.passes._layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import file_words
 from cnncc.passes._layer_sums import partial_sums
 from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._register_files import file_words
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))

@@ -26,8 +26,8 @@ from cnncc.dialects.nest import Mapping, MappingAttr, Sizes, operands
 from cnncc.errors import Refusal
 from cnncc.eval.nest import LayerRun
 from cnncc.inputs import npz_bytes
+from cnncc.mapper.layer_shape import LayerShape
 from cnncc.passes._dataflows import DATAFLOWS
-from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import NoRoom, Room
 from cnncc.passes._os_written import written_mapping, written_violations

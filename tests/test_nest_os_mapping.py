@@ -14,7 +14,7 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, mapping_problem
 from cnncc.eval.nest import LayerRun
-from cnncc.passes._layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape
 from cnncc.passes._os_plan import Room, mapping_of, whole_plan
 from cnncc.passes._os_search import os_mapping
 from cnncc.passes._os_tiles import (

@@ -22,11 +22,11 @@ from tile_walk import Walk
 from cnncc.arch.model import Arch, parse_arch
 from cnncc.dialects.nest import MappingAttr
 from cnncc.isa.fields import LOOP_REGISTERS
-from cnncc.passes._layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import macro_words
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import Plan, mapping_of
 from cnncc.passes._os_tiles import Tile, kernel_columns
-from cnncc.passes._register_files import macro_words
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))

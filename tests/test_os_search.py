@@ -17,7 +17,7 @@ import pytest
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import DIMS, Mapping, Sizes, Stage
-from cnncc.passes._layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape
 from cnncc.passes._os_plan import NoRoom, Room, divides, mapping_of, one_pitch
 from cnncc.passes._os_search import least_cycles, plans_tried, tiles_tried
 from cnncc.passes._os_tiles import array_cycles

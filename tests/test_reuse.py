@@ -40,11 +40,11 @@ from cnncc.isa.codec import encode_program
 from cnncc.machine.container import Binary
 from cnncc.machine.modules import build_binary, layers
 from cnncc.machine.traps import Trap
+from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.reuse import moved
 from cnncc.mapper.routes import Term, inside
 from cnncc.mapper.stationary import name_of
 from cnncc.passes._dataflows import DATAFLOWS
-from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._nest_layers import label_of, layer_shape
 from cnncc.passes._os_plan import NoRoom
 from cnncc.passes._os_plan import mapping_of as plan_mapping

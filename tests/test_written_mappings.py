@@ -32,12 +32,12 @@ from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents, operands
 from cnncc.errors import Refusal
 from cnncc.inputs import npz_bytes
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import macro_words
 from cnncc.passes._dataflows import DATAFLOWS
-from cnncc.passes._layer_shape import LayerShape
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import NoRoom, Room
 from cnncc.passes._os_written import written_mapping, written_violations
-from cnncc.passes._register_files import macro_words
 from cnncc.passes._schedule_file import Written
 from cnncc.passes.nest_schedule_os import NestScheduleOsPass
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Mapping, Stage
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import passes_columns, positions, shared_columns
 from cnncc.mapper.routes import Nest, Route, Term, inside, sums
-from cnncc.passes._layer_shape import LayerShape
-from cnncc.passes._register_files import passes_columns, positions, shared_columns
 
 KINDS = {"macs": "mac", "max": "max", "add": "add"}  # operations, by the counter
 OPERANDS = ("weight", "ifmap", "params", "residual", "output", "sums")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from cnncc.dialects.nest import REDUCTION_DIMS, Loop, Mapping, even_sets, rest_sets
 from cnncc.errors import Refusal
-from cnncc.passes._layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape
 
 
 class Run(NamedTuple):

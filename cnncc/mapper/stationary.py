@@ -21,9 +21,9 @@ from fractions import Fraction
 from math import prod
 
 from cnncc.dialects.nest import Loop, Mapping, extents
+from cnncc.mapper.layer_shape import LayerShape, inside
+from cnncc.mapper.register_files import ifmap_words
 from cnncc.mapper.routes import Nest
-from cnncc.passes._layer_shape import LayerShape, inside
-from cnncc.passes._register_files import ifmap_words
 
 NAMES = {"weight": "weight stationary", "ifmap": "input stationary", "sums": "output stationary"}
 

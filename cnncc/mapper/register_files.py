@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cnncc.arch.model import Arch
 from cnncc.dialects.array import Extent
 from cnncc.dialects.nest import OUTPUT_DIMS, Loop, Stage
-from cnncc.passes._layer_shape import Extents, LayerShape, inside
+from cnncc.mapper.layer_shape import Extents, LayerShape, inside
 
 MACHINE_ORDER = {False: "wscrk", True: "wksr"}  # of a box, by whether a layer is channelwise
 
