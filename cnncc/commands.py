@@ -19,6 +19,7 @@ from cnncc.arch.model import PRESETS, load_arch, preset_names
 from cnncc.errors import Refusal, one_line
 from cnncc.files import check_writable, write_atomically
 from cnncc.inputs import count_batches, noise, npz_bytes, read_npz
+from cnncc.mapper.energy import with_energy
 from cnncc.passes._schedule_file import read_schedule
 from cnncc.pipeline import (
     LEVELS,
@@ -205,12 +206,12 @@ def run_command(path: Path, inputs: Path | None, output: Path | None, stats: Pat
 
 
 def program_stats(binary: Any) -> dict[str, Any]:
-    """All counters of a binary's program, per run of it; per layer where the metadata lists layers."""
+    """All counters of a run of a binary's program, and their energy; per layer where the metadata lists layers."""
     from cnncc.machine.modules import layers
     from cnncc.machine.stats import stats
 
     named = [(layer.label, layer.first) for layer, _ in layers(binary)]
-    return cast("dict[str, Any]", stats(binary.instructions, binary.arch, named))
+    return with_energy(stats(binary.instructions, binary.arch, named), binary.arch.energy)
 
 
 def print_stats(counters: Mapping[str, Any], batch: int = 1) -> None:

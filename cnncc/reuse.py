@@ -10,6 +10,7 @@ from typing import Any
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import LayerOp, Mapping, Sizes, mapping_of, operands
+from cnncc.mapper.energy import energy
 from cnncc.mapper.reuse import PLACES, Moved, moved
 from cnncc.mapper.stationary import Stay, name_of, stays
 from cnncc.passes._nest_layers import label_of, layer_shape
@@ -31,6 +32,7 @@ class Row:
     moved: Moved
     dataflow: str
     stays: dict[str, dict[str, Stay]]
+    energy: dict[str, float]
 
     @property
     def as_json(self) -> dict[str, Any]:
@@ -44,6 +46,7 @@ class Row:
                 way: {name: words[f"dram_{way}"] for name, words in self.moved.words.items() if words[f"dram_{way}"]}
                 for way in ("read", "write")
             },
+            "energy": self.energy,
             "macs_per_word": self.macs_per_word(),
             "stays": {
                 memory: {name: {"loops": list(stay.loops), "macros": stay.macros} for name, stay in found.items()}
@@ -64,11 +67,11 @@ def row_of(op: LayerOp, arch: Arch) -> Row:
     """What is known of a layer that is mapped."""
     shape, mapping = layer_shape(op), mapping_of(op)
     words = moved(shape, mapping, arch, "residual" in operands(op))
-    label, kind = label_of(op), op.kind.data
+    label, kind, takes = label_of(op), op.kind.data, energy(words.counters(), arch.energy)
     if kind == "copy":
-        return Row(label, kind, shape.sizes, mapping, words, "PEs idle", {})
+        return Row(label, kind, shape.sizes, mapping, words, "PEs idle", {}, takes)
     found = {memory: stays(shape, mapping, memory) for memory in ("rf", "glb")}
-    return Row(label, kind, shape.sizes, mapping, words, name_of(shape, mapping), found)
+    return Row(label, kind, shape.sizes, mapping, words, name_of(shape, mapping), found, takes)
 
 
 def analyse(

@@ -22,6 +22,7 @@ from cnncc.machine.program import build_tree
 from cnncc.machine.stats import stats
 from cnncc.machine.traffic import Traffic, count_traffic
 from cnncc.machine.traps import Trap
+from cnncc.mapper.energy import with_energy
 
 ARCH = Arch("small", 5, 6, Pe(512, 512, 64), Glb(4096, 4), Dram(2, 10), bus=Bus(4, 2))
 
@@ -380,7 +381,7 @@ def flat(counters: dict[str, Any], prefix: str = "") -> dict[str, float]:
 def test_stats_are_as_described() -> None:
     text = (Path(__file__).parents[1] / "docs" / "stats.md").read_text()
     described = re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE)
-    found: dict[str, Any] = stats(assemble("desc id=1\nsync dma=1\nhalt"), ARCH, [("a", 0)])
+    found = with_energy(stats(assemble("desc id=1\nsync dma=1\nhalt"), ARCH, [("a", 0)]), ARCH.energy)
     assert list(flat(found["layers"].pop("a"))) == list(flat(found))
     assert described == [*flat(found), "layers"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from inspect import cleandoc
 from typing import Any
 
 from cnncc.arch.model import Arch, Key, key_types, load_arch, preset_names
@@ -45,7 +46,7 @@ def _all(values: Iterable[object]) -> str:
 
 
 def _range(kind: type, key: Key) -> str:
-    if kind is not int:
+    if kind not in (int, float):
         return {"bool": "true, false", "str": "text"}[kind.__name__]
     return _all(key.only) or _all(dict.fromkeys((key.least, key.most))).replace(", ", " to ")
 
@@ -53,7 +54,7 @@ def _range(kind: type, key: Key) -> str:
 def _section(title: str, table: type[Any], presets: Mapping[str, list[Any]]) -> Iterator[str]:
     """The keys of a table that are no tables, then those. presets: what each family has there."""
     known = key_types(table)
-    yield f"\n## {title}\n\n{table.__doc__}\n"
+    yield f"\n## {title}\n\n{cleandoc(table.__doc__ or '')}\n"
     yield f"| key | unit | range | default | meaning | {' | '.join(f'{family}-…' for family in presets)} |"
     yield f"|---|---|---|---|---|{'---|' * len(presets)}"
     for field in fields(table):

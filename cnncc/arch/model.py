@@ -94,6 +94,34 @@ class Sequencer:
 
 
 @dataclass(frozen=True)
+class Energy:
+    """What an operation, and a word at each memory and link, takes of energy.
+
+    It is multiplied with the counters of [stats.md](stats.md); no time or value depends on it. The defaults are
+    relative to a MAC, as Y.-H. Chen, J. Emer and V. Sze ("Eyeriss", ISCA 2016, table IV) have them of a commercial
+    65 nm process: register file 1, from PE to PE 2, buffer of more than 100 KB 6, DRAM 200. That table has one number
+    for reads and writes, one for all of the array's wires and one for all register files, whatever their sizes and
+    widths: so have the defaults.
+    """
+
+    unit: Annotated[str, Key("", "what the numbers are in: `pJ`, or a MAC's energy")] = "MAC"
+    mac: Annotated[float, Key("energy", "an operation of a PE: multiply-accumulate, maximum or addition", 0)] = 1.0
+    weight_read: Annotated[float, Key("energy", "a word from a weights file", 0)] = 1.0
+    weight_write: Annotated[float, Key("energy", "a word into it", 0)] = 1.0
+    ifmap_read: Annotated[float, Key("energy", "a word from an ifmap file", 0)] = 1.0
+    ifmap_write: Annotated[float, Key("energy", "a word into it", 0)] = 1.0
+    psum_read: Annotated[float, Key("energy", "a psum from a psum file", 0)] = 1.0
+    psum_write: Annotated[float, Key("energy", "a psum into it", 0)] = 1.0
+    n2n: Annotated[float, Key("energy", "a word to the neighbour (A3)", 0)] = 2.0
+    south: Annotated[float, Key("energy", "a psum down a column (C6)", 0)] = 2.0
+    bus: Annotated[float, Key("energy", "a word on the row buses, however many PEs take it (L2)", 0)] = 2.0
+    glb_read: Annotated[float, Key("energy", "a word from the GLB", 0)] = 6.0
+    glb_write: Annotated[float, Key("energy", "a word into it", 0)] = 6.0
+    dram_read: Annotated[float, Key("energy", "a word from DRAM", 0)] = 200.0
+    dram_write: Annotated[float, Key("energy", "a word into it", 0)] = 200.0
+
+
+@dataclass(frozen=True)
 class Arch:
     """An array."""
 
@@ -109,6 +137,7 @@ class Arch:
     commit: Commit = Commit()
     links: Links = Links()
     sequencer: Sequencer = Sequencer()
+    energy: Energy = Energy()
 
     @property
     def words_per_param(self) -> int:
@@ -122,14 +151,14 @@ def key_types(table: type) -> dict[str, Any]:
     return get_type_hints(table, include_extras=True)
 
 
-def _number(where: str, name: str, key: Key, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise Refusal(f"{where}: {name} must be a whole number, not {value!r}")
+def _number(where: str, name: str, kind: type, key: Key, value: object) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
+        raise Refusal(f"{where}: {name} must be a {'whole ' if kind is int else ''}number, not {value!r}")
     if key.only and value not in key.only:
         raise Refusal(f"{where}: {name} is {' or '.join(map(str, key.only))}, not {value}")
     if not key.least <= value <= key.most:
         raise Refusal(f"{where}: {name} = {value} is outside {key.least} to {key.most}")
-    return value
+    return kind(value)
 
 
 def _build(where: str, cls: type[Any], table: dict[str, Any]) -> Any:
@@ -153,8 +182,8 @@ def _value(where: str, name: str, type_: Any, value: object) -> object:
             raise Refusal(f"{where}: [{name}] must be a table")
         return _build(f"{where} [{name}]", cast("type[Any]", type_), cast("dict[str, Any]", value))
     kind, key = type_.__origin__, type_.__metadata__[0]
-    if kind is int:
-        return _number(where, name, key, value)
+    if kind in (int, float):
+        return _number(where, name, kind, key, value)
     if not isinstance(value, kind):
         raise Refusal(f"{where}: {name} must be a {kind.__name__}, not {value!r}")
     return value

@@ -38,7 +38,7 @@ from cnncc.isa.memory import dram_layout
 from cnncc.isa.table import Instruction
 from cnncc.weights import Array
 
-FORMAT = 5
+FORMAT = 6
 MANIFEST, PROGRAM = "manifest.json", "program.bin"
 FILE_LIMIT_BYTES = (1 << 32) - 1  # of a ZIP file without extensions
 MANIFEST_LIMIT_BYTES = 1 << 26
