@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cnncc.dialects.cnn import Window
-from cnncc.dialects.nest import Loop, Sizes, Stage
+from cnncc.dialects._layers import Window
+from cnncc.dialects._mapping import Loop, Sizes, Stage
 
 Extents = dict[str, int]
 

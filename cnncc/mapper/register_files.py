@@ -15,8 +15,8 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.dialects.array import Extent
-from cnncc.dialects.nest import OUTPUT_DIMS, Loop, Stage
+from cnncc.dialects._instructions import Extent
+from cnncc.dialects._mapping import OUTPUT_DIMS, Loop, Stage
 from cnncc.mapper.layer_shape import Extents, LayerShape, inside
 
 MACHINE_ORDER = {False: "wscrk", True: "wksr"}  # of a box, by whether a layer is channelwise

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.dialects.nest import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Mapping, Stage
+from cnncc.dialects._mapping import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Mapping, Stage
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.register_files import passes_columns, positions, shared_columns
 from cnncc.mapper.routes import Nest, Route, Term, inside, sums

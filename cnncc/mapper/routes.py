@@ -14,7 +14,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from cnncc.dialects.nest import REDUCTION_DIMS, Loop, Mapping, even_sets, rest_sets
+from cnncc.dialects._mapping import REDUCTION_DIMS, Loop, Mapping, even_sets, rest_sets
 from cnncc.errors import Refusal
 from cnncc.mapper.layer_shape import LayerShape
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from cnncc.dialects.nest import Loop, Mapping, extents
+from cnncc.dialects._mapping import Loop, Mapping, extents
 from cnncc.mapper.layer_shape import LayerShape, inside
 from cnncc.mapper.register_files import ifmap_words
 from cnncc.mapper.routes import Nest

@@ -1,0 +1,249 @@
+"""The program of a layer as records of a timeline, from its shape and mapping alone. No IR.
+
+It is what `nest-to-array` makes of the layer, instruction by instruction, as far as times depend on it: docs/model.md
+has the rules. Nothing is shared with that pass but what a mapping is (`routes.py`, `register_files.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping import OUTPUT_DIMS, REDUCTION_DIMS, Mapping
+from cnncc.mapper.descriptors import own_cycles
+from cnncc.mapper.layer_shape import LayerShape, whole
+from cnncc.mapper.occupancy import Engines, Side
+from cnncc.mapper.positions import At
+from cnncc.mapper.register_files import ifmap_words, indexed_by, passes_columns, shared_columns
+from cnncc.mapper.routes import Nest
+from cnncc.mapper.timeline import (
+    ARRAY,
+    COMMIT,
+    DMA,
+    IFMAP_FREE,
+    IFMAP_FULL,
+    LOAD,
+    PSUM_FREE,
+    PSUM_FULL,
+    WEIGHT_FREE,
+    WEIGHT_FULL,
+    Cycles,
+    Machine,
+    Node,
+    Own,
+    Repeat,
+    State,
+    Task,
+    Timeline,
+    Token,
+    Wait,
+    cycles,
+    idle_state,
+)
+from cnncc.mapper.transfers import PRIMED, Transfers
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A layer that is mapped. ahead: the operands whose first transfers stand in the layer before."""
+
+    label: str
+    shape: LayerShape
+    mapping: Mapping
+    residual: bool = False
+    ahead: frozenset[str] = frozenset()
+
+
+def machine(arch: Arch) -> Machine:
+    """What of an array times depend on beside the tasks."""
+    halves = arch.pe.weight_halves, arch.pe.ifmap_halves, arch.pe.psum_halves
+    return Machine(arch.sequencer.queue_depth, halves, arch.sequencer.overlap)
+
+
+class LayerSchedule(NamedTuple):
+    """The program of a layer with its `sync`, and the transfers for it that stand in the layer before."""
+
+    nodes: tuple[Node, ...]
+    ahead: tuple[Task, ...]
+
+    def start(self, arch: Arch) -> State:
+        """An idle machine before the layer: all buffers are free, and what is fetched ahead is there."""
+        state = idle_state(machine(arch))
+        tokens = list(state.tokens)
+        for queue, count in PRIMED.items():
+            tokens[queue] = (0,) * count
+        for task in self.ahead:
+            for queue, _ in task.gives:
+                tokens[queue] += (0,)
+        return state._replace(tokens=tuple(tokens))
+
+
+def layer_schedule(plan: LayerPlan, arch: Arch) -> LayerSchedule:
+    """The program of a layer by a mapping that `nest-to-array` takes."""
+    return _Walk(plan, arch).schedule()
+
+
+def layer_cycles(plan: LayerPlan, arch: Arch) -> int:
+    """Cycles of a layer from an idle machine, what is fetched ahead there, to the end of its `sync`."""
+    schedule = layer_schedule(plan, arch)
+    return Timeline(machine(arch)).run(schedule.nodes, schedule.start(arch)).elapsed
+
+
+def layer_counts(plan: LayerPlan, arch: Arch) -> Cycles:
+    """The same, with what the engines are busy and the array waits for."""
+    schedule = layer_schedule(plan, arch)
+    return cycles(schedule.nodes, Timeline(machine(arch)).run(schedule.nodes, schedule.start(arch)))
+
+
+class _Walk:
+    """One walk through a layer's nest."""
+
+    def __init__(self, plan: LayerPlan, arch: Arch) -> None:
+        self.plan, self.shape, self.arch = plan, plan.shape, arch
+        mapping = plan.mapping
+        self.nest = Nest(plan.shape, mapping)
+        self.outer = self.nest.outer
+        self.engines = Engines(plan.shape, arch)
+        self.transfers = Transfers(mapping, self.engines, plan.residual)
+        self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
+        self.passes = passes_columns(plan.shape, arch, mapping.loops, mapping.stages)
+        self.lane_dim = next((loop.dim for loop in self.nest.kept if loop.on), "")
+        self.outputs = [dim for dim in OUTPUT_DIMS if any(loop.dim == dim for loop in self.nest.kept)]
+        self.unrolled = {
+            depth
+            for operand, staged in self.rf.items()
+            for depth, loop in enumerate(self.outer)
+            if depth >= staged and not loop.on and loop.dim in indexed_by(plan.shape, operand)
+        }
+        self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
+        self.partial = False
+        self.ahead: list[Task] = []
+
+    def schedule(self) -> LayerSchedule:
+        body = self._walk(0, At(whole(self.shape.sizes)))
+        staged = self.transfers.stages
+        views = own_cycles(self.shape, self.outer, self.unrolled, staged, self.plan.residual, self.partial)
+        engines = (LOAD, ARRAY, COMMIT, *((DMA,) if "output" in staged else ()))
+        return LayerSchedule((Own(views), Task(COMMIT, 1), *body, Wait(engines)), tuple(self.ahead))
+
+    def _walk(self, depth: int, at: At) -> list[Node]:
+        fetches, drains = self._fetches(depth, at), self.transfers.drains(depth, at)
+        if at.section >= 0 or self.nest.summed_over(depth, at.extent) is None:
+            return [*fetches, *self._inside(depth, at), *drains]
+        at = replace(at, section=depth)
+        return [*fetches, *self._inside(depth, at), self._commit(depth, at), *drains]
+
+    def _fetches(self, depth: int, at: At) -> list[Task]:
+        fetches = self.transfers.fetches(depth, at)
+        if not depth:
+            self.ahead = [task for operand, task in fetches if operand in self.plan.ahead]
+            fetches = [each for each in fetches if each[0] not in self.plan.ahead]
+        return [task for _, task in fetches]
+
+    def _inside(self, depth: int, at: At) -> list[Node]:
+        nodes: list[Node] = []
+        if self.rf.get("weight") == depth:
+            nodes.append(self._weights(self._spread(depth, at)))
+        if self.rf.get("ifmap") == depth:
+            nodes += self._ifmap(self._spread(depth, at))
+        if depth == len(self.outer):
+            return [*nodes, self._macro(at)]
+        return nodes + self._pieces(depth, at)
+
+    def _pieces(self, depth: int, at: At) -> list[Node]:
+        loop, bit = self.outer[depth], 1 << depth
+        pieces = list(self.nest.pieces(depth, at.extent[loop.dim]))
+        if unrolled := depth in self.unrolled:
+            pieces = [(1, size, first) for count, size, first in pieces for _ in range(count)]
+        result: list[Node] = []
+        for number, (count, size, _) in enumerate(pieces):
+            inner = At(
+                {**at.extent, loop.dim: size},
+                (*at.sides, Side(loop.dim, size, count, loop.on)) if loop.on else at.sides,
+                at.runs | bit if count > 1 and not loop.on else at.runs,
+                at.late | bit if number else at.late,
+                at.early | bit if number < len(pieces) - 1 else at.early,
+                at.section,
+            )
+            body = self._walk(depth + 1, inner)
+            if loop.on or unrolled:
+                result += body
+            else:
+                result.append(Repeat(count, bit, tuple(body)))
+        return result
+
+    def _spread(self, depth: int, at: At) -> At:
+        """With the PEs of the loops in space further inside, and what each of them has."""
+        if not any(loop.on for loop in self.outer[depth:]):
+            return at
+        tile, held, sides = dict(at.extent), dict(at.extent), list(at.sides)
+        for number, loop in enumerate(self.outer[depth:], depth):
+            count, size, _ = next(self.nest.pieces(number, tile[loop.dim]))
+            if loop.on:
+                sides.append(Side(loop.dim, size, count, loop.on))
+                held[loop.dim] = size
+            tile[loop.dim] = size
+        return replace(at, extent=held, sides=tuple(sides))
+
+    # -- instructions --------------------------------------------------------------------------------------------
+
+    def _weights(self, at: At) -> Task:
+        takes, gives = self.transfers.weight_tokens(at)
+        words = prod(at.extent[dim] for dim in "kcrs")
+        return self.engines.weights(words, at.sides, (Token(WEIGHT_FREE), *takes), (Token(WEIGHT_FULL), *gives))
+
+    def _ifmap(self, at: At) -> list[Node]:
+        """A load, or two where PEs pass columns on: what is theirs, and what the last of each set is short of."""
+        columns, column = ifmap_words(self.shape, at.extent)
+        takes = (Token(IFMAP_FREE), *self.transfers.ifmap_tokens(at))
+        chain = self._chain(at)
+        shared = shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"]) if self.passes else 0
+        if not shared or not (self.arch.pe.pong_words or (chain and chain.pes > 1)):
+            return [self.engines.ifmap(columns * column, at.sides, takes, (Token(IFMAP_FULL),))]
+        lasts = [side for side in at.sides if side is not chain]
+        return [
+            self.engines.ifmap((columns - shared) * column, at.sides, takes, ()),
+            self.engines.ifmap(shared * column, lasts, (), (Token(IFMAP_FULL),)),
+        ]
+
+    def _chain(self, at: At) -> Side | None:
+        """The PEs of a set that are neighbours on columns; none where each is a set by itself."""
+        cols = [side for side in at.sides if side.on == "cols"]
+        if len(cols) > 1:
+            return cols[-1]
+        if not cols:
+            return None
+        shares = self.passes and shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"])
+        side = cols[0]
+        of_set = (side.dim == "w" and side.step == at.extent["w"]) or (side.dim in "hwcrs" and not shares)
+        return side if of_set else None
+
+    def _macro(self, at: At) -> Task:
+        steps = prod(at.extent.values())
+        if self.lane_dim:
+            steps //= self.nest.lanes(self.lane_dim, at.extent[self.lane_dim])
+        used = [("ifmap", IFMAP_FULL, IFMAP_FREE)]
+        if self.shape.is_mac:
+            used.insert(0, ("weight", WEIGHT_FULL, WEIGHT_FREE))
+        halves = [(full, free, self.rf[operand]) for operand, full, free in used]
+        halves.append((PSUM_FREE, PSUM_FULL, at.section))
+        takes = [Token(queue, when) for queue, _, depth in halves if (when := at.first(depth)) is not None]
+        gives = [Token(queue, when) for _, queue, depth in halves if (when := at.last(depth)) is not None]
+        return self.engines.macro(steps, tuple(takes), tuple(gives))
+
+    def _commit(self, depth: int, at: At) -> Task:
+        partial = bool((at.runs | at.late | at.early) & self.summed & ((1 << depth) - 1))
+        self.partial = self.partial or partial
+        takes, gives = self.transfers.commit_tokens(at)
+        at = self._spread(depth, at)
+        sums = prod(at.extent[dim] for dim in self.outputs)
+        together = prod(side.pes for side in at.sides if side.dim in REDUCTION_DIMS)
+        rows, cols = (prod(side.pes for side in at.sides if side.on == on) for on in ("rows", "cols"))
+        own = "hw" if self.shape.per_position else "k"
+        channels = prod(at.extent[dim] for dim in own) * prod(side.pes for side in at.sides if side.dim in own)
+        return self.engines.commit(
+            rows // together * cols * sums, cols, channels, together - 1, partial, self.plan.residual,
+            (Token(PSUM_FULL), *takes), (Token(PSUM_FREE), *gives),
+        )  # fmt: skip
