@@ -178,6 +178,29 @@ def reuse(**options: Any) -> None:
 
 @main.command()
 @click.argument("model", type=FILE)
+@click.option("--vary", multiple=True, required=True, metavar="KEY=VALUES", help="rows=4,8 or pe.psum_words=8:32:8 …")
+@_model_options
+@click.option(
+    "-o", "--out", type=FILE, help="The results: a .jsonl file or a folder; default: MODEL.explore.jsonl here."
+)
+@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: as many as processors.")
+@click.option("--objective", "objectives", multiple=True, metavar="NAME", help="What is to be small, several times.")
+def explore(**options: Any) -> None:
+    """Say what MODEL.onnx takes on every array that --vary spans, with --arch for all other keys, and which are best.
+
+    Each result is added to a file at once. The same command goes on where it was ended, by whatever. Objectives are
+    cycles, energy, multipliers, memory_bits and dram_words; default: the first three.
+
+    \b
+    cnncc explore net.onnx --vary rows=4,8,16 --vary cols=4:16:4 --vary links.south=true,false
+    """
+    from cnncc.explore.command import explore_command
+
+    explore_command(progress=_progress(), **options)
+
+
+@main.command()
+@click.argument("model", type=FILE)
 @_model_options
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def check(**options: Any) -> None:

@@ -33,7 +33,7 @@ LAYERS = (
     ("universe", "eval", "costs"),
     ("pipeline", "opt", "accuracy"),
     ("verify", "check", "report", "messages", "starts"),
-    ("reuse",),
+    ("reuse", "explore"),
     ("commands", "atoms"),
     ("cli",),
     ("__main__",),

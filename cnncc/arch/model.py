@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
@@ -201,6 +202,22 @@ def parse_arch(text: str, where: str) -> Arch:
 def arch_from_table(table: dict[str, Any], where: str) -> Arch:
     """The array of a parsed table, as `dataclasses.asdict` gives it. Raises Refusal like `parse_arch`."""
     return _build(where, Arch, table)
+
+
+def arch_text(arch: Arch) -> str:
+    """An array's file: what `parse_arch` reads as `arch`, every key said."""
+    sections = {"": dict[str, object]()}
+    for key, value in asdict(arch).items():
+        if isinstance(value, dict):
+            sections[key] = cast("dict[str, object]", value)
+        else:
+            sections[""][key] = value
+    lines: list[str] = []
+    for title, values in sections.items():
+        lines += ["", f"[{title}]"] if title else []
+        # Text, numbers, true and false are in JSON as in TOML.
+        lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"
 
 
 def preset_names() -> list[str]:

@@ -1,0 +1,1 @@
+"""`cnncc explore`: a network on all arrays that some keys of the architecture file span."""

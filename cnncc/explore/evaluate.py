@@ -1,0 +1,50 @@
+"""One array: what a network takes on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cnncc.arch.model import Arch
+from cnncc.mapper.energy import energy
+from cnncc.starts import resume
+
+MEASURES = ("cycles", "energy", "multipliers", "memory_bits", "dram_words")  # the less the better
+ALSO = ("macs", "utilisation")
+
+
+def evaluate(nest: Path, arch: Path, schedule: Path | None, dataflow: str | None) -> dict[str, float]:
+    """`MEASURES` and `ALSO` of a network, given as loop nests that are not mapped yet, on the array in file `arch`.
+
+    Compiles it and counts. Raises Refusal where it cannot be mapped to the array.
+    """
+    from cnncc.dialects import isa
+    from cnncc.machine.stats import stats
+
+    compilation = resume(nest, str(arch), None, None, schedule, dataflow)
+    compilation.run("isa")
+    array = compilation.settings.arch
+    return measured(stats(isa.instructions(compilation.module), array), array)
+
+
+def measured(counters: Mapping[str, Any], arch: Arch) -> dict[str, float]:
+    """What counters of a program, as docs/stats.md has them, and the array's size come to."""
+    words = counters["words"]
+    return {
+        "cycles": counters["cycles"]["total"],
+        "energy": energy(counters, arch.energy)["total"],
+        "multipliers": arch.rows * arch.cols * arch.pe.lanes,
+        "memory_bits": memory_bits(arch),
+        "dram_words": words["dram_read"] + words["dram_write"],
+        "macs": counters["macs"],
+        "utilisation": counters["utilisation"]["total"],
+    }
+
+
+def memory_bits(arch: Arch) -> int:
+    """Bits of the GLB, of all register files, and of the FIFOs of virtual neighbours (docs/machine.md: Ports)."""
+    pe, operand = arch.pe, arch.operand_bits + 1
+    halves = pe.weight_halves * pe.weight_words + pe.ifmap_halves * (pe.ifmap_words + pe.pong_words)
+    psums = pe.psum_halves * pe.psum_words * arch.psum_bits
+    return arch.rows * arch.cols * ((halves + pe.virtual_words) * operand + psums) + arch.glb.words * arch.operand_bits

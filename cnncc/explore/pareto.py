@@ -1,0 +1,65 @@
+"""What an exploration comes to: the arrays that no other is better than in all respects, as a table and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cnncc.explore.evaluate import ALSO, MEASURES
+from cnncc.explore.results import Result
+from cnncc.explore.vary import shown
+
+REFUSED_SHOWN = 5
+
+
+def pareto(results: Sequence[Result], objectives: Sequence[str]) -> list[Result]:
+    """Those that no other equals or betters in every objective and betters in one, least in the first one first.
+
+    Equal ones are all among them, in the order given.
+    """
+    points = [(tuple(result[name] for name in objectives), result) for result in results if "refused" not in result]
+    points.sort(key=lambda point: point[0])
+    front: list[tuple[tuple[float, ...], Result]] = []
+    for point, result in points:  # whoever betters a point stands before it
+        if not any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other, _ in front):
+            front.append((point, result))
+    return [result for _, result in front]
+
+
+def as_csv(results: Sequence[Result], objectives: Sequence[str]) -> bytes:
+    """A row for each configuration, in the order given: keys, measures, whether no other is better, why it is none."""
+    best = {shown(result["config"]) for result in pareto(results, objectives)}
+    keys = list(results[0]["config"])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*keys, *MEASURES, *ALSO, "pareto", "refused"])
+    for result in results:
+        measures = [result.get(name, "") for name in (*MEASURES, *ALSO)]
+        is_best = int(shown(result["config"]) in best)
+        writer.writerow([*_values(result), *measures, is_best, result.get("refused", "")])
+    return text.getvalue().encode()
+
+
+def _values(result: Result) -> list[str]:
+    config: Mapping[str, Any] = result["config"]
+    return [str(value).lower() if isinstance(value, bool) else str(value) for value in config.values()]
+
+
+def as_text(results: Sequence[Result], objectives: Sequence[str], unit: str) -> Iterator[str]:
+    """The table of the best, and what was refused. unit: of energy."""
+    refused = [result for result in results if "refused" in result]
+    best = pareto(results, objectives)
+    yield f"{len(results):,} configurations, {len(refused):,} refused; best in {', '.join(objectives)}: {len(best):,}"
+    if best:
+        rows = [[*best[0]["config"], *(f"{name} [{unit}]" if name == "energy" else name for name in MEASURES), "util."]]
+        for result in best:
+            measures = [f"{result[name]:,.0f}" for name in MEASURES]
+            rows.append([*_values(result), *measures, f"{100 * result['utilisation']:.1f} %"])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        yield from ("  " + "  ".join(f"{c:>{w}}" for c, w in zip(row, widths, strict=True)) for row in rows)
+    for result in refused[:REFUSED_SHOWN]:
+        yield f"  refused {shown(result['config'])}: {result['refused']}"
+    if len(refused) > REFUSED_SHOWN:
+        yield f"  and {len(refused) - REFUSED_SHOWN:,} more refused, with their reasons in the files"

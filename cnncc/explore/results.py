@@ -1,0 +1,121 @@
+"""The file of an exploration: what is explored on its first line, then a line for each array that was evaluated.
+
+It is all that those who evaluate arrays share. A line is appended by one write and is on the disk before the next
+begins, so that whatever ends an exploration leaves whole lines, and at most the beginning of a last one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+from cnncc.errors import Refusal
+from cnncc.explore.vary import Config, shown
+from cnncc.files import check_writable, write_atomically
+
+FORMAT = 1
+Result = Mapping[str, Any]  # `config`, and either measures or `refused`, the reason
+
+
+def line(value: Mapping[str, Any]) -> bytes:
+    """A line of the file."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+class Results:
+    """The file while it is open; nobody else explores into it meanwhile. `found`: results so far, by `key_of`."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any], configs: Sequence[Config]) -> None:
+        """Opens the file, or makes one, and reads what is there.
+
+        Raises Refusal for a file that holds anything else than results of this exploration.
+        """
+        check_writable(path)
+        self.path, self.header, self.order = path, line(header), [key_of(config) for config in configs]
+        self.known = set(self.order)
+        self.found = dict[str, Result]()
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            self._lock()
+            self._read()
+        except BaseException:
+            os.close(self.file)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        os.close(self.file)
+
+    def append(self, result: Result) -> None:
+        """Add a result, on the disk when this returns."""
+        self._write(line(result))
+        self.found[key_of(result["config"])] = result
+
+    def put_in_order(self) -> None:
+        """Write the file anew, complete and in the order of configurations: equal explorations are equal files."""
+        write_atomically(self.path, [self.header, *(line(self.found[key]) for key in self.order)])
+
+    def _write(self, data: bytes) -> None:
+        try:
+            written = os.write(self.file, data)
+            os.fsync(self.file)
+        except OSError as error:
+            raise Refusal(f"{self.path}: cannot be written: {error.strerror}") from error
+        if written != len(data):
+            raise Refusal(f"{self.path}: cannot be written: the disk is full")
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Refusal(f"{self.path}: another exploration is writing it; give another --out") from error
+
+    def _read(self) -> None:
+        data = self.path.read_bytes()
+        if self.header.startswith(data):  # empty, or ended before its first line was whole
+            os.truncate(self.file, 0)
+            self._write(self.header)
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        first, *rest = whole.splitlines(keepends=True) or [b""]
+        if first != self.header:
+            raise Refusal(f"{self.path}: {_difference(first, self.header)}; give another --out, or delete the file")
+        for number, text in enumerate(rest, 2):
+            self._take(number, text)
+        os.truncate(self.file, len(whole))
+
+    def _take(self, number: int, text: bytes) -> None:
+        try:
+            result = json.loads(text)
+            key = key_of(result["config"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Refusal(f"{self.path}: line {number} is no result; delete it to have it evaluated again") from error
+        if key not in self.known:
+            raise Refusal(f"{self.path}: line {number}: {key} is no configuration of this exploration; delete the line")
+        if self.found.setdefault(key, result) != result:
+            raise Refusal(f"{self.path}: line {number}: {key} has another result before; delete one of them")
+
+
+def key_of(config: Config) -> str:
+    """What tells configurations apart."""
+    return shown(config)
+
+
+def _difference(first: bytes, header: bytes) -> str:
+    """How the file's first line is another one than `header`."""
+    try:
+        was: object = json.loads(first)
+    except ValueError:
+        was = None
+    if not isinstance(was, dict) or "explore" not in was:
+        return "is a file, but no exploration's"
+    there, now = cast("dict[str, Any]", was), cast("dict[str, Any]", json.loads(header))
+    names = [name for name in now if there.get(name) != now[name]]
+    return f"holds another exploration ({', '.join(names) or 'header'} differ)"

@@ -1,0 +1,190 @@
+"""Evaluates all arrays of an exploration in processes side by side, each result into the file as it comes."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import cnncc
+from cnncc.arch.model import Arch, arch_text
+from cnncc.errors import Refusal, one_line
+from cnncc.explore.evaluate import evaluate
+from cnncc.explore.results import FORMAT, Result, Results
+from cnncc.explore.vary import Config, Vary, configurations, with_config
+from cnncc.pipeline import ARCH, SCHEDULE, Compilation, Settings, operand_bits
+from cnncc.starts import start_compilation
+from cnncc.weights import WeightStore
+
+Widths = tuple[int, int]  # operand_bits, psum_bits: all of an array that quantisation depends on
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every array is evaluated with, as on the command line."""
+
+    model: Path
+    arch: str
+    precision: str | None
+    calibrate: Path | None
+    batch: int | None
+    schedule: Path | None
+    dataflow: str | None
+
+
+def header(options: Options, base: Arch, vary: Vary) -> dict[str, Any]:
+    """The first line of the file: all that results depend on. Raises Refusal."""
+    return {
+        "explore": FORMAT,
+        "compiler": f"cnncc {cnncc.__version__}",
+        "model": options.model.name,
+        "model_sha256": _digest(options.model),
+        "options": {
+            "precision": options.precision,
+            "calibrate_sha256": _digest(options.calibrate),
+            "batch": options.batch,
+            "schedule_sha256": _digest(options.schedule),
+            "dataflow": options.dataflow,
+        },
+        "arch": asdict(base),
+        "vary": {key: list(values) for key, values in vary.items()},
+    }
+
+
+def _digest(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise Refusal(f"{path}: {error.strerror}") from error
+
+
+def explore(
+    options: Options, vary: Vary, out: Path, jobs: int, progress: Callable[[str], None]
+) -> tuple[Compilation, list[Result]]:
+    """The compilation that all start from, and the results of all configurations, in order.
+
+    Those that `out` has already are taken from there.
+
+    Raises Refusal; or, after all others were evaluated, what a defect raised.
+    """
+    configs = configurations(vary)
+    start = start_compilation(
+        options.model, options.arch, options.precision, options.calibrate, options.batch, options.schedule,
+        options.dataflow,
+    )  # fmt: skip
+    base = start.settings.arch
+    try:
+        out.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise Refusal(f"--out {out.parent}: {error.strerror}") from error
+    with Results(out, header(options, base, vary), configs) as results, tempfile.TemporaryDirectory() as folder:
+        todo = [config for config, key in zip(configs, results.order, strict=True) if key not in results.found]
+        for result in _evaluated(todo, Nests(start, options, Path(folder)), jobs):
+            results.append(result)
+            progress(f"{len(results.found):,} of {len(configs):,} configurations")
+        results.put_in_order()
+        return start, [results.found[key] for key in results.order]
+
+
+class Nests:
+    """The network as loop nests in files, quantised once for each width of operands and psums; and arrays in files."""
+
+    def __init__(self, start: Compilation, options: Options, folder: Path) -> None:
+        self.start, self.options, self.folder = start, options, folder
+        self.nests = dict[Widths, Path | Refusal]()
+        self.arrays = 0
+
+    def task(self, config: Config) -> tuple[Path, Path]:
+        """The files of nests and array. Raises Refusal where the network cannot be quantised for it."""
+        array = with_config(self.start.settings.arch, config)
+        widths = array.operand_bits, array.psum_bits
+        if widths not in self.nests:
+            try:
+                self.nests[widths] = self._nest(array, self.folder / "-".join(map(str, widths)))
+            except Refusal as refusal:
+                self.nests[widths] = refusal
+        nest = self.nests[widths]
+        if isinstance(nest, Refusal):
+            raise nest
+        self.arrays += 1
+        file = self.folder / f"{self.arrays}.toml"
+        file.write_text(arch_text(array))
+        return nest, file
+
+    def _nest(self, array: Arch, folder: Path) -> Path:
+        was = self.start.settings
+        bits = operand_bits(self.options.precision, array)
+        settings = Settings(array, was.arch_source, bits, was.calibration, was.schedule, was.dataflow)
+        compilation = Compilation(self.start.ctx, self.start.module.clone(), settings, self.start.warnings)
+        names = [step.name for step in compilation.remaining()]
+        for step in compilation.remaining()[: names.index(SCHEDULE)]:
+            compilation.step(step)
+        compilation.module.attributes.pop(ARCH)  # it is not mapped to this one yet, whatever its level says
+        text, store = str(compilation.module), WeightStore()
+        for key in re.findall(r'weights\.ref<"(\w+)">', text):
+            store.add(compilation.ctx.weights[key])
+        folder.mkdir()
+        store.save(folder / "weights.npz")
+        file = folder / "nest.mlir"
+        file.write_text(text)
+        return file
+
+
+def _evaluated(todo: Sequence[Config], nests: Nests, jobs: int) -> Iterator[Result]:
+    """Results as they come."""
+    files = dict[int, tuple[Path, Path]]()
+    for number, config in enumerate(todo):
+        try:
+            files[number] = nests.task(config)
+        except Refusal as refusal:
+            yield {"config": config, "refused": one_line(str(refusal))}
+    given = (nests.options.schedule, nests.options.dataflow)
+    if jobs == 1 or len(files) < 2:
+        for number, pair in files.items():
+            yield {"config": todo[number], **measures(*pair, *given)}
+        return
+    spawn = multiprocessing.get_context("spawn")  # a fork would take over threads of onnxruntime in any state
+    with ProcessPoolExecutor(min(jobs, len(files)), spawn, _end_with_parent) as pool:
+        futures = {pool.submit(measures, *pair, *given): todo[number] for number, pair in files.items()}
+        defects: list[BaseException] = []
+        try:
+            for future in as_completed(futures):
+                if defect := future.exception():
+                    defects.append(defect)
+                else:
+                    yield {"config": futures[future], **future.result()}
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    if defects:
+        raise defects[0]
+
+
+def measures(nest: Path, arch: Path, schedule: Path | None, dataflow: str | None) -> Mapping[str, Any]:
+    """What `evaluate` finds, or why it refuses."""
+    try:
+        return evaluate(nest, arch, schedule, dataflow)
+    except Refusal as refusal:
+        return {"refused": one_line("; ".join(refusal.lines))}
+
+
+def _end_with_parent() -> None:
+    """Processes of a pool would wait forever for work from a parent that was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

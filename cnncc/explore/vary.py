@@ -1,0 +1,88 @@
+"""Which arrays are explored: the values that `--vary KEY=VALUES` gives to keys of the architecture file."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import product
+from math import prod
+from typing import Any
+
+from cnncc.arch.model import Arch, arch_from_table
+from cnncc.errors import Refusal
+
+Value = bool | int | float
+Vary = Mapping[str, Sequence[Value]]  # by keys as docs/arch.md has them, with the table's name: `pe.weight_words`
+Config = Mapping[str, Value]
+
+CONFIGURATIONS_LIMIT = 1_000_000  # a slip of the pen rather than an exploration
+_RANGE = re.compile(r"(\d+):(\d+)(?::([1-9]\d*))?")
+
+
+def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value]]:
+    """The values of each key, in the order given: `rows=4,8,16`, `cols=4:16:4` (16 included), `links.south=true,false`.
+
+    Raises Refusal for a key or a value that the architecture file does not have.
+    """
+    found: dict[str, list[Value]] = {}
+    for text in texts:
+        key, equals, values = (part.strip() for part in text.partition("="))
+        if not key or not equals or not values:
+            raise Refusal(f"--vary {text}: is not KEY=VALUES, for example rows=4,8,16 or cols=4:16:4")
+        if key in found:
+            raise Refusal(f"--vary {text}: {key} is varied already")
+        found[key] = list(_values(text, values))
+        for number, value in enumerate(found[key]):
+            if value in found[key][:number]:
+                raise Refusal(f"--vary {text}: {_toml(value)} is there twice")
+            with_config(base, {key: value}, f"--vary {key}")
+    if (number := prod(map(len, found.values()))) > CONFIGURATIONS_LIMIT:
+        raise Refusal(f"--vary: {number:,} configurations, the limit is {CONFIGURATIONS_LIMIT:,}")
+    return found
+
+
+def _values(text: str, values: str) -> Iterator[Value]:
+    for part in map(str.strip, values.split(",")):
+        if match := _RANGE.fullmatch(part):
+            first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
+            if not first <= last < first + CONFIGURATIONS_LIMIT * step:
+                raise Refusal(f"--vary {text}: {part} is no range FIRST:LAST or FIRST:LAST:STEP")
+            yield from range(first, last + 1, step)
+            continue
+        try:
+            value: object = tomllib.loads(f"value = {part}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = None
+        if not isinstance(value, bool | int | float):
+            raise Refusal(f"--vary {text}: '{part}' is no number, true or false")
+        yield value
+
+
+def configurations(vary: Vary) -> list[Config]:
+    """All combinations, the last key's values next to each other."""
+    return [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
+
+
+def with_config(base: Arch, config: Config, where: str = "configuration") -> Arch:
+    """The array with these values. Raises Refusal for a key that there is not, or a value that is out of its range."""
+    table = asdict(base)
+    for key, value in config.items():
+        *names, last = key.split(".")
+        inner: dict[str, Any] = table
+        for name in names:
+            if not isinstance(inner.get(name), dict):
+                raise Refusal(f"{where}: the architecture file has no table [{name}]")
+            inner = inner[name]
+        inner[last] = value
+    return arch_from_table(table, where)
+
+
+def shown(config: Config) -> str:
+    """As `--vary` would have it: `rows=4 links.south=true`."""
+    return " ".join(f"{key}={_toml(value)}" for key, value in config.items())
+
+
+def _toml(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

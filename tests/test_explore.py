@@ -1,0 +1,196 @@
+"""`cnncc explore`: results are those of compile and run; whatever ends it, it goes on; what is best is the best."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_cases import CALIBRATION, LENET, done, refused, refuses, snapshot
+
+from cnncc.arch.model import Arch, Energy, arch_text, load_arch, parse_arch, preset_names
+from cnncc.explore.evaluate import memory_bits
+from cnncc.explore.pareto import pareto
+from cnncc.explore.vary import read_vary
+
+ROOT = Path(__file__).parents[1]
+MODEL = (LENET, "--batch", 1, "--calibrate", CALIBRATION)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The results in the file of an exploration."""
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def test_explore_that_is_killed_goes_on(tmp_path: Path) -> None:
+    vary = ("--vary", "rows=2:8:2", "--vary", "glb.words=20000,65536")
+    whole, ended = tmp_path / "whole", tmp_path / "ended"
+    printed = done("explore", *MODEL, *vary, "-j", 1, "-o", whole).stdout
+    command = [sys.executable, "-m", "cnncc", "explore", *map(str, MODEL), *vary, "-j", "2", "-o", str(ended)]
+    file = ended / "explore.jsonl"
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    while process.poll() is None and not (file.exists() and file.read_bytes().count(b"\n") > 2):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.communicate(timeout=60)[0] == b""  # at its end no process of its pool is left that could write there
+    assert process.returncode == -signal.SIGKILL
+    assert 2 <= len(lines(file)) < 8
+    with file.open("ab") as torn:
+        torn.write((whole / "explore.jsonl").read_bytes().splitlines()[8][:-9])
+    again = done("explore", *MODEL, *vary, "-j", 2, "-o", ended).stdout
+    assert again == printed.replace(str(whole), str(ended))
+    assert snapshot(ended) == snapshot(whole)
+    assert len(lines(file)) == 8 and {path.name for path in ended.iterdir()} == {"explore.jsonl", "explore.csv"}
+
+
+def test_explore_takes_results_from_the_file(tmp_path: Path) -> None:
+    """They are not evaluated again: a wrong one stays."""
+    file = tmp_path / "a.jsonl"
+    arguments = ("explore", *MODEL, "--vary", "cols=4,8", "-j", 1, "-o", file)
+    done(*arguments)
+    text = file.read_text()
+    first = lines(file)[0]
+    file.write_text(text.replace(f'"cycles": {first["cycles"]}', '"cycles": 7'))
+    assert " 7 " in done(*arguments).stdout
+    assert lines(file)[0]["cycles"] == 7
+    file.write_text(text[: text.index("\n") // 2])  # ended while the first line was written
+    done(*arguments)
+    assert file.read_text() == text
+
+
+def test_explore_finds_what_compile_and_run_do(tmp_path: Path) -> None:
+    file = tmp_path / "found.jsonl"
+    vary = ("--vary", "operand_bits=8,16", "--vary", "links.n2n=true,false", "--vary", "energy.bus=0.5")
+    done("explore", *MODEL, *vary, "--arch", "spatial-4x4", "-j", 2, "-o", file)
+    base = load_arch("spatial-4x4")
+    seen = set[int]()
+    for result, (bits, n2n) in zip(lines(file), itertools.product((8, 16), (True, False)), strict=True):
+        assert result["config"] == {"operand_bits": bits, "links.n2n": n2n, "energy.bus": 0.5}
+        arch = replace(base, operand_bits=bits, links=replace(base.links, n2n=n2n), energy=Energy(bus=0.5))
+        (tmp_path / "array.toml").write_text(arch_text(arch))
+        done("compile", *MODEL, "--arch", tmp_path / "array.toml", "-o", tmp_path / "net.cnb")
+        done("run", tmp_path / "net.cnb", "--stats", tmp_path / "stats.json")
+        stats = json.loads((tmp_path / "stats.json").read_text())
+        assert result["cycles"] == stats["cycles"]["total"]
+        assert result["energy"] == stats["energy"]["total"]
+        assert result["dram_words"] == stats["words"]["dram_read"] + stats["words"]["dram_write"]
+        assert (result["macs"], result["utilisation"]) == (stats["macs"], stats["utilisation"]["total"])
+        assert result["multipliers"] == 16
+        seen.add(result["dram_words"])
+    assert len(seen) > 1  # operands of 8 bits have params of more words
+
+
+def test_explore_refused_configurations_are_results(tmp_path: Path) -> None:
+    file = tmp_path / "found.jsonl"
+    vary = ("--vary", "glb.words=10,65536", "--vary", "operand_bits=8,16", "--precision", "int16")
+    printed = done("explore", *MODEL, *vary, "-j", 1, "-o", file, "--objective", "memory_bits").stdout
+    small, small_too, narrow, works = lines(file)
+    assert small["config"] == {"glb.words": 10, "operand_bits": 8} and works["cycles"] > 0
+    assert (
+        narrow["refused"] == "--precision int16: the operands of spatial-8x8 have 8 bits"
+        and "glb.words" in small_too["refused"]
+        and "/" not in small_too["refused"]
+    )
+    assert printed.startswith("4 configurations, 3 refused; best in memory_bits: 1\n")
+    assert f"refused glb.words=10 operand_bits=16: {small_too['refused']}" in printed
+    rows = list(csv.DictReader((tmp_path / "found.csv").read_text().splitlines()))
+    assert [(row["pareto"], bool(row["refused"])) for row in rows] == [("0", True)] * 3 + [("1", False)]
+    assert int(rows[3]["cycles"]) == works["cycles"] and rows[0]["cycles"] == ""
+
+
+def test_explore_best_are_those_that_none_is_better_than() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        points = rng.integers(0, 6, (int(rng.integers(1, 40)), 3))
+        results = [{"config": {"i": i}, **dict(zip("abc", map(int, p), strict=True))} for i, p in enumerate(points)]
+        worse = (points[:, None] >= points[None]).all(2) & (points[:, None] > points[None]).any(2)
+        best = np.flatnonzero(~worse.any(1))
+        order = sorted(best, key=lambda i: (*points[i], i))
+        assert [result["config"]["i"] for result in pareto(results, "abc")] == order
+
+
+def test_explore_bits_of_memory() -> None:
+    assert memory_bits(load_arch("spatial-4x4")) == 16 * ((224 + 96) * 17 + 32 * 32) + 65536 * 16
+    assert memory_bits(load_arch("seed-8x8")) == 64 * ((224 + 24 + 24) * 17 + 16 * 32) + 262144 * 16
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_explore_writes_arrays_that_are_read_back(preset: str) -> None:
+    arch = load_arch(preset)
+    other: Arch = replace(arch, name='quotes " and \\ and ü', energy=Energy(unit="pJ", mac=1e-7, dram_read=12.5))
+    for each in (arch, other):
+        assert parse_arch(arch_text(each), "here") == each
+
+
+def test_explore_reads_values() -> None:
+    base = load_arch("spatial-4x4")
+    found = read_vary(["rows=4:16:4,1", " cols = 2:4", "links.n2n=false,true", "energy.mac=0.5,2"], base)
+    assert found == {"rows": [4, 8, 12, 16, 1], "cols": [2, 3, 4], "links.n2n": [False, True], "energy.mac": [0.5, 2]}
+
+
+@pytest.mark.parametrize(
+    ("vary", "message"),
+    [
+        ("rows", "is not KEY=VALUES"),
+        ("rows=", "is not KEY=VALUES"),
+        ("row=4", "--vary row: unknown key 'row'; did you mean 'rows'"),
+        ("pe.rf=4", r"--vary pe.rf \[pe\]: unknown key 'rf'"),
+        ("ep.rf=4", r"the architecture file has no table \[ep\]"),
+        ("pe=4", r"\[pe\] must be a table"),
+        ("rows=4,99", "rows = 99 is outside 1 to 32"),
+        ("rows=4.5", "rows must be a whole number"),
+        ("rows=many", "'many' is no number, true or false"),
+        ("rows=8:4", "8:4 is no range"),
+        ("rows=4,4", "4 is there twice"),
+        ("name='x'", "is no number"),
+        ("glb.words=1:2000000", "1:2000000 is no range"),
+        ("links.n2n=1", "n2n must be a bool"),
+    ],
+)
+def test_explore_refuses_what_cannot_vary(vary: str, message: str, tmp_path: Path) -> None:
+    said = refuses(tmp_path, "explore", *MODEL, "--vary", vary, "-o", tmp_path / "a.jsonl")
+    assert re.search(message, said), said
+
+
+def test_explore_refuses_files_of_others(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    arguments = ("explore", *MODEL, "--vary", "rows=4,8", "-j", 1, "-o", file)
+    done(*arguments)
+    (tmp_path / "a.csv").unlink()
+    text = file.read_text()
+    assert "vary differ" in refuses(tmp_path, *arguments, "--vary", "cols=4")
+    assert "holds another exploration (options differ)" in refuses(tmp_path, *arguments, "--dataflow", "ws")
+    assert "holds another exploration (arch differ)" in refuses(tmp_path, *arguments, "--arch", "spatial-4x4")
+    header, first, second = text.splitlines(keepends=True)
+    for content, message in (
+        ("my notes", "is a file, but no exploration's"),
+        ("my notes\n", "is a file, but no exploration's"),
+        (header + "{}\n" + second, "line 2 is no result"),
+        (header + first[:-5] + "\n" + second, "line 2 is no result"),
+        (header + first.replace('"rows": 4', '"rows": 5') + second, "rows=5 is no configuration"),
+        (header + first + first.replace('"cycles": ', '"cycles": 1') + second, "line 3: rows=4 has another result"),
+    ):
+        file.write_text(content)
+        assert message in refuses(tmp_path, *arguments), content
+    file.write_text(text)
+    with file.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert "another exploration is writing it" in refuses(tmp_path, *arguments)
+    assert done(*arguments).stdout.startswith("2 configurations")
+    missing = ("explore", tmp_path / "no.onnx", "--vary", "rows=4,8", "-o", tmp_path / "new")
+    assert "no.onnx" in refuses(tmp_path, *missing)
+    (tmp_path / "new").write_text("mine")
+    assert "new: File exists" in refuses(tmp_path, *arguments[:-1], tmp_path / "new")
+    assert "--objective cycle: did you mean 'cycles'" in refused(*arguments, "--objective", "cycle")
