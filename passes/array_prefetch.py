@@ -12,7 +12,7 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects.array import DmaAttr, DmaOp, LayerOp, TensorOp, ViewAttr, ViewOp
+from cnncc.dialects.array import DmaAttr, DmaOp, LayerOp, TensorOp, UnitOp, ViewAttr, ViewOp
 from cnncc.errors import Refusal
 from cnncc.passes.array_allocate import allocate
 
@@ -81,7 +81,7 @@ def _move(transfers: Sequence[DmaOp], layer: LayerOp, before: LayerOp) -> None:
 
 
 def _move_back(transfers: Sequence[DmaOp], layer: LayerOp, before: LayerOp) -> None:
-    first = next(op for op in layer.body.block.ops if not isinstance(op, ViewOp))
+    first = next(op for op in layer.body.block.ops if not isinstance(op, ViewOp | UnitOp))
     for op in transfers:
         dma = op.record.data
         for name in (dma.dram, dma.glb):

@@ -30,7 +30,7 @@ LAYERS = (
     ("dialects",),
     ("frontend", "mapper"),
     ("passes", "machine"),
-    ("universe", "eval", "costs"),
+    ("universe", "eval", "costs", "predict"),
     ("pipeline", "opt", "accuracy"),
     ("verify", "check", "report", "messages", "starts"),
     ("reuse", "explore"),

@@ -18,6 +18,7 @@ from cnncc.mapper.occupancy import Engines, Side
 from cnncc.mapper.positions import At
 from cnncc.mapper.register_files import ifmap_words, indexed_by, passes_columns, shared_columns
 from cnncc.mapper.routes import Nest
+from cnncc.mapper.stream_schedule import stream_schedule
 from cnncc.mapper.timeline import (
     ARRAY,
     COMMIT,
@@ -42,18 +43,23 @@ from cnncc.mapper.timeline import (
     cycles,
     idle_state,
 )
-from cnncc.mapper.transfers import PRIMED, Transfers
+from cnncc.mapper.transfers import FULL, PRIMED, Fetch, Transfers
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """A layer that is mapped. ahead: the operands whose first transfers stand in the layer before."""
+    """A layer that is mapped.
+
+    ahead: the operands whose first transfers stand in the layer before. apart: there are several images, and those of
+    an operand are parts of others, not one after the other.
+    """
 
     label: str
     shape: LayerShape
     mapping: Mapping
     residual: bool = False
     ahead: frozenset[str] = frozenset()
+    apart: bool = False
 
 
 def machine(arch: Arch) -> Machine:
@@ -66,7 +72,7 @@ class LayerSchedule(NamedTuple):
     """The program of a layer with its `sync`, and the transfers for it that stand in the layer before."""
 
     nodes: tuple[Node, ...]
-    ahead: tuple[Task, ...]
+    ahead: tuple[Fetch, ...]
 
     def start(self, arch: Arch) -> State:
         """An idle machine before the layer: all buffers are free, and what is fetched ahead is there."""
@@ -74,15 +80,20 @@ class LayerSchedule(NamedTuple):
         tokens = list(state.tokens)
         for queue, count in PRIMED.items():
             tokens[queue] = (0,) * count
-        for task in self.ahead:
-            for queue, _ in task.gives:
+        for fetch in self.ahead:
+            for queue, _ in fetch.task.gives:
                 tokens[queue] += (0,)
         return state._replace(tokens=tuple(tokens))
 
 
-def layer_schedule(plan: LayerPlan, arch: Arch) -> LayerSchedule:
-    """The program of a layer by a mapping that `nest-to-array` takes."""
-    return _Walk(plan, arch).schedule()
+def layer_schedule(plan: LayerPlan, arch: Arch, full: int = FULL) -> LayerSchedule:
+    """The program of a layer by a mapping that `nest-to-array` takes. full: the tokens of its weights."""
+    staged = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"}
+    wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if "output" in staged else ())))
+    if plan.shape.kind == "copy":
+        return LayerSchedule((*stream_schedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart), wait), ())
+    walk = _Walk(plan, arch, full)
+    return LayerSchedule((*walk.nodes(), wait), tuple(walk.ahead))
 
 
 def layer_cycles(plan: LayerPlan, arch: Arch) -> int:
@@ -100,13 +111,13 @@ def layer_counts(plan: LayerPlan, arch: Arch) -> Cycles:
 class _Walk:
     """One walk through a layer's nest."""
 
-    def __init__(self, plan: LayerPlan, arch: Arch) -> None:
+    def __init__(self, plan: LayerPlan, arch: Arch, full: int) -> None:
         self.plan, self.shape, self.arch = plan, plan.shape, arch
         mapping = plan.mapping
         self.nest = Nest(plan.shape, mapping)
         self.outer = self.nest.outer
         self.engines = Engines(plan.shape, arch)
-        self.transfers = Transfers(mapping, self.engines, plan.residual)
+        self.transfers = Transfers(mapping, self.engines, full)
         self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
         self.passes = passes_columns(plan.shape, arch, mapping.loops, mapping.stages)
         self.lane_dim = next((loop.dim for loop in self.nest.kept if loop.on), "")
@@ -119,14 +130,14 @@ class _Walk:
         }
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
         self.partial = False
-        self.ahead: list[Task] = []
+        self.ahead: list[Fetch] = []
 
-    def schedule(self) -> LayerSchedule:
+    def nodes(self) -> list[Node]:
+        """All of it but the `sync`."""
         body = self._walk(0, At(whole(self.shape.sizes)))
         staged = self.transfers.stages
         views = own_cycles(self.shape, self.outer, self.unrolled, staged, self.plan.residual, self.partial)
-        engines = (LOAD, ARRAY, COMMIT, *((DMA,) if "output" in staged else ()))
-        return LayerSchedule((Own(views), Task(COMMIT, 1), *body, Wait(engines)), tuple(self.ahead))
+        return [Own(views), Task(COMMIT, 1), *body]
 
     def _walk(self, depth: int, at: At) -> list[Node]:
         fetches, drains = self._fetches(depth, at), self.transfers.drains(depth, at)
@@ -138,9 +149,9 @@ class _Walk:
     def _fetches(self, depth: int, at: At) -> list[Task]:
         fetches = self.transfers.fetches(depth, at)
         if not depth:
-            self.ahead = [task for operand, task in fetches if operand in self.plan.ahead]
-            fetches = [each for each in fetches if each[0] not in self.plan.ahead]
-        return [task for _, task in fetches]
+            self.ahead = [fetch for fetch in fetches if fetch.operand in self.plan.ahead]
+            fetches = [fetch for fetch in fetches if fetch.operand not in self.plan.ahead]
+        return [fetch.task for fetch in fetches]
 
     def _inside(self, depth: int, at: At) -> list[Node]:
         nodes: list[Node] = []

@@ -110,6 +110,18 @@ class Engines:
         busy = max(units, ceil_div(words, self.arch.glb.words_per_cycle)) + hops
         return Task(COMMIT, busy, self.arch.commit.latency_cycles, takes, gives)
 
+    def stream(self, results: int, residual: bool, takes: Tokens, gives: Tokens) -> Task:
+        """C3 where words of the GLB take the place of psums: the output units of all columns have them."""
+        words = results * (2 + residual) + self.params_words
+        units = ceil_div(results, self.arch.cols * self.arch.commit.units_per_column)
+        busy = max(units, ceil_div(words, self.arch.glb.words_per_cycle))
+        return Task(COMMIT, busy, self.arch.commit.latency_cycles, takes, gives)
+
     def transfer(self, words: int, takes: Tokens = (), gives: Tokens = ()) -> Task:
         """X2."""
-        return Task(DMA, ceil_div(words, self.arch.dram.words_per_cycle), self.arch.dram.latency_cycles, takes, gives)
+        return transfer(words, self.arch, takes, gives)
+
+
+def transfer(words: int, arch: Arch, takes: Tokens = (), gives: Tokens = ()) -> Task:
+    """X2."""
+    return Task(DMA, ceil_div(words, arch.dram.words_per_cycle), arch.dram.latency_cycles, takes, gives)

@@ -6,6 +6,7 @@ Which tokens order them is said in docs/model.md; it is what `nest-to-array` doe
 from __future__ import annotations
 
 from math import prod
+from typing import NamedTuple
 
 from cnncc.dialects._mapping import Mapping, Stage
 from cnncc.mapper.layer_shape import activation_box
@@ -19,11 +20,19 @@ FREE, FULL, IFMAP_FULL, INPUT_FREE, RESIDUAL_FULL, OUTPUT_FULL, OUTPUT_FREE, FRE
 PRIMED = {FREE: 2, INPUT_FREE: 1, OUTPUT_FREE: 1, FREE_ONE: 1}  # what is free before the first layer
 
 
+class Fetch(NamedTuple):
+    """A transfer of an operand into its buffer, of so many words."""
+
+    operand: str
+    words: int
+    task: Task
+
+
 class Transfers:
     """The transfers of one layer, and the tokens of its loads and commits. `full`: of weights that have arrived."""
 
-    def __init__(self, mapping: Mapping, engines: Engines, residual: bool, full: int = FULL) -> None:
-        self.engines, self.shape, self.residual, self.full = engines, engines.shape, residual, full
+    def __init__(self, mapping: Mapping, engines: Engines, full: int) -> None:
+        self.engines, self.shape, self.full = engines, engines.shape, full
         self.stages = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
         params = self.stages.get("params")
         self._sliced_params = bool(params and params.depth)
@@ -35,22 +44,22 @@ class Transfers:
             return 0 if "output" in self.stages else INPUT_FREE
         return 0 if stage.depth == 0 else FREE if stage.buffers > 1 else FREE_ONE
 
-    def fetches(self, depth: int, at: At) -> list[tuple[str, Task]]:
-        """What is brought into the buffers of the stages at a depth, by operand."""
+    def fetches(self, depth: int, at: At) -> list[Fetch]:
+        """What is brought into the buffers of the stages at a depth."""
         here = {operand: stage for operand, stage in self.stages.items() if stage.depth == depth}
-        found: list[tuple[str, Task]] = []
+        found: list[Fetch] = []
         if stage := here.get("params"):
             give = 0 if self.stages.keys() & {"weight", "ifmap"} else self.full
-            found.append(("params", self._transfer(self._slice("params", at), self._free(stage), give)))
+            found.append(self._fetch("params", self._slice("params", at), self._free(stage), give))
         if stage := here.get("weight"):
             free = 0 if "params" in here else self._free(stage)
-            found.append(("weight", self._transfer(self._slice("weight", at), free, self.full)))
+            found.append(self._fetch("weight", self._slice("weight", at), free, self.full))
         if "residual" in here:
             free = OUTPUT_FREE if "output" in self.stages else INPUT_FREE
-            found.append(("residual", self._transfer(self._block("residual", at), free, RESIDUAL_FULL)))
+            found.append(self._fetch("residual", self._block("residual", at), free, RESIDUAL_FULL))
         if "ifmap" in here:
             free = 0 if self._with_blocks or self.stages.keys() & {"output", "residual"} else INPUT_FREE
-            found.append(("ifmap", self._transfer(self._block("ifmap", at), free, IFMAP_FULL)))
+            found.append(self._fetch("ifmap", self._block("ifmap", at), free, IFMAP_FULL))
         return found
 
     def drains(self, depth: int, at: At) -> list[Task]:
@@ -58,6 +67,9 @@ class Transfers:
         if "output" not in self.stages or self.stages["output"].depth != depth:
             return []
         return [self._transfer(self._block("output", at), OUTPUT_FULL, OUTPUT_FREE)]
+
+    def _fetch(self, operand: str, words: int, take: int, give: int) -> Fetch:
+        return Fetch(operand, words, self._transfer(words, take, give))
 
     def _transfer(self, words: int, take: int, give: int) -> Task:
         return self.engines.transfer(words, (Token(take),) if take else (), (Token(give),) if give else ())

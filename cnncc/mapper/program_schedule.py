@@ -1,0 +1,136 @@
+"""The program of a network as records of a timeline, layer by layer, and its cycles. No IR.
+
+A network is a sequence of parts: copies between DRAM and GLB, mapped layers, segments on the host. What a layer has
+fetched ahead stands in the part before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cnncc.arch.model import Arch
+from cnncc.mapper.layer_schedule import LayerPlan, LayerSchedule, layer_schedule, machine
+from cnncc.mapper.occupancy import transfer
+from cnncc.mapper.timeline import (
+    COMMIT,
+    DMA,
+    ENGINES,
+    STALLS,
+    Cycles,
+    Node,
+    Own,
+    Repeat,
+    Signal,
+    Task,
+    Timeline,
+    Wait,
+    cycles,
+    idle_state,
+)
+from cnncc.mapper.transfers import FULL, NEXT_FULL, PRIMED, Fetch
+
+MOST_COPIES = 6  # of a part: they take two descriptors each
+DESCRIPTORS_OF_COPY = 2
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Values that move between DRAM and GLB, `in` or `out`, so many words each."""
+
+    label: str
+    way: str
+    words: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A segment that the host runs."""
+
+
+Part = Copy | LayerPlan | Host
+
+
+def copies(label: str, way: str, words: Sequence[int]) -> list[Part]:
+    """Copies of so many words each, in parts of a few."""
+    if not words:
+        return []
+    return [Copy(label, way, tuple(words[:MOST_COPIES])), *copies(f"more {label}", way, words[MOST_COPIES:])]
+
+
+def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple[Node, ...]]]:
+    """The program, by label of the layer that each piece counts for."""
+    schedules = [_schedule(part, number, arch) for number, part in enumerate(parts)]
+    nothing = LayerSchedule((), ())
+    found: list[tuple[str, tuple[Node, ...]]] = []
+    before: tuple[Node, ...] = ()
+    for part, (own, after) in zip(parts, pairwise([*schedules, nothing]), strict=True):
+        nodes = (*before, *_carrying(own.nodes, after.ahead))
+        if not isinstance(part, Host):
+            found.append((part.label, nodes))
+        elif found:
+            found[-1] = found[-1][0], (*found[-1][1], *nodes)
+        before = nodes if not found else ()
+    taken = {queue for _, nodes in found for queue in _taken(nodes)}
+    signals = [Signal(queue, tokens) for queue, tokens in PRIMED.items() if queue in taken]
+    if signals:
+        found.insert(0, ("semaphores", (*signals, Wait((DMA,)))))
+    label, nodes = found.pop()
+    return [*found, (label, (*nodes, Wait(tuple(range(len(ENGINES))), 0)))]  # `halt`
+
+
+def _schedule(part: Part, number: int, arch: Arch) -> LayerSchedule:
+    match part:
+        case Copy():
+            one = [(Own(DESCRIPTORS_OF_COPY), transfer(words, arch)) for words in part.words]
+            return LayerSchedule((*(node for each in one for node in each), Wait((DMA,))), ())
+        case Host():
+            return LayerSchedule((Wait(tuple(range(len(ENGINES)))),), ())
+        case LayerPlan():
+            return layer_schedule(part, arch, (FULL, NEXT_FULL)[number % 2])
+
+
+def _carrying(nodes: tuple[Node, ...], ahead: Sequence[Fetch]) -> tuple[Node, ...]:
+    """A layer with transfers for the next one, each with two descriptors: behind the transfers at its head."""
+    own = [number for number, node in enumerate(nodes) if isinstance(node, Own) or _is_transfer(node)]
+    carried = [node for fetch in ahead for node in (Own(DESCRIPTORS_OF_COPY), fetch.task)]
+    return (*nodes[: own[-1] + 1], *carried, *nodes[own[-1] + 1 :]) if own else nodes
+
+
+def _is_transfer(node: Node) -> bool:
+    return isinstance(node, Task) and node.engine == DMA
+
+
+def _taken(nodes: Sequence[Node]) -> set[int]:
+    """The tokens that transfers and commits wait for."""
+    found: set[int] = set()
+    for node in nodes:
+        if isinstance(node, Repeat):
+            found |= _taken(node.body)
+        elif isinstance(node, Task) and node.engine in (DMA, COMMIT):
+            found |= {token.queue for token in node.takes}
+    return found
+
+
+def program_cycles(parts: Sequence[Part], arch: Arch) -> tuple[Cycles, dict[str, Cycles]]:
+    """The cycles of a program and of its layers by label, as docs/stats.md says (rule Z5)."""
+    timeline, state, mark = Timeline(machine(arch)), idle_state(machine(arch)), 0
+    programs, found = program_schedule(parts, arch), dict[str, Cycles]()
+    for label, nodes in programs:
+        effect = timeline.run(nodes, state)
+        stalls, state = list(effect.stalls), effect.state
+        if effect.open >= 0:  # what the array was idle before
+            stalls[effect.open] += max(0, -mark)
+            mark = effect.mark
+        else:
+            mark -= effect.elapsed
+        found[label] = cycles(nodes, effect._replace(stalls=tuple(stalls)))
+    return total(list(found.values())), found
+
+
+def total(parts: Sequence[Cycles]) -> Cycles:
+    """The cycles of several pieces together."""
+    stall = {name: sum(part.stall[name] for part in parts) for name in STALLS}
+    sums = {name: sum(getattr(part, name) for part in parts) for name in ("total", "compute", "load", "commit", "dma")}
+    return Cycles(**sums, stall=stall)
