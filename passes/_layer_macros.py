@@ -17,7 +17,7 @@ from cnncc.dialects import array as A
 from cnncc.dialects.nest import LANES, OUTPUT_DIMS, REDUCTION_DIMS, Loop
 from cnncc.errors import Refusal
 from cnncc.mapper.register_files import ifmap_layout, passes_columns, shared_columns, weight_layout
-from cnncc.passes._layer_operands import Operands, full_slice
+from cnncc.passes._layer_operands import Operands
 from cnncc.passes._layer_records import Coordinates, Held, Layer, Node, Position
 from cnncc.passes._layer_sums import Ends
 
@@ -113,7 +113,7 @@ class Macros:
     def _weights(self, at: Position, tokens: A.Tokens) -> tuple[Held, list[Node]]:
         weight, stage = self.glb["weight"], self.operands.stages["weight"]
         place, start = self._place(at, weight.coordinates), self.loops.start(weight, at)
-        base = self.operands.slices_before(stage, at) * full_slice(self.layer, stage)
+        base = self.operands.buffer(stage, at)
         steps = {dim: along.step for dim, along in weight.coordinates.items()}
         layout = weight_layout(self.shape, dict(at.extent), steps, self.box)
         start = replace(start, offset=start.offset + base)
@@ -124,6 +124,8 @@ class Macros:
         ifmap = self.glb["ifmap"]
         place, start = self._place(at, ifmap.coordinates), self.loops.start(ifmap, at)
         top, left = self.shape.window.pad[:2]
+        if stage := self.operands.stages.get("ifmap"):
+            start = replace(start, offset=start.offset + self.operands.buffer(stage, at))
         start = replace(start, y=start.y - top, x=start.x - left)
         layout = ifmap_layout(self.shape, dict(at.extent), ifmap.coordinates["n"].step, self.box)
         if len(layout.axes) > 4:
@@ -139,11 +141,12 @@ class Macros:
 
         columns = next(extent.n for extent in pattern if extent.axis == "x")
         words = layout.words // columns
-        fresh = A.Load("ifmap", "ifmap", place, start, of(columns - shared), open=(), close=None, tokens=tokens)
+        take, give = replace(tokens, give=0, give_when=()), replace(tokens, take=0, take_when=())
+        fresh = A.Load("ifmap", "ifmap", place, start, of(columns - shared), open=(), close=None, tokens=take)
         # The east neighbour's window starts where this PE's fresh columns end.
         edge = replace(start, x=start.x + columns - shared)
         slot = (columns - shared) * words
-        rest = A.Load("ifmap", "ifmap", place, edge, of(shared), slot, edge=True, close=())
+        rest = A.Load("ifmap", "ifmap", place, edge, of(shared), slot, edge=True, close=(), tokens=give)
         return Held(layout, shared * words), [fresh, rest]
 
     def _shared(self, at: Position, place: A.Place) -> int:
@@ -262,10 +265,11 @@ class Macros:
         if summed:
             place = self._summed(at, place)
         (pixels, lines, channels), slots = self._committed(at)
+        start = self.loops.start(output, at)
         return A.Commit(
             "output",
             place,
-            self.loops.start(output, at),
+            replace(start, offset=start.offset + self.operands.committed(at)),
             residual="residual" if self.layer.tensors.residual else "",
             params="params" if "params" in self.glb else "",
             param=self._param(at),
@@ -313,5 +317,4 @@ class Macros:
         if "params" not in self.glb:
             return 0
         stage = self.operands.stages["params"]
-        before = self.operands.slices_before(stage, at) * full_slice(self.layer, stage)
-        return (before + self.loops.start(self.glb["params"], at).offset) // self.layer.params_words
+        return (self.operands.buffer(stage, at) + self.loops.start(self.glb["params"], at).offset) // self.layer.params_words

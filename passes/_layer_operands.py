@@ -7,13 +7,16 @@ positions count from where the block begins, and with it the ring of its rows (c
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import Loop, Stage
+from cnncc.dialects.nest import Stage
+from cnncc.errors import Refusal
 from cnncc.mapper.layer_shape import Box, inside, slice_words, stage_box
-from cnncc.passes._layer_records import Along, Layer, Loops, Operand, Position
+from cnncc.passes._layer_order import Order
+from cnncc.passes._layer_records import Along, Layer, Operand, Position
+
+OF_COMMIT = ("output", "residual")
 
 
 def glb_stages(layer: Layer) -> dict[str, Stage]:
@@ -34,8 +37,10 @@ def full_slice(layer: Layer, stage: Stage) -> int:
 class Operands:
     """The operands of one layer: `home[…]` as a whole, `glb[…]` in the GLB, which is the same without a stage."""
 
-    def __init__(self, layer: Layer, outer: Sequence[Loop], unrolled: Set[int] = frozenset()) -> None:
-        self.layer, self.loops, self.stages = layer, Loops(outer, unrolled), glb_stages(layer)
+    def __init__(self, layer: Layer, order: Order) -> None:
+        self.layer, self.order, self.loops, self.stages = layer, order, order.loops, glb_stages(layer)
+        staged = [self.stages[name] for name in OF_COMMIT if name in self.stages]
+        self.doubled = next((stage for stage in staged if stage.buffers > 1), None)
         self.home = {name: self._activation(name, home.image) for name, home in layer.tensors.homes().items()}
         self.glb = {name: self._in_glb(name, operand) for name, operand in self.home.items()}
         if layer.shape.per_position:
@@ -43,7 +48,7 @@ class Operands:
         taps = layer.shape.sizes.r * layer.shape.sizes.s
         self.weight_in_dram = self._weight(layer.shape.sizes.c * taps, 0)
         if weight := self.stages.get("weight"):
-            extent = inside(layer.shape.sizes, outer[: weight.depth])
+            extent = inside(layer.shape.sizes, order.loops.loops[: weight.depth])
             self.glb["weight"] = self._weight(extent["c"] * taps, weight.depth)
         self.params_in_dram = self._params(0)
         if params := self.stages.get("params"):
@@ -109,15 +114,15 @@ class Operands:
             ("params", self.layer.tensors.params, self.params_in_dram),
         ):
             if stage := self.stages.get(name):
-                wrap = stage.buffers * full_slice(self.layer, stage) if stage.buffers > 1 else 0
-                steps = self.slice_terms(stage) + self.loops.steps(self.glb[name])
+                steps = self.block_terms(stage) + self.loops.steps(self.glb[name])
                 found.append(A.View(f"{name}.dram", tensor, steps=self.loops.steps(dram, stage.depth)))
-                found.append(A.View(name, self.layer.tensors.buffers[name], wrap=wrap, steps=steps))
+                found.append(A.View(name, self.layer.tensors.buffers[name], wrap=self._circle(name), steps=steps))
         for name in ("output", "residual"):
             found += self._activation_views(name, homes[name].tensor) if name in homes else []
         if tensor := self.layer.tensors.buffers.get("sums"):
             output = next(view for view in found if view.name == "output")
-            found.append(replace(output, name="sums", tensor=tensor))
+            wrap = self.buffer_words(self.doubled) if self.doubled else 0
+            found.append(replace(output, name="sums", tensor=tensor, wrap=wrap))
         return found
 
     def _activation_views(self, name: str, tensor: str) -> list[A.View]:
@@ -126,47 +131,55 @@ class Operands:
         fill, zero = (shape.window.fill, shape.window.zero) if name == "ifmap" else (0, 0)
         plane, steps = height * width, self.loops.steps(self.glb[name])
         by_position = shape.per_position and name == "output"
-        stage = self.stages.get(name)
+        stage, wrap = self.stages.get(name), self._circle(name)
         if stage is None:
             channel = 1 if by_position else plane
-            return [A.View(name, tensor, height, width, width, channel, fill, zero, steps=steps)]
+            return [A.View(name, tensor, height, width, width, channel, fill, zero, wrap, steps=steps)]
         box, outside = buffer_box(self.layer, stage), self.loops.steps(self.home[name], stage.depth)
         return [
             A.View(f"{name}.dram", tensor, height, width, width, plane, steps=outside),
             A.View(
                 name, self.layer.tensors.buffers[name], height, width, box.cols, 1 if by_position else box.plane, fill,
-                zero, ring_y=box.ring_y, ring_x=box.ring_x, steps=steps,
+                zero, wrap, ring_y=box.ring_y, ring_x=box.ring_x, steps=self.block_terms(stage) + steps,
             ),
         ]  # fmt: skip
 
-    # -- slices that alternate between two buffers ---------------------------------------------------------------
+    # -- blocks that alternate between two buffers ---------------------------------------------------------------
 
-    def _sequence(self, depth: int) -> dict[int, int]:
-        """How many slices pass from one iteration of each loop outside `depth` to its next."""
-        extent = inside(self.layer.shape.sizes, ())
-        counts: list[int] = []
-        for loop in self.loops.loops[:depth]:
-            counts.append(-(-extent[loop.dim] // loop.step))
-            extent[loop.dim] = min(loop.step, extent[loop.dim])
-        result: dict[int, int] = {}
-        slices = 1
-        for i in reversed(range(len(counts))):
-            result[i] = slices
-            slices *= counts[i]
-        return result
+    def buffer_words(self, stage: Stage) -> int:
+        """Words of one buffer of a stage."""
+        if stage.operand in ("weight", "params"):
+            return full_slice(self.layer, stage)
+        return buffer_box(self.layer, stage).words
 
-    def slice_terms(self, stage: Stage) -> tuple[A.LoopTerm, ...]:
-        """How the loops outside a stage step from slice to slice."""
+    def block_terms(self, stage: Stage) -> tuple[A.LoopTerm, ...]:
+        """How the loops outside a stage step from buffer to buffer. Raises Refusal where these would not alternate."""
         if stage.buffers == 1:
             return ()
-        words = full_slice(self.layer, stage)
-        return tuple(
-            A.LoopTerm(self.loops.name(i), "lin", n * words)
-            for i, n in self._sequence(stage.depth).items()
-            if i not in self.loops.unrolled
-        )
+        strides = self.order.strides(stage.depth)
+        if strides is None:
+            raise Refusal(
+                f"layer {self.layer.label}: {stage.operand} is staged in glb in two buffers inside loops that have an "
+                f"even number of blocks at times and an odd one at others: one buffer, or tiles that divide"
+            )
+        words = self.buffer_words(stage)
+        return tuple(A.LoopTerm(self.loops.name(i), "lin", n * words) for i, n in strides.items())
 
-    def slices_before(self, stage: Stage, at: Position) -> int:
-        """How many slices come before the pieces at a position, as far as buffers alternate."""
-        sequence = self._sequence(stage.depth) if stage.buffers > 1 else {}
-        return sum(piece.base * sequence.get(piece.loop, 0) for piece in at.pieces if piece.loop < stage.depth)
+    def buffer(self, stage: Stage, at: Position) -> int:
+        """Where the buffer of a block begins, in a circle of all of them, before the loops' steps."""
+        return self.order.before(at, stage.depth) * self.buffer_words(stage) if stage.buffers > 1 else 0
+
+    def committed(self, at: Position) -> int:
+        """The part of a commit's start that says which buffers it works on."""
+        return self.buffer(self.doubled, at) if self.doubled else 0
+
+    def _circle(self, name: str) -> int:
+        """The words after which the buffers of a view come round; 0 where there is one.
+
+        A commit has one start for all that it reads and writes: where some of it alternates, the rest has a circle of
+        one buffer, in which that counts for nothing.
+        """
+        stage = self.stages.get(name)
+        if name in OF_COMMIT and self.doubled:
+            return self.buffer_words(self.doubled) * (stage.buffers if stage else 1)
+        return stage.buffers * self.buffer_words(stage) if stage and stage.buffers > 1 else 0

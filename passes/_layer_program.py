@@ -33,12 +33,13 @@ from cnncc.mapper.layer_shape import whole
 from cnncc.mapper.register_files import indexed_by
 from cnncc.passes._layer_macros import Macros
 from cnncc.passes._layer_operands import Operands, glb_stages
-from cnncc.passes._layer_records import Body, Layer, Node, Piece, Position, split
+from cnncc.passes._layer_order import Order
+from cnncc.passes._layer_records import Body, Layer, Loops, Node, Position, split
 from cnncc.passes._layer_sums import Sections
-from cnncc.passes._layer_transfers import Transfers
+from cnncc.passes._layer_transfers import Transfers, alternating
 from cnncc.passes._on_array import file_problems, link_problems, refuse_any
 
-MOST_BODIES = 256  # of unrolled loops: what a program may grow by
+MOST_BODIES = 256  # of unrolled or peeled loops: what a program may grow by
 
 
 def layer_program(layer: Layer, arch: Arch) -> list[Node]:
@@ -57,11 +58,11 @@ class _Walk:
         self.rf = {stage.operand: stage.depth for stage in layer.mapping.stages if stage.memory == "rf"}
         self._check_form()
         self.unrolled = self._unrolled()
-        self.operands = Operands(layer, self.outer, self.unrolled)
+        self.order = self._order()
+        self.operands = Operands(layer, self.order)
         self.sections = Sections(layer.shape, self.outer, self.sets)
         self.macros = Macros(layer, arch, self.operands)
-        outputs = next((i for i, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS), len(self.outer))
-        self.transfers = Transfers(layer, self.operands, outputs)
+        self.transfers = Transfers(layer, self.operands)
 
     def _refuse(self, why: str) -> Refusal:
         return Refusal(f"layer {self.layer.label}: {why}")
@@ -112,11 +113,23 @@ class _Walk:
             )
         return frozenset(found)
 
+    def _order(self) -> Order:
+        """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many bodies."""
+        sizes, loops = whole(self.layer.shape.sizes), Loops(self.outer, self.unrolled)
+        peeled = max((stage.depth for stage in alternating(glb_stages(self.layer))), default=0)
+        order = Order(loops, sizes, self.sets, peeled)
+        if (bodies := order.bodies_of(0, peeled, sizes)) > MOST_BODIES:
+            raise self._refuse(
+                f"the {peeled} loops around a stage in glb with two buffers take {bodies} bodies of the program, more "
+                f"than {MOST_BODIES}: one buffer, or a stage inside fewer loops"
+            )
+        return order
+
     # -- the walk ------------------------------------------------------------------------------------------------
 
     def program(self) -> list[Node]:
         start = Position(whole(self.layer.shape.sizes))
-        return [*self.operands.views(), self.layer.unit, *self._walk(0, start)]
+        return [*self.operands.views(), self.layer.unit, *self.transfers.firsts(start), *self._walk(0, start)]
 
     def _walk(self, depth: int, at: Position) -> list[Node]:
         fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at)
@@ -148,17 +161,10 @@ class _Walk:
         return self.transfers.weight_tokens(at) if operand == "weight" else self.transfers.ifmap_tokens(at)
 
     def _pieces(self, depth: int, at: Position) -> list[Node]:
-        loop = self.outer[depth]
-        pieces = split(at.extent[loop.dim], loop.step, self.sets[depth])
-        if depth in self.unrolled:
-            pieces = [(1, size, base + i * size) for count, size, base in pieces for i in range(count)]
         result: list[Node] = []
-        for number, (count, size, base) in enumerate(pieces):
-            piece = Piece(depth, base // loop.step, 1 if loop.on else count, number == 0, number == len(pieces) - 1)
-            space = (*at.space, (replace(loop, step=size), count)) if loop.on else at.space
-            extent = {**at.extent, loop.dim: size}
-            body = self._walk(depth + 1, replace(at, extent=extent, pieces=(*at.pieces, piece), space=space))
-            plain = loop.on or depth in self.unrolled
+        for (count, _, _), here in self.order.bodies(at, self.transfers.depths):
+            body = self._walk(depth + 1, here)
+            plain = self.outer[depth].on or depth in self.unrolled
             result += body if plain else [Body(A.Repeat(self.operands.loops.name(depth), count), tuple(body))]
         return result
 

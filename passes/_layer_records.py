@@ -123,6 +123,8 @@ class Position:
     """Where a walk through the nest is: current extents, pieces of the loops around, space loops with their PEs.
 
     section: the depth from which on sums stay in their PEs, once the walk is there. held: what the register files hold.
+    following: by depth of a stage in the GLB, the first block of it that comes after all that is inside this position;
+    none at the end.
     """
 
     extent: Map[str, int]
@@ -130,6 +132,7 @@ class Position:
     space: tuple[tuple[Loop, int], ...] = ()
     section: int | None = None
     held: Map[str, Held] = field(default_factory=dict[str, "Held"])
+    following: Map[int, Position] = field(default_factory=dict[int, "Position"])
 
 
 @dataclass(frozen=True)

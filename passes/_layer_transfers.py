@@ -1,39 +1,53 @@
 """What moves between DRAM and the GLB while a layer runs: the transfers at its stages, and the tokens around them.
 
 One DMA engine does all transfers in program order: one that waits holds up those behind it, and one that has arrived
-vouches for those before it. The buffer of a stage is filled anew in each iteration of the loops around it:
+vouches for those before it. The buffer of a stage is filled anew in each iteration of the loops around it. With one
+buffer that happens at the head of the iteration whose block comes. With two the block of the iteration that comes next
+is fetched there, into the buffer that is not in use, and the first one at the head of the layer.
 
     weights, params   taken as free (FREE: two slices in turn; FREE_ONE: one), given as full to the loads; params per
                       position that come with the blocks of ifmap or output are as free as these
     residual          given as full to the commits (RESIDUAL_FULL)
-    ifmap             given as full to the loads (IFMAP_FULL)
+    ifmap             given as full to the loads (IFMAP_FULL); with two buffers taken as free from these (IFMAP_FREE)
     output            taken as full from the commits (OUTPUT_FULL), given back as free (OUTPUT_FREE)
 
-What frees ifmap and residual is the last commit of their block. It gives OUTPUT_FULL, for which the transfer of the
-output waits, and with it those behind; or INPUT_FREE where the output stays in the GLB.
+What frees residual, and an ifmap with one buffer, is the last commit of their block. It gives OUTPUT_FULL, for which
+the transfer of the output waits, and with it those behind, also those into two buffers: they are behind the output of
+the block before the present one, which was the last to use the buffer. Where the output stays in the GLB that commit
+gives INPUT_FREE. INPUT_FREE and OUTPUT_FREE are two semaphores each, for one buffer and for two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from collections.abc import Mapping as Map
 from math import prod
 
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop, Stage
 from cnncc.errors import Refusal
 from cnncc.mapper.layer_shape import activation_box, inside
-from cnncc.passes._layer_operands import Operands, buffer_box, full_slice
+from cnncc.passes._layer_operands import Operands, buffer_box
 from cnncc.passes._layer_records import Layer, Node, Piece, Position
 
 FREE = 1
 FULL = (2, 3)  # weights, in turn from layer to layer: those of the next may arrive during this one
 IFMAP_FULL = 4
-INPUT_FREE = 5
 RESIDUAL_FULL = 6
 OUTPUT_FULL = 7
-OUTPUT_FREE = 8
 FREE_ONE = 9
-PRIMED = {FREE: 2, INPUT_FREE: 1, OUTPUT_FREE: 1, FREE_ONE: 1}  # what is free before the first layer
+IFMAP_FREE = 10
+INPUT_FREE = {1: 5, 2: 11}  # by buffers
+OUTPUT_FREE = {1: 8, 2: 12}
+# What is free before the first layer: as many as there are buffers.
+PRIMED = {FREE: 2, FREE_ONE: 1, IFMAP_FREE: 2} | {each[n]: n for each in (INPUT_FREE, OUTPUT_FREE) for n in each}
+MOVING = ("ifmap", "residual", "output")
+ORDER = ("params", "weight", "residual", "ifmap")  # of transfers at one place: what is full then means those before, too
+
+
+def alternating(stages: Map[str, Stage]) -> list[Stage]:
+    """Those whose blocks are fetched one ahead: what comes in, into two buffers."""
+    return [stage for stage in stages.values() if stage.buffers > 1 and stage.depth and stage.operand != "output"]
 
 
 def is_one_slice(outside: Sequence[Loop]) -> bool:
@@ -44,11 +58,13 @@ def is_one_slice(outside: Sequence[Loop]) -> bool:
 
 
 class Transfers:
-    """The transfers of one layer. `outputs`: how many loops there are outside the first over c, r, s."""
+    """The transfers of one layer. `depths`: those of stages whose blocks are fetched one ahead."""
 
-    def __init__(self, layer: Layer, operands: Operands, outputs: int) -> None:
-        self.layer, self.operands, self.loops, self.outputs = layer, operands, operands.loops, outputs
+    def __init__(self, layer: Layer, operands: Operands) -> None:
+        self.layer, self.operands, self.loops = layer, operands, operands.loops
         self.stages = operands.stages
+        self.ahead = {stage.operand for stage in alternating(self.stages)}
+        self.depths = sorted({stage.depth for stage in alternating(self.stages)})
         params = self.stages.get("params")
         self._with_blocks = bool(params and params.depth and self.stages.keys() & {"ifmap", "output"})
         self._check()
@@ -59,7 +75,7 @@ class Transfers:
     def _check(self) -> None:
         """The stages are such that the tokens do. Raises Refusal."""
         depth = {operand: stage.depth for operand, stage in self.stages.items()}
-        moving = [operand for operand in ("ifmap", "residual", "output") if operand in depth]
+        moving = [operand for operand in MOVING if operand in depth]
         if "output" not in depth and len({depth[operand] for operand in moving}) > 1:
             raise self._refuse("ifmap and residual are staged in glb at one place, unless the output is, too")
         if "output" in depth and not depth.get("ifmap", 0) <= depth.get("residual", depth["output"]) == depth["output"]:
@@ -70,9 +86,8 @@ class Transfers:
             raise self._refuse("params come in slices only where ifmap, residual and output lie in the GLB, unshuffled")
         elif depth.get("params") and "weight" in depth and not self._alike("params", "weight"):
             raise self._refuse("slices of params are staged in glb where and as those of weights are")
+        self._check_buffers()
         for stage in self.stages.values():
-            if stage.buffers > 1 and (stage.operand in moving or stage.depth > self.outputs or self._in_space(stage)):
-                raise self._refuse(f"{stage.operand} is staged there in one buffer, not in {stage.buffers}")
             if stage.operand in moving:
                 self._check_blocks(stage, moving)
             if stage.operand == "weight" and not is_one_slice(self.loops.loops[: stage.depth]):
@@ -80,6 +95,18 @@ class Transfers:
                     "weights are staged in glb outside loops over r and s, over c in space, and over k in time inside "
                     "those in space"
                 )
+
+    def _check_buffers(self) -> None:
+        """There are one or two of each; where one token is for two operands, as many of both."""
+        buffers = {operand: stage.buffers for operand, stage in self.stages.items()}
+        if wrong := [operand for operand, count in buffers.items() if count > 2]:
+            raise self._refuse(f"{wrong[0]} is staged in glb in one buffer or two, not in {buffers[wrong[0]]}")
+        other = buffers.get("output", buffers.get("ifmap", 2))
+        if buffers.get("residual", 1) > other:
+            name = "output" if "output" in buffers else "ifmap"
+            raise self._refuse(f"residual is staged in glb in two buffers only where {name} is, too")
+        if self._with_blocks and "ifmap" in buffers and not self._alike("params", "ifmap"):
+            raise self._refuse("params per position are staged in glb in as many buffers as the ifmap")
 
     def _check_positions(self, depth: dict[str, int], moving: list[str]) -> None:
         """Of params per position: what a commit needs of them is there, and they step as the output does."""
@@ -98,9 +125,6 @@ class Transfers:
     def _alike(self, *operands: str) -> bool:
         return len({(self.stages[operand].depth, self.stages[operand].buffers) for operand in operands}) == 1
 
-    def _in_space(self, stage: Stage) -> bool:
-        return any(loop.on for loop in self.loops.loops[: stage.depth])
-
     def _check_blocks(self, stage: Stage, moving: list[str]) -> None:
         outside = self.loops.loops[: stage.depth]
         if (images := inside(self.layer.shape.sizes, outside)["n"]) > 1:
@@ -111,7 +135,13 @@ class Transfers:
             raise self._refuse("channels that are shuffled are staged in glb all at once: outside the loops over k")
         if stage.operand == "ifmap" or not self.layer.tensors.residual or {"residual", "output"} <= set(moving):
             return
-        # A commit starts at one channel for both: that of the other counts the loops outside, too.
+        # A commit starts at one place for both: that of the other counts the loops outside, too.
+        peeled = self.loops.loops[: self.operands.order.peeled]
+        if {"n", "k"} & {loop.dim for loop in peeled} or (stage.buffers > 1 and self.layer.shape.sizes.n > 1):
+            raise self._refuse(
+                f"{stage.operand}, of residual and output, is staged in glb alone: then no two buffers inside loops "
+                f"over n or k"
+            )
         extent = self.layer.shape.sizes.k
         for loop in (loop for loop in outside if loop.dim == "k"):
             if extent % loop.step:
@@ -120,34 +150,63 @@ class Transfers:
 
     # -- transfers -----------------------------------------------------------------------------------------------
 
-    def fetches(self, depth: int, at: Position) -> list[Node]:
-        """The transfers into the buffers staged at `depth`."""
-        here = {operand for operand, stage in self.stages.items() if stage.depth == depth}
-        result: list[Node] = []
-        if "params" in here:  # before the others, which mean full params when they are full
-            give = 0 if self.stages.keys() & {"weight", "ifmap"} else self.layer.full
-            result.append(self._slice("params", at, self._slice_free("params"), give))
-        if "weight" in here:
-            free = 0 if "params" in here else self._slice_free("weight")
-            result.append(self._slice("weight", at, free, self.layer.full))
-        if "residual" in here:
-            free = OUTPUT_FREE if "output" in self.stages else INPUT_FREE
-            result.append(self._block("in", "residual", at, A.Tokens(free, RESIDUAL_FULL)))
-        if "ifmap" in here:
-            free = 0 if self._with_blocks or self.stages.keys() & {"output", "residual"} else INPUT_FREE
-            result.append(self._block("in", "ifmap", at, A.Tokens(free, IFMAP_FULL)))
+    def firsts(self, at: Position) -> list[Node]:
+        """The transfers that a layer begins with: of what comes once, and the first blocks of what is fetched ahead."""
+        once = [operand for operand, stage in self.stages.items() if stage.depth == 0]
+        result = self._fetched(once, at)
+        for depth in self.depths:
+            ahead = [operand for operand in self.ahead if self.stages[operand].depth == depth]
+            result += self._fetched(ahead, self.operands.order.first(at, depth))
         return result
+
+    def fetches(self, depth: int, at: Position) -> list[Node]:
+        """The transfers at the head of an iteration: into one buffer its own block, into two the next one."""
+        here = {operand for operand, stage in self.stages.items() if stage.depth == depth > 0}
+        following = at.following.get(depth)
+        ahead = self._fetched(here & self.ahead, following) if following else []
+        return [*self._fetched(here - self.ahead, at), *ahead]
+
+    def _fetched(self, operands: Collection[str], at: Position) -> list[Node]:
+        """The transfers of blocks at a position."""
+        result: list[Node] = []
+        for operand in (each for each in ORDER if each in operands):
+            free = self._free(operand)
+            if operand == "params":
+                give = 0 if self.stages.keys() & {"weight", "ifmap"} else self.layer.full
+                result.append(self._slice(operand, at, free, give))
+            elif operand == "weight":
+                result.append(self._slice(operand, at, free, self.layer.full))
+            else:
+                full = IFMAP_FULL if operand == "ifmap" else RESIDUAL_FULL
+                result.append(self._block("in", operand, at, A.Tokens(free, full)))
+        return result
+
+    def _free(self, operand: str) -> int:
+        """The semaphore that the transfer of an operand waits for: 0 where one before it has waited."""
+        stage, params = self.stages[operand], self.stages.get("params")
+        if operand == "weight":
+            return 0 if params and params.depth == stage.depth else self._slice_free(operand)
+        if operand == "params":
+            return self._slice_free(operand)
+        if operand == "residual":
+            output = self.stages.get("output")
+            return OUTPUT_FREE[output.buffers] if output else 0 if self._with_blocks else INPUT_FREE[stage.buffers]
+        if "output" in self.stages:
+            return 0
+        if stage.buffers > 1:
+            return IFMAP_FREE
+        return 0 if self._with_blocks or "residual" in self.stages else INPUT_FREE[1]
 
     def drains(self, depth: int, at: Position) -> list[Node]:
         """The transfer of what has been gathered at `depth`."""
         if "output" not in self.stages or self.stages["output"].depth != depth:
             return []
-        return [self._block("out", "output", at, A.Tokens(OUTPUT_FULL, OUTPUT_FREE))]
+        return [self._block("out", "output", at, A.Tokens(OUTPUT_FULL, OUTPUT_FREE[self.stages["output"].buffers]))]
 
     def _slice_free(self, operand: str) -> int:
         stage = self.stages[operand]
         if operand == "params" and self._with_blocks:  # a transfer of the output has waited for the last commit
-            return 0 if "output" in self.stages else INPUT_FREE
+            return 0 if "output" in self.stages else INPUT_FREE[stage.buffers]
         return 0 if stage.depth == 0 else FREE if stage.buffers > 1 else FREE_ONE
 
     def _slice(self, operand: str, at: Position, take: int, give: int) -> A.Dma:
@@ -159,9 +218,7 @@ class Transfers:
         step, dram_step = (o.coordinates["k"].step for o in (self.operands.glb[operand], dram))
         count = at.extent["k"] * prod(count for loop, count in at.space if loop.dim == "k")
         words = step if operand == "params" else at.extent["c"] * sizes.r * sizes.s
-        total = full_slice(self.layer, stage)
-        glb_offset = self.operands.slices_before(stage, at) * total % (stage.buffers * total)
-        place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": glb_offset}
+        place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": self._buffer(stage, at)}
         tokens = A.Tokens(take, give)
         if words == step == dram_step:
             return A.Dma("in", f"{operand}.dram", operand, count * words, **place, tokens=tokens)
@@ -173,14 +230,16 @@ class Transfers:
         layer, stage = self.layer, self.stages["params"]
         dram, glb = self.operands.params_in_dram, self.operands.glb["params"]
         rows, words = at.extent["h"], at.extent["w"] * layer.params_words
-        total = full_slice(layer, stage)
-        offset = self.operands.slices_before(stage, at) * total % (stage.buffers * total)
-        place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": offset}
+        place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": self._buffer(stage, at)}
         dram_step, glb_step = (each.coordinates["h"].step for each in (dram, glb))
         if words == dram_step == glb_step:
             return A.Dma("in", "params.dram", "params", rows * words, **place, tokens=tokens)
         steps = {"dram_step": dram_step, "glb_step": glb_step}
         return A.Dma("in", "params.dram", "params", words, rows, **place, **steps, tokens=tokens)
+
+    def _buffer(self, stage: Stage, at: Position) -> int:
+        """Where the buffer of a block begins among those of its stage."""
+        return self.operands.buffer(stage, at) % (stage.buffers * self.operands.buffer_words(stage))
 
     def _block(self, direction: str, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
         """Rows of channels of an activation; what of them lies in the padding is not copied (X1)."""
@@ -192,7 +251,8 @@ class Transfers:
         plane = sizes[0] * sizes[1]
         return A.Dma(
             direction, f"{operand}.dram", operand, words=box.cols, count=box.channels, rows=box.rows,
-            dram_offset=start.offset + start.channel * plane, dram_step=plane, glb_step=buffer.plane,
+            dram_offset=start.offset + start.channel * plane, glb_offset=self._buffer(self.stages[operand], at),
+            dram_step=plane, glb_step=buffer.plane,
             y=0 if box.all_rows else start.y - top, x=0 if box.all_cols else start.x - left, tokens=tokens,
         )  # fmt: skip
 
@@ -210,30 +270,37 @@ class Transfers:
         return A.Tokens(self.layer.full if first is not None else 0, give, first or (), (last or ()) if give else ())
 
     def ifmap_tokens(self, at: Position) -> A.Tokens:
-        """Of a load of the ifmap: it waits for its block; where no weights are loaded, for the params."""
-        if "ifmap" in self.stages:
-            first, take = self.loops.first(self._between("ifmap", at.pieces)), IFMAP_FULL
+        """Of a load of the ifmap: it waits for its block; where no weights are loaded, for the params.
+
+        The last one of a block that is in one of two buffers gives it back, where no transfer of the output says so.
+        """
+        if stage := self.stages.get("ifmap"):
+            pieces, take = self._between("ifmap", at.pieces), IFMAP_FULL
+            give = IFMAP_FREE if stage.buffers > 1 and "output" not in self.stages else 0
         elif "params" in self.stages and "weight" not in self.stages:
-            first, take = self.loops.first(self._between("params", at.pieces)), self.layer.full
+            pieces, take, give = self._between("params", at.pieces), self.layer.full, 0
         else:
             return A.Tokens()
-        return A.Tokens() if first is None else A.Tokens(take=take, take_when=first)
+        first, last = self.loops.first(pieces), self.loops.last(pieces) if give else None
+        take, give = take if first is not None else 0, give if last is not None else 0
+        return A.Tokens(take, give, first or (), last or ())
 
     def commit_tokens(self, at: Position) -> A.Tokens:
         """Of a commit: it waits for residual or room, and its last one frees what its block needed."""
         taken = next((operand for operand in ("residual", "output") if operand in self.stages), "")
         first = self.loops.first(self._between(taken, at.pieces)) if taken else None
-        take = 0 if first is None else RESIDUAL_FULL if taken == "residual" else OUTPUT_FREE
+        full = RESIDUAL_FULL if taken == "residual" else OUTPUT_FREE[self.stages[taken].buffers] if taken else 0
         given, give = self._freed()
         last = self.loops.last(self._between(given, at.pieces)) if given else None
-        return A.Tokens(take, give if last is not None else 0, first or (), last or ())
+        return A.Tokens(full if first is not None else 0, give if last is not None else 0, first or (), last or ())
 
     def _freed(self) -> tuple[str, int]:
         """The operand whose block ends with a commit, and the semaphore that says so."""
         if "output" in self.stages:
             return "output", OUTPUT_FULL
         for operand in ("ifmap", "residual"):
-            if operand in self.stages:
-                return operand, INPUT_FREE
+            stage = self.stages.get(operand)
+            if stage and self._free(operand) != IFMAP_FREE:
+                return operand, INPUT_FREE[stage.buffers]
         params = self.stages.get("params")
         return ("params", self._slice_free("params")) if params and params.depth else ("", 0)

@@ -34,8 +34,8 @@ def stream_program(layer: Layer) -> list[Node]:
             (after if way == "out" else before).append(transfer)
         else:
             views.append(A.View(name, home.tensor, steps=steps))
-    take = RESIDUAL_FULL if inputs else OUTPUT_FREE if after else 0
-    give = OUTPUT_FULL if after else INPUT_FREE if inputs else 0
+    take = RESIDUAL_FULL if inputs else OUTPUT_FREE[1] if after else 0
+    give = OUTPUT_FULL if after else INPUT_FREE[1] if inputs else 0
     commit = A.Commit(
         "output",
         A.Place(),
@@ -65,8 +65,8 @@ def _flat(layer: Layer, image: int) -> Operand:
 def _tokens(name: str, inputs: list[str], staged: Collection[str]) -> A.Tokens:
     """Of a block's transfers in, the first waits for room and the last says that all is there."""
     if name == "output":
-        return A.Tokens(OUTPUT_FULL, OUTPUT_FREE)
-    free = OUTPUT_FREE if "output" in staged else INPUT_FREE
+        return A.Tokens(OUTPUT_FULL, OUTPUT_FREE[1])
+    free = OUTPUT_FREE[1] if "output" in staged else INPUT_FREE[1]
     return A.Tokens(free if name == inputs[0] else 0, RESIDUAL_FULL if name == inputs[-1] else 0)
 
 

@@ -83,9 +83,9 @@ class _Layer:
         if number >= DESCRIPTORS:
             raise Refusal(f"view {view.name} is one too many: the array has {DESCRIPTORS} descriptors")
         self.tensor[view.name] = view.tensor
-        loops = [step.loop for step in view.steps]
+        loops = [(step.loop, step.axis == "lin") for step in view.steps]
         if len(set(loops)) < len(loops):
-            raise Refusal(f"view {view.name} has two steps for one loop")
+            raise Refusal(f"view {view.name} has two steps for one loop, on the linear axis or on others")
         desc = instruction(
             "desc", id=number, base=self._base(view.tensor), height=view.height, width=view.width, pitch=view.pitch,
             plane=view.plane, fill=view.fill, zero=view.zero, wrap=view.wrap,

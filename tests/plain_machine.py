@@ -94,7 +94,7 @@ class PlainMachine:
             "psum": File(arch.pe.psum_halves, arch.pe.psum_words),
         }
         self.descs: dict[int, Instruction] = {}
-        self.steps: dict[int, dict[int, Term]] = {}
+        self.steps: dict[int, dict[tuple[str, int], Term]] = {}
         self.unit: Instruction | None = None
         self.loops: list[list[int]] = []  # start, iteration, count
         self.executed = 0
@@ -146,7 +146,9 @@ class PlainMachine:
         self.descs[inst.number("id")], self.steps[inst.number("id")] = inst, {}
 
     def do_step(self, inst: Instruction) -> None:
-        self.steps.setdefault(inst.number("id"), {})[inst.number("loop")] = inst.term("by")
+        term = inst.term("by")
+        kind = "linear" if term.axis == "lin" else "other"
+        self.steps.setdefault(inst.number("id"), {})[kind, inst.number("loop")] = term
 
     def field(self, desc: int, name: str) -> int:
         return self.descs[desc].number(name) if desc in self.descs else 0
@@ -154,8 +156,8 @@ class PlainMachine:
     def circular(self, desc: int, offset: int) -> int:
         """base + (offset + linear terms of loops) mod wrap."""
         total, wrap = offset, self.field(desc, "wrap")
-        for register, term in self.steps.get(desc, {}).items():
-            if term.axis == "lin" and register < len(self.loops):
+        for (kind, register), term in self.steps.get(desc, {}).items():
+            if kind == "linear" and register < len(self.loops):
                 total += term.step * self.loops[register][1]
         return self.field(desc, "base") + (total % wrap if wrap else total)
 
@@ -164,8 +166,8 @@ class PlainMachine:
         axis = {"lin": 0, "k": start["channel"], "y": start["y"], "x": start["x"]}
         for term, index in terms:
             axis[term.axis] += term.step * index
-        for register, term in self.steps.get(desc, {}).items():
-            if term.axis != "lin" and register < len(self.loops):
+        for (kind, register), term in self.steps.get(desc, {}).items():
+            if kind == "other" and register < len(self.loops):
                 axis[term.axis] += term.step * self.loops[register][1]
         height, width = self.field(desc, "height"), self.field(desc, "width")
         inside = height == 0 or (0 <= axis["y"] < height and 0 <= axis["x"] < width)

@@ -42,6 +42,7 @@ from cnncc.errors import Refusal
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.register_files import file_words
 from cnncc.passes._layer_sums import partial_sums
+from cnncc.passes._layer_transfers import is_one_slice
 from cnncc.passes._nest_layers import layer_shape
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
@@ -61,6 +62,10 @@ REASONS = {
     "extents of a load": "a load has four extents",
     "groups": "inside the loops over groups",
     "lanes": "in the box are no multiple of 2 lanes",
+    "deep": "deep, the array has 8",
+    "sums around": "inside loops that add up sums in the PEs",
+    "even and odd": "an even number of blocks at times and an odd one at others",
+    "peeled": "bodies of the program, more than",
 }
 
 
@@ -107,6 +112,8 @@ def random_loops(rng: Random, shape: LayerShape) -> list[Loop]:
     queues = [[Loop(dim, step) for step in chains[dim]] for dim in DIMS]
     while left := [chain for chain in queues if chain]:
         loops.append(left[rng.integers(len(left))].pop(0))
+    if rng.random() < 0.4:  # images and tiles outermost, so that activations can move through the GLB
+        loops.sort(key=lambda loop: 0 if loop.dim == "n" else 1 if loop.dim in "khw" and loop.step > 1 else 2)
     kept = [Loop(dim, keep=True) for dim in box]
     return [*loops, *(on_lanes(rng, kept, inner) if rng.random() < 0.4 else kept)]
 
@@ -141,14 +148,39 @@ def in_space(rng: Random, shape: LayerShape, arch: Arch, loops: list[Loop]) -> l
     return result
 
 
+def random_blocks(rng: Random, loops: list[Loop], held: dict[str, int]) -> list[Stage]:
+    """Stages in the GLB, in one or two buffers, of what may move through it; held: depths of those in rf."""
+
+    def buffers(depth: int) -> int:
+        return int(rng.integers(1, 3)) if depth else 1
+
+    outer = [depth for depth, loop in enumerate(loops) if loop.on or loop.keep or loop.dim in "crs"]
+    images = max((depth + 1 for depth, loop in enumerate(loops) if loop.dim == "n"), default=0)
+    inside = min(outer[0] if outer else len(loops), held["ifmap"])
+    blocks = rng.random() < 0.6 and images <= inside
+    block = int(rng.integers(images, inside + 1)) if blocks else 0
+    found: list[Stage] = []
+    if blocks:
+        moving = [["ifmap"], ["output"], ["ifmap", "output"]][rng.integers(3)]
+        of_ifmap = int(rng.integers(images, block + 1))
+        depths = {"ifmap": of_ifmap, "output": block}
+        found = [Stage(operand, "glb", depths[operand], buffers(depths[operand])) for operand in moving]
+    depths = [depth for depth in range(held["weight"] + 1) if is_one_slice(loops[:depth])]
+    depth = int(rng.choice(depths)) if rng.random() < 0.6 else 0
+    weight = Stage("weight", "glb", depth, buffers(depth))
+    finished = all(loop.dim not in "crs" and not loop.on for loop in loops[:depth])
+    params = replace(weight, operand="params") if not blocks and finished else Stage("params", "glb", 0)
+    return [weight, params, *found]
+
+
 def random_stages(rng: Random, loops: list[Loop], arch: Arch) -> list[Stage]:
-    """Register files are filled right around the box, or further outside; weights and params are in the GLB before."""
+    """Register files are filled right around the box, or further outside; the GLB before, as a whole or in blocks."""
     box = next((depth for depth, loop in enumerate(loops) if loop.keep), len(loops))
     depths = {operand: max(0, box - int(rng.integers(4))) for operand in ("weight", "ifmap")}
     depths[str(rng.choice(["weight", "ifmap"]))] = box
     halves = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}
     rf = [Stage(operand, "rf", depth, halves[operand]) for operand, depth in depths.items()]
-    return [Stage("weight", "glb", 0), Stage("params", "glb", 0), *sorted(rf, key=lambda stage: stage.depth)]
+    return sorted([*random_blocks(rng, loops, depths), *rf], key=lambda stage: (stage.depth, stage.memory))
 
 
 def random_mapping(rng: Random, shape: LayerShape, arch: Arch, has_params: bool) -> Mapping:
@@ -238,6 +270,9 @@ def features(drawn: Drawn) -> Iterator[str]:
     yield from ("partial sums" for _ in range(partial_sums(drawn.shape, drawn.mapping) > 0))
     yield from (f"box over {loop.dim}" for loop in loops if loop.keep and loop.dim in "hn")
     yield from ("lanes" for loop in loops if loop.on == "lanes")
+    for stage in drawn.mapping.stages:
+        if stage.memory == "glb" and stage.depth:
+            yield f"{stage.operand} in {stage.buffers}"
 
 
 # -- what breaks one rule ----------------------------------------------------------------------------------------------

@@ -48,7 +48,8 @@ def described(program: Sequence[Instruction]) -> list[Descriptor]:
         if inst.spec.name == "desc":
             descriptors[inst.number("id")] = Descriptor.of(inst)
         elif inst.spec.name == "step":
-            descriptors[inst.number("id")].steps[inst.number("loop")] = inst.term("by")
+            term = inst.term("by")
+            descriptors[inst.number("id")].steps[inst.number("loop"), term.axis == "lin"] = term
     return descriptors
 
 

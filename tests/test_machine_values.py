@@ -81,8 +81,8 @@ class Writer:
         return {name: self.random.choice([0, 0, 0, 2, 3]) for name in ("ring_y", "ring_x")}
 
     def steps(self, desc: int, axes: str = "lkyx") -> None:
-        for register in range(5):
-            if self.chance(0.5):
+        for register in sorted([*range(5), *range(5)]):  # a linear step and another, or one in place of the other
+            if self.chance(0.3):
                 self.emit("step", id=desc, loop=register, by=self.term(6, axes))
 
     def unit(self) -> None:

@@ -166,10 +166,10 @@ class Machine:
 
     def view(self, view: A.View) -> None:
         """Set a descriptor (D1)."""
-        loops = [step.loop for step in view.steps]
+        loops = [(step.loop, step.axis == "lin") for step in view.steps]
         if len(set(loops)) < len(loops):
-            raise Refusal(f"view {view.name} has two steps for one loop")
-        if unknown := [loop for loop in loops if loop not in self.loop_names]:
+            raise Refusal(f"view {view.name} has two steps for one loop, on the linear axis or on others")
+        if unknown := [step.loop for step in view.steps if step.loop not in self.loop_names]:
             raise Refusal(f"view {view.name} steps with loop {unknown[0]}; there are {', '.join(self.loop_names)}")
         self.views[view.name] = view
 

@@ -303,7 +303,8 @@ def _array(inst: Instruction, around: tuple[tuple[int, int], ...], descriptors: 
     if inst.spec.name == "commit":
         return prod(count for _, count in around) * commit_results(inst)
     steps = descriptors[inst.number("desc")].steps
-    loops = prod(count for register, count in around if register in steps and steps[register].step)
+    moving = {register for (register, _), term in steps.items() if term.step}
+    loops = prod(count for register, count in around if register in moving)
     return (
         loops
         * prod(_distinct(inst, axis) for axis in ("row", "col"))

@@ -25,7 +25,7 @@ FAR = 1 << 59  # beyond any memory, and so far below 2^63 that sums and small mu
 
 @dataclass
 class Descriptor:
-    """A descriptor as `desc` and `step` set it (D1)."""
+    """A descriptor as `desc` and `step` set it; steps by loop register, linear or not (D1)."""
 
     base: int = 0
     height: int = 0
@@ -37,7 +37,7 @@ class Descriptor:
     wrap: int = 0
     ring_y: int = 0
     ring_x: int = 0
-    steps: dict[int, Term] = field(default_factory=dict[int, Term])
+    steps: dict[tuple[int, bool], Term] = field(default_factory=dict[tuple[int, bool], Term])
 
     @classmethod
     def of(cls, desc: Instruction) -> Descriptor:
@@ -49,8 +49,8 @@ class Descriptor:
     def linear(self, offset: Index, loops: Sequence[Index]) -> Index:
         """base + (offset + linear terms of the loops) mod wrap (D2)."""
         total = offset
-        for register, term in self.steps.items():
-            if term.axis == "lin" and register < len(loops):
+        for (register, linear), term in self.steps.items():
+            if linear and register < len(loops):
                 total = total + term.step * loops[register]
         return self.base + (total % self.wrap if self.wrap else total)
 
@@ -137,8 +137,8 @@ class Position:
     def address(self, descriptor: Descriptor) -> tuple[Ints, Mask | None]:
         """Word addresses, and where they are inside the bounds (None: no bounds) (D2, D3)."""
         axis: dict[str, Index] = dict(self.terms)
-        for register, term in descriptor.steps.items():
-            if term.axis != "lin" and register < len(self.loops):
+        for (register, linear), term in descriptor.steps.items():
+            if not linear and register < len(self.loops):
                 axis[term.axis] = axis[term.axis] + term.step * self.loops[register]
         far = _greatest(axis["k"]) * descriptor.plane + _greatest(axis["y"]) * descriptor.pitch
         if far >= FAR:  # products beyond 64 bits, which might lead back to an address that there is

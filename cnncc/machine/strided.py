@@ -139,7 +139,7 @@ def params(
     words: int,
 ) -> Strided | None:
     """Where the parameters of a commit's results begin, `words` words a channel, as `even` has its positions (C2)."""
-    linear = {register: term for register, term in descriptor.steps.items() if term.axis == "lin"}
+    linear = {key: term for key, term in descriptor.steps.items() if key[1]}
     block = max((loop.ndim for loop in loops if not isinstance(loop, int)), default=0)
     walk = _Walk(replace(descriptor, plane=words, steps=linear), [1] * (block + PE_AXES + len(pattern)), ("k",))
     walk.start[0] = inst.number("param") * words
@@ -196,18 +196,19 @@ class _Walk:
                 self.along(axis, extent, term)
 
     def along(self, axis: int, size: int, term: Term, first: int = 0) -> None:
-        """An index that runs from `first` on along an axis."""
+        """A term of an index that runs from `first` on along an axis; a loop's may have two, on different axes."""
         self.shift(term, first)
         self.sizes[axis] = size
+        lin, y, x = self.steps[axis]
         match term.axis:
             case "lin":
-                self.steps[axis] = (term.step, 0, 0)
+                self.steps[axis] = (lin + term.step, y, x)
             case "k":
-                self.steps[axis] = (term.step * self.descriptor.plane, 0, 0)
+                self.steps[axis] = (lin + term.step * self.descriptor.plane, y, x)
             case "y":
-                self.steps[axis] = (0, term.step, 0)
+                self.steps[axis] = (lin, y + term.step, x)
             case _:
-                self.steps[axis] = (0, 0, term.step)
+                self.steps[axis] = (lin, y, x + term.step)
 
     def shift(self, term: Term, index: int) -> None:
         """An index that is the same everywhere."""
@@ -218,7 +219,7 @@ class _Walk:
     def loops(self, loops: Sequence[Index]) -> bool:
         """The loops around; False where a wrap breaks the steps of those that are array axes."""
         linear = range(self.start[0], self.start[0] + 1)
-        for register, term in self.descriptor.steps.items():
+        for (register, _), term in self.descriptor.steps.items():
             if register >= len(loops) or not term.step:
                 continue
             loop = loops[register]

@@ -98,14 +98,14 @@ _PEAKS = frozenset(count.name for count in fields(Traffic) if count.name.endswit
 
 @dataclass(frozen=True)
 class _Descriptor:
-    """What of a descriptor decides which words are padding (D1, D3)."""
+    """What of a descriptor decides which words are padding: not its linear steps (D1, D3)."""
 
     height: int = 0
     width: int = 0
     steps: tuple[tuple[int, Term], ...] = ()
 
     def with_step(self, register: int, term: Term) -> _Descriptor:
-        steps = {**dict(self.steps), register: term}
+        steps = dict(self.steps) if term.axis == "lin" else {**dict(self.steps), register: term}
         return _Descriptor(self.height, self.width, tuple(sorted(steps.items())))
 
 

@@ -188,7 +188,8 @@ class Interpreter:
         self.descriptors[inst.number("id")] = Descriptor.of(inst)
 
     def _step(self, inst: Instruction) -> None:
-        self.descriptors[inst.number("id")].steps[inst.number("loop")] = inst.term("by")
+        term = inst.term("by")
+        self.descriptors[inst.number("id")].steps[inst.number("loop"), term.axis == "lin"] = term
 
     def _host(self, inst: Instruction) -> None:
         self.host(inst.number("segment"), self.dram)
