@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -44,16 +44,18 @@ class ArrayPrefetchPass(ModulePass):
 
 
 def _transfers(module: ModuleOp, layer: LayerOp) -> list[DmaOp]:
-    """The transfers of whole weights at the head of a layer: those that wait for nothing."""
+    """The transfers of whole weights that a layer begins with: those before the first that waits or is of others.
+
+    What stands behind others vouches for them, and stays behind them.
+    """
     tensors = {t.record.data.name: t.record.data for t in module.ops if isinstance(t, TensorOp)}
     views = _views(layer)
-    return [
-        op
-        for op in layer.body.block.ops
-        if isinstance(op, DmaOp)
-        and not op.record.data.tokens.take
-        and tensors[views[op.record.data.dram].record.data.tensor].role == "weight"
-    ]
+
+    def whole(op: DmaOp) -> bool:
+        dma = op.record.data
+        return not dma.tokens.take and tensors[views[dma.dram].record.data.tensor].role == "weight"
+
+    return list(takewhile(whole, (op for op in layer.body.block.ops if isinstance(op, DmaOp))))
 
 
 def _views(layer: LayerOp) -> dict[str, ViewOp]:

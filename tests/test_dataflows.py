@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conv_grid_cases import Case, case_of, filled
-from test_conv_grid import lowered, result_and_cycles, unmapped
+from glb_races import races
+from test_conv_grid import in_dram, lowered, result_and_cycles, unmapped
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, parse_arch
@@ -27,6 +28,7 @@ from cnncc.context import CompilerContext
 from cnncc.costs import predict
 from cnncc.dialects._mapping_text import parse
 from cnncc.dialects._mapping_text import text as text_of
+from cnncc.dialects.isa import instructions
 from cnncc.dialects.nest import (
     DIMS,
     LayerOp,
@@ -39,6 +41,7 @@ from cnncc.dialects.nest import (
     operands,
 )
 from cnncc.errors import Refusal
+from cnncc.isa.codec import decode_program, encode_program
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.register_files import file_words
 from cnncc.passes._layer_sums import partial_sums
@@ -94,10 +97,10 @@ def tiles(rng: Random, extent: int, share: float) -> list[int]:
     return found
 
 
-def random_loops(rng: Random, shape: LayerShape) -> list[Loop]:
+def random_loops(rng: Random, shape: LayerShape, moving: bool) -> list[Loop]:
     """Loops in any order, and a box of up to three of any dimensions but n."""
     sizes = shape.sizes
-    chains = {dim: tiles(rng, sizes.of(dim), 0.4) for dim in DIMS}
+    chains = {dim: tiles(rng, sizes.of(dim), 0.7 if moving and dim in "khw" else 0.4) for dim in DIMS}
     if shape.tiled_together < sizes.k:
         chains["k"] = [shape.tiled_together, *tiles(rng, shape.tiled_together, 0.4)]
     inner = {dim: chain[-1] if chain else sizes.of(dim) for dim, chain in chains.items()}
@@ -112,7 +115,7 @@ def random_loops(rng: Random, shape: LayerShape) -> list[Loop]:
     queues = [[Loop(dim, step) for step in chains[dim]] for dim in DIMS]
     while left := [chain for chain in queues if chain]:
         loops.append(left[rng.integers(len(left))].pop(0))
-    if rng.random() < 0.4:  # images and tiles outermost, so that activations can move through the GLB
+    if moving:  # images and tiles outermost
         loops.sort(key=lambda loop: 0 if loop.dim == "n" else 1 if loop.dim in "khw" and loop.step > 1 else 2)
     kept = [Loop(dim, keep=True) for dim in box]
     return [*loops, *(on_lanes(rng, kept, inner) if rng.random() < 0.4 else kept)]
@@ -148,7 +151,7 @@ def in_space(rng: Random, shape: LayerShape, arch: Arch, loops: list[Loop]) -> l
     return result
 
 
-def random_blocks(rng: Random, loops: list[Loop], held: dict[str, int]) -> list[Stage]:
+def random_blocks(rng: Random, loops: list[Loop], held: dict[str, int], moving: bool) -> list[Stage]:
     """Stages in the GLB, in one or two buffers, of what may move through it; held: depths of those in rf."""
 
     def buffers(depth: int) -> int:
@@ -157,14 +160,14 @@ def random_blocks(rng: Random, loops: list[Loop], held: dict[str, int]) -> list[
     outer = [depth for depth, loop in enumerate(loops) if loop.on or loop.keep or loop.dim in "crs"]
     images = max((depth + 1 for depth, loop in enumerate(loops) if loop.dim == "n"), default=0)
     inside = min(outer[0] if outer else len(loops), held["ifmap"])
-    blocks = rng.random() < 0.6 and images <= inside
+    blocks = moving and images <= inside
     block = int(rng.integers(images, inside + 1)) if blocks else 0
     found: list[Stage] = []
     if blocks:
-        moving = [["ifmap"], ["output"], ["ifmap", "output"]][rng.integers(3)]
+        which = [["ifmap"], ["output"], ["ifmap", "output"]][rng.integers(3)]
         of_ifmap = int(rng.integers(images, block + 1))
         depths = {"ifmap": of_ifmap, "output": block}
-        found = [Stage(operand, "glb", depths[operand], buffers(depths[operand])) for operand in moving]
+        found = [Stage(operand, "glb", depths[operand], buffers(depths[operand])) for operand in which]
     depths = [depth for depth in range(held["weight"] + 1) if is_one_slice(loops[:depth])]
     depth = int(rng.choice(depths)) if rng.random() < 0.6 else 0
     weight = Stage("weight", "glb", depth, buffers(depth))
@@ -173,20 +176,22 @@ def random_blocks(rng: Random, loops: list[Loop], held: dict[str, int]) -> list[
     return [weight, params, *found]
 
 
-def random_stages(rng: Random, loops: list[Loop], arch: Arch) -> list[Stage]:
+def random_stages(rng: Random, loops: list[Loop], arch: Arch, moving: bool) -> list[Stage]:
     """Register files are filled right around the box, or further outside; the GLB before, as a whole or in blocks."""
     box = next((depth for depth, loop in enumerate(loops) if loop.keep), len(loops))
     depths = {operand: max(0, box - int(rng.integers(4))) for operand in ("weight", "ifmap")}
     depths[str(rng.choice(["weight", "ifmap"]))] = box
     halves = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}
     rf = [Stage(operand, "rf", depth, halves[operand]) for operand, depth in depths.items()]
-    return sorted([*random_blocks(rng, loops, depths), *rf], key=lambda stage: (stage.depth, stage.memory))
+    return sorted([*random_blocks(rng, loops, depths, moving), *rf], key=lambda stage: (stage.depth, stage.memory))
 
 
 def random_mapping(rng: Random, shape: LayerShape, arch: Arch, has_params: bool) -> Mapping:
+    """moving: it is such that activations can move through the GLB."""
+    moving = rng.random() < 0.4
     while True:
-        loops = in_space(rng, shape, arch, random_loops(rng, shape))
-        stages = [stage for stage in random_stages(rng, loops, arch) if has_params or stage.operand != "params"]
+        loops = in_space(rng, shape, arch, random_loops(rng, shape, moving))
+        stages = [stage for stage in random_stages(rng, loops, arch, moving) if has_params or stage.operand != "params"]
         words = file_words(shape, arch, loops, stages)
         if all(words[key] <= getattr(arch.pe, key) for key in words):
             return Mapping(tuple(loops), tuple(stages))
@@ -255,9 +260,20 @@ def check(rng: Random, folder: Path, seen: Counter[str]) -> None:
     result, cycles = result_and_cycles(drawn.case, module, ctx, drawn.arch)
     assert np.array_equal(result, drawn.case.expected), drawn
     assert cycles.compute == predict(drawn.shape, drawn.mapping, drawn.arch).cycles, drawn
+    if any(stage.memory == "glb" and stage.depth for stage in drawn.mapping.stages):
+        assert races_of(drawn, module, ctx) == [], drawn
     seen["run"] += 1
     seen.update(features(drawn))
     seen.update(f"without {flaw}" for flaw in FLAWS if broken(rng, drawn, flaw, folder))
+
+
+def races_of(drawn: Drawn, module: ModuleOp, ctx: CompilerContext) -> list[str]:
+    """Races for words of the GLB."""
+    given, output = in_dram(drawn.case, module, ctx)
+    dram = [0] * max(tensor.at + tensor.words for tensor in (*(tensor for tensor, _ in given), output))
+    for tensor, words in given:
+        dram[tensor.at : tensor.at + tensor.words] = words.ravel().tolist()
+    return races(decode_program(encode_program(instructions(module))), drawn.arch, dram)
 
 
 def features(drawn: Drawn) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """How long a layer takes: a walk over the tiles of its mapping with a clock, by the rules of docs/machine.md.
 
 Of T, L2, A4, C3, X1 and Z nothing is shared with the passes and the interpreter but the mapping and the architecture's
-numbers. Activations lie in the GLB as a whole; weights do, or come in slices.
+numbers. Activations lie in the GLB as a whole; weights do, or come in slices: with two buffers each one ahead, which is
+why the last full tile of a loop around them is a loop of its own.
 """
 
 from __future__ import annotations
@@ -74,6 +75,12 @@ class Walk:
         staged = [stage for stage in mapping.stages if stage.memory == "glb"]
         self.stages = {stage.operand: stage.depth for stage in staged}
         self.buffers = {stage.operand: stage.buffers for stage in staged}
+        self.sliced = [name for name in ("params", "weight") if self.stages.get(name)]
+        two = bool(self.sliced) and self.buffers[self.sliced[0]] > 1
+        self.peeled = self.stages[self.sliced[0]] if two else 0
+        self.ahead: list[At] = []  # the blocks of slices that come one ahead, in their order
+        self.running: set[int] = set()  # loops around them that run more than once somewhere
+        self.begun = 0
         self.mac = case.is_mac
         self.alone = not self.mac or 1 < case.groups == case.channels_out  # channels with an input of their own
         self.words = {"params": case.steps * 32 // case.bits, "weight": prod(case.kernel)}  # of a channel, of two
@@ -84,10 +91,12 @@ class Walk:
         sizes = {"n": case.n, "k": case.channels_out, "c": case.c if self.mac else 1}
         sizes |= dict(zip("hwrs", (*case.output, *case.kernel), strict=True))
         whole = [name for name in ("params", "weight") if self.stages.get(name) == 0]
-        if sliced := [name for name in ("params", "weight") if self.stages.get(name)]:
+        if self.sliced:
             time.now += 1  # the signal: the buffers are free
-            time.tokens["free"].extend([time.now] * self.buffers[sliced[0]])
+            time.tokens["free"].extend([time.now] * self.buffers[self.sliced[0]])
             time.sync("dma")
+        if self.peeled:
+            self.find_blocks(0, At(sizes))
         time.now += 2
         self.dma(case.x.size)
         for name in whole:  # what the layer needs comes while the input does
@@ -96,6 +105,8 @@ class Walk:
         time.sync("dma")
         time.now += self.setup_cycles()
         time.issue("commit", 1, 0)  # the unit
+        if self.ahead:
+            self.fetch(self.ahead[0])
         self.walk(0, At(sizes))
         time.sync("load", "array", "commit")
         time.now += 2
@@ -112,7 +123,7 @@ class Walk:
                 depth = self.stages[name]
                 outside, inside = ([loop.dim for loop in part if not loop.on] for part in self.parts(depth))
                 cycles += 1 + sum(dim in dims for dim in outside)
-                cycles += 1 + sum(dim in dims for dim in inside) + (depth if self.buffers[name] > 1 else 0)
+                cycles += 1 + sum(dim in dims for dim in inside) + (len(self.running) if depth else 0)
         return cycles
 
     def sets_of_rest(self, rest: int) -> int:
@@ -139,15 +150,30 @@ class Walk:
         if depth == len(self.loops):
             self.tile(at)
         else:
-            loop = self.loops[depth]
-            full, rest = divmod(at.extent[loop.dim], loop.step)
-            sets = self.sets_of_rest(rest) if depth == self.spreads else 1
-            pieces = [(full, loop.step)] * (full > 0) + [(sets, rest // sets)] * (rest > 0)
+            pieces = self.pieces(depth, at)
             for number, (count, size) in enumerate(pieces):
                 ends = (number == 0, number == len(pieces) - 1)
-                self.piece(depth, replace(at, extent={**at.extent, loop.dim: size}), count, ends)
+                self.piece(depth, replace(at, extent={**at.extent, self.loops[depth].dim: size}), count, ends)
         if depth == self.outputs:
             self.commit(at)
+
+    def pieces(self, depth: int, at: At) -> list[tuple[int, int]]:
+        """Iterations and size: whole tiles, where slices come ahead the last of them by itself, what is left over."""
+        loop = self.loops[depth]
+        full, rest = divmod(at.extent[loop.dim], loop.step)
+        sets = self.sets_of_rest(rest) if depth == self.spreads else 1
+        whole = [full - 1, 1] if depth < self.peeled and full > 1 and not loop.on else [full]
+        return [(count, loop.step) for count in whole if count] + [(sets, rest // sets)] * (rest > 0)
+
+    def find_blocks(self, depth: int, at: At) -> None:
+        if depth == self.peeled:
+            self.ahead.append(at)
+            return
+        for count, size in self.pieces(depth, at):
+            if count > 1:
+                self.running.add(depth)
+            for _ in range(count):
+                self.find_blocks(depth + 1, replace(at, extent={**at.extent, self.loops[depth].dim: size}))
 
     def piece(self, depth: int, at: At, count: int, ends: tuple[bool, bool]) -> None:
         loop = self.loops[depth]
@@ -162,9 +188,17 @@ class Walk:
             self.walk(depth + 1, replace(at, firsts=(*at.firsts, first), lasts=(*at.lasts, last)))
 
     def slices(self, depth: int, at: At) -> None:
-        staged = [name for name in ("params", "weight") if depth and self.stages.get(name) == depth]
-        for i, name in enumerate(staged):
-            takes, gives = "free" if i == 0 else "", "full" if i == len(staged) - 1 else ""
+        if not any(self.stages[name] == depth for name in self.sliced):
+            return
+        self.begun += 1
+        if not self.peeled:
+            self.fetch(at)
+        elif self.begun < len(self.ahead):
+            self.fetch(self.ahead[self.begun])
+
+    def fetch(self, at: At) -> None:
+        for i, name in enumerate(self.sliced):
+            takes, gives = "free" if i == 0 else "", "full" if i == len(self.sliced) - 1 else ""
             self.dma(self.slice_words(name, at), takes, gives)
 
     def slice_words(self, name: str, at: At) -> int:
@@ -276,5 +310,7 @@ class ClosedForm(Walk):
             return
         self.tally.now += 1
         self.tally.times *= count
+        begun = self.begun
         self.walk(depth + 1, replace(at, firsts=(*at.firsts, True), lasts=(*at.lasts, True)))
+        self.begun += (count - 1) * (self.begun - begun)
         self.tally.times //= count

@@ -1,0 +1,96 @@
+"""Finds races for words of the GLB: with times and addresses from two plain machines, both written from the docs.
+
+Values follow program order (rule P5), so that a token too few changes none of them. Here each access has a time: an
+instruction reads from its start to its end, and writes until it is done. Of two accesses to one word, one of them a
+write, the earlier one in program order must be over when the later one starts. Accesses of one engine are in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from plain_machine import PlainMachine
+from test_machine_times import Plain
+
+from cnncc.arch.model import Arch
+from cnncc.isa.table import Instruction
+
+NAMES = ("dma", "load", "mac", "unit", "commit")
+
+
+class Accesses(PlainMachine):
+    """A machine that notes the words of the GLB that each instruction of an engine reads and writes."""
+
+    def __init__(self, arch: Arch, dram: list[int]) -> None:
+        super().__init__(arch, dram)
+        self.log: list[tuple[Instruction, set[int], set[int]]] = []
+        for name in NAMES:
+            setattr(self, f"do_{name}", partial(self.noted, getattr(self, f"do_{name}")))
+
+    def noted(self, rule: Callable[[Instruction], None], inst: Instruction) -> None:
+        self.log.append((inst, set(), set()))
+        rule(inst)
+
+    def read_glb(self, address: int) -> int:
+        self.log[-1][1].add(address)
+        return super().read_glb(address)
+
+    def write_glb(self, address: int, word: int) -> None:
+        self.log[-1][2].add(address)
+        super().write_glb(address, word)
+
+
+class Window(NamedTuple):
+    """When an instruction starts, ends and is done."""
+
+    start: int
+    end: int
+    done: int
+
+
+class Windows(Plain):
+    """A machine that notes when each instruction of an engine runs."""
+
+    def __init__(self, program: list[Instruction], arch: Arch) -> None:
+        super().__init__(program, arch, [])
+        self.log: list[Window] = []
+
+    def step(self, at: int, inst: Instruction, firsts: list[bool], lasts: list[bool]) -> None:
+        super().step(at, inst, firsts, lasts)
+        if inst.spec.name in NAMES:
+            start, (busy, latency) = self.starts[inst.spec.engine][-1], self.busy(inst)
+            self.log.append(Window(start, start + busy, start + busy + latency))
+
+
+def accesses(
+    program: Sequence[Instruction], arch: Arch, dram: list[int]
+) -> Iterator[tuple[str, Window, set[int], set[int]]]:
+    """Engine, times, words read and words written of each instruction, in program order."""
+    machine, clock = Accesses(arch, dram), Windows(list(program), arch)
+    machine.run(program)
+    clock.run()
+    for (inst, reads, writes), window in zip(machine.log, clock.log, strict=True):
+        yield inst.spec.engine, window, reads, writes
+
+
+def races(program: Sequence[Instruction], arch: Arch, dram: list[int]) -> list[str]:
+    """What goes wrong, in program order."""
+    read: dict[tuple[int, str], int] = {}  # by word and engine: when its last read ends, its last write is done
+    written: dict[tuple[int, str], int] = {}
+    engines = ("dma", "load", "commit")
+    found: list[str] = []
+    for number, (engine, window, reads, writes) in enumerate(accesses(program, arch, dram)):
+        others = [other for other in engines if other != engine]
+        for word in reads | writes:
+            for other in others:
+                if written.get((word, other), 0) > window.start:
+                    found.append(f"{engine} {number} uses word {word} at {window.start}, before {other} has written it")
+                if word in writes and read.get((word, other), 0) > window.start:
+                    found.append(f"{engine} {number} writes word {word} at {window.start}, before {other} has read it")
+        for word in reads:
+            read[word, engine] = window.end
+        for word in writes:
+            written[word, engine] = window.done
+    return found
