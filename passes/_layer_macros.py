@@ -317,4 +317,5 @@ class Macros:
         if "params" not in self.glb:
             return 0
         stage = self.operands.stages["params"]
-        return (self.operands.buffer(stage, at) + self.loops.start(self.glb["params"], at).offset) // self.layer.params_words
+        start = self.loops.start(self.glb["params"], at).offset
+        return (self.operands.buffer(stage, at) + start) // self.layer.params_words

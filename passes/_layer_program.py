@@ -27,7 +27,7 @@ from math import prod
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import REDUCTION_DIMS, rest_sets
+from cnncc.dialects.nest import rest_sets
 from cnncc.errors import Refusal
 from cnncc.mapper.layer_shape import whole
 from cnncc.mapper.register_files import indexed_by

@@ -42,7 +42,7 @@ OUTPUT_FREE = {1: 8, 2: 12}
 # What is free before the first layer: as many as there are buffers.
 PRIMED = {FREE: 2, FREE_ONE: 1, IFMAP_FREE: 2} | {each[n]: n for each in (INPUT_FREE, OUTPUT_FREE) for n in each}
 MOVING = ("ifmap", "residual", "output")
-ORDER = ("params", "weight", "residual", "ifmap")  # of transfers at one place: what is full then means those before, too
+ORDER = ("params", "weight", "residual", "ifmap")  # of transfers at one place: each vouches for those before
 
 
 def alternating(stages: Map[str, Stage]) -> list[Stage]:
