@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
+from click.core import ParameterSource
 
 import cnncc
 from cnncc.errors import MESSAGE_LIMIT, Refusal, one_line
@@ -174,6 +175,28 @@ def reuse(**options: Any) -> None:
     from cnncc.commands import reuse_command
 
     reuse_command(**options)
+
+
+@main.command()
+@click.argument("source", type=FILE)
+@_model_options
+@click.option("--explain", "explained", metavar="LAYER", help="Why this layer takes so long, and what would help.")
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+@click.pass_context
+def estimate(ctx: click.Context, source: Path, explained: str | None, as_json: bool, **options: Any) -> None:
+    """Say what each layer takes: its mapping, cycles, words, energy, and what limits it.
+
+    By analysis, without running anything: the numbers are those that `run --stats` counts. SOURCE is a model, IR that
+    was dumped before nest-to-array, or a binary, of which the metadata is read and not the program.
+
+    \b
+    cnncc estimate net.onnx --arch spatial-16x16
+    cnncc estimate net.cnb --explain conv2
+    """
+    from cnncc.estimate.command import estimate_command
+
+    given = [name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    estimate_command(source, explained, as_json, _progress(), given, **options)
 
 
 @main.command()

@@ -19,6 +19,7 @@ from cnncc.arch.model import PRESETS, load_arch, preset_names
 from cnncc.errors import Refusal, one_line
 from cnncc.files import check_writable, write_atomically
 from cnncc.inputs import count_batches, noise, npz_bytes, read_npz
+from cnncc.mapper import plans
 from cnncc.mapper.energy import with_energy
 from cnncc.passes._schedule_file import read_schedule
 from cnncc.pipeline import (
@@ -28,6 +29,7 @@ from cnncc.pipeline import (
     Observer,
     StepFailed,
 )
+from cnncc.planned import Planned
 from cnncc.report import Report
 from cnncc.starts import resume, start_compilation
 from cnncc.verify import Differs, Verifier
@@ -64,17 +66,17 @@ def compile_command(
     else:
         source = cast("Path", model)
         compilation = start_compilation(source, arch, precision, calibrate, batch, schedule, dataflow)
-    report = Report()
+    report, plan = Report(), Planned(compilation)
     report.read(compilation.module)
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
     try:
-        compilation.run(emit if emit in LEVELS else "isa", [_shown(progress), report, *dump])
+        compilation.run(emit if emit in LEVELS else "isa", [_shown(progress), report, plan, *dump])
     except StepFailed as failure:
         if start is None:
             raise
         raise Refusal(f"{start}: edited IR that is not consistent? {failure}") from failure
     progress("")
-    _emit(compilation, report, source, output, emit, dump_dir)
+    _emit(compilation, report, plan, source, output, emit, dump_dir)
     for warning in compilation.warnings:
         click.echo(f"cnncc: warning: {warning}", err=True)
 
@@ -89,7 +91,13 @@ def _shown(progress: Progress) -> Observer:
 
 
 def _emit(
-    compilation: Compilation, report: Report, source: Path, output: Path | None, emit: str, dump_dir: Path | None
+    compilation: Compilation,
+    report: Report,
+    plan: Planned,
+    source: Path,
+    output: Path | None,
+    emit: str,
+    dump_dir: Path | None,
 ) -> None:
     from cnncc.machine.container import to_bytes
     from cnncc.machine.modules import build_binary
@@ -98,6 +106,7 @@ def _emit(
         _write_ir(compilation, output)
         return
     about = {"model": source.name, "model_sha256": hashlib.sha256(source.read_bytes()).hexdigest(), **report.about()}
+    about |= {} if plan.parts is None else {"plan": plans.as_json(plan.parts)}
     binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, about)
     if emit == "asm":
         _write(output, disassembly(binary))

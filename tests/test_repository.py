@@ -32,9 +32,9 @@ LAYERS = (
     ("passes", "machine"),
     ("universe", "eval", "costs", "predict"),
     ("pipeline", "opt", "accuracy"),
-    ("verify", "check", "report", "messages", "starts"),
+    ("verify", "check", "report", "messages", "starts", "planned"),
     ("reuse", "explore"),
-    ("commands", "atoms"),
+    ("commands", "atoms", "estimate"),
     ("cli",),
     ("__main__",),
 )

@@ -1,0 +1,42 @@
+"""What `cnncc estimate` does and prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cnncc.errors import Refusal
+from cnncc.estimate import explain, table
+from cnncc.estimate.program import of_binary, of_model
+
+
+def estimate_command(
+    source: Path, explained: str | None, as_json: bool, progress: Callable[[str], None], given: Collection[str],
+    **options: Any,
+) -> None:  # fmt: skip
+    """`cnncc estimate`. options: those that `compile` has, too; given: the names of those that were given."""
+    if source.suffix == ".cnb":
+        if given:
+            raise click.UsageError(f"--{min(given)} has no effect: a binary is mapped, to an array of its own")
+        program, warnings = of_binary(source), list[str]()
+    else:
+        program, warnings = of_model(source, **options)
+    if explained is not None and explained not in (labels := list(program.layers())):
+        raise Refusal(f"there is no layer '{explained}'; layers: {', '.join(labels) or 'none'}")
+    estimate = table.as_json(program)
+    if explained is not None:
+        estimate["explain"] = explain.explained(program, explained, progress)
+    if as_json:
+        text = json.dumps(estimate, indent=1)
+    elif explained is not None:
+        text = "\n".join(explain.as_text(estimate, program.layers()[explained]))
+    else:
+        text = "\n".join(table.as_text(estimate, program))
+    progress("")
+    for warning in warnings:
+        click.echo(f"cnncc: warning: {warning}", err=True)
+    click.echo(text)

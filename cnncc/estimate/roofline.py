@@ -1,0 +1,79 @@
+"""The rooflines of a layer: what multipliers, DRAM and the ports of the GLB would let it do at most.
+
+    R1  The roof of the PEs is their operations a cycle: multipliers, or PEs where operations are not multiplications.
+    R2  That of a memory or port is its words a cycle times the operations for each word that moves there.
+    R3  The lowest roof limits. A layer is left of the ridge of a memory where that one's roof is below the PEs'.
+
+Of a layer the words are its own, wherever its transfers stand in the program: what is fetched ahead takes none of the
+layer's cycles, which may then be fewer than the roof of DRAM would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cnncc.arch.model import Arch
+
+
+@dataclass(frozen=True)
+class Roof:
+    """A memory or port. intensity: operations for each of `words`; at the ridge it would keep up with the PEs."""
+
+    words: int
+    words_per_cycle: int
+    intensity: float
+    ridge: float
+
+    @property
+    def operations_per_cycle(self) -> float:
+        """The roof."""
+        return self.intensity * self.words_per_cycle
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Of a layer. peak: operations a cycle of the PEs; roofs: of memories and ports through which words move."""
+
+    operations: int
+    peak: int
+    roofs: dict[str, Roof]
+
+    @property
+    def limit(self) -> str:
+        """The name of the lowest roof; `pes` where none is below the PEs'."""
+        lowest = min(self.roofs, key=lambda name: self.roofs[name].operations_per_cycle, default="pes")
+        return lowest if lowest != "pes" and self.roofs[lowest].operations_per_cycle < self.peak else "pes"
+
+    @property
+    def attainable(self) -> float:
+        """The lowest roof over the peak."""
+        return 1.0 if self.limit == "pes" else self.roofs[self.limit].operations_per_cycle / self.peak
+
+    def as_json(self, cycles: int) -> dict[str, Any]:
+        """All of it, and which share of the lowest roof the layer reaches in so many cycles."""
+        return {
+            "operations": self.operations,
+            "peak": self.peak,
+            "roofs": {name: asdict(roof) for name, roof in self.roofs.items()},
+            "limit": self.limit,
+            "attainable": self.attainable,
+            "reached": self.operations / (cycles * self.peak * self.attainable),
+        }
+
+
+def roofline(counters: Mapping[str, Any], arch: Arch) -> Roofline | None:
+    """Of a layer or a program that has these operations and words (keys of docs/stats.md); None where the PEs idle."""
+    if not (operations := counters["macs"] or counters["max"] + counters["add"]):
+        return None
+    peak = arch.rows * arch.cols * (arch.pe.lanes if counters["macs"] else 1)
+    words, read, write = counters["words"], counters["operands"]["glb_read"], counters["operands"]["glb_write"]
+    committed = (read[name] for name in ("params", "residual", "operand", "sums"))
+    moved = {
+        "dram": (words["dram_read"] + words["dram_write"], arch.dram.words_per_cycle),
+        "glb_load": (read["weight"] + read["ifmap"], arch.glb.words_per_cycle),
+        "glb_commit": (sum(committed) + write["results"] + write["sums"], arch.glb.words_per_cycle),
+    }
+    roofs = {name: Roof(count, rate, operations / count, peak / rate) for name, (count, rate) in moved.items() if count}
+    return Roofline(operations, peak, roofs)
