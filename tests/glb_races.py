@@ -7,14 +7,19 @@ write, the earlier one in program order must be over when the later one starts. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 from plain_machine import PlainMachine
 from test_machine_times import Plain
+from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch
+from cnncc.context import CompilerContext
+from cnncc.dialects.array import TensorOp
+from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.isa.table import Instruction
 
 NAMES = ("dma", "load", "mac", "unit", "commit")
@@ -94,3 +99,14 @@ def races(program: Sequence[Instruction], arch: Arch, dram: list[int]) -> list[s
         for word in writes:
             written[word, engine] = window.done
     return found
+
+
+def dram_of(module: ModuleOp, ctx: CompilerContext, inputs: Mapping[str, np.ndarray]) -> list[int]:
+    """The words of DRAM before a module runs, 0 where there are none yet."""
+    tensors = [op.record.data for op in module.ops if isinstance(op, TensorOp) and op.record.data.memory == "dram"]
+    arrays = {op.sym_name.data: constant_array(op, ctx.weights) for op in module.ops if isinstance(op, GlobalOp)}
+    dram = [0] * max(tensor.at + tensor.words for tensor in tensors)
+    for tensor in tensors:
+        if (words := {**arrays, **inputs}.get(tensor.name)) is not None:
+            dram[tensor.at : tensor.at + tensor.words] = words.ravel().tolist()
+    return dram

@@ -40,7 +40,7 @@ from xdsl.parser import Parser
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext
-from cnncc.dialects.array import Tensor, TensorOp
+from cnncc.dialects.array import TensorOp
 from cnncc.dialects.cnn import CNN, Window
 from cnncc.dialects.isa import instructions
 from cnncc.dialects.nest import Mapping
@@ -107,21 +107,18 @@ def instructions_of(module: ModuleOp) -> Sequence[Node]:
 
 def result_and_cycles(case: Case, module: ModuleOp, ctx: CompilerContext, arch: Arch) -> tuple[np.ndarray, Cycles]:
     """What the words of a module compute, in how many cycles."""
-    tree, (given, output) = instructions_of(module), in_dram(case, module, ctx)
-    dram = Memory("dram", max(t.at + t.words for t in (*(tensor for tensor, _ in given), output)), 1)
-    for tensor, words in given:
-        dram.write(np.arange(tensor.at, tensor.at + tensor.words), words.reshape(1, -1))
-    Interpreter(arch, dram, lambda segment, memory: None).run(tree)
-    result = dram.read(np.arange(output.at, output.at + output.words)).reshape(output.shape)
-    return result, simulate(tree, arch).cycles
-
-
-def in_dram(case: Case, module: ModuleOp, ctx: CompilerContext) -> tuple[list[tuple[Tensor, np.ndarray]], Tensor]:
-    """The tensors in DRAM before a module runs, with their words, and that of the output."""
+    tree = instructions_of(module)
     tensors = [op.record.data for op in module.ops if isinstance(op, TensorOp) and op.record.data.memory == "dram"]
     arrays = {op.sym_name.data: constant_array(op, ctx.weights) for op in module.ops if isinstance(op, GlobalOp)}
-    given = [(t, arrays[t.name] if t.role == "weight" else case.x) for t in tensors if t.role != "output"]
-    return given, next(tensor for tensor in tensors if tensor.role == "output")
+    dram = Memory("dram", max(t.at + t.words for t in tensors), 1)
+    for tensor in tensors:
+        if tensor.role != "output":
+            words = arrays[tensor.name] if tensor.role == "weight" else case.x
+            dram.write(np.arange(tensor.at, tensor.at + tensor.words), words.reshape(1, -1))
+    Interpreter(arch, dram, lambda segment, memory: None).run(tree)
+    output = next(tensor for tensor in tensors if tensor.role == "output")
+    result = dram.read(np.arange(output.at, output.at + output.words)).reshape(output.shape)
+    return result, simulate(tree, arch).cycles
 
 
 def check(case: Case, folder: Path) -> Mapping:

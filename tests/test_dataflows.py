@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conv_grid_cases import Case, case_of, filled
-from glb_races import races
-from test_conv_grid import in_dram, lowered, result_and_cycles, unmapped
+from glb_races import dram_of, races
+from test_conv_grid import lowered, result_and_cycles, unmapped
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, parse_arch
@@ -269,10 +269,7 @@ def check(rng: Random, folder: Path, seen: Counter[str]) -> None:
 
 def races_of(drawn: Drawn, module: ModuleOp, ctx: CompilerContext) -> list[str]:
     """Races for words of the GLB."""
-    given, output = in_dram(drawn.case, module, ctx)
-    dram = [0] * max(tensor.at + tensor.words for tensor in (*(tensor for tensor, _ in given), output))
-    for tensor, words in given:
-        dram[tensor.at : tensor.at + tensor.words] = words.ravel().tolist()
+    dram = dram_of(module, ctx, {"x": drawn.case.x})
     return races(decode_program(encode_program(instructions(module))), drawn.arch, dram)
 
 

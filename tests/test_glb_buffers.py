@@ -1,0 +1,210 @@
+"""Blocks of every operand in one or two buffers: values at every level, no races, and what overlaps.
+
+Values are compared with plain loops (nest_cases.py), times and addresses come from two plain machines (glb_races.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pytest
+from glb_races import dram_of, races
+from nest_cases import Case, layer_of
+from test_conv_groups import array_file
+from test_pool_positions import check_tokens
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
+
+from cnncc.arch.model import load_arch
+from cnncc.context import CompilerContext
+from cnncc.dialects._mapping_text import parse
+from cnncc.dialects._records import format_record
+from cnncc.dialects.cnn import Window
+from cnncc.dialects.isa import instructions
+from cnncc.dialects.nest import MappingAttr
+from cnncc.errors import Refusal
+from cnncc.eval import array, isa, nest
+from cnncc.isa.codec import decode_program, encode_program
+from cnncc.isa.table import Instruction, instruction
+from cnncc.pipeline import DONE, Compilation, Settings, Step, new_context
+from cnncc.verify import compare_integers
+
+QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"
+
+
+@dataclass(frozen=True)
+class Sum(Case):
+    """A convolution, or an elementwise layer, whose results are added to a second image."""
+
+    def random(self, what: int, most: int, shape: tuple[int, ...]) -> np.ndarray:
+        return super().random(what, min(most, 9), shape)
+
+    @property
+    def dims(self) -> tuple[int, int, int, int]:
+        return (self.n, self.k, *self.window.output(*self.image))
+
+    @cached_property
+    def residual(self) -> np.ndarray:
+        return self.random(3, 99, self.dims)
+
+    def results(self) -> np.ndarray:
+        return (self.x if self.kind == "copy" else self.sums()) + self.residual
+
+    def network(self, ctx: CompilerContext) -> ModuleOp:
+        """`main` with this one layer, its factors being 1."""
+        x, y, w = ("x".join(map(str, dims)) for dims in (self.x.shape, self.dims, self.weights.shape))
+        ones = ctx.weights.add(np.array([1, 1, 0], np.float32))
+        op = "cnn.add %x residual %r" if self.kind == "copy" else "cnn.conv %x residual %r"
+        more = "" if self.kind == "copy" else f"weights @w window <{format_record(self.window)}>"
+        bias = "" if self.kind == "copy" else 'bias = "b", '
+        text = f"""builtin.module attributes {{{DONE} = "cnn-legalize"}} {{
+            weights.global @w : tensor<{w}xi16> = #weights.ref<"{ctx.weights.add(self.weights)}">
+            weights.global @b : tensor<{self.k}xi32> = #weights.ref<"{ctx.weights.add(self.bias)}">
+            weights.global @f : tensor<3xf32> = #weights.ref<"{ones}">
+            func.func @main(%x : tensor<{x}xi16> {{onnx.name = "x", {QUANT}}},
+                            %r : tensor<{y}xi16> {{onnx.name = "r", {QUANT}}})
+                -> (tensor<{y}xi16> {{onnx.name = "y", {QUANT}}}) {{
+              %1 = {op} : tensor<{y}xi16> {more} then <{bias}factors = "f", add_clamp = [-32768, 32767]> label "sum"
+                   : tensor<{x}xi16> -> tensor<{y}xi16>
+              func.return %1 : tensor<{y}xi16>
+            }} }}"""
+        module = Parser(ctx, text).parse_module()
+        module.verify()
+        return module
+
+
+def compiled(case: Sum, mapping: str, arch_file: Path | str) -> tuple[Compilation, list[Instruction]]:
+    """The program of a layer by a mapping; every level gives its results."""
+    ctx, arch = new_context(), load_arch(str(arch_file))
+    compilation = Compilation(ctx, case.network(ctx), Settings(arch, str(arch_file), 16))
+    want, inputs = case.results(), [case.x, case.residual]
+
+    def check(step: Step, module: ModuleOp) -> None:
+        match step.name:
+            case "nest-schedule-os":
+                layer = layer_of(module)
+                layer.mapping = MappingAttr(parse(mapping, layer.sizes.data))
+                return
+            case "nest-stage":
+                (got,), _ = nest.evaluate(module, ctx.weights, inputs)
+            case "array-allocate":
+                (got,), _ = array.evaluate(module, ctx.weights, arch, inputs)
+                check_tokens(module)
+            case "array-to-isa":
+                (got,), _ = isa.evaluate(module, ctx.weights, arch, inputs)
+            case _:
+                return
+        assert compare_integers({step.name: want}, {step.name: got}) == ""
+
+    compilation.run("isa", [check])
+    return compilation, list(decode_program(encode_program(instructions(compilation.module))))
+
+
+def raced(case: Sum, compilation: Compilation, program: Sequence[Instruction]) -> list[str]:
+    dram = dram_of(compilation.module, compilation.ctx, {"x": case.x, "r": case.residual})
+    return races(program, compilation.settings.arch, dram)
+
+
+CONV = Sum("mac", 1, 6, 4, (7, 6), Window((3, 3), (1, 1), (1, 1, 1, 1)))
+ONCE = "weight@glb > params@glb"
+TILE = "w':3 > [h''||2@rows w''||3@cols]"
+REST = "c > weight@rf*2 > ifmap@rf*2 > {s > r}"
+LOOPS = f"{TILE} > k > {REST}"
+MAPPINGS = {
+    "all in two": f"{ONCE} > h':2 > residual@glb*2 > ifmap@glb*2 > output@glb*2 > {LOOPS}",
+    "all in one": f"{ONCE} > h':2 > residual@glb > ifmap@glb > output@glb > {LOOPS}",
+    "residual in one": f"{ONCE} > h':2 > residual@glb > ifmap@glb*2 > output@glb*2 > {LOOPS}",
+    "output in one": f"{ONCE} > h':2 > residual@glb > ifmap@glb*2 > output@glb > {LOOPS}",
+    "ifmap in one": f"{ONCE} > h':2 > residual@glb*2 > ifmap@glb > output@glb*2 > {LOOPS}",
+    "output stays": f"{ONCE} > h':2 > residual@glb*2 > ifmap@glb*2 > {LOOPS}",
+    "output stays, residual in one": f"{ONCE} > h':2 > residual@glb > ifmap@glb*2 > {LOOPS}",
+    "residual alone": f"{ONCE} > h':2 > residual@glb*2 > {LOOPS}",
+    "output alone": f"{ONCE} > h':2 > output@glb*2 > {LOOPS}",
+    "output alone in one": f"{ONCE} > h':2 > output@glb > {LOOPS}",
+    "ifmap alone": f"{ONCE} > h':2 > ifmap@glb*2 > {LOOPS}",
+    "ifmap alone in one": f"{ONCE} > h':2 > ifmap@glb > {LOOPS}",
+    "columns": f"{ONCE} > h':3 > w':4 > residual@glb*2 > ifmap@glb*2 > output@glb*2 > "
+    f"[h''||3@rows w''||4@cols] > k > {REST}",
+    "ifmap outside": f"{ONCE} > h':2 > ifmap@glb*2 > k':4 > residual@glb*2 > output@glb*2 > {TILE} > k'' > {REST}",
+    "weights inside": f"params@glb > h':4 > residual@glb*2 > ifmap@glb*2 > output@glb*2 > k':4 > weight@glb*2 > "
+    f"h'':2 > w':3 > [h'''||2@rows w''||3@cols] > k'' > {REST}",
+    "weights in slices": f"k':2 > weight@glb*2 > params@glb*2 > h':2 > {TILE} > k'' > {REST}",
+    "weights in slices of one": f"k':2 > weight@glb > params@glb > h':2 > {TILE} > k'' > {REST}",
+    "weights while sums stay": f"params@glb > h':2 > residual@glb*2 > ifmap@glb*2 > output@glb*2 > {TILE} > "
+    f"k':3 > c':2 > weight@glb*2 > c'' > weight@rf*2 > ifmap@rf*2 > {{s > r > k''}}",
+    "weights and partial sums": f"params@glb > c':3 > weight@glb*2 > h':2 > {TILE} > k > c'' > weight@rf*2 > "
+    "ifmap@rf*2 > {s > r}",
+    "partial sums of two outputs": f"params@glb > h':2 > residual@glb*2 > ifmap@glb*2 > output@glb*2 > c':3 > "
+    f"weight@glb*2 > {TILE} > k > c'' > weight@rf*2 > ifmap@rf*2 > {{s > r}}",
+}
+BATCH = ("all in two", "residual in one", "columns", "ifmap outside", "weights inside", "partial sums of two outputs")
+
+
+@pytest.mark.parametrize("name", MAPPINGS)
+def test_every_level_is_brute_force_and_free_of_races(name: str, tmp_path: Path) -> None:
+    arch = array_file(tmp_path, "4x4")
+    assert raced(CONV, *compiled(CONV, MAPPINGS[name], arch)) == []
+
+
+@pytest.mark.parametrize("name", BATCH)
+def test_images_follow_each_other(name: str, tmp_path: Path) -> None:
+    """The last block of an image is followed by the first one of the next."""
+    once, _, rest = MAPPINGS[name].partition("h'")
+    case = replace(CONV, n=3)
+    assert raced(case, *compiled(case, f"{once}n > h'{rest}", array_file(tmp_path, "4x4"))) == []
+
+
+# With a DRAM that is as slow as it may be, a layer that is quick.
+QUICK = Sum("mac", 1, 6, 1, (7, 6), Window((1, 1)))
+STREAM = f"{TILE} > weight@rf*2 > ifmap@rf*2 > {{k}}"
+ONE_MORE = {
+    "ifmap": (CONV, MAPPINGS["ifmap alone"], 10, 64),
+    "ifmap in one": (CONV, MAPPINGS["ifmap alone in one"], 5, 64),
+    "residual": (CONV, MAPPINGS["output stays"], 11, 64),
+    "output": (QUICK, f"{ONCE} > h':2 > output@glb*2 > {STREAM}", 12, 1),
+    "output in one": (QUICK, f"{ONCE} > h':2 > output@glb > {STREAM}", 8, 1),
+    "weights": (CONV, MAPPINGS["weights in slices"], 1, 64),
+    "weights in one": (CONV, MAPPINGS["weights in slices of one"], 9, 64),
+    "weights while sums stay": (CONV, MAPPINGS["weights while sums stay"], 1, 64),
+}
+
+
+@pytest.mark.parametrize("name", ONE_MORE)
+def test_a_token_too_many_is_a_race(name: str, tmp_path: Path) -> None:
+    """Values stay what they are (P5): nothing but the times shows it."""
+    case, mapping, semaphore, words = ONE_MORE[name]
+    path = array_file(tmp_path, "4x4")
+    path.write_text(path.read_text().replace("dram = { words_per_cycle = 4", f"dram = {{ words_per_cycle = {words}"))
+    compilation, program = compiled(case, mapping, path)
+    assert raced(case, compilation, program) == []
+    spoilt = [
+        instruction("signal", semaphore=semaphore, count=inst.number("count") + 1)
+        if inst.spec.name == "signal" and inst.number("semaphore") == semaphore
+        else inst
+        for inst in program
+    ]
+    assert spoilt != program
+    assert raced(case, compilation, spoilt)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "why"),
+    [
+        (MAPPINGS["all in two"].replace("output@glb*2", "output@glb"), "residual is staged in glb in two buffers only"),
+        (MAPPINGS["all in two"].replace("output@glb*2", "output@glb*3"), "in one buffer or two, not in 3"),
+        (MAPPINGS["output stays"].replace("ifmap@glb*2", "ifmap@glb"), "in two buffers only where ifmap is, too"),
+        (
+            f"{ONCE} > k':2 > ifmap@glb*2 > output@glb*2 > h':2 > {TILE} > k'' > {REST}",
+            "alone: then no two buffers inside",
+        ),
+        (f"{ONCE} > h':4 > w':2 > h'':3 > ifmap@glb*2 > [h'''||3@rows w''||2@cols] > k > {REST}", "an even number"),
+    ],
+)
+def test_what_two_buffers_cannot_be(mapping: str, why: str, tmp_path: Path) -> None:
+    arch = array_file(tmp_path, "4x4")
+    with pytest.raises(Refusal, match=why):
+        compiled(CONV, mapping, arch)
