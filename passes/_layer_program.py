@@ -33,13 +33,11 @@ from cnncc.mapper.layer_shape import whole
 from cnncc.mapper.register_files import indexed_by
 from cnncc.passes._layer_macros import Macros
 from cnncc.passes._layer_operands import Operands, glb_stages
-from cnncc.passes._layer_order import Order
+from cnncc.passes._layer_order import MOST_BODIES, Order
 from cnncc.passes._layer_records import Body, Layer, Loops, Node, Position, split
 from cnncc.passes._layer_sums import Sections
 from cnncc.passes._layer_transfers import Transfers, alternating
 from cnncc.passes._on_array import file_problems, link_problems, refuse_any
-
-MOST_BODIES = 256  # of unrolled or peeled loops: what a program may grow by
 
 
 def layer_program(layer: Layer, arch: Arch) -> list[Node]:

@@ -15,12 +15,14 @@ import pytest
 from glb_races import dram_of, races
 from nest_cases import Case, layer_of
 from test_conv_groups import array_file
-from test_pool_positions import check_tokens
+from test_pool_positions import check_levels as check_pool
+from test_pool_positions import check_tokens, pool
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
 from cnncc.arch.model import load_arch
 from cnncc.context import CompilerContext
+from cnncc.dialects._mapping import Sizes
 from cnncc.dialects._mapping_text import parse
 from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import Window
@@ -156,6 +158,47 @@ def test_images_follow_each_other(name: str, tmp_path: Path) -> None:
     once, _, rest = MAPPINGS[name].partition("h'")
     case = replace(CONV, n=3)
     assert raced(case, *compiled(case, f"{once}n > h'{rest}", array_file(tmp_path, "4x4"))) == []
+
+
+ALL = "residual@glb*2 > ifmap@glb*2 > output@glb*2"
+COPIES = {
+    "channels": f"k':2 > {ALL} > k'' > h > w",
+    "rows": f"k > h':2 > {ALL} > h'' > w",
+    "output in one": "k':2 > residual@glb > ifmap@glb > output@glb*2 > k'' > h > w",
+    "output stays": "k':2 > residual@glb*2 > ifmap@glb*2 > k'' > h > w",
+    "ifmap stays": "k > h':4 > residual@glb*2 > output@glb*2 > h'' > w",
+    "residual stays": "k > h':4 > ifmap@glb*2 > output@glb*2 > h'' > w",
+    "output alone": "k > h':4 > output@glb*2 > h'' > w",
+}
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("name", COPIES)
+def test_elementwise_layers(name: str, images: int, tmp_path: Path) -> None:
+    case = Sum("copy", images, 6, 1, (8, 5), Window((1, 1), group=6))
+    mapping = COPIES[name] if images == 1 else f"n > {COPIES[name]}"
+    assert raced(case, *compiled(case, mapping, array_file(tmp_path, "4x4"))) == []
+
+
+POOLS = {
+    "all": "params@glb*2 > ifmap@glb*2 > output@glb*2",
+    "output in one": "params@glb*2 > ifmap@glb*2 > output@glb",
+    "ifmap": "params@glb*2 > ifmap@glb*2",
+    "output": "params@glb*2 > output@glb*2",
+    "output and ifmap, params once": "ifmap@glb*2 > output@glb*2",
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_params_of_positions_come_with_their_blocks(name: str, tmp_path: Path) -> None:
+    case = pool(5, (7, 6), (3, 3), pad=(1, 1, 1, 1), n=2)
+    once = "" if "params" in POOLS[name] else "params@glb > "
+    mapping = f"{once}n > h':2 > {POOLS[name]} > {TILE} > k > ifmap@rf*2 > {{s > r}}"
+    sizes = Sizes(n=2, k=5, c=1, h=7, w=6, r=3, s=3)
+    compilation = check_pool(case, array_file(tmp_path, "4x4"), parse(mapping, sizes))
+    dram = dram_of(compilation.module, compilation.ctx, {"x": case.x})
+    program = decode_program(encode_program(instructions(compilation.module)))
+    assert races(program, compilation.settings.arch, dram) == []
 
 
 # With a DRAM that is as slow as it may be, a layer that is quick.
