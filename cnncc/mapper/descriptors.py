@@ -7,19 +7,18 @@ is staged; weights and params are always. No IR.
 from __future__ import annotations
 
 from collections.abc import Mapping as Map
-from collections.abc import Sequence, Set
 
 from cnncc.dialects._mapping import OUTPUT_DIMS, Loop, Stage
 from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.positions import Order
 
 RINGS = "hwrs"  # dimensions of rows and columns, which count through the whole image even in a buffer
 
 
-def own_cycles(
-    shape: LayerShape, outer: Sequence[Loop], unrolled: Set[int], staged: Map[str, Stage], residual: bool, partial: bool
-) -> int:
+def own_cycles(shape: LayerShape, order: Order, staged: Map[str, Stage], residual: bool, partial: bool) -> int:
     """All `desc` and `step` of a layer."""
-    timed = [(depth, loop) for depth, loop in enumerate(outer) if not loop.on and depth not in unrolled]
+    outer = order.nest.outer
+    timed = [(depth, loop) for depth, loop in enumerate(outer) if not loop.on and depth not in order.unrolled]
 
     def moved(operand: str, depths: range, rings: str = "") -> int:
         """Loops that move a descriptor: of those at `depths` all that the operand depends on, of `rings` all others."""
@@ -31,7 +30,7 @@ def own_cycles(
         if stage is None:
             there = 1 + moved(operand, everywhere)
         else:
-            turns = sum(depth < stage.depth for depth, _ in timed) if stage.buffers > 1 else 0
+            turns = order.turns(stage.depth) if stage.buffers > 1 else 0
             by_rows = operand in ("ifmap", "residual") or (operand == "output" and not shape.per_position)
             there = 1 + turns + moved(operand, range(stage.depth, len(outer)), RINGS if by_rows else "")
             total += 1 + moved(operand, range(stage.depth))

@@ -15,11 +15,8 @@ from cnncc.dialects._mapping import OUTPUT_DIMS, REDUCTION_DIMS, Mapping
 from cnncc.mapper.descriptors import own_cycles
 from cnncc.mapper.layer_shape import LayerShape, whole
 from cnncc.mapper.occupancy import Engines, Side
-from cnncc.mapper.positions import At
-from cnncc.mapper.register_files import ifmap_words, indexed_by, passes_columns, shared_columns
-from cnncc.mapper.routes import Nest
-from cnncc.mapper.stream_schedule import stream_schedule
-from cnncc.mapper.timeline import (
+from cnncc.mapper.positions import At, Order
+from cnncc.mapper.records import (
     ARRAY,
     COMMIT,
     DMA,
@@ -31,18 +28,17 @@ from cnncc.mapper.timeline import (
     WEIGHT_FREE,
     WEIGHT_FULL,
     Cycles,
-    Machine,
     Node,
     Own,
     Repeat,
-    State,
     Task,
-    Timeline,
     Token,
     Wait,
-    cycles,
-    idle_state,
 )
+from cnncc.mapper.register_files import ifmap_words, indexed_by, passes_columns, shared_columns
+from cnncc.mapper.routes import Nest
+from cnncc.mapper.stream_schedule import stream_schedule
+from cnncc.mapper.timeline import Machine, State, Timeline, cycles, idle_state
 from cnncc.mapper.transfers import FULL, PRIMED, Fetch, Transfers
 
 
@@ -81,6 +77,8 @@ class LayerSchedule(NamedTuple):
         for queue, count in PRIMED.items():
             tokens[queue] = (0,) * count
         for fetch in self.ahead:
+            for queue, _ in fetch.task.takes:
+                tokens[queue] = tokens[queue][1:]
             for queue, _ in fetch.task.gives:
                 tokens[queue] += (0,)
         return state._replace(tokens=tuple(tokens))
@@ -99,13 +97,13 @@ def layer_schedule(plan: LayerPlan, arch: Arch, full: int = FULL) -> LayerSchedu
 def layer_cycles(plan: LayerPlan, arch: Arch) -> int:
     """Cycles of a layer from an idle machine, what is fetched ahead there, to the end of its `sync`."""
     schedule = layer_schedule(plan, arch)
-    return Timeline(machine(arch)).run(schedule.nodes, schedule.start(arch)).elapsed
+    return Timeline(machine(arch), schedule.nodes).run(schedule.start(arch)).elapsed
 
 
 def layer_counts(plan: LayerPlan, arch: Arch) -> Cycles:
     """The same, with what the engines are busy and the array waits for."""
     schedule = layer_schedule(plan, arch)
-    return cycles(schedule.nodes, Timeline(machine(arch)).run(schedule.nodes, schedule.start(arch)))
+    return cycles(schedule.nodes, Timeline(machine(arch), schedule.nodes).run(schedule.start(arch)))
 
 
 class _Walk:
@@ -122,36 +120,34 @@ class _Walk:
         self.passes = passes_columns(plan.shape, arch, mapping.loops, mapping.stages)
         self.lane_dim = next((loop.dim for loop in self.nest.kept if loop.on), "")
         self.outputs = [dim for dim in OUTPUT_DIMS if any(loop.dim == dim for loop in self.nest.kept)]
-        self.unrolled = {
+        unrolled = {
             depth
             for operand, staged in self.rf.items()
             for depth, loop in enumerate(self.outer)
             if depth >= staged and not loop.on and loop.dim in indexed_by(plan.shape, operand)
         }
+        self.order = Order(self.nest, unrolled, max(self.transfers.depths, default=0))
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
         self.partial = False
         self.ahead: list[Fetch] = []
 
     def nodes(self) -> list[Node]:
         """All of it but the `sync`."""
-        body = self._walk(0, At(whole(self.shape.sizes)))
+        start = At(whole(self.shape.sizes))
+        fetches = self.transfers.firsts(start, self.order)
+        self.ahead = [fetch for fetch in fetches if fetch.operand in self.plan.ahead]
+        firsts = [fetch.task for fetch in fetches if fetch.operand not in self.plan.ahead]
+        body = self._walk(0, start)
         staged = self.transfers.stages
-        views = own_cycles(self.shape, self.outer, self.unrolled, staged, self.plan.residual, self.partial)
-        return [Own(views), Task(COMMIT, 1), *body]
+        views = own_cycles(self.shape, self.order, staged, self.plan.residual, self.partial)
+        return [Own(views), Task(COMMIT, 1), *firsts, *body]
 
     def _walk(self, depth: int, at: At) -> list[Node]:
-        fetches, drains = self._fetches(depth, at), self.transfers.drains(depth, at)
+        fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at)
         if at.section >= 0 or self.nest.summed_over(depth, at.extent) is None:
             return [*fetches, *self._inside(depth, at), *drains]
         at = replace(at, section=depth)
         return [*fetches, *self._inside(depth, at), self._commit(depth, at), *drains]
-
-    def _fetches(self, depth: int, at: At) -> list[Task]:
-        fetches = self.transfers.fetches(depth, at)
-        if not depth:
-            self.ahead = [fetch for fetch in fetches if fetch.operand in self.plan.ahead]
-            fetches = [fetch for fetch in fetches if fetch.operand not in self.plan.ahead]
-        return [fetch.task for fetch in fetches]
 
     def _inside(self, depth: int, at: At) -> list[Node]:
         nodes: list[Node] = []
@@ -164,25 +160,13 @@ class _Walk:
         return nodes + self._pieces(depth, at)
 
     def _pieces(self, depth: int, at: At) -> list[Node]:
-        loop, bit = self.outer[depth], 1 << depth
-        pieces = list(self.nest.pieces(depth, at.extent[loop.dim]))
-        if unrolled := depth in self.unrolled:
-            pieces = [(1, size, first) for count, size, first in pieces for _ in range(count)]
-        result: list[Node] = []
-        for number, (count, size, _) in enumerate(pieces):
-            inner = At(
-                {**at.extent, loop.dim: size},
-                (*at.sides, Side(loop.dim, size, count, loop.on)) if loop.on else at.sides,
-                at.runs | bit if count > 1 and not loop.on else at.runs,
-                at.late | bit if number else at.late,
-                at.early | bit if number < len(pieces) - 1 else at.early,
-                at.section,
-            )
+        loop, result = self.outer[depth], list[Node]()
+        for count, inner in self.order.bodies(at, depth, self.transfers.depths):
             body = self._walk(depth + 1, inner)
-            if loop.on or unrolled:
+            if loop.on or depth in self.order.unrolled:
                 result += body
             else:
-                result.append(Repeat(count, bit, tuple(body)))
+                result.append(Repeat(count, 1 << depth, tuple(body)))
         return result
 
     def _spread(self, depth: int, at: At) -> At:
@@ -208,15 +192,16 @@ class _Walk:
     def _ifmap(self, at: At) -> list[Node]:
         """A load, or two where PEs pass columns on: what is theirs, and what the last of each set is short of."""
         columns, column = ifmap_words(self.shape, at.extent)
-        takes = (Token(IFMAP_FREE), *self.transfers.ifmap_tokens(at))
+        takes, gives = self.transfers.ifmap_tokens(at)
+        takes, gives = (Token(IFMAP_FREE), *takes), (Token(IFMAP_FULL), *gives)
         chain = self._chain(at)
         shared = shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"]) if self.passes else 0
         if not shared or not (self.arch.pe.pong_words or (chain and chain.pes > 1)):
-            return [self.engines.ifmap(columns * column, at.sides, takes, (Token(IFMAP_FULL),))]
+            return [self.engines.ifmap(columns * column, at.sides, takes, gives)]
         lasts = [side for side in at.sides if side is not chain]
         return [
             self.engines.ifmap((columns - shared) * column, at.sides, takes, ()),
-            self.engines.ifmap(shared * column, lasts, (), (Token(IFMAP_FULL),)),
+            self.engines.ifmap(shared * column, lasts, (), gives),
         ]
 
     def _chain(self, at: At) -> Side | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.timeline import ARRAY, COMMIT, DMA, LOAD, Task, Token
+from cnncc.mapper.records import ARRAY, COMMIT, DMA, LOAD, Task, Token
 
 Tokens = tuple[Token, ...]
 

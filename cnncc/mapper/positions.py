@@ -1,11 +1,20 @@
-"""Where a walk through the loops of a mapping is. No IR."""
+"""Where a walk through the loops of a mapping is, and in which order it comes to their pieces. No IR.
+
+What a stage in the GLB holds at a time is a *block*. Where there are two buffers the next one is fetched while the
+present one is in use. So the last full tile of a loop outside such a stage is a piece of its own (the loop is
+*peeled*): before it the same piece follows, one iteration on; behind it what comes next in the program.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
 from cnncc.mapper.layer_shape import Extents
 from cnncc.mapper.occupancy import Side
+from cnncc.mapper.routes import Nest
+
+Piece = tuple[int, int]  # iterations, indices of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +22,8 @@ class At:
     """Indices that are left of each dimension, PEs side by side, and the loops around; loop i is bit 1 << i.
 
     runs: loops that run more than once here; late: those that are not in their first piece; early: not in their last.
-    section: the depth from which on sums stay in the PEs; -1 outside.
+    section: the depth from which on sums stay in the PEs; -1 outside. following: by depth of a stage in the GLB its
+    next block after all that is inside here; none at the end.
     """
 
     extent: Extents
@@ -22,6 +32,7 @@ class At:
     late: int = 0
     early: int = 0
     section: int = -1
+    following: Mapping[int, At] = field(default_factory=dict[int, "At"])
 
     def first(self, depth: int) -> int | None:
         """The loops from `depth` on that must be in their first iteration for all of them to be; None: they are not."""
@@ -30,3 +41,63 @@ class At:
     def last(self, depth: int) -> int | None:
         """Likewise, in their last."""
         return None if self.early >> depth else self.runs >> depth << depth
+
+
+class Order:
+    """The pieces of a nest's loops: `unrolled` ones have one for each iteration, `peeled` ones are the outermost."""
+
+    def __init__(self, nest: Nest, unrolled: Set[int], peeled: int) -> None:
+        self.nest, self.unrolled, self.peeled = nest, unrolled, peeled
+
+    def pieces(self, depth: int, extent: int) -> list[Piece]:
+        """The pieces of a loop over so many indices, in program order."""
+        found = [(count, size) for count, size, _ in self.nest.pieces(depth, extent)]
+        if self.nest.outer[depth].on:
+            return found
+        if depth in self.unrolled:
+            return [(1, size) for count, size in found for _ in range(count)]
+        if depth < self.peeled:
+            found = [piece for count, size in found for piece in ((count - 1, size), (1, size))]
+        return [piece for piece in found if piece[0]]
+
+    def inside(self, at: At, depth: int, pieces: Sequence[Piece], number: int) -> At:
+        """The position in one of the pieces of the next loop."""
+        loop, bit, (count, size) = self.nest.outer[depth], 1 << depth, pieces[number]
+        return At(
+            {**at.extent, loop.dim: size},
+            (*at.sides, Side(loop.dim, size, count, loop.on)) if loop.on else at.sides,
+            at.runs | bit if count > 1 and not loop.on else at.runs,
+            at.late | bit if number else at.late,
+            at.early | bit if number < len(pieces) - 1 else at.early,
+            at.section,
+            at.following,
+        )
+
+    def first(self, at: At, depth: int, staged: int) -> At:
+        """The first block of a stage at depth `staged` from a position at `depth` on."""
+        for number in range(depth, staged):
+            at = self.inside(at, number, self.pieces(number, at.extent[self.nest.outer[number].dim]), 0)
+        return at
+
+    def bodies(self, at: At, depth: int, staged: Sequence[int]) -> list[tuple[int, At]]:
+        """Iterations and positions of the next loop's pieces, which say what follows for stages at depths `staged`."""
+        pieces = self.pieces(depth, at.extent[self.nest.outer[depth].dim])
+        found = [(count, self.inside(at, depth, pieces, number)) for number, (count, _) in enumerate(pieces)]
+        inner = [each for each in staged if each > depth]
+        if not inner:
+            return found
+        result: list[tuple[int, At]] = []
+        for number, (count, here) in enumerate(found):
+            runs = here if count > 1 and not self.nest.outer[depth].on else None
+            after = runs or (found[number + 1][1] if number + 1 < len(found) else None)
+            nexts = {each: self.first(after, depth + 1, each) for each in inner} if after else {}
+            result.append((count, replace(here, following={**at.following, **nexts})))
+        return result
+
+    def turns(self, staged: int) -> int:
+        """Loops in time that step from buffer to buffer of a stage: those outside it that run, in some piece."""
+        return sum(
+            any(count > 1 for route in self.nest.routes(loop.dim, depth) for count, _ in self.pieces(depth, route.held))
+            for depth, loop in enumerate(self.nest.outer[:staged])
+            if not loop.on
+        )

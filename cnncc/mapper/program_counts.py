@@ -11,10 +11,10 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import DIMS
 from cnncc.mapper.layer_schedule import LayerPlan, layer_schedule
 from cnncc.mapper.program_schedule import Copy, Part, program_cycles
+from cnncc.mapper.records import Cycles
 from cnncc.mapper.register_files import file_words
 from cnncc.mapper.reuse import KINDS, Moved, moved
 from cnncc.mapper.routes import Nest
-from cnncc.mapper.timeline import Cycles
 
 Counts = dict[str, Any]
 
@@ -46,8 +46,8 @@ def program_counts(parts: Sequence[Part], arch: Arch) -> Counts:
         if isinstance(part, Copy | LayerPlan) and isinstance(after, LayerPlan):
             counts[part.label] = _added([counts[part.label], _fetched(_ahead(after, arch))])
     layers = {label: _stats(cycles[label], counts[label], peaks[label], arch) for label in cycles}
-    highest: dict[str, int] = {file: max(peak.get(file, 0) for peak in peaks.values()) for file in FILES}
-    return {**_stats(whole, _added(counts.values()), highest, arch), "layers": layers}
+    highest: dict[str, int] = {file: max((peak.get(file, 0) for peak in peaks.values()), default=0) for file in FILES}
+    return {**_stats(whole, _added([NOTHING, *counts.values()]), highest, arch), "layers": layers}
 
 
 def _stats(cycles: Cycles, counts: Counts, peaks: dict[str, int], arch: Arch) -> Counts:

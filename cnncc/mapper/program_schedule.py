@@ -13,22 +13,8 @@ from itertools import pairwise
 from cnncc.arch.model import Arch
 from cnncc.mapper.layer_schedule import LayerPlan, LayerSchedule, layer_schedule, machine
 from cnncc.mapper.occupancy import transfer
-from cnncc.mapper.timeline import (
-    COMMIT,
-    DMA,
-    ENGINES,
-    STALLS,
-    Cycles,
-    Node,
-    Own,
-    Repeat,
-    Signal,
-    Task,
-    Timeline,
-    Wait,
-    cycles,
-    idle_state,
-)
+from cnncc.mapper.records import COMMIT, DMA, ENGINES, STALLS, Cycles, Node, Own, Repeat, Signal, Task, Wait
+from cnncc.mapper.timeline import Timeline, cycles, idle_state
 from cnncc.mapper.transfers import FULL, NEXT_FULL, PRIMED, Fetch
 
 MOST_COPIES = 6  # of a part: they take two descriptors each
@@ -73,6 +59,7 @@ def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple
             found[-1] = found[-1][0], (*found[-1][1], *nodes)
         before = nodes if not found else ()
     taken = {queue for _, nodes in found for queue in _taken(nodes)}
+    found = found or [("", before)]  # nothing but segments of the host
     signals = [Signal(queue, tokens) for queue, tokens in PRIMED.items() if queue in taken]
     if signals:
         found.insert(0, ("semaphores", (*signals, Wait((DMA,)))))
@@ -115,18 +102,20 @@ def _taken(nodes: Sequence[Node]) -> set[int]:
 
 def program_cycles(parts: Sequence[Part], arch: Arch) -> tuple[Cycles, dict[str, Cycles]]:
     """The cycles of a program and of its layers by label, as docs/stats.md says (rule Z5)."""
-    timeline, state, mark = Timeline(machine(arch)), idle_state(machine(arch)), 0
+    state, mark = idle_state(machine(arch)), 0
     programs, found = program_schedule(parts, arch), dict[str, Cycles]()
     for label, nodes in programs:
-        effect = timeline.run(nodes, state)
-        stalls, state = list(effect.stalls), effect.state
+        timeline = Timeline(machine(arch), nodes)
+        effect = timeline.run(state)
+        stalls, state = list(effect.stalls), timeline.after(state, effect)
         if effect.open >= 0:  # what the array was idle before
             stalls[effect.open] += max(0, -mark)
             mark = effect.mark
         else:
             mark -= effect.elapsed
         found[label] = cycles(nodes, effect._replace(stalls=tuple(stalls)))
-    return total(list(found.values())), found
+    whole = total(list(found.values()))
+    return whole, {label: each for label, each in found.items() if label}
 
 
 def total(parts: Sequence[Cycles]) -> Cycles:

@@ -6,7 +6,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.layer_shape import LayerShape, inside
 from cnncc.mapper.occupancy import Engines
-from cnncc.mapper.timeline import COMMIT, Node, Own, Repeat, Task, Token
+from cnncc.mapper.records import COMMIT, Node, Own, Repeat, Task, Token
 from cnncc.mapper.transfers import INPUT_FREE, OUTPUT_FREE, OUTPUT_FULL, RESIDUAL_FULL
 
 

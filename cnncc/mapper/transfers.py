@@ -5,19 +5,23 @@ Which tokens order them is said in docs/model.md; it is what `nest-to-array` doe
 
 from __future__ import annotations
 
+from collections.abc import Set
 from math import prod
 from typing import NamedTuple
 
 from cnncc.dialects._mapping import Mapping, Stage
 from cnncc.mapper.layer_shape import activation_box
-from cnncc.mapper.occupancy import Engines
-from cnncc.mapper.positions import At
-from cnncc.mapper.timeline import HALVES, Task, Token
+from cnncc.mapper.occupancy import Engines, Tokens
+from cnncc.mapper.positions import At, Order
+from cnncc.mapper.records import HALVES, Task, Token
 
-FREE, FULL, IFMAP_FULL, INPUT_FREE, RESIDUAL_FULL, OUTPUT_FULL, OUTPUT_FREE, FREE_ONE, NEXT_FULL = range(
-    HALVES, HALVES + 9
-)
-PRIMED = {FREE: 2, INPUT_FREE: 1, OUTPUT_FREE: 1, FREE_ONE: 1}  # what is free before the first layer
+(
+    FREE, FREE_ONE, FULL, NEXT_FULL, IFMAP_FREE, IFMAP_FULL, INPUT_FREE, INPUT_FREE_TWO, RESIDUAL_FULL, OUTPUT_FREE,
+    OUTPUT_FREE_TWO, OUTPUT_FULL,
+) = range(HALVES, HALVES + 12)  # fmt: skip
+# What is free before the first layer: as many as there are buffers.
+PRIMED = {FREE: 2, FREE_ONE: 1, IFMAP_FREE: 2, INPUT_FREE: 1, INPUT_FREE_TWO: 2, OUTPUT_FREE: 1, OUTPUT_FREE_TWO: 2}
+ORDER = ("params", "weight", "residual", "ifmap")  # of transfers in one place: the last vouches for those before it
 
 
 class Fetch(NamedTuple):
@@ -29,47 +33,77 @@ class Fetch(NamedTuple):
 
 
 class Transfers:
-    """The transfers of one layer, and the tokens of its loads and commits. `full`: of weights that have arrived."""
+    """The transfers of one layer, and the tokens of its loads and commits. `full`: of weights that have arrived.
+
+    depths: of the stages whose blocks are fetched one ahead, because they have two buffers.
+    """
 
     def __init__(self, mapping: Mapping, engines: Engines, full: int) -> None:
         self.engines, self.shape, self.full = engines, engines.shape, full
         self.stages = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
+        self.doubled = {
+            operand for operand, stage in self.stages.items() if stage.buffers > 1 and stage.depth and operand in ORDER
+        }
+        self.depths = sorted({self.stages[operand].depth for operand in self.doubled})
         params = self.stages.get("params")
         self._sliced_params = bool(params and params.depth)
         self._with_blocks = self._sliced_params and bool(self.stages.keys() & {"ifmap", "output"})
 
-    def _free(self, stage: Stage) -> int:
-        """Which tokens say that there is room for a slice of weights or params; 0: it need not be waited for."""
-        if stage.operand == "params" and self._with_blocks:
-            return 0 if "output" in self.stages else INPUT_FREE
-        return 0 if stage.depth == 0 else FREE if stage.buffers > 1 else FREE_ONE
-
-    def fetches(self, depth: int, at: At) -> list[Fetch]:
-        """What is brought into the buffers of the stages at a depth."""
-        here = {operand: stage for operand, stage in self.stages.items() if stage.depth == depth}
-        found: list[Fetch] = []
-        if stage := here.get("params"):
-            give = 0 if self.stages.keys() & {"weight", "ifmap"} else self.full
-            found.append(self._fetch("params", self._slice("params", at), self._free(stage), give))
-        if stage := here.get("weight"):
-            free = 0 if "params" in here else self._free(stage)
-            found.append(self._fetch("weight", self._slice("weight", at), free, self.full))
-        if "residual" in here:
-            free = OUTPUT_FREE if "output" in self.stages else INPUT_FREE
-            found.append(self._fetch("residual", self._block("residual", at), free, RESIDUAL_FULL))
-        if "ifmap" in here:
-            free = 0 if self._with_blocks or self.stages.keys() & {"output", "residual"} else INPUT_FREE
-            found.append(self._fetch("ifmap", self._block("ifmap", at), free, IFMAP_FULL))
+    def firsts(self, at: At, order: Order) -> list[Fetch]:
+        """What a layer begins with: what comes once, and the first blocks of what is fetched ahead."""
+        found = self._fetched({operand for operand, stage in self.stages.items() if not stage.depth}, at)
+        for depth in self.depths:
+            here = {operand for operand in self.doubled if self.stages[operand].depth == depth}
+            found += self._fetched(here, order.first(at, 0, depth))
         return found
+
+    def fetches(self, depth: int, at: At) -> list[Task]:
+        """What an iteration begins with: into one buffer its own block, into two the next one."""
+        here = {operand for operand, stage in self.stages.items() if stage.depth == depth > 0}
+        found = self._fetched(here - self.doubled, at) if here else []
+        if here & self.doubled and (following := at.following.get(depth)):
+            found += self._fetched(here & self.doubled, following)
+        return [fetch.task for fetch in found]
+
+    def _fetched(self, operands: Set[str], at: At) -> list[Fetch]:
+        found: list[Fetch] = []
+        for operand in (each for each in ORDER if each in operands):
+            sliced = operand in ("params", "weight")
+            words = self._slice(operand, at) if sliced else self._block(operand, at)
+            found.append(Fetch(operand, words, self._transfer(words, self._free(operand), self._full(operand))))
+        return found
+
+    def _full(self, operand: str) -> int:
+        """Which tokens say that an operand is there; 0: those of one behind it do."""
+        if operand == "params" and self.stages.keys() & {"weight", "ifmap"}:
+            return 0
+        return {"ifmap": IFMAP_FULL, "residual": RESIDUAL_FULL}.get(operand, self.full)
+
+    def _free(self, operand: str) -> int:
+        """Which tokens say that there is room; 0: a transfer before it has waited."""
+        stage, output, params = self.stages[operand], self.stages.get("output"), self.stages.get("params")
+        if operand == "weight":
+            return 0 if params and params.depth == stage.depth else _slice_free(stage)
+        if operand == "params":
+            return self._params_free(stage)
+        if operand == "residual":
+            return _room(output) if output else 0 if self._with_blocks else _input_free(stage)
+        if output:
+            return 0
+        if stage.buffers > 1:
+            return IFMAP_FREE
+        return 0 if self._with_blocks or "residual" in self.stages else INPUT_FREE
+
+    def _params_free(self, stage: Stage) -> int:
+        if self._with_blocks:  # free as the blocks are with which they come
+            return 0 if "output" in self.stages else _input_free(stage)
+        return _slice_free(stage)
 
     def drains(self, depth: int, at: At) -> list[Task]:
         """What has been gathered at a depth and leaves."""
         if "output" not in self.stages or self.stages["output"].depth != depth:
             return []
-        return [self._transfer(self._block("output", at), OUTPUT_FULL, OUTPUT_FREE)]
-
-    def _fetch(self, operand: str, words: int, take: int, give: int) -> Fetch:
-        return Fetch(operand, words, self._transfer(words, take, give))
+        return [self._transfer(self._block("output", at), OUTPUT_FULL, _room(self.stages["output"]))]
 
     def _transfer(self, words: int, take: int, give: int) -> Task:
         return self.engines.transfer(words, (Token(take),) if take else (), (Token(give),) if give else ())
@@ -89,40 +123,57 @@ class Transfers:
 
     # -- the tokens of loads and commits -------------------------------------------------------------------------
 
-    def weight_tokens(self, at: At) -> tuple[tuple[Token, ...], tuple[Token, ...]]:
+    def weight_tokens(self, at: At) -> tuple[Tokens, Tokens]:
         """A load of weights takes their slice, and gives it back unless params of the slice are needed longer."""
         stage = self.stages["weight"]
-        first, last = at.first(stage.depth), at.last(stage.depth)
-        free = 0 if self._sliced_params else self._free(stage)
-        return _tokens(self.full, first), _tokens(free, last)
+        free = 0 if self._sliced_params else _slice_free(stage)
+        return _tokens(self.full, at.first(stage.depth)), _tokens(free, at.last(stage.depth))
 
-    def ifmap_tokens(self, at: At) -> tuple[Token, ...]:
-        """A load of the ifmap takes its block; where there are no weights to wait for, the params."""
+    def ifmap_tokens(self, at: At) -> tuple[Tokens, Tokens]:
+        """A load of the ifmap takes its block; where there are no weights to wait for, the params.
+
+        It gives one of two buffers back, where no transfer of the output does that.
+        """
         if stage := self.stages.get("ifmap"):
-            return _tokens(IFMAP_FULL, at.first(stage.depth))
+            free = IFMAP_FREE if self._free("ifmap") == IFMAP_FREE else 0
+            return _tokens(IFMAP_FULL, at.first(stage.depth)), _tokens(free, at.last(stage.depth))
         if "params" in self.stages and "weight" not in self.stages:
-            return _tokens(self.full, at.first(self.stages["params"].depth))
-        return ()
+            return _tokens(self.full, at.first(self.stages["params"].depth)), ()
+        return (), ()
 
-    def commit_tokens(self, at: At) -> tuple[tuple[Token, ...], tuple[Token, ...]]:
+    def commit_tokens(self, at: At) -> tuple[Tokens, Tokens]:
         """A commit takes its residual, or room; the last of a block frees what the block needed."""
-        takes: tuple[Token, ...] = ()
+        takes: Tokens = ()
         if stage := self.stages.get("residual"):
             takes = _tokens(RESIDUAL_FULL, at.first(stage.depth))
         elif stage := self.stages.get("output"):
-            takes = _tokens(OUTPUT_FREE, at.first(stage.depth))
+            takes = _tokens(_room(stage), at.first(stage.depth))
         return takes, self._freed(at)
 
-    def _freed(self, at: At) -> tuple[Token, ...]:
+    def _freed(self, at: At) -> Tokens:
         if stage := self.stages.get("output"):
             return _tokens(OUTPUT_FULL, at.last(stage.depth))
-        if stage := self.stages.get("ifmap", self.stages.get("residual")):
-            return _tokens(INPUT_FREE, at.last(stage.depth))
+        for operand in ("ifmap", "residual"):
+            stage = self.stages.get(operand)
+            if stage and self._free(operand) != IFMAP_FREE:
+                return _tokens(_input_free(stage), at.last(stage.depth))
         if self._sliced_params:
             stage = self.stages["params"]
-            return _tokens(self._free(stage), at.last(stage.depth))
+            return _tokens(self._params_free(stage), at.last(stage.depth))
         return ()
 
 
-def _tokens(queue: int, when: int | None) -> tuple[Token, ...]:
+def _slice_free(stage: Stage) -> int:
+    return 0 if stage.depth == 0 else FREE if stage.buffers > 1 else FREE_ONE
+
+
+def _input_free(stage: Stage) -> int:
+    return INPUT_FREE_TWO if stage.buffers > 1 else INPUT_FREE
+
+
+def _room(output: Stage) -> int:
+    return OUTPUT_FREE_TWO if output.buffers > 1 else OUTPUT_FREE
+
+
+def _tokens(queue: int, when: int | None) -> Tokens:
     return (Token(queue, when),) if queue and when is not None else ()
