@@ -48,22 +48,21 @@ def copies(label: str, way: str, words: Sequence[int]) -> list[Part]:
 def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple[Node, ...]]]:
     """The program, by label of the layer that each piece counts for."""
     schedules = [_schedule(part, number, arch) for number, part in enumerate(parts)]
-    nothing = LayerSchedule((), ())
-    found: list[tuple[str, tuple[Node, ...]]] = []
-    before: tuple[Node, ...] = ()
-    for part, (own, after) in zip(parts, pairwise([*schedules, nothing]), strict=True):
-        nodes = (*before, *_carrying(own.nodes, after.ahead))
-        if not isinstance(part, Host):
-            found.append((part.label, nodes))
-        elif found:
-            found[-1] = found[-1][0], (*found[-1][1], *nodes)
-        before = nodes if not found else ()
-    taken = {queue for _, nodes in found for queue in _taken(nodes)}
-    found = found or [("", before)]  # nothing but segments of the host
+    taken = {queue for each in schedules for queue in _taken((*each.nodes, *(fetch.task for fetch in each.ahead)))}
     signals = [Signal(queue, tokens) for queue, tokens in PRIMED.items() if queue in taken]
+    found: list[tuple[str, tuple[Node, ...]]] = []
     if signals:
-        found.insert(0, ("semaphores", (*signals, Wait((DMA,)))))
-    label, nodes = found.pop()
+        found.append(("semaphores", (*signals, Wait((DMA,)))))
+    hosts: tuple[Node, ...] = ()  # what stands before the first layer belongs to it, the rest to the one before
+    for part, (own, after) in zip(parts, pairwise([*schedules, LayerSchedule((), ())]), strict=True):
+        if not isinstance(part, Host):
+            found.append((part.label, (*hosts, *_carrying(own.nodes, after.ahead))))
+            hosts = ()
+        elif found:
+            found[-1] = found[-1][0], (*found[-1][1], *own.nodes)
+        else:
+            hosts = (*hosts, *own.nodes)
+    label, nodes = found.pop() if found else ("", hosts)
     return [*found, (label, (*nodes, Wait(tuple(range(len(ENGINES))), 0)))]  # `halt`
 
 
