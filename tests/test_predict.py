@@ -20,17 +20,21 @@ import pytest
 from cli_cases import SAMPLES, save
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
-from nest_cases import layer_of
+from nest_cases import Case, layer_of
 from random_graphs import arrays, as_toml, networks
 from test_conv_grid import unmapped
 from test_conv_groups import array_file
 from test_dataflows import Drawn, arch_toml, draw
 from test_glb_blocks import branches
+from test_glb_buffers import BATCH, CONV, COPIES, MAPPINGS, POOLS, TILE, Sum
+from test_pool_positions import pool
 from xdsl.dialects.builtin import StringAttr
 
-from cnncc.arch.model import parse_arch
+from cnncc.arch.model import load_arch, parse_arch
 from cnncc.commands import program_stats
-from cnncc.dialects.nest import MappingAttr
+from cnncc.dialects._mapping_text import parse
+from cnncc.dialects.cnn import Window
+from cnncc.dialects.nest import Mapping, MappingAttr, Sizes
 from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_program
 from cnncc.machine.container import Binary
@@ -40,7 +44,7 @@ from cnncc.mapper.layer_schedule import layer_counts, layer_cycles
 from cnncc.passes._dataflows import DATAFLOWS
 from cnncc.passes._nest_layers import label_of
 from cnncc.passes._os_plan import NoRoom
-from cnncc.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings, import_model
+from cnncc.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings, import_model, new_context
 from cnncc.planned import fetched_ahead
 from cnncc.predict import Ahead, plan_of, predict
 from cnncc.starts import start_compilation
@@ -56,8 +60,8 @@ def binary(compilation: Compilation) -> Binary:
     return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, {})
 
 
-def check(compilation: Compilation) -> tuple[dict[str, Any], Ahead]:
-    """Compile on; all counters are as predicted. Returns them, and what is fetched ahead.
+def check(compilation: Compilation, mapping: Mapping | None = None) -> tuple[dict[str, Any], Ahead]:
+    """Compile on, perhaps by a mapping; all counters are as predicted. Returns them, and what is fetched ahead.
 
     Raises Refusal as the lowering does.
     """
@@ -66,6 +70,8 @@ def check(compilation: Compilation) -> tuple[dict[str, Any], Ahead]:
         if step.name == TO_PROGRAMS:
             mapped = compilation.module.clone()
         compilation.step(step)
+        if step.name == SCHEDULE and mapping is not None:
+            layer_of(compilation.module).mapping = MappingAttr(mapping)
         if step.name == "array-prefetch":
             ahead = fetched_ahead(compilation.module)
     assert mapped is not None
@@ -140,6 +146,36 @@ def test_predict_random_mappings(part: int, tmp_path: Path) -> None:
         seen.update(["counted", *(f"{stage.operand}*{stage.buffers}" for stage in stages)])
     wanted = [f"{operand}*{buffers}" for operand in ("weight", "ifmap", "output") for buffers in (1, 2)]
     assert all(seen[each] for each in wanted) or EXAMPLES < 400, seen
+
+
+def check_blocks(case: Case, mapping: str, folder: Path) -> None:
+    arch, ctx = array_file(folder, "4x4"), new_context()
+    sizes = Sizes(case.n, case.k, case.c, *case.window.output(*case.image), *case.window.kernel)
+    chosen = Settings(load_arch(str(arch)), str(arch), 16)
+    check(Compilation(ctx, case.network(ctx), chosen), parse(mapping, sizes))
+
+
+@pytest.mark.parametrize("name", MAPPINGS)
+def test_predict_blocks(name: str, tmp_path: Path) -> None:
+    """Of every operand, in one buffer and in two."""
+    check_blocks(CONV, MAPPINGS[name], tmp_path)
+    once, _, rest = MAPPINGS[name].partition("h'")
+    if name in BATCH:
+        check_blocks(replace(CONV, n=3), f"{once}n > h'{rest}", tmp_path)
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_predict_elementwise_layers(name: str, tmp_path: Path) -> None:
+    for images in (1, 3):
+        case = Sum("copy", images, 6, 1, (8, 5), Window((1, 1), group=6))
+        check_blocks(case, COPIES[name] if images == 1 else f"n > {COPIES[name]}", tmp_path)
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_predict_params_of_positions(name: str, tmp_path: Path) -> None:
+    once = "" if "params" in POOLS[name] else "params@glb > "
+    mapping = f"{once}n > h':2 > {POOLS[name]} > {TILE} > k > ifmap@rf*2 > {{s > r}}"
+    check_blocks(pool(5, (7, 6), (3, 3), pad=(1, 1, 1, 1), n=2), mapping, tmp_path)
 
 
 @settings(max_examples=max(15, EXAMPLES // 4), suppress_health_check=list(HealthCheck))

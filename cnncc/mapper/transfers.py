@@ -87,7 +87,7 @@ class Transfers:
         if operand == "params":
             return self._params_free(stage)
         if operand == "residual":
-            return _room(output) if output else 0 if self._with_blocks else _input_free(stage)
+            return room(output) if output else 0 if self._with_blocks else input_free(stage)
         if output:
             return 0
         if stage.buffers > 1:
@@ -96,14 +96,14 @@ class Transfers:
 
     def _params_free(self, stage: Stage) -> int:
         if self._with_blocks:  # free as the blocks are with which they come
-            return 0 if "output" in self.stages else _input_free(stage)
+            return 0 if "output" in self.stages else input_free(stage)
         return _slice_free(stage)
 
     def drains(self, depth: int, at: At) -> list[Task]:
         """What has been gathered at a depth and leaves."""
         if "output" not in self.stages or self.stages["output"].depth != depth:
             return []
-        return [self._transfer(self._block("output", at), OUTPUT_FULL, _room(self.stages["output"]))]
+        return [self._transfer(self._block("output", at), OUTPUT_FULL, room(self.stages["output"]))]
 
     def _transfer(self, words: int, take: int, give: int) -> Task:
         return self.engines.transfer(words, (Token(take),) if take else (), (Token(give),) if give else ())
@@ -147,7 +147,7 @@ class Transfers:
         if stage := self.stages.get("residual"):
             takes = _tokens(RESIDUAL_FULL, at.first(stage.depth))
         elif stage := self.stages.get("output"):
-            takes = _tokens(_room(stage), at.first(stage.depth))
+            takes = _tokens(room(stage), at.first(stage.depth))
         return takes, self._freed(at)
 
     def _freed(self, at: At) -> Tokens:
@@ -156,7 +156,7 @@ class Transfers:
         for operand in ("ifmap", "residual"):
             stage = self.stages.get(operand)
             if stage and self._free(operand) != IFMAP_FREE:
-                return _tokens(_input_free(stage), at.last(stage.depth))
+                return _tokens(input_free(stage), at.last(stage.depth))
         if self._sliced_params:
             stage = self.stages["params"]
             return _tokens(self._params_free(stage), at.last(stage.depth))
@@ -167,11 +167,13 @@ def _slice_free(stage: Stage) -> int:
     return 0 if stage.depth == 0 else FREE if stage.buffers > 1 else FREE_ONE
 
 
-def _input_free(stage: Stage) -> int:
+def input_free(stage: Stage) -> int:
+    """Which tokens say that there is room for a block of an input whose output lies in the GLB."""
     return INPUT_FREE_TWO if stage.buffers > 1 else INPUT_FREE
 
 
-def _room(output: Stage) -> int:
+def room(output: Stage) -> int:
+    """Which tokens say that there is room for a block of the output."""
     return OUTPUT_FREE_TWO if output.buffers > 1 else OUTPUT_FREE
 
 
