@@ -104,9 +104,8 @@ def program_cycles(parts: Sequence[Part], arch: Arch) -> tuple[Cycles, dict[str,
     state, mark = idle_state(machine(arch)), 0
     programs, found = program_schedule(parts, arch), dict[str, Cycles]()
     for label, nodes in programs:
-        timeline = Timeline(machine(arch), nodes)
-        effect = timeline.run(state)
-        stalls, state = list(effect.stalls), timeline.after(state, effect)
+        effect = Timeline(machine(arch), nodes).run(state)
+        stalls, state = list(effect.stalls), effect.state
         if effect.open >= 0:  # what the array was idle before
             stalls[effect.open] += max(0, -mark)
             mark = effect.mark

@@ -22,6 +22,7 @@ DMA, LOAD, ARRAY, COMMIT = range(len(ENGINES))
 WEIGHT_FREE, WEIGHT_FULL, IFMAP_FREE, IFMAP_FULL, PSUM_FREE, PSUM_FULL = range(6)
 HALVES = 6
 SEMAPHORES = 15
+QUEUES = HALVES + SEMAPHORES + 1
 ALWAYS = 0  # the condition of no loop
 ALL = -1  # what no loop runs around is in its first and last iteration (P2)
 
@@ -90,17 +91,25 @@ class Cycles:
     stall: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(STALLS, 0))
 
 
-def queues(nodes: Sequence[Node]) -> set[int]:
-    """The queues of tokens that a program uses."""
-    found: set[int] = set()
+def touched(nodes: Sequence[Node], first: int, last: int) -> tuple[set[int], set[int]]:
+    """The engines and queues that a sequence uses where these loops are in their first, last iterations.
+
+    Of loops inside it any iteration counts.
+    """
+    engines, queues = set[int](), set[int]()
     for node in nodes:
         if isinstance(node, Repeat):
-            found |= queues(node.body)
+            inner = touched(node.body, first | node.bit, last | node.bit)
+            engines, queues = engines | inner[0], queues | inner[1]
         elif isinstance(node, Task):
-            found |= {token.queue for token in (*node.takes, *node.gives)}
+            engines.add(node.engine)
+            queues |= {queue for queue, when in node.takes if not when & ~first}
+            queues |= {queue for queue, when in node.gives if not when & ~last}
+        elif isinstance(node, Wait):
+            engines |= {*node.engines}
         elif isinstance(node, Signal):
-            found.add(node.queue)
-    return found
+            queues.add(node.queue)
+    return engines, queues
 
 
 def busy_cycles(nodes: Sequence[Node]) -> list[int]:

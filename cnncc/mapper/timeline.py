@@ -1,14 +1,16 @@
 """When the tasks of a program happen: its cycles, exactly, from nested records (`records.py`). No IR, no instructions.
 
-Times are max-plus linear (docs/machine.md, Z1 to Z6). What an iteration of a loop takes depends on what is in its first
-or last iteration and on the times at its start, counted from the sequencer's; what is earlier than that cannot hold
-anything up any more and counts as zero. Such a state recurs, as engines run ahead only so far; iterations from one
-occurrence to the next are multiplied, and each is remembered by its state. docs/model.md says more.
+Times are max-plus linear (docs/machine.md, Z1 to Z6). What an iteration of a loop takes depends on which conditions
+hold in it, and on the times at its start of what it touches (its engines and queues of tokens), counted from the
+sequencer's; what is earlier than that cannot hold anything up any more and counts as zero. Such a state recurs, as
+engines run ahead only so far; iterations from one occurrence to the next are multiplied, and each is remembered by its
+state. docs/model.md says more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cnncc.mapper.records import (
@@ -19,13 +21,12 @@ from cnncc.mapper.records import (
     DMA,
     DRAIN,
     ENGINES,
-    HALVES,
     IFMAP_FREE,
     IFMAP_FULL,
     ISSUE,
     LOAD,
     PSUM_FREE,
-    SEMAPHORES,
+    QUEUES,
     STALLS,
     WEIGHT_FREE,
     WEIGHT_FULL,
@@ -37,7 +38,7 @@ from cnncc.mapper.records import (
     Task,
     Wait,
     busy_cycles,
-    queues,
+    touched,
 )
 
 _CAUSE = {WEIGHT_FULL: 0, IFMAP_FULL: 1, PSUM_FREE: 2}  # of what a macro-instruction waits for, in the order of Z3
@@ -67,14 +68,14 @@ class State(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a piece of program does from a state: cycles, the state at its end (`_Layout` says how), stalls.
+    """What a program does from a state: cycles, the state at its end, stalls.
 
-    mark: until when the array is accounted for, from the end on. How long it was idle before the piece is not known in
-    it; that is charged to stall number `open` (-1: the piece has no task of the array and leaves it to what follows).
+    mark: until when the array is accounted for, from the end on. How long it was idle before the program is not known;
+    that is charged to stall number `open` (-1: no task of the array, which leaves it to what follows).
     """
 
     elapsed: int
-    state: tuple[int, ...]
+    state: State
     stalls: tuple[int, ...]
     open: int
     mark: int
@@ -83,66 +84,120 @@ class Effect(NamedTuple):
 def idle_state(machine: Machine) -> State:
     """All engines idle, all halves free, no other tokens."""
     engines = range(len(ENGINES))
-    tokens: list[tuple[int, ...]] = [()] * (HALVES + SEMAPHORES + 1)
+    tokens: list[tuple[int, ...]] = [()] * QUEUES
     for queue, halves in zip((WEIGHT_FREE, IFMAP_FREE, PSUM_FREE), machine.halves, strict=True):
         tokens[queue] = (0,) * halves
     idle = tuple(0 for _ in engines)
     return State(tuple((0,) * machine.queue_depth for _ in engines), idle, idle, tuple(tokens))
 
 
+Times = tuple[int, ...]  # of what an iteration touches, then how many tokens there are of each of its queues
+
+
+class _Change(NamedTuple):
+    """What an iteration does, as `Effect` says."""
+
+    elapsed: int
+    times: Times
+    stalls: tuple[int, ...]
+    open: int
+    mark: int
+
+
+class _Step(NamedTuple):
+    """A node in known iterations of the loops around it: of a task the tokens that it takes, each with the stall that
+    it may cause, and gives; engine -1: anything else.
+    """
+
+    engine: int
+    busy: int
+    latency: int
+    takes: tuple[tuple[int, int], ...]
+    gives: tuple[int, ...]
+    first: int
+    last: int
+    node: Node
+
+
+@dataclass(frozen=True, eq=False)
+class _Body:
+    """A loop's body in iterations in which the same conditions hold: what it touches, and what is known of it."""
+
+    steps: list[_Step]
+    engines: tuple[int, ...]
+    queues: tuple[int, ...]
+    known: dict[Times, _Change] = field(default_factory=dict[Times, _Change])
+
+
+class _Clock:
+    """The times of a machine as a program runs; the sequencer's is `now`, the array is accounted for up to `mark`."""
+
+    __slots__ = ("done", "free", "mark", "now", "open", "stalls", "starts", "tokens")
+
+    def __init__(self, state: State) -> None:
+        self.now, self.mark, self.open, self.stalls = 0, state.free[ARRAY], -1, [0] * len(STALLS)
+        self.starts, self.free = [list(times) for times in state.starts], list(state.free)
+        self.done, self.tokens = list(state.done), [list(times) for times in state.tokens]
+
+    def charge(self, cause: int, idle: int) -> None:
+        """The array was idle."""
+        self.stalls[cause] += idle
+        if self.open < 0:
+            self.open = cause
+
+    def read(self, body: _Body) -> Times:
+        """The times of what a body touches, from now on."""
+        times: list[int] = []
+        now, tokens = self.now, self.tokens
+        for engine in body.engines:
+            times += (self.free[engine], self.done[engine], *self.starts[engine])
+        for queue in body.queues:
+            times += tokens[queue]
+        return (*[time - now if time > now else 0 for time in times], *[len(tokens[queue]) for queue in body.queues])
+
+    def write(self, body: _Body, times: Times) -> None:
+        """The reverse."""
+        now, at = self.now, 0
+        for engine in body.engines:
+            self.free[engine], self.done[engine] = times[at] + now, times[at + 1] + now
+            end = at + 2 + len(self.starts[engine])
+            self.starts[engine] = [time + now for time in times[at + 2 : end]]
+            at = end
+        for queue, count in zip(body.queues, times[len(times) - len(body.queues) :], strict=True):
+            self.tokens[queue] = [time + now for time in times[at : at + count]]
+            at += count
+
+    def apply(self, body: _Body, change: _Change) -> None:
+        """Let an iteration happen."""
+        if change.open >= 0:
+            self.charge(change.open, max(0, self.now - self.mark))
+            self.mark = self.now + change.elapsed + change.mark
+            self.stalls = [own + more for own, more in zip(self.stalls, change.stalls, strict=True)]
+        self.now += change.elapsed
+        self.write(body, change.times)
+
+
 class Timeline:
     """Runs one program on one array, from any state; what it knows of an iteration holds for all of them."""
 
     def __init__(self, machine: Machine, program: Sequence[Node]) -> None:
-        self.machine, self.program = machine, tuple(program)
-        self._queues = sorted(queues(self.program))
+        self.machine, self.program, self.idle = machine, tuple(program), idle_state(machine)
         self._mentions: dict[int, tuple[Masks, Masks]] = {}
-        self._contexts: dict[tuple[int, int, int], Hashable] = {}
-        self._resolved: dict[Hashable, list[_Step]] = {}
-        self._known: dict[tuple[Hashable, tuple[int, ...]], Effect] = {}
+        self._of_masks: dict[tuple[int, int, int], _Body] = {}
+        self._bodies: dict[tuple[int, ...], _Body] = {}
 
     def run(self, state: State) -> Effect:
         """The program from a state. Raises LookupError where a token never comes."""
-        return self._sequence(self._steps(self.program, ALL, ALL), self._flat(state))
+        clock = _Clock(state)
+        self._sequence(self._steps(self.program, ALL, ALL), clock)
+        now = clock.now
 
-    def after(self, state: State, effect: Effect) -> State:
-        """The state behind the program, which had this effect from `state` on."""
-        starts, free, done, tokens = self._thaw(effect.state)
-        others = [[max(0, time - effect.elapsed) for time in times] for times in state.tokens]
-        for queue in self._queues:
-            others[queue] = tokens[queue]
-        return State(tuple(map(tuple, starts)), tuple(free), tuple(done), tuple(map(tuple, others)))
+        def left(times: Sequence[int]) -> tuple[int, ...]:
+            return tuple(max(0, time - now) for time in times)
 
-    # -- states as one row of numbers: times, then how many tokens there are of each queue -----------------------
-
-    def _flat(self, state: State) -> tuple[int, ...]:
-        starts, free, done, tokens = state
-        return self._freeze([list(times) for times in starts], [*free], [*done], [list(each) for each in tokens], 0)
-
-    def _freeze(
-        self, starts: list[list[int]], free: list[int], done: list[int], tokens: list[list[int]], now: int
-    ) -> tuple[int, ...]:
-        depth, queues = self.machine.queue_depth, self._queues
-        times = [*free, *done]
-        for each in starts:
-            times += each[-depth:]
-        for queue in queues:
-            times += tokens[queue]
-        return (*[time - now if time > now else 0 for time in times], *[len(tokens[queue]) for queue in queues])
-
-    def _thaw(self, state: tuple[int, ...]) -> tuple[list[list[int]], list[int], list[int], list[list[int]]]:
-        """Starts by engine, ends, when done, tokens by queue."""
-        engines, depth, queues = len(ENGINES), self.machine.queue_depth, self._queues
-        at = 2 * engines
-        starts: list[list[int]] = []
-        for _ in range(engines):
-            starts.append([*state[at : at + depth]])
-            at += depth
-        tokens: list[list[int]] = [[]] * (HALVES + SEMAPHORES + 1)
-        for queue, count in zip(queues, state[len(state) - len(queues) :], strict=True):
-            tokens[queue] = [*state[at : at + count]]
-            at += count
-        return starts, [*state[:engines]], [*state[engines : 2 * engines]], tokens
+        starts, tokens = (tuple(map(left, each)) for each in (clock.starts, clock.tokens))
+        end = State(starts, left(clock.free), left(clock.done), tokens)
+        return Effect(now, end, tuple(clock.stalls), clock.open, clock.mark - now)
 
     # -- what is the same for all states -------------------------------------------------------------------------
 
@@ -161,13 +216,17 @@ class Timeline:
             found = self._mentions[id(loop)] = tuple(first - {ALWAYS}), tuple(last - {ALWAYS})
         return found
 
-    def _context(self, loop: Repeat, first: int, last: int) -> Hashable:
-        """The same for all iterations of a loop in which the same conditions hold."""
-        where = id(loop), first, last
-        if (found := self._contexts.get(where)) is None:
+    def _body(self, loop: Repeat, first: int, last: int) -> _Body:
+        """A loop's body; the same for all iterations in which the same conditions hold."""
+        masks = id(loop), first, last
+        if (found := self._of_masks.get(masks)) is None:
             firsts, lasts = self._mentioned(loop)
             holds = [not mask & ~first for mask in firsts] + [not mask & ~last for mask in lasts]
-            found = self._contexts[where] = (id(loop), *holds)
+            if (found := self._bodies.get(key := (id(loop), *holds))) is None:
+                engines, queues = touched(loop.body, first, last)
+                used = tuple(engines) if self.machine.overlap else tuple(range(len(ENGINES)))
+                found = self._bodies[key] = _Body(self._steps(loop.body, first, last), used, tuple(queues))
+            self._of_masks[masks] = found
         return found
 
     def _steps(self, nodes: tuple[Node, ...], first: int, last: int) -> list[_Step]:
@@ -184,63 +243,61 @@ class Timeline:
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    def _iteration(self, loop: Repeat, first: int, last: int, state: tuple[int, ...]) -> Effect:
-        where = self._context(loop, first, last)
-        key = where, state
-        if (known := self._known.get(key)) is None:
-            if (steps := self._resolved.get(where)) is None:
-                steps = self._resolved[where] = self._steps(loop.body, first, last)
-            known = self._known[key] = self._sequence(steps, state)
+    def _change(self, body: _Body, times: Times) -> _Change:
+        """What an iteration does from these times on."""
+        if (known := body.known.get(times)) is None:
+            clock = _Clock(self.idle)
+            clock.write(body, times)
+            clock.mark = clock.free[ARRAY]
+            self._sequence(body.steps, clock)
+            known = _Change(clock.now, clock.read(body), tuple(clock.stalls), clock.open, clock.mark - clock.now)
+            body.known[times] = known
         return known
 
-    def _loop(self, loop: Repeat, first: int, last: int, state: tuple[int, ...]) -> Effect:
+    def _iteration(self, loop: Repeat, first: int, last: int, clock: _Clock) -> None:
+        body = self._body(loop, first, last)
+        clock.apply(body, self._change(body, clock.read(body)))
+
+    def _loop(self, loop: Repeat, first: int, last: int, clock: _Clock) -> None:
         """P2: the first iteration, those between, the last."""
         bit, count = loop.bit, loop.count
-        if count == 1:
-            return self._iteration(loop, first | bit, last | bit, state)
-        done = _Sum(state)
-        done.add(self._iteration(loop, first | bit, last & ~bit, state))
+        self._iteration(loop, first | bit, last | bit if count == 1 else last & ~bit, clock)
         if count > 2:
-            self._between(loop, first & ~bit, last & ~bit, count - 2, done)
-        done.add(self._iteration(loop, first & ~bit, last | bit, done.state))
-        return done.effect()
+            self._between(self._body(loop, first & ~bit, last & ~bit), count - 2, clock)
+        if count > 1:
+            self._iteration(loop, first & ~bit, last | bit, clock)
 
-    def _between(self, loop: Repeat, first: int, last: int, count: int, done: _Sum) -> None:
-        """So many iterations alike: one by one until a state returns, then all periods at once."""
-        met: dict[tuple[int, ...], int] = {}
-        effects: list[Effect] = []
-        while len(effects) < count and done.state not in met:
-            met[done.state] = len(effects)
-            effects.append(self._iteration(loop, first, last, done.state))
-            done.add(effects[-1])
-        left = count - len(effects)
-        if not left:
+    def _between(self, body: _Body, count: int, clock: _Clock) -> None:
+        """So many iterations alike: one by one until their times return, then all periods at once."""
+        met: dict[Times, int] = {}
+        changes: list[_Change] = []
+        while len(changes) < count and (times := clock.read(body)) not in met:
+            met[times] = len(changes)
+            changes.append(self._change(body, times))
+            clock.apply(body, changes[-1])
+        if not (left := count - len(changes)):
             return
-        period = effects[met[done.state] :]
-        times, rest = divmod(left, len(period))
-        if times:
-            whole = _Sum(done.state)
-            for effect in period:
-                whole.add(effect)
-            done.add(whole.effect(), times)
-        for effect in period[:rest]:
-            done.add(effect)
+        period = changes[met[clock.read(body)] :]
+        often, rest = divmod(left, len(period))
+        if often:
+            now, stalls = clock.now, list(clock.stalls)
+            for change in period:
+                clock.apply(body, change)
+            times, more = clock.read(body), (often - 1) * (clock.now - now)
+            clock.stalls = [own + (often - 1) * (own - old) for own, old in zip(clock.stalls, stalls, strict=True)]
+            clock.now += more
+            clock.mark += more if period[0].open >= 0 else 0
+            clock.write(body, times)
+        for change in period[:rest]:
+            clock.apply(body, change)
 
-    def _sequence(self, steps: list[_Step], state: tuple[int, ...]) -> Effect:
-        """One step after the other. Times count from the state that was taken over last."""
-        depth, overlap = self.machine.queue_depth, self.machine.overlap
-        total, stalls, charged = 0, [0] * len(STALLS), -1
-        starts: list[list[int]]
-        free: list[int]
-        done: list[int]
-        tokens: list[list[int]]
-        starts, free, done, tokens = self._thaw(state)
-        now: int = 0
-        mark: int = free[ARRAY]
+    def _sequence(self, steps: list[_Step], clock: _Clock) -> None:
+        """One step after the other."""
+        overlap, starts, free, done, tokens = self.machine.overlap, clock.starts, clock.free, clock.done, clock.tokens
         for engine, busy, latency, takes, gives, first, last, node in steps:
             if engine >= 0:
-                queued = starts[engine]
-                now = max(now if overlap else max(now, *done), queued[-depth]) + 1  # Z1, Z6
+                queued, now = starts[engine], clock.now
+                now = clock.now = max(now if overlap else max(now, *done), queued.pop(0)) + 1  # Z1, Z6
                 start, cause = max(now, free[engine]), ISSUE  # Z2
                 for queue, why in takes:
                     arrived = tokens[queue].pop(0)
@@ -254,71 +311,21 @@ class Timeline:
                 for queue in gives:
                     tokens[queue].append(finished)
                 if engine == ARRAY:
-                    stalls[cause] += start - mark
-                    if charged < 0:
-                        charged = cause
-                    mark = end
+                    clock.charge(cause, start - clock.mark)
+                    clock.mark = end
             elif isinstance(node, Repeat):
-                now += 1  # `loop`
-                effect = self._loop(node, first, last, self._freeze(starts, free, done, tokens, now))
-                if effect.open >= 0:
-                    stalls[effect.open] += max(0, now - mark)
-                    charged = effect.open if charged < 0 else charged
-                    mark = now + effect.elapsed + effect.mark
-                stalls = [own + more for own, more in zip(stalls, effect.stalls, strict=True)]
-                now += effect.elapsed
-                total, mark, now = total + now, mark - now, 0
-                starts, free, done, tokens = self._thaw(effect.state)
+                clock.now += 1  # `loop`
+                self._loop(node, first, last, clock)
             elif isinstance(node, Own):
-                now += node.cycles
+                clock.now += node.cycles
             elif isinstance(node, Signal):
-                now += 1
-                tokens[node.queue] += [now] * node.tokens
+                clock.now += 1
+                tokens[node.queue] += [clock.now] * node.tokens
             elif isinstance(node, Wait):
-                now = max([now, *(done[engine] for engine in node.engines)]) + node.cycles  # P4
+                clock.now = max([clock.now, *(done[engine] for engine in node.engines)]) + node.cycles  # P4
                 if ARRAY in node.engines:
-                    stalls[DRAIN] += now - mark
-                    charged = DRAIN if charged < 0 else charged
-                    mark = now
-        return Effect(total + now, self._freeze(starts, free, done, tokens, now), tuple(stalls), charged, mark - now)
-
-
-class _Step(NamedTuple):
-    """A node in known iterations of the loops around it: of a task the tokens that it takes, each with the stall that
-    it may cause, and gives; engine -1: anything else.
-    """
-
-    engine: int
-    busy: int
-    latency: int
-    takes: tuple[tuple[int, int], ...]
-    gives: tuple[int, ...]
-    first: int
-    last: int
-    node: Node
-
-
-class _Sum:
-    """Effects one after the other, from a state on."""
-
-    def __init__(self, state: tuple[int, ...]) -> None:
-        self.state, self.elapsed, self.stalls, self.open = state, 0, [0] * len(STALLS), -1
-        self.mark = state[ARRAY]  # from the end on
-
-    def add(self, effect: Effect, times: int = 1) -> None:
-        """An effect, `times` times over; then it ends in the state that it starts from."""
-        self.stalls = [own + times * more for own, more in zip(self.stalls, effect.stalls, strict=True)]
-        if effect.open >= 0:
-            self.stalls[effect.open] += max(0, -self.mark) + (times - 1) * max(0, -effect.mark)
-            self.open = effect.open if self.open < 0 else self.open
-            self.mark = effect.mark
-        else:
-            self.mark -= times * effect.elapsed
-        self.elapsed, self.state = self.elapsed + times * effect.elapsed, effect.state
-
-    def effect(self) -> Effect:
-        """All of them as one."""
-        return Effect(self.elapsed, self.state, tuple(self.stalls), self.open, self.mark)
+                    clock.charge(DRAIN, clock.now - clock.mark)
+                    clock.mark = clock.now
 
 
 def cycles(nodes: Sequence[Node], effect: Effect) -> Cycles:
