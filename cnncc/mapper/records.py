@@ -91,27 +91,6 @@ class Cycles:
     stall: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(STALLS, 0))
 
 
-def touched(nodes: Sequence[Node], first: int, last: int) -> tuple[set[int], set[int]]:
-    """The engines and queues that a sequence uses where these loops are in their first, last iterations.
-
-    Of loops inside it any iteration counts.
-    """
-    engines, queues = set[int](), set[int]()
-    for node in nodes:
-        if isinstance(node, Repeat):
-            inner = touched(node.body, first | node.bit, last | node.bit)
-            engines, queues = engines | inner[0], queues | inner[1]
-        elif isinstance(node, Task):
-            engines.add(node.engine)
-            queues |= {queue for queue, when in node.takes if not when & ~first}
-            queues |= {queue for queue, when in node.gives if not when & ~last}
-        elif isinstance(node, Wait):
-            engines |= {*node.engines}
-        elif isinstance(node, Signal):
-            queues.add(node.queue)
-    return engines, queues
-
-
 def busy_cycles(nodes: Sequence[Node]) -> list[int]:
     """Cycles that each engine is busy in a program."""
     found = [0] * len(ENGINES)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import NamedTuple
 
 from cnncc.mapper.records import (
     ALL,
-    ALWAYS,
     ARRAY,
     COMMIT,
     DMA,
@@ -36,9 +36,9 @@ from cnncc.mapper.records import (
     Repeat,
     Signal,
     Task,
+    Token,
     Wait,
     busy_cycles,
-    touched,
 )
 
 _CAUSE = {WEIGHT_FULL: 0, IFMAP_FULL: 1, PSUM_FREE: 2}  # of what a macro-instruction waits for, in the order of Z3
@@ -50,9 +50,6 @@ class Machine(NamedTuple):
     queue_depth: int
     halves: tuple[int, int, int]
     overlap: bool = True
-
-
-Masks = tuple[int, ...]
 
 
 class State(NamedTuple):
@@ -119,6 +116,14 @@ class _Step(NamedTuple):
     node: Node
 
 
+class _Inside(NamedTuple):
+    """The engines that are used in a loop, and the tokens, whose loops are this one and those around it."""
+
+    engines: tuple[int, ...]
+    takes: tuple[Token, ...]
+    gives: tuple[Token, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class _Body:
     """A loop's body in iterations in which the same conditions hold: what it touches, and what is known of it."""
@@ -157,14 +162,14 @@ class _Clock:
 
     def write(self, body: _Body, times: Times) -> None:
         """The reverse."""
-        now, at = self.now, 0
+        now, at, depth = self.now, 0, len(self.starts[0])
+        later = [time + now for time in times]
         for engine in body.engines:
-            self.free[engine], self.done[engine] = times[at] + now, times[at + 1] + now
-            end = at + 2 + len(self.starts[engine])
-            self.starts[engine] = [time + now for time in times[at + 2 : end]]
+            end = at + 2 + depth
+            self.free[engine], self.done[engine], self.starts[engine] = later[at], later[at + 1], later[at + 2 : end]
             at = end
         for queue, count in zip(body.queues, times[len(times) - len(body.queues) :], strict=True):
-            self.tokens[queue] = [time + now for time in times[at : at + count]]
+            self.tokens[queue] = later[at : at + count]
             at += count
 
     def apply(self, body: _Body, change: _Change) -> None:
@@ -182,7 +187,7 @@ class Timeline:
 
     def __init__(self, machine: Machine, program: Sequence[Node]) -> None:
         self.machine, self.program, self.idle = machine, tuple(program), idle_state(machine)
-        self._mentions: dict[int, tuple[Masks, Masks]] = {}
+        self._insides: dict[int, _Inside] = {}
         self._of_masks: dict[tuple[int, int, int], _Body] = {}
         self._bodies: dict[tuple[int, ...], _Body] = {}
 
@@ -201,31 +206,39 @@ class Timeline:
 
     # -- what is the same for all states -------------------------------------------------------------------------
 
-    def _mentioned(self, loop: Repeat) -> tuple[Masks, Masks]:
-        """The conditions inside a loop, as masks of it and the loops around it: of tokens taken, given."""
-        if (found := self._mentions.get(id(loop))) is None:
-            first, last = set[int](), set[int]()
+    def _inside(self, loop: Repeat) -> _Inside:
+        """What a loop's body uses: engines, and queues with the loops that matter to it: this one and those around."""
+        if (found := self._insides.get(id(loop))) is None:
+            engines, takes, gives = set[int](), set[Token](), set[Token]()
             for node in loop.body:
-                if isinstance(node, Repeat):
-                    inner = self._mentioned(node)
-                    first |= {mask & ~node.bit for mask in inner[0]}
-                    last |= {mask & ~node.bit for mask in inner[1]}
-                elif isinstance(node, Task):
-                    first |= {token.when for token in node.takes}
-                    last |= {token.when for token in node.gives}
-            found = self._mentions[id(loop)] = tuple(first - {ALWAYS}), tuple(last - {ALWAYS})
+                if isinstance(node, Task):
+                    engines.add(node.engine)
+                    takes.update(node.takes)
+                    gives.update(node.gives)
+                elif isinstance(node, Repeat):
+                    inner = self._inside(node)
+                    engines.update(inner.engines)
+                    takes.update(Token(queue, when & ~node.bit) for queue, when in inner.takes)
+                    gives.update(Token(queue, when & ~node.bit) for queue, when in inner.gives)
+                elif isinstance(node, Wait):
+                    engines.update(node.engines)
+                elif isinstance(node, Signal):
+                    gives.add(Token(node.queue))
+            used = tuple(sorted(engines)) if self.machine.overlap else tuple(range(len(ENGINES)))
+            found = self._insides[id(loop)] = _Inside(used, tuple(sorted(takes)), tuple(sorted(gives)))
         return found
 
     def _body(self, loop: Repeat, first: int, last: int) -> _Body:
         """A loop's body; the same for all iterations in which the same conditions hold."""
         masks = id(loop), first, last
         if (found := self._of_masks.get(masks)) is None:
-            firsts, lasts = self._mentioned(loop)
-            holds = [not mask & ~first for mask in firsts] + [not mask & ~last for mask in lasts]
-            if (found := self._bodies.get(key := (id(loop), *holds))) is None:
-                engines, queues = touched(loop.body, first, last)
-                used = tuple(engines) if self.machine.overlap else tuple(range(len(ENGINES)))
-                found = self._bodies[key] = _Body(self._steps(loop.body, first, last), used, tuple(queues))
+            inside = self._inside(loop)
+            takes = [not when & ~first for _, when in inside.takes]
+            gives = [not when & ~last for _, when in inside.gives]
+            if (found := self._bodies.get(key := (id(loop), *takes, *gives))) is None:
+                held = [*compress(inside.takes, takes), *compress(inside.gives, gives)]
+                queues = tuple(dict.fromkeys(token.queue for token in held))
+                found = self._bodies[key] = _Body(self._steps(loop.body, first, last), inside.engines, queues)
             self._of_masks[masks] = found
         return found
 
