@@ -137,12 +137,18 @@ class _Body:
 class _Clock:
     """The times of a machine as a program runs; the sequencer's is `now`, the array is accounted for up to `mark`."""
 
-    __slots__ = ("done", "free", "mark", "now", "open", "stalls", "starts", "tokens")
+    __slots__ = ("depth", "done", "free", "mark", "now", "open", "stalls", "starts", "tokens")
 
-    def __init__(self, state: State) -> None:
-        self.now, self.mark, self.open, self.stalls = 0, state.free[ARRAY], -1, [0] * len(STALLS)
+    def __init__(self, queue_depth: int) -> None:
+        self.depth, self.now, self.mark, self.open, self.stalls = queue_depth, 0, 0, -1, [0] * len(STALLS)
+        nothing: list[int] = []
+        self.starts, self.free, self.done = [nothing] * len(ENGINES), [0] * len(ENGINES), [0] * len(ENGINES)
+        self.tokens = [nothing] * QUEUES
+
+    def set(self, state: State) -> None:
+        """Begin at a state."""
         self.starts, self.free = [list(times) for times in state.starts], list(state.free)
-        self.done, self.tokens = list(state.done), [list(times) for times in state.tokens]
+        self.done, self.tokens, self.mark = list(state.done), [list(times) for times in state.tokens], state.free[ARRAY]
 
     def charge(self, cause: int, idle: int) -> None:
         """The array was idle."""
@@ -162,7 +168,7 @@ class _Clock:
 
     def write(self, body: _Body, times: Times) -> None:
         """The reverse."""
-        now, at, depth = self.now, 0, len(self.starts[0])
+        now, at, depth = self.now, 0, self.depth
         later = [time + now for time in times]
         for engine in body.engines:
             end = at + 2 + depth
@@ -186,14 +192,15 @@ class Timeline:
     """Runs one program on one array, from any state; what it knows of an iteration holds for all of them."""
 
     def __init__(self, machine: Machine, program: Sequence[Node]) -> None:
-        self.machine, self.program, self.idle = machine, tuple(program), idle_state(machine)
+        self.machine, self.program = machine, tuple(program)
         self._insides: dict[int, _Inside] = {}
         self._of_masks: dict[tuple[int, int, int], _Body] = {}
         self._bodies: dict[tuple[int, ...], _Body] = {}
 
     def run(self, state: State) -> Effect:
         """The program from a state. Raises LookupError where a token never comes."""
-        clock = _Clock(state)
+        clock = _Clock(self.machine.queue_depth)
+        clock.set(state)
         self._sequence(self._steps(self.program, ALL, ALL), clock)
         now = clock.now
 
@@ -259,7 +266,7 @@ class Timeline:
     def _change(self, body: _Body, times: Times) -> _Change:
         """What an iteration does from these times on."""
         if (known := body.known.get(times)) is None:
-            clock = _Clock(self.idle)
+            clock = _Clock(self.machine.queue_depth)
             clock.write(body, times)
             clock.mark = clock.free[ARRAY]
             self._sequence(body.steps, clock)
