@@ -13,6 +13,7 @@ from typing import Any
 import click
 import numpy as np
 from networks import SAMPLES
+from networks.features import features as features_of
 
 from cnncc.errors import Refusal
 from cnncc.files import write_atomically
@@ -33,6 +34,7 @@ def main() -> None:
     python samples/models.py list
     python samples/models.py alexnet -o alexnet.onnx
     python samples/models.py resnet50 --image-size 64 -o small.onnx
+    python samples/models.py vgg16 --features -o convolutions.onnx
     python samples/models.py image --for alexnet -o image.npz
     """
 
@@ -95,9 +97,11 @@ def _command(name: str) -> click.Command:
     """The command that writes one network."""
     sample = SAMPLES[name]
 
-    def write(output: Path | None, image_size: int, seed: int) -> None:
+    def write(output: Path | None, image_size: int, features: bool, seed: int) -> None:
         path = output or Path(f"{name}.onnx")
         network = sample.build(image_size)
+        if features:
+            network = features_of(network)
         network.write(path, seed)
         click.echo(f"{path}: {network.parameters:,} weights, {network.macs:,} MACs an image")
 
@@ -109,7 +113,12 @@ def _command(name: str) -> click.Command:
         help="Rows and columns of the image.",
     )
     out = click.Option(["-o", "--output"], type=OUT, help=f"The file to write; default: {name}.onnx.")
-    command = click.Command(name, params=[out, size], callback=write, help=f"{sample.about}.")
+    only = click.Option(
+        ["--features"],
+        is_flag=True,
+        help="Only up to the last convolution, with its batch norm, activation and residual sum: no classifier.",
+    )
+    command = click.Command(name, params=[out, size, only], callback=write, help=f"{sample.about}.")
     return SEED(command)
 
 

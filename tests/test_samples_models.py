@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 from models import main
 from networks import SAMPLES
+from networks.features import features
 from networks.seeded import CHUNK, TAIL, Network, Weight, he
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -122,6 +123,53 @@ def test_samples_models_macs(name: str, macs: int) -> None:
 def test_samples_models_count_fully_connected_layers_too() -> None:
     assert SAMPLES["mobilenet"].build(224).macs == 568_740_352
     assert SAMPLES["light-alexnet"].build(224).macs == conv_macs("light-alexnet") + 9216 * 4096 + 4096 * 5096
+
+
+@pytest.mark.parametrize(
+    ("name", "convs", "macs", "last"),
+    [
+        ("alexnet", 5, 1_080_502_272, "Relu"),
+        ("vgg16", 13, 15_346_630_656, "Relu"),
+        ("resnet20", 19, 40_550_400, "Relu"),
+        ("light-resnet50", 53, 4_087_136_256, "Relu"),
+        ("mobilenet", 27, 568_740_352 - 1024 * 1000, "Clip"),
+        ("light-densenet121", 121, None, "Conv"),
+        ("light-inception-v1", 57, None, "Concat"),
+    ],
+)
+def test_samples_models_features_are_all_convolutions_and_nothing_behind(
+    name: str, convs: int, macs: int | None, last: str
+) -> None:
+    """Residual sums of ResNets are among them; branches that end in parallel come together in a Concat."""
+    network = features(SAMPLES[name].build(SAMPLES[name].size))
+    kinds = [node.op_type for node in network.model.graph.node]
+    assert kinds.count("Conv") == convs and kinds[-1] == last and "Gemm" not in kinds
+    assert network.macs == (macs or conv_macs(name))
+
+
+@pytest.mark.parametrize("name", ["resnet20", "mobilenet", "light-squeezenet"])
+def test_samples_models_features_are_a_value_of_the_whole(name: str, tmp_path: Path) -> None:
+    size = SAMPLES[name].least
+    part = onnx.load(made(name, tmp_path / "part.onnx", "--image-size", size, "--features"))
+    onnx.checker.check_model(part, full_check=True)
+    whole = onnx.load(made(name, tmp_path / "whole.onnx", "--image-size", size))
+    whole.graph.output.append(part.graph.output[0])
+    x = image(tmp_path / "x.npz", part.graph.input[0].name, size)
+    sessions = [onnxruntime.InferenceSession(model.SerializeToString()) for model in (part, whole)]
+    one, other = (s.run([part.graph.output[0].name], {part.graph.input[0].name: x})[0] for s in sessions)
+    assert np.array_equal(np.asarray(one), np.asarray(other)) and np.asarray(one).ndim == 4
+
+
+def test_samples_models_features_need_a_value_behind_all_convolutions() -> None:
+    """Two convolutions whose results are two outputs; none at all."""
+    values = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, (1, 2, 3, 3)) for n in "xyz"}
+    nodes = [helper.make_node("Conv", ["x", "w"], [y], y) for y in "yz"]
+    graph = helper.make_graph(nodes, "two", [values["x"]], [values["y"], values["z"]])
+    with pytest.raises(Refusal, match="two: no value depends on all convolutions, 'z' not on 'y'"):
+        features(Network(helper.make_model(graph), (he("w", (2, 2, 1, 1)),)))
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "none", [values["x"]], [values["y"]])
+    with pytest.raises(Refusal, match="none: has no convolution"):
+        features(Network(helper.make_model(graph), ()))
 
 
 @pytest.mark.parametrize("name", ["resnet20", "light-squeezenet"])
