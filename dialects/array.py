@@ -19,11 +19,13 @@ are those of docs/machine.md.
 from __future__ import annotations
 
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
+from xdsl.dialects.builtin import UnitAttr as Mark
 from xdsl.ir import Dialect, Operation
 from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
     irdl_op_definition,
+    opt_prop_def,
     prop_def,
     region_def,
     traits_def,
@@ -120,14 +122,18 @@ class TensorOp(IRDLOperation):
 
 @irdl_op_definition
 class LayerOp(IRDLOperation):
-    """The program of one layer (or of the network's loads and stores), in program order."""
+    """The program of one layer (or of the network's loads and stores), in program order.
+
+    ahead: what it fetches first of weights and parameters is to come while the layer before runs.
+    """
 
     name = "array.layer"
     label = prop_def(StringAttr)
     value = prop_def(StringAttr)
+    ahead = opt_prop_def(Mark)
     body = region_def("single_block")
     traits = traits_def(NoTerminator())
-    assembly_format = "$label `computes` $value attr-dict-with-keyword $body"
+    assembly_format = "$label `computes` $value (`ahead` $ahead^)? attr-dict-with-keyword $body"
 
 
 @irdl_attr_definition

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Self, TypeVar
 
-from xdsl.dialects.builtin import StringAttr, SymbolRefAttr, TensorType
+from xdsl.dialects.builtin import StringAttr, SymbolRefAttr, TensorType, UnitAttr
 from xdsl.ir import Attribute, Block, Dialect, Operation, Region
 from xdsl.irdl import (
     IRDLOperation,
@@ -104,7 +104,8 @@ def _record(parser: Parser, build: Callable[[], RecordT]) -> RecordT:
 class LayerOp(IRDLOperation):
     """One layer as a loop nest; `kind` is mac, max, add (pools; channels as groups) or copy (elementwise).
 
-    Sizes and window say what is computed, the region in which order and where.
+    Sizes and window say what is computed, the region in which order and where. `ahead`: its first weights and
+    parameters come into the GLB while the layer before runs.
     """
 
     name = "nest.layer"
@@ -116,6 +117,7 @@ class LayerOp(IRDLOperation):
     window = prop_def(WindowAttr)
     steps = prop_def(StepsAttr)
     mapping = opt_prop_def(MappingAttr)
+    ahead = opt_prop_def(UnitAttr)
     label = opt_prop_def(StringAttr)
     until = opt_prop_def(StringAttr)
     body = region_def("single_block")
@@ -124,7 +126,8 @@ class LayerOp(IRDLOperation):
     custom_directives = (OnLayer,)
     assembly_format = (
         "$kind $ifmap (`residual` $residual^ `:` type($residual))? (`weights` $weights^)? `sizes` $sizes "
-        "`window` $window `then` $steps (`mapping` custom<OnLayer>($mapping)^)? (`label` $label^)? (`until` $until^)? "
+        "`window` $window `then` $steps (`mapping` custom<OnLayer>($mapping)^)? (`label` $label^)? "
+        "(`until` $until^)? (`ahead` $ahead^)? "
         "attr-dict-with-keyword `:` type($ifmap) `->` type($result) $body"
     )
 

@@ -41,6 +41,7 @@ INPUT_FREE = {1: 5, 2: 11}  # by buffers
 OUTPUT_FREE = {1: 8, 2: 12}
 # What is free before the first layer: as many as there are buffers.
 PRIMED = {FREE: 2, FREE_ONE: 1, IFMAP_FREE: 2} | {each[n]: n for each in (INPUT_FREE, OUTPUT_FREE) for n in each}
+FREE_TWICE = (FREE, INPUT_FREE[2])  # what transfers of weights and parameters in two buffers wait for
 MOVING = ("ifmap", "residual", "output")
 ORDER = ("params", "weight", "residual", "ifmap")  # of transfers at one place: each vouches for those before
 

@@ -1,72 +1,106 @@
-"""Brings the weights of a layer into the GLB while the layer before it computes."""
+"""Brings the first weights of a layer into the GLB while the layer before it computes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation
+from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects.array import DmaAttr, DmaOp, LayerOp, TensorOp, UnitOp, ViewAttr, ViewOp
+from cnncc.dialects.array import DmaAttr, DmaOp, LayerOp, RepeatOp, TensorOp, UnitOp, ViewAttr, ViewOp
 from cnncc.errors import Refusal
+from cnncc.passes._layer_transfers import FREE_TWICE
 from cnncc.passes.array_allocate import allocate
 
 
 @dataclass(frozen=True)
 class ArrayPrefetchPass(ModulePass):
-    """Move the DMA transfers of whole weights into the layer before, where the GLB has room for both.
+    """Move the first transfers of weights and parameters of marked layers into the layers before.
 
-        array.layer "conv2" { … }                      array.layer "conv2" { … array.dma <glb = "next.weight"> … }
-        array.layer "conv4" { array.dma … }     ->     array.layer "conv4" { … }
+        array.layer "conv2" { … }                            array.layer "conv2" { … array.dma <glb = "next.weight"> … }
+        array.layer "conv4" ahead { array.dma … }     ->     array.layer "conv4" { … }
 
-    The first load of weights waits for their semaphore wherever the transfer stands. Slices of weights stay: their
-    transfers alternate with the loads of their own layer. Without it every layer starts by waiting for its weights.
+    They are those of what comes once, and of first slices where there are two buffers. The first load of weights waits
+    for their semaphore wherever the transfer stands. It stands behind the first transfers of the layer before; where
+    others come in after these, behind the last of them: its last block brings nothing in. Without the pass every layer
+    starts by waiting for its weights. What was marked and cannot be is refused.
     """
 
     name = "array-prefetch"
     arch: str = "spatial-8x8"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Move what fits, layer by layer."""
-        words = load_arch(self.arch).glb.words
-        for before, layer in pairwise(op.ops):
-            if not isinstance(before, LayerOp) or not isinstance(layer, LayerOp) or not _views(before):
-                continue
-            if moved := _transfers(op, layer):
-                _move(moved, layer, before)
-                if not _fits(op, words):
-                    _move_back(moved, layer, before)
+        """Move what is marked, layer by layer."""
+        marked = False
+        for before, layer in pairwise([None, *op.ops]):
+            if isinstance(layer, LayerOp) and layer.ahead is not None:
+                _move(op, layer, before)
+                layer.ahead, marked = None, True
+        if marked:
+            try:
+                allocate(op, load_arch(self.arch).glb.words)
+            except Refusal as refusal:
+                raise Refusal(f"with what is fetched ahead: {refusal}", *refusal.findings) from refusal
+
+
+def _refuse(layer: LayerOp, why: str) -> Refusal:
+    return Refusal(f"layer {layer.label.data} is to be fetched ahead, but {why}")
 
 
 def _transfers(module: ModuleOp, layer: LayerOp) -> list[DmaOp]:
-    """The transfers of whole weights that a layer begins with: those before the first that waits or is of others.
+    """The first transfers of parameters and of weights, among those that the layer begins with.
 
-    What stands behind others vouches for them, and stays behind them.
+    One that waits for a buffer of which there is one stays, and with it what stands behind it: that vouches for it.
     """
     tensors = {t.record.data.name: t.record.data for t in module.ops if isinstance(t, TensorOp)}
-    views = _views(layer)
-
-    def whole(op: DmaOp) -> bool:
-        dma = op.record.data
-        return not dma.tokens.take and tensors[views[dma.dram].record.data.tensor].role == "weight"
-
-    return list(takewhile(whole, (op for op in layer.body.block.ops if isinstance(op, DmaOp))))
+    views, first = _views(layer), dict[str, DmaOp]()
+    for op in (op for op in _head(layer.body.block) if isinstance(op, DmaOp)):
+        if tensors[views[op.record.data.dram].record.data.tensor].role == "weight":
+            first.setdefault(op.record.data.glb, op)
+    return list(takewhile(lambda op: op.record.data.tokens.take in (0, *FREE_TWICE), first.values()))
 
 
 def _views(layer: LayerOp) -> dict[str, ViewOp]:
     return {op.record.data.name: op for op in layer.body.block.ops if isinstance(op, ViewOp)}
 
 
-def _move(transfers: Sequence[DmaOp], layer: LayerOp, before: LayerOp) -> None:
-    """Put the transfers behind those of the layer before, with views of their own."""
-    views = _views(layer)
-    own = [op for op in before.body.block.ops if isinstance(op, ViewOp | DmaOp)]
-    anchor: Operation = own[-1]
+def _head(block: Block) -> Iterator[Operation]:
+    """What a block begins with, up to its first loop, load or commit."""
+    return takewhile(lambda op: isinstance(op, ViewOp | UnitOp | DmaOp), block.ops)
+
+
+def _comes_in(op: Operation) -> bool:
+    return any(isinstance(inner, DmaOp) and inner.record.data.direction == "in" for inner in op.walk())
+
+
+def _last_that_comes_in(before: LayerOp) -> Operation:
+    """What the transfers of the next layer stand behind."""
+    block = before.body.block
+    head = list(_head(block))
+    later = [op for op in block.ops if op not in head and _comes_in(op)]
+    if not later:
+        return [op for op in head if isinstance(op, ViewOp | DmaOp)][-1]
+    last = later[-1]
+    while isinstance(last, RepeatOp) and last.record.data.count == 1:
+        inner = [op for op in last.body.block.ops if _comes_in(op)]
+        if not any(isinstance(op, RepeatOp) for op in inner):
+            break
+        last = inner[-1]
+    return last
+
+
+def _move(module: ModuleOp, layer: LayerOp, before: Operation | None) -> None:
+    """Put the first transfers of a layer into the one before, with views of their own. Raises Refusal."""
+    if not isinstance(before, LayerOp) or not _views(before):
+        raise _refuse(layer, "there is no layer before it")
+    if not (transfers := _transfers(module, layer)):
+        raise _refuse(layer, "none of its weights and parameters can be: they come as a whole, or in two buffers")
+    views, anchor = _views(layer), _last_that_comes_in(before)
     for op in transfers:
         dma = op.record.data
         names = {name: f"next.{name}" for name in (dma.dram, dma.glb)}
@@ -74,30 +108,14 @@ def _move(transfers: Sequence[DmaOp], layer: LayerOp, before: LayerOp) -> None:
             view = ViewOp.create(
                 properties={"record": ViewAttr(replace(views[name].record.data, name=new_name, steps=()))}
             )
-            before.body.block.insert_op_after(view, anchor)
-            anchor = view
+            anchor = _insert(view, anchor)
         op.detach()
         op.record = DmaAttr(replace(dma, dram=names[dma.dram], glb=names[dma.glb]))
-        before.body.block.insert_op_after(op, anchor)
-        anchor = op
+        anchor = _insert(op, anchor)
 
 
-def _move_back(transfers: Sequence[DmaOp], layer: LayerOp, before: LayerOp) -> None:
-    first = next(op for op in layer.body.block.ops if not isinstance(op, ViewOp | UnitOp))
-    for op in transfers:
-        dma = op.record.data
-        for name in (dma.dram, dma.glb):
-            view = _views(before)[name]
-            view.detach()
-            view.erase()
-        op.detach()
-        op.record = DmaAttr(replace(dma, dram=dma.dram.removeprefix("next."), glb=dma.glb.removeprefix("next.")))
-        layer.body.block.insert_op_before(op, first)
-
-
-def _fits(module: ModuleOp, words: int) -> bool:
-    try:
-        allocate(module, words)
-    except Refusal:
-        return False
-    return True
+def _insert(op: Operation, behind: Operation) -> Operation:
+    block = behind.parent_block()
+    assert block is not None
+    block.insert_op_after(op, behind)
+    return op

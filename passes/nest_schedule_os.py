@@ -7,13 +7,14 @@ from collections.abc import Mapping as Map
 from dataclasses import dataclass, replace
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, operands
+from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, mapping_of, operands
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
+from cnncc.passes._ahead import layers_ahead
 from cnncc.passes._labels import tidy
 from cnncc.passes._nest_layers import chosen_layers, label_of, layer_shape
 from cnncc.passes._os_given import given_mapping, violations
@@ -81,8 +82,10 @@ def choose(
         return chosen_mapping(name, layer, arch, room, given(layer))
 
     func = next((f for f in module.ops if isinstance(f, FuncOp)), None)
+    ahead: Sequence[LayerOp] = ()
     if func is not None and label is None:
         chosen = choose_mappings(func, arch, mapping)
+        ahead = layers_ahead(func, arch, {layer: found or mapping_of(layer) for layer, found in chosen.items()})
     else:
         refusals, chosen = Refusals(), dict[LayerOp, Mapping | None]()
         for layer in chosen_layers(module, label):
@@ -91,6 +94,7 @@ def choose(
         refusals.raise_any(name)
     for layer, found in chosen.items():
         layer.mapping = MappingAttr(found) if found else None
+        layer.ahead = UnitAttr() if layer in ahead else None
 
 
 def _check(

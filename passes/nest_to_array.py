@@ -2,7 +2,8 @@
 
 Each layer becomes an `array.layer`; each value a tensor in the GLB; inputs and outputs of the network, and what host
 segments read or write, tensors in DRAM that are copied in and out. Between layers the program waits until loads,
-macro-instructions and commits are done (*thin*, rule T5).
+macro-instructions and commits are done (*thin*, rule T5); and for transfers that bring results to DRAM, but not where
+what the next layer writes has to wait for a transfer of its own, which is behind them.
 
     %1 = nest.layer "mac" %0 weights @conv1.w …    array.tensor <name = "conv1.glb", memory = "glb", …>
                                               ->   array.layer "conv1" computes "relu1" { array.view … }
@@ -19,9 +20,9 @@ from typing import cast
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr, UnitAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch, load_arch
@@ -69,11 +70,21 @@ def _node_op(node: Node) -> Operation:
     return A.RepeatOp.create(properties={"record": A.RepeatAttr(node.repeat)}, regions=[body])
 
 
-def _layer_op(label: str, value: str, ops: Sequence[Operation], engines: Sequence[str]) -> Operation:
+def _layer_op(
+    label: str, value: str, ops: Sequence[Operation], engines: Sequence[str], ahead: UnitAttr | None = None
+) -> A.LayerOp:
     """A layer that ends when these engines are idle."""
-    names = {"label": StringAttr(label), "value": StringAttr(value)}
+    names: dict[str, Attribute] = {"label": StringAttr(label), "value": StringAttr(value)}
+    names |= {"ahead": ahead} if ahead else {}
     sync = A.SyncOp.create(properties={"engines": ArrayAttr([StringAttr(name) for name in engines])})
     return A.LayerOp.create(properties=names, regions=[Region(Block([*ops, sync]))])
+
+
+def _wait_for(layer: A.LayerOp, engines: Sequence[str]) -> None:
+    """Have a layer end when these engines are idle."""
+    sync = layer.body.block.last_op
+    assert isinstance(sync, A.SyncOp)
+    sync.engines = ArrayAttr([StringAttr(name) for name in engines])
 
 
 def param_words(arrays: Sequence[Array], operand_bits: int) -> Array:
@@ -97,6 +108,7 @@ class _Lowering:
     new_weights: list[Operation] = field(default_factory=list[Operation])
     program: list[Operation] = field(default_factory=list[Operation])
     in_dram: dict[str, str] = field(default_factory=dict[str, str])
+    drained: A.LayerOp | None = None  # the layer just before, if its last transfers bring results to DRAM
 
     def __post_init__(self) -> None:
         self.tensors = ArrayTensors(self.func)
@@ -127,6 +139,7 @@ class _Lowering:
             dma = A.Dma(direction, dram, glb, words // images, images, dram_step=steps[0], glb_step=steps[1])
             ops.append(_op(dma))
         if values:
+            self.drained = None  # one engine does both, one after the other
             self.program.append(_layer_op(label, "", ops, ["dma"]))
 
     def layer(self, op: LayerOp) -> None:
@@ -137,8 +150,11 @@ class _Lowering:
         plain = self._plain(op, label)
         nodes = stream_program(plain) if plain.shape.kind == "copy" else layer_program(plain, self.arch)
         ops = [_node_op(node) for node in nodes]
-        engines = ["load", "array", "commit", *(["dma"] if streams else [])]
-        self.program.append(_layer_op(label, key or label, ops, engines))
+        if self.drained is not None and not staged(op) & {"ifmap", "residual"}:
+            _wait_for(self.drained, ["load", "array", "commit", "dma"])
+        layer = _layer_op(label, key or label, ops, ["load", "array", "commit"], op.ahead)
+        self.drained = layer if streams else None
+        self.program.append(layer)
 
     def _plain(self, op: LayerOp, label: str) -> Layer:
         steps = op.steps.data
@@ -225,7 +241,7 @@ class _Lowering:
             self._host_result(f"{label}.{i}", value, quant)
             for i, (value, quant) in enumerate(zip(op.outputs, op.output_quants, strict=True))
         ]
-        record = A.HostAttr(A.Host(tuple(read), tuple(outputs)))
+        record, self.drained = A.HostAttr(A.Host(tuple(read), tuple(outputs))), None  # the host waits for all engines
         self.program.append(A.HostOp.create(properties={"model": op.model, "record": record}))
         self.copy("in", f"{label} results", [value for value in op.outputs if self.tensors.lies_in("glb", value)])
 

@@ -1,7 +1,7 @@
 // RUN: cnncc opt %s -p 'array-prefetch{arch=spatial-4x4}' | filecheck %s
 
-// The GLB of spatial-4x4 has 65536 words. b's weights fit beside all that lives during a: their transfer moves there,
-// behind a's own, with views of its own. c's do not fit beside b's: their transfer stays.
+// b is marked: the transfer of its weights moves to a, behind a's own, with views of its own. c is not: its transfer
+// stays.
 
 builtin.module {
   weights.global @w.a : tensor<10xi16> = dense<0> : tensor<10xi16>
@@ -28,11 +28,11 @@ builtin.module {
     array.sync ["load"]
   }
   // The loops of b's own views mean nothing in a, so the copies above have no steps; b keeps its views for its loads.
-  // CHECK:      array.layer "b"
+  // CHECK:      array.layer "b" computes "b" {
   // CHECK:      array.view <name = "weight", tensor = "glb.b", steps =
   // CHECK-NOT:  array.dma
   // CHECK:      array.sync
-  array.layer "b" computes "b" {
+  array.layer "b" computes "b" ahead {
     array.view <name = "weight.dram", tensor = "w.b">
     array.view <name = "weight", tensor = "glb.b", steps = [{loop = "k0", axis = "lin", step = 9}]>
     array.dma <direction = "in", dram = "weight.dram", glb = "weight", words = 40000, tokens = {give = 3}>
