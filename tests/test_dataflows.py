@@ -21,7 +21,7 @@ import pytest
 from conv_grid_cases import Case, case_of, filled
 from glb_races import dram_of, races
 from test_conv_grid import lowered, result_and_cycles, unmapped
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
 from cnncc.arch.model import Arch, parse_arch
 from cnncc.context import CompilerContext
@@ -44,6 +44,7 @@ from cnncc.errors import Refusal
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.register_files import file_words
+from cnncc.passes._ahead import come_first
 from cnncc.passes._layer_sums import partial_sums
 from cnncc.passes._layer_transfers import is_one_slice
 from cnncc.passes._nest_layers import layer_shape
@@ -242,6 +243,8 @@ def compiled(drawn: Drawn, folder: Path) -> tuple[ModuleOp, CompilerContext]:
     module, ctx = unmapped(drawn.case)
     layer = next(op for op in module.walk() if isinstance(op, LayerOp))
     layer.mapping = MappingAttr(drawn.mapping)
+    copied_in = all((stage.operand, stage.memory) != ("ifmap", "glb") for stage in drawn.mapping.stages)
+    layer.ahead = UnitAttr() if drawn.case.seed % 2 and copied_in and come_first(drawn.mapping) else None
     (folder / "array.toml").write_text(arch_toml(drawn.arch))
     lowered(module, ctx, str(folder / "array.toml"))
     return module, ctx

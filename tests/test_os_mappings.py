@@ -18,12 +18,14 @@ from conv_grid_cases import Case, case_of, filled
 from nest_cases import layer_of
 from test_conv_grid import lowered, result_and_cycles, unmapped
 from tile_walk import Walk
+from xdsl.dialects.builtin import UnitAttr
 
 from cnncc.arch.model import Arch, parse_arch
 from cnncc.dialects.nest import MappingAttr
 from cnncc.isa.fields import LOOP_REGISTERS
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.register_files import macro_words
+from cnncc.passes._ahead import come_first
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import Plan, mapping_of
 from cnncc.passes._os_tiles import Tile, kernel_columns
@@ -94,7 +96,7 @@ def compare(case: Case, tile: Tile, plan: Plan, folder: Path) -> None:
     module, ctx = unmapped(case)
     layer = layer_of(module)
     mapping = mapping_of(layer_shape(layer), arch, tile, plan)
-    layer.mapping = MappingAttr(mapping)
+    layer.mapping, layer.ahead = MappingAttr(mapping), UnitAttr() if come_first(mapping) else None
     lowered(module, ctx, str(folder / "array.toml"))
     result, cycles = result_and_cycles(case, module, ctx, arch)
     assert np.array_equal(result, case.expected), (case, tile, plan)

@@ -19,6 +19,7 @@ from os_formulas import change, corrected, errata, multiplications, printed_idea
 from os_tables import SHAPES, TILES, UNROLLING, rows
 from test_conv_grid import instructions_of, lowered, unmapped
 from tile_walk import ClosedForm
+from xdsl.dialects.builtin import UnitAttr
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects.nest import MappingAttr
@@ -77,7 +78,7 @@ def test_cycles_in_closed_form(net: str, side: int, layer: int, tmp_path: Path) 
     shape, row = layer_shape(op), given(net, side, layer)
     refused = violations(shape, arch, row, residual=False)
     mapping = os_mapping(shape, arch, Room(GLB)) if refused else given_mapping(shape, arch, Room(GLB), row)
-    op.mapping = MappingAttr(mapping)
+    op.mapping, op.ahead = MappingAttr(mapping), UnitAttr()
     lowered(module, ctx, str(tmp_path / "array.toml"))
     assert simulate(instructions_of(module), arch).cycles.total == ClosedForm(case, mapping, arch).total()
     assert bool(refused) == ((net, side) == ("ResNet-20", 4) or (net, side, layer) in REFUSED)

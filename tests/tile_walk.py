@@ -102,11 +102,11 @@ class Walk:
         for name in whole:  # what the layer needs comes while the input does
             time.now += 2
             self.dma(self.slice_words(name, At(sizes)), gives="full" if name == "weight" or not self.mac else "")
+        if self.ahead:  # and the first slices
+            self.fetch(self.ahead[0], descriptors=2)
         time.sync("dma")
         time.now += self.setup_cycles()
         time.issue("commit", 1, 0)  # the unit
-        if self.ahead:
-            self.fetch(self.ahead[0])
         self.walk(0, At(sizes))
         time.sync("load", "array", "commit")
         time.now += 2
@@ -196,9 +196,10 @@ class Walk:
         elif self.begun < len(self.ahead):
             self.fetch(self.ahead[self.begun])
 
-    def fetch(self, at: At) -> None:
+    def fetch(self, at: At, descriptors: int = 0) -> None:
         for i, name in enumerate(self.sliced):
             takes, gives = "free" if i == 0 else "", "full" if i == len(self.sliced) - 1 else ""
+            self.time.now += descriptors
             self.dma(self.slice_words(name, at), takes, gives)
 
     def slice_words(self, name: str, at: At) -> int:
