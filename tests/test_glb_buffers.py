@@ -89,7 +89,7 @@ def compiled(case: Sum, mapping: str, arch_file: Path | str) -> tuple[Compilatio
         match step.name:
             case "nest-schedule-os":
                 layer = layer_of(module)
-                layer.mapping = MappingAttr(parse(mapping, layer.sizes.data))
+                layer.mapping, layer.ahead = MappingAttr(parse(mapping, layer.sizes.data)), None
                 return
             case "nest-stage":
                 (got,), _ = nest.evaluate(module, ctx.weights, inputs)

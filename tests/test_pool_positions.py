@@ -119,7 +119,8 @@ def check_levels(case: Pool, arch: Path, mapping: Mapping | None = None) -> Comp
         match step.name:
             case "nest-schedule-os":
                 if mapping is not None:
-                    layer_of(module).mapping = MappingAttr(mapping)
+                    layer = layer_of(module)
+                    layer.mapping, layer.ahead = MappingAttr(mapping), None
                 return
             case "nest-stage":
                 (got,), _ = nest.evaluate(module, ctx.weights, [case.x])

@@ -71,7 +71,8 @@ def check(compilation: Compilation, mapping: Mapping | None = None) -> tuple[dic
             mapped = compilation.module.clone()
         compilation.step(step)
         if step.name == SCHEDULE and mapping is not None:
-            layer_of(compilation.module).mapping = MappingAttr(mapping)
+            layer = layer_of(compilation.module)
+            layer.mapping, layer.ahead = MappingAttr(mapping), None
         if step.name == "array-prefetch":
             ahead = fetched_ahead(compilation.module)
     assert mapped is not None

@@ -7,15 +7,30 @@ fetched ahead stands in the part before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeGuard
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.layer_schedule import LayerPlan, LayerSchedule, layer_schedule, machine
 from cnncc.mapper.occupancy import transfer
-from cnncc.mapper.records import COMMIT, DMA, ENGINES, STALLS, Cycles, Node, Own, Repeat, Signal, Task, Wait
+from cnncc.mapper.records import (
+    ARRAY,
+    COMMIT,
+    DMA,
+    ENGINES,
+    LOAD,
+    STALLS,
+    Cycles,
+    Node,
+    Own,
+    Repeat,
+    Signal,
+    Task,
+    Wait,
+)
 from cnncc.mapper.timeline import Timeline, cycles, idle_state
-from cnncc.mapper.transfers import FULL, NEXT_FULL, PRIMED, Fetch
+from cnncc.mapper.transfers import FULL, NEXT_FULL, OUTPUT_FULL, PRIMED, Fetch
 
 MOST_COPIES = 6  # of a part: they take two descriptors each
 DESCRIPTORS_OF_COPY = 2
@@ -54,9 +69,13 @@ def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple
     if signals:
         found.append(("semaphores", (*signals, Wait((DMA,)))))
     hosts: tuple[Node, ...] = ()  # what stands before the first layer belongs to it, the rest to the one before
-    for part, (own, after) in zip(parts, pairwise([*schedules, LayerSchedule((), ())]), strict=True):
+    following = [*parts[1:], None]
+    for part, follows, (own, after) in zip(
+        parts, following, pairwise([*schedules, LayerSchedule((), ())]), strict=True
+    ):
         if not isinstance(part, Host):
-            found.append((part.label, (*hosts, *_carrying(own.nodes, after.ahead))))
+            nodes = _ended(part, own.nodes, follows)
+            found.append((part.label, (*hosts, *_carrying(nodes, after.ahead))))
             hosts = ()
         elif found:
             found[-1] = found[-1][0], (*found[-1][1], *own.nodes)
@@ -77,14 +96,54 @@ def _schedule(part: Part, number: int, arch: Arch) -> LayerSchedule:
             return layer_schedule(part, arch, (FULL, NEXT_FULL)[number % 2])
 
 
+def _ended(part: Part, nodes: tuple[Node, ...], follows: Part | None) -> tuple[Node, ...]:
+    """A layer that waits for the DMA at its end only where the next one could write what that still reads.
+
+    It cannot where all that it writes waits for a transfer of its own, which is behind.
+    """
+    after = {stage.operand for stage in follows.mapping.stages if stage.memory == "glb"} if _is_plan(follows) else None
+    if not _is_plan(part) or (after is not None and not after & {"ifmap", "residual"}):
+        return nodes
+    return (*nodes[:-1], Wait((LOAD, ARRAY, COMMIT)))
+
+
+def _is_plan(part: Part | None) -> TypeGuard[LayerPlan]:
+    return isinstance(part, LayerPlan)
+
+
 def _carrying(nodes: tuple[Node, ...], ahead: Sequence[Fetch]) -> tuple[Node, ...]:
-    """A layer with transfers for the next one, each with two descriptors: behind the transfers at its head."""
-    own = [number for number, node in enumerate(nodes) if isinstance(node, Own) or _is_transfer(node)]
-    carried = [node for fetch in ahead for node in (Own(DESCRIPTORS_OF_COPY), fetch.task)]
-    return (*nodes[: own[-1] + 1], *carried, *nodes[own[-1] + 1 :]) if own else nodes
+    """A layer with transfers for the next one, each with two descriptors.
+
+    They stand behind the transfers at its head; where others come in after these, behind the last loop around such.
+    """
+    carried = tuple(node for fetch in ahead for node in (Own(DESCRIPTORS_OF_COPY), fetch.task))
+    head = 0
+    while head < len(nodes) and (isinstance(nodes[head], Own) or _is_transfer(nodes[head]) or head == 1):
+        head += 1  # the settings of the output units are the second
+    if any(_comes_in(node) for node in nodes[head:]):
+        return _behind_last(nodes, carried)
+    own = [number for number, node in enumerate(nodes[:head], 1) if isinstance(node, Own) or _is_transfer(node)]
+    last = own[-1] if own else 0
+    return (*nodes[:last], *carried, *nodes[last:])
 
 
-def _is_transfer(node: Node) -> bool:
+def _behind_last(nodes: tuple[Node, ...], carried: tuple[Node, ...]) -> tuple[Node, ...]:
+    last = max(at for at, node in enumerate(nodes) if _comes_in(node))
+    node = nodes[last]
+    inner = node.body if isinstance(node, Repeat) and node.count == 1 else ()
+    if isinstance(node, Repeat) and any(isinstance(each, Repeat) and _comes_in(each) for each in inner):
+        return (*nodes[:last], replace(node, body=_behind_last(inner, carried)), *nodes[last + 1 :])
+    return (*nodes[: last + 1], *carried, *nodes[last + 1 :])
+
+
+def _comes_in(node: Node) -> bool:
+    """Whether something comes in from DRAM there: transfers of results wait for these."""
+    if isinstance(node, Repeat):
+        return any(_comes_in(inner) for inner in node.body)
+    return _is_transfer(node) and all(token.queue != OUTPUT_FULL for token in node.takes)
+
+
+def _is_transfer(node: Node) -> TypeGuard[Task]:
     return isinstance(node, Task) and node.engine == DMA
 
 
