@@ -80,13 +80,6 @@ def _layer_op(
     return A.LayerOp.create(properties=names, regions=[Region(Block([*ops, sync]))])
 
 
-def _wait_for(layer: A.LayerOp, engines: Sequence[str]) -> None:
-    """Have a layer end when these engines are idle."""
-    sync = layer.body.block.last_op
-    assert isinstance(sync, A.SyncOp)
-    sync.engines = ArrayAttr([StringAttr(name) for name in engines])
-
-
 def param_words(arrays: Sequence[Array], operand_bits: int) -> Array:
     """The parameters of the output units as words: for each channel (or position) its bias, then its scale (W1, C2).
 
@@ -150,11 +143,17 @@ class _Lowering:
         plain = self._plain(op, label)
         nodes = stream_program(plain) if plain.shape.kind == "copy" else layer_program(plain, self.arch)
         ops = [_node_op(node) for node in nodes]
-        if self.drained is not None and not staged(op) & {"ifmap", "residual"}:
-            _wait_for(self.drained, ["load", "array", "commit", "dma"])
+        if not staged(op) & {"ifmap", "residual"}:
+            self.finish()
         layer = _layer_op(label, key or label, ops, ["load", "array", "commit"], op.ahead)
         self.drained = layer if streams else None
         self.program.append(layer)
+
+    def finish(self) -> None:
+        """Have the layer just before wait for its results to be in DRAM."""
+        sync = self.drained.body.block.last_op if self.drained else None
+        if isinstance(sync, A.SyncOp):
+            sync.engines = ArrayAttr([StringAttr(name) for name in ("load", "array", "commit", "dma")])
 
     def _plain(self, op: LayerOp, label: str) -> Layer:
         steps = op.steps.data
@@ -324,6 +323,7 @@ def _lower(lowering: _Lowering) -> None:
             case _:
                 raise Refusal(f"nest-to-array: {op.name} is no loop nest; lower it first")
     refusals.raise_any("nest-to-array")
+    lowering.finish()
 
 
 def _primed(program: Sequence[Operation]) -> list[Operation]:

@@ -47,7 +47,8 @@ class LayerPlan:
     """A layer that is mapped.
 
     ahead: the operands whose first transfers stand in the layer before. apart: there are several images, and those of
-    an operand are parts of others, not one after the other.
+    an operand are parts of others, not one after the other. drains: it ends when all its results are in DRAM, as it has
+    to where the next layer might write what the DMA still reads.
     """
 
     label: str
@@ -56,6 +57,7 @@ class LayerPlan:
     residual: bool = False
     ahead: frozenset[str] = frozenset()
     apart: bool = False
+    drains: bool = True
 
 
 def machine(arch: Arch) -> Machine:
@@ -87,7 +89,7 @@ class LayerSchedule(NamedTuple):
 def layer_schedule(plan: LayerPlan, arch: Arch, full: int = FULL) -> LayerSchedule:
     """The program of a layer by a mapping that `nest-to-array` takes. full: the tokens of its weights."""
     staged = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"}
-    wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if "output" in staged else ())))
+    wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if plan.drains and "output" in staged else ())))
     if plan.shape.kind == "copy":
         return LayerSchedule((*stream_schedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart), wait), ())
     walk = _Walk(plan, arch, full)

@@ -15,11 +15,9 @@ from cnncc.arch.model import Arch
 from cnncc.mapper.layer_schedule import LayerPlan, LayerSchedule, layer_schedule, machine
 from cnncc.mapper.occupancy import transfer
 from cnncc.mapper.records import (
-    ARRAY,
     COMMIT,
     DMA,
     ENGINES,
-    LOAD,
     STALLS,
     Cycles,
     Node,
@@ -62,20 +60,20 @@ def copies(label: str, way: str, words: Sequence[int]) -> list[Part]:
 
 def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple[Node, ...]]]:
     """The program, by label of the layer that each piece counts for."""
-    schedules = [_schedule(part, number, arch) for number, part in enumerate(parts)]
+    following = [*parts[1:], None]
+    schedules = [
+        _schedule(replace(part, drains=_drains(follows)) if isinstance(part, LayerPlan) else part, number, arch)
+        for number, (part, follows) in enumerate(zip(parts, following, strict=True))
+    ]
     taken = {queue for each in schedules for queue in _taken((*each.nodes, *(fetch.task for fetch in each.ahead)))}
     signals = [Signal(queue, tokens) for queue, tokens in PRIMED.items() if queue in taken]
     found: list[tuple[str, tuple[Node, ...]]] = []
     if signals:
         found.append(("semaphores", (*signals, Wait((DMA,)))))
     hosts: tuple[Node, ...] = ()  # what stands before the first layer belongs to it, the rest to the one before
-    following = [*parts[1:], None]
-    for part, follows, (own, after) in zip(
-        parts, following, pairwise([*schedules, LayerSchedule((), ())]), strict=True
-    ):
+    for part, (own, after) in zip(parts, pairwise([*schedules, LayerSchedule((), ())]), strict=True):
         if not isinstance(part, Host):
-            nodes = _ended(part, own.nodes, follows)
-            found.append((part.label, (*hosts, *_carrying(nodes, after.ahead))))
+            found.append((part.label, (*hosts, *_carrying(own.nodes, after.ahead))))
             hosts = ()
         elif found:
             found[-1] = found[-1][0], (*found[-1][1], *own.nodes)
@@ -96,19 +94,15 @@ def _schedule(part: Part, number: int, arch: Arch) -> LayerSchedule:
             return layer_schedule(part, arch, (FULL, NEXT_FULL)[number % 2])
 
 
-def _ended(part: Part, nodes: tuple[Node, ...], follows: Part | None) -> tuple[Node, ...]:
-    """A layer that waits for the DMA at its end only where the next one could write what that still reads.
+def _drains(follows: Part | None) -> bool:
+    """Whether a layer waits for the DMA at its end: the next one could write what that still reads, or there is none.
 
-    It cannot where all that it writes waits for a transfer of its own, which is behind.
+    It cannot where all that it writes waits for a transfer of its own, which is behind; nor can copies and the host.
     """
-    after = {stage.operand for stage in follows.mapping.stages if stage.memory == "glb"} if _is_plan(follows) else None
-    if not _is_plan(part) or (after is not None and not after & {"ifmap", "residual"}):
-        return nodes
-    return (*nodes[:-1], Wait((LOAD, ARRAY, COMMIT)))
-
-
-def _is_plan(part: Part | None) -> TypeGuard[LayerPlan]:
-    return isinstance(part, LayerPlan)
+    if not isinstance(follows, LayerPlan):
+        return follows is None
+    staged = {stage.operand for stage in follows.mapping.stages if stage.memory == "glb"}
+    return not staged & {"ifmap", "residual"}
 
 
 def _carrying(nodes: tuple[Node, ...], ahead: Sequence[Fetch]) -> tuple[Node, ...]:
