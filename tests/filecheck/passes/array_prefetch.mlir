@@ -1,4 +1,4 @@
-// RUN: cnncc opt %s -p 'array-prefetch{arch=spatial-4x4}' | filecheck %s
+// RUN: cnncc opt %s -p 'array-prefetch{arch=spatial-4x4}' --split-input-file | filecheck %s
 
 // b is marked: the transfer of its weights moves to a, behind a's own, with views of its own. c is not: its transfer
 // stays.
@@ -58,5 +58,65 @@ builtin.module {
     array.dma <direction = "in", dram = "x", glb = "g", words = 30000>
     array.dma <direction = "in", dram = "w", glb = "g", words = 10, tokens = {take = 1}>
     array.sync ["dma"]
+  }
+}
+
+// -----
+
+// The first slice of two buffers goes behind the last block that a brings in, in the last iteration of the loop around
+// it: that loop ends with a block for which nothing comes.
+
+builtin.module {
+  weights.global @w.a : tensor<40xi16> = dense<0> : tensor<40xi16>
+  weights.global @w.b : tensor<30xi16> = dense<0> : tensor<30xi16>
+  array.tensor <name = "w.a", memory = "dram", words = 40, role = "weight">
+  array.tensor <name = "w.b", memory = "dram", words = 30, role = "weight">
+  array.tensor <name = "glb.a", memory = "glb", words = 20>
+  array.tensor <name = "glb.b", memory = "glb", words = 20>
+
+  // CHECK:      array.layer "a"
+  // CHECK:      array.repeat <loop = "h0", count = 2>
+  // CHECK-NOT:  next
+  // CHECK:      array.repeat <loop = "h0", count = 1>
+  // CHECK-NEXT: array.repeat <loop = "k1", count = 3>
+  // CHECK-NEXT: array.dma
+  // CHECK-NEXT: }
+  // CHECK-NEXT: array.view <name = "next.w.dram", tensor = "w.b">
+  // CHECK-NEXT: array.view <name = "next.w", tensor = "glb.b", wrap = 20>
+  // CHECK-NEXT: array.dma <{{.*}}glb = "next.w", words = 10, tokens = {take = 1, give = 3}>
+  // CHECK-NEXT: array.repeat <loop = "k1", count = 1>
+  // CHECK:      array.layer "b" computes "b" {
+  // CHECK:      array.repeat <loop = "k0", count = 2>
+  // CHECK-NEXT: array.dma <{{.*}}glb_offset = 10, tokens = {take = 1, give = 3}>
+  array.layer "a" computes "a" {
+    array.view <name = "w.dram", tensor = "w.a">
+    array.view <name = "w", tensor = "glb.a", wrap = 20, steps = [{loop = "k1", axis = "lin", step = 10}]>
+    array.dma <direction = "in", dram = "w.dram", glb = "w", words = 10, tokens = {take = 1, give = 2}>
+    array.repeat <loop = "h0", count = 2> {
+      array.repeat <loop = "k1", count = 3> {
+        array.dma <direction = "in", dram = "w.dram", glb = "w", words = 10, tokens = {take = 1, give = 2}>
+      }
+      array.repeat <loop = "k1", count = 1> {
+        array.dma <direction = "in", dram = "w.dram", glb = "w", words = 10, tokens = {take = 1, give = 2}>
+      }
+    }
+    array.repeat <loop = "h0", count = 1> {
+      array.repeat <loop = "k1", count = 3> {
+        array.dma <direction = "in", dram = "w.dram", glb = "w", words = 10, tokens = {take = 1, give = 2}>
+      }
+      array.repeat <loop = "k1", count = 1> {
+        array.unit <>
+      }
+    }
+    array.sync ["load"]
+  }
+  array.layer "b" computes "b" ahead {
+    array.view <name = "w.dram", tensor = "w.b">
+    array.view <name = "w", tensor = "glb.b", wrap = 20, steps = [{loop = "k0", axis = "lin", step = 10}]>
+    array.dma <direction = "in", dram = "w.dram", glb = "w", words = 10, tokens = {take = 1, give = 3}>
+    array.repeat <loop = "k0", count = 2> {
+      array.dma <direction = "in", dram = "w.dram", glb = "w", words = 10, glb_offset = 10, tokens = {take = 1, give = 3}>
+    }
+    array.sync ["load"]
   }
 }

@@ -214,3 +214,51 @@ builtin.module {
     func.return %0 : tensor<1x2x3x4xi16>
   }
 }
+
+// -----
+
+// Image and output move through two buffers each, in blocks of two rows: while one is computed the next one comes.
+builtin.module {
+  // CHECK: array.signal <semaphore = 12, count = 2>
+  // CHECK: array.layer "conv" computes "conv" ahead
+  // A loop steps from row to row and from buffer to buffer: 3 channels of 4 rows of 4 columns are a block.
+  // CHECK: array.view <name = "ifmap", tensor = "conv.ifmap.glb", height = 9, width = 4, pitch = 4, plane = 16, wrap = 96, ring_y = 4, steps = [{loop = "h0", axis = "lin", step = 48}, {loop = "h0", axis = "y", step = 2}, {loop = "c3", axis = "k", step = 1}]>
+  // CHECK: array.view <name = "output", {{.*}}, wrap = 64, ring_y = 2, steps = [{loop = "h0", axis = "lin", step = 32},
+  // CHECK: array.unit
+  // The first block, above the image: it waits for nothing.
+  // CHECK: array.dma <direction = "in", dram = "ifmap.dram", glb = "ifmap", words = 4, count = 3, dram_step = 36, glb_step = 16, rows = 4, y = -1, tokens = {give = 4}>
+  // CHECK-NEXT: array.repeat <loop = "h0", count = 3>
+  // The next one, from row 1 on, into the other buffer.
+  // CHECK-NEXT: array.dma <{{.*}}, glb_offset = 48, {{.*}}rows = 4, y = 1, tokens = {give = 4}>
+  // CHECK: array.commit <view = "output", {{.*}}, tokens = {take = 12, give = 7}>
+  // CHECK: array.dma <direction = "out", {{.*}}, tokens = {take = 7, give = 12}>
+  // The last two rows of eight, and a row that is left over: its image comes while these are computed.
+  // CHECK: array.repeat <loop = "h0", count = 1>
+  // CHECK-NEXT: array.dma <{{.*}}rows = 3, y = 7, tokens = {give = 4}>
+  // CHECK: array.load <kind = "ifmap", {{.*}}, start = {offset = 144, y = 5, x = -1}
+  // CHECK: array.repeat <loop = "h0", count = 1>
+  // CHECK-NEXT: array.repeat <loop = "c3", count = 3>
+  // CHECK-NOT: direction = "in"
+  // CHECK: array.sync
+  weights.global @w : tensor<4x3x3x3xi16> = dense<1> : tensor<4x3x3x3xi16>
+  func.func @main(%x: tensor<1x3x9x4xi16> {onnx.name = "x", cnn.quant = #cnn.quant<scale = 1.0>}) -> (tensor<1x4x9x4xi16> {onnx.name = "y", cnn.quant = #cnn.quant<scale = 1.0>}) {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 9, w = 4, r = 3, s = 3> window <kernel = [3, 3], pad = [1, 1, 1, 1]>
+         then <clamp = [-99, 99]> label "conv" ahead : tensor<1x3x9x4xi16> -> tensor<1x4x9x4xi16> {
+      nest.stage weight in glb buffers 1
+      nest.for h step 2 {
+        nest.stage ifmap in glb buffers 2
+        nest.stage output in glb buffers 2
+        nest.par h on rows {
+          nest.par w on cols {
+            nest.for c {
+              nest.stage weight in rf buffers 2
+              nest.stage ifmap in rf buffers 2
+              nest.for s keep { nest.for r keep { nest.for k keep { nest.mac } } }
+            }
+          }
+        }
+      }
+    }
+    func.return %0 : tensor<1x4x9x4xi16>
+  }
+}
