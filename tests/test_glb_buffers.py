@@ -19,7 +19,7 @@ from onnx import helper
 from test_conv_groups import array_file
 from test_pool_positions import check_levels as check_pool
 from test_pool_positions import check_tokens, pool
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, UnitAttr
 from xdsl.parser import Parser
 
 from cnncc.arch.model import load_arch
@@ -312,3 +312,37 @@ def test_layers_that_follow_each_other(tmp_path: Path) -> None:
     program = decode_program(encode_program(instructions(compilation.module)))
     dram = dram_of(compilation.module, compilation.ctx, {"x": np.ones((1, 2, 8, 8), np.int64)})
     assert races(program, compilation.settings.arch, dram) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("all in two", "there is no layer before it"),
+        ("weights in slices of one", "none of its weights and parameters can be"),
+    ],
+)
+def test_a_mark_that_cannot_be_is_refused(name: str, why: str, tmp_path: Path) -> None:
+    path = array_file(tmp_path, "4x4")
+    ctx, arch = new_context(), load_arch(str(path))
+    compilation = Compilation(ctx, CONV.network(ctx), Settings(arch, str(path), 16))
+
+    def mark(step: Step, module: ModuleOp) -> None:
+        mapped(MAPPINGS[name], step, module)
+        if step.name == "nest-schedule-os":
+            layer_of(module).ahead = UnitAttr()
+
+    with pytest.raises(Refusal, match=f"layer sum is to be fetched ahead, but {why}"):
+        compilation.run("isa", [mark])
+
+
+def test_marks_for_which_there_is_no_room_are_refused(tmp_path: Path) -> None:
+    """What is chosen fits; what is marked by hand may not."""
+    path = array_file(tmp_path, "4x4", glb_words=600)
+    compilation = start_compilation(save(branches(), tmp_path / "net.onnx"), str(path), None, None, None)
+    compilation.run("nest")
+    layers = [op for op in compilation.module.walk() if isinstance(op, LayerOp)]
+    assert not all(layer.ahead for layer in layers)
+    for layer in layers:
+        layer.ahead = UnitAttr()
+    with pytest.raises(Refusal, match="with what is fetched ahead: layer .* glb.words = 600"):
+        compilation.run()
