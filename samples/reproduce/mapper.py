@@ -1,0 +1,293 @@
+"""Reproduce what the mapper reaches on well-known networks: cycles and utilisation, beside what structure allows.
+
+Networks are those of `samples/models.py`, up to their last convolution, quantised with random images. Each is compiled
+for every array as one program, whose counters are predicted by the cost model and counted by the interpreter on its
+binary: all must be equal. Utilisation is MACs for each multiplier and cycle: over the cycles of macro-instructions
+(compute), and over those of the whole program (total), from the first word of the DMA to the last commit. Bounds are
+those of `structure.py`: no mapping can be above.
+
+Arrays are the presets spatial-8x8, spatial-16x16, seed-8x8, and seed-16x16, which is seed-8x8 with more PEs; --glb is
+the size of their global buffers. Seconds of the search are CPU seconds, those of child processes included.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import click
+from structure import Bound, Shape, bound, shape_of
+from xdsl.dialects.builtin import ModuleOp
+
+from cnncc.arch.model import Arch, arch_text, load_arch
+from cnncc.commands import program_stats
+from cnncc.dialects._mapping_text import text
+from cnncc.dialects.nest import LayerOp, mapping_of
+from cnncc.errors import Refusal
+from cnncc.machine.modules import build_binary
+from cnncc.passes._nest_layers import label_of
+from cnncc.pipeline import SCHEDULE, TO_PROGRAMS, Compilation
+from cnncc.planned import fetched_ahead
+from cnncc.predict import predict
+from cnncc.starts import start_compilation
+
+MODELS = Path(__file__).resolve().parents[1] / "models.py"
+NETWORKS = ("alexnet", "vgg16", "resnet20", "light-resnet50", "mobilenet")
+PRESETS = {
+    "spatial-8x8": ("spatial-8x8", 8),
+    "spatial-16x16": ("spatial-16x16", 16),
+    "seed-8x8": ("seed-8x8", 8),
+    "seed-16x16": ("seed-8x8", 16),
+}
+GLB_KIB = (128, 2048)
+WANTED = {"compute": 0.97, "total": 0.92}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer with MACs: its cycles, what they are at least, and how it was mapped."""
+
+    label: str
+    macs: int
+    compute: int
+    total: int
+    least_compute: int
+    least_total: int
+    depthwise: bool
+    mapping: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A network on an array: cycles of its program, what they are at least, CPU seconds of the search."""
+
+    network: str
+    array: str
+    glb_kib: int
+    multipliers: int
+    macs: int
+    compute: int
+    total: int
+    least_compute: int
+    least_total: int
+    search_s: float
+    layers: tuple[Layer, ...]
+
+    def utilisation(self, cycles: int) -> float:
+        """Of the multipliers, if the network took so many cycles."""
+        return self.macs / (self.multipliers * cycles)
+
+
+def array(name: str, glb_kib: int) -> Arch:
+    """An array by name, with a global buffer of this size."""
+    preset, side = PRESETS[name]
+    arch = load_arch(preset)
+    glb = replace(arch.glb, words=glb_kib * 1024 * 8 // arch.operand_bits)
+    return replace(arch, name=name, rows=side, cols=side, glb=glb)
+
+
+def quantised(name: str, image_size: int | None, folder: Path) -> Compilation:
+    """A network as loop nests that are not mapped yet. Raises Refusal as models.py does."""
+    size = ("--image-size", str(image_size)) if image_size else ()
+    command = (sys.executable, str(MODELS), name, "--features", "-o", str(folder / "net.onnx"), *size)
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise Refusal(made.stderr.strip().splitlines()[-1])
+    compilation = start_compilation(folder / "net.onnx", "spatial-8x8", None, None, None)
+    for step in compilation.remaining():
+        if step.name == SCHEDULE:
+            return compilation
+        compilation.step(step)
+    raise AssertionError
+
+
+def cpu_seconds() -> float:
+    """Of this process and the children that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def run(network: str, start: Compilation, arch: Arch, glb_kib: int, dataflow: str | None, folder: Path) -> Run:
+    """Map and compile a network for an array. Raises Refusal where prediction and count, or a bound, do not hold."""
+    file = folder / "array.toml"
+    file.write_text(arch_text(arch))
+    module = start.module.clone()
+    module.attributes.pop("cnncc.arch", None)  # of the array that it was quantised for
+    settings = replace(start.settings, arch=arch, arch_source=str(file), dataflow=dataflow)
+    compilation = Compilation(start.ctx, module, settings)
+    search_s, mapped, ahead = 0.0, module, dict[str, frozenset[str]]()
+    for step in compilation.remaining():
+        if step.name == TO_PROGRAMS:
+            mapped = compilation.module.clone()
+        before = cpu_seconds()
+        compilation.step(step)
+        if step.name == SCHEDULE:
+            search_s = cpu_seconds() - before
+        elif step.name == "array-prefetch":
+            ahead = fetched_ahead(compilation.module)
+    where = f"{network} on {arch.name}"
+    counted = program_stats(build_binary(compilation.module, compilation.ctx.weights, arch))
+    if wrong := difference(predict(mapped, arch, ahead), counted):
+        raise Refusal(f"{where}: predicted and counted differ in {wrong}")
+    return as_run(where, network, glb_kib, arch, mapped, counted, search_s)
+
+
+def difference(one: Any, other: Any, where: str = "") -> str:
+    """The first entry in which two tables differ, with both values; empty where none does."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return "" if one == other else f"{where[1:]}: {one} and {other}"
+    first, second = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
+    differences = (difference(first.get(key), second.get(key), f"{where}/{key}") for key in {**first, **second})
+    return next(filter(None, differences), "")
+
+
+def as_run(
+    where: str, network: str, glb_kib: int, arch: Arch, mapped: ModuleOp, counted: Mapping[str, Any], search_s: float
+) -> Run:
+    """What was counted, with its bounds."""
+    ops = [op for op in mapped.walk() if isinstance(op, LayerOp)]
+    shapes = {label_of(op): shape_of(op) for op in ops}
+    any_glb = replace(arch, glb=replace(arch.glb, words=1))  # whose size no bound depends on: they are computed once
+    least = {label: bound(shape, any_glb) for label, shape in shapes.items()}
+    found: list[Layer] = []
+    for op in ops:
+        label, own = label_of(op), counted["layers"][label_of(op)]
+        here = least[label]
+        if own["cycles"]["compute"] < here.compute or own["cycles"]["total"] < here.total:
+            raise Refusal(f"{where}: layer '{label}' takes {own['cycles']}, below its bound {here}")
+        if own["macs"]:
+            cycles = (own["cycles"]["compute"], own["cycles"]["total"], here.compute, here.total)
+            mapping = text(mapping_of(op), op.sizes.data)
+            found.append(Layer(label, own["macs"], *cycles, shapes[label].depthwise, mapping))
+    cycles = (counted["cycles"]["compute"], counted["cycles"]["total"], *_least(shapes, least, arch))
+    multipliers = arch.rows * arch.cols * arch.pe.lanes
+    return Run(network, arch.name, glb_kib, multipliers, counted["macs"], *cycles, search_s, tuple(found))
+
+
+def _least(shapes: Mapping[str, Shape], least: Mapping[str, Bound], arch: Arch) -> tuple[int, int]:
+    """Cycles of a network at least: those of its layers, and of the weights on their way from DRAM (X2)."""
+    weights = sum(shape.weights for shape in shapes.values())
+    layers = sum(each.total for each in least.values())
+    return sum(each.compute for each in least.values()), max(layers, weights // arch.dram.words_per_cycle)
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.2f} %"
+
+
+def as_text(runs: Sequence[Run], layers: bool) -> Iterator[str]:
+    """Tables to read, one for each network."""
+    for network in dict.fromkeys(each.network for each in runs):
+        own = [each for each in runs if each.network == network]
+        depthwise = any(layer.depthwise for layer in own[0].layers)
+        yield f"{network}: {len(own[0].layers)} convolutions, {own[0].macs:,} MACs"
+        yield (
+            f"  {'array':<14}{'GLB KiB':>8}{'cycles':>14}{'compute':>10}{'bound':>10}{'total':>10}{'bound':>10}"
+            f"{'of bound':>10}{'search CPU s':>14}  wanted"
+        )
+        for each in own:
+            compute, total = each.utilisation(each.compute), each.utilisation(each.total)
+            bounds = each.utilisation(each.least_compute), each.utilisation(each.least_total)
+            cells = (compute, bounds[0], total, bounds[1], total / bounds[1])
+            yield (
+                f"  {each.array:<14}{each.glb_kib:>8}{each.total:>14,}"
+                f"{''.join(f'{_percent(cell):>10}' for cell in cells)}{each.search_s:>14.1f}  {_met(each, depthwise)}"
+            )
+            if depthwise:
+                yield f"    {_depthwise(each)}"
+        if layers:
+            for each in own:
+                yield from _layers(each)
+        yield ""
+    yield "bound: what the array's structure allows at most; search: CPU seconds of choosing all mappings"
+
+
+def _met(each: Run, depthwise: bool) -> str:
+    """Whether a run is as good as wanted: by fixed limits, or near the bound where there are depthwise layers."""
+    if depthwise:
+        share, limit = each.least_total / each.total, WANTED["compute"]
+        return f"total >= {limit} of bound: {'met' if share >= limit else 'MISSED'}"
+    found = {"compute": each.utilisation(each.compute), "total": each.utilisation(each.total)}
+    return ", ".join(f"{k} >= {most}: {'met' if found[k] >= most else 'MISSED'}" for k, most in WANTED.items())
+
+
+def _depthwise(each: Run) -> str:
+    own = [layer for layer in each.layers if layer.depthwise]
+    macs, total, least = (sum(getattr(layer, key) for layer in own) for key in ("macs", "total", "least_total"))
+    most, reached = macs / (each.multipliers * least), macs / (each.multipliers * total)
+    return f"its {len(own)} depthwise layers: at most {_percent(most)}, reached {_percent(reached)}"
+
+
+def _layers(each: Run) -> Iterator[str]:
+    yield f"  {each.array}, GLB {each.glb_kib} KiB"
+    width = max(len(layer.label) for layer in each.layers)
+    heads = "".join(f"{head:>10}" for head in ("compute", "bound", "total", "bound"))
+    yield f"    {'layer':<{width}}{'MACs':>15}{'cycles':>12}{heads}  mapping"
+    for layer in each.layers:
+        cycles = (layer.compute, layer.least_compute, layer.total, layer.least_total)
+        cells = "".join(f"{_percent(layer.macs / (each.multipliers * count)):>10}" for count in cycles)
+        yield f"    {layer.label:<{width}}{layer.macs:>15,}{layer.total:>12,}{cells}  {layer.mapping}"
+
+
+# -- command -----------------------------------------------------------------------------------------------------------
+
+
+def reproduce(
+    networks: Sequence[str], arrays: Sequence[str], glbs: Sequence[int], image_size: int | None, dataflow: str | None
+) -> Iterator[Run]:
+    """All networks on all arrays; each network is quantised once. Raises Refusal."""
+    for network in networks:
+        with tempfile.TemporaryDirectory() as name:
+            start = quantised(network, image_size, Path(name))
+            for kib in glbs:
+                for each in arrays:
+                    if sys.stderr.isatty():
+                        click.echo(f"{network} on {each}, GLB {kib} KiB …", err=True)
+                    yield run(network, start, array(each, kib), kib, dataflow, Path(name))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--network", "networks", multiple=True, help=f"As models.py has it [{', '.join(NETWORKS)}].")
+@click.option("--array", "arrays", multiple=True, type=click.Choice(list(PRESETS)), help="[all]")
+@click.option("--glb", "glbs", multiple=True, type=click.IntRange(min=1), help="KiB of the global buffer [128, 2048]")
+@click.option("--image-size", type=click.IntRange(min=1), help="Of all networks [each network's own].")
+@click.option("--dataflow", help="As of `cnncc compile` [what it does without].")
+@click.option("--layers", is_flag=True, help="Print each layer, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def main(
+    networks: tuple[str, ...],
+    arrays: tuple[str, ...],
+    glbs: tuple[int, ...],
+    image_size: int | None,
+    dataflow: str | None,
+    layers: bool,
+    as_json: bool,
+) -> None:
+    """Reproduce what the mapper reaches on well-known networks, beside what the structure of the array allows.
+
+    Each option that names networks, arrays or sizes may be given several times.
+
+    \b
+    python samples/reproduce/mapper.py
+    python samples/reproduce/mapper.py --network resnet20 --array spatial-16x16 --glb 128 --layers
+    python samples/reproduce/mapper.py --json > mapper.json
+    """
+    try:
+        found = list(reproduce(networks or NETWORKS, arrays or list(PRESETS), glbs or GLB_KIB, image_size, dataflow))
+    except Refusal as refusal:
+        raise click.ClickException(str(refusal)) from refusal
+    click.echo(json.dumps([asdict(each) for each in found], indent=1) if as_json else "\n".join(as_text(found, layers)))
+
+
+if __name__ == "__main__":
+    main()

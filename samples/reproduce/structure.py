@@ -1,0 +1,251 @@
+"""What the structure of an array allows of a layer at most: cycles that no mapping can be below.
+
+An exhaustive loop over how a layer's dimensions are unrolled on rows and columns, with the largest boxes for which the
+register files have room (docs/machine.md). It knows the layer's sizes and the array's numbers only: nothing here is
+from the mapper. A bound need not be reachable; it leaves out that engines wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+
+from cnncc.arch.model import Arch
+from cnncc.dialects.nest import LayerOp
+
+DIMS = "kchwrs"
+SUMMED, OUTPUTS = "crs", "khw"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A layer of a kind (mac, max, add, copy); k and c are those of one of `groups` groups.
+
+    own: each of the k channels has its own image: depthwise convolutions and pools, which are one group here.
+    """
+
+    kind: str
+    groups: int
+    k: int
+    c: int
+    h: int
+    w: int
+    r: int
+    s: int
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    own: bool
+    residual: bool
+    images: int
+
+    @property
+    def results(self) -> int:
+        """Words of the output."""
+        return self.images * self.groups * self.k * self.h * self.w
+
+    @property
+    def operations(self) -> int:
+        """MACs, maxima or additions."""
+        return self.results * self.c * self.r * self.s
+
+    @property
+    def weights(self) -> int:
+        """Words of the weights."""
+        return self.groups * self.k * self.c * self.r * self.s if self.kind == "mac" else 0
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether it is a convolution whose every output channel has its own input channel."""
+        return self.own and self.kind == "mac"
+
+
+def shape_of(layer: LayerOp) -> Shape:
+    """The shape of a layer at the nest level."""
+    sizes, window, kind = layer.sizes.data, layer.window.data, layer.kind.data
+    own = kind != "mac" or 1 < window.group == sizes.k
+    groups = 1 if own else window.group
+    numbers = (sizes.k // groups, sizes.c, sizes.h, sizes.w, sizes.r, sizes.s)
+    stride, dilation = (window.stride[0], window.stride[-1]), (window.dilation[0], window.dilation[-1])
+    return Shape(kind, groups, *numbers, stride, dilation, own, layer.residual is not None, sizes.n)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The fewest cycles of a layer's macro-instructions, and of the layer."""
+
+    compute: int
+    total: int
+
+
+@lru_cache(maxsize=4096)
+def bound(shape: Shape, arch: Arch) -> Bound:
+    """The bound of a layer on an array."""
+    glb, units = arch.glb.words_per_cycle, arch.cols * arch.commit.units_per_column
+    commits = max(_up(shape.results, units), _up(shape.results * (1 + shape.residual), glb))  # C3
+    if shape.kind == "copy":
+        return Bound(0, commits)
+    rows, cols = (_unrollings(most, dims) for most, dims in _axes(shape, arch))
+    times = shape.images * shape.groups
+    pes = (rows[:, None] * cols).reshape(-1, len(DIMS))  # of each dimension, for each way to unroll both axes
+    steps = -(-np.array([getattr(shape, dim) for dim in DIMS]) // pes)  # that one PE takes
+    all_steps = times * steps.prod(axis=1)
+    boxes, overhead = _boxes(shape, arch), arch.pe.start_cycles + arch.pe.finish_cycles
+    largest = int(boxes.prod(axis=1).max())
+    held = _held(shape, arch) if shape.own else None
+    once = _read_once(shape) // glb
+
+    def together(*engines: int) -> int:
+        return max(engines) if arch.sequencer.overlap else sum(engines)  # Z6
+
+    compute = total = 1 << 62
+    for i in np.argsort(all_steps, kind="stable"):
+        least = _up(int(all_steps[i]), arch.pe.lanes) + overhead * _up(int(all_steps[i]), largest)
+        if least >= compute and together(least, commits) >= total:
+            break
+        macros = times * int((-(-steps[i] // boxes)).prod(axis=1).min())
+        cycles = _up(int(all_steps[i]), arch.pe.lanes) + overhead * macros  # A4
+        compute = min(compute, cycles)
+        if together(cycles, commits) < total:
+            loads = once if held is None else _loads(shape, arch, dict(zip(DIMS, pes[i].tolist(), strict=True)), held)
+            total = min(total, together(cycles, commits, loads))
+    return Bound(compute, total)
+
+
+def _up(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+# -- unrolling ---------------------------------------------------------------------------------------------------------
+
+
+def _axes(shape: Shape, arch: Arch) -> Iterator[tuple[int, dict[str, int]]]:
+    """PEs of rows and of columns, and which dimensions may be on them: sums meet on their way south only (C6)."""
+    south = arch.links.south and shape.kind != "max"
+    yield arch.rows, {dim: getattr(shape, dim) for dim in OUTPUTS + SUMMED * south}
+    yield arch.cols, {dim: getattr(shape, dim) for dim in OUTPUTS}
+
+
+def _unrollings(most: int, dims: dict[str, int]) -> Any:
+    """int[unrolling, dim]: PEs of each dimension on an axis, two dimensions at most (D4: sets, and PEs in them)."""
+    found = {(1,) * len(DIMS)}
+    for one, other in combinations(dims, 2):
+        for a in range(1, min(most, dims[one]) + 1):
+            for b in range(1, min(most // a, dims[other]) + 1):
+                found.add(tuple(a if dim == one else b if dim == other else 1 for dim in DIMS))
+    return np.array(sorted(found))
+
+
+# -- boxes -------------------------------------------------------------------------------------------------------------
+
+
+def _side(outputs: int, taps: int, stride: int, dilation: int) -> int:
+    """Rows (columns) of the image that so many windows of so many taps touch."""
+    return len({stride * i + dilation * j for i in range(outputs) for j in range(taps)})
+
+
+def _parts(size: int, most: int) -> list[int]:
+    return sorted({_up(size, count) for count in range(1, size + 1) if _up(size, count) <= most})
+
+
+def _boxes(shape: Shape, arch: Arch) -> Any:
+    """int[box, dim]: extents of macro-instructions for which the register files have room, c as large as it may be."""
+    pe, found = arch.pe, set[tuple[int, ...]]()
+    taps = list(product(_parts(shape.r, shape.r), _parts(shape.s, shape.s)))
+    for k in range(1, min(shape.k, pe.psum_words) + 1):
+        for h in range(1, min(shape.h, pe.psum_words // k) + 1):
+            for w in range(1, min(shape.w, pe.psum_words // (k * h)) + 1):
+                for r, s in taps:
+                    c = _most_channels(shape, arch, k, h, w, r, s)
+                    if c and _counted(shape, arch, k, c, h, w, r, s):
+                        found.add((k, c, h, w, r, s))
+    return np.array(sorted(found))
+
+
+def _most_channels(shape: Shape, arch: Arch, k: int, h: int, w: int, r: int, s: int) -> int:
+    """The most input channels in a box; 0 where there is no room for one."""
+    pe, rows = arch.pe, _side(h, r, shape.stride[0], shape.dilation[0])
+    columns = _side(w, s, shape.stride[1], shape.dilation[1])
+    most = _room(shape, arch, rows * (k if shape.own else 1), columns, w, s)
+    if shape.kind == "mac":
+        most = min(most, pe.weight_words // (k * r * s))
+    return min(most, shape.c)
+
+
+def _room(shape: Shape, arch: Arch, column: int, columns: int, w: int, s: int) -> int:
+    """How many times the file of the ifmap holds these words: as one memory, or as ping and pong (A6)."""
+    pe = arch.pe
+    whole = pe.ifmap_words // (column * columns)
+    passed = max(0, s - shape.stride[1]) if arch.links.n2n and shape.dilation[1] == 1 and w == 1 else 0
+    if not pe.pong_words or not passed:
+        return whole
+    fresh = columns - passed
+    in_turn = min(pe.ifmap_words // (fresh * column), pe.virtual_words // (passed * column))
+    return max(whole, min(in_turn, pe.pong_words // (min(fresh, passed) * column)))
+
+
+def _counted(shape: Shape, arch: Arch, k: int, c: int, h: int, w: int, r: int, s: int) -> bool:
+    """Whether the three counters of a macro-instruction (A1) can walk the box.
+
+    One is for pixels, whose rows and columns are one run where windows do not overlap in a row; a second one can take
+    the rows where it is not needed for taps or for channels.
+    """
+    pixels = h * w <= arch.pe.max_pixels and (h == 1 or w == 1 or s <= shape.stride[1])
+    return pixels or ((k == 1 or c * r * s == 1) and min(h, w) <= arch.pe.max_pixels)
+
+
+# -- loads -------------------------------------------------------------------------------------------------------------
+
+
+def _read_once(shape: Shape) -> int:
+    """Words that PEs read at least: weights, and each pixel that a window touches."""
+    rows = _side(shape.h, shape.r, shape.stride[0], shape.dilation[0])
+    columns = _side(shape.w, shape.s, shape.stride[1], shape.dilation[1])
+    pad = (shape.r - 1) * shape.dilation[0], (shape.s - 1) * shape.dilation[1]  # at most so much is a border
+    inside = max(1, rows - pad[0]) * max(1, columns - pad[1])
+    channels = shape.k if shape.own else shape.groups * shape.c
+    return shape.weights + shape.images * channels * inside
+
+
+def _held(shape: Shape, arch: Arch) -> Any:
+    """float[held, 6]: h w r s, rows and columns of the image, of all parts of a channel that a PE can hold."""
+    most = arch.pe.ifmap_words + (arch.pe.virtual_words if arch.pe.pong_words else 0)
+    found: list[tuple[int, ...]] = []
+    for r, s in product(_parts(shape.r, shape.r), _parts(shape.s, shape.s)):
+        for h in range(1, shape.h + 1):
+            rows = _side(h, r, shape.stride[0], shape.dilation[0])
+            if rows > most:
+                break
+            for w in range(1, shape.w + 1):
+                columns = _side(w, s, shape.stride[1], shape.dilation[1])
+                if rows * columns > most:
+                    break
+                found.append((h, w, r, s, rows, columns))
+    return np.array(found, float).T
+
+
+def _loads(shape: Shape, arch: Arch, pes: dict[str, int], held: Any) -> int:
+    """Cycles of the GLB's port (L2), at least, where no channel of the image is of use to two channels of the output.
+
+    Rows that several PEs need at the same place come once, and neighbours pass on the columns that they share (A3).
+    """
+    h, w, r, s, rows, columns = held
+    (down, along), (step_y, step_x) = shape.stride, shape.dilation
+    passed = np.maximum(0, s - along) if arch.links.n2n and step_x == 1 else np.zeros_like(s)
+    alone = columns * _places(pes["w"], pes["s"], along * w, step_x * s)
+    across = np.minimum(alone, (columns - passed) * pes["w"] + passed) / (pes["w"] * w)
+    rows = rows * _places(pes["h"], pes["r"], down * h, step_y * r) / (pes["h"] * h)
+    taps = np.ceil(shape.r / (pes["r"] * r)) * np.ceil(shape.s / (pes["s"] * s))
+    words = shape.images * shape.k * shape.h * shape.w * float((across * rows * taps).min())
+    return int((words + shape.weights) / arch.glb.words_per_cycle)
+
+
+def _places(outputs: int, taps: int, output_step: Any, tap_step: Any) -> Any:
+    """At how many different places the PEs of so many outputs and taps begin, for arrays of steps."""
+    i, j = np.arange(outputs)[:, None, None], np.arange(taps)[:, None]
+    places = np.sort((i * output_step + j * tap_step).reshape(outputs * taps, -1), axis=0)
+    return 1 + (np.diff(places, axis=0) > 0).sum(axis=0)

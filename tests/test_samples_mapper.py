@@ -1,0 +1,127 @@
+"""samples/reproduce/mapper.py: what is reached, and what is possible by numbers that follow from shapes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import product
+from math import prod
+from pathlib import Path
+
+import mapper
+import pytest
+from cli_cases import SAMPLES
+from networks import SAMPLES as NETWORKS
+from networks.features import features
+from structure import Bound, Shape, bound
+
+from cnncc.arch.model import load_arch
+from cnncc.errors import Refusal
+
+SCRIPT = SAMPLES / "reproduce" / "mapper.py"
+SMALL = ("--image-size", "8", "--glb", "128")
+
+
+def output(*options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *options], cwd=SAMPLES.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def conv(k: int, c: int, side: int, taps: int, stride: int = 1, own: bool = False) -> Shape:
+    return Shape("mac", 1, k, c, side, side, taps, taps, (stride, stride), (1, 1), own, False, 1)
+
+
+def test_networks_on_arrays_of_both_kinds() -> None:
+    found = json.loads(
+        output("--network", "resnet20", *SMALL, "--array", "spatial-8x8", "--array", "seed-16x16", "--json")
+    )
+    macs = features(NETWORKS["resnet20"].build(8)).macs
+    assert [(run["array"], run["multipliers"], run["macs"]) for run in found] == [
+        ("spatial-8x8", 64, macs),
+        ("seed-16x16", 256, macs),
+    ]
+    for run in found:
+        assert len(run["layers"]) == 19 and sum(layer["macs"] for layer in run["layers"]) == macs
+        assert macs / run["multipliers"] < run["least_compute"] <= run["compute"] < run["total"]
+        assert run["least_compute"] <= run["least_total"] < run["total"] and run["search_s"] >= 0
+        for layer in run["layers"]:
+            assert layer["least_compute"] <= layer["compute"] and layer["least_total"] <= layer["total"]
+            assert layer["mapping"] and not layer["depthwise"]
+
+
+def test_depthwise_layers_have_a_line_of_their_own() -> None:
+    text = output(
+        "--network", "mobilenet", "--image-size", "32", "--glb", "128", "--array", "spatial-16x16", "--layers"
+    )
+    assert text.startswith("mobilenet: 27 convolutions, ") and "its 13 depthwise layers: at most " in text
+    rows = [line.split() for line in text.splitlines() if line.startswith("    conv")]
+    assert len(rows) == 27 and all(float(row[3]) <= float(row[5]) for row in rows)
+
+
+def test_a_bound_by_hand_of_macro_instructions() -> None:
+    """All of 7 channels for 16 sums are 112 steps, as many as weights in a half: 4 cycles more for each 112."""
+    arch, shape = load_arch("spatial-4x4"), conv(k=16, c=7, side=16, taps=1)
+    macros = shape.operations // 16 // 112
+    assert shape.operations == 16 * 7 * 256
+    assert bound(shape, arch).compute == shape.operations // 16 + 4 * macros == 116 * macros
+    lanes = replace(arch, pe=replace(arch.pe, lanes=7))
+    assert bound(shape, lanes).compute == shape.operations // 16 // 7 + 4 * macros
+
+
+@pytest.mark.parametrize(("k", "c", "side"), [(5, 3, 5), (3, 10, 7), (7, 5, 3)])
+def test_a_bound_by_brute_force_of_unrolling(k: int, c: int, side: int) -> None:
+    """Without start and finish only what does not divide is lost: two dimensions on each axis, c on rows alone."""
+    sides = [each for each in product(range(1, 5), repeat=4) if prod(each) <= 4 and sum(n > 1 for n in each) < 3]
+    least = min(
+        prod(-(-size // (a * b)) for size, a, b in zip((k, side, side, c), rows, cols, strict=True))
+        for rows, cols in product(sides, sides)
+        if cols[-1] == 1
+    )
+    arch = load_arch("spatial-4x4")
+    shape = conv(k=k, c=c, side=side, taps=1)
+    assert bound(shape, replace(arch, pe=replace(arch.pe, start_cycles=0, finish_cycles=0))).compute == least
+    assert bound(shape, arch).compute > least > shape.operations // 16
+
+
+def test_a_bound_by_hand_of_output_units() -> None:
+    """A depthwise 3 x 3 on 16 x 16 PEs: one result a column and cycle, each of 9 MACs of 16 PEs."""
+    shape = conv(k=64, c=1, side=48, taps=3, own=True)
+    assert bound(shape, load_arch("spatial-16x16")).total == shape.results // 16
+    eight = bound(shape, load_arch("spatial-8x8"))
+    assert eight.total == eight.compute > shape.operations // 64 > shape.results // 8
+
+
+def test_a_bound_by_hand_where_nothing_overlaps() -> None:
+    """Then times of the engines add up (rule Z6)."""
+    shape, arch = conv(k=64, c=32, side=16, taps=1), load_arch("seed-8x8")
+    found = bound(shape, arch)
+    assert found.total == found.compute + shape.results // 8 + (64 * 32 + 32 * 256) // 32
+
+
+def test_what_is_predicted_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, arch = mapper.quantised("resnet20", 8, tmp_path), mapper.array("spatial-8x8", 128)
+    assert arch.glb.words == 65536
+    right = mapper.predict
+    monkeypatch.setattr(mapper, "predict", lambda *given: right(*given) | {"macs": 1})
+    with pytest.raises(Refusal, match="resnet20 on spatial-8x8: predicted and counted differ in macs: 1 and 2534400"):
+        mapper.run("resnet20", start, arch, 128, None, tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(mapper, "bound", lambda *_: Bound(0, 1 << 40))
+    with pytest.raises(Refusal, match=r"layer '.*' takes .*, below its bound"):
+        mapper.run("resnet20", start, arch, 128, None, tmp_path)
+
+
+def test_what_models_py_refuses_is_refused() -> None:
+    for options, said in (
+        ("--network vgg17", "No such command 'vgg17'"),
+        ("--network resnet20 --image-size 7", "7 is not in"),
+    ):
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), *options.split()], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
