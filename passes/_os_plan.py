@@ -44,6 +44,15 @@ class NoRoom(Refusal):
         self.words = words
 
 
+class StaysOut(Refusal):
+    """A layer's mapping stages `operand` in the GLB, which lies there as a whole: it is to lie in DRAM."""
+
+    def __init__(self, operand: str) -> None:
+        what, help_ = f"its {operand} lies in the GLB as a whole", f"leave out {operand}@glb"
+        super().__init__(f"{what}: {help_}", Finding(what, help=help_))
+        self.operand = operand
+
+
 @dataclass(frozen=True)
 class Room:
     """Words of the GLB for the buffers of a layer; which of ifmap, residual and output do not lie there as a whole.

@@ -12,7 +12,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import IN_REGISTER_FILES, REDUCTION_DIMS, mapping_problems
 from cnncc.dialects._notation import NotationError
 from cnncc.dialects.nest import Loop, Mapping, Stage
-from cnncc.errors import Finding, Refusal
+from cnncc.errors import Finding
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.register_files import MACHINE_ORDER
 from cnncc.passes._layer_transfers import is_one_slice
@@ -24,6 +24,7 @@ from cnncc.passes._os_plan import (
     NOTHING_FITS,
     NoRoom,
     Room,
+    StaysOut,
     divides,
     glb_words,
     is_small,
@@ -65,8 +66,7 @@ def written_mapping(shape: LayerShape, arch: Arch, room: Room, written: Written)
         mapping = without_single(_in_files(loops, shape, arch), shape.sizes)
         given = {stage.operand for stage in mapping.stages if stage.memory == "glb"}
         if wrong := [operand for operand in MOVING if operand in given and operand not in room.moving]:
-            what = f"its {wrong[0]} lies in the GLB as a whole"
-            raise Refusal(f"{what}: leave out {wrong[0]}@glb", Finding(what, help=f"leave out {wrong[0]}@glb"))
+            raise StaysOut(wrong[0])
         for each in _candidates(shape, mapping, room, given) if not too_many_loops(mapping, "") else ():
             if not divides(shape, each, room) or not one_pitch(shape, each):
                 continue

@@ -1,8 +1,8 @@
 """Which values lie in the GLB from the layer that computes them to the last that reads them, and what room is left.
 
 A value that does not is in DRAM, and moves through the GLB block by block wherever it is read or written. Small values
-stay before large ones: every one that stays saves its way to DRAM and back, and takes the least room for that. No pass:
-`nest-schedule-os` uses it.
+stay before large ones: every one that stays saves its way to DRAM and back, and takes the least room for that. What a
+given mapping stages in the GLB is in DRAM, too. No pass: `nest-schedule-os` uses it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.passes._array_tensors import given_quants, is_read_in_glb, parts, source, uses
 from cnncc.passes._nest_layers import label_of, layer_shape
-from cnncc.passes._os_plan import SMALL, NoRoom, Room, stage_sizes
+from cnncc.passes._os_plan import SMALL, NoRoom, Room, StaysOut, stage_sizes
 from cnncc.passes.array_allocate import Lifetime, pack
 
 Chosen = dict[LayerOp, nest.Mapping | None]
@@ -101,11 +101,20 @@ class Network:
 
 def choose_mappings(func: FuncOp, arch: Arch, choose: Choose) -> Chosen:
     """A mapping for every layer, such that what is in the GLB at a time fits. Raises Refusal naming a layer."""
-    network = Network(func)
+    network, outside = Network(func), list[Value]()
+    while True:
+        try:
+            return _chosen_within(network, [value for value in network.values if value not in outside], arch, choose)
+        except _StaysOut as out:
+            outside.append(out.value)
+
+
+def _chosen_within(network: Network, values: Sequence[Value], arch: Arch, choose: Choose) -> Chosen:
+    """The same with only these values in the GLB, or some of them."""
     try:
-        return _chosen(network, network.values, arch, choose)
+        return _chosen(network, values, arch, choose)
     except _TooMuch:
-        resident = _small_ones(network, arch)
+        resident = [value for value in _small_ones(network, arch) if value in values]
     while True:
         try:
             return _chosen(network, resident, arch, choose)
@@ -115,6 +124,14 @@ def choose_mappings(func: FuncOp, arch: Arch, choose: Choose) -> Chosen:
                 raise much.refusal from much
             largest = max(there, key=lambda value: (value.words, value.first))
             resident = [value for value in resident if value is not largest]
+
+
+class _StaysOut(Exception):
+    """A mapping that is given says that a value is in DRAM."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__()
+        self.value = value
 
 
 class _TooMuch(Exception):
@@ -144,6 +161,13 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
             chosen[layer] = mapping = choose(layer, room)
         except NoRoom as refusal:
             failed[number] = refusal
+            continue
+        except StaysOut as refusal:
+            value = next(value for value in resident if value.root is operands[refusal.operand])
+            if value.may_move:
+                raise _StaysOut(value) from refusal
+            why = Refusal(f"nest-schedule-os: layer '{label_of(layer)}': {refusal}", *refusal.findings)
+            refusals.add(why, label_of(layer))
             continue
         except Refusal as refusal:
             refusals.add(refusal, label_of(layer))

@@ -18,7 +18,7 @@ from cnncc.passes._ahead import layers_ahead
 from cnncc.passes._labels import tidy
 from cnncc.passes._nest_layers import chosen_layers, label_of, layer_shape
 from cnncc.passes._os_given import given_mapping, violations
-from cnncc.passes._os_plan import NoRoom, Room
+from cnncc.passes._os_plan import NoRoom, Room, StaysOut
 from cnncc.passes._os_search import copy_mapping, os_mapping
 from cnncc.passes._os_written import written_mapping, written_violations
 from cnncc.passes._residency import choose_mappings
@@ -156,5 +156,7 @@ def chosen_mapping(name: str, layer: LayerOp, arch: Arch, room: Room, given: Ent
         return own(shape, arch, room)
     except NoRoom as refusal:
         raise NoRoom(f"{name}: layer '{label}': {refusal}", refusal.words) from refusal
+    except StaysOut:
+        raise
     except Refusal as refusal:
         raise Refusal(f"{name}: layer '{label}': {refusal}") from refusal

@@ -5,6 +5,7 @@ Values are compared with plain loops (nest_cases.py), times and addresses come f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_cases import build, noise, save
+from cli_cases import build, done, noise, save
 from glb_races import dram_of, races
 from nest_cases import Case, layer_of
 from onnx import helper
@@ -346,3 +347,21 @@ def test_marks_for_which_there_is_no_room_are_refused(tmp_path: Path) -> None:
         layer.ahead = UnitAttr()
     with pytest.raises(Refusal, match="with what is fetched ahead: layer .* glb.words = 600"):
         compilation.run()
+
+
+def test_a_schedule_file_says_what_moves(tmp_path: Path) -> None:
+    """`c` reads in two buffers what would lie in the GLB else: the layer that computes it brings it to DRAM."""
+    arch, schedule, binary = array_file(tmp_path, "4x4", glb_words=9000), tmp_path / "map.toml", tmp_path / "net.cnb"
+    schedule.write_text("""["c"]
+        mapping = "h':2 > ifmap@glb*2 > w':4 > [h''||2@rows w''||4@cols] > k > c > {s > r}" """)
+    model = save(branches(), tmp_path / "net.onnx")
+    options = ("--arch", arch, "--schedule", schedule)
+    assert "steps agree" in done("verify", model, *options).stdout
+    done("compile", model, *options, "-o", binary, "--dump-dir", tmp_path / "ir")
+    mapped = next((tmp_path / "ir").glob("*-nest-schedule-os.mlir")).read_text()
+    assert re.search(r'mapping "[^"]*output@glb[^"]*" label "a"', mapped)
+    assert re.search(r'mapping "[^"]*ifmap@glb\*2[^"]*" label "c"', mapped)
+    assert "@glb" not in re.sub("(weight|params)@glb", "", re.findall(r'mapping "([^"]*)" label "b"', mapped)[0])
+    schedule.write_text("""["a"]
+        mapping = "h':2 > ifmap@glb*2 > w':4 > [h''||2@rows w''||4@cols] > k > c > {s > r}" """)
+    assert "steps agree" in done("verify", model, *options).stdout
