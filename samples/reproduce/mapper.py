@@ -185,31 +185,30 @@ def _percent(part: float) -> str:
     return f"{100 * part:.2f} %"
 
 
+NOTE = "bound: what the array's structure allows at most; search: CPU seconds of choosing all mappings"
+
+
 def as_text(runs: Sequence[Run], layers: bool) -> Iterator[str]:
-    """Tables to read, one for each network."""
-    for network in dict.fromkeys(each.network for each in runs):
-        own = [each for each in runs if each.network == network]
-        depthwise = any(layer.depthwise for layer in own[0].layers)
-        yield f"{network}: {len(own[0].layers)} convolutions, {own[0].macs:,} MACs"
+    """A table to read, of one network."""
+    depthwise = any(layer.depthwise for layer in runs[0].layers)
+    yield f"{runs[0].network}: {len(runs[0].layers)} convolutions, {runs[0].macs:,} MACs"
+    yield (
+        f"  {'array':<14}{'GLB KiB':>8}{'cycles':>14}{'compute':>10}{'bound':>10}{'total':>10}{'bound':>10}"
+        f"{'of bound':>10}{'search CPU s':>14}  wanted"
+    )
+    for each in runs:
+        compute, total = each.utilisation(each.compute), each.utilisation(each.total)
+        bounds = each.utilisation(each.least_compute), each.utilisation(each.least_total)
+        cells = (compute, bounds[0], total, bounds[1], total / bounds[1])
         yield (
-            f"  {'array':<14}{'GLB KiB':>8}{'cycles':>14}{'compute':>10}{'bound':>10}{'total':>10}{'bound':>10}"
-            f"{'of bound':>10}{'search CPU s':>14}  wanted"
+            f"  {each.array:<14}{each.glb_kib:>8}{each.total:>14,}"
+            f"{''.join(f'{_percent(cell):>10}' for cell in cells)}{each.search_s:>14.1f}  {_met(each, depthwise)}"
         )
-        for each in own:
-            compute, total = each.utilisation(each.compute), each.utilisation(each.total)
-            bounds = each.utilisation(each.least_compute), each.utilisation(each.least_total)
-            cells = (compute, bounds[0], total, bounds[1], total / bounds[1])
-            yield (
-                f"  {each.array:<14}{each.glb_kib:>8}{each.total:>14,}"
-                f"{''.join(f'{_percent(cell):>10}' for cell in cells)}{each.search_s:>14.1f}  {_met(each, depthwise)}"
-            )
-            if depthwise:
-                yield f"    {_depthwise(each)}"
-        if layers:
-            for each in own:
-                yield from _layers(each)
-        yield ""
-    yield "bound: what the array's structure allows at most; search: CPU seconds of choosing all mappings"
+        if depthwise:
+            yield f"    {_depthwise(each)}"
+    for each in runs if layers else ():
+        yield from _layers(each)
+    yield ""
 
 
 def _met(each: Run, depthwise: bool) -> str:
@@ -243,17 +242,16 @@ def _layers(each: Run) -> Iterator[str]:
 
 
 def reproduce(
-    networks: Sequence[str], arrays: Sequence[str], glbs: Sequence[int], image_size: int | None, dataflow: str | None
+    network: str, arrays: Sequence[str], glbs: Sequence[int], image_size: int | None, dataflow: str | None
 ) -> Iterator[Run]:
-    """All networks on all arrays; each network is quantised once. Raises Refusal."""
-    for network in networks:
-        with tempfile.TemporaryDirectory() as name:
-            start = quantised(network, image_size, Path(name))
-            for kib in glbs:
-                for each in arrays:
-                    if sys.stderr.isatty():
-                        click.echo(f"{network} on {each}, GLB {kib} KiB …", err=True)
-                    yield run(network, start, array(each, kib), kib, dataflow, Path(name))
+    """A network on all arrays; it is quantised once. Raises Refusal."""
+    with tempfile.TemporaryDirectory() as name:
+        start = quantised(network, image_size, Path(name))
+        for kib in glbs:
+            for each in arrays:
+                if sys.stderr.isatty():
+                    click.echo(f"{network} on {each}, GLB {kib} KiB …", err=True)
+                yield run(network, start, array(each, kib), kib, dataflow, Path(name))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -282,11 +280,16 @@ def main(
     python samples/reproduce/mapper.py --network resnet20 --array spatial-16x16 --glb 128 --layers
     python samples/reproduce/mapper.py --json > mapper.json
     """
+    found: list[Run] = []
     try:
-        found = list(reproduce(networks or NETWORKS, arrays or list(PRESETS), glbs or GLB_KIB, image_size, dataflow))
+        for network in networks or NETWORKS:
+            own = list(reproduce(network, arrays or list(PRESETS), glbs or GLB_KIB, image_size, dataflow))
+            found += own
+            if not as_json:
+                click.echo("\n".join(as_text(own, layers)))
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
-    click.echo(json.dumps([asdict(each) for each in found], indent=1) if as_json else "\n".join(as_text(found, layers)))
+    click.echo(json.dumps([asdict(each) for each in found], indent=1) if as_json else NOTE)
 
 
 if __name__ == "__main__":
