@@ -52,7 +52,7 @@ func.func @main(%x: tensor<1x3x7x5xi16>, %x3: tensor<1x4x7x5xi16>, %x4: tensor<1
     nest.for k { nest.for h { nest.for w { nest.mac } } }
   }
   // Groups of several channels: a loop over them, inside it one group of 3 as a layer of its own.
-  // CHECK: nest.layer "mac" {{.*}} mapping "weight@glb > k':3 > h > [k''||3@rows w||3@cols] > weight@rf*2 > ifmap@rf*2 > {s > c > r}" label "conv1"
+  // CHECK: nest.layer "mac" {{.*}} mapping "weight@glb > k':3 > h > [k''||3@rows w||3@cols] > weight@rf*2 > ifmap@rf*2 > {s > c > r}" label "conv1" ahead
   // NEST: label "conv1"
   %3 = nest.layer "mac" %x3 weights @w sizes <n = 1, k = 6, c = 2, h = 5, w = 3, r = 3, s = 3> window <kernel = [3, 3], group = 2>
        then <> label "conv1" : tensor<1x4x7x5xi16> -> tensor<1x6x5x3xi32> {
