@@ -28,7 +28,7 @@ from cnncc.frontend.import_onnx import read_onnx
 from cnncc.inputs import read_npz
 from cnncc.numerics import integer_range
 from cnncc.passes._calibration import write_ranges
-from cnncc.passes._dataflows import dataflow as dataflow_named
+from cnncc.passes._dataflows import check_dataflow
 from cnncc.passes._schedule_file import read_schedule
 from cnncc.pipeline import (
     CALIBRATE,
@@ -73,7 +73,7 @@ def check(
                 settings = replace(settings, schedule=str(schedule))
         with refusals.kept("--dataflow"):
             if dataflow is not None:
-                dataflow_named(dataflow)
+                check_dataflow(dataflow)
                 settings = replace(settings, dataflow=dataflow)
         checker = _Checker(path, settings, refusals)
         checker.read(calibrate, batch)

@@ -72,7 +72,11 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--calibrate", type=FILE, help="Samples of the inputs (.npz by tensor name), for the scales."),
         click.option("--batch", type=click.IntRange(min=1), help="Size of a symbolic batch dimension."),
         click.option("--schedule", type=FILE, help="Mappings of some layers (TOML, docs/schedule.md), used as given."),
-        click.option("--dataflow", metavar="NAME", help="os, ws, is, rs or nlr, of the layers that --schedule leaves."),
+        click.option(
+            "--dataflow",
+            metavar="NAME",
+            help="Of the layers that --schedule leaves: auto (the default, the best of all), os, ws, is, rs or nlr.",
+        ),
     )
     for option in reversed(options):
         command = option(command)

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import IntegerAttr
 from cnncc.arch.model import load_arch
 from cnncc.errors import Refusal
 from cnncc.inputs import read_npz
-from cnncc.passes._dataflows import dataflow as dataflow_named
+from cnncc.passes._dataflows import check_dataflow
 from cnncc.passes._schedule_file import read_schedule
 from cnncc.pipeline import (
     CALIBRATE,
@@ -54,7 +54,7 @@ def start_compilation(
     if schedule is not None:
         read_schedule(str(schedule))  # what is wrong with it alone is said before anything is run
     if dataflow is not None:
-        dataflow_named(dataflow)
+        check_dataflow(dataflow)
     compilation = import_model(model, batch, _settings(arch, precision, None, schedule, dataflow))
     if calibrate is not None:
         data = read_npz(calibrate, input_names(compilation.module))
@@ -107,7 +107,7 @@ def resume(
     compilation = Compilation(ctx, module, _settings(arch, precision, None, schedule, dataflow))
     remaining = [step.name for step in compilation.remaining()]
     if dataflow is not None:
-        dataflow_named(dataflow)
+        check_dataflow(dataflow)
     for option, value in (("--schedule", schedule), ("--dataflow", dataflow)):
         if value is not None and SCHEDULE not in remaining:
             raise Refusal(f"{start}: its layers are mapped already, {option} {value} comes too late")

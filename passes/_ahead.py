@@ -17,7 +17,7 @@ from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import LayerOp
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import stage_sizes
-from cnncc.passes._residency import Network
+from cnncc.passes._residency import Network, come_first
 from cnncc.passes.array_allocate import Lifetime, pack
 
 
@@ -49,12 +49,6 @@ def layers_ahead(func: FuncOp, arch: Arch, mappings: Mapping[LayerOp, nest.Mappi
             lives |= longer
             found.append(layer)
     return found
-
-
-def come_first(mapping: nest.Mapping) -> list[str]:
-    """What can come before a layer starts: weights and parameters as a whole, or where there are two buffers."""
-    stages = [stage for stage in mapping.stages if stage.memory == "glb" and stage.operand in ("weight", "params")]
-    return [stage.operand for stage in stages if stage.depth == 0 or stage.buffers > 1]
 
 
 def _before(network: Network, layer: LayerOp, in_glb: set[SSAValue]) -> int | None:

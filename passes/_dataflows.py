@@ -30,6 +30,7 @@ class Dataflow:
         return text
 
 
+AUTO = "auto"  # not one of them: the best mapping of all
 DATAFLOWS = {
     "os": Dataflow(
         "sums, until they are complete",
@@ -61,6 +62,12 @@ DATAFLOWS = {
         "n > h' > k' > c' > r > s > h'' > w > [h'''||@rows c''||@rows k''||@cols] > weight@rf > ifmap@rf",
     ),
 }
+
+
+def check_dataflow(name: str) -> None:
+    """Raises Refusal for what is neither the name of a dataflow nor `auto`."""
+    if name != AUTO and name not in DATAFLOWS:
+        raise Refusal(f"no dataflow '{name}': {hint(name.lower(), (AUTO, *DATAFLOWS))}")
 
 
 def dataflow(name: str) -> Dataflow:

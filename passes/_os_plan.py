@@ -25,6 +25,7 @@ from functools import lru_cache
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.errors import Finding, Refusal
+from cnncc.mapper.blocking import Room
 from cnncc.mapper.layer_shape import LayerShape, inside, stage_words, whole
 from cnncc.mapper.register_files import MACHINE_ORDER
 from cnncc.passes._layer_sums import partial_sums
@@ -51,18 +52,6 @@ class StaysOut(Refusal):
         what, help_ = f"its {operand} lies in the GLB as a whole", f"leave out {operand}@glb"
         super().__init__(f"{what}: {help_}", Finding(what, help=help_))
         self.operand = operand
-
-
-@dataclass(frozen=True)
-class Room:
-    """Words of the GLB for the buffers of a layer; which of ifmap, residual and output do not lie there as a whole.
-
-    residual: whether there is one.
-    """
-
-    words: int
-    moving: frozenset[str] = frozenset()
-    residual: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ given mapping stages in the GLB is in DRAM, too. No pass: `nest-schedule-os` use
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from typing import cast
@@ -20,12 +21,17 @@ from cnncc.dialects import nest
 from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, shape, value_key
 from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.mapper.blocking import Room
+from cnncc.mapper.chain import Choice, best_choices
+from cnncc.mapper.layer_schedule import LayerPlan
 from cnncc.passes._array_tensors import given_quants, is_read_in_glb, parts, source, uses
 from cnncc.passes._nest_layers import label_of, layer_shape
-from cnncc.passes._os_plan import SMALL, NoRoom, Room, StaysOut, stage_sizes
+from cnncc.passes._os_plan import SMALL, NoRoom, StaysOut, stage_sizes
 from cnncc.passes.array_allocate import Lifetime, pack
 
 Chosen = dict[LayerOp, nest.Mapping | None]
+SHARES = (2, 4)  # of the room of a layer: parts that its buffers may take instead of all
+Free = Callable[[LayerOp], bool]
 Choose = Callable[[LayerOp, Room], nest.Mapping | None]
 """The mapping of a layer that has some room; None for the nest that it has. Raises Refusal where there is none."""
 
@@ -99,25 +105,36 @@ class Network:
         return returned <= 1
 
 
-def choose_mappings(func: FuncOp, arch: Arch, choose: Choose) -> Chosen:
-    """A mapping for every layer, such that what is in the GLB at a time fits. Raises Refusal naming a layer."""
+def come_first(mapping: nest.Mapping) -> list[str]:
+    """What can come before a layer starts: weights and parameters as a whole, or where there are two buffers."""
+    stages = [stage for stage in mapping.stages if stage.memory == "glb" and stage.operand in ("weight", "params")]
+    return [stage.operand for stage in stages if stage.depth == 0 or stage.buffers > 1]
+
+
+def choose_mappings(func: FuncOp, arch: Arch, choose: Choose, free: Free) -> Chosen:
+    """A mapping for every layer, such that what is in the GLB at a time fits. Raises Refusal naming a layer.
+
+    free: whether a layer's mapping is chosen for the room that there is. Such layers are tried with less room, too, so
+    that more is left for what comes ahead for the next one.
+    """
     network, outside = Network(func), list[Value]()
     while True:
         try:
-            return _chosen_within(network, [value for value in network.values if value not in outside], arch, choose)
+            values = [value for value in network.values if value not in outside]
+            return _chosen_within(network, values, arch, choose, free)
         except _StaysOut as out:
             outside.append(out.value)
 
 
-def _chosen_within(network: Network, values: Sequence[Value], arch: Arch, choose: Choose) -> Chosen:
+def _chosen_within(network: Network, values: Sequence[Value], arch: Arch, choose: Choose, free: Free) -> Chosen:
     """The same with only these values in the GLB, or some of them."""
     try:
-        return _chosen(network, values, arch, choose)
+        return _chosen(network, values, arch, choose, free)
     except _TooMuch:
         resident = [value for value in _small_ones(network, arch) if value in values]
     while True:
         try:
-            return _chosen(network, resident, arch, choose)
+            return _chosen(network, resident, arch, choose, free)
         except _TooMuch as much:
             there = [value for value in resident if value.may_move and value.first <= much.number <= value.last]
             if not there:
@@ -146,19 +163,20 @@ def _live(values: Iterable[Value], number: int) -> int:
     return sum(value.words for value in values if value.first <= number <= value.last)
 
 
-def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Choose) -> Chosen:
+def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Choose, free: Free) -> Chosen:
     """Mappings for the layers in the room that is left. Raises _TooMuch."""
     roots = {value.root for value in resident}
     chosen: Chosen = {}
     failed: dict[int, NoRoom] = {}
     refusals = Refusals()
     lifetimes = [Lifetime(f"value {i}", value.words, value.first, value.last) for i, value in enumerate(resident)]
+    tried: list[tuple[LayerOp, int, list[nest.Mapping | None]]] = []
     for layer in network.layers:
         number, operands = network.number[layer], network.operands(layer)
         moving = frozenset(operand for operand, root in operands.items() if root not in roots)
         room = Room(arch.glb.words - _live(resident, number), moving, layer.residual is not None)
         try:
-            chosen[layer] = mapping = choose(layer, room)
+            mappings = [choose(layer, room)]
         except NoRoom as refusal:
             failed[number] = refusal
             continue
@@ -172,8 +190,10 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
         except Refusal as refusal:
             refusals.add(refusal, label_of(layer))
             continue
-        for stage, words in stage_sizes(layer_shape(layer), arch, mapping).items() if mapping else ():
-            lifetimes.append(Lifetime(f"{stage} {number}", words, number, number))
+        for share in SHARES if free(layer) and _words(layer, mappings[0], arch) * max(SHARES) > room.words else ():
+            with suppress(NoRoom):
+                mappings.append(choose(layer, replace(room, words=room.words // share)))
+        tried.append((layer, room.words, list(dict.fromkeys(mappings))))
     refusals.raise_any("nest-schedule-os")
     if failed:  # the tightest says what would do for all
         tightest = max(failed, key=lambda number: failed[number].words)
@@ -184,12 +204,39 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
         ]
         message = str(failed[tightest]) if len(findings) == 1 else f"nest-schedule-os: {len(findings)} problems"
         raise _TooMuch(tightest, NoRoom(message, failed[tightest].words, *findings))
+    for (layer, mapping), number in _best(network, tried, arch):
+        chosen[layer] = mapping
+        for stage, words in stage_sizes(layer_shape(layer), arch, mapping).items() if mapping else ():
+            lifetimes.append(Lifetime(f"{stage} {number}", words, number, number))
     needed, places = pack(lifetimes)
     if needed > arch.glb.words:
         over = next(life for life in lifetimes if places[life.name] + life.words > arch.glb.words)
         where = value_key(network.ops[max(over.first, 0)]) or "outputs"
         raise _TooMuch(over.first, _no_room(where, arch, needed))
     return chosen
+
+
+def _best(
+    network: Network, tried: Sequence[tuple[LayerOp, int, list[nest.Mapping | None]]], arch: Arch
+) -> Iterator[tuple[tuple[LayerOp, nest.Mapping | None], int]]:
+    """For each layer the mapping with which all layers together take the fewest cycles, and its number."""
+    choices = [[_choice(layer, mapping, arch) for mapping in mappings] for layer, _, mappings in tried]
+    best = best_choices(choices, [words for _, words, _ in tried], arch)
+    for (layer, _, mappings), which in zip(tried, best, strict=True):
+        yield (layer, mappings[which]), network.number[layer]
+
+
+def _choice(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch) -> Choice:
+    shape_ = layer_shape(layer)
+    if mapping is None:
+        return Choice(None, 0, 0)
+    sizes = stage_sizes(shape_, arch, mapping)
+    plan = LayerPlan("", shape_, mapping, layer.residual is not None)
+    return Choice(plan, sum(sizes.values()), sum(sizes[operand] for operand in come_first(mapping)))
+
+
+def _words(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch) -> int:
+    return sum(stage_sizes(layer_shape(layer), arch, mapping).values()) if mapping else 0
 
 
 def _no_room(where: str, arch: Arch, needed: int) -> NoRoom:

@@ -14,7 +14,9 @@ from xdsl.passes import ModulePass
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, mapping_of, operands
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
+from cnncc.mapper.search import search
 from cnncc.passes._ahead import layers_ahead
+from cnncc.passes._dataflows import AUTO
 from cnncc.passes._labels import tidy
 from cnncc.passes._nest_layers import chosen_layers, label_of, layer_shape
 from cnncc.passes._os_given import given_mapping, violations
@@ -41,7 +43,8 @@ class NestScheduleOsPass(ModulePass):
     are channelwise, as pools are.
 
     Layers that the file `schedule` names get the mapping that it gives (docs/schedule.md), or all that is wrong with it
-    is refused. With a `dataflow` the other convolutions and fully connected layers get its mapping (docs/mapping.md).
+    is refused. With a `dataflow` the other convolutions and fully connected layers get its mapping (docs/mapping.md);
+    `auto` is the best of all dataflows for each layer (docs/mapper.md).
     """
 
     name = "nest-schedule-os"
@@ -53,8 +56,9 @@ class NestScheduleOsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         schedule = read_schedule(self.schedule) if self.schedule else {}
-        others = Named(self.dataflow) if self.dataflow else None
-        choose(self.name, op, load_arch(self.arch), self.layer, schedule, others)
+        auto = self.dataflow == AUTO
+        others = Named(self.dataflow) if self.dataflow and not auto else None
+        choose(self.name, op, load_arch(self.arch), self.layer, schedule, others, auto)
 
 
 def choose(
@@ -64,6 +68,7 @@ def choose(
     label: str | None,
     schedule: Schedule,
     others: Written | Named | None = None,
+    auto: bool = False,
 ) -> None:
     """Write a mapping on every layer, or on the one called `label`, which then has the whole GLB for its buffers.
 
@@ -79,12 +84,12 @@ def choose(
         _check(name, chosen_layers(module, None if schedule else label), arch, schedule, given)
 
     def mapping(layer: LayerOp, room: Room) -> Mapping | None:
-        return chosen_mapping(name, layer, arch, room, given(layer))
+        return chosen_mapping(name, layer, arch, room, given(layer), auto)
 
     func = next((f for f in module.ops if isinstance(f, FuncOp)), None)
     ahead: Sequence[LayerOp] = ()
     if func is not None and label is None:
-        chosen = choose_mappings(func, arch, mapping)
+        chosen = choose_mappings(func, arch, mapping, lambda layer: auto and given(layer) is None)
         ahead = layers_ahead(func, arch, {layer: found or mapping_of(layer) for layer, found in chosen.items()})
     else:
         refusals, chosen = Refusals(), dict[LayerOp, Mapping | None]()
@@ -141,9 +146,12 @@ def _which(name: str, known: Sequence[str]) -> str:
     return f"that node's label is '{of_node[0]}'" if of_node else hint(name, known)
 
 
-def chosen_mapping(name: str, layer: LayerOp, arch: Arch, room: Room, given: Entry | None) -> Mapping | None:
+def chosen_mapping(
+    name: str, layer: LayerOp, arch: Arch, room: Room, given: Entry | None, auto: bool
+) -> Mapping | None:
     """The mapping of `layer` that is given, else the one that takes `arch` the fewest cycles; None for its own nest.
 
+    auto: of all dataflows; where the search's space has none for this room, or without it, an output stationary one.
     Raises Refusal (NoRoom).
     """
     label, shape = label_of(layer), layer_shape(layer)
@@ -152,8 +160,10 @@ def chosen_mapping(name: str, layer: LayerOp, arch: Arch, room: Room, given: Ent
             return written_mapping(shape, arch, room, given)
         if isinstance(given, Given):
             return given_mapping(shape, arch, room, given)
-        own = copy_mapping if layer.kind.data == "copy" else os_mapping
-        return own(shape, arch, room)
+        if layer.kind.data == "copy":
+            return copy_mapping(shape, arch, room)
+        found = search(shape, arch, room) if auto else None
+        return found.mapping if found else os_mapping(shape, arch, room)
     except NoRoom as refusal:
         raise NoRoom(f"{name}: layer '{label}': {refusal}", refusal.words) from refusal
     except StaysOut:

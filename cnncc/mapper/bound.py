@@ -1,0 +1,214 @@
+"""What a mapping of the search's space takes at least: the engines' own times, and what cannot overlap.
+
+Bounds follow from the sizes of the bodies of a nest, by rules A4, L2, C3, C6 and X2 of docs/machine.md. They are below
+the cycles of `timeline.py` for every mapping; docs/mapper.md says why.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping import even_sets
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import positions, shared_columns
+from cnncc.mapper.space import Chain, Point, steps_of
+
+
+class Way(NamedTuple):
+    """One way through the loops over a dimension: trips in time, PEs on rows and columns, indices in the box.
+
+    pieces: the same trips without the loops in time that stand inside those in space (1 for each piece in space).
+    """
+
+    trips: int
+    rows: int
+    cols: int
+    held: int
+    pieces: int
+
+
+@lru_cache(maxsize=1 << 14)
+def ways(extent: int, chain: Chain, spread: bool, block: int = 0) -> tuple[Way, ...]:
+    """All of them, in the order in which they are gone. block: what the loops are made for, if that is more."""
+    rows, cols, _, share = chain
+    time, on_rows, on_cols = steps_of(chain, block or extent)
+    loops = [(on_rows, "rows")] * (rows > 1) + [(on_cols, "cols")] * (cols > 1)
+    loops = [*loops, (time, "time")] if share else [(time, "time"), *loops]
+    innermost = max((i for i, loop in enumerate(loops) if loop[1] != "time"), default=-1) if spread else -1
+    found: list[Way] = []
+
+    def walk(i: int, extent: int, around: int, way: Way) -> None:
+        if i == len(loops):
+            found.append(way._replace(held=extent))
+            return
+        step, axis = loops[i]
+        sets = max(1, around // step) if i == innermost else 1
+        full, rest = divmod(extent, step)
+        parts = [(full, step)] * (full > 0)
+        if rest:
+            count = even_sets(rest, sets)
+            parts.append((count, rest // count))
+        for number, (count, size) in enumerate(parts):
+            inner = min(around, step)
+            if axis == "time":
+                pieces = way.pieces * ((number == 0) if share else count)
+                walk(i + 1, size, inner, way._replace(trips=way.trips * count, pieces=pieces))
+            else:
+                walk(i + 1, size, inner, way._replace(**{axis: getattr(way, axis) * count}))
+
+    walk(0, extent, block or extent, Way(1, 1, 1, 0, 1))
+    return tuple(found)
+
+
+def up(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+class Bound:
+    """The bounds of one point of a layer, whose blocks are of these sizes."""
+
+    def __init__(self, shape: LayerShape, arch: Arch, at: Point, residual: bool) -> None:
+        self.shape, self.arch, self.at, self.residual = shape, arch, at, residual
+        sizes = shape.sizes
+        self.extent = {dim: sizes.of(dim) for dim in "khwcrs"} | {"k": shape.tiled_together}
+        self.ways = {dim: ways(self.extent[dim], at.chain(dim, self.extent[dim]), dim == "k") for dim in "khwcrs"}
+        self.times = sizes.n * (sizes.k // shape.tiled_together)
+
+    # -- durations -------------------------------------------------------------------------------------------------
+
+    def load(self, words: int, places: int, in_row: int) -> int:
+        """Rule L2."""
+        arch = self.arch
+        return max(up(words * places, arch.glb.words_per_cycle), in_row * up(words, arch.bus.burst_words), words)
+
+    def weight_load(self, k: Way, c: Way, r: Way, s: Way) -> int:
+        """Of one load of weights."""
+        return self.load(k.held * c.held * r.held * s.held, k.rows * k.cols * c.rows * r.rows, k.cols)
+
+    def ifmap_load(self, k: Way, h: Way, w: Way, c: Way, r: Way, s: Way) -> int:
+        """Of one load of the ifmap, at least: neighbours pass on what they can."""
+        window, shape = self.shape.window, self.shape
+        rows = positions(h.held, r.held, window.stride[0], window.dilation[0])[0]
+        columns = positions(w.held, s.held, window.stride[1], window.dilation[1])[0]
+        down = {i * h.held * h.cols * window.stride[0] + j * r.held * window.dilation[0]
+                for i in range(h.rows) for j in range(r.rows)}  # fmt: skip
+        ys = {a + b * h.held * window.stride[0] for a in down for b in range(h.cols)}
+        channels = c.held * (k.held if shape.channelwise else 1)
+        own = (k.rows, k.cols) if shape.channelwise else (1, 1)
+        places, in_row = len(ys) * c.rows * w.cols * own[0] * own[1], h.cols * w.cols * own[1]
+        whole = self.load(rows * columns * channels, places, in_row)
+        passed = shared_columns(shape, self.arch, s.held, w.held) if w.cols > 1 and self.at.lanes == 1 else 0
+        if not passed:
+            return whole
+        fresh = self.load(rows * (columns - passed) * channels, places, in_row)
+        edge = self.load(rows * passed * channels, places // w.cols, in_row // w.cols)
+        return min(whole, fresh + edge)
+
+    def commit(self, k: Way, h: Way, w: Way, c: Way, r: Way, partial: bool) -> int:
+        """Of one commit (C3, C6)."""
+        arch, shape = self.arch, self.shape
+        together, cols = c.rows * r.rows, k.cols * h.cols * w.cols
+        sums = k.held * h.held * w.held
+        results = k.rows * h.rows * cols * sums
+        channels = 0 if shape.per_position else k.rows * k.cols * k.held
+        words = results * (1 + self.residual + 2 * arch.words_per_param * partial)
+        words += shape.params * arch.words_per_param * channels
+        units = up(results, cols * arch.commit.units_per_column)
+        return max(units, up(words, arch.glb.words_per_cycle)) + together - 1
+
+    # -- all of a layer --------------------------------------------------------------------------------------------
+
+    @property
+    def partial(self) -> bool:
+        """Whether sums are partial: loops over c, r, s in time stand outside others in time."""
+        outside, inside = self.at.form.order.split("|")
+        many = any(sum(way.trips for way in self.ways[dim]) > 1 for dim in "crs" if dim in outside)
+        return many and any(way.trips > way.pieces for dim in "khw" if dim in inside for way in self.ways[dim])
+
+    def _corner(self, which: int) -> list[Way]:
+        return [self.ways[dim][which] for dim in "khwcrs"]
+
+    def head(self) -> int:
+        """Instructions in front of the first load, at least: descriptors, the unit, loops."""
+        shape = self.shape
+        loops = sum(any(way.trips > 1 for way in self.ways[dim]) for dim in "khwcrs")
+        return 2 + 2 * shape.is_mac + 2 * bool(shape.params) + self.residual + 1 + loops
+
+    def fill(self) -> int:
+        """Cycles until the first macro-instruction starts: the layer's head and the first loads."""
+        k, h, w, c, r, s = self._corner(0)
+        weights = self.weight_load(k, c, r, s) if self.shape.is_mac else 0
+        return self.head() + weights + self.ifmap_load(k, h, w, c, r, s) + self.arch.bus.latency_cycles
+
+    def drain(self) -> int:
+        """Cycles from the end of the last macro-instruction to that of the layer."""
+        k, h, w, c, r, _ = self._corner(-1)
+        return self.commit(k, h, w, c, r, self.partial) + self.arch.commit.latency_cycles + 1
+
+    def between(self) -> int:
+        """Cycles between the last macro-instruction of a block and the first of the one that waits for it, at least."""
+        k, h, w, c, r, s = self._corner(0)
+        return self.ifmap_load(k, h, w, c, r, s) + self.arch.bus.latency_cycles + self.arch.commit.latency_cycles + 1
+
+    def loads(self) -> int:
+        """Cycles in which the load engine is busy, at least."""
+        k_, h_, w_, c_, r_, s_ = (self.ways[dim] for dim in "khwcrs")
+        inside = self.at.form.order.split("|")[1]
+        weights = 0
+        if self.shape.is_mac:
+            visits = prod(
+                sum(_visits(way, inside.index("W"), inside, dim) for way in ways)
+                for dim, ways in (("h", h_), ("w", w_))
+            )
+            weights = visits * sum(
+                k.trips * c.trips * r.trips * s.trips * self.weight_load(k, c, r, s)
+                for k in k_ for c in c_ for r in r_ for s in s_
+            )  # fmt: skip
+        at = inside.index("I")
+        own = [(k, _visits(k, at, inside, "k")) for k in k_]
+        if not self.shape.channelwise:
+            own = [(k_[0], sum(visits for _, visits in own))]
+        ifmap = sum(
+            visits * h.trips * w.trips * c.trips * r.trips * s.trips * self.ifmap_load(k, h, w, c, r, s)
+            for k, visits in own for h in h_ for w in w_ for c in c_ for r in r_ for s in s_
+        )  # fmt: skip
+        return self.times * (weights + ifmap)
+
+    def commits(self) -> int:
+        """Cycles in which the output units are busy."""
+        k_, h_, w_, c_, r_, s_ = (self.ways[dim] for dim in "khwcrs")
+        if not self.partial:
+            c_, r_, s_ = ((ways[0]._replace(trips=1),) for ways in (c_, r_, s_))
+        each = sum(
+            k.trips * h.trips * w.trips * c.trips * r.trips * self.commit(k, h, w, c, r, self.partial)
+            for k in k_ for h in h_ for w in w_ for c in c_ for r in r_
+        )  # fmt: skip
+        return self.times * each * sum(way.trips for way in s_)
+
+    def first_last(self) -> tuple[int, int]:
+        """Steps of the first and the last macro-instruction, with their overhead."""
+        over = self.arch.pe.start_cycles + self.arch.pe.finish_cycles
+        found = [prod(way.held for way in self._corner(which)) // self.at.lanes + over for which in (0, -1)]
+        return found[0], found[1]
+
+    def engines(self) -> int:
+        """The layer's cycles at least, by the times of the load engine and of the output units alone."""
+        first, last = self.first_last()
+        loads = self.head() + self.loads() + self.arch.bus.latency_cycles + last + self.drain()
+        return max(loads, self.fill() + first + self.commits() + self.arch.commit.latency_cycles + 1)
+
+    def cycles(self, compute: int) -> int:
+        """The layer's cycles at least, `compute` of which are its macro-instructions'."""
+        if not self.arch.sequencer.overlap:  # Z6
+            return self.head() + compute + self.loads() + self.commits()
+        return max(self.fill() + compute + self.drain(), self.engines())
+
+
+def _visits(way: Way, stage: int, inside: str, dim: str) -> int:
+    """How often a stage that stands at this place behind the loops in space is come to along a way."""
+    loop = inside.find(dim)
+    return way.pieces if loop > stage else way.trips

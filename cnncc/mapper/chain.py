@@ -1,0 +1,62 @@
+"""Which of several mappings each layer of a chain gets, so that all of them together take the fewest cycles. No IR.
+
+A layer's weights come while the layer before it runs, if there is room for both. So the cycles of a layer depend on the
+one before: how long the DMA is busy with its own, and where it finds time for what comes next. The shortest way through
+all choices is found layer by layer, each two neighbours being run on the model (`program_schedule.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from cnncc.arch.model import Arch
+from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
+from cnncc.mapper.program_schedule import program_cycles
+
+EARLY = frozenset({"weight", "params"})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A mapping that a layer may have: words of its buffers, and of those that are filled before it starts.
+
+    plan: None for what the model does not know by itself, as elementwise layers without blocks; it costs nothing here.
+    """
+
+    plan: LayerPlan | None
+    words: int
+    early: int
+
+
+def best_choices(layers: Sequence[Sequence[Choice]], rooms: Sequence[int], arch: Arch) -> list[int]:
+    """For each layer of a chain the number of its choice. rooms: words of the GLB that each layer has for buffers."""
+    costs, came = [0] * len(layers[0]) if layers else [], list[list[int]]()
+    for before, here, room in zip(layers, layers[1:], rooms, strict=False):
+        steps = [
+            [cost + _step(a, b, a.words + b.early <= room, arch) for cost, a in zip(costs, before, strict=True)]
+            for b in here
+        ]
+        came.append([step.index(min(step)) for step in steps])
+        costs = [min(step) for step in steps]
+    found = [costs.index(min(costs))] if costs else []
+    for origin in reversed(came):
+        found.append(origin[found[-1]])
+    return found[::-1]
+
+
+def _step(before: Choice, here: Choice, ahead: bool, arch: Arch) -> int:
+    """Cycles that a layer adds to the one before it. ahead: whether there is room for what comes first."""
+    if here.plan is None:
+        return 0
+    plan = replace(here.plan, label="here", ahead=EARLY if ahead else frozenset())
+    if before.plan is None:
+        return layer_cycles(plan, arch)
+    first = replace(before.plan, label="before", ahead=frozenset())
+    return _cycles((first, plan), arch) - _cycles((first,), arch)
+
+
+@lru_cache(maxsize=4096)
+def _cycles(plans: tuple[LayerPlan, ...], arch: Arch) -> int:
+    return program_cycles(plans, arch)[0].total

@@ -1,0 +1,133 @@
+"""The search for the mapping of a layer with the fewest cycles: exact, best bound first. No IR.
+
+All points of the space (`space.py`) whose macro-instructions take few enough cycles, each with all plans for the GLB
+(`blocking.py`), are ordered by what they take at least (`bound.py`); the first of them are run on the model
+(`layer_schedule.py`) until none that is left can be better.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import count
+from math import prod
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping import Mapping
+from cnncc.mapper.blocking import Room, candidates, least_words
+from cnncc.mapper.bound import Bound
+from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.legal import is_legal
+from cnncc.mapper.space import Numbers, Plan, Point, combinations_below, forms_of, mapping_of, numbers, point
+
+POINTS = 300  # of a layer whose operands move, with all their plans: so many are looked at
+RUNS = 150  # candidates that are run on the model
+SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the least cycles: how far the first, second, … look goes
+NEVER = 1 << 60
+AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
+
+
+@dataclass(frozen=True)
+class Result:
+    """The best mapping that was found, its cycles, and what is known of all others.
+
+    least: no mapping of the space takes fewer cycles; where that is `cycles`, none is better. bounded: candidates of
+    which a bound was computed; run: those that were run on the model.
+    """
+
+    mapping: Mapping
+    point: Point
+    plan: Plan
+    cycles: int
+    least: int = 0
+    run: int = 0
+    bounded: int = 0
+
+
+class _Search:
+    """One search, as it goes on: the best so far, and candidates that may be better, the least bound first."""
+
+    def __init__(self, shape: LayerShape, arch: Arch, room: Room) -> None:
+        self.shape, self.arch, self.room = shape, arch, room
+        self.best: Result | None = None
+        self.limit = NEVER
+        self.heap: list[tuple[int, int, Point, Plan, Iterator[tuple[int, Plan]]]] = []
+        self.number, self.run, self.bounded = count(), 0, 0
+        sizes = shape.sizes
+        params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
+        left = room.words - shape.weight_words - params
+        whole = Plan(shape.tiled_together, sizes.h, sizes.w)
+        self.whole = whole if not room.moving and left >= 0 else None  # then there is no other plan
+        self.sums_fit = left >= arch.words_per_param * sizes.n * sizes.k * sizes.h * sizes.w
+
+    def add(self, compute: int, at: Point) -> None:
+        """All candidates of a point that may be better than the best."""
+        bound = Bound(self.shape, self.arch, at, self.room.residual)
+        if self.whole is not None and (self.sums_fit or not bound.partial):
+            self.push(at, iter([(bound.cycles(compute), self.whole)]))
+        elif self.whole is None:
+            self.push(at, candidates(self.shape, self.arch, at, self.room, bound, self.limit))
+
+    def push(self, at: Point, plans: Iterator[tuple[int, Plan]]) -> None:
+        """The first of some candidates, which are in the order of their bounds."""
+        if (found := next(plans, None)) and found[0] < self.limit:
+            self.bounded += 1
+            heapq.heappush(self.heap, (found[0], next(self.number), at, found[1], plans))
+
+    def until(self, least: int) -> None:
+        """Run the candidates on the model whose bound is not above `least`."""
+        while self.heap and self.heap[0][0] <= min(least, self.limit - 1) and self.run < RUNS:
+            _, _, at, plan, others = heapq.heappop(self.heap)
+            self.push(at, others)
+            mapping = mapping_of(self.shape, self.arch, at, plan)
+            if not is_legal(self.shape, mapping, self.room.residual):
+                continue
+            self.run += 1
+            cycles = layer_cycles(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)
+            if cycles < self.limit:
+                self.limit, self.best = cycles, Result(mapping, at, plan, cycles)
+
+    def least(self) -> int:
+        """What the candidates that are left take at least."""
+        return self.heap[0][0] if self.heap else NEVER
+
+
+@lru_cache(maxsize=4096)
+def search(shape: LayerShape, arch: Arch, room: Room) -> Result | None:
+    """The mapping with the fewest cycles; None where there is room for none."""
+    if least_words(shape, arch, room) > room.words:
+        return None
+    found, now = numbers(shape, arch), _Search(shape, arch, room)
+    beyond = NEVER
+    for number, (least, compute, at) in enumerate(_by_cycles(found, bool(room.moving))):
+        now.until(least)
+        enough = now.whole is None and number >= POINTS
+        if least >= now.limit or now.run >= RUNS or enough:
+            beyond = least
+            break
+        now.add(compute, at)
+    now.until(NEVER)
+    if now.best is None:
+        return None
+    return replace(now.best, least=min(now.limit, beyond, now.least()), run=now.run, bounded=now.bounded)
+
+
+def _by_cycles(found: Numbers, cut: bool) -> Iterator[tuple[int, int, Point]]:
+    """All points with what they take at least, in this order, looked for in wider and wider circles."""
+    shape, arch = found.shape, found.arch
+    macs = prod(vars(shape.sizes).values())
+    ideal, done = macs // (arch.rows * arch.cols * arch.pe.lanes), 0
+    for slack in (*SLACKS, 1e9):
+        limit = int(ideal * slack) + 64 if slack < 1e9 else 1 << 39
+        each = [combinations_below(found, form, limit, cut) for form in forms_of(shape)]
+        for least, number, i in heapq.merge(*(_entries(n, part.least.tolist(), done) for n, part in enumerate(each))):
+            part = each[number]
+            yield least, int(part.cycles[i]), point(found, part.form, part.which[i].tolist())
+        done = limit
+
+
+def _entries(number: int, least: list[int], done: int) -> Iterator[tuple[int, int, int]]:
+    return ((each, number, i) for i, each in enumerate(least) if each >= done)
