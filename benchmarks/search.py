@@ -16,13 +16,12 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
-from cnncc.mapper.blocking import Room
-from cnncc.mapper.search import search
-
 from cnncc.arch.model import load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects.nest import Sizes
+from cnncc.mapper.blocking import Room
 from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.search import search
 
 SCALES = (1, 4, 16, 64)  # squares
 GROWN = ("pixels", "output channels", "input channels", "channels")

@@ -21,7 +21,7 @@ from cnncc.arch.model import load_arch
 from cnncc.errors import Refusal
 
 SCRIPT = SAMPLES / "reproduce" / "mapper.py"
-SMALL = ("--image-size", "8", "--glb", "128")
+QUICK = ("--dataflow", "ws", "--glb", "128")  # README.md has one with the whole search
 
 
 def output(*options: str) -> str:
@@ -38,7 +38,18 @@ def conv(k: int, c: int, side: int, taps: int, stride: int = 1, own: bool = Fals
 
 def test_networks_on_arrays_of_both_kinds() -> None:
     found = json.loads(
-        output("--network", "resnet20", *SMALL, "--array", "spatial-8x8", "--array", "seed-16x16", "--json")
+        output(
+            "--network",
+            "resnet20",
+            "--image-size",
+            "8",
+            *QUICK,
+            "--array",
+            "spatial-8x8",
+            "--array",
+            "seed-16x16",
+            "--json",
+        )
     )
     macs = features(NETWORKS["resnet20"].build(8)).macs
     assert [(run["array"], run["multipliers"], run["macs"]) for run in found] == [
@@ -55,9 +66,7 @@ def test_networks_on_arrays_of_both_kinds() -> None:
 
 
 def test_depthwise_layers_have_a_line_of_their_own() -> None:
-    text = output(
-        "--network", "mobilenet", "--image-size", "32", "--glb", "128", "--array", "spatial-16x16", "--layers"
-    )
+    text = output("--network", "mobilenet", "--image-size", "32", *QUICK, "--array", "spatial-16x16", "--layers")
     assert text.startswith("mobilenet: 27 convolutions, ") and "its 13 depthwise layers: at most " in text
     rows = [line.split() for line in text.splitlines() if line.startswith("    conv")]
     assert len(rows) == 27 and all(float(row[3]) <= float(row[5]) for row in rows)
@@ -109,11 +118,11 @@ def test_what_is_predicted_is_counted(tmp_path: Path, monkeypatch: pytest.Monkey
     right = mapper.predict
     monkeypatch.setattr(mapper, "predict", lambda *given: right(*given) | {"macs": 1})
     with pytest.raises(Refusal, match="resnet20 on spatial-8x8: predicted and counted differ in macs: 1 and 2534400"):
-        mapper.run("resnet20", start, arch, 128, None, tmp_path)
+        mapper.run("resnet20", start, arch, 128, "ws", tmp_path)
     monkeypatch.undo()
     monkeypatch.setattr(mapper, "bound", lambda *_: Bound(0, 1 << 40))
     with pytest.raises(Refusal, match=r"layer '.*' takes .*, below its bound"):
-        mapper.run("resnet20", start, arch, 128, None, tmp_path)
+        mapper.run("resnet20", start, arch, 128, "ws", tmp_path)
 
 
 def test_what_models_py_refuses_is_refused() -> None:
