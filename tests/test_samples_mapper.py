@@ -21,7 +21,7 @@ from cnncc.arch.model import load_arch
 from cnncc.errors import Refusal
 
 SCRIPT = SAMPLES / "reproduce" / "mapper.py"
-QUICK = ("--dataflow", "ws", "--glb", "128")  # README.md has one with the whole search
+QUICK = ("--dataflow", "os", "--glb", "128")  # README.md has one with the whole search
 
 
 def output(*options: str) -> str:
@@ -118,11 +118,11 @@ def test_what_is_predicted_is_counted(tmp_path: Path, monkeypatch: pytest.Monkey
     right = mapper.predict
     monkeypatch.setattr(mapper, "predict", lambda *given: right(*given) | {"macs": 1})
     with pytest.raises(Refusal, match="resnet20 on spatial-8x8: predicted and counted differ in macs: 1 and 2534400"):
-        mapper.run("resnet20", start, arch, 128, "ws", tmp_path)
+        mapper.run("resnet20", start, arch, 128, "os", tmp_path)
     monkeypatch.undo()
     monkeypatch.setattr(mapper, "bound", lambda *_: Bound(0, 1 << 40))
     with pytest.raises(Refusal, match=r"layer '.*' takes .*, below its bound"):
-        mapper.run("resnet20", start, arch, 128, "ws", tmp_path)
+        mapper.run("resnet20", start, arch, 128, "os", tmp_path)
 
 
 def test_what_models_py_refuses_is_refused() -> None:
