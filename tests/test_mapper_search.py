@@ -1,0 +1,390 @@
+"""What the mapper's search finds is the best: no mapping of its space, lowered and run by the interpreter, is quicker.
+
+The space is enumerated here once more, from docs/mapper.md (Q1 to Q12), with plain nested loops. A mapping whose array
+alone is busy no shorter than the answer takes need not be run: what the array is busy is counted here, piece by piece.
+Of the others 60 are drawn for each layer. CNNCC_EXAMPLES=1000 runs all of them (five minutes).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from math import ceil, gcd, prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conv_grid_cases import Case
+from nest_cases import layer_of
+from test_conv_grid import instructions_of, lowered, unmapped
+from test_dataflows import Drawn, arch_toml, draw
+from test_predict import check_mapping
+from xdsl.dialects.builtin import UnitAttr
+
+from cnncc.arch.model import Arch, load_arch
+from cnncc.dialects.isa import LayerOp
+from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage, mapping_problem, operands
+from cnncc.errors import Refusal
+from cnncc.machine.times import simulate
+from cnncc.mapper.blocking import Room
+from cnncc.mapper.search import search
+from cnncc.passes._nest_layers import layer_shape
+from cnncc.passes._os_plan import stage_sizes
+
+EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
+SEED = int(os.environ.get("CNNCC_SEED", "0"))
+SPATIAL = load_arch("spatial-8x8")
+Point = tuple[str, dict[str, int], dict[str, int], dict[str, int], int]  # form, PEs on rows, on columns, box, lanes
+LAYER = "layer"
+
+
+def array(rows: int, cols: int, files: tuple[int, int, int], lanes: int = 1, overlap: bool = True) -> Arch:
+    weight, ifmap, psum = files
+    pe = replace(SPATIAL.pe, weight_words=weight, ifmap_words=ifmap, psum_words=psum, lanes=lanes, max_pixels=4)
+    return replace(
+        SPATIAL, name="small", rows=rows, cols=cols, pe=replace(pe, start_cycles=3, finish_cycles=2),
+        glb=replace(SPATIAL.glb, words=1 << 14, words_per_cycle=3), dram=replace(SPATIAL.dram, words_per_cycle=2),
+        bus=replace(SPATIAL.bus, burst_words=3, latency_cycles=2), links=replace(SPATIAL.links, n2n=True, south=True),
+        sequencer=replace(SPATIAL.sequencer, overlap=overlap),
+    )  # fmt: skip
+
+
+# The space, by the rules of docs/mapper.md.
+
+
+def sizes_of(case: Case) -> dict[str, int]:
+    """All indices of a layer."""
+    outputs = dict(zip("hwrs", (*case.output, *case.kernel), strict=True))
+    return {"n": case.n, "k": case.channels_out, "c": case.c if case.is_mac else 1, **outputs}
+
+
+def channelwise(case: Case) -> bool:
+    return not case.is_mac or 1 < case.groups == case.channels_out
+
+
+def together(case: Case) -> int:
+    return case.channels_out if channelwise(case) else case.per_group
+
+
+def forms(case: Case) -> list[str]:
+    """Q1."""
+    if not case.is_mac:
+        return ["khw|rsI", "hkw|rsI", "hwk|rsI"]
+    first = ["khw|crsWI", "hkw|crsWI", "hwk|crsWI", "kcrs|WhwI"]
+    return first if channelwise(case) else [*first, "ckrs|WhwI", "hwcrs|IkW"]
+
+
+def equal_parts(extent: int) -> set[int]:
+    return {ceil(extent / count) for count in range(1, extent + 1)}
+
+
+def columns(outputs: int, taps: int, stride: int, dilation: int) -> int:
+    """Q4: columns of the image that are held, none that is not needed by some window."""
+    step = dilation if outputs == 1 else stride if taps == 1 else gcd(stride, dilation)
+    return ((outputs - 1) * stride + (taps - 1) * dilation) // step + 1
+
+
+def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], int]]:
+    """Q3, Q4."""
+    size, pe = sizes_of(case) | {"k": together(case)}, arch.pe
+    point = case.kernel == (1, 1) and not channelwise(case)
+    choices = product(
+        range(1, size["k"] + 1), range(1, size["w"] + 1), range(1, (size["h"] if point else 1) + 1),
+        [1] if channelwise(case) else equal_parts(size["c"]), equal_parts(size["r"]), equal_parts(size["s"]),
+        range(1, pe.lanes + 1),
+    )  # fmt: skip
+    for k, w, h, c, r, s, lanes in choices:
+        image = columns(h, r, case.stride[0], case.dilation[0]) * columns(w, s, case.stride[1], case.dilation[1]) * c
+        image *= k if channelwise(case) else 1
+        fits = h * w <= pe.max_pixels and k * h * w <= pe.psum_words and image <= pe.ifmap_words
+        fits &= not case.is_mac or k * c * r * s <= pe.weight_words
+        if fits and c % lanes == size["c"] % c % lanes == 0 and (lanes == 1 or not channelwise(case)):
+            yield {"k": k, "w": w, "h": h, "c": c, "r": r, "s": s}, lanes
+
+
+def axis(most: int, limits: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Q2."""
+    for each in product(*(range(1, min(most, limit) + 1) for limit in limits.values())):
+        if prod(each) <= most and sum(count > 1 for count in each) <= 2:
+            yield dict(zip(limits, each, strict=True))
+
+
+def points(case: Case, arch: Arch) -> Iterator[Point]:
+    size = sizes_of(case) | {"k": together(case)}
+    adds = arch.links.south and case.kind != "max"
+    rows = {"k": size["k"], "h": size["h"]}
+    rows |= {"c": size["c"] if adds and not channelwise(case) else 1, "r": size["r"] if adds else 1}
+    cols = {dim: size[dim] for dim in "khw"}
+    for form, on_rows, on_cols in product(forms(case), axis(arch.rows, rows), axis(arch.cols, cols)):
+        for box, lanes in boxes(case, arch):
+            if all(of_its_own(form, dim, size[dim], on_rows, on_cols, box) for dim in "khwcrs"):
+                yield form, on_rows, on_cols, box, lanes
+
+
+def of_its_own(
+    form: str, dim: str, extent: int, rows: dict[str, int], cols: dict[str, int], box: dict[str, int]
+) -> bool:
+    """Q5."""
+    r, c, b = rows.get(dim, 1), cols.get(dim, 1), box[dim]
+    if dim in "khw" and dim in form.split("|")[1]:
+        each = ceil(extent / r)
+        return ceil(extent / each) == r and ceil(each / ceil(each / c)) == c and b <= ceil(each / c)
+    if dim in "cr" and r * c > 1 and extent % (r * c * b):
+        return False
+    return (r - 1) * c * b < extent and (c - 1) * b < extent and b <= extent
+
+
+def steps(form: str, dim: str, extent: int, rows: int, cols: int, box: int) -> tuple[int, int, int]:
+    """Q5: of the loops in time, on rows, on columns."""
+    if dim in "khw" and dim in form.split("|")[1]:
+        return box, ceil(extent / rows), ceil(ceil(extent / rows) / cols)
+    return rows * cols * box, cols * box, box
+
+
+Blocks = tuple[int, int, int, bool]
+WHOLE = 1 << 20
+
+
+def mapping(
+    case: Case, arch: Arch, point: Point, blocks: Blocks = (WHOLE, WHOLE, WHOLE, True),
+    weights: tuple[int, int] = (0, 1), moving: dict[str, int] | None = None,
+) -> Mapping:  # fmt: skip
+    """Q6 to Q8. weights: in which place and in how many buffers. moving: the buffers of operands."""
+    form, rows, cols, box, lanes = point
+    size = sizes_of(case) | {"k": together(case)}
+    size |= {dim: min(size[dim], block) for dim, block in zip("khw", blocks, strict=False)}
+    step = {dim: steps(form, dim, size[dim], rows.get(dim, 1), cols.get(dim, 1), box[dim]) for dim in "khwcrs"}
+    before, inside = form.split("|")
+    order = "khw" if blocks[3] else "hwk"
+    loops = [Loop("n"), Loop("k", together(case)), *(Loop(dim, size[dim]) for dim in order)]
+    loops += [Loop(dim, step[dim][0]) for dim in before]
+    sums = [Loop(dim, step[dim][1], "rows") for dim in "cr" if rows[dim] > 1]
+    loops += [Loop(dim, step[dim][1], "rows") for dim in "kh" if rows[dim] > 1]
+    late = "r" in inside  # PEs that add up are inside the loops over c, r, s
+    loops += [] if late else sums
+    loops += [Loop(dim, step[dim][2], "cols") for dim in "khw" if cols[dim] > 1]
+    rf = dict[str, int]()
+    for each in inside:
+        if each in "WI":
+            loops += sums if late and not rf else []
+            rf[each] = len(loops)
+        else:
+            loops.append(Loop(each, step[each][0]))
+    kept = "hwck" if box["h"] > 1 else "wsrck" if lanes > 1 else "wksr" if channelwise(case) else "wscrk"
+    for dim in kept:
+        loops.append(Loop(dim, lanes if lanes > 1 and dim == "c" else 1, keep=True))
+    if lanes > 1:
+        loops.append(Loop("c", 1, "lanes", keep=True))
+    left, there, places = sizes_of(case), list[Loop](), [0]
+    for loop in loops:  # Q9: those that run once are left out
+        size_ = min(loop.step, left[loop.dim])
+        if size_ < left[loop.dim]:
+            there.append(replace(loop, step=size_))
+        left[loop.dim] = size_
+        places.append(len(there))
+    stages = list[Stage]()
+    for operand, buffers in (moving or {}).items():
+        depth = 4 if operand == "ifmap" and not blocks[3] and not channelwise(case) else 5
+        stages.append(Stage(operand, "glb", places[depth], buffers))
+    stages += [Stage("weight", "glb", places[weights[0]], weights[1])] if case.is_mac else []
+    stages += [Stage("params", "glb", 0)] if case.steps else []
+    stages += [Stage("weight", "rf", places[rf["W"]], arch.pe.weight_halves)] if case.is_mac else []
+    stages.append(Stage("ifmap", "rf", places[rf["I"]], arch.pe.ifmap_halves))
+    return Mapping(
+        tuple(there), tuple(sorted(stages, key=lambda each: (each.depth, each.memory, each.operand == "ifmap")))
+    )
+
+
+def shapes(case: Case) -> dict[str, tuple[int, ...]]:
+    return {
+        "ifmap": (case.n, case.channels_in, *case.image),
+        "output": (case.n, case.channels_out, *case.output),
+    }
+
+
+# What the machine makes of it.
+
+
+class Machine:
+    """One layer on one array, in a program with its inputs and outputs."""
+
+    def __init__(self, case: Case, arch: Arch, folder: Path) -> None:
+        self.case, self.arch, self.file = case, arch, folder / "array.toml"
+        self.file.write_text(arch_toml(arch))
+        self.module, self.ctx = unmapped(case)
+        self.shape = layer_shape(layer_of(self.module))
+
+    def cycles(self, mapping: Mapping) -> int:
+        """The layer's own. Raises Refusal where the machine cannot run it."""
+        module = self.module.clone()
+        layer = layer_of(module)
+        if problem := mapping_problem(mapping, self.shape.sizes, operands(layer)):
+            raise Refusal(problem)
+        layer.mapping = MappingAttr(mapping)
+        copied_in = all((stage.operand, stage.memory) != ("ifmap", "glb") for stage in mapping.stages)
+        layer.ahead = UnitAttr() if copied_in and self.comes_first(mapping) else None
+        lowered(module, self.ctx, str(self.file))
+        layers = [(op.record.data.label, op.record.data.first) for op in module.ops if isinstance(op, LayerOp)]
+        return simulate(instructions_of(module), self.arch, layers).layers[LAYER].total
+
+    @staticmethod
+    def comes_first(mapping: Mapping) -> bool:
+        first = [stage for stage in mapping.stages if stage.memory == "glb" and stage.operand in ("weight", "params")]
+        return any(stage.depth == 0 or stage.buffers > 1 for stage in first)
+
+
+def busy(case: Case, arch: Arch, mapping: Mapping) -> int:
+    """Cycles in which the array is busy at least: what each piece of each loop holds, dimension by dimension."""
+    start = arch.pe.start_cycles + arch.pe.finish_cycles
+    on_lanes = any(loop.on == "lanes" for loop in mapping.loops)
+    lanes = min([case.c, *(loop.step for loop in mapping.loops if loop.dim == "c" and not loop.on)]) if on_lanes else 1
+    trips, held = 1, 1
+    for dim, size in sizes_of(case).items():
+        pieces = [size]
+        for loop in (loop for loop in mapping.loops if loop.dim == dim and not loop.keep):
+            after = list[int]()
+            for piece in pieces:
+                whole, rest = divmod(piece, loop.step)
+                after += [loop.step] * (min(whole, 1) if loop.on else whole)
+                # A rest of k in space may be spread over sets, down to one channel each.
+                after += [1 if loop.on and dim == "k" else rest] * (rest > 0)
+            pieces = after
+        trips, held = trips * len(pieces), held * sum(pieces)
+    return trips * start + held // lanes
+
+
+def block_sizes(form: str, dim: str, extent: int, point: Point) -> set[int]:
+    """Q10: of whole tiles where the dimension is tiled, as equal as may be."""
+    rows, cols, box = (each.get(dim, 1) for each in point[1:4])
+    tile = 1 if dim in form.split("|")[1] else min(rows * cols * box, extent)
+    return {min(extent, each * tile) for each in equal_parts(ceil(extent / tile))}
+
+
+def plans(case: Case, arch: Arch, point: Point, moving: frozenset[str]) -> Iterator[Mapping]:
+    """Q10 to Q12: the mappings of a point whose operands move in blocks."""
+    form, size = point[0], sizes_of(case) | {"k": together(case)}
+    cut_k = channelwise(case) or "output" in moving
+    k_sizes = block_sizes(form, "k", size["k"], point) if cut_k else {size["k"]}
+    h_sizes, w_sizes = (block_sizes(form, dim, size[dim], point) for dim in "hw")
+    for k, h, w, k_outside in product(k_sizes, h_sizes, w_sizes, (True, False)):
+        k_blocks, pixels = ceil(size["k"] / k), ceil(size["h"] / h) * ceil(size["w"] / w)
+        if not k_outside and k_blocks == 1 or k_outside and k_blocks > 1 and pixels == 1:
+            continue
+        images = case.n * pixels * (k_blocks if k_outside or channelwise(case) else 1)
+        blocks = case.n * case.groups * k_blocks * pixels if not channelwise(case) else case.n * k_blocks * pixels
+        buffers = {each: 1 + ((images if each == "ifmap" else blocks) > 1) for each in sorted(moving)}
+        for weights in slices(case, point, k_outside):
+            yield mapping(case, arch, point, (k, h, w, k_outside), weights, buffers)
+
+
+def slices(case: Case, point: Point, k_outside: bool) -> Iterator[tuple[int, int]]:
+    """Q12: where weights come, in how many buffers."""
+    yield 0, 1
+    if case.is_mac:
+        yield 3 if k_outside else 5, 2
+        before, inside = point[0].split("|")
+        for place, dim in enumerate(before[: min(before.find(d) % 9 for d in "rs")], 6):
+            if dim in "kc":
+                yield place, 2
+        if inside[0] == "c" and point[1]["c"] * point[3]["c"] < case.c:
+            spaces = sum(point[1][dim] > 1 for dim in "kh") + sum(count > 1 for count in point[2].values())
+            yield 5 + len(before) + spaces + 1, 2
+
+
+def check(case: Case, arch: Arch, folder: Path, moving: frozenset[str] = frozenset()) -> Counter[str]:
+    """The search's answer is the least of all: returns how many mappings there are, and how many were run.
+
+    moving: what does not lie in the GLB; what does has room of its own.
+    """
+    machine, seen = Machine(case, arch, folder), Counter[str]()
+    there = sum(prod(dims) for name, dims in shapes(case).items() if name not in moving)
+    found = search(machine.shape, arch, Room(arch.glb.words - there, moving))
+    assert found is not None and found.least == found.cycles, (case, arch, found)
+    assert machine.cycles(found.mapping) == found.cycles, (case, arch, found)
+    space: dict[Mapping, None] = dict.fromkeys(
+        each
+        for point in points(case, arch)
+        for each in (plans(case, arch, point, moving) if moving else [mapping(case, arch, point)])
+    )
+    assert found.mapping in space, (case, arch, found)
+    seen["mappings"] = len(space)
+    tried = list(space)
+    if EXAMPLES < 1000:
+        tried = [each for each in tried if busy(case, arch, each) < found.cycles]
+        some = np.random.default_rng(SEED).permutation(len(tried))[:EXAMPLES]
+        tried = [tried[i] for i in some.tolist()]
+    for each in tried:
+        try:
+            cycles = machine.cycles(each)
+        except Refusal:
+            seen["refused"] += 1
+            continue
+        seen["run"] += 1
+        assert busy(case, arch, each) <= cycles, (case, arch, each)
+        assert cycles >= found.cycles, (case, arch, each, cycles, found)
+    return seen
+
+
+LAYERS = [
+    (Case(k=3, c=2, image=(4, 4)), array(2, 2, (4, 4, 2))),
+    (Case(k=4, c=3, kernel=(1, 1), image=(3, 3)), array(2, 2, (6, 4, 2))),
+    (Case(k=2, c=2, kernel=(1, 1), image=(4, 3), n=2), array(2, 3, (4, 4, 4), lanes=2)),
+    (Case(k=2, c=1, image=(5, 5), stride=(2, 2), pad="same"), array(2, 3, (3, 5, 2))),
+    (Case(k=2, c=2, group="two", image=(4, 4)), array(2, 2, (6, 3, 2))),
+    (Case(k=3, c=1, group="each", image=(4, 4)), array(2, 2, (9, 9, 2))),
+    (Case(kind="max", k=3, kernel=(2, 2), stride=(2, 2), image=(6, 6)), array(2, 2, (1, 4, 2))),
+    (Case(kind="add", k=2, kernel=(3, 3), image=(4, 5)), array(2, 3, (1, 6, 2))),
+    (Case(k=3, c=3, kernel=(1, 1), image=(2, 3)), array(2, 2, (3, 3, 2), overlap=False)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(LAYERS)))
+def test_search_no_mapping_is_quicker(number: int, tmp_path: Path) -> None:
+    seen = check(*LAYERS[number], tmp_path)
+    assert seen["run"] > 5
+
+
+MOVING = [
+    (Case(kind="max", k=2, kernel=(2, 2), stride=(2, 2), image=(6, 6)), 40, ("ifmap", "output")),
+    (Case(k=2, c=2, kernel=(1, 1), image=(2, 2)), 32, ("output",)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MOVING)))
+def test_search_no_blocks_are_quicker(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the search goes on until it ends by itself."""
+    monkeypatch.setattr("cnncc.mapper.search.POINTS", 1 << 30)
+    monkeypatch.setattr("cnncc.mapper.search.RUNS", 1 << 30)
+    case, words, moving = MOVING[number]
+    arch = array(2, 2, (4, 4, 2))
+    dram = replace(arch.dram, latency_cycles=2)
+    seen = check(case, replace(arch, glb=replace(arch.glb, words=words), dram=dram), tmp_path, frozenset(moving))
+    assert seen["run"] > 5
+
+
+def test_search_finds_what_the_machine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For random layers, arrays and rooms: every pass takes it, it fits, and takes the cycles that are predicted."""
+    monkeypatch.setattr("cnncc.mapper.search.POINTS", 20)
+    monkeypatch.setattr("cnncc.mapper.search.RUNS", 8)
+    rng, seen = np.random.default_rng(SEED), Counter[str]()
+    while seen["found"] < max(EXAMPLES // 3, 8):
+        drawn = draw(rng)
+        arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20))
+        shape = layer_shape(layer_of(unmapped(drawn.case)[0]))
+        moving = frozenset(name for name in ("ifmap", "output") if rng.random() < 0.5)
+        everything = shape.weight_words + sum(prod(dims) for dims in shapes(drawn.case).values())
+        room = Room(int(everything * rng.choice([0.1, 0.3, 0.6, 1.5])), moving)
+        found = search(shape, arch, room)
+        seen["found" if found else "no room"] += 1
+        if found is None:
+            continue
+        assert sum(stage_sizes(shape, arch, found.mapping).values()) <= room.words, (drawn, room, found)
+        assert found.least <= found.cycles
+        try:
+            check_mapping(Drawn(drawn.case, arch, found.mapping), tmp_path)
+        except (Refusal, AssertionError) as error:
+            raise AssertionError((str(error)[:300], drawn.case, arch, room, found)) from error
+    assert seen["no room"] < seen["found"]
