@@ -311,11 +311,11 @@ def check(case: Case, arch: Arch, folder: Path, moving: frozenset[str] = frozens
     )
     assert found.mapping in space, (case, arch, found)
     seen["mappings"] = len(space)
-    tried = list(space)
+    tried: list[Mapping] = list(space)
     if EXAMPLES < 1000:
         tried = [each for each in tried if busy(case, arch, each) < found.cycles]
         some = np.random.default_rng(SEED).permutation(len(tried))[:EXAMPLES]
-        tried = [tried[i] for i in some.tolist()]
+        tried = [tried[int(i)] for i in some]
     for each in tried:
         try:
             cycles = machine.cycles(each)
