@@ -186,8 +186,15 @@ def reuse(**options: Any) -> None:
 @_model_options
 @click.option("--explain", "explained", metavar="LAYER", help="Why this layer takes so long, and what would help.")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+@click.option("--certificate", type=FILE, help="Write what is proven of each layer's mapping, as JSON.")
+@click.option(
+    "--check-certificate", type=FILE, help="Show that it is so, with no code of the search; print no estimate."
+)
 @click.pass_context
-def estimate(ctx: click.Context, source: Path, explained: str | None, as_json: bool, **options: Any) -> None:
+def estimate(
+    ctx: click.Context, source: Path, explained: str | None, as_json: bool, certificate: Path | None,
+    check_certificate: Path | None, **options: Any,
+) -> None:  # fmt: skip
     """Say what each layer takes: its mapping, cycles, words, energy, and what limits it.
 
     By analysis, without running anything: the numbers are those that `run --stats` counts. SOURCE is a model, IR that
@@ -197,10 +204,15 @@ def estimate(ctx: click.Context, source: Path, explained: str | None, as_json: b
     cnncc estimate net.onnx --arch spatial-16x16
     cnncc estimate net.cnb --explain conv2
     """
-    from cnncc.estimate.command import estimate_command
+    from cnncc.estimate.command import check_command, estimate_command
 
     given = [name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    estimate_command(source, explained, as_json, _progress(), given, **options)
+    if check_certificate:
+        if explained or as_json or certificate:
+            raise click.UsageError("--check-certificate goes with no other output")
+        check_command(source, check_certificate, _progress(), **options)
+    else:
+        estimate_command(source, explained, as_json, certificate, _progress(), given, **options)
 
 
 @main.command()

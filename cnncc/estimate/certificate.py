@@ -1,0 +1,158 @@
+"""What is proven of a network's mappings, written down: the best cycles of each layer, and that none takes fewer.
+
+Checking takes the layers from the model, mappings and numbers from the file, and uses no code of the search
+(`whole_space.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from xdsl.dialects.func import FuncOp
+
+from cnncc.arch.model import Arch, arch_text
+from cnncc.dialects.nest import LayerOp
+from cnncc.errors import Refusal
+from cnncc.estimate import whole_space
+from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.plans import as_json, from_json
+from cnncc.passes._nest_layers import label_of, layer_shape
+from cnncc.passes._os_plan import glb_words
+from cnncc.passes._residency import Network
+from cnncc.pipeline import SCHEDULE, Compilation
+from cnncc.starts import start_before_programs
+
+Json = dict[str, Any]
+Staged = Mapping[LayerOp, frozenset[str]]  # what moves through the GLB
+Progress = Callable[[str], None]
+Known = dict[tuple[LayerShape, bool, int, int], whole_space.Seen]  # by shape, residual, room and least
+
+
+def _start(source: Path, options: Mapping[str, Any], mapped: bool) -> tuple[Compilation, FuncOp]:
+    """A compilation up to its layers, with mappings or not yet."""
+    compilation, todo = start_before_programs(source, **options)
+    names = [step.name for step in todo]
+    if SCHEDULE not in names:
+        raise Refusal(
+            f"{source}: its layers are mapped already: a certificate is of a model, or of IR before {SCHEDULE}"
+        )
+    for step in todo[: names.index(SCHEDULE) + mapped]:
+        compilation.step(step)
+    return compilation, next(op for op in compilation.module.ops if isinstance(op, FuncOp))
+
+
+def _rooms(func: FuncOp, arch: Arch, staged: Staged) -> dict[LayerOp, int]:
+    """Words of the GLB that each layer has for its buffers beside the values that do not move."""
+    network = Network(func)
+    moving = {network.operands(layer)[operand] for layer, some in staged.items() for operand in some}
+    resident = [value for value in network.values if value.root not in moving]
+    found: dict[LayerOp, int] = {}
+    for layer in network.layers:
+        number = network.number[layer]
+        found[layer] = arch.glb.words - sum(each.words for each in resident if each.first <= number <= each.last)
+    return found
+
+
+def certificate(source: Path, progress: Progress, **options: Any) -> Json:
+    """What the search knows of each layer that it maps. Raises Refusal as `compile` does."""
+    from cnncc.mapper.blocking import Room
+    from cnncc.mapper.search import search
+
+    compilation, func = _start(source, options, mapped=True)
+    arch, network = compilation.settings.arch, Network(func)
+    layers = [layer for layer in network.layers if layer.kind.data != "copy"]
+    staged = {
+        layer: frozenset(
+            stage.operand
+            for stage in (layer.mapping.data.stages if layer.mapping else ())
+            if stage.memory == "glb" and stage.operand in network.operands(layer)
+        )
+        for layer in network.layers
+    }
+    rooms, entries = _rooms(func, arch, staged), list[Json]()
+    for layer in layers:
+        shape, residual, room = layer_shape(layer), layer.residual is not None, rooms[layer]
+        progress(label_of(layer))
+        found = search(shape, arch, Room(room, staged[layer], residual))
+        if found is None:
+            continue
+        least = found.least
+        if staged[layer] or not whole_space.stays(shape, arch, room):
+            least = min(least, whole_space.moving_least(shape, arch, staged[layer], room))
+        plan = LayerPlan(label_of(layer), shape, found.mapping, residual, whole_space.AHEAD)
+        entries.append(
+            as_json([plan])[0]
+            | {"room": room, "moving": sorted(staged[layer]), "cycles": found.cycles, "least": least}
+            | {"bounded": found.bounded, "run": found.run, "proven": least == found.cycles}
+        )
+    moves = {label_of(layer): sorted(some) for layer, some in staged.items() if some}
+    return {"source": source.name, "array": arch_text(arch), "moves": moves, "layers": entries}
+
+
+def check(source: Path, file: Path, progress: Progress, **options: Any) -> Iterator[str]:
+    """A line for each layer of a certificate. Raises Refusal naming the first layer of which it says what is not so."""
+    try:
+        given = json.loads(file.read_text())
+        entries, array = cast("list[Json]", given["layers"]), given["array"]
+        moves = {str(label): frozenset(map(str, some)) for label, some in given["moves"].items()}
+        plans = cast("Sequence[LayerPlan]", from_json(entries))
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, Refusal) as error:
+        raise Refusal(f"{file}: no certificate: {error}") from error
+    compilation, func = _start(source, options, mapped=False)
+    arch = compilation.settings.arch
+    if array != arch_text(arch):
+        raise Refusal(f"{file}: it is of another array than {arch.name}")
+    layers = {label_of(op): op for op in func.walk() if isinstance(op, LayerOp)}
+    rooms, known = _rooms(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}), Known()
+    for plan, entry in zip(plans, entries, strict=True):
+        progress(plan.label)
+        try:
+            yield _checked(plan, entry, arch, layers, rooms, known)
+        except Refusal as refusal:
+            raise Refusal(f"{file}: layer '{plan.label}': {refusal}") from refusal
+
+
+def _checked(
+    plan: LayerPlan, entry: Json, arch: Arch, layers: Mapping[str, LayerOp], rooms: Mapping[LayerOp, int],
+    known: Known,
+) -> str:  # fmt: skip
+    layer = layers.get(plan.label)
+    residual = layer is not None and layer.residual is not None
+    if (
+        layer is None
+        or plan.shape != layer_shape(layer)
+        or plan.residual != residual
+        or plan.ahead != whole_space.AHEAD
+    ):
+        raise Refusal("the model has no such layer")
+    shape, least, room, moving = plan.shape, int(entry["least"]), int(entry["room"]), frozenset(entry["moving"])
+    if room != rooms[layer]:
+        raise Refusal(f"its buffers have {rooms[layer]} words of room, not {room}")
+    moves = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"} & {"ifmap", "output", "residual"}
+    if moves != set(moving) or (words := glb_words(shape, arch, plan.mapping)) > room:
+        raise Refusal(f"its mapping moves {', '.join(sorted(moves)) or 'nothing'} and has to fit {room} words")
+    cycles = layer_cycles(plan, arch)
+    if cycles != entry["cycles"]:
+        raise Refusal(f"its mapping takes {cycles:,} cycles, not {entry['cycles']:,}")
+    if entry["proven"] != (least == cycles):
+        raise Refusal(
+            f"it is said to be {'' if entry['proven'] else 'not '}proven, with {cycles:,} and {least:,} cycles"
+        )
+    if moving or not whole_space.stays(shape, arch, room):
+        bound = whole_space.moving_least(shape, arch, moving, room)
+        if bound < least:
+            raise Refusal(f"some mapping may take {bound:,} cycles, fewer than {least:,}")
+        how = f"{bound:,} by products and words that move"
+    else:
+        key = (shape, residual, room, least)
+        seen = known.get(key) or whole_space.look(shape, arch, residual, room, least)
+        known[key] = seen
+        if seen.better is not None:
+            raise Refusal(f"a mapping takes {seen.better[1]:,} cycles, fewer than {least:,}")
+        how = f"{seen.combinations:,} mappings looked at, {seen.run:,} run"
+    what = "the best" if entry["proven"] else f"at most {100 * (cycles / least - 1):.1f} % above the best"
+    return f"  {plan.label}: {cycles:,} cycles, none below {least:,} ({how}): {what}; {words:,} of {room:,} words"

@@ -1,0 +1,116 @@
+"""Certificates of mappings are checked without the search, and what is wrong in them is found."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_cases import SAMPLES, save
+from test_conv_groups import array_file
+from test_glb_blocks import branches
+
+from cnncc.errors import Refusal
+from cnncc.estimate.certificate import certificate, check
+from cnncc.mapper import blocking, bound, chain, search, space
+
+NO_OPTIONS = {"precision": None, "calibrate": None, "schedule": None, "dataflow": None}
+LENET = SAMPLES / "models" / "lenet_qoperator_u8.onnx"
+Json = dict[str, Any]
+
+
+def options(model: Path, arch: str) -> Json:
+    return NO_OPTIONS | {"arch": arch, "batch": 1 if model == LENET else None}
+
+
+def written(model: Path, arch: str, file: Path) -> Json:
+    found = certificate(model, lambda _: None, **options(model, arch))
+    file.write_text(json.dumps(found))
+    return found
+
+
+def checked(model: Path, arch: str, file: Path) -> list[str]:
+    return list(check(model, file, lambda _: None, **options(model, arch)))
+
+
+@pytest.fixture
+def without_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the search has fails when it is called."""
+
+    def called(*_: object, **__: object) -> None:
+        raise AssertionError("code of the search was called")
+
+    for module in (blocking, bound, chain, search, space):
+        for name, value in vars(module).items():
+            if inspect.getmodule(value) is module and callable(value):
+                monkeypatch.setattr(module, name, called)
+
+
+@pytest.fixture(scope="module")
+def lenet(tmp_path_factory: pytest.TempPathFactory) -> Json:
+    return written(LENET, "spatial-4x4", tmp_path_factory.mktemp("lenet") / "lenet.json")
+
+
+@pytest.mark.usefixtures("without_search")
+def test_certificate_is_checked_without_the_search(lenet: Json, tmp_path: Path) -> None:
+    (tmp_path / "lenet.json").write_text(json.dumps(lenet))
+    lines = checked(LENET, "spatial-4x4", tmp_path / "lenet.json")
+    assert len(lines) == len(lenet["layers"]) > 4
+    assert all("the best" in line for line in lines)
+    assert all(layer["proven"] for layer in lenet["layers"])
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_certificate_that_is_wrong_is_refused(number: int, lenet: Json, tmp_path: Path) -> None:
+    wrong = json.loads(json.dumps(lenet))
+    layer = wrong["layers"][2]
+    cycles, label, file = layer["cycles"], layer["layer"], tmp_path / "wrong.json"
+    says = [
+        f"takes {cycles:,} cycles, not {cycles - 1:,}",
+        f"a mapping takes {cycles:,} cycles, fewer than {cycles + 1:,}",
+        f"its buffers have {layer['room']} words of room, not {layer['room'] - 1}",
+    ]
+    layer |= [{"cycles": cycles - 1}, {"least": cycles + 1, "proven": False}, {"room": layer["room"] - 1}][number]
+    file.write_text(json.dumps(wrong))
+    with pytest.raises(Refusal) as refused:
+        checked(LENET, "spatial-4x4", file)
+    assert f"layer '{label}'" in str(refused.value) and says[number] in str(refused.value)
+
+
+def test_certificate_of_a_worse_mapping_is_refused(lenet: Json, tmp_path: Path) -> None:
+    """Its cycles are right, and that it is the best is not."""
+    wrong, file = json.loads(json.dumps(lenet)), tmp_path / "wrong.json"
+    layer = next(layer for layer in wrong["layers"] if layer["kind"] == "mac")
+    layer["mapping"] = "weight@glb > params@glb > n > k > h > w > c > r > s > weight@rf*2 > ifmap@rf*2"
+    with pytest.raises(Refusal, match=r"takes [\d,]+ cycles, not") as refused:
+        file.write_text(json.dumps(wrong))
+        checked(LENET, "spatial-4x4", file)
+    found = int(str(refused.value).split("takes ")[1].split(" cycles")[0].replace(",", ""))
+    layer |= {"cycles": found, "least": found}
+    file.write_text(json.dumps(wrong))
+    with pytest.raises(Refusal, match="a mapping takes"):
+        checked(LENET, "spatial-4x4", file)
+
+
+def test_certificate_of_another_array_is_refused(lenet: Json, tmp_path: Path) -> None:
+    (tmp_path / "lenet.json").write_text(json.dumps(lenet))
+    with pytest.raises(Refusal, match="of another array than"):
+        checked(LENET, "spatial-8x8", tmp_path / "lenet.json")
+
+
+def test_certificate_of_layers_that_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "POINTS", 20)
+    monkeypatch.setattr(search, "RUNS", 10)
+    arch, file = str(array_file(tmp_path, "4x4", glb_words=240)), tmp_path / "net.json"
+    net = save(branches(), tmp_path / "net.onnx")
+    found = written(net, arch, file)
+    assert any(layer["moving"] for layer in found["layers"])
+    assert all(layer["least"] <= layer["cycles"] for layer in found["layers"])
+    assert len(checked(net, arch, file)) == len(found["layers"])
+    layer = next(layer for layer in found["layers"] if layer["moving"] and not layer["proven"])
+    layer |= {"least": layer["cycles"], "proven": True}
+    file.write_text(json.dumps(found))
+    with pytest.raises(Refusal, match=f"layer '{layer['layer']}': some mapping may take"):
+        checked(net, arch, file)
