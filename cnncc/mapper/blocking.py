@@ -183,10 +183,11 @@ class _Grid:
         """Cycles of the array, between the first block's and the last block's transfers; of loads; of commits."""
         wpc, latency = self.arch.dram.words_per_cycle, self.arch.dram.latency_cycles
         cut = bool(self.room.moving)
-        fill = self.bound.fill() + np.where(self.first > 0, self.first // wpc + latency, 0)
+        comes = np.where(self.first > 0, self.first // wpc + latency, 0)
         drain = (1 if cut else self.bound.drain()) + np.where(self.last > 0, self.last // wpc + latency, 0)
-        shared = any(self.at.chain(dim, 1)[3] for dim in "khw")
-        return np.maximum(fill + self.compute + drain, 0 if shared and cut else self.bound.engines())
+        if cut and any(self.at.chain(dim, 1)[3] for dim in "khw"):  # what PEs load depends on the block
+            return self.bound.views() + comes + self.compute + drain
+        return np.maximum(self.bound.fill(comes) + self.compute + drain, self.bound.engines())
 
     def with_weights(self, stage: Weights) -> Any:
         """Cycles of array and DMA together, block after block."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import even_sets
@@ -132,17 +134,24 @@ class Bound:
     def _corner(self, which: int) -> list[Way]:
         return [self.ways[dim][which] for dim in "khwcrs"]
 
-    def head(self) -> int:
-        """Instructions in front of the first load, at least: descriptors, the unit, loops."""
+    def views(self) -> int:
+        """Instructions in front of the first transfer, at least: descriptors, the unit."""
         shape = self.shape
-        loops = sum(any(way.trips > 1 for way in self.ways[dim]) for dim in "khwcrs")
-        return 2 + 2 * shape.is_mac + 2 * bool(shape.params) + self.residual + 1 + loops
+        return 2 + 2 * shape.is_mac + 2 * bool(shape.params) + self.residual + 1
 
-    def fill(self) -> int:
-        """Cycles until the first macro-instruction starts: the layer's head and the first loads."""
+    def head(self) -> int:
+        """Instructions in front of the first load, at least: these and loops."""
+        return self.views() + sum(any(way.trips > 1 for way in self.ways[dim]) for dim in "khwcrs")
+
+    def fill(self, comes: Any = 0) -> Any:
+        """Cycles until the first macro-instruction starts: the layer's head and the first loads.
+
+        comes: what the first block takes to come, which the load of the ifmap waits for, and that of weights does not.
+        """
         k, h, w, c, r, s = self._corner(0)
         weights = self.weight_load(k, c, r, s) if self.shape.is_mac else 0
-        return self.head() + weights + self.ifmap_load(k, h, w, c, r, s) + self.arch.bus.latency_cycles
+        there = np.maximum(self.head() + weights, self.views() + comes)
+        return there + self.ifmap_load(k, h, w, c, r, s) + self.arch.bus.latency_cycles
 
     def drain(self) -> int:
         """Cycles from the end of the last macro-instruction to that of the layer."""
@@ -199,13 +208,13 @@ class Bound:
         """The layer's cycles at least, by the times of the load engine and of the output units alone."""
         first, last = self.first_last()
         loads = self.head() + self.loads() + self.arch.bus.latency_cycles + last + self.drain()
-        return max(loads, self.fill() + first + self.commits() + self.arch.commit.latency_cycles + 1)
+        return max(loads, int(self.fill()) + first + self.commits() + self.arch.commit.latency_cycles + 1)
 
     def cycles(self, compute: int) -> int:
         """The layer's cycles at least, `compute` of which are its macro-instructions'."""
         if not self.arch.sequencer.overlap:  # Z6
             return self.head() + compute + self.loads() + self.commits()
-        return max(self.fill() + compute + self.drain(), self.engines())
+        return max(int(self.fill()) + compute + self.drain(), self.engines())
 
 
 def _visits(way: Way, stage: int, inside: str, dim: str) -> int:

@@ -1,0 +1,78 @@
+"""The bounds of the mapper's search are below the model, on random points, plans and rooms.
+
+CNNCC_EXAMPLES=1000 draws that many layers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+from math import prod
+
+import numpy as np
+from nest_cases import layer_of
+from test_conv_grid import unmapped
+from test_dataflows import draw
+
+from cnncc.arch.model import Arch
+from cnncc.estimate.whole_space import engines_least
+from cnncc.mapper.blocking import Room, candidates
+from cnncc.mapper.bound import Bound
+from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles, layer_schedule
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.legal import is_legal
+from cnncc.mapper.space import Plan, combinations_below, forms_of, mapping_of, numbers, point
+from cnncc.passes._nest_layers import layer_shape
+from cnncc.passes._os_plan import stage_sizes
+
+EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "40"))
+SEED = int(os.environ.get("CNNCC_SEED", "0"))
+AHEAD = frozenset({"weight", "params"})
+POINTS, PLANS = 4, 4
+
+
+def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter[str]) -> None:
+    everything = numbers(shape, arch)
+    form = forms_of(shape)[rng.integers(len(forms_of(shape)))]
+    moving = frozenset(name for name in ("ifmap", "output") if rng.random() < 0.6)
+    found = combinations_below(everything, form, 1 << 39, bool(moving))
+    words = shape.weight_words + shape.channels * shape.ih * shape.iw + prod((*vars(shape.sizes).values(),)[:2])
+    room = Room(int(words * rng.choice([0.1, 0.4, 1.5])), moving)
+    some = rng.permutation(len(found.cycles))[:POINTS]
+    for i in some:
+        at = point(everything, form, found.which[int(i)].tolist())
+        bound = Bound(shape, arch, at, residual=False)
+        if not moving:
+            plan = Plan(shape.tiled_together, shape.sizes.h, shape.sizes.w)
+            least = bound.cycles(int(found.cycles[int(i)]))
+            plans = [(max(least, int(found.least[int(i)])), plan)]
+        else:
+            plans = list(islice(candidates(shape, arch, at, room, bound, 1 << 60), 200))
+            plans = [plans[int(j)] for j in rng.permutation(len(plans))[:PLANS]]
+        for least, plan in plans:
+            mapping = mapping_of(shape, arch, at, plan)
+            if not is_legal(shape, mapping, residual=False):
+                seen["not legal"] += 1
+                continue
+            layer = LayerPlan("", shape, mapping, ahead=AHEAD)
+            cycles = layer_cycles(layer, arch)
+            assert least <= cycles, (shape, arch, room, at, plan, least, cycles)
+            if moving:
+                needs = stage_sizes(shape, arch, mapping)
+                needs.pop("sums")  # whether sums are partial is known of whole layers only; what is chosen is packed
+                assert sum(needs.values()) <= room.words, (needs, shape.sizes, room, at, plan, shape)
+                assert int(found.least[int(i)]) <= cycles, (shape, arch, room, at, plan)
+            else:
+                assert engines_least(layer_schedule(layer, arch).nodes, arch) <= cycles, (shape, arch, at)
+            seen["moving" if moving else "resident"] += 1
+
+
+def test_bounds_are_below_the_model() -> None:
+    rng, seen = np.random.default_rng(SEED), Counter[str]()
+    for _ in range(EXAMPLES):
+        drawn = draw(rng)
+        arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20))
+        check(layer_shape(layer_of(unmapped(drawn.case)[0])), arch, rng, seen)
+    assert seen["moving"] > EXAMPLES / 4 and seen["resident"] > EXAMPLES / 8, seen
