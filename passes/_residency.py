@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import cast
 
@@ -23,14 +24,14 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.blocking import Room
 from cnncc.mapper.chain import Choice, best_choices
-from cnncc.mapper.layer_schedule import LayerPlan
+from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
 from cnncc.passes._array_tensors import given_quants, is_read_in_glb, parts, source, uses
 from cnncc.passes._nest_layers import label_of, layer_shape
 from cnncc.passes._os_plan import SMALL, NoRoom, StaysOut, stage_sizes
 from cnncc.passes.array_allocate import Lifetime, pack
 
 Chosen = dict[LayerOp, nest.Mapping | None]
-SHARES = (2, 4)  # of the room of a layer: parts that its buffers may take instead of all
+SHARES = (2, 8)  # of the words of a layer's buffers: parts that others are to take
 Free = Callable[[LayerOp], bool]
 Choose = Callable[[LayerOp, Room], nest.Mapping | None]
 """The mapping of a layer that has some room; None for the nest that it has. Raises Refusal where there is none."""
@@ -170,7 +171,7 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
     failed: dict[int, NoRoom] = {}
     refusals = Refusals()
     lifetimes = [Lifetime(f"value {i}", value.words, value.first, value.last) for i, value in enumerate(resident)]
-    tried: list[tuple[LayerOp, int, list[nest.Mapping | None]]] = []
+    tried: list[_Tried] = []
     for layer in network.layers:
         number, operands = network.number[layer], network.operands(layer)
         moving = frozenset(operand for operand, root in operands.items() if root not in roots)
@@ -190,10 +191,7 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
         except Refusal as refusal:
             refusals.add(refusal, label_of(layer))
             continue
-        for share in SHARES if free(layer) and _words(layer, mappings[0], arch) * max(SHARES) > room.words else ():
-            with suppress(NoRoom):
-                mappings.append(choose(layer, replace(room, words=room.words // share)))
-        tried.append((layer, room.words, list(dict.fromkeys(mappings))))
+        tried.append(_Tried(layer, room, mappings))
     refusals.raise_any("nest-schedule-os")
     if failed:  # the tightest says what would do for all
         tightest = max(failed, key=lambda number: failed[number].words)
@@ -204,6 +202,7 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
         ]
         message = str(failed[tightest]) if len(findings) == 1 else f"nest-schedule-os: {len(findings)} problems"
         raise _TooMuch(tightest, NoRoom(message, failed[tightest].words, *findings))
+    _try_less_room(tried, arch, choose, free)
     for (layer, mapping), number in _best(network, tried, arch):
         chosen[layer] = mapping
         for stage, words in stage_sizes(layer_shape(layer), arch, mapping).items() if mapping else ():
@@ -216,14 +215,45 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
     return chosen
 
 
+@dataclass(frozen=True)
+class _Tried:
+    """A layer, its room, and the mappings that it may have."""
+
+    layer: LayerOp
+    room: Room
+    mappings: list[nest.Mapping | None]
+
+
+def _try_less_room(tried: Sequence[_Tried], arch: Arch, choose: Choose, free: Free) -> None:
+    """Other mappings where what comes ahead for a layer has no place beside the one before, or takes longer than that.
+
+    With less room weights come in slices, of which only the first comes ahead.
+    """
+
+    def add(of: _Tried, words: int) -> None:
+        if free(of.layer) and words > 0:
+            with suppress(NoRoom):
+                found = choose(of.layer, replace(of.room, words=words))
+                of.mappings.extend(each for each in (found,) if each not in of.mappings)
+
+    for before, here in pairwise(tried):
+        first, second = (_choice(each.layer, each.mappings[0], arch) for each in (before, here))
+        over = first.words + second.early > before.room.words
+        if over:
+            add(before, before.room.words - second.early)
+        if over or (first.plan and second.early > arch.dram.words_per_cycle * layer_cycles(first.plan, arch) // 2):
+            for share in SHARES:
+                add(here, second.words // share)
+
+
 def _best(
-    network: Network, tried: Sequence[tuple[LayerOp, int, list[nest.Mapping | None]]], arch: Arch
+    network: Network, tried: Sequence[_Tried], arch: Arch
 ) -> Iterator[tuple[tuple[LayerOp, nest.Mapping | None], int]]:
     """For each layer the mapping with which all layers together take the fewest cycles, and its number."""
-    choices = [[_choice(layer, mapping, arch) for mapping in mappings] for layer, _, mappings in tried]
-    best = best_choices(choices, [words for _, words, _ in tried], arch)
-    for (layer, _, mappings), which in zip(tried, best, strict=True):
-        yield (layer, mappings[which]), network.number[layer]
+    choices = [[_choice(each.layer, mapping, arch) for mapping in each.mappings] for each in tried]
+    best = best_choices(choices, [each.room.words for each in tried], arch)
+    for each, which in zip(tried, best, strict=True):
+        yield (each.layer, each.mappings[which]), network.number[each.layer]
 
 
 def _choice(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch) -> Choice:
@@ -233,10 +263,6 @@ def _choice(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch) -> Choice:
     sizes = stage_sizes(shape_, arch, mapping)
     plan = LayerPlan("", shape_, mapping, layer.residual is not None)
     return Choice(plan, sum(sizes.values()), sum(sizes[operand] for operand in come_first(mapping)))
-
-
-def _words(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch) -> int:
-    return sum(stage_sizes(layer_shape(layer), arch, mapping).values()) if mapping else 0
 
 
 def _no_room(where: str, arch: Arch, needed: int) -> NoRoom:

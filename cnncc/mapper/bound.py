@@ -6,7 +6,7 @@ the cycles of `timeline.py` for every mapping; docs/mapper.md says why.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -70,28 +70,25 @@ def up(a: int, b: int) -> int:
     return -(-a // b)
 
 
-class Bound:
-    """The bounds of one point of a layer, whose blocks are of these sizes."""
+class Durations:
+    """How long loads and commits take, of one layer."""
 
-    def __init__(self, shape: LayerShape, arch: Arch, at: Point, residual: bool) -> None:
-        self.shape, self.arch, self.at, self.residual = shape, arch, at, residual
-        sizes = shape.sizes
-        self.extent = {dim: sizes.of(dim) for dim in "khwcrs"} | {"k": shape.tiled_together}
-        self.ways = {dim: ways(self.extent[dim], at.chain(dim, self.extent[dim]), dim == "k") for dim in "khwcrs"}
-        self.times = sizes.n * (sizes.k // shape.tiled_together)
-
-    # -- durations -------------------------------------------------------------------------------------------------
+    def __init__(self, shape: LayerShape, arch: Arch, residual: bool) -> None:
+        self.shape, self.arch, self.residual = shape, arch, residual
+        self.weight_load = cache(self._weight_load)
+        self.ifmap_load = cache(self._ifmap_load)
+        self.commit = cache(self._commit)
 
     def load(self, words: int, places: int, in_row: int) -> int:
         """Rule L2."""
         arch = self.arch
         return max(up(words * places, arch.glb.words_per_cycle), in_row * up(words, arch.bus.burst_words), words)
 
-    def weight_load(self, k: Way, c: Way, r: Way, s: Way) -> int:
+    def _weight_load(self, k: Way, c: Way, r: Way, s: Way) -> int:
         """Of one load of weights."""
         return self.load(k.held * c.held * r.held * s.held, k.rows * k.cols * c.rows * r.rows, k.cols)
 
-    def ifmap_load(self, k: Way, h: Way, w: Way, c: Way, r: Way, s: Way) -> int:
+    def _ifmap_load(self, k: Way, h: Way, w: Way, c: Way, r: Way, s: Way, lanes: int) -> int:
         """Of one load of the ifmap, at least: neighbours pass on what they can."""
         window, shape = self.shape.window, self.shape
         rows = positions(h.held, r.held, window.stride[0], window.dilation[0])[0]
@@ -103,14 +100,14 @@ class Bound:
         own = (k.rows, k.cols) if shape.channelwise else (1, 1)
         places, in_row = len(ys) * c.rows * w.cols * own[0] * own[1], h.cols * w.cols * own[1]
         whole = self.load(rows * columns * channels, places, in_row)
-        passed = shared_columns(shape, self.arch, s.held, w.held) if w.cols > 1 and self.at.lanes == 1 else 0
+        passed = shared_columns(shape, self.arch, s.held, w.held) if w.cols > 1 and lanes == 1 else 0
         if not passed:
             return whole
         fresh = self.load(rows * (columns - passed) * channels, places, in_row)
         edge = self.load(rows * passed * channels, places // w.cols, in_row // w.cols)
         return min(whole, fresh + edge)
 
-    def commit(self, k: Way, h: Way, w: Way, c: Way, r: Way, partial: bool) -> int:
+    def _commit(self, k: Way, h: Way, w: Way, c: Way, r: Way, partial: bool) -> int:
         """Of one commit (C3, C6)."""
         arch, shape = self.arch, self.shape
         together, cols = c.rows * r.rows, k.cols * h.cols * w.cols
@@ -122,9 +119,24 @@ class Bound:
         units = up(results, cols * arch.commit.units_per_column)
         return max(units, up(words, arch.glb.words_per_cycle)) + together - 1
 
+
+class Bound:
+    """The bounds of one point of a layer; `durations` are those of the layer."""
+
+    def __init__(self, durations: Durations, at: Point) -> None:
+        self.durations, self.at = durations, at
+        self.shape, self.arch, self.residual = durations.shape, durations.arch, durations.residual
+        sizes = self.shape.sizes
+        self.extent = {dim: sizes.of(dim) for dim in "khwcrs"} | {"k": self.shape.tiled_together}
+        self.ways = {dim: ways(self.extent[dim], at.chain(dim, self.extent[dim]), dim == "k") for dim in "khwcrs"}
+        self.times = sizes.n * (sizes.k // self.shape.tiled_together)
+
+    def _ifmap(self, *ways: Way) -> int:
+        return self.durations.ifmap_load(*ways, self.at.lanes)
+
     # -- all of a layer --------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def partial(self) -> bool:
         """Whether sums are partial: loops over c, r, s in time stand outside others in time."""
         outside, inside = self.at.form.order.split("|")
@@ -149,19 +161,19 @@ class Bound:
         comes: what the first block takes to come, which the load of the ifmap waits for, and that of weights does not.
         """
         k, h, w, c, r, s = self._corner(0)
-        weights = self.weight_load(k, c, r, s) if self.shape.is_mac else 0
+        weights = self.durations.weight_load(k, c, r, s) if self.shape.is_mac else 0
         there = np.maximum(self.head() + weights, self.views() + comes)
-        return there + self.ifmap_load(k, h, w, c, r, s) + self.arch.bus.latency_cycles
+        return there + self._ifmap(k, h, w, c, r, s) + self.arch.bus.latency_cycles
 
     def drain(self) -> int:
         """Cycles from the end of the last macro-instruction to that of the layer."""
         k, h, w, c, r, _ = self._corner(-1)
-        return self.commit(k, h, w, c, r, self.partial) + self.arch.commit.latency_cycles + 1
+        return self.durations.commit(k, h, w, c, r, self.partial) + self.arch.commit.latency_cycles + 1
 
     def between(self) -> int:
         """Cycles between the last macro-instruction of a block and the first of the one that waits for it, at least."""
         k, h, w, c, r, s = self._corner(0)
-        return self.ifmap_load(k, h, w, c, r, s) + self.arch.bus.latency_cycles + self.arch.commit.latency_cycles + 1
+        return self._ifmap(k, h, w, c, r, s) + self.arch.bus.latency_cycles + self.arch.commit.latency_cycles + 1
 
     def loads(self) -> int:
         """Cycles in which the load engine is busy, at least."""
@@ -174,7 +186,7 @@ class Bound:
                 for dim, ways in (("h", h_), ("w", w_))
             )
             weights = visits * sum(
-                k.trips * c.trips * r.trips * s.trips * self.weight_load(k, c, r, s)
+                k.trips * c.trips * r.trips * s.trips * self.durations.weight_load(k, c, r, s)
                 for k in k_ for c in c_ for r in r_ for s in s_
             )  # fmt: skip
         at = inside.index("I")
@@ -182,7 +194,7 @@ class Bound:
         if not self.shape.channelwise:
             own = [(k_[0], sum(visits for _, visits in own))]
         ifmap = sum(
-            visits * h.trips * w.trips * c.trips * r.trips * s.trips * self.ifmap_load(k, h, w, c, r, s)
+            visits * h.trips * w.trips * c.trips * r.trips * s.trips * self._ifmap(k, h, w, c, r, s)
             for k, visits in own for h in h_ for w in w_ for c in c_ for r in r_ for s in s_
         )  # fmt: skip
         return self.times * (weights + ifmap)
@@ -193,7 +205,7 @@ class Bound:
         if not self.partial:
             c_, r_, s_ = ((ways[0]._replace(trips=1),) for ways in (c_, r_, s_))
         each = sum(
-            k.trips * h.trips * w.trips * c.trips * r.trips * self.commit(k, h, w, c, r, self.partial)
+            k.trips * h.trips * w.trips * c.trips * r.trips * self.durations.commit(k, h, w, c, r, self.partial)
             for k in k_ for h in h_ for w in w_ for c in c_ for r in r_
         )  # fmt: skip
         return self.times * each * sum(way.trips for way in s_)
@@ -214,7 +226,15 @@ class Bound:
         """The layer's cycles at least, `compute` of which are its macro-instructions'."""
         if not self.arch.sequencer.overlap:  # Z6
             return self.head() + compute + self.loads() + self.commits()
+<<<<<<< HEAD
         return max(int(self.fill()) + compute + self.drain(), self.engines())
+=======
+        return max(self.array(compute), self.engines())
+
+    def array(self, compute: int) -> int:
+        """The layer's cycles at least, by the array alone."""
+        return self.fill() + compute + self.drain()
+>>>>>>> f3f8aec (mapper: bounds in two steps; less room where weights come late)
 
 
 def _visits(way: Way, stage: int, inside: str, dim: str) -> int:

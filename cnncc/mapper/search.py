@@ -17,7 +17,7 @@ from math import prod
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.blocking import Room, candidates, least_words
-from cnncc.mapper.bound import Bound
+from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.legal import is_legal
@@ -52,6 +52,7 @@ class _Search:
 
     def __init__(self, shape: LayerShape, arch: Arch, room: Room) -> None:
         self.shape, self.arch, self.room = shape, arch, room
+        self.durations = Durations(shape, arch, room.residual)
         self.best: Result | None = None
         self.limit = NEVER
         self.heap: list[tuple[int, int, Point, Plan, Iterator[tuple[int, Plan]]]] = []
@@ -65,9 +66,10 @@ class _Search:
 
     def add(self, compute: int, at: Point) -> None:
         """All candidates of a point that may be better than the best."""
-        bound = Bound(self.shape, self.arch, at, self.room.residual)
+        bound = Bound(self.durations, at)
         if self.whole is not None and (self.sums_fit or not bound.partial):
-            self.push(at, iter([(bound.cycles(compute), self.whole)]))
+            if bound.array(compute) < self.limit:
+                self.push(at, iter([(bound.cycles(compute), self.whole)]))
         elif self.whole is None:
             self.push(at, candidates(self.shape, self.arch, at, self.room, bound, self.limit))
 
