@@ -24,14 +24,15 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.blocking import Room
 from cnncc.mapper.chain import Choice, best_choices
-from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
+from cnncc.mapper.layer_schedule import LayerPlan
 from cnncc.passes._array_tensors import given_quants, is_read_in_glb, parts, source, uses
 from cnncc.passes._nest_layers import label_of, layer_shape
 from cnncc.passes._os_plan import SMALL, NoRoom, StaysOut, stage_sizes
 from cnncc.passes.array_allocate import Lifetime, pack
 
 Chosen = dict[LayerOp, nest.Mapping | None]
-SHARES = (2, 8)  # of the words of a layer's buffers: parts that others are to take
+SHARE = 8  # of the words of a layer's buffers: the part that others are to take
+LATE_CYCLES = 512  # of the DMA for what comes ahead: from there on it may be worth while that less of it does
 Free = Callable[[LayerOp], bool]
 Choose = Callable[[LayerOp, Room], nest.Mapping | None]
 """The mapping of a layer that has some room; None for the nest that it has. Raises Refusal where there is none."""
@@ -225,7 +226,7 @@ class _Tried:
 
 
 def _try_less_room(tried: Sequence[_Tried], arch: Arch, choose: Choose, free: Free) -> None:
-    """Other mappings where what comes ahead for a layer has no place beside the one before, or takes longer than that.
+    """Other mappings where what comes ahead for a layer has no place beside the one before, or takes long.
 
     With less room weights come in slices, of which only the first comes ahead.
     """
@@ -241,9 +242,8 @@ def _try_less_room(tried: Sequence[_Tried], arch: Arch, choose: Choose, free: Fr
         over = first.words + second.early > before.room.words
         if over:
             add(before, before.room.words - second.early)
-        if over or (first.plan and second.early > arch.dram.words_per_cycle * layer_cycles(first.plan, arch) // 2):
-            for share in SHARES:
-                add(here, second.words // share)
+        if over or second.early > LATE_CYCLES * arch.dram.words_per_cycle:
+            add(here, second.words // SHARE)
 
 
 def _best(
