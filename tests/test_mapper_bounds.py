@@ -19,7 +19,7 @@ from test_dataflows import draw
 from cnncc.arch.model import Arch
 from cnncc.estimate.whole_space import engines_least
 from cnncc.mapper.blocking import Room, candidates
-from cnncc.mapper.bound import Bound
+from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.legal import is_legal
@@ -43,7 +43,7 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
     some = rng.permutation(len(found.cycles))[:POINTS]
     for i in some:
         at = point(everything, form, found.which[int(i)].tolist())
-        bound = Bound(shape, arch, at, residual=False)
+        bound = Bound(Durations(shape, arch, residual=False), at)
         if not moving:
             plan = Plan(shape.tiled_together, shape.sizes.h, shape.sizes.w)
             least = bound.cycles(int(found.cycles[int(i)]))

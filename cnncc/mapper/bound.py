@@ -226,15 +226,11 @@ class Bound:
         """The layer's cycles at least, `compute` of which are its macro-instructions'."""
         if not self.arch.sequencer.overlap:  # Z6
             return self.head() + compute + self.loads() + self.commits()
-<<<<<<< HEAD
-        return max(int(self.fill()) + compute + self.drain(), self.engines())
-=======
         return max(self.array(compute), self.engines())
 
     def array(self, compute: int) -> int:
         """The layer's cycles at least, by the array alone."""
-        return self.fill() + compute + self.drain()
->>>>>>> f3f8aec (mapper: bounds in two steps; less room where weights come late)
+        return int(self.fill()) + compute + self.drain()
 
 
 def _visits(way: Way, stage: int, inside: str, dim: str) -> int:
