@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,7 +113,11 @@ def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[int, ...]]:
                             most = min(most, pe.weight_words // (p * taps * cols))
                         if shape.channelwise:
                             most = min(most, 1)
+                        apart = z > 1 and window.dilation[1] > gcd(*window.dilation[1:], window.stride[1])
                         for q in even_parts(sizes.c, most):
+                            # Columns of a kernel that lie apart are a counter of their own, of three (M4).
+                            if apart and cols > 1 and taps * (1 if shape.channelwise else q) > 1 and p > 1:
+                                continue
                             for lanes in _lanes(shape, arch, q):
                                 words = image * q * (p if shape.channelwise else 1)
                                 words += p * q * taps * cols * shape.is_mac
