@@ -23,8 +23,9 @@ from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.legal import is_legal
 from cnncc.mapper.space import Numbers, Plan, Point, combinations_below, forms_of, mapping_of, numbers, point
 
-POINTS = 300  # of a layer whose operands move, with all their plans: so many are looked at
-RUNS = 150  # candidates that are run on the model
+POINTS = 3000  # that are looked at
+MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
+RUNS = 64  # candidates that are run on the model
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the least cycles: how far the first, second, … look goes
 NEVER = 1 << 60
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
@@ -106,7 +107,7 @@ def search(shape: LayerShape, arch: Arch, room: Room) -> Result | None:
     beyond = NEVER
     for number, (least, compute, at) in enumerate(_by_cycles(found, bool(room.moving))):
         now.until(least)
-        enough = now.whole is None and number >= POINTS
+        enough = number >= (POINTS if now.whole else MOVING_POINTS)
         if least >= now.limit or now.run >= RUNS or enough:
             beyond = least
             break

@@ -227,7 +227,7 @@ def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False
         for trips, held in parts:
             macros, steps = macros * trips, steps * held
         total = overhead * macros + steps
-        loads = times * _loaded(form, shape.is_mac, parts)
+        loads = times * _loaded(found, form, parts, rr > 1)
         least_here = np.maximum(total + first, loads) if arch.sequencer.overlap else total + loads
         good = np.nonzero(least_here < limit)[0]
         if len(good):
@@ -240,12 +240,27 @@ def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False
     return Found(form, everything[order], all_cycles[order], least_of_all[order])
 
 
-def _loaded(form: Form, weights: bool, parts: Sequence[tuple[Any, Any]]) -> Any:
-    """Words that loads bring to one PE, at least: weights once where they stay over h and w, the ifmap where over k."""
+def _loaded(found: Numbers, form: Form, parts: Sequence[tuple[Any, Any]], together: bool) -> Any:
+    """Cycles in which loads are busy, at least: a PE takes a word a cycle, the GLB gives some (L2).
+
+    Weights come once where they stay over h and w, the ifmap where over k. together: rows of the image are shared by
+    PEs on a diagonal.
+    """
+    shape, sizes, arch = found.shape, found.shape.sizes, found.arch
     (k_trips, k_held), (h_trips, _), (w_trips, _), (_, c_held), (_, r_held), (_, s_held) = parts
-    ifmap = (1.0 if form.name == "is" else k_trips) * h_trips * w_trips * c_held * r_held * s_held
-    once = form.name == "ws" or not weights
-    return ifmap + k_held * c_held * r_held * s_held * weights * (1.0 if once else h_trips * w_trips)
+    again = 1.0 if form.name == "is" else k_trips
+    ifmap = again * h_trips * w_trips * c_held * r_held * s_held
+    # Of the columns that neighbours do not pass on there are as many as the stride; PEs together have all outputs.
+    columns = sizes.s if shape.channelwise else min(sizes.s, shape.window.stride[1])
+    rows = sizes.h * (1 if together else sizes.r) / found.boxes[:, 2]
+    distinct = (shape.tiled_together if shape.channelwise else again) * sizes.c * rows * columns
+    distinct = distinct * (sizes.w / found.boxes[:, 1]) / arch.glb.words_per_cycle
+    if not shape.is_mac:
+        return np.maximum(ifmap, distinct)
+    once = 1.0 if form.name == "ws" else h_trips * w_trips
+    words = k_held * c_held * r_held * s_held * once
+    all_words = shape.tiled_together * sizes.c * sizes.r * sizes.s * once / arch.glb.words_per_cycle
+    return np.maximum(ifmap, distinct) + np.maximum(words, all_words)
 
 
 def point(found: Numbers, form: Form, which: Sequence[int]) -> Point:
