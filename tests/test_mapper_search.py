@@ -357,6 +357,7 @@ MOVING = [
 def test_search_no_blocks_are_quicker(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the search goes on until it ends by itself."""
     monkeypatch.setattr("cnncc.mapper.search.POINTS", 1 << 30)
+    monkeypatch.setattr("cnncc.mapper.search.MOVING_POINTS", 1 << 30)
     monkeypatch.setattr("cnncc.mapper.search.RUNS", 1 << 30)
     case, words, moving = MOVING[number]
     arch = array(2, 2, (4, 4, 2))
@@ -368,6 +369,7 @@ def test_search_no_blocks_are_quicker(number: int, tmp_path: Path, monkeypatch: 
 def test_search_finds_what_the_machine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For random layers, arrays and rooms: every pass takes it, it fits, and takes the cycles that are predicted."""
     monkeypatch.setattr("cnncc.mapper.search.POINTS", 20)
+    monkeypatch.setattr("cnncc.mapper.search.MOVING_POINTS", 20)
     monkeypatch.setattr("cnncc.mapper.search.RUNS", 8)
     rng, seen = np.random.default_rng(SEED), Counter[str]()
     while seen["found"] < max(EXAMPLES // 3, 8):

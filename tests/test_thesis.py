@@ -28,6 +28,7 @@ from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_given import given_mapping, violations
 from cnncc.passes._os_plan import Room
 from cnncc.passes._os_search import os_mapping
+from cnncc.passes._residency import come_first
 from cnncc.passes._schedule_file import Given
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "os_tables.json").read_text())
@@ -78,7 +79,7 @@ def test_cycles_in_closed_form(net: str, side: int, layer: int, tmp_path: Path) 
     shape, row = layer_shape(op), given(net, side, layer)
     refused = violations(shape, arch, row, residual=False)
     mapping = os_mapping(shape, arch, Room(GLB)) if refused else given_mapping(shape, arch, Room(GLB), row)
-    op.mapping, op.ahead = MappingAttr(mapping), UnitAttr()
+    op.mapping, op.ahead = MappingAttr(mapping), UnitAttr() if come_first(mapping) else None
     lowered(module, ctx, str(tmp_path / "array.toml"))
     assert simulate(instructions_of(module), arch).cycles.total == ClosedForm(case, mapping, arch).total()
     assert bool(refused) == ((net, side) == ("ResNet-20", 4) or (net, side, layer) in REFUSED)
