@@ -99,13 +99,16 @@ class _Search:
 
 
 @lru_cache(maxsize=4096)
-def search(shape: LayerShape, arch: Arch, room: Room) -> Result | None:
-    """The mapping with the fewest cycles; None where there is room for none."""
+def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "") -> Result | None:
+    """The mapping with the fewest cycles; None where there is room for none.
+
+    dataflow: of the forms with this name alone.
+    """
     if least_words(shape, arch, room) > room.words:
         return None
     found, now = numbers(shape, arch), _Search(shape, arch, room)
     beyond = NEVER
-    for number, (least, compute, at) in enumerate(_by_cycles(found, bool(room.moving))):
+    for number, (least, compute, at) in enumerate(_by_cycles(found, bool(room.moving), dataflow)):
         now.until(least)
         enough = number >= (POINTS if now.whole else MOVING_POINTS)
         if least >= now.limit or now.run >= RUNS or enough:
@@ -118,14 +121,15 @@ def search(shape: LayerShape, arch: Arch, room: Room) -> Result | None:
     return replace(now.best, least=min(now.limit, beyond, now.least()), run=now.run, bounded=now.bounded)
 
 
-def _by_cycles(found: Numbers, cut: bool) -> Iterator[tuple[int, int, Point]]:
+def _by_cycles(found: Numbers, cut: bool, dataflow: str) -> Iterator[tuple[int, int, Point]]:
     """All points with what they take at least, in this order, looked for in wider and wider circles."""
     shape, arch = found.shape, found.arch
+    forms = [form for form in forms_of(shape) if dataflow in ("", form.name)]
     macs = prod(vars(shape.sizes).values())
     ideal, done = macs // (arch.rows * arch.cols * arch.pe.lanes), 0
     for slack in (*SLACKS, 1e9):
         limit = int(ideal * slack) + 64 if slack < 1e9 else 1 << 39
-        each = [combinations_below(found, form, limit, cut) for form in forms_of(shape)]
+        each = [combinations_below(found, form, limit, cut) for form in forms]
         for least, number, i in heapq.merge(*(_entries(n, part.least.tolist(), done) for n, part in enumerate(each))):
             part = each[number]
             yield least, int(part.cycles[i]), point(found, part.form, part.which[i].tolist())
