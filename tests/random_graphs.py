@@ -9,14 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from hypothesis import assume
+from hypothesis import assume, reject
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from qlinear_cases import MICROSOFT
+
+from cnncc.arch.model import parse_arch
+from cnncc.errors import Refusal
+from cnncc.passes._dataflows import AUTO, DATAFLOWS
+from cnncc.passes._os_plan import NoRoom
+from cnncc.pipeline import Compilation, Settings, import_model
 
 Draw = Callable[[Any], Any]
 Dims = tuple[int, ...]
@@ -492,6 +499,26 @@ def as_toml(array: dict[str, Any]) -> str:
         text = f"{{ {', '.join(f'{k} = {said(v)}' for k, v in value.items())} }}" if isinstance(value, dict) else value
         lines.append(f"{name} = {text}")
     return "\n".join(lines) + "\n"
+
+
+def compiled_at_random(data: st.DataObject, folder: Path, check: Callable[[Compilation], object]) -> None:
+    """`check` of a compilation that has not begun: any network under any dataflow, for a GLB that just does."""
+    net, array = data.draw(networks()), data.draw(arrays())
+    dataflow = data.draw(st.sampled_from([None, AUTO, *DATAFLOWS]))
+    array["links"] = {**array["links"], "south": True}
+    (folder / "net.onnx").write_bytes(net.model.SerializeToString())
+    try:
+        for _ in range(20):
+            (folder / "array.toml").write_text(as_toml(array))
+            arch = parse_arch(as_toml(array), "drawn")
+            chosen = Settings(arch, str(folder / "array.toml"), arch.operand_bits, net.feeds, None, dataflow)
+            try:
+                check(import_model(folder / "net.onnx", None, chosen))
+                return
+            except NoRoom as refusal:
+                array = {**array, "glb": {**array["glb"], "words": refusal.words}}
+    except Refusal:
+        reject()
 
 
 # -- broken models -----------------------------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_cases import SAMPLES, save
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nest_cases import Case, layer_of
-from random_graphs import arrays, as_toml, networks
+from random_graphs import compiled_at_random
 from test_conv_grid import unmapped
 from test_conv_groups import array_file
 from test_dataflows import Drawn, arch_toml, draw
@@ -30,7 +30,7 @@ from test_glb_buffers import BATCH, CONV, COPIES, MAPPINGS, POOLS, TILE, Sum
 from test_pool_positions import pool
 from xdsl.dialects.builtin import StringAttr
 
-from cnncc.arch.model import load_arch, parse_arch
+from cnncc.arch.model import load_arch
 from cnncc.commands import program_stats
 from cnncc.dialects._mapping_text import parse
 from cnncc.dialects.cnn import Window
@@ -43,8 +43,7 @@ from cnncc.machine.traps import Trap
 from cnncc.mapper.layer_schedule import layer_counts, layer_cycles
 from cnncc.passes._dataflows import DATAFLOWS
 from cnncc.passes._nest_layers import label_of
-from cnncc.passes._os_plan import NoRoom
-from cnncc.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings, import_model, new_context
+from cnncc.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings, new_context
 from cnncc.planned import fetched_ahead
 from cnncc.predict import Ahead, plan_of, predict
 from cnncc.starts import start_compilation
@@ -183,22 +182,7 @@ def test_predict_params_of_positions(name: str, tmp_path: Path) -> None:
 @given(data=st.data())
 def test_predict_random_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Any layer under any dataflow: shuffles, parameters of positions, host segments, a GLB that just does."""
-    net, array, dataflow = data.draw(networks()), data.draw(arrays()), data.draw(st.sampled_from([None, *DATAFLOWS]))
-    array["links"] = {**array["links"], "south": True}
-    folder = tmp_path_factory.getbasetemp()
-    (folder / "net.onnx").write_bytes(net.model.SerializeToString())
-    try:
-        for _ in range(20):
-            (folder / "array.toml").write_text(as_toml(array))
-            arch = parse_arch(as_toml(array), "drawn")
-            chosen = Settings(arch, str(folder / "array.toml"), arch.operand_bits, net.feeds, None, dataflow)
-            try:
-                check(import_model(folder / "net.onnx", None, chosen))
-                return
-            except NoRoom as refusal:
-                array = {**array, "glb": {**array["glb"], "words": refusal.words}}
-    except Refusal:
-        reject()
+    compiled_at_random(data, tmp_path_factory.getbasetemp(), check)
 
 
 @pytest.mark.parametrize("dataflow", ["os", "rs"])

@@ -19,10 +19,10 @@ import pytest
 import test_os_mappings as os_mappings
 from cli_cases import LENET, SAMPLES, done, refused, save
 from conv_grid_cases import Case
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nest_cases import layer_of
-from random_graphs import arrays, as_toml, networks
+from random_graphs import compiled_at_random
 from test_conv_grid import unmapped
 from test_conv_groups import array_file
 from test_dataflows import arch_text, random_case, random_mapping
@@ -44,11 +44,9 @@ from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.reuse import moved
 from cnncc.mapper.routes import Term, inside
 from cnncc.mapper.stationary import name_of
-from cnncc.passes._dataflows import DATAFLOWS
 from cnncc.passes._nest_layers import label_of, layer_shape
-from cnncc.passes._os_plan import NoRoom
 from cnncc.passes._os_plan import mapping_of as plan_mapping
-from cnncc.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings, import_model
+from cnncc.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings
 from cnncc.reuse import analyse
 from cnncc.starts import start_compilation
 
@@ -219,22 +217,7 @@ def test_reuse_of_a_network_that_moves_through_the_glb(words: int, tmp_path: Pat
 @given(data=st.data())
 def test_reuse_of_random_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Any layer under any dataflow: shuffles, parameters of positions, elementwise ones, a GLB that just does."""
-    net, array, dataflow = data.draw(networks()), data.draw(arrays()), data.draw(st.sampled_from([None, *DATAFLOWS]))
-    array["links"] = {**array["links"], "south": True}
-    folder = tmp_path_factory.getbasetemp()
-    (folder / "net.onnx").write_bytes(net.model.SerializeToString())
-    try:
-        for _ in range(20):
-            (folder / "array.toml").write_text(as_toml(array))
-            arch = parse_arch(as_toml(array), "drawn")
-            chosen = Settings(arch, str(folder / "array.toml"), arch.operand_bits, net.feeds, None, dataflow)
-            try:
-                check_layers(import_model(folder / "net.onnx", None, chosen))
-                return
-            except NoRoom as refusal:
-                array = {**array, "glb": {**array["glb"], "words": refusal.words}}
-    except Refusal:
-        reject()
+    compiled_at_random(data, tmp_path_factory.getbasetemp(), check_layers)
 
 
 def test_reuse_takes_no_longer_for_larger_images() -> None:

@@ -32,7 +32,7 @@ class Choice:
 
 def best_choices(layers: Sequence[Sequence[Choice]], rooms: Sequence[int], arch: Arch) -> list[int]:
     """For each layer of a chain the number of its choice. rooms: words of the GLB that each layer has for buffers."""
-    costs, came = [0] * len(layers[0]) if layers else [], list[list[int]]()
+    costs, came = [_alone(each, arch) for each in layers[0]] if layers else [], list[list[int]]()
     for before, here, room in zip(layers, layers[1:], rooms, strict=False):
         steps = [
             [cost + _step(a, b, a.words + b.early <= room, arch) for cost, a in zip(costs, before, strict=True)]
@@ -46,6 +46,11 @@ def best_choices(layers: Sequence[Sequence[Choice]], rooms: Sequence[int], arch:
     return found[::-1]
 
 
+def _alone(first: Choice, arch: Arch) -> int:
+    """Cycles of the first layer: nothing of it comes ahead."""
+    return _cycles((replace(first.plan, label="before", ahead=frozenset()),), arch) if first.plan else 0
+
+
 def _step(before: Choice, here: Choice, ahead: bool, arch: Arch) -> int:
     """Cycles that a layer adds to the one before it. ahead: whether there is room for what comes first."""
     if here.plan is None:
@@ -54,7 +59,7 @@ def _step(before: Choice, here: Choice, ahead: bool, arch: Arch) -> int:
     if before.plan is None:
         return layer_cycles(plan, arch)
     first = replace(before.plan, label="before", ahead=frozenset())
-    return _cycles((first, plan), arch) - _cycles((first,), arch)
+    return _cycles((first, plan), arch) - _alone(before, arch)
 
 
 @lru_cache(maxsize=4096)

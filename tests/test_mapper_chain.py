@@ -1,0 +1,84 @@
+"""Which of several mappings each layer of a chain gets: compared with all combinations, and worth its while."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+
+import pytest
+from cli_cases import SAMPLES
+
+from cnncc.arch.model import load_arch
+from cnncc.dialects._layers import Window
+from cnncc.dialects._mapping import Sizes
+from cnncc.dialects._mapping_text import parse
+from cnncc.mapper.chain import EARLY, Choice, best_choices
+from cnncc.mapper.layer_schedule import LayerPlan
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.program_counts import program_counts
+from cnncc.mapper.program_schedule import program_cycles
+from cnncc.passes import _residency
+from cnncc.planned import mapped_parts
+from cnncc.starts import start_compilation
+
+ARCH = load_arch("spatial-4x4")
+BOX = "weight@rf*2 > ifmap@rf*2 > {w'' > s > c'' > r > k''}"
+MAPPINGS = (
+    f"weight@glb > params@glb > k':4 > h':4 > h''||4@rows > w':4 > c':4 > {BOX}",
+    f"params@glb > k':4 > weight@glb*2 > h':4 > h''||4@rows > w':4 > c':4 > {BOX}",  # weights in slices
+    f"weight@glb > params@glb > k':2 > h':4 > h''||4@rows > w':1 > c':2 > {BOX}",  # slow
+)
+
+
+def layer(number: random.Random) -> list[Choice]:
+    """A layer of 4 rows, and what it may have of these mappings: of more or fewer words than they have in fact."""
+    shape = LayerShape("mac", Sizes(1, 16, 4 * number.randint(1, 4), 4, 4, 3, 3), Window((3, 3), pad=(1,) * 4), 2, 4, 4)
+    choices: list[Choice] = []
+    for mapping in number.sample(MAPPINGS, number.randint(1, 3)):
+        early = number.randint(1, 1000)
+        plan = LayerPlan("", shape, parse(mapping, shape.sizes), ahead=EARLY)
+        choices.append(Choice(plan, early + number.randint(0, 1000), early))
+    return choices
+
+
+def cycles(*chain: Choice, room: int) -> int:
+    """Of a program of layers; what comes first of the first of them takes no time."""
+    plans: list[LayerPlan] = []
+    for number, choice in enumerate(chain):
+        assert choice.plan is not None
+        there = choice.early + chain[number - 1].words <= room
+        plans.append(replace(choice.plan, label=str(number), ahead=EARLY if number and there else frozenset()))
+    return program_cycles(plans, ARCH)[0].total
+
+
+def added_up(chain: Sequence[Choice], room: int) -> int:
+    """Cycles of the first, and what each adds to the one before it."""
+    more = sum(cycles(a, b, room=room) - cycles(a, room=room) for a, b in pairwise(chain))
+    return cycles(chain[0], room=room) + more
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_chain_is_the_best_of_all_combinations(seed: int) -> None:
+    number = random.Random(seed)
+    layers, room = [layer(number) for _ in range(number.randint(1, 5))], number.randint(500, 3000)
+    best = best_choices(layers, [room] * len(layers), ARCH)
+    chosen = [choices[which] for choices, which in zip(layers, best, strict=True)]
+    assert added_up(chosen, room) == min(added_up(chain, room) for chain in product(*layers))
+    least = min(cycles(*chain, room=room) for chain in product(*layers))
+    assert least <= cycles(*chosen, room=room) <= 1.002 * least  # neighbours but one hardly matter
+
+
+def resnet(monkeypatch: pytest.MonkeyPatch, first_only: bool) -> int:
+    """Cycles of ResNet-20, predicted; first_only: each layer with the mapping that is best for itself."""
+    if first_only:
+        monkeypatch.setattr(_residency, "best_choices", lambda layers, *_: [0] * len(layers))
+    model = SAMPLES / "models" / "resnet20_qoperator_u8.onnx"
+    compilation = start_compilation(model, "spatial-16x16", None, None, 1, None, "auto")
+    return program_counts(mapped_parts(compilation), compilation.settings.arch)["cycles"]["total"]
+
+
+def test_chain_is_quicker_than_the_best_of_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that come late are worth a slower mapping."""
+    assert resnet(monkeypatch, first_only=False) < 0.97 * resnet(monkeypatch, first_only=True)
