@@ -69,6 +69,7 @@ def compile_command(
     report, plan = Report(), Planned(compilation)
     report.read(compilation.module)
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
+    compilation.ctx.progress = progress
     try:
         compilation.run(emit if emit in LEVELS else "isa", [_shown(progress), report, plan, *dump])
     except StepFailed as failure:
@@ -254,6 +255,7 @@ def verify_command(
     shapes = {name: value.type for name, value in zip(names, arguments, strict=True)}
     data = _verify_inputs(inputs, shapes, images)
     verifier = Verifier(compilation, data)
+    compilation.ctx.progress = progress
     try:
         compilation.run("isa", [_shown(progress), verifier])
     except StepFailed as failure:

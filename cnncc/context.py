@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
@@ -10,17 +11,26 @@ from cnncc.errors import Refusal
 from cnncc.weights import WeightStore
 
 
+def _silent(_: str) -> None:
+    pass
+
+
 @dataclass
 class CompilerContext(Context):
-    """An xDSL context that owns a weight store, shared by its clones (keys are content, so sharing is safe)."""
+    """An xDSL context that owns a weight store, shared by its clones (keys are content, so sharing is safe).
+
+    progress: is told what a pass that takes long is at. processes: that a pass may use; None: one a core.
+    """
 
     weights: WeightStore = field(default_factory=WeightStore)
+    progress: Callable[[str], None] = _silent
+    processes: int | None = None
 
     def clone(self) -> CompilerContext:
         """A context with the same registrations and the same store."""
         other = CompilerContext(allow_unregistered=self.allow_unregistered, weights=self.weights)
         other.__dict__.update(super().clone().__dict__)
-        other.weights = self.weights
+        other.weights, other.progress, other.processes = self.weights, self.progress, self.processes
         return other
 
 

@@ -7,12 +7,12 @@ given mapping stages in the GLB is in DRAM, too. No pass: `nest-schedule-os` use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
-from typing import cast
+from typing import Protocol, cast
 
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
@@ -33,9 +33,22 @@ from cnncc.passes.array_allocate import Lifetime, pack
 Chosen = dict[LayerOp, nest.Mapping | None]
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
 LATE_CYCLES = 512  # of the DMA for what comes ahead: from there on it may be worth while that less of it does
-Free = Callable[[LayerOp], bool]
-Choose = Callable[[LayerOp, Room], nest.Mapping | None]
-"""The mapping of a layer that has some room; None for the nest that it has. Raises Refusal where there is none."""
+
+
+class Choose(Protocol):
+    """How the mapping of one layer is chosen."""
+
+    def __call__(self, layer: LayerOp, room: Room) -> nest.Mapping | None:
+        """The mapping of a layer that has some room; None for the nest that it has. Raises Refusal for no mapping."""
+        ...
+
+    def free(self, layer: LayerOp) -> bool:
+        """Whether it depends on the room. Such layers are tried with less of it, too: the next one may need it."""
+        ...
+
+    def soon(self, wanted: Sequence[tuple[LayerOp, Room]]) -> None:
+        """Told what is asked next, so that mappings can be looked for side by side."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -113,30 +126,26 @@ def come_first(mapping: nest.Mapping) -> list[str]:
     return [stage.operand for stage in stages if stage.depth == 0 or stage.buffers > 1]
 
 
-def choose_mappings(func: FuncOp, arch: Arch, choose: Choose, free: Free) -> Chosen:
-    """A mapping for every layer, such that what is in the GLB at a time fits. Raises Refusal naming a layer.
-
-    free: whether a layer's mapping is chosen for the room that there is. Such layers are tried with less room, too, so
-    that more is left for what comes ahead for the next one.
-    """
+def choose_mappings(func: FuncOp, arch: Arch, choose: Choose) -> Chosen:
+    """A mapping for every layer, such that what is in the GLB at a time fits. Raises Refusal naming a layer."""
     network, outside = Network(func), list[Value]()
     while True:
         try:
             values = [value for value in network.values if value not in outside]
-            return _chosen_within(network, values, arch, choose, free)
+            return _chosen_within(network, values, arch, choose)
         except _StaysOut as out:
             outside.append(out.value)
 
 
-def _chosen_within(network: Network, values: Sequence[Value], arch: Arch, choose: Choose, free: Free) -> Chosen:
+def _chosen_within(network: Network, values: Sequence[Value], arch: Arch, choose: Choose) -> Chosen:
     """The same with only these values in the GLB, or some of them."""
     try:
-        return _chosen(network, values, arch, choose, free)
+        return _chosen(network, values, arch, choose)
     except _TooMuch:
         resident = [value for value in _small_ones(network, arch) if value in values]
     while True:
         try:
-            return _chosen(network, resident, arch, choose, free)
+            return _chosen(network, resident, arch, choose)
         except _TooMuch as much:
             there = [value for value in resident if value.may_move and value.first <= much.number <= value.last]
             if not there:
@@ -165,7 +174,7 @@ def _live(values: Iterable[Value], number: int) -> int:
     return sum(value.words for value in values if value.first <= number <= value.last)
 
 
-def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Choose, free: Free) -> Chosen:
+def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Choose) -> Chosen:
     """Mappings for the layers in the room that is left. Raises _TooMuch."""
     roots = {value.root for value in resident}
     chosen: Chosen = {}
@@ -173,10 +182,14 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
     refusals = Refusals()
     lifetimes = [Lifetime(f"value {i}", value.words, value.first, value.last) for i, value in enumerate(resident)]
     tried: list[_Tried] = []
+    rooms: list[tuple[LayerOp, Room]] = []
     for layer in network.layers:
+        moving = frozenset(operand for operand, root in network.operands(layer).items() if root not in roots)
+        words = arch.glb.words - _live(resident, network.number[layer])
+        rooms.append((layer, Room(words, moving, layer.residual is not None)))
+    choose.soon(rooms)
+    for layer, room in rooms:
         number, operands = network.number[layer], network.operands(layer)
-        moving = frozenset(operand for operand, root in operands.items() if root not in roots)
-        room = Room(arch.glb.words - _live(resident, number), moving, layer.residual is not None)
         try:
             mappings = [choose(layer, room)]
         except NoRoom as refusal:
@@ -203,7 +216,7 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
         ]
         message = str(failed[tightest]) if len(findings) == 1 else f"nest-schedule-os: {len(findings)} problems"
         raise _TooMuch(tightest, NoRoom(message, failed[tightest].words, *findings))
-    _try_less_room(tried, arch, choose, free)
+    _try_less_room(tried, arch, choose)
     for (layer, mapping), number in _best(network, tried, arch):
         chosen[layer] = mapping
         for stage, words in stage_sizes(layer_shape(layer), arch, mapping).items() if mapping else ():
@@ -225,17 +238,17 @@ class _Tried:
     mappings: list[nest.Mapping | None]
 
 
-def _try_less_room(tried: Sequence[_Tried], arch: Arch, choose: Choose, free: Free) -> None:
+def _try_less_room(tried: Sequence[_Tried], arch: Arch, choose: Choose) -> None:
     """Other mappings where what comes ahead for a layer has no place beside the one before, or takes long.
 
     With less room weights come in slices, of which only the first comes ahead.
     """
 
+    wanted: list[tuple[_Tried, Room]] = []
+
     def add(of: _Tried, words: int) -> None:
-        if free(of.layer) and words > 0:
-            with suppress(NoRoom):
-                found = choose(of.layer, replace(of.room, words=words))
-                of.mappings.extend(each for each in (found,) if each not in of.mappings)
+        if choose.free(of.layer) and words > 0:
+            wanted.append((of, replace(of.room, words=words)))
 
     for before, here in pairwise(tried):
         first, second = (_choice(each.layer, each.mappings[0], arch) for each in (before, here))
@@ -244,6 +257,11 @@ def _try_less_room(tried: Sequence[_Tried], arch: Arch, choose: Choose, free: Fr
             add(before, before.room.words - second.early)
         if over or second.early > LATE_CYCLES * arch.dram.words_per_cycle:
             add(here, second.words // SHARE)
+    choose.soon([(of.layer, room) for of, room in wanted])
+    for of, room in wanted:
+        with suppress(NoRoom):
+            found = choose(of.layer, room)
+            of.mappings.extend(each for each in (found,) if each not in of.mappings)
 
 
 def _best(

@@ -12,9 +12,9 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch, load_arch
+from cnncc.context import CompilerContext
 from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, mapping_of, operands
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
-from cnncc.mapper.search import search
 from cnncc.passes._ahead import layers_ahead
 from cnncc.passes._dataflows import AUTO
 from cnncc.passes._labels import tidy
@@ -25,6 +25,7 @@ from cnncc.passes._os_search import copy_mapping, os_mapping
 from cnncc.passes._os_written import written_mapping, written_violations
 from cnncc.passes._residency import choose_mappings
 from cnncc.passes._schedule_file import Entry, Given, Named, Written, read_schedule
+from cnncc.searched import Task, search_ahead, searched
 
 Schedule = Map[str, Entry]  # by the labels of layers
 OPERATORS = ("Conv", "Gemm", "MatMul")  # of the ONNX nodes that have weights
@@ -56,7 +57,8 @@ class NestScheduleOsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         schedule = read_schedule(self.schedule) if self.schedule else {}
-        auto = self.dataflow == AUTO
+        own = ctx if isinstance(ctx, CompilerContext) else CompilerContext()
+        auto = own if self.dataflow == AUTO else None
         others = Named(self.dataflow) if self.dataflow and not auto else None
         choose(self.name, op, load_arch(self.arch), self.layer, schedule, others, auto)
 
@@ -68,11 +70,12 @@ def choose(
     label: str | None,
     schedule: Schedule,
     others: Written | Named | None = None,
-    auto: bool = False,
+    auto: CompilerContext | None = None,
 ) -> None:
     """Write a mapping on every layer, or on the one called `label`, which then has the whole GLB for its buffers.
 
-    name: of the pass. others: what layers with weights get that the schedule does not name; None: the best mapping.
+    name: of the pass. others: what layers with weights get that the schedule does not name; None: the best mapping, of
+    output stationary ones, or with `auto`, which says how it is looked for, of all.
     Raises Refusal for all in the schedule that is not legal, or for all layers that do not fit.
     """
 
@@ -83,13 +86,11 @@ def choose(
     if schedule or others:
         _check(name, chosen_layers(module, None if schedule else label), arch, schedule, given)
 
-    def mapping(layer: LayerOp, room: Room) -> Mapping | None:
-        return chosen_mapping(name, layer, arch, room, given(layer), auto)
-
+    mapping = _Choice(name, arch, given, auto)
     func = next((f for f in module.ops if isinstance(f, FuncOp)), None)
     ahead: Sequence[LayerOp] = ()
     if func is not None and label is None:
-        chosen = choose_mappings(func, arch, mapping, lambda layer: auto and given(layer) is None)
+        chosen = choose_mappings(func, arch, mapping)
         ahead = layers_ahead(func, arch, {layer: found or mapping_of(layer) for layer, found in chosen.items()})
     else:
         refusals, chosen = Refusals(), dict[LayerOp, Mapping | None]()
@@ -146,27 +147,52 @@ def _which(name: str, known: Sequence[str]) -> str:
     return f"that node's label is '{of_node[0]}'" if of_node else hint(name, known)
 
 
-def chosen_mapping(
-    name: str, layer: LayerOp, arch: Arch, room: Room, given: Entry | None, auto: bool
-) -> Mapping | None:
-    """The mapping of `layer` that is given, else the one that takes `arch` the fewest cycles; None for its own nest.
+@dataclass(frozen=True)
+class _Choice:
+    """How the mapping of one layer is chosen: as `given` says, else the one that takes `arch` the fewest cycles."""
 
-    auto: of all dataflows; where the search's space has none for this room, or without it, an output stationary one.
-    Raises Refusal (NoRoom).
-    """
-    label, shape = label_of(layer), layer_shape(layer)
-    try:
+    name: str
+    arch: Arch
+    given: Callable[[LayerOp], Entry | None]
+    auto: CompilerContext | None
+
+    def __call__(self, layer: LayerOp, room: Room) -> Mapping | None:
+        """The mapping of `layer`; None for its own nest. Raises Refusal (NoRoom).
+
+        auto: of all dataflows; where the search's space has none for this room, or without it, output stationary.
+        """
+        label, name = label_of(layer), self.name
+        try:
+            return self._mapping(layer, room)
+        except NoRoom as refusal:
+            raise NoRoom(f"{name}: layer '{label}': {refusal}", refusal.words) from refusal
+        except StaysOut:
+            raise
+        except Refusal as refusal:
+            raise Refusal(f"{name}: layer '{label}': {refusal}") from refusal
+
+    def _mapping(self, layer: LayerOp, room: Room) -> Mapping | None:
+        shape, given = layer_shape(layer), self.given(layer)
         if isinstance(given, Written):
-            return written_mapping(shape, arch, room, given)
+            return written_mapping(shape, self.arch, room, given)
         if isinstance(given, Given):
-            return given_mapping(shape, arch, room, given)
+            return given_mapping(shape, self.arch, room, given)
         if layer.kind.data == "copy":
-            return copy_mapping(shape, arch, room)
-        found = search(shape, arch, room) if auto else None
-        return found.mapping if found else os_mapping(shape, arch, room)
-    except NoRoom as refusal:
-        raise NoRoom(f"{name}: layer '{label}': {refusal}", refusal.words) from refusal
-    except StaysOut:
-        raise
-    except Refusal as refusal:
-        raise Refusal(f"{name}: layer '{label}': {refusal}") from refusal
+            return copy_mapping(shape, self.arch, room)
+        found = searched(shape, self.arch, room) if self.auto else None
+        return found.mapping if found else os_mapping(shape, self.arch, room)
+
+    def free(self, layer: LayerOp) -> bool:
+        """Whether the layer's mapping is the best one of all for its room."""
+        return self.auto is not None and self.given(layer) is None
+
+    def soon(self, wanted: Sequence[tuple[LayerOp, Room]]) -> None:
+        """Do searches side by side."""
+        if self.auto is not None:
+            free = [(layer, room) for layer, room in wanted if self.free(layer) and layer.kind.data != "copy"]
+            tasks = [Task(layer_shape(layer), self.arch, room) for layer, room in free]
+            search_ahead(tasks, self._progress, self.auto.processes)
+
+    def _progress(self, done: str) -> None:
+        assert self.auto is not None
+        self.auto.progress(f"{self.name}: {done}")

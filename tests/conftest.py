@@ -1,11 +1,15 @@
 """What all tests share."""
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
+from cnncc import kept
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, encode_program
 from cnncc.isa.table import Instruction
@@ -14,6 +18,18 @@ from cnncc.machine import modules
 # The same examples in every run: what fails here fails everywhere.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What one test searches for no other has to: a folder of this session, which its processes inherit."""
+    if not hasattr(config, "workerinput"):
+        os.environ[kept.FOLDER] = tempfile.mkdtemp(prefix="cnncc-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The process that made the folder is the last one to end."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(kept.FOLDER), ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

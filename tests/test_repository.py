@@ -25,10 +25,11 @@ FOLDERS = (("dialects", "cnncc.dialects"), ("passes", "cnncc.passes"), ("cnncc",
 # so no pass sees the machine that runs what it makes, nor the machine a pass.
 LAYERS = (
     ("errors",),
-    ("weights", "numerics", "arch", "isa", "files"),
+    ("weights", "numerics", "arch", "isa", "files", "kept"),
     ("context", "inputs", "quant"),
     ("dialects",),
     ("frontend", "mapper"),
+    ("searched",),
     ("passes", "machine"),
     ("universe", "eval", "costs", "predict"),
     ("pipeline", "opt", "accuracy"),

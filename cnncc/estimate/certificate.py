@@ -60,7 +60,7 @@ def _rooms(func: FuncOp, arch: Arch, staged: Staged) -> dict[LayerOp, int]:
 def certificate(source: Path, progress: Progress, **options: Any) -> Json:
     """What the search knows of each layer that it maps. Raises Refusal as `compile` does."""
     from cnncc.mapper.blocking import Room
-    from cnncc.mapper.search import search
+    from cnncc.searched import searched
 
     compilation, func = _start(source, options, mapped=True)
     arch, network = compilation.settings.arch, Network(func)
@@ -77,7 +77,7 @@ def certificate(source: Path, progress: Progress, **options: Any) -> Json:
     for layer in layers:
         shape, residual, room = layer_shape(layer), layer.residual is not None, rooms[layer]
         progress(label_of(layer))
-        found = search(shape, arch, Room(room, staged[layer], residual))
+        found = searched(shape, arch, Room(room, staged[layer], residual))
         if found is None:
             continue
         least = found.least

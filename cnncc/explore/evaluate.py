@@ -22,6 +22,7 @@ def evaluate(nest: Path, arch: Path, schedule: Path | None, dataflow: str | None
     By the cost model, which agrees with the interpreter on all of them. Raises Refusal where the array cannot run it.
     """
     compilation = resume(nest, str(arch), None, None, schedule, dataflow)
+    compilation.ctx.processes = 1  # there are many of this one
     array = compilation.settings.arch
     return measured(program_counts(mapped_parts(compilation), array), array)
 

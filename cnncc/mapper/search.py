@@ -40,8 +40,6 @@ class Result:
     """
 
     mapping: Mapping
-    point: Point
-    plan: Plan
     cycles: int
     least: int = 0
     run: int = 0
@@ -91,7 +89,7 @@ class _Search:
             self.run += 1
             cycles = layer_cycles(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)
             if cycles < self.limit:
-                self.limit, self.best = cycles, Result(mapping, at, plan, cycles)
+                self.limit, self.best = cycles, Result(mapping, cycles)
 
     def least(self) -> int:
         """What the candidates that are left take at least."""

@@ -1,0 +1,76 @@
+"""What is kept on disk from one command to the next: values by the hash of all that they depend on.
+
+A file holds one value, as JSON with a checksum. Why one file a value: processes that run at the same time need no lock,
+and what is damaged costs one value. It is written whole or not at all. Whatever is wrong, with a file or with the
+folder, is as if nothing were kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+FOLDER = "CNNCC_CACHE"  # environment variable: another folder, or `off`
+OFF = "off"
+
+
+def folder() -> Path | None:
+    """Where values are kept; None where they are not to be."""
+    if given := os.environ.get(FOLDER):
+        return None if given == OFF else Path(given)
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if base and Path(base).is_absolute():  # as the XDG specification has it, others are ignored
+        return Path(base) / "cnncc"
+    with suppress(RuntimeError):  # a user without a home
+        return Path.home() / ".cache" / "cnncc"
+    return None
+
+
+def key_of(*parts: object) -> str:
+    """The key of what depends on these, which JSON can hold; sets are sorted."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=sorted).encode()).hexdigest()
+
+
+def read(key: str) -> dict[str, Any] | None:
+    """The value of a key; None where none is kept."""
+    if (where := folder()) is None:
+        return None
+    try:
+        entry = json.loads(_file(where, key).read_bytes())
+        value, checksum = dict[str, Any](entry["value"]), entry["sha256"]
+        return value if checksum == _checksum(key, value) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def write(key: str, value: dict[str, Any]) -> None:
+    """Keep a value, if that is possible."""
+    if (where := folder()) is None:
+        return
+    file = _file(where, key)
+    data = json.dumps({"value": value, "sha256": _checksum(key, value)}).encode()
+    with suppress(OSError, ValueError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, part = tempfile.mkstemp(dir=file.parent, prefix=".unfinished-")
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(data)
+            os.replace(part, file)  # noqa: PTH105
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(part)  # noqa: PTH108
+            raise
+
+
+def _file(where: Path, key: str) -> Path:
+    return where / f"{key}.json"
+
+
+def _checksum(key: str, value: dict[str, Any]) -> str:
+    """Of a value in its own place."""
+    return hashlib.sha256(f"{key} {json.dumps(value, sort_keys=True)}".encode()).hexdigest()

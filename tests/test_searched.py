@@ -1,0 +1,364 @@
+"""Searches that are kept on disk, and done in other processes: results are those of the search, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_cases import SAMPLES, done
+from test_repository import MODULES, imports
+
+from cnncc import kept, searched
+from cnncc.arch.model import Arch, Energy, load_arch
+from cnncc.dialects._layers import Window
+from cnncc.dialects._mapping import Sizes
+from cnncc.mapper.blocking import Room
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.search import Result, search
+from cnncc.searched import Task, search_ahead
+
+ROOT = Path(__file__).parent.parent
+ARCH = load_arch("spatial-4x4")
+SAME = Window((3, 3), (1, 1), (1, 1, 1, 1))
+
+
+def conv(k: int, c: int, side: int) -> LayerShape:
+    return LayerShape("mac", Sizes(1, k, c, side, side, 3, 3), SAME, 2, side, side)
+
+
+SHAPE = conv(5, 3, 7)
+ROOM = Room(ARCH.glb.words)
+TASKS = [Task(conv(k, c, 7), ARCH, ROOM) for k, c in ((5, 3), (4, 4), (7, 2), (1, 1), (5, 2), (6, 3))]
+NONE = Task(SHAPE, ARCH, Room(20))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty one, and an empty memory."""
+    monkeypatch.setenv(kept.FOLDER, str(tmp_path / "kept"))
+    forget()
+    return tmp_path / "kept"
+
+
+def forget() -> None:
+    vars(searched)["_found"].clear()
+
+
+def here(task: Task) -> Result | None:
+    return searched.searched(task.shape, task.arch, task.room, task.dataflow)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[LayerShape]:
+    """The shapes that are searched for from now on in this process."""
+    found: list[LayerShape] = []
+
+    def counting(shape: LayerShape, *rest: Any) -> Result | None:
+        found.append(shape)
+        return search(shape, *rest)
+
+    monkeypatch.setattr(searched, "search", counting)
+    return found
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------------
+
+
+def test_searched_finds_on_disk_what_it_found_before(folder: Path, counted: list[LayerShape]) -> None:
+    tasks = [*TASKS, NONE]
+    wanted = [search(task.shape, task.arch, task.room) for task in tasks]
+    assert wanted[-1] is None and None not in wanted[:-1]
+    assert [here(task) for task in tasks] == wanted
+    assert len(counted) == len(tasks) == len(list(folder.iterdir()))
+    forget()
+    assert [here(task) for task in tasks] == wanted
+    assert len(counted) == len(tasks)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def changed(file: Path) -> None:
+    """One digit of a number that nothing else checks."""
+    text = file.read_text()
+    cycles = json.loads(text)["value"]["cycles"]
+    file.write_text(text.replace(f'"cycles": {cycles}', f'"cycles": {cycles + 1}'))
+
+
+def of_another(file: Path) -> None:
+    here(TASKS[1])
+    (other,) = (each for each in file.parent.iterdir() if each != file)
+    file.write_bytes(other.read_bytes())
+
+
+def says(**values: object) -> Callable[[Path], None]:
+    """A file that is whole, of a value that is none of this layer's."""
+
+    def write(file: Path) -> None:
+        kept.write(file.stem, json.loads(file.read_text())["value"] | values)
+
+    return write
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "empty": lambda file: file.write_bytes(b"") and None,
+    "cut": cut,
+    "no JSON": lambda file: file.write_bytes(b"\xff{") and None,
+    "other JSON": lambda file: file.write_text("[1]") and None,
+    "deep JSON": lambda file: file.write_text("[" * 100_000) and None,
+    "one digit": changed,
+    "of another layer": of_another,
+    "no mapping": says(mapping="k > k > k"),
+    "no text": says(mapping=5),
+    "a mapping of another layer": says(mapping="h':8 > [k||@rows] > c > h > w > r > s"),
+    "an operand that the layer has not": says(mapping="residual@glb > n > k > c > h > w > r > s"),
+    "no number": says(cycles="5"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_searched_ignores_and_mends_a_wrong_file(
+    damage: Callable[[Path], None], folder: Path, counted: list[LayerShape]
+) -> None:
+    wanted = here(TASKS[0])
+    (file,) = folder.iterdir()
+    good = file.read_bytes()
+    damage(file)
+    assert file.read_bytes() != good
+    forget()
+    counted.clear()
+    assert here(TASKS[0]) == wanted
+    assert counted == [TASKS[0].shape]
+    assert file.read_bytes() == good
+
+
+@pytest.mark.parametrize("where", ["off", "a file", "in a file", "nul\0"])
+def test_searched_works_without_a_folder(
+    where: str, tmp_path: Path, counted: list[LayerShape], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a file").write_text("")
+    path = {"off": "off", "a file": str(tmp_path / "a file"), "in a file": str(tmp_path / "a file" / "kept")}.get(where)
+    if path is None:
+        monkeypatch.setattr(kept, "folder", lambda: Path(where))
+    else:
+        monkeypatch.setenv(kept.FOLDER, path)
+    for _ in range(2):
+        forget()
+        assert here(TASKS[0]) == search(TASKS[0].shape, ARCH, ROOM)
+    assert len(counted) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["a file"]
+    assert (tmp_path / "a file").read_text() == ""
+
+
+def test_searched_writes_nothing_where_it_may_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when a disk is full half-way: no file, and nothing unfinished."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert here(TASKS[0]) == search(TASKS[0].shape, ARCH, ROOM)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({kept.FOLDER: "/x"}, "/x"),
+        ({kept.FOLDER: "off", "XDG_CACHE_HOME": "/cache"}, None),
+        ({kept.FOLDER: "", "XDG_CACHE_HOME": "/cache"}, "/cache/cnncc"),
+        ({"XDG_CACHE_HOME": "/cache"}, "/cache/cnncc"),
+        ({"XDG_CACHE_HOME": "not/absolute"}, "/home/u/.cache/cnncc"),
+        ({}, "/home/u/.cache/cnncc"),
+    ],
+)
+def test_kept_folder(variables: dict[str, str], wanted: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (kept.FOLDER, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"HOME": "/home/u"} | variables).items():
+        monkeypatch.setenv(name, value)
+    assert kept.folder() == (Path(wanted) if wanted else None)
+
+
+def test_searched_programs_are_the_same_with_and_without(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, binaries = SAMPLES / "models" / "lenet_qoperator_u8.onnx", list[bytes]()
+    for number, where in enumerate((str(folder), str(folder), "off")):
+        monkeypatch.setenv(kept.FOLDER, where)
+        forget()
+        done("compile", model, "--batch", 1, "--dataflow", "auto", "-o", tmp_path / f"{number}.cnb")
+        binaries.append((tmp_path / f"{number}.cnb").read_bytes())
+    assert binaries[0] == binaries[1] == binaries[2]
+
+
+# -- what a result depends on ------------------------------------------------------------------------------------------
+
+
+def key(task: Task) -> str:
+    return vars(searched)["_key"](task)
+
+
+def test_searched_tells_everything_apart_that_a_search_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = TASKS[0]
+    wider: Arch = replace(ARCH, bus=replace(ARCH.bus, burst_words=ARCH.bus.burst_words + 1))
+    others = [
+        replace(task, shape=replace(SHAPE, params=1)),
+        replace(task, shape=replace(SHAPE, sizes=replace(SHAPE.sizes, k=6))),
+        replace(task, shape=replace(SHAPE, window=replace(SAME, dilation=(1, 2)))),
+        replace(task, arch=wider),
+        replace(task, room=replace(ROOM, words=ROOM.words - 1)),
+        replace(task, room=replace(ROOM, moving=frozenset({"ifmap", "output"}))),
+        replace(task, room=replace(ROOM, residual=True)),
+        replace(task, dataflow="ws"),
+    ]
+    keys = {key(each) for each in (task, *others)}
+    assert len(keys) == len(others) + 1
+    monkeypatch.setattr(searched, "sources", lambda: "of tomorrow")
+    assert key(task) not in keys
+
+
+def test_searched_does_not_tell_apart_what_no_search_sees() -> None:
+    """Names, energies, and the values of padding and zero points."""
+    cheap = replace(ARCH, name="other", energy=Energy(mac=3.0))
+    shape = replace(SHAPE, window=replace(SAME, fill=7, zero=7))
+    assert Task(shape, cheap, ROOM) == Task(SHAPE, ARCH, ROOM)
+    assert search(shape, cheap, ROOM) == search(SHAPE, ARCH, ROOM)
+
+
+def test_searched_depends_on_all_sources_of_a_search() -> None:
+    seen, todo = set[str](), ["cnncc.mapper.search"]
+    while todo:
+        if (name := todo.pop()) in seen:
+            continue
+        seen.add(name)
+        found = imports(MODULES[name].read_text())
+        todo += [each if each in MODULES else each.rpartition(".")[0] for each in found]
+    package = ROOT / "cnncc"
+    covered = {path.resolve() for pattern in searched.SOURCES for path in package.glob(pattern)}
+    assert {MODULES[name].resolve() for name in seen - {"cnncc"}} <= covered
+    assert len(seen) > 10 and package / "pipeline.py" not in covered
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes are started without waiting to see whether it takes long."""
+    monkeypatch.setattr(searched, "ALONE_S", -1.0)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_searched_side_by_side_is_as_alone(folder: Path, counted: list[LayerShape]) -> None:
+    said: list[str] = []
+    search_ahead([*TASKS, NONE, *TASKS], said.append, 2)
+    assert counted == []
+    assert said == [f"{n} of 7 mappings" for n in range(1, 8)]
+    beside = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert [here(task) for task in TASKS] == [search(task.shape, task.arch, task.room) for task in TASKS]
+    forget()
+    for path in folder.iterdir():
+        path.unlink()
+    search_ahead([*TASKS, NONE], said.append, 1)
+    assert len(counted) == 7
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == beside
+    search_ahead([*TASKS, NONE], said.append, 2)
+    assert len(said) == 14, "there was nothing left to do"
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("command", ["import os; os.abort()", "import sys; sys.stdin.read(1); sys.exit()", "1 +"])
+def test_searched_goes_on_without_processes_that_end(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searched, "WORKER", command)
+    search_ahead(TASKS, lambda _: None, 2)
+    forget()
+    assert [here(task) for task in TASKS] == [search(task.shape, task.arch, task.room) for task in TASKS]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_searched_goes_on_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(ROOT / "no" / "python"))
+    search_ahead(TASKS[:2], lambda _: None, 2)
+    assert here(TASKS[1]) == search(TASKS[1].shape, ARCH, ROOM)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_searched_says_what_failed_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = replace(TASKS[0], shape=replace(SHAPE, kind="mac", sizes="none"))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(kept, "key_of", lambda *_: "0")
+    with pytest.raises(AttributeError):
+        search_ahead([broken, TASKS[1]], lambda _: None, 2)
+
+
+def script(text: str, *args: object, **options: Any) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", text, *map(str, args)]
+    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, **options)
+
+
+LARGE = """
+from cnncc import searched
+from cnncc.arch.model import load_arch
+from cnncc.dialects._layers import Window
+from cnncc.dialects._mapping import Sizes
+from cnncc.mapper.blocking import Room
+from cnncc.mapper.layer_shape import LayerShape
+
+searched.ALONE_S = -1.0
+arch, moving = load_arch("spatial-8x8"), frozenset({"ifmap", "output"})
+window = Window((3, 3), (1, 1), (1, 1, 1, 1))
+"""
+
+
+def test_searched_by_many_processes_at_once(folder: Path) -> None:
+    """All find the same, whoever comes first; every file is whole."""
+    text = (
+        LARGE
+        + """
+tasks = [searched.Task(LayerShape("mac", Sizes(1, k, 3, 7, 7, 3, 3), window, 2, 7, 7), arch, Room(4096, moving))
+         for k in range(1, 5)]
+searched.search_ahead(tasks, lambda _: None, 1)
+print([searched.searched(task.shape, task.arch, task.room) for task in tasks])
+"""
+    )
+    running = [script(text) for _ in range(3)]
+    said = {process.communicate(timeout=100)[0] for process in running}
+    assert len(said) == 1 and said.pop().count("Result(") == 4
+    files = sorted(folder.iterdir())
+    assert len(files) == 4 and all(kept.read(file.stem) for file in files)
+    assert script(text).communicate(timeout=100)[0].count("Result(") == 4
+
+
+def test_searched_ends_all_processes_on_an_interrupt(folder: Path) -> None:
+    """As Ctrl-C: every process of the group gets the signal, those that search ignore it and are ended."""
+    text = (
+        LARGE
+        + """
+tasks = [searched.Task(LayerShape("mac", Sizes(1, k, 512, 56, 56, 3, 3), window, 2, 56, 56), arch, Room(65536, moving))
+         for k in range(256, 300)]
+searched.search_ahead(tasks, lambda done: print(done, flush=True), 2)
+"""
+    )
+    process = script(text, start_new_session=True, stderr=subprocess.PIPE)
+    assert process.stdout and process.stdout.readline() == "1 of 44 mappings\n"
+    os.killpg(process.pid, signal.SIGINT)
+    assert "KeyboardInterrupt" in process.communicate(timeout=100)[1]
+    assert process.returncode != 0
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    assert 1 <= len(list(folder.iterdir())) < 44
+
+
+def test_searched_processes_start_light() -> None:
+    text = "import sys, cnncc.searched; print(*sorted({'xdsl', 'onnx', 'onnxruntime', 'click'} & {*sys.modules}))"
+    assert script(text).communicate(timeout=100)[0] == "\n"
