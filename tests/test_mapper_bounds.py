@@ -67,12 +67,15 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             else:
                 assert engines_least(layer_schedule(layer, arch).nodes, arch) <= cycles, (shape, arch, at)
             seen["moving" if moving else "resident"] += 1
+            seen["in turn"] += not (moving or arch.sequencer.overlap)
 
 
 def test_bounds_are_below_the_model() -> None:
     rng, seen = np.random.default_rng(SEED), Counter[str]()
-    for _ in range(EXAMPLES):
+    for number in range(EXAMPLES):
         drawn = draw(rng)
-        arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20))
+        overlap = replace(drawn.arch.sequencer, overlap=number % 4 > 0)
+        arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20), sequencer=overlap)
         check(layer_shape(layer_of(unmapped(drawn.case)[0])), arch, rng, seen)
     assert seen["moving"] > EXAMPLES / 4 and seen["resident"] > EXAMPLES / 8, seen
+    assert seen["in turn"] > EXAMPLES / 40, seen

@@ -175,8 +175,8 @@ class Bound:
         k, h, w, c, r, s = self._corner(0)
         return self._ifmap(k, h, w, c, r, s) + self.arch.bus.latency_cycles + self.arch.commit.latency_cycles + 1
 
-    def loads(self) -> int:
-        """Cycles in which the load engine is busy, at least."""
+    def loads(self, more: int = 0) -> int:
+        """Cycles in which the load engine is busy, at least. more: cycles that each load takes beside its own."""
         k_, h_, w_, c_, r_, s_ = (self.ways[dim] for dim in "khwcrs")
         inside = self.at.form.order.split("|")[1]
         weights = 0
@@ -186,7 +186,7 @@ class Bound:
                 for dim, ways in (("h", h_), ("w", w_))
             )
             weights = visits * sum(
-                k.trips * c.trips * r.trips * s.trips * self.durations.weight_load(k, c, r, s)
+                k.trips * c.trips * r.trips * s.trips * (self.durations.weight_load(k, c, r, s) + more)
                 for k in k_ for c in c_ for r in r_ for s in s_
             )  # fmt: skip
         at = inside.index("I")
@@ -194,18 +194,19 @@ class Bound:
         if not self.shape.channelwise:
             own = [(k_[0], sum(visits for _, visits in own))]
         ifmap = sum(
-            visits * h.trips * w.trips * c.trips * r.trips * s.trips * self._ifmap(k, h, w, c, r, s)
+            visits * h.trips * w.trips * c.trips * r.trips * s.trips * (self._ifmap(k, h, w, c, r, s) + more)
             for k, visits in own for h in h_ for w in w_ for c in c_ for r in r_ for s in s_
         )  # fmt: skip
         return self.times * (weights + ifmap)
 
-    def commits(self) -> int:
-        """Cycles in which the output units are busy."""
+    def commits(self, more: int = 0) -> int:
+        """Cycles in which the output units are busy. more: cycles that each commit takes beside its own."""
         k_, h_, w_, c_, r_, s_ = (self.ways[dim] for dim in "khwcrs")
         if not self.partial:
             c_, r_, s_ = ((ways[0]._replace(trips=1),) for ways in (c_, r_, s_))
         each = sum(
-            k.trips * h.trips * w.trips * c.trips * r.trips * self.durations.commit(k, h, w, c, r, self.partial)
+            k.trips * h.trips * w.trips * c.trips * r.trips
+            * (self.durations.commit(k, h, w, c, r, self.partial) + more)
             for k in k_ for h in h_ for w in w_ for c in c_ for r in r_
         )  # fmt: skip
         return self.times * each * sum(way.trips for way in s_)
@@ -224,8 +225,10 @@ class Bound:
 
     def cycles(self, compute: int) -> int:
         """The layer's cycles at least, `compute` of which are its macro-instructions'."""
-        if not self.arch.sequencer.overlap:  # Z6
-            return self.head() + compute + self.loads() + self.commits()
+        if not self.arch.sequencer.overlap:  # Z6: each instruction is decoded when the one before it is done
+            macros = self.times * prod(sum(way.trips for way in ways) for ways in self.ways.values())
+            loads = self.loads(1 + self.arch.bus.latency_cycles)
+            return self.head() + macros + compute + loads + self.commits(1 + self.arch.commit.latency_cycles)
         return max(self.array(compute), self.engines())
 
     def array(self, compute: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from math import gcd
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -228,7 +228,11 @@ def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False
             macros, steps = macros * trips, steps * held
         total = overhead * macros + steps
         loads = times * _loaded(found, form, parts, rr > 1)
-        least_here = np.maximum(total + first, loads) if arch.sequencer.overlap else total + loads
+        if arch.sequencer.overlap:
+            least_here = np.maximum(total + first, loads)
+        else:
+            rest = _in_turn(found, form, found.rows[row].tolist(), found.cols[col].tolist(), parts, cut)
+            least_here = total + loads + macros + times * rest
         good = np.nonzero(least_here < limit)[0]
         if len(good):
             which.append(np.column_stack([np.full(len(good), row), np.full(len(good), col), good]))
@@ -261,6 +265,28 @@ def _loaded(found: Numbers, form: Form, parts: Sequence[tuple[Any, Any]], togeth
     words = k_held * c_held * r_held * s_held * once
     all_words = shape.tiled_together * sizes.c * sizes.r * sizes.s * once / arch.glb.words_per_cycle
     return np.maximum(ifmap, distinct) + np.maximum(words, all_words)
+
+
+def _in_turn(
+    found: Numbers, form: Form, rows: Sequence[int], cols: Sequence[int], parts: Sequence[tuple[Any, Any]], cut: bool
+) -> Any:
+    """Cycles of commits, and before and after these and loads, where nothing overlaps (Z6), at least."""
+    shape, sizes, arch, (p, z, zh) = found.shape, found.shape.sizes, found.arch, found.boxes.T[:3]
+    k, h, w, c, r, s = (trips for trips, _ in parts)
+    loads = (1.0 if form.name == "is" else k) * h * w * c * r * s
+    if shape.is_mac:
+        loads = loads + k * c * r * s * (1.0 if form.name == "ws" else h * w)
+    # Sums are partial where loops over c, r, s stand outside others in time.
+    outer = 1.0 if cut or form.name == "os" else c * r * s
+    held = {"is": -(-shape.tiled_together // (rows[0] * cols[0])) > p,
+            "ws": (-(-sizes.h // (rows[1] * cols[1])) > zh) | (-(-sizes.w // cols[2]) > z)}  # fmt: skip
+    partial = (outer > 1) & held.get(form.name, False)
+    times = np.where(partial, outer, 1)
+    words = (1 + 2 * arch.words_per_param * partial) / arch.glb.words_per_cycle
+    busy = np.maximum(words, 1 / (prod(cols) * arch.commit.units_per_column))
+    busy = busy * shape.tiled_together * sizes.h * sizes.w
+    each = 1 + arch.commit.latency_cycles + rows[2] * rows[3] - 1
+    return loads * (1 + arch.bus.latency_cycles) + times * (busy + k * h * w * each)
 
 
 def point(found: Numbers, form: Form, which: Sequence[int]) -> Point:
