@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Map
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.context import Context
@@ -56,85 +56,58 @@ class NestScheduleOsPass(ModulePass):
     dataflow: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        choose(op, self.layer, self.choice(ctx, load_arch(self.arch)))
+
+    def choice(self, ctx: Context, arch: Arch) -> Choice:
+        """How the mappings of layers are chosen, on this array or another one."""
         schedule = read_schedule(self.schedule) if self.schedule else {}
         own = ctx if isinstance(ctx, CompilerContext) else CompilerContext()
         auto = own if self.dataflow == AUTO else None
         others = Named(self.dataflow) if self.dataflow and not auto else None
-        choose(self.name, op, load_arch(self.arch), self.layer, schedule, others, auto)
+        return Choice(self.name, arch, schedule, others, auto)
 
 
-def choose(
-    name: str,
-    module: ModuleOp,
-    arch: Arch,
-    label: str | None,
-    schedule: Schedule,
-    others: Written | Named | None = None,
-    auto: CompilerContext | None = None,
-) -> None:
+def choose(module: ModuleOp, label: str | None, choice: Choice) -> None:
     """Write a mapping on every layer, or on the one called `label`, which then has the whole GLB for its buffers.
 
-    name: of the pass. others: what layers with weights get that the schedule does not name; None: the best mapping, of
-    output stationary ones, or with `auto`, which says how it is looked for, of all.
     Raises Refusal for all in the schedule that is not legal, or for all layers that do not fit.
     """
-
-    def given(layer: LayerOp) -> Entry | None:
-        named = schedule.get(_label(layer) or "", others if layer.weights is not None else None)
-        return named.written(layer_shape(layer), arch) if isinstance(named, Named) and layer.weights else named
-
-    if schedule or others:
-        _check(name, chosen_layers(module, None if schedule else label), arch, schedule, given)
-
-    mapping = _Choice(name, arch, given, auto)
+    name, arch = choice.name, choice.arch
+    if choice.schedule or choice.others:
+        _check(chosen_layers(module, None if choice.schedule else label), choice)
     func = next((f for f in module.ops if isinstance(f, FuncOp)), None)
     ahead: Sequence[LayerOp] = ()
     if func is not None and label is None:
-        chosen = choose_mappings(func, arch, mapping)
+        chosen = choose_mappings(func, arch, choice)
         ahead = layers_ahead(func, arch, {layer: found or mapping_of(layer) for layer, found in chosen.items()})
     else:
         refusals, chosen = Refusals(), dict[LayerOp, Mapping | None]()
         for layer in chosen_layers(module, label):
             with refusals.kept(label_of(layer)):
-                chosen[layer] = mapping(layer, Room(arch.glb.words))
+                chosen[layer] = choice(layer, Room(arch.glb.words))
         refusals.raise_any(name)
     for layer, found in chosen.items():
         layer.mapping = MappingAttr(found) if found else None
         layer.ahead = UnitAttr() if layer in ahead else None
 
 
-def _check(
-    name: str, layers: Sequence[LayerOp], arch: Arch, schedule: Schedule, given: Callable[[LayerOp], Entry | None]
-) -> None:
+def _check(layers: Sequence[LayerOp], choice: Choice) -> None:
     """Raises Refusal with every layer that there is not, and every number that breaks a limit."""
     labels = [label for layer in layers if (label := _label(layer)) is not None]
     found: list[Finding] = []
-    for label in schedule:
+    for label in choice.schedule:
         if label not in labels:
             found.append(Finding("there is no such layer on the array", where=label, help=_which(label, labels)))
         for layer in (layer for layer in layers if _label(layer) == label):
-            found += [replace(each, where=label) for each in _violations(layer, arch, given(layer))]
-    for layer in (layer for layer in layers if _label(layer) not in schedule):
-        found += [replace(each, where=label_of(layer)) for each in _violations(layer, arch, given(layer))]
+            found += [replace(each, where=label) for each in choice.violations(layer)]
+    for layer in (layer for layer in layers if _label(layer) not in choice.schedule):
+        found += [replace(each, where=label_of(layer)) for each in choice.violations(layer)]
     refusals = Refusals()
     for finding in found:
         says = f"{finding.numbers}: {finding.text}" if finding.resource else finding.text
         finding = replace(finding, where=one_line(finding.where, 80))
-        refusals.add(Refusal(f"{name}: layer '{finding.where}': {says}", finding))
-    refusals.raise_any(f"{name}: the schedule")
-
-
-def _violations(layer: LayerOp, arch: Arch, given: Entry | None) -> list[Finding]:
-    match given:
-        case Written():
-            return written_violations(layer_shape(layer), arch, given, operands(layer))
-        case Given():
-            return violations(layer_shape(layer), arch, given, layer.residual is not None)
-        case Named():  # of a layer for which it has no mapping
-            what = "dataflows are for convolutions and fully connected layers, this is none"
-            return [Finding(what, help="leave it out: the compiler maps it")]
-        case None:
-            return []
+        refusals.add(Refusal(f"{choice.name}: layer '{finding.where}': {says}", finding))
+    refusals.raise_any(f"{choice.name}: the schedule")
 
 
 def _label(layer: LayerOp) -> str | None:
@@ -148,13 +121,37 @@ def _which(name: str, known: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """How the mapping of one layer is chosen: as `given` says, else the one that takes `arch` the fewest cycles."""
+class Choice:
+    """How the mapping of one layer is chosen: as `schedule` says, by label, else the one that takes `arch` the fewest
+    cycles.
+
+    name: of the pass. others: what layers with weights get that the schedule does not name; None: the best mapping, of
+    output stationary ones, or with `auto`, which says how it is looked for, of all.
+    """
 
     name: str
     arch: Arch
-    given: Callable[[LayerOp], Entry | None]
-    auto: CompilerContext | None
+    schedule: Schedule
+    others: Written | Named | None = None
+    auto: CompilerContext | None = None
+
+    def given(self, layer: LayerOp) -> Entry | None:
+        """What a layer's mapping is to be; None for the best."""
+        named = self.schedule.get(_label(layer) or "", self.others if layer.weights is not None else None)
+        return named.written(layer_shape(layer), self.arch) if isinstance(named, Named) and layer.weights else named
+
+    def violations(self, layer: LayerOp) -> list[Finding]:
+        """What of it is not legal."""
+        match given := self.given(layer):
+            case Written():
+                return written_violations(layer_shape(layer), self.arch, given, operands(layer))
+            case Given():
+                return violations(layer_shape(layer), self.arch, given, layer.residual is not None)
+            case Named():  # of a layer for which it has no mapping
+                what = "dataflows are for convolutions and fully connected layers, this is none"
+                return [Finding(what, help="leave it out: the compiler maps it")]
+            case None:
+                return []
 
     def __call__(self, layer: LayerOp, room: Room) -> Mapping | None:
         """The mapping of `layer`; None for its own nest. Raises Refusal (NoRoom).

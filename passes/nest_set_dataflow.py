@@ -13,7 +13,7 @@ from cnncc.dialects._notation import NotationError, read
 from cnncc.errors import Refusal
 from cnncc.passes._dataflows import dataflow
 from cnncc.passes._schedule_file import Named, Written
-from cnncc.passes.nest_schedule_os import choose
+from cnncc.passes.nest_schedule_os import Choice, choose
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class NestSetDataflowPass(ModulePass):
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        choose(self.name, op, load_arch(self.arch), self.layer, {}, self._what())
+        choose(op, self.layer, Choice(self.name, load_arch(self.arch), {}, self._what()))
 
     def _what(self) -> Named | Written:
         try:
