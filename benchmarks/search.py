@@ -19,7 +19,7 @@ from dataclasses import replace
 from cnncc.arch.model import load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects.nest import Sizes
-from cnncc.mapper.blocking import Room
+from cnncc.mapper.blocks import Room
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.search import search
 

@@ -28,7 +28,7 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.dialects._mapping import mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
-from cnncc.mapper.blocking import Room
+from cnncc.mapper.blocks import Room
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.search import Result, search
 

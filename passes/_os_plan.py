@@ -25,7 +25,7 @@ from functools import lru_cache
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.errors import Finding, Refusal
-from cnncc.mapper.blocking import Room
+from cnncc.mapper.blocks import Room
 from cnncc.mapper.layer_shape import LayerShape, inside, stage_words, whole
 from cnncc.mapper.register_files import MACHINE_ORDER
 from cnncc.passes._layer_sums import partial_sums

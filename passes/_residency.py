@@ -22,7 +22,7 @@ from cnncc.dialects import nest
 from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, shape, value_key
 from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Finding, Refusal, Refusals
-from cnncc.mapper.blocking import Room
+from cnncc.mapper.blocks import Room
 from cnncc.mapper.chain import Choice, best_choices
 from cnncc.mapper.layer_schedule import LayerPlan
 from cnncc.passes._array_tensors import given_quants, is_read_in_glb, parts, source, uses

@@ -18,7 +18,8 @@ from test_dataflows import draw
 
 from cnncc.arch.model import Arch
 from cnncc.estimate.whole_space import engines_least
-from cnncc.mapper.blocking import Room, candidates
+from cnncc.mapper.blocking import candidates
+from cnncc.mapper.blocks import Room
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.mapper.layer_shape import LayerShape
@@ -49,7 +50,7 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             least = bound.cycles(int(found.cycles[int(i)]))
             plans = [(max(least, int(found.least[int(i)])), plan)]
         else:
-            plans = list(islice(candidates(shape, arch, at, room, bound, 1 << 60), 200))
+            plans = list(islice(candidates(bound, room, 1 << 60), 200))
             plans = [plans[int(j)] for j in rng.permutation(len(plans))[:PLANS]]
         for least, plan in plans:
             mapping = mapping_of(shape, arch, at, plan)

@@ -29,7 +29,7 @@ from cnncc.dialects.isa import LayerOp
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage, mapping_problem, operands
 from cnncc.errors import Refusal
 from cnncc.machine.times import simulate
-from cnncc.mapper.blocking import Room
+from cnncc.mapper.blocks import Room
 from cnncc.mapper.search import search
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import stage_sizes
@@ -273,11 +273,12 @@ def plans(case: Case, arch: Arch, point: Point, moving: frozenset[str]) -> Itera
         k_blocks, pixels = ceil(size["k"] / k), ceil(size["h"] / h) * ceil(size["w"] / w)
         if not k_outside and k_blocks == 1 or k_outside and k_blocks > 1 and pixels == 1:
             continue
-        images = case.n * pixels * (k_blocks if k_outside or channelwise(case) else 1)
-        blocks = case.n * case.groups * k_blocks * pixels if not channelwise(case) else case.n * k_blocks * pixels
-        buffers = {each: 1 + ((images if each == "ifmap" else blocks) > 1) for each in sorted(moving)}
-        for weights in slices(case, point, k_outside):
-            yield mapping(case, arch, point, (k, h, w, k_outside), weights, buffers)
+        times = case.n * pixels * (1 if channelwise(case) else case.groups)
+        images = times * (k_blocks if k_outside or channelwise(case) else 1)
+        buffers = dict.fromkeys(sorted(moving), 1 + (times * k_blocks > 1))
+        for double, weights in product((False, True)[: 1 + (images > 1)], slices(case, point, k_outside)):
+            chosen = {each: 1 + double if each == "ifmap" else count for each, count in buffers.items()}
+            yield mapping(case, arch, point, (k, h, w, k_outside), weights, chosen)
 
 
 def slices(case: Case, point: Point, k_outside: bool) -> Iterator[tuple[int, int]]:

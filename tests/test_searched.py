@@ -20,7 +20,7 @@ from cnncc import kept, searched
 from cnncc.arch.model import Arch, Energy, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
-from cnncc.mapper.blocking import Room
+from cnncc.mapper.blocks import Room
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.search import Result, search
 from cnncc.searched import Task, search_ahead
@@ -311,7 +311,7 @@ from cnncc import searched
 from cnncc.arch.model import load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
-from cnncc.mapper.blocking import Room
+from cnncc.mapper.blocks import Room
 from cnncc.mapper.layer_shape import LayerShape
 
 searched.ALONE_S = -1.0

@@ -59,7 +59,7 @@ def _rooms(func: FuncOp, arch: Arch, staged: Staged) -> dict[LayerOp, int]:
 
 def certificate(source: Path, progress: Progress, **options: Any) -> Json:
     """What the search knows of each layer that it maps. Raises Refusal as `compile` does."""
-    from cnncc.mapper.blocking import Room
+    from cnncc.mapper.blocks import Room
     from cnncc.searched import searched
 
     compilation, func = _start(source, options, mapped=True)

@@ -16,18 +16,28 @@ from math import prod
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
-from cnncc.mapper.blocking import Room, candidates, least_words
+from cnncc.mapper.blocking import NEVER, Traffic, candidates
+from cnncc.mapper.blocks import Room, Tiles, least_words, tiles_in_time
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.legal import is_legal
-from cnncc.mapper.space import Numbers, Plan, Point, combinations_below, forms_of, mapping_of, numbers, point
+from cnncc.mapper.space import (
+    Found,
+    Numbers,
+    Plan,
+    Point,
+    combinations_below,
+    forms_of,
+    mapping_of,
+    numbers,
+    point,
+)
 
 POINTS = 3000  # that are looked at
 MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
 RUNS = 64  # candidates that are run on the model
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the least cycles: how far the first, second, … look goes
-NEVER = 1 << 60
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
 
 
@@ -70,7 +80,7 @@ class _Search:
             if bound.array(compute) < self.limit:
                 self.push(at, iter([(bound.cycles(compute), self.whole)]))
         elif self.whole is None:
-            self.push(at, candidates(self.shape, self.arch, at, self.room, bound, self.limit))
+            self.push(at, candidates(bound, self.room, self.limit))
 
     def push(self, at: Point, plans: Iterator[tuple[int, Plan]]) -> None:
         """The first of some candidates, which are in the order of their bounds."""
@@ -106,20 +116,25 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "") -> Res
         return None
     found, now = numbers(shape, arch), _Search(shape, arch, room)
     beyond = NEVER
-    for number, (least, compute, at) in enumerate(_by_cycles(found, bool(room.moving), dataflow)):
+    entries = _by_cycles(found, bool(room.moving), dataflow)
+    looked_for = _by_traffic(found, entries, Traffic(found, room)) if now.whole is None else entries
+    for number, (least, compute, part, i) in enumerate(looked_for):
         now.until(least)
         enough = number >= (POINTS if now.whole else MOVING_POINTS)
         if least >= now.limit or now.run >= RUNS or enough:
             beyond = least
             break
-        now.add(compute, at)
+        now.add(compute, point(found, part.form, part.which[i].tolist()))
     now.until(NEVER)
     if now.best is None:
         return None
     return replace(now.best, least=min(now.limit, beyond, now.least()), run=now.run, bounded=now.bounded)
 
 
-def _by_cycles(found: Numbers, cut: bool, dataflow: str) -> Iterator[tuple[int, int, Point]]:
+_Entry = tuple[int, int, Found, int]  # cycles at least; those of macro-instructions; a combination and its number
+
+
+def _by_cycles(found: Numbers, cut: bool, dataflow: str) -> Iterator[_Entry]:
     """All points with what they take at least, in this order, looked for in wider and wider circles."""
     shape, arch = found.shape, found.arch
     forms = [form for form in forms_of(shape) if dataflow in ("", form.name)]
@@ -129,10 +144,26 @@ def _by_cycles(found: Numbers, cut: bool, dataflow: str) -> Iterator[tuple[int, 
         limit = int(ideal * slack) + 64 if slack < 1e9 else 1 << 39
         each = [combinations_below(found, form, limit, cut) for form in forms]
         for least, number, i in heapq.merge(*(_entries(n, part.least.tolist(), done) for n, part in enumerate(each))):
-            part = each[number]
-            yield least, int(part.cycles[i]), point(found, part.form, part.which[i].tolist())
+            yield least, int(each[number].cycles[i]), each[number], i
         done = limit
 
 
 def _entries(number: int, least: list[int], done: int) -> Iterator[tuple[int, int, int]]:
     return ((each, number, i) for i, each in enumerate(least) if each >= done)
+
+
+def _by_traffic(found: Numbers, entries: Iterator[_Entry], traffic: Traffic) -> Iterator[_Entry]:
+    """The same, with what their transfers take at least; without points for which there is no room."""
+    waiting: list[tuple[int, int, _Entry]] = []
+    tiles: dict[int, tuple[Found, list[list[int]]]] = {}
+    for number, entry in enumerate(entries):
+        least, _, part, i = entry
+        while waiting and waiting[0][0] <= least:
+            yield heapq.heappop(waiting)[2]
+        if id(part) not in tiles:
+            tiles[id(part)] = part, tiles_in_time(found, part.form, part.which).tolist()
+        most = traffic.least(Tiles(part.form, *tiles[id(part)][1][i], 0, False), least)
+        if most < NEVER:
+            heapq.heappush(waiting, (max(least, most), number, (max(least, most), *entry[1:])))
+    while waiting:
+        yield heapq.heappop(waiting)[2]
