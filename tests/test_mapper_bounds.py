@@ -37,7 +37,7 @@ POINTS, PLANS = 4, 4
 def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter[str]) -> None:
     everything = numbers(shape, arch)
     form = forms_of(shape)[rng.integers(len(forms_of(shape)))]
-    moving = frozenset(name for name in ("ifmap", "output") if rng.random() < 0.6)
+    moving = frozenset(name for name in ("ifmap", "output") if rng.random() < 0.5)
     found = combinations_below(everything, form, 1 << 39, bool(moving))
     words = shape.weight_words + shape.channels * shape.ih * shape.iw + prod((*vars(shape.sizes).values(),)[:2])
     room = Room(int(words * rng.choice([0.1, 0.4, 1.5])), moving)

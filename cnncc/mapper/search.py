@@ -162,7 +162,8 @@ def _by_traffic(found: Numbers, entries: Iterator[_Entry], traffic: Traffic) -> 
             yield heapq.heappop(waiting)[2]
         if id(part) not in tiles:
             tiles[id(part)] = part, tiles_in_time(found, part.form, part.which).tolist()
-        most = traffic.least(Tiles(part.form, *tiles[id(part)][1][i], 0, False), least)
+        k, h, w, c = tiles[id(part)][1][i]
+        most = traffic.least(Tiles(part.form, k, h, w, c, spaces=0, partial=False), least)
         if most < NEVER:
             heapq.heappush(waiting, (max(least, most), number, (max(least, most), *entry[1:])))
     while waiting:
