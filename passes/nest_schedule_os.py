@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as Map
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from xdsl.context import Context
@@ -15,6 +16,8 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext
 from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, mapping_of, operands
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
+from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
+from cnncc.mapper.search import AHEAD
 from cnncc.passes._ahead import layers_ahead
 from cnncc.passes._dataflows import AUTO
 from cnncc.passes._labels import tidy
@@ -28,6 +31,7 @@ from cnncc.passes._schedule_file import Entry, Given, Named, Written, read_sched
 from cnncc.searched import Task, search_ahead, searched
 
 Schedule = Map[str, Entry]  # by the labels of layers
+FAR = 2  # times the cycles that a search has shown to be needed: from there on other mappings are compared
 OPERATORS = ("Conv", "Gemm", "MatMul")  # of the ONNX nodes that have weights
 
 
@@ -156,7 +160,7 @@ class Choice:
     def __call__(self, layer: LayerOp, room: Room) -> Mapping | None:
         """The mapping of `layer`; None for its own nest. Raises Refusal (NoRoom).
 
-        auto: of all dataflows; where the search's space has none for this room, or without it, output stationary.
+        auto: of all dataflows; without auto, or where the search finds none or a slower one, output stationary.
         """
         label, name = label_of(layer), self.name
         try:
@@ -177,7 +181,16 @@ class Choice:
         if layer.kind.data == "copy":
             return copy_mapping(shape, self.arch, room)
         found = searched(shape, self.arch, room) if self.auto else None
-        return found.mapping if found else os_mapping(shape, self.arch, room)
+        if found is None:
+            return os_mapping(shape, self.arch, room)
+        if not self.arch.pe.pong_words and found.cycles <= FAR * found.least:
+            return found.mapping
+        with suppress(Refusal):  # the space does not have what pong is for, or the search ended far too early
+            other = os_mapping(shape, self.arch, room)
+            plan = LayerPlan("", shape, other, room.residual, AHEAD)
+            if layer_cycles(plan, self.arch) < found.cycles:
+                return other
+        return found.mapping
 
     def free(self, layer: LayerOp) -> bool:
         """Whether the layer's mapping is the best one of all for its room."""

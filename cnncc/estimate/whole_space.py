@@ -298,6 +298,8 @@ def look(shape: LayerShape, arch: Arch, residual: bool, room: int, least: int) -
     room: words of the GLB for weights, parameters and partial sums.
     """
     points = written = run = 0
+    if least <= prod(vars(shape.sizes).values()) // (arch.rows * arch.cols * arch.pe.lanes):
+        return Seen(0, 0, 0)  # all multipliers, busy all the time; boxes may be too many to be counted
     for at in below(shape, arch, least):
         points += 1
         mapping = mapping_of(shape, arch, at)

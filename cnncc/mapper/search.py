@@ -128,7 +128,13 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "") -> Res
     now.until(NEVER)
     if now.best is None:
         return None
-    return replace(now.best, least=min(now.limit, beyond, now.least()), run=now.run, bounded=now.bounded)
+    least = min(now.limit, beyond, now.least(), ideal_cycles(shape, arch) if found.some else NEVER)
+    return replace(now.best, least=least, run=now.run, bounded=now.bounded)
+
+
+def ideal_cycles(shape: LayerShape, arch: Arch) -> int:
+    """All multipliers busy all the time."""
+    return prod(vars(shape.sizes).values()) // (arch.rows * arch.cols * arch.pe.lanes)
 
 
 _Entry = tuple[int, int, Found, int]  # cycles at least; those of macro-instructions; a combination and its number
@@ -138,8 +144,7 @@ def _by_cycles(found: Numbers, cut: bool, dataflow: str) -> Iterator[_Entry]:
     """All points with what they take at least, in this order, looked for in wider and wider circles."""
     shape, arch = found.shape, found.arch
     forms = [form for form in forms_of(shape) if dataflow in ("", form.name)]
-    macs = prod(vars(shape.sizes).values())
-    ideal, done = macs // (arch.rows * arch.cols * arch.pe.lanes), 0
+    ideal, done = ideal_cycles(shape, arch), 0
     for slack in (*SLACKS, 1e9):
         limit = int(ideal * slack) + 64 if slack < 1e9 else 1 << 39
         each = [combinations_below(found, form, limit, cut) for form in forms]

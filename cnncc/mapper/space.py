@@ -6,11 +6,11 @@ numbers of a layer are combined, as arrays; only those whose macro-instructions 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from math import gcd, prod
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Loop, Mapping, Stage
+from cnncc.mapper.boxes import boxes
 from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.register_files import MACHINE_ORDER, positions
-from cnncc.mapper.tables import Table, even_parts, table
+from cnncc.mapper.register_files import MACHINE_ORDER
+from cnncc.mapper.tables import Table, table
 
 Counts = npt.NDArray[np.int64]
 
@@ -97,51 +98,20 @@ def unrollings(most: int, dims: str, limits: tuple[int, ...]) -> tuple[tuple[int
     return tuple(sorted(found))
 
 
-def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[int, ...]]:
-    """Indices of k w h c r s in the box, lanes, words: all for which the register files have room."""
-    sizes, pe, window = shape.sizes, arch.pe, shape.window
-    point = sizes.r == sizes.s == 1 and not shape.channelwise
-    for p in range(1, min(shape.tiled_together, pe.psum_words) + 1):
-        for z in range(1, min(sizes.w, pe.max_pixels, pe.psum_words // p) + 1):
-            for zh in range(1, min(sizes.h, pe.max_pixels // z, pe.psum_words // (p * z)) + 1 if point else 2):
-                for taps in even_parts(sizes.r, sizes.r):
-                    for cols in even_parts(sizes.s, sizes.s):
-                        image = positions(z, cols, window.stride[1], window.dilation[1])[0]
-                        image *= positions(zh, taps, window.stride[0], window.dilation[0])[0]
-                        most = pe.ifmap_words // (image * (p if shape.channelwise else 1))
-                        if shape.is_mac:
-                            most = min(most, pe.weight_words // (p * taps * cols))
-                        if shape.channelwise:
-                            most = min(most, 1)
-                        apart = z > 1 and window.dilation[1] > gcd(*window.dilation[1:], window.stride[1])
-                        for q in even_parts(sizes.c, most):
-                            # Columns of a kernel that lie apart are a counter of their own, of three (M4).
-                            if apart and cols > 1 and taps * (1 if shape.channelwise else q) > 1 and p > 1:
-                                continue
-                            for lanes in _lanes(shape, arch, q):
-                                words = image * q * (p if shape.channelwise else 1)
-                                words += p * q * taps * cols * shape.is_mac
-                                yield p, z, zh, q, taps, cols, lanes, words
-
-
-def _lanes(shape: LayerShape, arch: Arch, q: int) -> list[int]:
-    """Products over c at a time: such that all boxes divide into them."""
-    if not shape.is_mac or shape.channelwise:
-        return [1]
-    rest = shape.sizes.c % q
-    return [lanes for lanes in range(1, min(arch.pe.lanes, q) + 1) if q % lanes == 0 and rest % lanes == 0]
-
-
 # -- what the array does -----------------------------------------------------------------------------------------------
 
 
 class Numbers(NamedTuple):
-    """All combinations of a layer: unrollings of rows and columns; boxes, and the words that a PE holds for each."""
+    """All combinations of a layer: unrollings of rows and columns; boxes, and the words that a PE holds for each.
+
+    some: whether there are more boxes than are looked at.
+    """
 
     rows: Counts
     cols: Counts
     boxes: Counts
     words: Counts
+    some: bool
     shape: LayerShape
     arch: Arch
 
@@ -154,8 +124,9 @@ def numbers(shape: LayerShape, arch: Arch) -> Numbers:
     c_limit = s.c if south and not shape.channelwise else 1
     rows = unrollings(arch.rows, ROW_DIMS, (group, s.h, c_limit, s.r if south else 1))
     cols = unrollings(arch.cols, COL_DIMS, (group, s.h, s.w))
-    *box, words = np.array(list(boxes(shape, arch))).reshape(-1, 8).T
-    return Numbers(np.array(rows), np.array(cols), np.array(box).T, words, shape, arch)
+    found, some = boxes(shape, arch)
+    *box, words = np.array(found).T
+    return Numbers(np.array(rows), np.array(cols), np.array(box).T, words, some, shape, arch)
 
 
 class _Tables(NamedTuple):
@@ -168,7 +139,8 @@ class _Tables(NamedTuple):
 
 
 def _tables(found: Numbers, form: Form, cut: bool) -> _Tables:
-    sizes, (p, z, zh, q, taps, cols, _) = found.shape.sizes, found.boxes.max(axis=0).tolist()
+    sizes = found.shape.sizes
+    p, z, zh, q, taps, cols, _ = (tuple(np.unique(column).tolist()) for column in found.boxes.T)
     rows_k, rows_h, rows_c, rows_r = found.rows.max(axis=0).tolist()
     cols_k, cols_h, cols_w = found.cols.max(axis=0).tolist()
     return _Tables(
@@ -200,8 +172,6 @@ def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False
     cut: in blocks that may be cut; then the cycles are those of the blocks for which they are fewest, or below.
     """
     shape, arch, t = found.shape, found.arch, _tables(found, form, cut)
-    if not len(found.boxes):
-        return Found(form, np.zeros((0, 3), np.int64), *[np.zeros(0, np.int64)] * 2)
     first = found.words
     times = shape.sizes.n * (shape.sizes.k // shape.tiled_together)
     overhead = arch.pe.start_cycles + arch.pe.finish_cycles

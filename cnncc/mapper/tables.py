@@ -20,22 +20,35 @@ def even_parts(extent: int, most: int) -> list[int]:
 
 
 class Table(NamedTuple):
-    """For numbers of PEs on rows and columns and in the box: trips in time, and the sum of what boxes hold in them."""
+    """For numbers of PEs on rows and columns and in the box: trips in time, and the sum of what boxes hold in them.
+
+    place: of each number in the box its column.
+    """
 
     trips: Counts
     held: Counts
+    place: Counts
 
     def of(self, rows: Any, cols: Any, box: Any) -> tuple[Any, Any]:
         """Both, for arrays of numbers."""
-        return self.trips[rows, cols, box], self.held[rows, cols, box]
+        column = self.place[box]
+        return self.trips[rows, cols, column], self.held[rows, cols, column]
 
 
 @lru_cache(maxsize=512)
 def table(
-    extent: int, rows: int, cols: int, box: int, spread: bool, share: bool, even: bool, cut: bool = False
+    extent: int,
+    rows: int,
+    cols: int,
+    box: tuple[int, ...],
+    spread: bool,
+    share: bool,
+    even: bool,
+    cut: bool = False,
 ) -> Table:
-    """The table of a dimension, for numbers up to these. NEVER where they do not make a mapping of their own.
+    """The table of a dimension, for numbers of PEs up to these. NEVER where they do not make a mapping of their own.
 
+    box: the numbers in the box, from the smallest.
     spread: its rest goes to as many sets as divide it (k). even: PEs have equal parts (c, r). cut: blocks of the
     dimension may be cut; then the least of all of them, as what PEs share out depends on the block.
     """
@@ -46,11 +59,17 @@ def table(
 
 
 def _in_blocks(
-    extent: int, block: int, rows: int, cols: int, box: int, spread: bool, share: bool = True, even: bool = False
+    extent: int,
+    block: int,
+    rows: int,
+    cols: int,
+    box: tuple[int, ...],
+    spread: bool,
+    share: bool = True,
+    even: bool = False,
 ) -> Table:
     """The table for loops that are made for blocks of this size."""
-    r, c, b = np.ogrid[1 : rows + 1, 1 : cols + 1, 1 : box + 1]
-    r, c, b = np.broadcast_arrays(r, c, b)
+    r, c, b = np.broadcast_arrays(*np.ix_(range(1, rows + 1), range(1, cols + 1), box))
     if share:
         on_rows = -(-block // r)
         on_cols = -(-on_rows // c)
@@ -68,10 +87,11 @@ def _in_blocks(
     if even:
         legal &= (r * c == 1) | (extent % (r * c * b) == 0)
     trips, held = bodies(extent, loops)
-    full = np.full((rows + 1, cols + 1, box + 1), NEVER, np.int64)
-    found = Table(full, full.copy())
-    found.trips[1:, 1:, 1:] = np.where(legal, trips, NEVER)
-    found.held[1:, 1:, 1:] = np.where(legal, held, NEVER)
+    full = np.full((rows + 1, cols + 1, len(box)), NEVER, np.int64)
+    found = Table(full, full.copy(), np.zeros(box[-1] + 1, np.int64))
+    found.trips[1:, 1:] = np.where(legal, trips, NEVER)
+    found.held[1:, 1:] = np.where(legal, held, NEVER)
+    found.place[list(box)] = range(len(box))
     return found
 
 

@@ -1,0 +1,79 @@
+"""Boxes: what a PE does in one macro-instruction, such that its register files have room for it. No IR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from math import gcd
+
+from cnncc.arch.model import Arch
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import positions
+from cnncc.mapper.tables import even_parts
+
+MOST = 40_000  # boxes that are looked at
+FEW = (32, 16, 10, 7, 5, 4)  # numbers of each of the seven dimensions: with 4 there are 16,384 boxes at most
+Box = tuple[int, ...]
+
+
+def boxes(shape: LayerShape, arch: Arch) -> tuple[list[Box], bool]:
+    """Indices of k w h c r s in the box, lanes, words, for all boxes; or for some, where there are very many.
+
+    Then parts of k, w and h are as equal as may be, as those of c, r, s always are, and of all of them a few.
+    """
+    found = list(islice(_boxes(shape, arch, 0), MOST + 1))
+    if len(found) <= MOST:
+        return found, False
+    tries = (list(islice(_boxes(shape, arch, few), MOST + 1)) for few in FEW)
+    return next(found for found in tries if len(found) <= MOST), True
+
+
+def _numbers(extent: int, most: int, few: int) -> Sequence[int]:
+    """Of k, w or h: all up to `most`, or a few."""
+    return _some(even_parts(extent, most), few) if few else range(1, min(extent, most) + 1)
+
+
+def _some(found: Sequence[int], few: int) -> Sequence[int]:
+    """Of more than `few` numbers so many, the first and the last among them; all for 0."""
+    if not few or len(found) <= few:
+        return found
+    return [found[i * (len(found) - 1) // (few - 1)] for i in range(few)]
+
+
+def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
+    """Those with a few numbers of each dimension; 0: all."""
+    sizes, pe, window = shape.sizes, arch.pe, shape.window
+    point = sizes.r == sizes.s == 1 and not shape.channelwise
+    image_words = pe.ifmap_words
+    for p in _numbers(shape.tiled_together, min(pe.psum_words, pe.weight_words if shape.is_mac else image_words), few):
+        if shape.channelwise:
+            image_words = pe.ifmap_words // p
+        for z in _numbers(sizes.w, min(pe.max_pixels, pe.psum_words // p, image_words), few):
+            rows = min(pe.max_pixels // z, pe.psum_words // (p * z), image_words // z)
+            for zh in _numbers(sizes.h, rows, few) if point else (1,):
+                for taps in _some(even_parts(sizes.r, sizes.r), few):
+                    for cols in _some(even_parts(sizes.s, sizes.s), few):
+                        image = positions(z, cols, window.stride[1], window.dilation[1])[0]
+                        image *= positions(zh, taps, window.stride[0], window.dilation[0])[0]
+                        most = pe.ifmap_words // (image * (p if shape.channelwise else 1))
+                        if shape.is_mac:
+                            most = min(most, pe.weight_words // (p * taps * cols))
+                        if shape.channelwise:
+                            most = min(most, 1)
+                        apart = z > 1 and window.dilation[1] > gcd(*window.dilation[1:], window.stride[1])
+                        for q in _some(even_parts(sizes.c, most), few):
+                            # Columns of a kernel that lie apart are a counter of their own, of three (M4).
+                            if apart and cols > 1 and taps * (1 if shape.channelwise else q) > 1 and p > 1:
+                                continue
+                            for lanes in _some(_lanes(shape, arch, q), few):
+                                words = image * q * (p if shape.channelwise else 1)
+                                words += p * q * taps * cols * shape.is_mac
+                                yield p, z, zh, q, taps, cols, lanes, words
+
+
+def _lanes(shape: LayerShape, arch: Arch, q: int) -> list[int]:
+    """Products over c at a time: such that all boxes divide into them."""
+    if not shape.is_mac or shape.channelwise:
+        return [1]
+    rest = shape.sizes.c % q
+    return [lanes for lanes in range(1, min(arch.pe.lanes, q) + 1) if q % lanes == 0 and rest % lanes == 0]

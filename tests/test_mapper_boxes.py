@@ -1,0 +1,65 @@
+"""Boxes for large register files: not all are looked at, and what is said of the others stays true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cnncc.arch.model import Arch, load_arch
+from cnncc.dialects._layers import Window
+from cnncc.dialects._mapping import Sizes
+from cnncc.estimate.whole_space import look
+from cnncc.mapper import boxes, space
+from cnncc.mapper.blocks import Room
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.search import search
+
+ARCH = load_arch("spatial-4x4")
+ROOM = Room(1 << 20)
+
+
+def layer(k: int, c: int, side: int, taps: int) -> LayerShape:
+    pad = (taps // 2,) * 4
+    return LayerShape("mac", Sizes(1, k, c, side, side, taps, taps), Window((taps, taps), pad=pad), 2, side, side)
+
+
+def files(words: int, lanes: int = 1) -> Arch:
+    pe = replace(ARCH.pe, weight_words=words, ifmap_words=words, psum_words=words, max_pixels=words, lanes=lanes)
+    return replace(ARCH, pe=pe)
+
+
+@pytest.mark.parametrize(("shape", "lanes"), [(layer(512, 512, 28, 3), 4), (layer(4096, 4096, 224, 1), 64)])
+def test_there_are_never_too_many(shape: LayerShape, lanes: int) -> None:
+    arch = files(65536, lanes)
+    found, some = boxes.boxes(shape, arch)
+    assert some and boxes.MOST / 8 < len(found) <= boxes.MOST and len(set(found)) == len(found)
+    assert (1, 1, 1, 1, 1, 1, 1, 2) in found
+    for k, w, h, c, r, s, _, words in found:
+        image = (h + r - 1) * (w + s - 1) * c
+        assert max(image, k * c * r * s, k * h * w) <= 65536 and words == image + k * c * r * s
+
+
+def test_few_register_words_are_looked_at_quickly() -> None:
+    """No walk over numbers of k, h and w for which there are sums, but neither weights nor pixels."""
+    arch = replace(ARCH, pe=replace(ARCH.pe, psum_words=65536, max_pixels=65536, weight_words=3, ifmap_words=3))
+    found, some = boxes.boxes(layer(4096, 4096, 224, 1), arch)
+    assert not some and max(k * c for k, _, _, c, *_ in found) == max(w * h * c for _, w, h, c, *_ in found) == 3
+    assert len(found) == len(set(found)) == 17
+
+
+def test_what_is_said_of_boxes_that_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`least` holds for all of them: the best of them takes more, the best of few more than that."""
+    shape, arch = layer(12, 10, 6, 3), files(64)
+    best = search.__wrapped__(shape, arch, ROOM)
+    assert best is not None and best.least == best.cycles
+    space.numbers.cache_clear()
+    monkeypatch.setattr(boxes, "MOST", 16384)
+    assert not boxes.boxes(shape, arch)[1]
+    monkeypatch.setattr(boxes, "_some", lambda found, few: [*found[:1], *found[1:][-1:]] if few else found)
+    monkeypatch.setattr(boxes, "MOST", 50)
+    assert boxes.boxes(shape, arch)[1]
+    few = search.__wrapped__(shape, arch, ROOM)
+    space.numbers.cache_clear()
+    assert few is not None and few.least <= best.cycles < few.cycles
+    assert look(shape, arch, False, ROOM.words, few.least).combinations == 0  # there is nothing to be shown
