@@ -8,7 +8,8 @@ is fetched there, into the buffer that is not in use, and the first one at the h
     weights, params   taken as free (FREE: two slices in turn; FREE_ONE: one), given as full to the loads; params per
                       position that come with the blocks of ifmap or output are as free as these
     residual          given as full to the commits (RESIDUAL_FULL)
-    ifmap             given as full to the loads (IFMAP_FULL); with two buffers taken as free from these (IFMAP_FREE)
+    ifmap             given as full to the loads (IFMAP_FULL); with two buffers taken as free from these (IFMAP_FREE),
+                      unless the output comes and goes as often
     output            taken as full from the commits (OUTPUT_FULL), given back as free (OUTPUT_FREE)
 
 What frees residual, and an ifmap with one buffer, is the last commit of their block. It gives OUTPUT_FULL, for which
@@ -79,8 +80,10 @@ class Transfers:
         moving = [operand for operand in MOVING if operand in depth]
         if "output" not in depth and len({depth[operand] for operand in moving}) > 1:
             raise self._refuse("ifmap and residual are staged in glb at one place, unless the output is, too")
-        if "output" in depth and not depth.get("ifmap", 0) <= depth.get("residual", depth["output"]) == depth["output"]:
-            raise self._refuse("residual is staged in glb where output is, ifmap there or outside")
+        if "output" in depth and depth.get("residual", depth["output"]) != depth["output"]:
+            raise self._refuse("residual is staged in glb where output is")
+        if "output" in depth and depth.get("ifmap", 0) > depth["output"] and self.stages["ifmap"].buffers == 1:
+            raise self._refuse("ifmap is staged in glb in two buffers where that is inside the blocks of the output")
         if self.layer.shape.per_position:
             self._check_positions(depth, moving)
         elif depth.get("params") and (moving or self.layer.shape.shuffle > 1):
@@ -192,11 +195,16 @@ class Transfers:
         if operand == "residual":
             output = self.stages.get("output")
             return OUTPUT_FREE[output.buffers] if output else 0 if self._with_blocks else INPUT_FREE[stage.buffers]
+        if self._is_freed_by_loads():
+            return IFMAP_FREE
         if "output" in self.stages:
             return 0
-        if stage.buffers > 1:
-            return IFMAP_FREE
         return 0 if self._with_blocks or "residual" in self.stages else INPUT_FREE[1]
+
+    def _is_freed_by_loads(self) -> bool:
+        """Whether the last load of a block of the ifmap says that its buffer is free, and no output's transfer does."""
+        stage, output = self.stages["ifmap"], self.stages.get("output")
+        return stage.buffers > 1 and (output is None or stage.depth > output.depth)
 
     def drains(self, depth: int, at: Position) -> list[Node]:
         """The transfer of what has been gathered at `depth`."""
@@ -277,7 +285,7 @@ class Transfers:
         """
         if stage := self.stages.get("ifmap"):
             pieces, take = self._between("ifmap", at.pieces), IFMAP_FULL
-            give = IFMAP_FREE if stage.buffers > 1 and "output" not in self.stages else 0
+            give = IFMAP_FREE if self._is_freed_by_loads() else 0
         elif "params" in self.stages and "weight" not in self.stages:
             pieces, take, give = self._between("params", at.pieces), self.layer.full, 0
         else:

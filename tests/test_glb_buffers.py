@@ -153,8 +153,17 @@ MAPPINGS = {
     "ifmap@rf*2 > {s > r}",
     "partial sums of two outputs": f"params@glb > h':2 > residual@glb*2 > ifmap@glb*2 > output@glb*2 > c':3 > "
     f"weight@glb*2 > {TILE} > k > c'' > weight@rf*2 > ifmap@rf*2 > {{s > r}}",
+    "ifmap in slices": f"params@glb > h':4 > residual@glb*2 > output@glb*2 > c':2 > ifmap@glb*2 > weight@glb*2 > "
+    f"{TILE} > k > c'' > weight@rf*2 > ifmap@rf*2 > {{s > r}}",
+    "ifmap in slices of columns": "params@glb > w':3 > residual@glb > output@glb > c':2 > ifmap@glb*2 > k':2 > "
+    "weight@glb*2 > h':2 > [h''||2@rows w''||3@cols] > k'' > c'' > weight@rf*2 > ifmap@rf*2 > {s > r}",
+    "ifmap in slices, output stays": f"params@glb > c':2 > ifmap@glb*2 > k':4 > weight@glb*2 > "
+    f"h':2 > {TILE} > k'' > c'' > weight@rf*2 > ifmap@rf*2 > {{s > r}}",
 }
-BATCH = ("all in two", "residual in one", "columns", "ifmap outside", "weights inside", "partial sums of two outputs")
+BATCH = (
+    "all in two", "residual in one", "columns", "ifmap outside", "weights inside", "partial sums of two outputs",
+    "ifmap in slices",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MAPPINGS)
@@ -224,6 +233,7 @@ ONE_MORE = {
     "weights": (CONV, MAPPINGS["weights in slices"], 1, 64),
     "weights in one": (CONV, MAPPINGS["weights in slices of one"], 9, 64),
     "weights while sums stay": (CONV, MAPPINGS["weights while sums stay"], 1, 64),
+    "ifmap in slices": (CONV, MAPPINGS["ifmap in slices"], 10, 64),
 }
 
 
@@ -256,6 +266,7 @@ def test_a_token_too_many_is_a_race(name: str, tmp_path: Path) -> None:
             "alone: then no two buffers inside",
         ),
         (f"{ONCE} > h':4 > w':2 > h'':3 > ifmap@glb*2 > [h'''||3@rows w''||2@cols] > k > {REST}", "an even number"),
+        (MAPPINGS["ifmap in slices"].replace("ifmap@glb*2", "ifmap@glb"), "inside the blocks of the output"),
     ],
 )
 def test_what_two_buffers_cannot_be(mapping: str, why: str, tmp_path: Path) -> None:

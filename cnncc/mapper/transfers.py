@@ -88,10 +88,10 @@ class Transfers:
             return self._params_free(stage)
         if operand == "residual":
             return room(output) if output else 0 if self._with_blocks else input_free(stage)
+        if stage.buffers > 1 and not (output and stage.depth <= output.depth):
+            return IFMAP_FREE
         if output:
             return 0
-        if stage.buffers > 1:
-            return IFMAP_FREE
         return 0 if self._with_blocks or "residual" in self.stages else INPUT_FREE
 
     def _params_free(self, stage: Stage) -> int:
