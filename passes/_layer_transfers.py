@@ -195,13 +195,13 @@ class Transfers:
         if operand == "residual":
             output = self.stages.get("output")
             return OUTPUT_FREE[output.buffers] if output else 0 if self._with_blocks else INPUT_FREE[stage.buffers]
-        if self._is_freed_by_loads():
+        if self.is_freed_by_loads():
             return IFMAP_FREE
         if "output" in self.stages:
             return 0
         return 0 if self._with_blocks or "residual" in self.stages else INPUT_FREE[1]
 
-    def _is_freed_by_loads(self) -> bool:
+    def is_freed_by_loads(self) -> bool:
         """Whether the last load of a block of the ifmap says that its buffer is free, and no output's transfer does."""
         stage, output = self.stages["ifmap"], self.stages.get("output")
         return stage.buffers > 1 and (output is None or stage.depth > output.depth)
@@ -283,9 +283,9 @@ class Transfers:
 
         The last one of a block that is in one of two buffers gives it back, where no transfer of the output says so.
         """
-        if stage := self.stages.get("ifmap"):
+        if "ifmap" in self.stages:
             pieces, take = self._between("ifmap", at.pieces), IFMAP_FULL
-            give = IFMAP_FREE if self._is_freed_by_loads() else 0
+            give = IFMAP_FREE if self.is_freed_by_loads() else 0
         elif "params" in self.stages and "weight" not in self.stages:
             pieces, take, give = self._between("params", at.pieces), self.layer.full, 0
         else:

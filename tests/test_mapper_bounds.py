@@ -22,7 +22,7 @@ from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Room
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles, layer_schedule
-from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape, buffer_words
 from cnncc.mapper.legal import is_legal
 from cnncc.mapper.space import Plan, combinations_below, forms_of, mapping_of, numbers, point
 from cnncc.passes._nest_layers import layer_shape
@@ -62,8 +62,11 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             assert least <= cycles, (shape, arch, room, at, plan, least, cycles)
             if moving:
                 needs = stage_sizes(shape, arch, mapping)
-                needs.pop("sums")  # whether sums are partial is known of whole layers only; what is chosen is packed
+                partial = layer_schedule(layer, arch).partial
+                assert buffer_words(shape, arch, mapping, partial) == sum(needs.values()), (shape, arch, at, plan)
+                needs.pop("sums")  # these are looked at when a mapping is run
                 assert sum(needs.values()) <= room.words, (needs, shape.sizes, room, at, plan, shape)
+                seen["partial"] += partial
                 assert int(found.least[int(i)]) <= cycles, (shape, arch, room, at, plan)
             else:
                 assert engines_least(layer_schedule(layer, arch).nodes, arch) <= cycles, (shape, arch, at)
@@ -79,4 +82,4 @@ def test_bounds_are_below_the_model() -> None:
         arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20), sequencer=overlap)
         check(layer_shape(layer_of(unmapped(drawn.case)[0])), arch, rng, seen)
     assert seen["moving"] > EXAMPLES / 4 and seen["resident"] > EXAMPLES / 8, seen
-    assert seen["in turn"] > EXAMPLES / 40, seen
+    assert seen["in turn"] > EXAMPLES / 40 and seen["partial"] > EXAMPLES / 10, seen

@@ -150,9 +150,9 @@ WHOLE = 1 << 20
 
 def mapping(
     case: Case, arch: Arch, point: Point, blocks: Blocks = (WHOLE, WHOLE, WHOLE, True),
-    weights: tuple[int, int] = (0, 1), moving: dict[str, int] | None = None,
+    weights: tuple[int, int] = (0, 1), moving: dict[str, int] | None = None, sliced: bool = False,
 ) -> Mapping:  # fmt: skip
-    """Q6 to Q8. weights: in which place and in how many buffers. moving: the buffers of operands."""
+    """Q6 to Q8. weights: in which place and in how many buffers. moving: the buffers of operands. sliced: the ifmap."""
     form, rows, cols, box, lanes = point
     size = sizes_of(case) | {"k": together(case)}
     size |= {dim: min(size[dim], block) for dim, block in zip("khw", blocks, strict=False)}
@@ -187,7 +187,8 @@ def mapping(
         places.append(len(there))
     stages = list[Stage]()
     for operand, buffers in (moving or {}).items():
-        depth = 4 if operand == "ifmap" and not blocks[3] and not channelwise(case) else 5
+        outside = 6 if sliced else 4 if not blocks[3] and not channelwise(case) else 5
+        depth = outside if operand == "ifmap" else 5
         stages.append(Stage(operand, "glb", places[depth], buffers))
     stages += [Stage("weight", "glb", places[weights[0]], weights[1])] if case.is_mac else []
     stages += [Stage("params", "glb", 0)] if case.steps else []
@@ -276,9 +277,11 @@ def plans(case: Case, arch: Arch, point: Point, moving: frozenset[str]) -> Itera
         times = case.n * pixels * (1 if channelwise(case) else case.groups)
         images = times * (k_blocks if k_outside or channelwise(case) else 1)
         buffers = dict.fromkeys(sorted(moving), 1 + (times * k_blocks > 1))
-        for double, weights in product((False, True)[: 1 + (images > 1)], slices(case, point, k_outside)):
-            chosen = {each: 1 + double if each == "ifmap" else count for each, count in buffers.items()}
-            yield mapping(case, arch, point, (k, h, w, k_outside), weights, chosen)
+        sliced = form[0] == "c" and "ifmap" in moving and point[1]["c"] * point[3]["c"] < case.c
+        ways = [(1, False)] + [(2, False)] * (images > 1) + [(2, True)] * sliced
+        for (count, slice_), weights in product(ways, slices(case, point, k_outside)):
+            chosen = buffers | dict.fromkeys(moving & {"ifmap"}, count)
+            yield mapping(case, arch, point, (k, h, w, k_outside), weights, chosen, slice_)
 
 
 def slices(case: Case, point: Point, k_outside: bool) -> Iterator[tuple[int, int]]:

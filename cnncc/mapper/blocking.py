@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.blocks import Blocks, Counts, Room, Side, Tiles, Weights, tiles_of
+from cnncc.mapper.blocks import Blocks, Counts, Room, Side, Weights
 from cnncc.mapper.bound import Bound, up, ways
 from cnncc.mapper.space import Chain, Numbers, Plan
+from cnncc.mapper.tiles import Tiles, tiles_of
 
 NEVER = 1 << 60
 
@@ -114,8 +115,10 @@ class _Times:
         results = blocks.moved - blocks.moved_image
         last = blocks.moved_image * image + results * share + weights * np.minimum(share, 1 / turns)
         waits = dram.latency_cycles + bound.between() if {"ifmap", "output"} <= moving else 0
+        together = np.maximum(bound.head() + words // wpc, self.compute)
         full = _runs(self.compute - self.in_last, (words - last) / wpc, (turns - 1) * inner, waits)
-        least = np.maximum(bound.head() + words // wpc, full + _runs(self.in_last, last / wpc, inner, waits))
+        in_turn = full + _runs(self.in_last, last / wpc, inner, waits)
+        least: Any = np.where(blocks.sliced, together, np.maximum(together, in_turn))
         if stage.part is None:
             return least
         # While a block of the image comes, no slice of weights does: the array has two, and what PEs hold.
@@ -143,7 +146,7 @@ def candidates(bound: Bound, room: Room, limit: int) -> Iterator[tuple[int, Plan
     """All plans of a point for which there is room and that may take less than `limit` cycles, and what they take at
     least. In this order.
     """
-    blocks = Blocks(bound.shape, bound.arch, room, tiles_of(bound.shape, bound.at, bound.partial))
+    blocks = Blocks(bound.shape, bound.arch, room, tiles_of(bound.shape, bound.at))
     times = _Times(blocks, bound)
     array, found = times.array(), list[Iterator[tuple[int, Plan]]]()
     for stage in blocks.stages():
@@ -166,7 +169,7 @@ def _in_order(blocks: Blocks, least: Counts, where: Counts, stage: Weights) -> I
         index = tuple(where[number].tolist())
         k, h, w = (int(side.sizes[i]) for side, i in zip((blocks.k, blocks.h, blocks.w), index[:3], strict=True))
         moving = tuple((operand, int(buffers[index])) for operand, buffers in sorted(blocks.buffers.items()))
-        yield int(least[number]), Plan(k, h, w, index[3] == 0, int(places[index]), stage.buffers, moving)
+        yield int(least[number]), Plan(k, h, w, index[3] == 0, int(places[index]), stage.buffers, moving, index[4] == 2)
 
 
 class Traffic:

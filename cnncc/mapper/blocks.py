@@ -16,7 +16,7 @@ import numpy.typing as npt
 from cnncc.arch.model import Arch
 from cnncc.mapper.bound import up
 from cnncc.mapper.layer_shape import LayerShape, reach
-from cnncc.mapper.space import Form, Numbers, Point, shared, steps_of
+from cnncc.mapper.tiles import Tiles
 
 Counts = npt.NDArray[np.int64]
 AXES = 5  # of the arrays: sizes of k, h and w, the order, buffers of the ifmap
@@ -43,41 +43,6 @@ def least_words(shape: LayerShape, arch: Arch, room: Room) -> int:
         sides = zip((sizes.r, sizes.s), (sizes.h, sizes.w), (shape.ih, shape.iw), window.dilation, strict=True)
         words += sizes.c * prod(whole if n == 1 else reach(1, taps, 1, step) for taps, n, whole, step in sides)
     return words
-
-
-class Tiles(NamedTuple):
-    """What blocks depend on of a point: its form, tiles in time (1 of what PEs share out), loops in space, and whether
-    sums are partial.
-    """
-
-    form: Form
-    k: int
-    h: int
-    w: int
-    c: int
-    spaces: int
-    partial: bool
-
-
-def tiles_of(shape: LayerShape, at: Point, partial: bool) -> Tiles:
-    """Of a point."""
-    extent = {dim: shape.sizes.of(dim) for dim in "hwc"} | {"k": shape.tiled_together}
-    tile = {dim: 1 if shared(at.form, dim) else steps_of(at.chain(dim, extent[dim]), extent[dim])[0] for dim in "khwc"}
-    spaces = sum(count > 1 for count in at.rows[:2]) + sum(count > 1 for count in at.cols)
-    return Tiles(at.form, tile["k"], tile["h"], tile["w"], tile["c"], spaces, partial)
-
-
-def tiles_in_time(found: Numbers, form: Form, which: Counts) -> Counts:
-    """Of combinations: tiles in time of k h w c, 1 of what PEs share out. Shape (combinations, 4)."""
-    sizes, (row, col, box) = found.shape.sizes, which.T
-    rows, cols, boxes = found.rows[row], found.cols[col], found.boxes[box]
-    tiles = {
-        "k": np.minimum(rows[:, 0] * cols[:, 0] * boxes[:, 0], found.shape.tiled_together),
-        "h": np.minimum(rows[:, 1] * cols[:, 1] * boxes[:, 2], sizes.h),
-        "w": np.minimum(cols[:, 2] * boxes[:, 1], sizes.w),
-        "c": np.minimum(rows[:, 2] * boxes[:, 3], sizes.c),
-    }
-    return np.column_stack([np.ones_like(tile) if shared(form, dim) else tile for dim, tile in tiles.items()])
 
 
 class Side(NamedTuple):
@@ -114,16 +79,19 @@ class Weights(NamedTuple):
 
 
 class Blocks:
-    """All blocks of k, h and w together, in both orders (the first with k outside), ifmap in one buffer and two."""
+    """All blocks of k, h and w together, in both orders (the first with k outside), with the ifmap in one buffer, in
+    two, and in slices of c in two.
+    """
 
     def __init__(self, shape: LayerShape, arch: Arch, room: Room, tiles: Tiles) -> None:
         self.shape, self.arch, self.room, self.tiles = shape, arch, room, tiles
         self.k, self.h, self.w = self._sides()
         lengths = [len(each.sizes) for each in (self.k, self.h, self.w)]
-        self.shaped = (*lengths, 2, 2)
-        self.kk, self.hh, self.ww, order, double = (np.asarray(i) for i in np.ix_(*map(range, self.shaped)))
+        self.shaped = (*lengths, 2, 3)
+        self.kk, self.hh, self.ww, order, ifmap = (np.asarray(i) for i in np.ix_(*map(range, self.shaped)))
         self.k_outside: Any = order == 0
-        self.double: Any = double == 1
+        self.double: Any = ifmap > 0
+        self.sliced: Any = ifmap == 2
         self.group = shape.tiled_together
         self._count_blocks()
         self._count_words()
@@ -137,7 +105,7 @@ class Blocks:
             "w": not shape.per_position,
         }
         extent = {"k": shape.tiled_together, "h": shape.sizes.h, "w": shape.sizes.w}
-        k, h, w = (side(extent[dim], getattr(self.tiles, dim), bool(moving) and cut[dim]) for dim in "khw")
+        k, h, w = (side(extent[dim], self.tiles.block(dim), bool(moving) and cut[dim]) for dim in "khw")
         return k, h, w
 
     def _count_blocks(self) -> None:
@@ -146,18 +114,26 @@ class Blocks:
         # Where only one of k and the image is cut, its blocks are outside what is fetched once.
         k_cut: Any = k_blocks > 1
         image_cut: Any = self.of_image > 1
-        again = k_blocks if self.shape.channelwise else np.where(self.k_outside, k_blocks, 1)
-        times = sizes.n * (sizes.k // self.group)
-        self.images: Any = times * self.of_image * again  # blocks of the ifmap
+        again = np.where(self.k_outside | self.sliced | self.shape.channelwise, k_blocks, 1)
+        times, slices = sizes.n * (sizes.k // self.group), np.where(self.sliced, up(sizes.c, self.tiles.c), 1)
+        self.images: Any = times * self.of_image * again * slices  # blocks or slices of the ifmap
         self.results: Any = times * self.of_image * k_blocks
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
         # One block needs one buffer only.
         twice = (self.images > 1) if "ifmap" in self.room.moving else np.False_
-        self.legal: Any = np.broadcast_to(either & (twice | ~self.double), self.shaped)
+        self.legal: Any = np.broadcast_to(
+            either & (twice | ~self.double) & (~self.sliced | self._may_be_sliced()), self.shaped
+        )
         self.buffers = {
             operand: np.broadcast_to(1 + (self.double if operand == "ifmap" else self.results > 1), self.shaped)
             for operand in self.room.moving
         }
+
+    def _may_be_sliced(self) -> bool:
+        """Whether the ifmap may come in slices of c: inside a loop over c that is outside all others."""
+        alone = "residual" in self.room.moving and "output" not in self.room.moving
+        outside = self.tiles.form.order.startswith("c") and not self.shape.channelwise
+        return outside and self.tiles.c < self.shape.sizes.c and not alone
 
     def _count_words(self) -> None:
         """Of all buffers; moved in all, of the ifmap alone, of one block of it; before the first and after the last."""
@@ -169,9 +145,10 @@ class Blocks:
         self.image: Any = self.moved_image
         if "ifmap" in moving:
             rows, cols = _image(shape, 0, self.h), _image(shape, 1, self.w)
-            self.image = (k * sizes.c if shape.channelwise else sizes.c) * rows[0][self.hh] * cols[0][self.ww]
+            of_block = k * sizes.c if shape.channelwise else np.where(self.sliced, self.tiles.c, sizes.c)
+            self.image = of_block * rows[0][self.hh] * cols[0][self.ww]
             channels = shape.channels if shape.channelwise else sizes.c * (sizes.k // self.group)
-            again = 1 if shape.channelwise else np.where(self.k_outside, self.k.number[self.kk], 1)
+            again = np.where((self.k_outside | self.sliced) & (not shape.channelwise), self.k.number[self.kk], 1)
             self.moved_image = sizes.n * channels * again * rows[1][self.hh] * cols[1][self.ww]
         results = len(moving & {"output", "residual"})
         self.moved: Any = self.moved_image + results * everything
@@ -182,9 +159,12 @@ class Blocks:
         words: Any = params + self.buffers.get("ifmap", 0) * self.image
         for operand in moving & {"output", "residual"}:
             words = words + self.buffers[operand] * outputs
-        if self.tiles.partial:
-            words = words + self.arch.words_per_param * (outputs if "output" in moving else everything)
-        self.words: Any = words
+        sizes_of = {"k": k, "h": h, "w": w}
+        partial: Any = np.False_
+        for dim in self.tiles.behind_sums(sizes.c):
+            partial = partial | (sizes_of[dim] > getattr(self.tiles, dim))
+        sums = self.arch.words_per_param * (outputs if "output" in moving else everything)
+        self.words: Any = words + np.where(partial & shape.is_mac, sums, 0)
 
     def stages(self) -> Iterator[Weights]:
         """Where weights may be staged: all at once, inside the loop over blocks of k, or inside one of the point's."""

@@ -17,6 +17,7 @@ from cnncc.dialects._mapping import even_sets
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.register_files import positions, shared_columns
 from cnncc.mapper.space import Chain, Point, steps_of
+from cnncc.mapper.tiles import tiles_of
 
 
 class Way(NamedTuple):
@@ -139,9 +140,8 @@ class Bound:
     @cached_property
     def partial(self) -> bool:
         """Whether sums are partial: loops over c, r, s in time stand outside others in time."""
-        outside, inside = self.at.form.order.split("|")
-        many = any(sum(way.trips for way in self.ways[dim]) > 1 for dim in "crs" if dim in outside)
-        return many and any(way.trips > way.pieces for dim in "khw" if dim in inside for way in self.ways[dim])
+        tiles = tiles_of(self.shape, self.at)
+        return any(self.extent[dim] > getattr(tiles, dim) for dim in tiles.behind_sums(self.extent["c"]))
 
     def _corner(self, which: int) -> list[Way]:
         return [self.ways[dim][which] for dim in "khwcrs"]

@@ -67,10 +67,14 @@ def machine(arch: Arch) -> Machine:
 
 
 class LayerSchedule(NamedTuple):
-    """The program of a layer with its `sync`, and the transfers for it that stand in the layer before."""
+    """The program of a layer with its `sync`, and the transfers for it that stand in the layer before.
+
+    partial: whether there are partial sums, which lie in the GLB.
+    """
 
     nodes: tuple[Node, ...]
     ahead: tuple[Fetch, ...]
+    partial: bool = False
 
     def start(self, arch: Arch) -> State:
         """An idle machine before the layer: all buffers are free, and what is fetched ahead is there."""
@@ -85,6 +89,10 @@ class LayerSchedule(NamedTuple):
                 tokens[queue] += (0,)
         return state._replace(tokens=tuple(tokens))
 
+    def cycles(self, arch: Arch) -> int:
+        """From an idle machine, what is fetched ahead being there, to the end of the layer's `sync`."""
+        return Timeline(machine(arch), self.nodes).run(self.start(arch)).elapsed
+
 
 def layer_schedule(plan: LayerPlan, arch: Arch, full: int = FULL) -> LayerSchedule:
     """The program of a layer by a mapping that `nest-to-array` takes. full: the tokens of its weights."""
@@ -93,13 +101,12 @@ def layer_schedule(plan: LayerPlan, arch: Arch, full: int = FULL) -> LayerSchedu
     if plan.shape.kind == "copy":
         return LayerSchedule((*stream_schedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart), wait), ())
     walk = _Walk(plan, arch, full)
-    return LayerSchedule((*walk.nodes(), wait), tuple(walk.ahead))
+    return LayerSchedule((*walk.nodes(), wait), tuple(walk.ahead), walk.partial)
 
 
 def layer_cycles(plan: LayerPlan, arch: Arch) -> int:
     """Cycles of a layer from an idle machine, what is fetched ahead there, to the end of its `sync`."""
-    schedule = layer_schedule(plan, arch)
-    return Timeline(machine(arch), schedule.nodes).run(schedule.start(arch)).elapsed
+    return layer_schedule(plan, arch).cycles(arch)
 
 
 def layer_counts(plan: LayerPlan, arch: Arch) -> Cycles:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cnncc.arch.model import Arch
 from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Loop, Sizes, Stage
+from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
 
 Extents = dict[str, int]
 
@@ -166,3 +167,16 @@ def stage_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, params_w
     if stage.operand in ("weight", "params"):
         return stage.buffers * slice_words(shape, loops, stage, params_words)
     return stage.buffers * stage_box(shape, loops, stage).words
+
+
+def buffer_words(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool) -> int:
+    """Words of the GLB that all stages of a mapping fill, and its partial sums, if there are some."""
+    staged = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
+    each = shape.params * arch.words_per_param
+    words = sum(stage_words(shape, mapping.loops, stage, each) for stage in staged.values())
+    if not partial:
+        return words
+    output, sizes = staged.get("output"), shape.sizes
+    everything = sizes.n * sizes.k * sizes.h * sizes.w
+    sums = stage_box(shape, mapping.loops, output).words if output else everything
+    return words + arch.words_per_param * sums

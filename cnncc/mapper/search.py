@@ -17,10 +17,10 @@ from math import prod
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.blocking import NEVER, Traffic, candidates
-from cnncc.mapper.blocks import Room, Tiles, least_words, tiles_in_time
+from cnncc.mapper.blocks import Room, least_words
 from cnncc.mapper.bound import Bound, Durations
-from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
-from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.layer_schedule import LayerPlan, layer_schedule
+from cnncc.mapper.layer_shape import LayerShape, buffer_words
 from cnncc.mapper.legal import is_legal
 from cnncc.mapper.space import (
     Found,
@@ -33,6 +33,7 @@ from cnncc.mapper.space import (
     numbers,
     point,
 )
+from cnncc.mapper.tiles import Tiles, tiles_in_time
 
 POINTS = 3000  # that are looked at
 MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
@@ -96,9 +97,11 @@ class _Search:
             mapping = mapping_of(self.shape, self.arch, at, plan)
             if not is_legal(self.shape, mapping, self.room.residual):
                 continue
+            schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)
+            if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.room.words:
+                continue  # what bounds know of partial sums is that there are some in any case
             self.run += 1
-            cycles = layer_cycles(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)
-            if cycles < self.limit:
+            if (cycles := schedule.cycles(self.arch)) < self.limit:
                 self.limit, self.best = cycles, Result(mapping, cycles)
 
     def least(self) -> int:
@@ -166,9 +169,9 @@ def _by_traffic(found: Numbers, entries: Iterator[_Entry], traffic: Traffic) -> 
         while waiting and waiting[0][0] <= least:
             yield heapq.heappop(waiting)[2]
         if id(part) not in tiles:
-            tiles[id(part)] = part, tiles_in_time(found, part.form, part.which).tolist()
+            tiles[id(part)] = part, tiles_in_time(found, part.which).tolist()
         k, h, w, c = tiles[id(part)][1][i]
-        most = traffic.least(Tiles(part.form, k, h, w, c, spaces=0, partial=False), least)
+        most = traffic.least(Tiles(part.form, k, h, w, c), least)
         if most < NEVER:
             heapq.heappush(waiting, (max(least, most), number, (max(least, most), *entry[1:])))
     while waiting:

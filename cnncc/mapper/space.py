@@ -283,7 +283,7 @@ class Plan(NamedTuple):
     """Blocks of k, h and w around the loops of a point, in this order or with k inside; and what is staged in the GLB.
 
     weights: before which loop they come, in how many buffers; 0: once, before all. moving: buffers of the operands
-    that do not lie in the GLB.
+    that do not lie in the GLB. slices: whether the ifmap moves in slices of c, inside the point's outermost loop.
     """
 
     k: int
@@ -293,6 +293,7 @@ class Plan(NamedTuple):
     weights: int = 0
     weight_buffers: int = 1
     moving: tuple[tuple[str, int], ...] = ()
+    slices: bool = False
 
 
 def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: Plan) -> Mapping:
@@ -303,10 +304,8 @@ def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: Plan) -> Mapping:
     outer = [Loop("n"), Loop("k", shape.tiled_together), *blocks]
     loops, staged = _loops(shape, at, extent)
     stages = [(("weight", "ifmap")["WI".index(each)], "rf", len(outer) + depth) for each, depth in staged.items()]
-    stages += [
-        (operand, "glb", 4 if operand == "ifmap" and not (plan.k_outside or shape.channelwise) else 5)
-        for operand, _ in plan.moving
-    ]
+    of_ifmap = 6 if plan.slices else 5 if plan.k_outside or shape.channelwise else 4
+    stages += [(operand, "glb", of_ifmap if operand == "ifmap" else 5) for operand, _ in plan.moving]
     if shape.is_mac:
         stages.append(("weight", "glb", plan.weights))
     if shape.params:

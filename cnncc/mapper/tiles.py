@@ -1,0 +1,62 @@
+"""What PEs and box take of each dimension at a time: all that blocks and partial sums depend on of a point. No IR."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.space import Form, Numbers, Point, shared
+
+Counts = npt.NDArray[np.int64]
+
+
+class Tiles(NamedTuple):
+    """What blocks depend on of a point: its form, indices that PEs and box take of k h w c at a time, whether there
+    are loops over taps in time, loops in space.
+    """
+
+    form: Form
+    k: int
+    h: int
+    w: int
+    c: int
+    taps: bool = False
+    spaces: int = 0
+
+    def behind_sums(self, c: int) -> str:
+        """Dimensions of k h w whose loops in time stand inside one over c, r or s that runs. c: how many there are."""
+        order = self.form.order
+        before = order.partition("|")[0]
+        running = [i for i, dim in enumerate(before) if (dim == "c" and self.c < c) or (dim in "rs" and self.taps)]
+        return "".join(dim for dim in order[min(running, default=len(order)) :] if dim in "khw")
+
+    def block(self, dim: str) -> int:
+        """Of what blocks are multiples: tiles, but where PEs share out what there is."""
+        return 1 if shared(self.form, dim) else getattr(self, dim)
+
+
+def tiles_of(shape: LayerShape, at: Point) -> Tiles:
+    """Of a point."""
+    sizes = shape.sizes
+    extent = {dim: sizes.of(dim) for dim in "hwcrs"} | {"k": shape.tiled_together}
+    rows, cols, box, _ = zip(*(at.chain(dim, extent[dim]) for dim in "khwcrs"), strict=True)
+    tile = {dim: min(r * c * b, extent[dim]) for dim, r, c, b in zip("khwcrs", rows, cols, box, strict=True)}
+    spaces = sum(count > 1 for count in at.rows[:2]) + sum(count > 1 for count in at.cols)
+    taps = tile["r"] < sizes.r or tile["s"] < sizes.s
+    return Tiles(at.form, tile["k"], tile["h"], tile["w"], tile["c"], taps, spaces)
+
+
+def tiles_in_time(found: Numbers, which: Counts) -> Counts:
+    """Of combinations: indices of k h w c that PEs and box take at a time. Shape (combinations, 4)."""
+    sizes, (row, col, box) = found.shape.sizes, which.T
+    rows, cols, boxes = found.rows[row], found.cols[col], found.boxes[box]
+    tiles = [
+        np.minimum(rows[:, 0] * cols[:, 0] * boxes[:, 0], found.shape.tiled_together),
+        np.minimum(rows[:, 1] * cols[:, 1] * boxes[:, 2], sizes.h),
+        np.minimum(cols[:, 2] * boxes[:, 1], sizes.w),
+        np.minimum(rows[:, 2] * boxes[:, 3], sizes.c),
+    ]
+    return np.column_stack(tiles)
