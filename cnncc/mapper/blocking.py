@@ -115,10 +115,10 @@ class _Times:
         results = blocks.moved - blocks.moved_image
         last = blocks.moved_image * image + results * share + weights * np.minimum(share, 1 / turns)
         waits = dram.latency_cycles + bound.between() if {"ifmap", "output"} <= moving else 0
-        together = np.maximum(bound.head() + words // wpc, self.compute)
+        together: Any = np.maximum(bound.head() + words // wpc, self.compute)
         full = _runs(self.compute - self.in_last, (words - last) / wpc, (turns - 1) * inner, waits)
-        in_turn = full + _runs(self.in_last, last / wpc, inner, waits)
-        least: Any = np.where(blocks.sliced, together, np.maximum(together, in_turn))
+        in_turn: Any = full + _runs(self.in_last, last / wpc, inner, waits)
+        least: Any = np.maximum(together, np.where(blocks.sliced, 0, in_turn))
         if stage.part is None:
             return least
         # While a block of the image comes, no slice of weights does: the array has two, and what PEs hold.
