@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 from cli_cases import CALIBRATION, LENET, SAMPLES, done, refused
 
-from cnncc.arch.model import arch_text, load_arch
-from cnncc.estimate.explain import as_text, limit
-from cnncc.estimate.program import of_model
 from cnncc.machine.container import load, save
 from cnncc.mapper.plans import as_json, from_json
 
@@ -97,44 +94,6 @@ def test_estimate_roofline_of_a_layer() -> None:
         full["roofs"]["dram"]["words"] / 8 / found["layers"]["f1"]["cycles"]["total"]
     )
     assert found["layers"]["inputs"].get("roofline") is None
-
-
-def test_estimate_explains_by_what_other_arrays_do(tmp_path: Path) -> None:
-    found = estimated(LENET, *LENET_OPTIONS, "--explain", "c2")
-    explained, base = found["explain"], load_arch("spatial-8x8")
-    assert explained["layer"] == "c2"
-    cycles = [change["layer"] for change in explained["changes"]]
-    assert cycles == sorted(cycles) and cycles[-1] < found["layers"]["c2"]["cycles"]["total"]
-    best = explained["changes"][0]
-    assert (best["key"], best["was"], best["value"]) == ("rows", 8, 16)
-    keys = [change["key"] for change in explained["changes"]]
-    assert "dram.words_per_cycle" in keys and "energy.mac" not in keys and "operand_bits" not in keys
-    (tmp_path / "other.toml").write_text(arch_text(replace(base, rows=16)))
-    other = estimated(LENET, *LENET_OPTIONS, "--arch", tmp_path / "other.toml")
-    assert other["layers"]["c2"]["cycles"]["total"] == best["layer"] and other["cycles"]["total"] == best["program"]
-    # A load takes a cycle for each word of a PE, more than its words take through the GLB's port or a row's bus.
-    assert explained["limit"] == {"engine": "load", "key": ""}
-    program, _ = of_model(LENET, "spatial-8x8", None, CALIBRATION, 1, None, None)
-    text = "\n".join(as_text(found, program.layers()["c2"]))
-    assert "limit: loads, one word a cycle into each PE (L2)" in text
-    assert f"rows 8 -> 16: {best['layer']:,} cycles (" in text
-
-
-def test_estimate_limit_names_the_rate(tmp_path: Path) -> None:
-    base = load_arch("spatial-8x8")
-    arrays = {
-        "glb": replace(base, glb=replace(base.glb, words_per_cycle=1)),
-        "bus": replace(base, bus=replace(base.bus, burst_words=1)),
-        "dram": replace(base, dram=replace(base.dram, words_per_cycle=1)),
-    }
-    for array, layer, limited in (
-        ("glb", "c2", ("load", "glb.words_per_cycle")),
-        ("bus", "c2", ("load", "bus.burst_words")),
-        ("dram", "f1", ("dma", "dram.words_per_cycle")),
-    ):
-        (tmp_path / "array.toml").write_text(arch_text(arrays[array]))
-        program, _ = of_model(LENET, str(tmp_path / "array.toml"), None, CALIBRATION, 1, None, None)
-        assert limit(program, layer) == limited, (array, layer)
 
 
 def test_estimate_refuses(tmp_path: Path) -> None:

@@ -17,17 +17,17 @@ from cnncc.arch.model import Arch, arch_text
 from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Refusal
 from cnncc.estimate import whole_space
+from cnncc.estimate.network import moving, rooms
+from cnncc.mapper.blocks import Room
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.plans import as_json, from_json
 from cnncc.passes._nest_layers import label_of, layer_shape
 from cnncc.passes._os_plan import glb_words
-from cnncc.passes._residency import Network
 from cnncc.pipeline import SCHEDULE, Compilation
 from cnncc.starts import start_before_programs
 
 Json = dict[str, Any]
-Staged = Mapping[LayerOp, frozenset[str]]  # what moves through the GLB
 Progress = Callable[[str], None]
 Known = dict[tuple[LayerShape, bool, int, int], whole_space.Seen]  # by shape, residual, room and least
 
@@ -45,52 +45,31 @@ def _start(source: Path, options: Mapping[str, Any], mapped: bool) -> tuple[Comp
     return compilation, next(op for op in compilation.module.ops if isinstance(op, FuncOp))
 
 
-def _rooms(func: FuncOp, arch: Arch, staged: Staged) -> dict[LayerOp, int]:
-    """Words of the GLB that each layer has for its buffers beside the values that do not move."""
-    network = Network(func)
-    moving = {network.operands(layer)[operand] for layer, some in staged.items() for operand in some}
-    resident = [value for value in network.values if value.root not in moving]
-    found: dict[LayerOp, int] = {}
-    for layer in network.layers:
-        number = network.number[layer]
-        found[layer] = arch.glb.words - sum(each.words for each in resident if each.first <= number <= each.last)
-    return found
-
-
 def certificate(source: Path, progress: Progress, **options: Any) -> Json:
     """What the search knows of each layer that it maps. Raises Refusal as `compile` does."""
-    from cnncc.mapper.blocks import Room
     from cnncc.searched import searched
 
     compilation, func = _start(source, options, mapped=True)
-    arch, network = compilation.settings.arch, Network(func)
-    layers = [layer for layer in network.layers if layer.kind.data != "copy"]
-    staged = {
-        layer: frozenset(
-            stage.operand
-            for stage in (layer.mapping.data.stages if layer.mapping else ())
-            if stage.memory == "glb" and stage.operand in network.operands(layer)
-        )
-        for layer in network.layers
-    }
-    rooms, entries = _rooms(func, arch, staged), list[Json]()
-    for layer in layers:
-        shape, residual, room = layer_shape(layer), layer.residual is not None, rooms[layer]
+    arch, moves, entries = compilation.settings.arch, moving(func), list[Json]()
+    for layer, room in rooms(func, arch, moves).items():
+        if layer.kind.data == "copy":
+            continue
+        shape = layer_shape(layer)
         progress(label_of(layer))
-        found = searched(shape, arch, Room(room, staged[layer], residual))
+        found = searched(shape, arch, room)
         if found is None:
             continue
         least = found.least
-        if staged[layer] or not whole_space.stays(shape, arch, room):
-            least = min(least, whole_space.moving_least(shape, arch, staged[layer], room))
-        plan = LayerPlan(label_of(layer), shape, found.mapping, residual, whole_space.AHEAD)
+        if room.moving or not whole_space.stays(shape, arch, room.words):
+            least = min(least, whole_space.moving_least(shape, arch, room.moving, room.words))
+        plan = LayerPlan(label_of(layer), shape, found.mapping, room.residual, whole_space.AHEAD)
         entries.append(
             as_json([plan])[0]
-            | {"room": room, "moving": sorted(staged[layer]), "cycles": found.cycles, "least": least}
+            | {"room": room.words, "moving": sorted(room.moving), "cycles": found.cycles, "least": least}
             | {"bounded": found.bounded, "run": found.run, "proven": least == found.cycles}
         )
-    moves = {label_of(layer): sorted(some) for layer, some in staged.items() if some}
-    return {"source": source.name, "array": arch_text(arch), "moves": moves, "layers": entries}
+    moved = {label_of(layer): sorted(some) for layer, some in moves.items() if some}
+    return {"source": source.name, "array": arch_text(arch), "moves": moved, "layers": entries}
 
 
 def check(source: Path, file: Path, progress: Progress, **options: Any) -> Iterator[str]:
@@ -107,17 +86,17 @@ def check(source: Path, file: Path, progress: Progress, **options: Any) -> Itera
     if array != arch_text(arch):
         raise Refusal(f"{file}: it is of another array than {arch.name}")
     layers = {label_of(op): op for op in func.walk() if isinstance(op, LayerOp)}
-    rooms, known = _rooms(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}), Known()
+    found, known = rooms(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}), Known()
     for plan, entry in zip(plans, entries, strict=True):
         progress(plan.label)
         try:
-            yield _checked(plan, entry, arch, layers, rooms, known)
+            yield _checked(plan, entry, arch, layers, found, known)
         except Refusal as refusal:
             raise Refusal(f"{file}: layer '{plan.label}': {refusal}") from refusal
 
 
 def _checked(
-    plan: LayerPlan, entry: Json, arch: Arch, layers: Mapping[str, LayerOp], rooms: Mapping[LayerOp, int],
+    plan: LayerPlan, entry: Json, arch: Arch, layers: Mapping[str, LayerOp], found: Mapping[LayerOp, Room],
     known: Known,
 ) -> str:  # fmt: skip
     layer = layers.get(plan.label)
@@ -130,8 +109,8 @@ def _checked(
     ):
         raise Refusal("the model has no such layer")
     shape, least, room, moving = plan.shape, int(entry["least"]), int(entry["room"]), frozenset(entry["moving"])
-    if room != rooms[layer]:
-        raise Refusal(f"its buffers have {rooms[layer]} words of room, not {room}")
+    if room != found[layer].words:
+        raise Refusal(f"its buffers have {found[layer].words} words of room, not {room}")
     moves = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"} & {"ifmap", "output", "residual"}
     if moves != set(moving) or (words := glb_words(shape, arch, plan.mapping)) > room:
         raise Refusal(f"its mapping moves {', '.join(sorted(moves)) or 'nothing'} and has to fit {room} words")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, cast
+from dataclasses import asdict
+from typing import Any
 
-from cnncc.arch.model import Arch
-from cnncc.errors import Refusal
+from cnncc.estimate.changes import changes
 from cnncc.estimate.program import Program
+from cnncc.estimate.runners_up import AS_QUICK, compared
 from cnncc.estimate.table import LIMITS, percent
 from cnncc.explore.vary import Value, with_config
 from cnncc.mapper.layer_schedule import LayerPlan
@@ -20,61 +20,6 @@ RATES = {  # what an engine's cycles depend on, but for the mapping
     "commit": ("commit.units_per_column", "glb.words_per_cycle"),
     "dma": ("dram.words_per_cycle",),
 }
-KEPT = ("operand_bits", "psum_bits", "energy")  # the network would be another one, or nothing would
-CHANGES_SHOWN = 3
-
-
-@dataclass(frozen=True)
-class Change:
-    """What another value of a key makes of the cycles of a layer and of the program."""
-
-    key: str
-    was: Value
-    value: Value
-    layer: int
-    program: int
-
-
-def variations(arch: Arch) -> Iterator[tuple[str, Value, Value]]:
-    """Each key with its value, and with the one to try.
-
-    Sizes, numbers and rates twice as large, cycles that something takes half as many, links and overlap where there are
-    none; as far as the architecture file allows.
-    """
-    for key, value in _flat(asdict(arch)):
-        if key.startswith(KEPT) or isinstance(value, str):
-            continue
-        if isinstance(value, bool):
-            tried: Value = True
-        else:
-            tried = value // 2 if key.endswith("_cycles") else 2 * value
-        if tried != value:
-            yield key, value, tried
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(cast("dict[str, Any]", value), f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def changes(program: Program, label: str, progress: Callable[[str], None]) -> list[Change]:
-    """Each key changed by itself, those with which the layer is faster; the fastest first."""
-    now = program.counters()["layers"][label]["cycles"]["total"]
-    found: list[Change] = []
-    for key, was, value in variations(program.arch):
-        progress(f"{label}: {key}")
-        try:
-            arch = with_config(program.arch, {key: value})
-            there = program.counters(arch, program.on(arch))
-        except Refusal:  # out of range, or the network does not fit
-            continue
-        cycles = there["layers"][label]["cycles"]["total"]
-        if cycles < now:
-            found.append(Change(key, was, value, cycles, there["cycles"]["total"]))
-    return sorted(found, key=lambda change: (change.layer, change.program))
 
 
 def limit(program: Program, label: str) -> tuple[str, str]:
@@ -95,10 +40,16 @@ def _busy(counters: Mapping[str, Any], label: str) -> dict[str, int]:
 
 
 def explained(program: Program, label: str, progress: Callable[[str], None]) -> dict[str, Any]:
-    """What `--json` has of it: the limit, and the changes of the array that make the layer faster."""
+    """What `--json` has of it: the limit, the best of each dataflow, the changes of the array that make it faster."""
     engine, what = limit(program, label)
-    found = [asdict(change) for change in changes(program, label, progress)]
-    return {"layer": label, "limit": {"engine": engine, "key": what}, "changes": found}
+    found = compared(program.network, label, progress) if program.network else None
+    helps = [asdict(change) for change in changes(program, label, progress)]
+    return {
+        "layer": label,
+        "limit": {"engine": engine, "key": what},
+        "compared": asdict(found) if found else None,
+        "changes": helps,
+    }
 
 
 def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
@@ -115,7 +66,7 @@ def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
     yield f"  {total:,} cycles; busy: {busy}"
     stalls = ", ".join(f"{name} {_part(count, total)}" for name, count in layer["cycles"]["stall"].items() if count)
     yield f"  the array waits for: {stalls or 'nothing'}"
-    engine, key = found["limit"].values()
+    engine, key = found["limit"]["engine"], found["limit"]["key"]
     by = f", by {key}" if key else ", one word a cycle into each PE (L2)" if engine == "load" else ""
     yield f"  limit: {BUSY[engine]}{by}"
     if roofs := layer["roofline"]:
@@ -125,12 +76,31 @@ def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
             for name, roof in roofs["roofs"].items()
         )
         yield f"  lowest: {LIMITS[roofs['limit']]}, of which it reaches {percent(roofs['reached'])}"
-    for change in found["changes"][:CHANGES_SHOWN]:
+    if found["compared"]:
+        yield from _dataflows(found["compared"])
+    yield "  on another array, the other layers mapped as they are:"
+    for change in found["changes"]:
         own, whole = change["layer"] / total - 1, change["program"] / estimate["cycles"]["total"] - 1
         tried = f"{change['key']} {_said(change['was'])} -> {_said(change['value'])}"
-        yield f"  {tried}: {change['layer']:,} cycles ({100 * own:+.1f} %), the network {100 * whole:+.1f} %"
+        yield f"    {tried}: {change['layer']:,} cycles ({100 * own:+.1f} %), the network {100 * whole:+.1f} %"
     if not found["changes"]:
-        yield "  no key of the array, changed alone, makes it faster"
+        yield "    no key of the array, changed alone, makes it faster"
+
+
+def _dataflows(compared: Mapping[str, Any]) -> Iterator[str]:
+    """The best mapping of each dataflow, and why it was not chosen."""
+    moves = f", {' and '.join(compared['moving'])} moving" if compared["moving"] else ""
+    room = f"in {compared['room']:,} words of the GLB{moves}"
+    yield f"  alone it takes {compared['cycles']:,} cycles; the best of each dataflow {room}:"
+    for each in compared["dataflows"]:
+        cycles = f"{each['cycles']:,} cycles ({_more(each['more'], compared['cycles'])}): " if each["mapping"] else ""
+        yield f"    {each['dataflow']}  {cycles}{each['why']}"
+        if each["more"] or each["why"] == AS_QUICK:
+            yield f"      {each['mapping']}"
+
+
+def _more(more: int, cycles: int) -> str:
+    return f"{more:+,}, {100 * more / cycles:+.1f} %" if more else "+0"
 
 
 def _said(value: Value) -> str:

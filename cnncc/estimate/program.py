@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cnncc.arch.model import Arch, arch_text
+from xdsl.dialects.func import FuncOp
+
+from cnncc.arch.model import Arch
 from cnncc.errors import Refusal
+from cnncc.estimate.network import MappedNetwork
 from cnncc.mapper.energy import with_energy
 from cnncc.mapper.layer_schedule import LayerPlan
 from cnncc.mapper.plans import from_json
 from cnncc.mapper.program_counts import program_counts
 from cnncc.mapper.program_schedule import Part
-from cnncc.pipeline import ARCH, SCHEDULE, Compilation
+from cnncc.passes.nest_schedule_os import NestScheduleOsPass
+from cnncc.pipeline import SCHEDULE
 from cnncc.planned import mapped_parts
 from cnncc.starts import start_before_programs
 
 
 @dataclass(frozen=True)
 class Program:
-    """A network on an array, mapped.
-
-    on: the parts on another array, mapped anew where the source was not mapped yet. Raises Refusal.
-    """
+    """A network on an array, mapped. network: the layers behind `parts`; None where there is only a binary."""
 
     source: str
     arch: Arch
     parts: Sequence[Part]
-    on: Callable[[Arch], Sequence[Part]]
+    network: MappedNetwork | None
 
     def layers(self) -> dict[str, LayerPlan]:
         """The layers by label, in order."""
         return {part.label: part for part in self.parts if isinstance(part, LayerPlan)}
 
-    def counters(self, arch: Arch | None = None, parts: Sequence[Part] | None = None) -> dict[str, Any]:
-        """What `run --stats` would count; of other parts, or on another array."""
+    def counters(self, arch: Arch | None = None) -> dict[str, Any]:
+        """What `run --stats` would count; or on another array, with the same mappings."""
         array = arch or self.arch
-        return with_energy(program_counts(parts or self.parts, array), array.energy)
+        return with_energy(program_counts(self.parts, array), array.energy)
 
 
 def of_binary(path: Path) -> Program:
@@ -56,7 +57,7 @@ def of_binary(path: Path) -> Program:
         parts = from_json(binary.metadata["plan"])
     except Refusal as refusal:
         raise Refusal(f"{path}: manifest.json: {refusal}") from refusal
-    return Program(path.name, binary.arch, parts, lambda _: parts)
+    return Program(path.name, binary.arch, parts, None)
 
 
 def of_model(
@@ -66,16 +67,12 @@ def of_model(
     """The program of an ONNX file or of dumped IR, and warnings. Raises Refusal as `compile` does."""
     compilation, todo = start_before_programs(source, arch, precision, calibrate, batch, schedule, dataflow)
     names = [step.name for step in todo]
-    for step in todo[: names.index(SCHEDULE) if SCHEDULE in names else 0]:
+    mapped = SCHEDULE not in names
+    for step in todo[: 0 if mapped else names.index(SCHEDULE) + 1]:
         compilation.step(step)
-    ctx, settings, module = compilation.ctx, compilation.settings, compilation.module.clone()
-
-    def on(other: Arch) -> Sequence[Part]:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "array.toml"
-            file.write_text(arch_text(other))
-            again = module.clone()
-            again.attributes.pop(ARCH, None)  # what is not mapped yet belongs to none, whatever its level says
-            return mapped_parts(Compilation(ctx, again, replace(settings, arch=other, arch_source=str(file))))
-
-    return Program(source.name, settings.arch, mapped_parts(compilation), on), compilation.warnings
+    func = next(op for op in compilation.module.clone().ops if isinstance(op, FuncOp))
+    parts, array = mapped_parts(compilation), compilation.settings.arch
+    given, ctx = compilation.settings, compilation.ctx
+    mapper = NestScheduleOsPass(given.arch_source, None, given.schedule, given.dataflow)
+    choice = None if mapped else partial(mapper.choice, ctx)
+    return Program(source.name, array, parts, MappedNetwork(func, array, parts, choice)), compilation.warnings

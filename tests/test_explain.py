@@ -1,0 +1,184 @@
+"""`cnncc estimate --explain`: what it says of other mappings and other arrays is what the interpreter counts there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_cases import CALIBRATION, LENET, build, done, noise, save
+from onnx import helper
+
+from cnncc.arch.model import Arch, arch_text, load_arch
+from cnncc.estimate.explain import as_text, limit
+from cnncc.estimate.program import Program, of_model
+from cnncc.estimate.runners_up import compared
+from cnncc.explore.vary import with_config
+from cnncc.passes._nest_layers import layer_shape
+from cnncc.searched import searched
+
+LENET_OPTIONS = ("--batch", 1, "--calibrate", CALIBRATION)
+AUTO = ("--dataflow", "auto")
+
+
+def estimated(*args: object) -> dict[str, Any]:
+    """`cnncc estimate ARGS --json`."""
+    return json.loads(done("estimate", *args, "--json").stdout)
+
+
+def lenet(arch: str = "spatial-8x8", dataflow: str | None = None) -> Program:
+    return of_model(LENET, arch, None, CALIBRATION, 1, None, dataflow)[0]
+
+
+def counted(folder: Path, model: tuple[object, ...], arch: Arch, mappings: Mapping[str, str]) -> dict[str, Any]:
+    """What a run on an array counts of a model whose layers are mapped like that."""
+    (folder / "array.toml").write_text(arch_text(arch))
+    entries = [f'["{label}"]\nmapping = "{mapping}"\n' for label, mapping in mappings.items()]
+    (folder / "mine.toml").write_text("".join(entries))
+    given = ("--arch", folder / "array.toml", "--schedule", folder / "mine.toml")
+    done("compile", *model, *given, "-o", folder / "net.cnb")
+    done("run", folder / "net.cnb", "--stats", folder / "stats.json")
+    return json.loads((folder / "stats.json").read_text())
+
+
+def one_layer(folder: Path, channels: int, outputs: int, side: int) -> Path:
+    """A model with a convolution of 3 x 3."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="c", pads=[1, 1, 1, 1])
+    model = build([node], {"x": (1, channels, side, side)}, ["y"], {"w": noise(1, outputs, channels, 3, 3)})
+    return save(model, folder / "net.onnx")
+
+
+@pytest.mark.parametrize(
+    ("preset", "changed", "layer"),
+    [
+        ("spatial-4x4", {}, (5, 12, 9)),
+        ("spatial-4x4", {"glb.words": 2000, "dram.words_per_cycle": 1}, (32, 32, 2)),
+        ("spatial-4x4", {"glb.words": 2800}, (16, 32, 6)),
+        ("seed-4x4", {}, (3, 8, 7)),
+    ],
+)
+def test_explain_best_of_each_dataflow_is_counted(
+    preset: str, changed: dict[str, int], layer: tuple[int, int, int], tmp_path: Path
+) -> None:
+    """Each runs as the layer of a program; and on an array whose DMA takes no time, to speak of."""
+    arch = with_config(load_arch(preset), changed)
+    quick = replace(arch, dram=replace(arch.dram, words_per_cycle=1 << 16, latency_cycles=0))
+    (tmp_path / "given.toml").write_text(arch_text(arch))
+    model = one_layer(tmp_path, *layer)
+    program, _ = of_model(model, str(tmp_path / "given.toml"), None, None, None, None, "auto")
+    assert program.network
+    said = compared(program.network, "c", print)
+    assert said and [each.dataflow for each in said.dataflows] == ["os", "ws", "is"]
+    assert said.cycles == sum(said.spent.values()) == program.counters()["layers"]["c"]["cycles"]["total"]
+    assert not said.moving and "this is the chosen mapping" in [each.why for each in said.dataflows]
+    transfers = 0
+    for each in said.dataflows:
+        if not each.mapping:  # weights of 32 x 16 x 3 x 3 as a whole, params, partial sums of 32 x 6 x 6
+            assert "glb.words" in changed and each.why == (
+                "none found that fits 1,072 words of the GLB: the first that does takes 6,976, 4,608 of them for weight"
+            )
+            continue
+        cycles = counted(tmp_path, (model,), arch, {"c": each.mapping})["layers"]["c"]["cycles"]
+        spent, stall = each.spent, cycles["stall"]
+        assert spent and cycles["total"] == each.cycles == each.more + said.cycles == sum(spent.values())
+        assert cycles["compute"] == spent["steps"] + spent["start"]
+        over = arch.pe.start_cycles + arch.pe.finish_cycles
+        operations = layer[0] * layer[1] * 9 * layer[2] ** 2
+        assert spent["start"] % over == 0 and spent["steps"] * arch.rows * arch.cols >= operations
+        without = counted(tmp_path, (model,), quick, {"c": each.mapping})["layers"]["c"]["cycles"]
+        assert abs(cycles["total"] - without["total"] - spent["dma"]) <= without["dma"]
+        if not spent["dma"]:
+            waits = {"load": stall["weights"] + stall["ifmap"], "commit": stall["psum"]} | stall
+            before = sum(stall.values()) + cycles["compute"] - cycles["total"]  # when the array idled, too (Z5)
+            assert sorted(waits[name] - spent[name] for name in list(spent)[3:]) == [0, 0, 0, before]
+        transfers += spent["dma"]
+    assert (transfers > 0) == ("dram.words_per_cycle" in changed)
+
+
+def test_explain_no_dataflow_is_quicker_than_the_best() -> None:
+    """Where the search says that none is."""
+    program, ended, slower = lenet(dataflow="auto"), 0, 0
+    network = program.network
+    assert network
+    for label in program.layers():
+        said = compared(network, label, print)
+        if said is None:
+            continue
+        best = searched(layer_shape(network.layer(label)), network.arch, network.taken(label))
+        assert best and best.cycles == said.cycles
+        if best.least == best.cycles:
+            ended += 1
+            assert min(each.more for each in said.dataflows) == 0
+        slower += sum(each.more > 0 for each in said.dataflows)
+        for each in said.dataflows:
+            assert (each.more > 0) == (" more " in each.why) and (each.more < 0) == (" fewer " in each.why)
+    assert ended >= 5 and slower >= 3
+
+
+def test_explain_of_what_is_mapped(tmp_path: Path) -> None:
+    """IR has the same room for other mappings; of a binary that is not known, and mappings are kept."""
+    done("compile", LENET, *LENET_OPTIONS, "-o", tmp_path / "net.cnb", "--dump-dir", tmp_path / "ir")
+    found = estimated(LENET, *LENET_OPTIONS, "--explain", "c2")["explain"]
+    best = min(found["compared"]["dataflows"], key=lambda each: each["cycles"])
+    assert best["more"] < 0  # output stationary mappings are not all
+    for dump in ("14-nest-schedule-os", "18-nest-stage"):
+        mapped = estimated(tmp_path / "ir" / f"{dump}.mlir", "--explain", "c2")["explain"]
+        assert mapped["compared"] == found["compared"] and mapped["limit"] == found["limit"]
+    binary = estimated(tmp_path / "net.cnb", "--explain", "c2")["explain"]
+    assert binary["compared"] is None and binary["limit"] == found["limit"]
+    assert binary["changes"] == mapped["changes"]
+    kept = {change["mapping"] for change in binary["changes"]}
+    assert kept == {estimated(tmp_path / "net.cnb")["layers"]["c2"]["mapping"]}
+    assert "the best of each dataflow" not in done("estimate", tmp_path / "net.cnb", "--explain", "c2").stdout
+
+
+@pytest.mark.parametrize(("layer", "dataflow"), [("c2", AUTO), ("f1", ())])
+def test_explain_other_arrays_are_counted(layer: str, dataflow: tuple[str, ...], tmp_path: Path) -> None:
+    """The layer has the mapping that is said, the others keep theirs."""
+    found, base = estimated(LENET, *LENET_OPTIONS, *dataflow, "--explain", layer), load_arch("spatial-8x8")
+    explained, now = found["explain"], {label: each["cycles"]["total"] for label, each in found["layers"].items()}
+    mappings = {label: each["mapping"] for label, each in found["layers"].items() if each.get("mapping")}
+    cycles = [change["layer"] for change in explained["changes"]]
+    assert cycles == sorted(cycles) and cycles[-1] < now[layer]
+    keys = [change["key"] for change in explained["changes"]]
+    assert keys[0] == {"c2": "rows", "f1": "dram.words_per_cycle"}[layer]
+    assert len(set(keys)) == 3 and not {"energy.mac", "operand_bits"} & set(keys)
+    for change in explained["changes"]:
+        arch = with_config(base, {change["key"]: change["value"]})
+        there = counted(tmp_path, (LENET, *LENET_OPTIONS), arch, mappings | {layer: change["mapping"]})
+        assert there["layers"][layer]["cycles"]["total"] == change["layer"]
+        assert there["cycles"]["total"] == change["program"]
+
+
+def test_explain_text() -> None:
+    found = estimated(LENET, *LENET_OPTIONS, "--explain", "c2")
+    best = found["explain"]["changes"][0]
+    # A load takes a cycle for each word of a PE, more than its words take through the GLB's port or a row's bus.
+    assert found["explain"]["limit"] == {"engine": "load", "key": ""}
+    text = "\n".join(as_text(found, lenet().layers()["c2"]))
+    assert "limit: loads, one word a cycle into each PE (L2)" in text
+    assert f"{best['key']} {best['was']} -> {best['value']}: {best['layer']:,} cycles (" in text
+    said = found["explain"]["compared"]
+    assert f"alone it takes {said['cycles']:,} cycles; the best of each dataflow in {said['room']:,} words" in text
+    for each in said["dataflows"]:
+        assert f"{each['dataflow']}  {each['cycles']:,} cycles ({each['more']:+,}, " in text
+        assert each["why"] in text and each["mapping"] in text
+
+
+def test_explain_limit_names_the_rate(tmp_path: Path) -> None:
+    base = load_arch("spatial-8x8")
+    arrays = {
+        "glb": replace(base, glb=replace(base.glb, words_per_cycle=1)),
+        "bus": replace(base, bus=replace(base.bus, burst_words=1)),
+        "dram": replace(base, dram=replace(base.dram, words_per_cycle=1)),
+    }
+    for array, layer, limited in (
+        ("glb", "c2", ("load", "glb.words_per_cycle")),
+        ("bus", "c2", ("load", "bus.burst_words")),
+        ("dram", "f1", ("dma", "dram.words_per_cycle")),
+    ):
+        (tmp_path / "array.toml").write_text(arch_text(arrays[array]))
+        assert limit(lenet(str(tmp_path / "array.toml")), layer) == limited, (array, layer)
