@@ -16,7 +16,9 @@ from nest_cases import layer_of
 from test_conv_grid import unmapped
 from test_dataflows import draw
 
-from cnncc.arch.model import Arch
+from cnncc.arch.model import Arch, load_arch
+from cnncc.dialects._layers import Window
+from cnncc.dialects._mapping import Sizes
 from cnncc.estimate.whole_space import engines_least
 from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Room
@@ -24,7 +26,7 @@ from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.mapper.layer_shape import LayerShape, buffer_words
 from cnncc.mapper.legal import is_legal
-from cnncc.mapper.space import Plan, combinations_below, forms_of, mapping_of, numbers, point
+from cnncc.mapper.space import Plan, Point, combinations_below, forms_of, mapping_of, numbers, point
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import stage_sizes
 
@@ -78,8 +80,23 @@ def test_bounds_are_below_the_model() -> None:
     rng, seen = np.random.default_rng(SEED), Counter[str]()
     for number in range(EXAMPLES):
         drawn = draw(rng)
-        overlap = replace(drawn.arch.sequencer, overlap=number % 4 > 0)
+        overlap = replace(drawn.arch.sequencer, overlap=number % 2 > 0)
         arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20), sequencer=overlap)
         check(layer_shape(layer_of(unmapped(drawn.case)[0])), arch, rng, seen)
     assert seen["moving"] > EXAMPLES / 4 and seen["resident"] > EXAMPLES / 8, seen
     assert seen["in turn"] > EXAMPLES / 40 and seen["partial"] > EXAMPLES / 10, seen
+
+
+def test_slices_of_weights_come_for_each_tile() -> None:
+    """Blocks of 2 of 3 rows and of 4 of 7 columns: 21 tiles of one pixel, not 4 blocks of 8."""
+    shape = LayerShape("mac", Sizes(1, 1, 64, 3, 7, 1, 1), Window((1, 1)), 2, 3, 7)
+    preset = load_arch("spatial-4x4")
+    arch = replace(preset, sequencer=replace(preset.sequencer, overlap=False))
+    form = next(form for form in forms_of(shape) if form.order.startswith("hwk"))
+    at = Point(form, (1, 1, 1, 1), (1, 1, 1), (1, 1, 1, 2, 1, 1), 1)
+    seen = 0
+    for least, plan in candidates(Bound(Durations(shape, arch, False), at), Room(364, frozenset({"output"})), 1 << 60):
+        if is_legal(shape, mapping := mapping_of(shape, arch, at, plan), False):
+            assert least <= layer_cycles(LayerPlan("", shape, mapping, ahead=AHEAD), arch), plan
+            seen += plan.weights > 7
+    assert seen > 4

@@ -77,6 +77,7 @@ class _Times:
             return overhead * trips * (k[0] * h[0] * w.trips[ww]) + held * (k[1] * h[1] * w.held[ww])
 
         k_all, h_all = (k.trips[kk], k.held[kk]), (h.trips[hh], h.held[hh])
+        self.macros: Any = trips * (k_all[0] * h_all[0] * w.trips[ww])
         self.compute: Any = cycles(k_all, h_all)  # of the array: all, and those of the last block of the outermost loop
         self.in_last: Any = np.where(
             blocks.k_outside,
@@ -127,6 +128,18 @@ class _Times:
         stalls = np.where(blocks.images > 2, np.maximum(waiting, 0), 0)
         return np.maximum(least, self.compute + stalls)
 
+    def in_turn(self, stage: Weights) -> Any:
+        """Cycles of all engines together, where nothing overlaps (Z6)."""
+        blocks, bound, arch, moving = self.blocks, self.bound, self.bound.arch, self.blocks.room.moving
+        transfers = blocks.images * ("ifmap" in moving) + blocks.results * len(moving & {"output", "residual"})
+        transfers = transfers + np.maximum(stage.words // np.maximum(stage.buffer, 1) - 1, 0)
+        words = blocks.moved + stage.words - stage.buffer
+        dma = words // arch.dram.words_per_cycle + transfers * (1 + arch.dram.latency_cycles)
+        load, commit = 1 + arch.bus.latency_cycles, 1 + arch.commit.latency_cycles
+        if any(bound.at.chain(dim, 1)[3] for dim in "khw"):  # at least a load of a word for each macro-instruction
+            return self.compute + self.macros * (2 + load) + dma
+        return self.compute + self.macros + bound.loads(load) + bound.commits(commit) + dma
+
 
 def _runs(compute: Any, dma: Any, number: Any, waits: int) -> Any:
     """Cycles of so many blocks alike, at least, that take these of the array and of the DMA.
@@ -150,7 +163,9 @@ def candidates(bound: Bound, room: Room, limit: int) -> Iterator[tuple[int, Plan
     times = _Times(blocks, bound)
     array, found = times.array(), list[Iterator[tuple[int, Plan]]]()
     for stage in blocks.stages():
-        least = np.maximum(array, times.with_weights(stage)).astype(np.int64)
+        overlapping = np.maximum(array, times.with_weights(stage))
+        least = overlapping if bound.arch.sequencer.overlap else np.maximum(overlapping, times.in_turn(stage))
+        least = least.astype(np.int64)
         good = blocks.fits(stage) & times.own & (least < limit)
         where = np.argwhere(good)
         if len(where):
@@ -184,9 +199,10 @@ class Traffic:
 
     def least(self, tiles: Tiles, least: int) -> int:
         """Cycles at least; `least`: of the array alone, for all points of which this is asked from now on."""
+        overlap = self.arch.sequencer.overlap
         if tiles not in self._known:
-            self._known[tiles] = self._least(tiles, least)
-        return self._known[tiles]
+            self._known[tiles] = self._least(tiles, least if overlap else 0)
+        return self._known[tiles] + (0 if overlap else least)
 
     def _least(self, tiles: Tiles, least: int) -> int:
         blocks = Blocks(self.shape, self.arch, self.room, tiles)

@@ -178,14 +178,17 @@ class Blocks:
             words = sizes.n * everything * np.where(self.k_outside, 1, self.of_image)
             part = np.where(self.k_outside, np.inf, 1)
             yield Weights(np.where(self.k_outside, 3, 5), 2, k_block * sizes.c * taps, words, part)
-        cut = {"h": self.h.sizes[self.hh], "w": self.w.sizes[self.ww]}
+        cut = {"h": (self.h, self.hh), "w": (self.w, self.ww)}
         before, inside = tiles.form.order.split("|")
         again, k_now, c_now = sizes.n * self.of_image, k_block, sizes.c
         place = 5
         for dim in before.partition("r")[0]:
             place += 1
             if dim in "hw":
-                again = again * -(-cut[dim] // getattr(tiles, dim))
+                (size, number, last), at = cut[dim]
+                tile = getattr(tiles, dim)
+                all_tiles = (number - 1) * -(-size // tile) - (-last // tile)
+                again = again // number[at] * all_tiles[at]
                 continue
             k_now, c_now = (np.minimum(k_block, tiles.k), c_now) if dim == "k" else (k_now, tiles.c)
             part = k_now / k_block * (c_now / sizes.c)
