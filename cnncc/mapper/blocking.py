@@ -195,14 +195,14 @@ class Traffic:
         over = self.arch.pe.start_cycles + self.arch.pe.finish_cycles
         steps = found.boxes[:, :-1].prod(axis=1) // found.boxes[:, -1]
         self.held = self.arch.pe.ifmap_halves * (over + int(steps.max(initial=0)))
-        self._known: dict[Tiles, int] = {}
+        self.known: dict[Tiles, int] = {}
 
     def least(self, tiles: Tiles, least: int) -> int:
         """Cycles at least; `least`: of the array alone, for all points of which this is asked from now on."""
         overlap = self.arch.sequencer.overlap
-        if tiles not in self._known:
-            self._known[tiles] = self._least(tiles, least if overlap else 0)
-        return self._known[tiles] + (0 if overlap else least)
+        if tiles not in self.known:
+            self.known[tiles] = self._least(tiles, least if overlap else 0)
+        return self.known[tiles] + (0 if overlap else least)
 
     def _least(self, tiles: Tiles, least: int) -> int:
         blocks = Blocks(self.shape, self.arch, self.room, tiles)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -53,6 +54,7 @@ class Side(NamedTuple):
     last: Counts
 
 
+@lru_cache(maxsize=4096)
 def side(extent: int, tile: int, cut: bool) -> Side:
     """All sizes of blocks of a dimension: as equal as may be, of whole tiles."""
     sizes = [extent]
@@ -87,7 +89,8 @@ class Blocks:
         self.shape, self.arch, self.room, self.tiles = shape, arch, room, tiles
         self.k, self.h, self.w = self._sides()
         lengths = [len(each.sizes) for each in (self.k, self.h, self.w)]
-        self.shaped = (*lengths, 2, 3)
+        ways = 1 if "ifmap" not in room.moving else 2 + self._may_be_sliced()
+        self.shaped = (*lengths, 2, ways)
         self.kk, self.hh, self.ww, order, ifmap = (np.asarray(i) for i in np.ix_(*map(range, self.shaped)))
         self.k_outside: Any = order == 0
         self.double: Any = ifmap > 0
@@ -105,7 +108,8 @@ class Blocks:
             "w": not shape.per_position,
         }
         extent = {"k": shape.tiled_together, "h": shape.sizes.h, "w": shape.sizes.w}
-        k, h, w = (side(extent[dim], self.tiles.block(dim), bool(moving) and cut[dim]) for dim in "khw")
+        self.cut = {dim: bool(moving) and may_be for dim, may_be in cut.items()}
+        k, h, w = (side(extent[dim], self.tiles.block(dim), self.cut[dim]) for dim in "khw")
         return k, h, w
 
     def _count_blocks(self) -> None:
@@ -121,9 +125,7 @@ class Blocks:
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
         # One block needs one buffer only.
         twice = (self.images > 1) if "ifmap" in self.room.moving else np.False_
-        self.legal: Any = np.broadcast_to(
-            either & (twice | ~self.double) & (~self.sliced | self._may_be_sliced()), self.shaped
-        )
+        self.legal: Any = np.broadcast_to(either & (twice | ~self.double), self.shaped)
         self.buffers = {
             operand: np.broadcast_to(1 + (self.double if operand == "ifmap" else self.results > 1), self.shaped)
             for operand in self.room.moving
@@ -144,7 +146,7 @@ class Blocks:
         self.moved_image: Any = np.zeros((1,) * AXES)
         self.image: Any = self.moved_image
         if "ifmap" in moving:
-            rows, cols = _image(shape, 0, self.h), _image(shape, 1, self.w)
+            rows, cols = (_image(shape, axis, self.tiles.block(dim), self.cut[dim]) for axis, dim in enumerate("hw"))
             of_block = k * sizes.c if shape.channelwise else np.where(self.sliced, self.tiles.c, sizes.c)
             self.image = of_block * rows[0][self.hh] * cols[0][self.ww]
             channels = shape.channels if shape.channelwise else sizes.c * (sizes.k // self.group)
@@ -209,12 +211,13 @@ class Blocks:
         return self.legal & (self.words + stage.buffers * stage.buffer <= self.room.words)
 
 
-def _image(shape: LayerShape, axis: int, side: Side) -> tuple[Counts, Counts]:
+@lru_cache(maxsize=4096)
+def _image(shape: LayerShape, axis: int, tile: int, cut: bool) -> tuple[Counts, Counts]:
     """Rows (columns) of the image: that a block needs, that all blocks need one after the other."""
     size, taps, limit = ((shape.sizes.h, shape.sizes.r, shape.ih), (shape.sizes.w, shape.sizes.s, shape.iw))[axis]
-    stride, dilation = shape.window.stride[axis], shape.window.dilation[axis]
+    stride, dilation, blocks = shape.window.stride[axis], shape.window.dilation[axis], side(size, tile, cut)
 
     def needed(outputs: Counts) -> Counts:
-        return np.where(side.sizes == size, limit, (outputs - 1) * stride + (taps - 1) * dilation + 1)
+        return np.where(blocks.sizes == size, limit, (outputs - 1) * stride + (taps - 1) * dilation + 1)
 
-    return needed(side.sizes), needed(side.sizes) * (side.number - 1) + needed(side.last)
+    return needed(blocks.sizes), needed(blocks.sizes) * (blocks.number - 1) + needed(blocks.last)

@@ -37,6 +37,7 @@ from cnncc.mapper.tiles import Tiles, tiles_in_time
 
 POINTS = 3000  # that are looked at
 MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
+TILES = 2000  # of such points, of which it is found out what transfers take
 RUNS = 64  # candidates that are run on the model
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the least cycles: how far the first, second, … look goes
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
@@ -120,8 +121,8 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "") -> Res
     found, now = numbers(shape, arch), _Search(shape, arch, room)
     beyond = NEVER
     entries = _by_cycles(found, bool(room.moving), dataflow)
-    looked_for = _by_traffic(found, entries, Traffic(found, room)) if now.whole is None else entries
-    for number, (least, compute, part, i) in enumerate(looked_for):
+    by_traffic = _ByTraffic(found, entries, Traffic(found, room)) if now.whole is None else None
+    for number, (least, compute, part, i) in enumerate(by_traffic or entries):
         now.until(least)
         enough = number >= (POINTS if now.whole else MOVING_POINTS)
         if least >= now.limit or now.run >= RUNS or enough:
@@ -131,6 +132,7 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "") -> Res
     now.until(NEVER)
     if now.best is None:
         return None
+    beyond = min(beyond, by_traffic.beyond) if by_traffic else beyond
     least = min(now.limit, beyond, now.least(), ideal_cycles(shape, arch) if found.some else NEVER)
     return replace(now.best, least=least, run=now.run, bounded=now.bounded)
 
@@ -160,19 +162,30 @@ def _entries(number: int, least: list[int], done: int) -> Iterator[tuple[int, in
     return ((each, number, i) for i, each in enumerate(least) if each >= done)
 
 
-def _by_traffic(found: Numbers, entries: Iterator[_Entry], traffic: Traffic) -> Iterator[_Entry]:
-    """The same, with what their transfers take at least; without points for which there is no room."""
-    waiting: list[tuple[int, int, _Entry]] = []
-    tiles: dict[int, tuple[Found, list[list[int]]]] = {}
-    for number, entry in enumerate(entries):
-        least, _, part, i = entry
-        while waiting and waiting[0][0] <= least:
+class _ByTraffic:
+    """The same, with what their transfers take at least; without points for which there is no room.
+
+    beyond: what those take at least that were not reached, as there are too many tiles before them.
+    """
+
+    def __init__(self, found: Numbers, entries: Iterator[_Entry], traffic: Traffic) -> None:
+        self.found, self.entries, self.traffic, self.beyond = found, entries, traffic, NEVER
+
+    def __iter__(self) -> Iterator[_Entry]:
+        waiting: list[tuple[int, int, _Entry]] = []
+        tiles: dict[int, tuple[Found, list[list[int]]]] = {}
+        for number, entry in enumerate(self.entries):
+            least, _, part, i = entry
+            while waiting and waiting[0][0] <= least:
+                yield heapq.heappop(waiting)[2]
+            if len(self.traffic.known) >= TILES:
+                self.beyond = least
+                break
+            if id(part) not in tiles:
+                tiles[id(part)] = part, tiles_in_time(self.found, part.which).tolist()
+            k, h, w, c = tiles[id(part)][1][i]
+            most = self.traffic.least(Tiles(part.form, k, h, w, c), least)
+            if most < NEVER:
+                heapq.heappush(waiting, (max(least, most), number, (max(least, most), *entry[1:])))
+        while waiting:
             yield heapq.heappop(waiting)[2]
-        if id(part) not in tiles:
-            tiles[id(part)] = part, tiles_in_time(found, part.which).tolist()
-        k, h, w, c = tiles[id(part)][1][i]
-        most = traffic.least(Tiles(part.form, k, h, w, c), least)
-        if most < NEVER:
-            heapq.heappush(waiting, (max(least, most), number, (max(least, most), *entry[1:])))
-    while waiting:
-        yield heapq.heappop(waiting)[2]
