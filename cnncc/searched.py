@@ -28,9 +28,10 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.dialects._mapping import mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
-from cnncc.mapper.blocks import Room
+from cnncc.mapper.blocks import Room, least_words
 from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.search import Result, search
+from cnncc.mapper.search import Result, ideal_cycles, search
+from cnncc.mapper.space import forms_of
 
 SOURCES = ("mapper/*.py", "dialects/_*.py", "arch/*.py", "numerics.py", "errors.py")  # all that a search imports
 COUNTS = ("cycles", "least", "run", "bounded")
@@ -56,8 +57,14 @@ class Task:
         object.__setattr__(self, "arch", replace(self.arch, name="", energy=Energy()))
 
     def search(self) -> Result | None:
-        """Its result."""
-        return search(self.shape, self.arch, self.room, self.dataflow)
+        """Its result; where it finds nothing that fits, the best of each dataflow by itself (B8)."""
+        found = search(self.shape, self.arch, self.room, self.dataflow)
+        if found or self.dataflow or least_words(self.shape, self.arch, self.room) > self.room.words:
+            return found
+        names = dict.fromkeys(form.name for form in forms_of(self.shape))
+        each = [search(self.shape, self.arch, self.room, name) for name in names]
+        best = min(filter(None, each), key=lambda result: result.cycles, default=None)
+        return best and replace(best, least=min(best.cycles, ideal_cycles(self.shape, self.arch)))
 
 
 _found = dict[Task, Result | None]()

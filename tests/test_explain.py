@@ -17,6 +17,7 @@ from cnncc.estimate.explain import as_text, limit
 from cnncc.estimate.program import Program, of_model
 from cnncc.estimate.runners_up import compared
 from cnncc.explore.vary import with_config
+from cnncc.mapper.search import search
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.searched import searched
 
@@ -125,6 +126,19 @@ def test_explain_no_dataflow_is_quicker_than_the_best() -> None:
         for each in said.dataflows:
             assert (each.more > 0) == (" more " in each.why) and (each.more < 0) == (" fewer " in each.why)
     assert ended >= 5 and slower >= 3
+
+
+def test_explain_where_few_mappings_fit(tmp_path: Path) -> None:
+    """Those of all dataflows at once are too many to come to one that fits; then each is searched by itself."""
+    arch = with_config(load_arch("spatial-4x4"), {"glb.words": 700})
+    (tmp_path / "given.toml").write_text(arch_text(arch))
+    program, _ = of_model(one_layer(tmp_path, 16, 32, 6), str(tmp_path / "given.toml"), None, None, None, None, "auto")
+    network = program.network
+    assert network and network.room("c").moving == {"ifmap", "output"}
+    assert search(layer_shape(network.layer("c")), arch, network.room("c")) is None
+    said = compared(network, "c", print)
+    assert said and min(each.more for each in said.dataflows if each.mapping) == 0
+    assert said.cycles < 16 * 32 * 9 * 36 // 16 * 1.2  # near to what all PEs take that are busy all the time
 
 
 def test_explain_of_what_is_mapped(given: Path, tmp_path: Path) -> None:
