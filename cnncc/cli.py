@@ -75,7 +75,7 @@ def _model_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--dataflow",
             metavar="NAME",
-            help="Of the layers that --schedule leaves: auto (the best of all), os, ws, is, rs or nlr.",
+            help="Of the layers that --schedule leaves: auto (the default, the best of all), os, ws, is, rs or nlr.",
         ),
     )
     for option in reversed(options):

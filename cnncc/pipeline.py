@@ -19,6 +19,7 @@ from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext
 from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.passes._dataflows import AUTO
 from cnncc.universe import DIALECTS, PASSES
 from cnncc.weights import Array
 
@@ -54,7 +55,7 @@ LEVELS = ("onnx", "cnn", "nest", "array", "isa")
 class Settings:
     """How to compile: the array (and the name or file that passes read it from), operand width, calibration data.
 
-    schedule: the file with the mappings of some layers, if any. dataflow: of the other layers, by name, if any.
+    schedule: the file with the mappings of some layers, if any. dataflow: of the other layers, by name; None is auto.
     """
 
     arch: Arch
@@ -84,7 +85,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
     """All steps from an imported model to instructions."""
     arch = f"arch={_quoted(settings.arch_source)}"
     schedule = f" schedule={_quoted(settings.schedule)}" if settings.schedule else ""
-    dataflow = f" dataflow={settings.dataflow}" if settings.dataflow else ""
+    dataflow = f" dataflow={settings.dataflow or AUTO}"
     widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
     return (
         Step("onnx", "onnx-fold-constants"),

@@ -66,8 +66,8 @@ class NestScheduleOsPass(ModulePass):
         """How the mappings of layers are chosen, on this array or another one."""
         schedule = read_schedule(self.schedule) if self.schedule else {}
         own = ctx if isinstance(ctx, CompilerContext) else CompilerContext()
-        auto = own if self.dataflow == AUTO else None
-        others = Named(self.dataflow) if self.dataflow and not auto else None
+        auto = own if self.dataflow else None
+        others = Named(self.dataflow) if self.dataflow not in (None, AUTO) else None
         return Choice(self.name, arch, schedule, others, auto)
 
 

@@ -241,7 +241,7 @@ BUGS: dict[str, tuple[str, Plant, str]] = {
     "psum never cleared": ("nest-to-array", wrong_mac(clear=lambda _: None), "c"),
     "psum cleared in every tile": ("nest-to-array", wrong_mac(clear=lambda _: ()), "layer c2: array.mac"),
     "n2n slot off by one": ("nest-to-array", wrong_mac(n2n_slot=lambda slot: slot + 1), ""),
-    "ifmap step off by one": ("nest-to-array", wrong_mac(ifmap=lambda slots: replace(slots, tap=0)), "PE 0,0, psum "),
+    "ifmap step off by one": ("nest-to-array", wrong_mac(ifmap=lambda slots: replace(slots, tap=0)), ", psum "),
     "a commit goes elsewhere": (
         "nest-to-array",
         after(nest_to_array, "NestToArrayPass", edited(A.CommitOp, A.CommitAttr, start=A.Start(1))),

@@ -408,7 +408,7 @@ def test_conv_groups_depthwise_has_channels_side_by_side(tmp_path: Path) -> None
     """In a PE and from set to set: what depthwise layers are about. The last channels are single."""
     ctx, arch = new_context(), array_file(tmp_path, "8x8")
     small = replace(CASES["depthwise"], image=(3, 3))
-    compilation = Compilation(ctx, small.network(ctx), Settings(load_arch(str(arch)), str(arch), 16))
+    compilation = Compilation(ctx, small.network(ctx), Settings(load_arch(str(arch)), str(arch), 16, dataflow="os"))
     compilation.run("array")
     loads = [op.record.data for op in compilation.module.walk() if op.name == "array.load"]
     macs = [op.record.data for op in compilation.module.walk() if op.name == "array.mac"]

@@ -20,6 +20,7 @@ from cnncc.errors import Refusal, one_line
 from cnncc.explore.evaluate import evaluate
 from cnncc.explore.results import FORMAT, Result, Results
 from cnncc.explore.vary import Config, Vary, configurations, with_config
+from cnncc.passes._dataflows import AUTO
 from cnncc.pipeline import ARCH, SCHEDULE, Compilation, Settings, operand_bits
 from cnncc.starts import start_compilation
 from cnncc.weights import WeightStore
@@ -52,7 +53,7 @@ def header(options: Options, base: Arch, vary: Vary) -> dict[str, Any]:
             "calibrate_sha256": _digest(options.calibrate),
             "batch": options.batch,
             "schedule_sha256": _digest(options.schedule),
-            "dataflow": options.dataflow,
+            "dataflow": options.dataflow or AUTO,
         },
         "arch": asdict(base),
         "vary": {key: list(values) for key, values in vary.items()},
