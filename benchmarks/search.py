@@ -1,28 +1,41 @@
 """How the search for a layer's mapping grows with the layer: CPU seconds, as ratios to those of the smallest.
 
-    python benchmarks/search.py [--arch spatial-16x16] [--glb KIB]
+    python benchmarks/search.py [--arch spatial-16x16] [--glb KIB] [--network NAME …]
 
 One layer, 3 x 3 with 32 input and 32 output channels of 14 x 14, of which pixels, output channels, input channels, or
 both grow to 64 times as many MACs. Each search is in a process of its own, so that none finds what another has found.
 The layer's image and results lie in the GLB, or move through it block by block. Of the largest it says how many
 candidates were bounded, how many run on the model, and whether what was found is proven to be the best.
+
+With --network, all searches of a network of `samples/models.py` up to its last convolution instead: what
+`nest-schedule-os` takes with nothing kept on disk, and then again with what it has found there.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
-from cnncc.arch.model import load_arch
+from cnncc import kept
+from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects.nest import Sizes
 from cnncc.mapper.blocks import Room
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.search import search
+from cnncc.pipeline import ARCH, SCHEDULE
+from cnncc.starts import resume, start_compilation
 
+MODELS = Path(__file__).resolve().parents[1] / "samples" / "models.py"
 SCALES = (1, 4, 16, 64)  # squares
 GROWN = ("pixels", "output channels", "input channels", "channels")
 SIDE, CHANNELS, TAPS = 14, 32, 3
@@ -57,13 +70,67 @@ def searched(arch_name: str, glb_words: int, where: str, grown: str, scale: int)
     return seconds, f"{found.bounded:,} bounded, {found.run:,} run, {proven}"
 
 
+def nests(name: str, folder: Path) -> Path:
+    """A network as loop nests that are not mapped yet, its weights beside them."""
+    model = folder / f"{name}.onnx"
+    subprocess.run([sys.executable, str(MODELS), name, "--features", "-o", str(model)], check=True, capture_output=True)
+    compilation = start_compilation(model, "spatial-8x8", None, None, None)
+    for step in compilation.remaining():
+        if step.name == SCHEDULE:
+            break
+        compilation.step(step)
+    compilation.module.attributes.pop(ARCH)
+    nest = folder / f"{name}.mlir"
+    nest.write_text(str(compilation.module))
+    compilation.ctx.weights.save(folder / "weights.npz")
+    return nest
+
+
+def cpu_s() -> float:
+    """Of this process and the children that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def mapped(nest: Path, array: Path, folder: Path) -> tuple[float, float]:
+    """CPU seconds and seconds of mapping a network, with what is kept in a folder."""
+    os.environ[kept.FOLDER] = str(folder)
+    compilation = resume(nest, str(array), None, None, None)
+    (step,) = [each for each in compilation.remaining() if each.name == SCHEDULE]
+    begin = cpu_s(), time.monotonic()
+    compilation.step(step)
+    return cpu_s() - begin[0], time.monotonic() - begin[1]
+
+
+def networks(names: list[str], arch: Arch) -> None:
+    """Print a row for each network, every figure from a process of its own."""
+    apart = multiprocessing.get_context("spawn")
+    print(f"  {'network':<16}{'nothing kept':>26}{'all kept':>26}")
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            nest, array = nests(name, Path(folder)), Path(folder) / "array.toml"
+            array.write_text(arch_text(arch))
+            found: list[tuple[float, float]] = []
+            for _ in range(2):
+                with ProcessPoolExecutor(1, apart) as pool:
+                    found.append(pool.submit(mapped, nest, array, Path(folder) / "kept").result())
+        cells = (f"{cpu:.2f} CPU s in {seconds:.2f} s" for cpu, seconds in found)
+        print(f"  {name:<16}" + "".join(f"{cell:>26}" for cell in cells), flush=True)
+
+
 def main() -> None:
-    """Print a table for each place of the operands."""
+    """Print a table for each place of the operands, or one of networks."""
     parser = argparse.ArgumentParser(description="How the search for a layer's mapping grows with the layer.")
     parser.add_argument("--arch", default="spatial-16x16", help="preset or TOML file (default: %(default)s)")
     parser.add_argument("--glb", type=int, default=2048, help="KiB of the GLB (default: %(default)s)")
+    parser.add_argument("--network", action="append", help="as models.py has it; may be given several times")
     options = parser.parse_args()
-    words = options.glb * 1024 * 8 // load_arch(options.arch).operand_bits
+    arch = load_arch(options.arch)
+    words = options.glb * 1024 * 8 // arch.operand_bits
+    if options.network:
+        print(f"{options.arch}, GLB {options.glb} KiB")
+        networks(options.network, replace(arch, glb=replace(arch.glb, words=words)))
+        return
     apart = multiprocessing.get_context("spawn")
     print(f"{options.arch}, GLB {options.glb} KiB; CPU s, and times those of the smallest")
     for where in MOVING:
