@@ -18,6 +18,9 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
     slice of weights, comes ahead of its own iteration of a loop over n or k.
     """
     staged = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
+    outside = mapping.loops[: staged["output"].depth] if "output" in staged else ()
+    if shape.shuffle > 1 and any(loop.dim == "k" for loop in outside):  # what a block gives belongs to all groups
+        return False
     if residual and ("residual" in staged) != ("output" in staged):
         alone = staged["residual" if "residual" in staged else "output"]
         ahead = max((stage.depth for stage in staged.values() if stage.buffers > 1), default=0)
