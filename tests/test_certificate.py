@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import SAMPLES, save
+from cli_cases import SAMPLES, refused, save
 from test_conv_groups import array_file
 from test_glb_blocks import branches
 
@@ -114,3 +114,14 @@ def test_certificate_of_layers_that_move(tmp_path: Path, monkeypatch: pytest.Mon
     file.write_text(json.dumps(found))
     with pytest.raises(Refusal, match=f"layer '{layer['layer']}': some mapping may take"):
         checked(net, arch, file)
+
+
+def test_certificate_files_that_are_none(tmp_path: Path) -> None:
+    """Each is refused in a line, before anything is searched."""
+    estimate = ("estimate", LENET, "--batch", 1, "--arch", "spatial-4x4")
+    assert refused(*estimate, "--certificate", tmp_path / "no" / "x.json").endswith(f"{tmp_path}/no does not exist")
+    file = tmp_path / "x.json"
+    assert f"{file}: cannot be read: No such file" in refused(*estimate, "--check-certificate", file)
+    for text, says in (("{}", "there is no 'layers'"), ("x", "Expecting value"), ("[" * 10**5, "maximum recursion")):
+        file.write_text(text)
+        assert f"{file}: no certificate: {says}" in refused(*estimate, "--check-certificate", file)

@@ -79,7 +79,11 @@ def check(source: Path, file: Path, progress: Progress, **options: Any) -> Itera
         entries, array = cast("list[Json]", given["layers"]), given["array"]
         moves = {str(label): frozenset(map(str, some)) for label, some in given["moves"].items()}
         plans = cast("Sequence[LayerPlan]", from_json(entries))
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, Refusal) as error:
+    except OSError as error:
+        raise Refusal(f"{file}: cannot be read: {error.strerror}") from error
+    except KeyError as error:
+        raise Refusal(f"{file}: no certificate: there is no {error}") from error
+    except (ValueError, TypeError, AttributeError, RecursionError, Refusal) as error:
         raise Refusal(f"{file}: no certificate: {error}") from error
     compilation, func = _start(source, options, mapped=False)
     arch = compilation.settings.arch

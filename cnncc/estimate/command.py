@@ -12,6 +12,7 @@ import click
 from cnncc.errors import Refusal
 from cnncc.estimate import certificate, explain, table
 from cnncc.estimate.program import of_binary, of_model
+from cnncc.files import check_writable, write_atomically
 
 
 def estimate_command(
@@ -19,6 +20,7 @@ def estimate_command(
     given: Collection[str], **options: Any,
 ) -> None:  # fmt: skip
     """`cnncc estimate`. options: those that `compile` has, too; given: the names of those that were given."""
+    check_writable(certified)
     if source.suffix == ".cnb":
         if given:
             raise click.UsageError(f"--{min(given)} has no effect: a binary is mapped, to an array of its own")
@@ -33,7 +35,8 @@ def estimate_command(
     if explained is not None:
         estimate["explain"] = explain.explained(program, explained, progress)
     if certified:
-        certified.write_text(json.dumps(certificate.certificate(source, progress, **options), indent=1) + "\n")
+        proof = json.dumps(certificate.certificate(source, progress, **options), indent=1)
+        write_atomically(certified, f"{proof}\n".encode())
     if as_json:
         text = json.dumps(estimate, indent=1)
     elif explained is not None:
