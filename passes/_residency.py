@@ -1,7 +1,8 @@
 """Which values lie in the GLB from the layer that computes them to the last that reads them, and what room is left.
 
 A value that does not is in DRAM, and moves through the GLB block by block wherever it is read or written. Small values
-stay before large ones: every one that stays saves its way to DRAM and back, and takes the least room for that. What a
+stay before large ones: every one that stays saves its way to DRAM and back, and takes the least room for that. But
+where layers are mapped for their room those move that would leave too little of it. What a
 given mapping stages in the GLB is in DRAM, too. No pass: `nest-schedule-os` uses it.
 """
 
@@ -25,6 +26,7 @@ from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.blocks import Room
 from cnncc.mapper.chain import Choice, best_choices
 from cnncc.mapper.layer_schedule import LayerPlan
+from cnncc.mapper.traffic import cycles_about
 from cnncc.passes._array_tensors import given_quants, is_read_in_glb, parts, source, uses
 from cnncc.passes._nest_layers import label_of, layer_shape
 from cnncc.passes._os_plan import SMALL, NoRoom, StaysOut, stage_sizes
@@ -143,6 +145,8 @@ def _chosen_within(network: Network, values: Sequence[Value], arch: Arch, choose
         return _chosen(network, values, arch, choose)
     except _TooMuch:
         resident = [value for value in _small_ones(network, arch) if value in values]
+        if all(choose.free(layer) for layer in network.layers):
+            resident = _quick_ones(network, resident, arch)
     while True:
         try:
             return _chosen(network, resident, arch, choose)
@@ -308,4 +312,24 @@ def _small_ones(network: Network, arch: Arch) -> list[Value]:
                 fits &= _live([*resident, value], number) + needs <= arch.glb.words
         if fits:
             resident.append(value)
+    return resident
+
+
+def _quick_ones(network: Network, resident: list[Value], arch: Arch) -> list[Value]:
+    """Those of them that do not hold up the layers beside them for longer than it takes to move them."""
+
+    def cycles(layers: Sequence[LayerOp], values: Sequence[Value]) -> int:
+        roots, total = {value.root for value in values}, 0
+        for layer in layers:
+            moving = frozenset(operand for operand, root in network.operands(layer).items() if root not in roots)
+            words = arch.glb.words - _live(values, network.number[layer])
+            total += cycles_about(layer_shape(layer), arch, Room(words, moving, layer.residual is not None))
+        return total
+
+    for value in sorted(resident, key=lambda value: (-value.words, value.first)):
+        if value.may_move:
+            beside = [layer for layer in network.layers if value.first <= network.number[layer] <= value.last]
+            others = [each for each in resident if each is not value]
+            if cycles(beside, others) < cycles(beside, resident):
+                resident = others
     return resident

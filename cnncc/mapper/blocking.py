@@ -14,10 +14,8 @@ import numpy as np
 
 from cnncc.mapper.blocks import Blocks, Counts, Room, Side, Weights
 from cnncc.mapper.bound import Bound, up, ways
-from cnncc.mapper.space import Chain, Numbers, Plan
-from cnncc.mapper.tiles import Tiles, tiles_of
-
-NEVER = 1 << 60
+from cnncc.mapper.space import Chain, Plan
+from cnncc.mapper.tiles import tiles_of
 
 
 class Trips(NamedTuple):
@@ -185,31 +183,3 @@ def _in_order(blocks: Blocks, least: Counts, where: Counts, stage: Weights) -> I
         k, h, w = (int(side.sizes[i]) for side, i in zip((blocks.k, blocks.h, blocks.w), index[:3], strict=True))
         moving = tuple((operand, int(buffers[index])) for operand, buffers in sorted(blocks.buffers.items()))
         yield int(least[number]), Plan(k, h, w, index[3] == 0, int(places[index]), stage.buffers, moving, index[4] == 2)
-
-
-class Traffic:
-    """What any plan takes at least by its transfers, for all points with the same form and tiles."""
-
-    def __init__(self, found: Numbers, room: Room) -> None:
-        self.shape, self.arch, self.room = found.shape, found.arch, room
-        over = self.arch.pe.start_cycles + self.arch.pe.finish_cycles
-        steps = found.boxes[:, :-1].prod(axis=1) // found.boxes[:, -1]
-        self.held = self.arch.pe.ifmap_halves * (over + int(steps.max(initial=0)))
-        self.known: dict[Tiles, int] = {}
-
-    def least(self, tiles: Tiles, least: int) -> int:
-        """Cycles at least; `least`: of the array alone, for all points of which this is asked from now on."""
-        overlap = self.arch.sequencer.overlap
-        if tiles not in self.known:
-            self.known[tiles] = self._least(tiles, least if overlap else 0)
-        return self.known[tiles] + (0 if overlap else least)
-
-    def _least(self, tiles: Tiles, least: int) -> int:
-        blocks = Blocks(self.shape, self.arch, self.room, tiles)
-        refills = np.maximum(0, blocks.refills() - np.maximum(blocks.images - 1, 0) * self.held)
-        best = NEVER
-        for stage in blocks.stages():
-            words = (blocks.moved + stage.words - stage.buffer) // self.arch.dram.words_per_cycle
-            cycles = np.where(blocks.fits(stage), np.maximum(words, least + refills), NEVER)
-            best = min(best, int(cycles.min()))
-        return best

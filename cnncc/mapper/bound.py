@@ -71,6 +71,11 @@ def up(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def ideal_cycles(shape: LayerShape, arch: Arch) -> int:
+    """All multipliers busy all the time."""
+    return prod(vars(shape.sizes).values()) // (arch.rows * arch.cols * arch.pe.lanes)
+
+
 class Durations:
     """How long loads and commits take, of one layer."""
 

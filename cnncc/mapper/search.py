@@ -8,17 +8,17 @@ All points of the space (`space.py`) whose macro-instructions take few enough cy
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
-from math import prod
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
-from cnncc.mapper.blocking import NEVER, Traffic, candidates
+from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Room, least_words
-from cnncc.mapper.bound import Bound, Durations
+from cnncc.mapper.bound import Bound, Durations, ideal_cycles
 from cnncc.mapper.layer_schedule import LayerPlan, layer_schedule
 from cnncc.mapper.layer_shape import LayerShape, buffer_words
 from cnncc.mapper.legal import is_legal
@@ -34,11 +34,12 @@ from cnncc.mapper.space import (
     point,
 )
 from cnncc.mapper.tiles import Tiles, tiles_in_time
+from cnncc.mapper.traffic import NEVER, Traffic
 
 POINTS = 3000  # that are looked at
 MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
 TILES = 2000  # of such points, of which it is found out what transfers take
-RUNS = 64  # candidates that are run on the model
+RUNS = 64  # candidates of a kind (ifmap in one buffer, in two, in slices) that are run on the model
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the least cycles: how far the first, second, … look goes
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
 
@@ -67,11 +68,12 @@ class _Search:
         self.best: Result | None = None
         self.limit = NEVER
         self.heap: list[tuple[int, int, Point, Plan, Iterator[tuple[int, Plan]]]] = []
-        self.number, self.run, self.bounded = count(), 0, 0
+        self.number, self.runs, self.bounded, self.left_out = count(), Counter[_Kind](), 0, NEVER
         sizes = shape.sizes
         params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
         left = room.words - shape.weight_words - params
         whole = Plan(shape.tiled_together, sizes.h, sizes.w)
+        self.kinds = 3 if "ifmap" in room.moving else 1
         self.whole = whole if not room.moving and left >= 0 else None  # then there is no other plan
         self.sums_fit = left >= arch.words_per_param * sizes.n * sizes.k * sizes.h * sizes.w
 
@@ -92,22 +94,36 @@ class _Search:
 
     def until(self, least: int) -> None:
         """Run the candidates on the model whose bound is not above `least`."""
-        while self.heap and self.heap[0][0] <= min(least, self.limit - 1) and self.run < RUNS:
-            _, _, at, plan, others = heapq.heappop(self.heap)
+        while self.heap and self.heap[0][0] <= min(least, self.limit - 1) and not self.is_over():
+            bound, _, at, plan, others = heapq.heappop(self.heap)
             self.push(at, others)
+            if self.runs[kind := _kind(plan)] >= RUNS:
+                self.left_out = min(self.left_out, bound)
+                continue
             mapping = mapping_of(self.shape, self.arch, at, plan)
             if not is_legal(self.shape, mapping, self.room.residual):
                 continue
+            self.runs[kind] += 1
             schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)
             if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.room.words:
-                continue  # what bounds know of partial sums is that there are some in any case
-            self.run += 1
+                continue  # bounds know of those partial sums alone that there are in any case
             if (cycles := schedule.cycles(self.arch)) < self.limit:
                 self.limit, self.best = cycles, Result(mapping, cycles)
 
+    def is_over(self) -> bool:
+        """Whether so many have been run of each kind that there is."""
+        return len(self.runs) >= self.kinds and min(self.runs.values()) >= RUNS
+
     def least(self) -> int:
-        """What the candidates that are left take at least."""
-        return self.heap[0][0] if self.heap else NEVER
+        """What the candidates take at least that were not run."""
+        return min(self.heap[0][0] if self.heap else NEVER, self.left_out)
+
+
+_Kind = tuple[bool, bool]  # whether the ifmap moves in one buffer, or in slices
+
+
+def _kind(plan: Plan) -> _Kind:
+    return dict(plan.moving).get("ifmap") == 1, plan.slices
 
 
 @lru_cache(maxsize=4096)
@@ -125,7 +141,7 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "") -> Res
     for number, (least, compute, part, i) in enumerate(by_traffic or entries):
         now.until(least)
         enough = number >= (POINTS if now.whole else MOVING_POINTS)
-        if least >= now.limit or now.run >= RUNS or enough:
+        if least >= now.limit or now.is_over() or enough:
             beyond = least
             break
         now.add(compute, point(found, part.form, part.which[i].tolist()))
@@ -134,12 +150,7 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "") -> Res
         return None
     beyond = min(beyond, by_traffic.beyond) if by_traffic else beyond
     least = min(now.limit, beyond, now.least(), ideal_cycles(shape, arch) if found.some else NEVER)
-    return replace(now.best, least=least, run=now.run, bounded=now.bounded)
-
-
-def ideal_cycles(shape: LayerShape, arch: Arch) -> int:
-    """All multipliers busy all the time."""
-    return prod(vars(shape.sizes).values()) // (arch.rows * arch.cols * arch.pe.lanes)
+    return replace(now.best, least=least, run=now.runs.total(), bounded=now.bounded)
 
 
 _Entry = tuple[int, int, Found, int]  # cycles at least; those of macro-instructions; a combination and its number
