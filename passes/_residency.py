@@ -34,6 +34,7 @@ from cnncc.passes.array_allocate import Lifetime, pack
 
 Chosen = dict[LayerOp, nest.Mapping | None]
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
+WORTH = 1.1  # how much quicker layers have to be, so that a value moves for them: cycles are not known exactly
 LATE_CYCLES = 512  # of the DMA for what comes ahead: from there on it may be worth while that less of it does
 
 
@@ -330,6 +331,6 @@ def _quick_ones(network: Network, resident: list[Value], arch: Arch) -> list[Val
         if value.may_move:
             beside = [layer for layer in network.layers if value.first <= network.number[layer] <= value.last]
             others = [each for each in resident if each is not value]
-            if cycles(beside, others) < cycles(beside, resident):
+            if cycles(beside, others) * WORTH < cycles(beside, resident):
                 resident = others
     return resident

@@ -6,11 +6,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
-from cli_cases import SAMPLES
+from cli_cases import SAMPLES, build, noise, save
+from onnx import helper
 
-from cnncc.arch.model import load_arch
+from cnncc.arch.model import arch_text, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.dialects._mapping_text import parse
@@ -82,3 +84,23 @@ def resnet(monkeypatch: pytest.MonkeyPatch, first_only: bool) -> int:
 def test_chain_is_quicker_than_the_best_of_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that come late are worth a slower mapping."""
     assert resnet(monkeypatch, first_only=False) < 0.97 * resnet(monkeypatch, first_only=True)
+
+
+def test_a_value_moves_where_it_holds_up_the_layers_beside_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What `a` gives is small; but in the room beside it the image of `a` comes again for each slice of weights."""
+    convolutions = [
+        helper.make_node("Conv", ["x", "wa"], ["a"], name="a", pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("Conv", ["a", "wb"], ["b"], name="b"),
+    ]
+    weights = {"wa": noise(0, 32, 64, 3, 3), "wb": noise(1, 64, 32, 1, 1)}
+    model = save(build(convolutions, {"x": (1, 64, 14, 14)}, ["b"], weights), tmp_path / "net.onnx")
+    arch = replace(ARCH, glb=replace(ARCH.glb, words=4500), dram=replace(ARCH.dram, words_per_cycle=1))
+    (tmp_path / "array.toml").write_text(arch_text(arch))
+
+    def total() -> int:
+        compilation = start_compilation(model, str(tmp_path / "array.toml"), None, None, None, None, "auto")
+        return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
+
+    moved = total()
+    monkeypatch.setattr(_residency, "_quick_ones", lambda network, resident, arch: resident)
+    assert 1.5 * moved < total()

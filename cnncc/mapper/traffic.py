@@ -14,7 +14,6 @@ from cnncc.mapper.space import Numbers, forms_of, numbers
 from cnncc.mapper.tiles import Tiles
 
 NEVER = 1 << 60
-USUAL = 32  # channels of a tile
 
 
 class Traffic:
@@ -58,5 +57,6 @@ def cycles_about(shape: LayerShape, arch: Arch, room: Room) -> int:
     if least_words(shape, arch, room) > room.words:
         return NEVER
     traffic = Traffic(numbers(shape, arch), room)
-    tiles = (Tiles(form, min(USUAL, sizes.k), 1, 1, min(USUAL, sizes.c)) for form in forms_of(shape))
+    k, c = min(2 * arch.cols, sizes.k), min(2 * arch.rows, sizes.c)
+    tiles = (Tiles(form, k, 1, 1, c) for form in forms_of(shape))
     return min(traffic.least(each, ideal) for each in tiles)
