@@ -222,7 +222,7 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
         message = str(failed[tightest]) if len(findings) == 1 else f"nest-schedule-os: {len(findings)} problems"
         raise _TooMuch(tightest, NoRoom(message, failed[tightest].words, *findings))
     _try_less_room(tried, arch, choose)
-    for (layer, mapping), number in _best(network, tried, arch):
+    for (layer, mapping), number in _best(network, tried, arch, choose):
         chosen[layer] = mapping
         for stage, words in stage_sizes(layer_shape(layer), arch, mapping).items() if mapping else ():
             lifetimes.append(Lifetime(f"{stage} {number}", words, number, number))
@@ -270,10 +270,16 @@ def _try_less_room(tried: Sequence[_Tried], arch: Arch, choose: Choose) -> None:
 
 
 def _best(
-    network: Network, tried: Sequence[_Tried], arch: Arch
+    network: Network, tried: Sequence[_Tried], arch: Arch, choose: Choose
 ) -> Iterator[tuple[tuple[LayerOp, nest.Mapping | None], int]]:
-    """For each layer the mapping with which all layers together take the fewest cycles, and its number."""
+    """For each layer the mapping with which all layers together take the fewest cycles, and its number.
+
+    What is given is not run on the model: whether the machine can do it is seen later.
+    """
     choices = [[_choice(each.layer, mapping, arch) for mapping in each.mappings] for each in tried]
+    for each, of_layer in zip(tried, choices, strict=True):
+        if not choose.free(each.layer):
+            of_layer[:] = [replace(choice, plan=None) for choice in of_layer]
     best = best_choices(choices, [each.room.words for each in tried], arch)
     for each, which in zip(tried, best, strict=True):
         yield (each.layer, each.mappings[which]), network.number[each.layer]

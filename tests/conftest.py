@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from cnncc import kept
+from cnncc import kept, searched
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, encode_program
 from cnncc.isa.table import Instruction
@@ -21,7 +21,11 @@ settings.load_profile("fixed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What one test searches for no other has to: a folder of this session, which its processes inherit."""
+    """What one test searches for no other has to: a folder of this session, which its processes inherit.
+
+    Searches start no processes of their own: the suite has all cores already.
+    """
+    searched.ALONE_S = 3600.0
     if not hasattr(config, "workerinput"):
         os.environ[kept.FOLDER] = tempfile.mkdtemp(prefix="cnncc-tests-")
 

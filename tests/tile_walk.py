@@ -81,6 +81,7 @@ class Walk:
         self.ahead: list[At] = []  # the blocks of slices that come one ahead, in their order
         self.running: set[int] = set()  # loops around them that run more than once somewhere
         self.begun = 0
+        self.pixels = min((loop.step for loop in self.loops if loop.dim == "w"), default=case.output[1])
         self.mac = case.is_mac
         self.alone = not self.mac or 1 < case.groups == case.channels_out  # channels with an input of their own
         self.words = {"params": case.steps * 32 // case.bits, "weight": prod(case.kernel)}  # of a channel, of two
@@ -240,7 +241,7 @@ class Walk:
             return 0
         if at.pes(at.cols, "w") == 1 and not self.arch.pe.pong_words:
             return 0
-        if self.arch.pe.pong_words and at.extent["w"] > 1:
+        if self.arch.pe.pong_words and self.pixels > 1:
             return 0  # what a pixel has used of ping the next one needs again
         return max(0, at.extent["s"] - self.case.stride[1])
 

@@ -140,6 +140,8 @@ def passes_columns(shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages:
     alone = len(cols) < 2 or (cols[-1].dim == "w" and pixels[-1] is cols[-1])
     if any(loop.on for loop in loops if loop.keep):
         return False  # with lanes, steps are too few for the neighbour's words to come
+    if arch.pe.pong_words and held_extents(shape, outer, len(outer))["w"] > 1:
+        return False  # turns are of single pixels: not even where one is left over, for which there may be no room
     return arch.links.n2n and ends and alone and is_in_order(box, MACHINE_ORDER[shape.channelwise])
 
 
