@@ -38,7 +38,7 @@ from cnncc.mapper.traffic import NEVER, Traffic
 
 POINTS = 3000  # that are looked at
 MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
-TILES = 1000  # of such points, of which it is found out what transfers take
+TILES = 2000  # of such points, of which it is found out what transfers take
 RUNS = 64  # candidates of a kind (ifmap in one buffer, in two, in slices) that are run on the model
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the least cycles: how far the first, second, … look goes
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
