@@ -197,9 +197,8 @@ class Transfers:
             return OUTPUT_FREE[output.buffers] if output else 0 if self._with_blocks else INPUT_FREE[stage.buffers]
         if self.is_freed_by_loads():
             return IFMAP_FREE
-        if "output" in self.stages:
-            return 0
-        return 0 if self._with_blocks or "residual" in self.stages else INPUT_FREE[1]
+        others = self.stages.keys() & {"output", "residual"}
+        return 0 if self._with_blocks or others else INPUT_FREE[1]
 
     def is_freed_by_loads(self) -> bool:
         """Whether the last load of a block of the ifmap says that its buffer is free, and no output's transfer does."""

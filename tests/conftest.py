@@ -21,7 +21,7 @@ settings.load_profile("fixed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What one test searches for no other has to: a folder of this session, which its processes inherit.
+    """What one test searches for no other has to: a folder of this run of tests, which its processes inherit.
 
     Searches start no processes of their own: the suite has all cores already.
     """

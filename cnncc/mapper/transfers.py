@@ -90,9 +90,7 @@ class Transfers:
             return room(output) if output else 0 if self._with_blocks else input_free(stage)
         if stage.buffers > 1 and not (output and stage.depth <= output.depth):
             return IFMAP_FREE
-        if output:
-            return 0
-        return 0 if self._with_blocks or "residual" in self.stages else INPUT_FREE
+        return 0 if output or self._with_blocks or "residual" in self.stages else INPUT_FREE
 
     def _params_free(self, stage: Stage) -> int:
         if self._with_blocks:  # free as the blocks are with which they come
