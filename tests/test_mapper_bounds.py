@@ -19,13 +19,14 @@ from test_dataflows import draw
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
-from cnncc.estimate.whole_space import engines_least
+from cnncc.estimate.whole_space import engines_least, moving_least
 from cnncc.mapper.blocking import candidates
-from cnncc.mapper.blocks import Room
+from cnncc.mapper.blocks import Room, least_words
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.mapper.layer_shape import LayerShape, buffer_words
 from cnncc.mapper.legal import is_legal
+from cnncc.mapper.search import search
 from cnncc.mapper.space import Plan, Point, combinations_below, forms_of, mapping_of, numbers, point
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import stage_sizes
@@ -100,3 +101,15 @@ def test_slices_of_weights_come_for_each_tile() -> None:
             assert least <= layer_cycles(LayerPlan("", shape, mapping, ahead=AHEAD), arch), plan
             seen += plan.weights > 7
     assert seen > 4
+
+
+def test_an_image_of_which_no_window_fits_moves_in_slices() -> None:
+    """One window of all channels is 576 words: slices of them fit 500, and what is always needed is below."""
+    shape = LayerShape("mac", Sizes(1, 8, 64, 6, 6, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2, 6, 6)
+    arch, moving = load_arch("spatial-4x4"), frozenset({"ifmap", "output"})
+    room = Room(500, moving)
+    found = search(shape, arch, room)
+    assert found is not None and least_words(shape, arch, room) <= room.words
+    (ifmap,) = (each for each in found.mapping.stages if (each.operand, each.memory) == ("ifmap", "glb"))
+    assert "c" in {loop.dim for loop in found.mapping.loops[: ifmap.depth]}
+    assert moving_least(shape, arch, moving, room.words) <= found.least <= found.cycles

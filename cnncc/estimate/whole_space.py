@@ -329,7 +329,8 @@ def stays(shape: LayerShape, arch: Arch, room: int) -> bool:
 def moving_least(shape: LayerShape, arch: Arch, moving: frozenset[str], room: int) -> int:
     """Cycles at least where operands move: all PEs busy in all cycles; or the words of the DMA, over all blocks.
 
-    Of blocks those that fit the room with one buffer each. Weights come once, but for what two buffers hold of them.
+    Of blocks those that fit the room with one buffer each, the ifmap's of one channel where slices may come. Weights
+    come once, but for what two buffers hold of them.
     """
     s = shape.sizes
     products = s.n * s.k * s.c * s.h * s.w * s.r * s.s
@@ -344,7 +345,7 @@ def moving_least(shape: LayerShape, arch: Arch, moving: frozenset[str], room: in
         block = h * w * (("output" in moving) + ("residual" in moving))
         words = always
         if "ifmap" in moving:
-            block += s.c * rows * cols
+            block += (s.c if shape.channelwise else 1) * rows * cols
             words += s.n * shape.channels * all_rows * all_cols
         if block > room:
             continue

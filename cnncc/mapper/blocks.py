@@ -36,13 +36,17 @@ class Room:
 
 
 def least_words(shape: LayerShape, arch: Arch, room: Room) -> int:
-    """Words that buffers take at least in any mapping: of one output, its window, and the weights of one product."""
+    """Words that buffers take at least in any mapping: of one output, its window, and the weights of one product.
+
+    Of the window all channels, or two slices of one.
+    """
     sizes, window = shape.sizes, shape.window
     words = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
     words += sizes.r * sizes.s * shape.is_mac + sum(operand in room.moving for operand in ("output", "residual"))
     if "ifmap" in room.moving:
         sides = zip((sizes.r, sizes.s), (sizes.h, sizes.w), (shape.ih, shape.iw), window.dilation, strict=True)
-        words += sizes.c * prod(whole if n == 1 else reach(1, taps, 1, step) for taps, n, whole, step in sides)
+        channels = sizes.c if shape.channelwise else min(sizes.c, 2)
+        words += channels * prod(whole if n == 1 else reach(1, taps, 1, step) for taps, n, whole, step in sides)
     return words
 
 
