@@ -14,7 +14,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.errors import Refusal
 from cnncc.eval._neighbours import check_arrival, check_ping_pong
-from cnncc.eval._places import Loops, Mask, Part, Position, Words, last_columns, position, rectangle
+from cnncc.eval._places import Loops, Mask, Part, Position, Words, last_columns, position, rectangle, slots
 from cnncc.eval._register_files import RegisterFile
 from cnncc.eval._sums import accumulated, added_south, check_width, south_rows
 from cnncc.numerics import Epilogue, Floats, Ints, integer_range
@@ -26,12 +26,6 @@ def addresses(tensor: A.Tensor) -> Ints:
     if not tensor.part_of or not tensor.shape:
         return np.arange(tensor.words)
     return np.add.outer(np.arange(tensor.shape[0]) * tensor.image, np.arange(prod(tensor.shape[1:]))).ravel()
-
-
-def slots(of: A.Slots, counts: Sequence[int]) -> Ints:
-    """The slots [z, j, i] of three counters (A1, C1), or [z, j, i, l] of four."""
-    steps = (of.pixel, of.tap, of.channel, of.lane)
-    return of.base + np.tensordot(steps[: len(counts)], np.indices(counts), axes=1)
 
 
 @dataclass
@@ -194,7 +188,7 @@ class Machine:
         """Copy rectangles between DRAM and GLB, but for what lies outside the bounds in DRAM."""
         if min(dma.count, dma.rows, dma.words) < 1:
             raise Refusal(f"{dma.count} blocks of {dma.rows} rows of {dma.words} words are no transfer")
-        sides: dict[str, tuple[Words | Part, Ints, Mask]] = {}
+        sides: dict[str, tuple[Words | Part, Ints, Mask | None]] = {}
         for memory, name, offset, step in (
             ("dram", dma.dram, dma.dram_offset, dma.dram_step),
             ("glb", dma.glb, dma.glb_offset, dma.glb_step),
@@ -205,7 +199,7 @@ class Machine:
             sides[memory] = words, *position(A.Place(), start, pattern).address(view, self.loops)
         if dma.direction not in ("in", "out"):
             raise Refusal(f"direction is in or out, not {dma.direction}")
-        inside = sides["dram"][2]
+        inside = Ellipsis if sides["dram"][2] is None else sides["dram"][2]
         source, target = ("dram", "glb") if dma.direction == "in" else ("glb", "dram")
         values = sides[source][0].read(sides[source][1][inside])
         sides[target][0].write(sides[target][1][inside], values)
@@ -221,20 +215,27 @@ class Machine:
         pes = rectangle(load.place, self.arch.rows, self.arch.cols)
         view, words = self._view(load.view)
         address, inside = position(load.place, load.start, load.pattern).address(view, self.loops)
-        values = np.full((self.images, *address.shape), view.fill, np.int64)
         where = np.ones(address.shape[:2], np.bool_)
         if load.edge:
             where[:, ~last_columns(load.place)] = False
-            inside &= where.reshape(*where.shape, *[1] * len(load.pattern))  # the others read nothing
-        values[:, inside] = words.read(address[inside])
-        values = (values - view.zero).reshape(*values.shape[:3], -1)[:, where]
-        check_width(values, self.arch.operand_bits + 1)
-        slots: Ints = load.slot + np.arange(values.shape[-1], dtype=np.int64)
+            here = where.reshape(*where.shape, *[1] * len(load.pattern))  # the others read nothing
+            inside = np.broadcast_to(here, address.shape) if inside is None else inside & here
+        if inside is None:
+            values = words.read(address)
+        else:
+            values = np.full((self.images, *address.shape), view.fill, np.int64)
+            values[:, inside] = words.read(address[inside])
+        values = (values - view.zero).reshape(*values.shape[:3], -1)
+        last = load.slot + values.shape[-1] - 1
         inside_half = self.arch.pe.ifmap_words if file is self.ifmap and not load.edge else file.slots
-        if slots[0] < 0 or slots[-1] >= inside_half:
-            raise Refusal(f"{load.kind} slots {slots[0]}..{slots[-1]} are not in a half of {inside_half}")
-        half.put(pes, slots, values, where)
-        (half.edges if load.edge else half.loads).update(slots.tolist())
+        if load.slot < 0 or last >= inside_half:
+            raise Refusal(f"{load.kind} slots {load.slot}..{last} are not in a half of {inside_half}")
+        check_width(values[:, where] if load.edge else values, self.arch.operand_bits + 1)
+        if load.edge:
+            half.put(pes, np.arange(load.slot, last + 1, dtype=np.int64), values[:, where], where)
+        else:
+            half.fill(pes, load.slot, values)
+        (half.edges if load.edge else half.loads).update(range(load.slot, last + 1))
         if self.loops.last(load.close):
             file.close()
 
@@ -339,7 +340,7 @@ class Machine:
                 return
         view, target = self._view(commit.view)
         address, inside = where.address(view, self.loops)
-        if not inside.all():
+        if inside is not None and not inside.all():
             raise Refusal(f"a result lies outside the bounds of view {view.name}")
         residual = None
         if self.unit.factors:
@@ -351,14 +352,14 @@ class Machine:
         self.result = view.tensor
 
     def _psums(self, commit: A.Commit, pes: tuple[slice, slice]) -> Ints:
-        sums = self.psum.take().read(pes, slots(commit.psum, [extent.n for extent in commit.pattern]), "psum")
+        sums = self.psum.take().read(pes, slots(commit.psum, tuple(extent.n for extent in commit.pattern)), "psum")
         self.psum.give()
         return sums
 
     def _partial(self, commit: A.Commit, where: Position, sums: Ints) -> Ints:
         view, words = self._view(commit.sums)
         address, inside = where.address(view, self.loops)
-        if not inside.all():
+        if inside is not None and not inside.all():
             raise Refusal(f"a partial sum lies outside the bounds of view {view.name}")
         ends = (self.loops.first(commit.fresh), self.loops.last(commit.final))
         return accumulated(words, address, sums, ends, self.arch.operand_bits)

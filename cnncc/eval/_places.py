@@ -113,23 +113,45 @@ class Loops:
 
 @dataclass(frozen=True)
 class Position:
-    """Sums of an instruction's terms on each axis, as arrays over [row, column, pattern…] of its PEs."""
+    """Sums of an instruction's terms on each axis, as arrays over [row, column, pattern…] of its PEs, and their ends."""
 
     offset: int
     terms: Mapping[str, Ints]
+    ends: Mapping[str, tuple[int, int]]
+    _known: dict[tuple[int, ...], Ints] = field(default_factory=dict[tuple[int, ...], Ints])
 
-    def address(self, view: A.View, loops: Loops) -> tuple[Ints, Mask]:
-        """Word addresses in the view's tensor, and where they lie inside its bounds (D2, D3)."""
+    def address(self, view: A.View, loops: Loops) -> tuple[Ints, Mask | None]:
+        """Word addresses in the view's tensor, and where they lie inside its bounds (D2, D3): None is everywhere."""
         loop = loops.sums(view)
         linear = self.offset + loop["lin"]
         if view.wrap:
             linear %= view.wrap
-        channel, y, x = (self.terms[axis] + loop[axis] for axis in ("k", "y", "x"))
-        kept_y, kept_x = y % view.ring_y if view.ring_y else y, x % view.ring_x if view.ring_x else x
-        address = linear + self.terms["lin"] + channel * view.plane + kept_y * view.pitch + kept_x
-        if view.height == 0:
-            return address, np.ones(address.shape, np.bool_)
-        return address, (y >= 0) & (y < view.height) & (x >= 0) & (x < view.width)
+        linear += loop["k"] * view.plane
+        if view.ring_y or view.ring_x:
+            y, x = self.terms["y"] + loop["y"], self.terms["x"] + loop["x"]
+            y, x = y % view.ring_y if view.ring_y else y, x % view.ring_x if view.ring_x else x
+            address = self._without_loops(view.plane, 0, 0) + (linear + y * view.pitch + x)
+        else:
+            linear += loop["y"] * view.pitch + loop["x"]
+            address = self._without_loops(view.plane, view.pitch, 1) + linear
+        return address, self._inside(view, loop) if view.height else None
+
+    def _without_loops(self, *steps: int) -> Ints:
+        """What is added to addresses where loops add nothing; steps: words from channel to channel, row to row, …"""
+        if steps not in self._known:
+            k, y, x = (self.terms[axis] * step for axis, step in zip("kyx", steps, strict=True))
+            self._known[steps] = self.terms["lin"] + k + y + x
+        return self._known[steps]
+
+    def _inside(self, view: A.View, loop: Mapping[str, int]) -> Mask | None:
+        mask: Mask | None = None
+        for axis, size in (("y", view.height), ("x", view.width)):
+            first, last = self.ends[axis]
+            if first + loop[axis] < 0 or last + loop[axis] >= size:
+                here = self.terms[axis] + loop[axis]
+                within = (here >= 0) & (here < size)
+                mask = within if mask is None else mask & within
+        return mask
 
 
 def _axes(count: int, number: int, of: int) -> Ints:
@@ -155,7 +177,15 @@ def position(place: A.Place, start: A.Start, pattern: tuple[A.Extent, ...]) -> P
         terms[term.axis] += term.step * index
     for number, extent in enumerate(pattern):
         terms[extent.axis] += extent.step * _axes(extent.n, 2 + number, axes)
-    return Position(start.offset, terms)
+    ends = {axis: (int(term.min()), int(term.max())) for axis, term in terms.items()}
+    return Position(start.offset, terms, ends)
+
+
+@lru_cache(maxsize=1024)
+def slots(of: A.Slots, counts: tuple[int, ...]) -> Ints:
+    """The slots [z, j, i] of three counters (A1, C1), or [z, j, i, l] of four."""
+    steps = (of.pixel, of.tap, of.channel, of.lane)
+    return of.base + np.tensordot(steps[: len(counts)], np.indices(counts), axes=1)
 
 
 def last_columns(place: A.Place) -> npt.NDArray[np.bool_]:

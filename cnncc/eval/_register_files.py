@@ -25,6 +25,17 @@ class Half:
     loads: set[int] = field(default_factory=set[int])
     edges: set[int] = field(default_factory=set[int])
 
+    def clear(self) -> None:
+        """Make all slots empty."""
+        self.full[...] = False
+        self.loads, self.edges = set(), set()
+
+    def fill(self, pes: tuple[slice, slice], slot: int, values: Ints) -> None:
+        """Fill slots from `slot` on of all PEs of a rectangle; values [images, rows, cols, n]."""
+        slots = slice(slot, slot + values.shape[-1])
+        self.words[(slice(None), *pes, slots)] = values
+        self.full[(*pes, slots)] = True
+
     def put(self, pes: tuple[slice, slice], slots: Ints, values: Ints, where: Mask) -> None:
         """Fill `slots` [n] of the PEs of a rectangle where `where` [rows, cols]; values [images, PEs so chosen, n]."""
         row, col = (start.start + index[:, None] for start, index in zip(pes, np.nonzero(where), strict=True))
@@ -74,7 +85,8 @@ class RegisterFile:
         if self.free == 0:
             raise Refusal(f"no {self.name} half is free")
         self.free -= 1
-        self.filling = self.data[self.next_filled] = self._empty()
+        self.filling = self.data[self.next_filled]
+        self.filling.clear()
         self.next_filled = (self.next_filled + 1) % self.halves
         return self.filling
 

@@ -17,8 +17,8 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
-from cnncc.eval._array_rules import Machine, addresses, named, slots
-from cnncc.eval._places import Words, last_columns, position, rectangle
+from cnncc.eval._array_rules import Machine, addresses, named
+from cnncc.eval._places import Words, last_columns, position, rectangle, slots
 from cnncc.eval._register_files import RegisterFile
 from cnncc.numerics import Ints
 from cnncc.weights import WeightStore
@@ -199,7 +199,7 @@ class _Tracer(Machine):
             self.psum.give()
             row, col = self.pe[0] - pes[0].start, self.pe[1] - pes[1].start
             if self.open:  # the PE is among those that commit (C1)
-                psums = slots(commit.psum, [extent.n for extent in commit.pattern])
+                psums = slots(commit.psum, tuple(extent.n for extent in commit.pattern))
                 for slot, name in zip(psums.flat, names[row, col].flat, strict=True):
                     self.waiting[int(name)] = (self.open, int(slot))
             self.open = []
