@@ -8,8 +8,8 @@ why the last full tile of a loop around them is a loop of its own.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import NamedTuple
 
 from conv_grid_cases import Case
 
@@ -32,14 +32,16 @@ class Timeline:
 
     def issue(self, engine: str, busy: int, latency: int, takes: str = "", gives: str = "") -> None:
         """Z1, Z2. takes, gives: names of tokens with blanks between; small letters are free halves, capitals full."""
-        starts = self.starts[engine]
+        starts, now = self.starts[engine], self.now
         if not self.overlap:  # Z6
-            self.now = max([self.now, *self.done.values()])
-        self.now = max(self.now, starts[-self.depth] if len(starts) >= self.depth else 0) + 1
-        taken = [self.tokens[name].popleft() for name in takes.split()]
-        starts.append(max([self.now, self.end[engine], *taken]))
-        self.end[engine] = starts[-1] + busy
-        done = self.end[engine] + latency
+            now = max(now, *self.done.values())
+        now = self.now = max(now, starts[-self.depth] if len(starts) >= self.depth else 0) + 1
+        start = max(now, self.end[engine])
+        for name in takes.split():
+            start = max(start, self.tokens[name].popleft())
+        starts.append(start)
+        self.end[engine] = start + busy
+        done = start + busy + latency
         self.done[engine] = max(self.done[engine], done)
         for name in gives.split():
             self.tokens[name].append(done)
@@ -48,8 +50,7 @@ class Timeline:
         self.now = max([self.now, *(self.done[engine] for engine in engines)]) + 1
 
 
-@dataclass(frozen=True)
-class At:
+class At(NamedTuple):
     """Inside some loops: extents; which of the iterations around are first and last; PEs of space loops."""
 
     extent: dict[str, int]
@@ -81,6 +82,7 @@ class Walk:
         self.ahead: list[At] = []  # the blocks of slices that come one ahead, in their order
         self.running: set[int] = set()  # loops around them that run more than once somewhere
         self.begun = 0
+        self.busy: dict[tuple[object, ...], tuple[int, int, int, int]] = {}  # of tiles of each size
         self.pixels = min((loop.step for loop in self.loops if loop.dim == "w"), default=case.output[1])
         self.mac = case.is_mac
         self.alone = not self.mac or 1 < case.groups == case.channels_out  # channels with an input of their own
@@ -154,7 +156,7 @@ class Walk:
             pieces = self.pieces(depth, at)
             for number, (count, size) in enumerate(pieces):
                 ends = (number == 0, number == len(pieces) - 1)
-                self.piece(depth, replace(at, extent={**at.extent, self.loops[depth].dim: size}), count, ends)
+                self.piece(depth, at._replace(extent={**at.extent, self.loops[depth].dim: size}), count, ends)
         if depth == self.outputs:
             self.commit(at)
 
@@ -174,19 +176,19 @@ class Walk:
             if count > 1:
                 self.running.add(depth)
             for _ in range(count):
-                self.find_blocks(depth + 1, replace(at, extent={**at.extent, self.loops[depth].dim: size}))
+                self.find_blocks(depth + 1, at._replace(extent={**at.extent, self.loops[depth].dim: size}))
 
     def piece(self, depth: int, at: At, count: int, ends: tuple[bool, bool]) -> None:
         loop = self.loops[depth]
         if loop.on:
             placed = {loop.on: (*getattr(at, loop.on), (loop.dim, count))}
-            at = replace(at, firsts=(*at.firsts, ends[0]), lasts=(*at.lasts, ends[1]), **placed)
+            at = at._replace(firsts=(*at.firsts, ends[0]), lasts=(*at.lasts, ends[1]), **placed)
             self.walk(depth + 1, at)
             return
         self.time.now += 1  # the loop instruction
         for i in range(count):
             first, last = ends[0] and i == 0, ends[1] and i == count - 1
-            self.walk(depth + 1, replace(at, firsts=(*at.firsts, first), lasts=(*at.lasts, last)))
+            self.walk(depth + 1, at._replace(firsts=(*at.firsts, first), lasts=(*at.lasts, last)))
 
     def slices(self, depth: int, at: At) -> None:
         if not any(self.stages[name] == depth for name in self.sliced):
@@ -210,30 +212,39 @@ class Walk:
 
     def tile(self, at: At) -> None:
         """Loads and the macro-instruction."""
-        pe, extent = self.arch.pe, at.extent
+        key = (*at.extent.values(), at.rows, at.cols)
+        if key not in self.busy:
+            self.busy[key] = self.durations(at)
+        weights, image, edge, steps = self.busy[key]
         if self.mac:
             depth = self.stages["weight"]
             first = " full" if all(at.firsts[depth:]) else ""
             free = " free" if depth and not self.stages.get("params") and all(at.lasts[depth:]) else ""
-            words = prod(extent[dim] for dim in "scrk")
-            self.load(words, at.pes(at.rows, "k"), at.pes(at.cols, "k"), f"w{first}", f"W{free}")
+            self.load(weights, f"w{first}", f"W{free}")
+        params = self.stages.get("params")
+        full = " full" if not self.mac and params is not None and all(at.firsts[params:]) else ""
+        self.load(image, f"i{full}", "" if edge else "I")
+        if edge:
+            self.load(edge, "", "I")
+        clear = " p" if all(at.firsts[self.outputs :]) else ""
+        send = " P" if all(at.lasts[self.outputs :]) else ""
+        weight = ("W ", "w ") if self.mac else ("", "")
+        self.time.issue("array", steps, 0, f"{weight[0]}I{clear}", f"{weight[1]}i{send}")
+
+    def durations(self, at: At) -> tuple[int, int, int, int]:
+        """Cycles of the loads of weights, image and of the last column of each set, and of the macro-instruction."""
+        pe, extent = self.arch.pe, at.extent
+        weights = self.load_cycles(prod(extent[dim] for dim in "scrk"), at.pes(at.rows, "k"), at.pes(at.cols, "k"))
         z = extent["w"]
         columns = z if extent["s"] == 1 else (z - 1) * self.case.stride[1] + extent["s"]
         shared = self.shared_columns(at)
         each = extent["r"] * extent["c"] * (extent["k"] if self.alone else 1)
         dims = "khw" if self.alone else "hw"
         rows, cols = at.pes(at.rows, dims), at.pes(at.cols, dims)
-        params = self.stages.get("params")
-        full = " full" if not self.mac and params is not None and all(at.firsts[params:]) else ""
-        self.load((columns - shared) * each, rows, cols, f"i{full}", "" if shared else "I")
-        if shared:
-            self.load(shared * each, rows, 1, "", "I")  # the last column of each set, all the same
+        image = self.load_cycles((columns - shared) * each, rows, cols)
+        edge = self.load_cycles(shared * each, rows, 1)
         steps = z * extent["s"] * extent["r"] * extent["c"] * extent["k"]
-        clear = " p" if all(at.firsts[self.outputs :]) else ""
-        send = " P" if all(at.lasts[self.outputs :]) else ""
-        weight = ("W ", "w ") if self.mac else ("", "")
-        busy = pe.start_cycles + steps + pe.finish_cycles
-        self.time.issue("array", busy, 0, f"{weight[0]}I{clear}", f"{weight[1]}i{send}")
+        return weights, image, edge, pe.start_cycles + steps + pe.finish_cycles
 
     def shared_columns(self, at: At) -> int:
         """Of the image, that a PE has from its neighbour: those of both windows, if they are neighbours there, too."""
@@ -245,10 +256,12 @@ class Walk:
             return 0  # what a pixel has used of ping the next one needs again
         return max(0, at.extent["s"] - self.case.stride[1])
 
-    def load(self, words: int, rows: int, cols: int, takes: str, gives: str) -> None:
+    def load(self, busy: int, takes: str, gives: str) -> None:
+        self.time.issue("load", busy, self.arch.bus.latency_cycles, takes, gives)
+
+    def load_cycles(self, words: int, rows: int, cols: int) -> int:
         glb, bus = self.arch.glb, self.arch.bus
-        busy = max(ceil(words * rows * cols / glb.words_per_cycle), cols * ceil(words / bus.burst_words), words)
-        self.time.issue("load", busy, bus.latency_cycles, takes, gives)
+        return max(ceil(words * rows * cols / glb.words_per_cycle), cols * ceil(words / bus.burst_words), words)
 
     def commit(self, at: At) -> None:
         rows, cols = at.pes(at.rows, "kh"), at.pes(at.cols, "kw")
@@ -313,6 +326,6 @@ class ClosedForm(Walk):
         self.tally.now += 1
         self.tally.times *= count
         begun = self.begun
-        self.walk(depth + 1, replace(at, firsts=(*at.firsts, True), lasts=(*at.lasts, True)))
+        self.walk(depth + 1, at._replace(firsts=(*at.firsts, True), lasts=(*at.lasts, True)))
         self.begun += (count - 1) * (self.begun - begun)
         self.tally.times //= count
