@@ -8,8 +8,11 @@ Each is compiled with 16-bit and with 8-bit operands, and its binary runs the fi
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in cnncc/cli.py, before numpy is there
 
 import numpy as np
 

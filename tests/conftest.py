@@ -5,6 +5,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 
+# Tests run side by side, one on each core, and so do the commands that they start: numpy's threads would wait for those
+# of the others (a matrix product of 0.1 ms takes 15 ms then). numpy reads it when it is first imported.
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -14,10 +18,13 @@ from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, encode_program
 from cnncc.isa.table import Instruction
 from cnncc.machine import modules
+from cnncc.mapper import search
 
 # The same examples in every run: what fails here fails everywhere.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
+
+LONG = ("test_docs.py", "test_conv_grid.py", "test_random_graphs.py", "test_glb_blocks.py", "test_check.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,6 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
     searched.ALONE_S = 3600.0
     if not hasattr(config, "workerinput"):
         os.environ[kept.FOLDER] = tempfile.mkdtemp(prefix="cnncc-tests-")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first, so that no process is left with it while the other ones have ended."""
+    items.sort(key=lambda item: not any(item.nodeid.startswith(f"tests/{name}") for name in LONG))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -48,3 +60,24 @@ def every_binary_assembles_again() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(modules, "encode_program", checked)
         yield
+
+
+@pytest.fixture(scope="module")
+def short_searches() -> Iterator[None]:
+    """For values, which are right under any mapping: searches that run few of the candidates they find.
+
+    What is found is kept where tests with other searches do not find it, and commands in processes of their own do.
+    """
+
+    def forget() -> None:
+        searched._found.clear()
+        search.search.cache_clear()
+
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setenv(kept.FOLDER, folder)
+        patch.setattr(search, "RUNS", 4)
+        patch.setattr(search, "MOVING_POINTS", 40)
+        patch.setattr(search, "TILES", 200)
+        forget()
+        yield
+    forget()

@@ -22,6 +22,7 @@ from cnncc.context import CompilerContext
 from cnncc.dialects import array as A
 from cnncc.dialects._records import RecordAttr, format_record
 from cnncc.errors import Refusal
+from cnncc.eval._register_files import RegisterFile
 from cnncc.eval.array import evaluate
 from cnncc.pipeline import new_context
 
@@ -141,6 +142,19 @@ def test_array_eval_every_attribute_has_a_say() -> None:
         op.record = attr
     assert len(all_leaves) > 100
     assert all_leaves - noticed == NO_SAY
+
+
+def test_array_eval_a_half_is_empty_when_it_is_opened_again() -> None:
+    """Two words come where there were three (W5)."""
+    file, pes = RegisterFile("ifmap", 1, 3, (1, 2, 2)), (slice(0, 2), slice(0, 2))
+    for count in (3, 2):
+        file.open().fill(pes, 0, np.full((1, 2, 2, count), count))
+        file.close()
+        half = file.take()
+        assert (half.read(pes, np.arange(count), "ifmap") == count).all()
+        file.give()
+    with pytest.raises(Refusal, match="a ifmap slot is read that is empty"):
+        half.read(pes, np.array([2]), "ifmap")
 
 
 REFUSED = [

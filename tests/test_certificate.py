@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli_cases import SAMPLES, refused, save
 from test_conv_groups import array_file
-from test_glb_blocks import branches
+from test_glb_blocks import branches, image_for
 
 from cnncc.errors import Refusal
 from cnncc.estimate.certificate import certificate, check
@@ -104,7 +104,7 @@ def test_certificate_of_layers_that_move(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(search, "POINTS", 20)
     monkeypatch.setattr(search, "RUNS", 10)
     arch, file = str(array_file(tmp_path, "4x4", glb_words=240)), tmp_path / "net.json"
-    net = save(branches(), tmp_path / "net.onnx")
+    net = save(branches(image_for(240)), tmp_path / "net.onnx")
     found = written(net, arch, file)
     assert any(layer["moving"] for layer in found["layers"])
     assert all(layer["least"] <= layer["cycles"] for layer in found["layers"])

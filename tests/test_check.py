@@ -23,6 +23,8 @@ from cnncc.commands import program_stats
 from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals
 from cnncc.machine.container import load
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 node: Any = helper.make_node
 PRESET = (PRESETS / "spatial-8x8.toml").read_text()
 

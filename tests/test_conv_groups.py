@@ -32,6 +32,8 @@ from cnncc.passes._onnx_layers import read_layer
 from cnncc.pipeline import DONE, Compilation, Settings, Step, new_context
 from cnncc.verify import compare_integers
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"
 
 

@@ -39,6 +39,8 @@ from cnncc.passes._windows import StaysOnHost
 from cnncc.pipeline import DONE, Compilation, Settings, Step, new_context
 from cnncc.verify import compare_integers
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 node = helper.make_node
 QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"
 

@@ -25,7 +25,7 @@ from random_graphs import compiled_at_random
 from test_conv_grid import unmapped
 from test_conv_groups import array_file
 from test_dataflows import Drawn, arch_toml, draw
-from test_glb_blocks import branches
+from test_glb_blocks import branches, image_for
 from test_glb_buffers import BATCH, CONV, COPIES, MAPPINGS, POOLS, TILE, Sum
 from test_pool_positions import pool
 from xdsl.dialects.builtin import StringAttr
@@ -105,7 +105,7 @@ def test_predict_networks(model: str, arch: str, batch: int, dataflow: str | Non
 def test_predict_a_network_that_moves_through_the_glb(words: int, tmp_path: Path) -> None:
     """Blocks of image, residual and output; sums of two tensors, pools."""
     arch = array_file(tmp_path, "4x4", glb_words=words)
-    check(start_compilation(save(branches(), tmp_path / "net.onnx"), str(arch), None, None, None))
+    check(start_compilation(save(branches(image_for(words)), tmp_path / "net.onnx"), str(arch), None, None, None))
 
 
 def check_mapping(drawn: Drawn, folder: Path) -> None:

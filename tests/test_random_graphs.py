@@ -33,6 +33,8 @@ from cnncc.passes._os_plan import NoRoom
 from cnncc.pipeline import Compilation, Settings, import_model
 from cnncc.verify import Verifier
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 MOST_ELEMENTS = 1 << 16  # of a model that is run
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "50"))
 SEED = os.environ.get("CNNCC_SEED")

@@ -26,7 +26,7 @@ from random_graphs import compiled_at_random
 from test_conv_grid import unmapped
 from test_conv_groups import array_file
 from test_dataflows import arch_text, random_case, random_mapping
-from test_glb_blocks import branches
+from test_glb_blocks import branches, image_for
 from xdsl.dialects.builtin import StringAttr
 
 from cnncc.arch.model import load_arch, parse_arch
@@ -209,7 +209,9 @@ def test_reuse_of_networks(model: str, arch: str, batch: int) -> None:
 def test_reuse_of_a_network_that_moves_through_the_glb(words: int, tmp_path: Path) -> None:
     """Blocks of image, residual and output; sums of two tensors, pools."""
     arch = array_file(tmp_path, "4x4", glb_words=words)
-    kinds = check_layers(start_compilation(save(branches(), tmp_path / "net.onnx"), str(arch), None, None, None))
+    kinds = check_layers(
+        start_compilation(save(branches(image_for(words)), tmp_path / "net.onnx"), str(arch), None, None, None)
+    )
     assert {"mac", "max", "add"} <= set(kinds)
 
 

@@ -113,7 +113,7 @@ class Loops:
 
 @dataclass(frozen=True)
 class Position:
-    """Sums of an instruction's terms on each axis, as arrays over [row, column, pattern…] of its PEs, and their ends."""
+    """Sums of an instruction's terms on each axis, as arrays over [row, column, pattern…] of its PEs; their ends."""
 
     offset: int
     terms: Mapping[str, Ints]
