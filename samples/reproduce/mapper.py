@@ -173,9 +173,10 @@ def as_run(
 
 def _least(shapes: Mapping[str, Shape], least: Mapping[str, Bound], arch: Arch) -> tuple[int, int]:
     """Cycles of a network at least: those of its layers, and of the weights on their way from DRAM (X2)."""
-    weights = sum(shape.weights for shape in shapes.values())
+    weights = sum(shape.weights for shape in shapes.values()) // arch.dram.words_per_cycle
     layers = sum(each.total for each in least.values())
-    return sum(each.compute for each in least.values()), max(layers, weights // arch.dram.words_per_cycle)
+    total = max(layers, weights) if arch.sequencer.overlap else layers + weights  # Z6
+    return sum(each.compute for each in least.values()), total
 
 
 # -- text --------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,28 @@
 An exhaustive loop over how a layer's dimensions are unrolled on rows and columns, with the largest boxes for which the
 register files have room (docs/machine.md). It knows the layer's sizes and the array's numbers only: nothing here is
 from the mapper. A bound need not be reachable; it leaves out that engines wait for each other.
+
+Where nothing overlaps (Z6) all instructions add up, each with a cycle to be decoded and its latency (Z1, Z2), and how
+often words are loaded counts. Of a mapping that is a nest of loops (docs/mapping.md), look at the PE with most steps:
+
+1. Sums stay in a PE for the outputs of one box, k * h * w, while loops over c, r, s alone run around it (M2), say for
+   `taps` of the PE's. Then they are committed; if those were not all taps, as partial sums (C5), so that each output is
+   committed ceil(all taps / taps) times.
+2. What a PE holds of the weights, or of the image, is what some innermost loops need (M3). Either these are among the
+   loops of 1, or all of the latter are among them.
+3. Weights, the former: each word loaded is used for the h * w outputs of the box alone. The latter: those of the taps
+   of all k are there at a time, so that k * taps <= weight_words.
+4. The image, the former: words come for h * w outputs, as many as their windows touch, and each is used for the k of
+   the box alone (where channels have images of their own for one). The latter: words for all taps are there at a time,
+   for more than one macro-instruction, so that taps <= ifmap_words: pong and FIFO serve one at a time (A6).
+5. If both are the latter, one of the two is what the inner loops need. The image: then its words are used for no more
+   channels than the weights are there for, weight_words / taps. The weights: then they are used for no more outputs
+   than the image is there for.
+6. A load of w words takes w cycles at least (L2). Neighbours save none of them: the same slots are read in all PEs
+   (A1), and those of the last PE of a set are all loaded (A3, W5), in two loads where ping does not hold them. All
+   loads together take at least as long as the GLB's port needs for each word once.
+
+Boxes are of one image: bounds are for programs of one image, or for mappings that keep to that.
 """
 
 from __future__ import annotations
@@ -99,6 +121,8 @@ def bound(shape: Shape, arch: Arch) -> Bound:
     held = _held(shape, arch) if shape.own else None
     once = _read_once(shape) // glb
 
+    serial = None if arch.sequencer.overlap else _Serial(shape, arch, boxes)
+
     def together(*engines: int) -> int:
         return max(engines) if arch.sequencer.overlap else sum(engines)  # Z6
 
@@ -112,7 +136,8 @@ def bound(shape: Shape, arch: Arch) -> Bound:
         compute = min(compute, cycles)
         if together(cycles, commits) < total:
             loads = once if held is None else _loads(shape, arch, dict(zip(DIMS, pes[i].tolist(), strict=True)), held)
-            total = min(total, together(cycles, commits, loads))
+            least = together(cycles, commits, loads)
+            total = min(total, max(least, serial.cycles(steps[i])) if serial else least)
     return Bound(compute, total)
 
 
@@ -196,6 +221,79 @@ def _counted(shape: Shape, arch: Arch, k: int, c: int, h: int, w: int, r: int, s
     """
     pixels = h * w <= arch.pe.max_pixels and (h == 1 or w == 1 or s <= shape.stride[1])
     return pixels or ((k == 1 or c * r * s == 1) and min(h, w) <= arch.pe.max_pixels)
+
+
+# -- nothing overlaps --------------------------------------------------------------------------------------------------
+
+
+class _Serial:
+    """What a layer takes at least where nothing overlaps (Z6), by the argument above, for any of its boxes."""
+
+    def __init__(self, shape: Shape, arch: Arch, boxes: Any) -> None:
+        self.shape, self.arch, self.boxes = shape, arch, boxes
+        self.k, _, h, w, _, _ = boxes.T
+        self.once = _read_once(shape) // arch.glb.words_per_cycle
+        self.pixels = h * w
+        rows = _touched(shape.h, shape.r, shape.stride[0], shape.dilation[0])
+        columns = _touched(shape.w, shape.s, shape.stride[1], shape.dilation[1])
+        self.words = rows[h] * columns[w]  # of the image for a step of one channel
+        most = arch.pe.ifmap_words  # outputs that are there at a time in one memory
+        fit = ((n, m) for n in range(1, min(shape.h, most) + 1) for m in range(1, min(shape.w, most // n) + 1))
+        self.fewest_words = float(min(rows[n] * columns[m] for n, m in fit))
+
+    def cycles(self, steps: Any) -> int:
+        """The least over all boxes, and over what is held; steps: of each dimension, of one PE."""
+        shape, pe = self.shape, self.arch.pe
+        taps, tiles = int(steps[[1, 4, 5]].prod()), -(-steps // self.boxes)
+        times = shape.images * shape.groups
+        every = times * int(steps.prod())
+        macs, outputs = (times * tiles[:, dims].prod(axis=1) for dims in (range(len(DIMS)), [0, 2, 3]))
+
+        def together(most_taps: Any, words: Any, weights: Any) -> int:
+            """Where sums stay for so many taps and so many words of the image and weights are loaded."""
+            passes = -(-taps // np.minimum(np.maximum(most_taps, 1), taps))
+            least = np.maximum(macs, passes * outputs) * (1 + pe.start_cycles + pe.finish_cycles)  # Z1, A4
+            least = least + passes * outputs * (1 + self.arch.commit.latency_cycles) + self._commits(passes)
+            return _up(every, pe.lanes) + int((least + self._loads(words, weights)).min())
+
+        k = 1 if shape.own else self.k
+        image, image_kept = every * self.words / k, every * self.fewest_words if shape.own else 0
+        if shape.kind != "mac":
+            return min(together(taps, image, 0), together(pe.ifmap_words, image_kept, 0))
+        weights, kept_taps = every / self.pixels, pe.weight_words // self.k
+        found = [together(taps, image, weights), together(kept_taps, image, 0)]
+        found.append(together(pe.ifmap_words, image_kept, weights))
+        for count in {_up(taps, passes) for passes in range(1, taps + 1)}:
+            if count <= pe.ifmap_words and (fits := count <= kept_taps).any():
+                channels = 1 if shape.own else min(shape.k, pe.weight_words // count)
+                inside = np.where(fits, every * self.fewest_words / channels, 1 << 40)
+                outside = np.where(fits, every * self.fewest_words * count / pe.ifmap_words, 1 << 40)
+                found += [together(count, inside, 0), together(count, image_kept, outside)]
+        return min(found)
+
+    def _loads(self, image: Any, weights: Any) -> Any:
+        """Cycles of loads of so many words in all (Z1, L2)."""
+        pe, each = self.arch.pe, 1 + self.arch.bus.latency_cycles
+        most = max(pe.ifmap_words, (pe.ifmap_words + pe.virtual_words * (pe.pong_words > 0)) / 2)
+        busy = np.maximum(image + weights, self.once)
+        return np.floor(busy + each * (image / most + weights / pe.weight_words) + 1e-6)
+
+    def _commits(self, passes: Any) -> Any:
+        """Cycles of the output units, each result being committed so many times (C3, C5)."""
+        shape, glb = self.shape, self.arch.glb.words_per_cycle
+        units = _up(shape.results, self.arch.cols * self.arch.commit.units_per_column)
+        once = max(units, _up(shape.results * (1 + shape.residual), glb))
+        partial = max(units, shape.results * 2 * (32 // self.arch.operand_bits) // glb)
+        return np.where(passes > 1, passes * partial, once)
+
+
+def _touched(outputs: int, taps: int, stride: int, dilation: int) -> Any:
+    """float[n]: rows of the image for each output and tap, at least, where up to n windows are there at a time."""
+    shares = [
+        min(_side(n, count, stride, dilation) / (n * count) for count in range(1, taps + 1))
+        for n in range(1, outputs + 1)
+    ]
+    return np.minimum.accumulate([1.0, *shares])
 
 
 # -- loads -------------------------------------------------------------------------------------------------------------
