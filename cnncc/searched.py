@@ -32,6 +32,7 @@ from cnncc.mapper.blocks import Room, least_words
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.search import Result, ideal_cycles, search
 from cnncc.mapper.space import forms_of
+from cnncc.mapper.traffic import NEVER
 
 SOURCES = ("mapper/*.py", "dialects/_*.py", "arch/*.py", "numerics.py", "errors.py")  # all that a search imports
 COUNTS = ("cycles", "least", "run", "bounded")
@@ -50,6 +51,7 @@ class Task:
     arch: Arch
     room: Room
     dataflow: str = ""
+    below: int = NEVER
 
     def __post_init__(self) -> None:
         window = replace(self.shape.window, fill=0, zero=0)  # values, which the mapper knows nothing of
@@ -58,8 +60,8 @@ class Task:
 
     def search(self) -> Result | None:
         """Its result; where it finds nothing that fits, the best of each dataflow by itself (B8)."""
-        found = search(self.shape, self.arch, self.room, self.dataflow)
-        if found or self.dataflow or least_words(self.shape, self.arch, self.room) > self.room.words:
+        found = search(self.shape, self.arch, self.room, self.dataflow, self.below)
+        if found or self.dataflow or self.below < NEVER or least_words(self.shape, self.arch, self.room) > self.room.words:
             return found
         names = dict.fromkeys(form.name for form in forms_of(self.shape))
         each = [search(self.shape, self.arch, self.room, name) for name in names]
@@ -70,9 +72,9 @@ class Task:
 _found = dict[Task, Result | None]()
 
 
-def searched(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "") -> Result | None:
+def searched(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below: int = NEVER) -> Result | None:
     """What `search` finds, from memory or disk if it is there."""
-    task = Task(shape, arch, room, dataflow)
+    task = Task(shape, arch, room, dataflow, below)
     if not _is_known(task):
         _keep(task, task.search())
     return _found[task]

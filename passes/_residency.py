@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
@@ -25,8 +25,9 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.blocks import Room
 from cnncc.mapper.chain import Choice, best_choices
-from cnncc.mapper.layer_schedule import LayerPlan
-from cnncc.mapper.traffic import cycles_about
+from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
+from cnncc.mapper.search import AHEAD
+from cnncc.mapper.traffic import NEVER, cycles_about
 from cnncc.passes._array_tensors import given_quants, is_read_in_glb, parts, source, uses
 from cnncc.passes._nest_layers import label_of, layer_shape
 from cnncc.passes._os_plan import SMALL, NoRoom, StaysOut, stage_sizes
@@ -36,6 +37,14 @@ Chosen = dict[LayerOp, nest.Mapping | None]
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
 WORTH = 1.1  # how much quicker layers have to be, so that a value moves for them: cycles are not known exactly
 LATE_CYCLES = 512  # of the DMA for what comes ahead: from there on it may be worth while that less of it does
+
+
+class Wanted(NamedTuple):
+    """A mapping for some room, with fewer than `below` cycles."""
+
+    layer: LayerOp
+    room: Room
+    below: int = NEVER
 
 
 class Choose(Protocol):
@@ -49,7 +58,11 @@ class Choose(Protocol):
         """Whether it depends on the room. Such layers are tried with less of it, too: the next one may need it."""
         ...
 
-    def soon(self, wanted: Sequence[tuple[LayerOp, Room]]) -> None:
+    def below(self, layer: LayerOp, room: Room, cycles: int) -> nest.Mapping | None:
+        """A mapping of such a layer that takes fewer cycles than these; None where none is found."""
+        ...
+
+    def soon(self, wanted: Sequence[Wanted]) -> None:
         """Told what is asked next, so that mappings can be looked for side by side."""
         ...
 
@@ -142,12 +155,12 @@ def choose_mappings(func: FuncOp, arch: Arch, choose: Choose) -> Chosen:
 
 def _chosen_within(network: Network, values: Sequence[Value], arch: Arch, choose: Choose) -> Chosen:
     """The same with only these values in the GLB, or some of them."""
-    try:
-        return _chosen(network, values, arch, choose)
-    except _TooMuch:
-        resident = [value for value in _small_ones(network, arch) if value in values]
-        if all(choose.free(layer) for layer in network.layers):
-            resident = _quick_ones(network, resident, arch)
+    if all(_live(values, network.number[layer]) < arch.glb.words for layer in network.layers):
+        with suppress(_TooMuch):
+            return _chosen(network, values, arch, choose)
+    resident = [value for value in _small_ones(network, arch) if value in values]
+    if all(choose.free(layer) for layer in network.layers):
+        resident = _quick_ones(network, resident, arch)
     while True:
         try:
             return _chosen(network, resident, arch, choose)
@@ -187,13 +200,13 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
     refusals = Refusals()
     lifetimes = [Lifetime(f"value {i}", value.words, value.first, value.last) for i, value in enumerate(resident)]
     tried: list[_Tried] = []
-    rooms: list[tuple[LayerOp, Room]] = []
+    rooms: list[Wanted] = []
     for layer in network.layers:
         moving = frozenset(operand for operand, root in network.operands(layer).items() if root not in roots)
         words = arch.glb.words - _live(resident, network.number[layer])
-        rooms.append((layer, Room(words, moving, layer.residual is not None)))
+        rooms.append(Wanted(layer, Room(words, moving, layer.residual is not None)))
     choose.soon(rooms)
-    for layer, room in rooms:
+    for layer, room, _ in rooms:
         number, operands = network.number[layer], network.operands(layer)
         try:
             mappings = [choose(layer, room)]
@@ -246,27 +259,30 @@ class _Tried:
 def _try_less_room(tried: Sequence[_Tried], arch: Arch, choose: Choose) -> None:
     """Other mappings where what comes ahead for a layer has no place beside the one before, or takes long.
 
-    With less room weights come in slices, of which only the first comes ahead.
+    With less room weights come in slices, of which only the first comes ahead. A mapping may take as many more cycles
+    as the DMA for what then comes ahead, or need not come.
     """
+    wanted: list[tuple[_Tried, Wanted]] = []
 
-    wanted: list[tuple[_Tried, Room]] = []
-
-    def add(of: _Tried, words: int) -> None:
-        if choose.free(of.layer) and words > 0:
-            wanted.append((of, replace(of.room, words=words)))
+    def add(of: _Tried, choice: Choice, words: int, early: int) -> None:
+        if not choose.free(of.layer) or words <= 0 or choice.plan is None:
+            return
+        cycles = layer_cycles(replace(choice.plan, ahead=AHEAD), arch)
+        saved = len(AHEAD) * arch.dram.latency_cycles + early // arch.dram.words_per_cycle
+        wanted.append((of, Wanted(of.layer, replace(of.room, words=words), cycles + saved)))
 
     for before, here in pairwise(tried):
         first, second = (_choice(each.layer, each.mappings[0], arch) for each in (before, here))
         over = first.words + second.early > before.room.words
         if over:
-            add(before, before.room.words - second.early)
+            add(before, first, before.room.words - second.early, second.early)
         if over or second.early > LATE_CYCLES * arch.dram.words_per_cycle:
-            add(here, second.words // SHARE)
-    choose.soon([(of.layer, room) for of, room in wanted])
-    for of, room in wanted:
-        with suppress(NoRoom):
-            found = choose(of.layer, room)
-            of.mappings.extend(each for each in (found,) if each not in of.mappings)
+            add(here, second, second.words // SHARE, second.early)
+    choose.soon([each for _, each in wanted])
+    for of, each in wanted:
+        found = choose.below(*each)
+        if found and found not in of.mappings:
+            of.mappings.append(found)
 
 
 def _best(

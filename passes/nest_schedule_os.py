@@ -26,7 +26,7 @@ from cnncc.passes._os_given import given_mapping, violations
 from cnncc.passes._os_plan import NoRoom, Room, StaysOut
 from cnncc.passes._os_search import copy_mapping, os_mapping
 from cnncc.passes._os_written import written_mapping, written_violations
-from cnncc.passes._residency import choose_mappings
+from cnncc.passes._residency import Wanted, choose_mappings
 from cnncc.passes._schedule_file import Entry, Given, Named, Written, read_schedule
 from cnncc.searched import Task, search_ahead, searched
 
@@ -196,11 +196,22 @@ class Choice:
         """Whether the layer's mapping is the best one of all for its room."""
         return self.auto is not None and self.given(layer) is None
 
-    def soon(self, wanted: Sequence[tuple[LayerOp, Room]]) -> None:
+    def below(self, layer: LayerOp, room: Room, cycles: int) -> Mapping | None:
+        """A mapping of a free layer that takes fewer cycles than these; of an elementwise one the best. None if none is
+        found."""
+        shape = layer_shape(layer)
+        if layer.kind.data == "copy":
+            with suppress(Refusal):
+                return copy_mapping(shape, self.arch, room)
+            return None
+        found = searched(shape, self.arch, room, below=cycles)
+        return found.mapping if found else None
+
+    def soon(self, wanted: Sequence[Wanted]) -> None:
         """Do searches side by side."""
         if self.auto is not None:
-            free = [(layer, room) for layer, room in wanted if self.free(layer) and layer.kind.data != "copy"]
-            tasks = [Task(layer_shape(layer), self.arch, room) for layer, room in free]
+            free = [each for each in wanted if self.free(each.layer) and each.layer.kind.data != "copy"]
+            tasks = [Task(layer_shape(each.layer), self.arch, each.room, below=each.below) for each in free]
             search_ahead(tasks, self._progress, self.auto.processes)
 
     def _progress(self, done: str) -> None:

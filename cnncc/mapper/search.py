@@ -127,14 +127,15 @@ def _kind(plan: Plan) -> _Kind:
 
 
 @lru_cache(maxsize=4096)
-def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "") -> Result | None:
-    """The mapping with the fewest cycles; None where there is room for none.
+def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below: int = NEVER) -> Result | None:
+    """The mapping with the fewest cycles, if these are fewer than `below`; None where there is room for none.
 
     dataflow: of the forms with this name alone.
     """
     if least_words(shape, arch, room) > room.words:
         return None
     found, now = numbers(shape, arch), _Search(shape, arch, room)
+    now.limit = below
     beyond = NEVER
     entries = _by_cycles(found, bool(room.moving), dataflow)
     by_traffic = _ByTraffic(found, entries, Traffic(found, room)) if now.whole is None else None
