@@ -61,7 +61,12 @@ class Task:
     def search(self) -> Result | None:
         """Its result; where it finds nothing that fits, the best of each dataflow by itself (B8)."""
         found = search(self.shape, self.arch, self.room, self.dataflow, self.below)
-        if found or self.dataflow or self.below < NEVER or least_words(self.shape, self.arch, self.room) > self.room.words:
+        if (
+            found
+            or self.dataflow
+            or self.below < NEVER
+            or least_words(self.shape, self.arch, self.room) > self.room.words
+        ):
             return found
         names = dict.fromkeys(form.name for form in forms_of(self.shape))
         each = [search(self.shape, self.arch, self.room, name) for name in names]

@@ -17,7 +17,7 @@ from xdsl.ir import Block, SSAValue, Use
 
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape
-from cnncc.dialects.nest import LayerOp, mapping_of
+from cnncc.dialects.nest import LayerOp, image_shape, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.errors import Refusal
 from cnncc.passes._layer_records import Home
@@ -114,7 +114,8 @@ class ArrayTensors:
     def home(self, memory: str, value: SSAValue) -> Home:
         """A value's tensor, as the layer sees it that has the value under its type."""
         tensor = self.declared[self.tensor(memory, value)]
-        return Home(tensor.name, tensor.image or prod(shape(value.type)[1:]))
+        _, channels, rows, cols = image_shape(value.type)
+        return Home(tensor.name, tensor.image or channels * rows * cols, rows * cols, cols)
 
     def place(self, memory: str, value: SSAValue, name: str) -> str:
         """Give a value a tensor: that of an output; of a concatenation a part; or one of its own."""

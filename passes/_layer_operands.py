@@ -14,7 +14,7 @@ from cnncc.dialects.nest import Stage
 from cnncc.errors import Refusal
 from cnncc.mapper.layer_shape import Box, inside, slice_words, stage_box
 from cnncc.passes._layer_order import Order
-from cnncc.passes._layer_records import Along, Layer, Operand, Position
+from cnncc.passes._layer_records import Along, Home, Layer, Operand, Position
 
 OF_COMMIT = ("output", "residual")
 
@@ -108,7 +108,7 @@ class Operands:
     def views(self) -> list[A.View]:
         """The views of all operands; of a staged one also of where it lies as a whole, `….dram`."""
         homes = self.layer.tensors.homes()
-        found = self._activation_views("ifmap", homes["ifmap"].tensor)
+        found = self._activation_views("ifmap", homes["ifmap"])
         for name, tensor, dram in (
             ("weight", self.layer.tensors.weight, self.weight_in_dram),
             ("params", self.layer.tensors.params, self.params_in_dram),
@@ -118,26 +118,26 @@ class Operands:
                 found.append(A.View(f"{name}.dram", tensor, steps=self.loops.steps(dram, stage.depth)))
                 found.append(A.View(name, self.layer.tensors.buffers[name], wrap=self._circle(name), steps=steps))
         for name in ("output", "residual"):
-            found += self._activation_views(name, homes[name].tensor) if name in homes else []
+            found += self._activation_views(name, homes[name]) if name in homes else []
         if tensor := self.layer.tensors.buffers.get("sums"):
             output = next(view for view in found if view.name == "output")
             wrap = self.buffer_words(self.doubled) if self.doubled else 0
             found.append(replace(output, name="sums", tensor=tensor, wrap=wrap))
         return found
 
-    def _activation_views(self, name: str, tensor: str) -> list[A.View]:
+    def _activation_views(self, name: str, home: Home) -> list[A.View]:
         shape = self.layer.shape
         height, width = (shape.ih, shape.iw) if name == "ifmap" else (shape.sizes.h, shape.sizes.w)
         fill, zero = (shape.window.fill, shape.window.zero) if name == "ifmap" else (0, 0)
-        plane, steps = height * width, self.loops.steps(self.glb[name])
+        tensor, steps = home.tensor, self.loops.steps(self.glb[name])
         by_position = shape.per_position and name == "output"
         stage, wrap = self.stages.get(name), self._circle(name)
         if stage is None:
-            channel = 1 if by_position else plane
-            return [A.View(name, tensor, height, width, width, channel, fill, zero, wrap, steps=steps)]
+            channel = 1 if by_position else home.plane
+            return [A.View(name, tensor, height, width, home.pitch, channel, fill, zero, wrap, steps=steps)]
         box, outside = buffer_box(self.layer, stage), self.loops.steps(self.home[name], stage.depth)
         return [
-            A.View(f"{name}.dram", tensor, height, width, width, plane, steps=outside),
+            A.View(f"{name}.dram", tensor, height, width, home.pitch, home.plane, steps=outside),
             A.View(
                 name, self.layer.tensors.buffers[name], height, width, box.cols, 1 if by_position else box.plane, fill,
                 zero, wrap, ring_y=box.ring_y, ring_x=box.ring_x, steps=self.block_terms(stage) + steps,

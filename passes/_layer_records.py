@@ -67,10 +67,14 @@ class Operand:
 
 @dataclass(frozen=True)
 class Home:
-    """Where an activation lies as a whole: a tensor, in which it is `image` words from an image to the next."""
+    """Where an activation lies as a whole: a tensor, in which an image, channel or row is so many words behind the one
+    before it.
+    """
 
     tensor: str
     image: int
+    plane: int
+    pitch: int
 
 
 @dataclass(frozen=True)

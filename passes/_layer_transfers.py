@@ -255,8 +255,7 @@ class Transfers:
         box, start = activation_box(layer.shape, operand, dict(at.extent)), self.loops.start(home, at)
         buffer = buffer_box(layer, self.stages[operand])
         top, left = layer.shape.window.pad[:2] if operand == "ifmap" else (0, 0)
-        sizes = (layer.shape.ih, layer.shape.iw) if operand == "ifmap" else (layer.shape.sizes.h, layer.shape.sizes.w)
-        plane = sizes[0] * sizes[1]
+        plane = layer.tensors.homes()[operand].plane
         return A.Dma(
             direction, f"{operand}.dram", operand, words=box.cols, count=box.channels, rows=box.rows,
             dram_offset=start.offset + start.channel * plane, glb_offset=self._buffer(self.stages[operand], at),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.dialects.nest import DIMS, LayerOp, Mapping, build_nest, image_shape, mapping_of, mapping_problem, operands
 from cnncc.errors import Refusal
-from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.layer_shape import LayerShape, reach
 
 LOOP = re.compile(f"([{''.join(DIMS)}])([1-9][0-9]{{0,3}})?")
 
@@ -69,10 +70,19 @@ def goal_of(layer: LayerOp) -> Mapping | None:
     return layer.mapping.data if layer.mapping else None
 
 
+def rows_apart(layer: LayerOp) -> int:
+    """Rows of the image from one that windows touch to the next: more than one where a kernel of one row skips some."""
+    window = layer.window.data
+    above, _, below, _ = window.pad
+    return window.stride[0] if layer.sizes.data.r == 1 and not above and not below else 1
+
+
 def layer_shape(layer: LayerOp) -> LayerShape:
-    """What the layer is to those who map it."""
-    _, _, ih, iw = image_shape(layer.ifmap.type)
-    steps = layer.steps.data
+    """What the layer is to those who map it. Of the image it has no rows and columns that no window touches."""
+    _, _, *image = image_shape(layer.ifmap.type)
+    steps, sizes, window = layer.steps.data, layer.sizes.data, layer.window.data
     params = bool(steps.bias) + bool(steps.scale)
-    window, more = layer.window.data, (steps.shuffle, steps.per_position)
-    return LayerShape(layer.kind.data, layer.sizes.data, window, params, ih, iw, *more)
+    window = replace(window, stride=(window.stride[0] // rows_apart(layer), window.stride[1]))
+    sides = zip((sizes.h, sizes.w), (sizes.r, sizes.s), window.stride, window.dilation, window.pad, image, strict=False)
+    ih, iw = (max(1, min(reach(n, taps, by, apart) - pad, size)) for n, taps, by, apart, pad, size in sides)
+    return LayerShape(layer.kind.data, sizes, window, params, ih, iw, steps.shuffle, steps.per_position)

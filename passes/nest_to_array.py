@@ -40,7 +40,7 @@ from cnncc.passes._layer_program import layer_program
 from cnncc.passes._layer_records import Body, Home, Layer, Node, Tensors
 from cnncc.passes._layer_sums import partial_sums
 from cnncc.passes._layer_transfers import FULL, PRIMED
-from cnncc.passes._nest_layers import label_of, layer_shape
+from cnncc.passes._nest_layers import label_of, layer_shape, rows_apart
 from cnncc.passes._stream_program import stream_program
 from cnncc.weights import Array, WeightStore
 
@@ -159,8 +159,9 @@ class _Lowering:
         steps = op.steps.data
         params, per_channel = self._params(label, op)
         here = staged(op)
+        ifmap = self._home(label, "ifmap", op.ifmap, here)
         tensors = Tensors(
-            self._home(label, "ifmap", op.ifmap, here),
+            replace(ifmap, pitch=ifmap.pitch * rows_apart(op)),
             self._home(label, "output", op.result, here),
             self._home(label, "residual", op.residual, here) if op.residual else None,
             self._dram_weight(op.weights.root_reference.data) if op.weights else "",
