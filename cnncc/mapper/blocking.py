@@ -68,7 +68,7 @@ class _Times:
         kk, hh, ww = blocks.kk, blocks.hh, blocks.ww
         self.own: Any = k.own[kk] & h.own[hh] & w.own[ww]
         overhead = arch.pe.start_cycles + arch.pe.finish_cycles
-        trips = bound.times * prod(sum(way.trips for way in bound.ways[dim]) for dim in "crs")
+        trips = bound.times * prod(bound.trips(dim) for dim in "crs")
         held = bound.times * prod(sum(way.trips * way.held for way in bound.ways[dim]) for dim in "crs") // at.lanes
 
         def cycles(k: tuple[Any, Any], h: tuple[Any, Any]) -> Any:
@@ -82,6 +82,8 @@ class _Times:
             cycles((k.last_trips[kk], k.last_held[kk]), h_all),
             cycles(k_all, (h.last_trips[hh], h.last_held[hh])),
         )
+        self.again: Any = prod(np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
+        self.commits: Any = bound.times * self.again * (k_all[0] * h_all[0] * w.trips[ww])
         held_by_pes = arch.pe.ifmap_halves * bound.first_last()[0]
         self.refills = np.maximum(0, blocks.refills() - np.maximum(blocks.images - 1, 0) * held_by_pes)
 
@@ -95,8 +97,16 @@ class _Times:
         )
         compute = self.compute + self.refills
         if cut and any(bound.at.chain(dim, 1)[3] for dim in "khw"):  # what PEs load depends on the block
-            return bound.views() + comes + compute + drain
+            return bound.views() + comes + np.maximum(compute + drain, self.committing())
         return np.maximum(bound.fill(comes) + compute + drain, bound.engines())
+
+    def committing(self) -> Any:
+        """Cycles of all commits: words through the GLB, or results through the units, and sums on their way down."""
+        bound, arch, sizes = self.bound, self.bound.arch, vars(self.bound.shape.sizes)
+        words = 1 + bound.residual + 2 * arch.words_per_param * self.blocks.partial
+        each = np.maximum(words / arch.glb.words_per_cycle, 1 / (arch.cols * arch.commit.units_per_column))
+        down = prod(min(way.rows for way in bound.ways[dim]) for dim in "cr") - 1
+        return self.again * prod(sizes[dim] for dim in "nkhw") * each + self.commits * down
 
     def with_weights(self, stage: Weights) -> Any:
         """Cycles of array and DMA together, block after block."""
@@ -135,7 +145,7 @@ class _Times:
         dma = words // arch.dram.words_per_cycle + transfers * (1 + arch.dram.latency_cycles)
         load, commit = 1 + arch.bus.latency_cycles, 1 + arch.commit.latency_cycles
         if any(bound.at.chain(dim, 1)[3] for dim in "khw"):  # at least a load of a word for each macro-instruction
-            return self.compute + self.macros * (2 + load) + dma
+            return self.compute + self.macros * (2 + load) + self.committing() + self.commits * commit + dma
         return self.compute + self.macros + bound.loads(load) + bound.commits(commit) + dma
 
 

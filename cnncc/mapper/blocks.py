@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cnncc.arch.model import Arch
 from cnncc.mapper.bound import up
 from cnncc.mapper.layer_shape import LayerShape, reach
-from cnncc.mapper.tiles import Tiles
+from cnncc.mapper.tiles import Tiles, any_of
 
 Counts = npt.NDArray[np.int64]
 AXES = 5  # of the arrays: sizes of k, h and w, the order, buffers of the ifmap
@@ -165,12 +165,11 @@ class Blocks:
         words: Any = params + self.buffers.get("ifmap", 0) * self.image
         for operand in moving & {"output", "residual"}:
             words = words + self.buffers[operand] * outputs
-        sizes_of = {"k": k, "h": h, "w": w}
-        partial: Any = np.False_
-        for dim in self.tiles.behind_sums(sizes.c):
-            partial = partial | (sizes_of[dim] > getattr(self.tiles, dim))
+        runs = {"c": self.tiles.c < sizes.c, "r": self.tiles.taps, "s": self.tiles.taps}
+        self.adds_up = self.tiles.adds_up({"k": k, "h": h, "w": w})
+        self.partial: Any = any_of(self.adds_up[dim] & (shape.is_mac and runs[dim]) for dim in "crs")
         sums = self.arch.words_per_param * (outputs if "output" in moving else everything)
-        self.words: Any = words + np.where(partial & shape.is_mac, sums, 0)
+        self.words: Any = words + np.where(self.partial, sums, 0)
 
     def stages(self) -> Iterator[Weights]:
         """Where weights may be staged: all at once, inside the loop over blocks of k, or inside one of the point's."""

@@ -143,10 +143,18 @@ class Bound:
     # -- all of a layer --------------------------------------------------------------------------------------------
 
     @cached_property
+    def adds_up(self) -> dict[str, bool]:
+        """Of c, r and s, whether sums are added up in the GLB where its loop in time runs."""
+        return tiles_of(self.shape, self.at).adds_up(self.extent)
+
+    @cached_property
     def partial(self) -> bool:
-        """Whether sums are partial: loops over c, r, s in time stand outside others in time."""
-        tiles = tiles_of(self.shape, self.at)
-        return any(self.extent[dim] > getattr(tiles, dim) for dim in tiles.behind_sums(self.extent["c"]))
+        """Whether sums are partial."""
+        return any(adds_up and self.trips(dim) > 1 for dim, adds_up in self.adds_up.items())
+
+    def trips(self, dim: str) -> int:
+        """Iterations in time over a dimension."""
+        return sum(way.trips for way in self.ways[dim])
 
     def _corner(self, which: int) -> list[Way]:
         return [self.ways[dim][which] for dim in "khwcrs"]
@@ -206,9 +214,10 @@ class Bound:
 
     def commits(self, more: int = 0) -> int:
         """Cycles in which the output units are busy. more: cycles that each commit takes beside its own."""
-        k_, h_, w_, c_, r_, s_ = (self.ways[dim] for dim in "khwcrs")
-        if not self.partial:
-            c_, r_, s_ = ((ways[0]._replace(trips=1),) for ways in (c_, r_, s_))
+        k_, h_, w_ = (self.ways[dim] for dim in "khw")
+        c_, r_, s_ = (
+            self.ways[dim] if self.adds_up[dim] else (self.ways[dim][0]._replace(trips=1),) for dim in "crs"
+        )
         each = sum(
             k.trips * h.trips * w.trips * c.trips * r.trips
             * (self.durations.commit(k, h, w, c, r, self.partial) + more)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import operator
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +14,11 @@ from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.space import Form, Numbers, Point, shared
 
 Counts = npt.NDArray[np.int64]
+
+
+def any_of(conditions: Iterable[Any]) -> Any:
+    """Whether one of them holds, which may be arrays."""
+    return reduce(operator.or_, conditions, False)
 
 
 class Tiles(NamedTuple):
@@ -26,12 +34,13 @@ class Tiles(NamedTuple):
     taps: bool = False
     spaces: int = 0
 
-    def behind_sums(self, c: int) -> str:
-        """Dimensions of k h w whose loops in time stand inside one over c, r or s that runs. c: how many there are."""
+    def adds_up(self, extent: Mapping[str, Any]) -> dict[str, Any]:
+        """Of c, r and s, whether a loop in time over k, h or w runs inside theirs: then sums are added up in the GLB
+        where it runs, too. extent: how many of k h w a block has.
+        """
         order = self.form.order
-        before = order.partition("|")[0]
-        running = [i for i, dim in enumerate(before) if (dim == "c" and self.c < c) or (dim in "rs" and self.taps)]
-        return "".join(dim for dim in order[min(running, default=len(order)) :] if dim in "khw")
+        inside = {dim: order[order.find(dim) :] if dim in order else "" for dim in "crs"}
+        return {dim: any_of(extent[d] > getattr(self, d) for d in inside[dim] if d in "khw") for dim in "crs"}
 
     def block(self, dim: str) -> int:
         """Of what blocks are multiples: tiles, but where PEs share out what there is."""
