@@ -24,9 +24,8 @@ from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, shape, value_key
 from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.blocks import Room
-from cnncc.mapper.chain import Choice, best_choices
+from cnncc.mapper.chain import EARLY, Choice, best_choices, step
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
-from cnncc.mapper.search import AHEAD
 from cnncc.mapper.traffic import NEVER, cycles_about
 from cnncc.passes._array_tensors import given_quants, is_read_in_glb, parts, source, uses
 from cnncc.passes._nest_layers import label_of, layer_shape
@@ -36,7 +35,7 @@ from cnncc.passes.array_allocate import Lifetime, pack
 Chosen = dict[LayerOp, nest.Mapping | None]
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
 WORTH = 1.1  # how much quicker layers have to be, so that a value moves for them: cycles are not known exactly
-LATE_CYCLES = 512  # of the DMA for what comes ahead: from there on it may be worth while that less of it does
+PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead
 
 
 class Wanted(NamedTuple):
@@ -257,27 +256,28 @@ class _Tried:
 
 
 def _try_less_room(tried: Sequence[_Tried], arch: Arch, choose: Choose) -> None:
-    """Other mappings where what comes ahead for a layer has no place beside the one before, or takes long.
+    """Other mappings where a layer waits for what comes ahead: as it comes late, or has no place beside the one before.
 
-    With less room weights come in slices, of which only the first comes ahead. A mapping may take as many more cycles
-    as the DMA for what then comes ahead, or need not come.
+    With less room weights come in slices, of which only the first comes ahead. Mappings may take as many more cycles
+    as the layer waits now.
     """
     wanted: list[tuple[_Tried, Wanted]] = []
 
-    def add(of: _Tried, choice: Choice, words: int, early: int) -> None:
-        if not choose.free(of.layer) or words <= 0 or choice.plan is None:
-            return
-        cycles = layer_cycles(replace(choice.plan, ahead=AHEAD), arch)
-        saved = len(AHEAD) * arch.dram.latency_cycles + early // arch.dram.words_per_cycle
-        wanted.append((of, Wanted(of.layer, replace(of.room, words=words), cycles + saved)))
+    def add(of: _Tried, words: int, below: int) -> None:
+        if words > 0:
+            wanted.append((of, Wanted(of.layer, replace(of.room, words=words), below)))
 
     for before, here in pairwise(tried):
         first, second = (_choice(each.layer, each.mappings[0], arch) for each in (before, here))
-        over = first.words + second.early > before.room.words
-        if over:
-            add(before, first, before.room.words - second.early, second.early)
-        if over or second.early > LATE_CYCLES * arch.dram.words_per_cycle:
-            add(here, second, second.words // SHARE, second.early)
+        if first.plan is None or second.plan is None or not (choose.free(before.layer) and choose.free(here.layer)):
+            continue
+        fits = first.words + second.early <= before.room.words
+        alone, cycles = (layer_cycles(replace(plan, ahead=EARLY), arch) for plan in (first.plan, second.plan))
+        waits = step(first, second, fits, arch) - cycles
+        if waits > cycles // PART:
+            add(here, second.words // SHARE, cycles + waits)
+            if not fits:
+                add(before, before.room.words - second.early, alone + waits)
     choose.soon([each for _, each in wanted])
     for of, each in wanted:
         found = choose.below(*each)

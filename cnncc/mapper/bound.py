@@ -215,9 +215,7 @@ class Bound:
     def commits(self, more: int = 0) -> int:
         """Cycles in which the output units are busy. more: cycles that each commit takes beside its own."""
         k_, h_, w_ = (self.ways[dim] for dim in "khw")
-        c_, r_, s_ = (
-            self.ways[dim] if self.adds_up[dim] else (self.ways[dim][0]._replace(trips=1),) for dim in "crs"
-        )
+        c_, r_, s_ = (self.ways[dim] if self.adds_up[dim] else (self.ways[dim][0]._replace(trips=1),) for dim in "crs")
         each = sum(
             k.trips * h.trips * w.trips * c.trips * r.trips
             * (self.durations.commit(k, h, w, c, r, self.partial) + more)

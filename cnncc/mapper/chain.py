@@ -35,7 +35,7 @@ def best_choices(layers: Sequence[Sequence[Choice]], rooms: Sequence[int], arch:
     costs, came = [_alone(each, arch) for each in layers[0]] if layers else [], list[list[int]]()
     for before, here, room in zip(layers, layers[1:], rooms, strict=False):
         steps = [
-            [cost + _step(a, b, a.words + b.early <= room, arch) for cost, a in zip(costs, before, strict=True)]
+            [cost + step(a, b, a.words + b.early <= room, arch) for cost, a in zip(costs, before, strict=True)]
             for b in here
         ]
         came.append([step.index(min(step)) for step in steps])
@@ -51,7 +51,7 @@ def _alone(first: Choice, arch: Arch) -> int:
     return _cycles((replace(first.plan, label="before", ahead=frozenset()),), arch) if first.plan else 0
 
 
-def _step(before: Choice, here: Choice, ahead: bool, arch: Arch) -> int:
+def step(before: Choice, here: Choice, ahead: bool, arch: Arch) -> int:
     """Cycles that a layer adds to the one before it. ahead: whether there is room for what comes first."""
     if here.plan is None:
         return 0
