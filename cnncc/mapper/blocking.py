@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cnncc.mapper.blocks import Blocks, Counts, Room, Side, Weights
-from cnncc.mapper.bound import Bound, up, ways
+from cnncc.mapper.bound import Bound, last_two, up, ways
 from cnncc.mapper.space import Chain, Plan
 from cnncc.mapper.tiles import tiles_of
 
@@ -22,7 +22,8 @@ class Trips(NamedTuple):
     """Of blocks of one dimension: trips and held sums of the loops inside, of all blocks; of the last one.
 
     own: whether all PEs of the point have work in a block, and its box is not larger than that; else other numbers make
-    the same mapping.
+    the same mapping. in_one: trips in a full block, if all are on the same PEs; first, two: what the first of these
+    holds, and the last two.
     """
 
     trips: Counts
@@ -30,6 +31,9 @@ class Trips(NamedTuple):
     last_trips: Counts
     last_held: Counts
     own: Counts
+    in_one: Counts
+    first: Counts
+    two: Counts
 
 
 def _side(extent: int, side: Side, chain: Chain, spread: bool) -> Trips:
@@ -42,7 +46,9 @@ def _inside(extent: int, size: int, chain: Chain, spread: bool) -> tuple[int, ..
     last = _trips(rest or size, size, chain, spread)
     each = _trips(size, size, chain, spread) if rest else last
     trips, held = (full * a + (rest > 0) * b for a, b in zip(each, last, strict=True))
-    return trips, held, *last, _is_own(size, chain)
+    inside = ways(size, chain, spread, size)
+    in_one = each[0] if sum(way.pieces for way in inside) == 1 else 0
+    return trips, held, *last, _is_own(size, chain), in_one, inside[0].held, last_two(inside)
 
 
 def _is_own(size: int, chain: Chain) -> bool:
@@ -83,6 +89,7 @@ class _Times:
             cycles(k_all, (h.last_trips[hh], h.last_held[hh])),
         )
         self.again: Any = prod(np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
+        self.h, self.w = h, w
         self.commits: Any = bound.times * self.again * (k_all[0] * h_all[0] * w.trips[ww])
         held_by_pes = arch.pe.ifmap_halves * bound.first_last()[0]
         self.refills = np.maximum(0, blocks.refills() - np.maximum(blocks.images - 1, 0) * held_by_pes)
@@ -97,8 +104,25 @@ class _Times:
         )
         compute = self.compute + self.refills
         if cut and any(bound.at.chain(dim, 1)[3] for dim in "khw"):  # what PEs load depends on the block
-            return bound.views() + comes + np.maximum(compute + drain, self.committing())
-        return np.maximum(bound.fill(comes) + compute + drain, bound.engines())
+            return bound.views() + comes + np.maximum(compute + self.waits() + drain, self.committing())
+        waits = 0 if cut else bound.waits
+        return np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines())
+
+    def waits(self) -> Any:
+        """As `Bound.waits`, in each block, if weights stay: for their loads alone."""
+        bound, blocks, h, w = self.bound, self.blocks, self.h, self.w
+        if not bound.at.form.order.partition("|")[2].startswith("W"):
+            return 0
+        hh, ww = blocks.hh, blocks.ww
+        tiles, arch = [bound.ways[dim][0] for dim in "kcrs"], bound.arch
+        two = np.where(w.in_one[ww] > 1, h.first[hh] * w.two[ww], h.two[hh] * w.first[ww])
+        done = two * prod(way.held for way in tiles) // bound.at.lanes + 2 * (
+            arch.pe.start_cycles + arch.pe.finish_cycles
+        )
+        fetched = bound.durations.weight_load(*tiles) + arch.bus.latency_cycles
+        full = (bound.extent["h"] // blocks.h.sizes)[hh] * (bound.extent["w"] // blocks.w.sizes)[ww]
+        steps = bound.times * prod(way.trips for way in tiles) * full - blocks.results
+        return np.where(h.in_one[hh] * w.in_one[ww] < 3, 0, np.maximum(steps, 0) * np.maximum(fetched - done, 0))
 
     def committing(self) -> Any:
         """Cycles of all commits: words through the GLB, or results through the units, and sums on their way down."""

@@ -6,6 +6,7 @@ the cycles of `timeline.py` for every mapping; docs/mapper.md says why.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -64,6 +65,11 @@ def ways(extent: int, chain: Chain, spread: bool, block: int = 0) -> tuple[Way, 
 
     walk(0, extent, block or extent, Way(1, 1, 1, 0, 1))
     return tuple(found)
+
+
+def last_two(ways: Sequence[Way]) -> int:
+    """Indices that the box holds in the last two trips, of as many as there are."""
+    return sum([way.held for way in ways for _ in range(min(way.trips, 2))][-2:])
 
 
 def up(a: int, b: int) -> int:
@@ -140,6 +146,9 @@ class Bound:
     def _ifmap(self, *ways: Way) -> int:
         return self.durations.ifmap_load(*ways, self.at.lanes)
 
+    def _weight(self, k: Way, _h: Way, _w: Way, c: Way, r: Way, s: Way) -> int:
+        return self.durations.weight_load(k, c, r, s) if self.shape.is_mac else 0
+
     # -- all of a layer --------------------------------------------------------------------------------------------
 
     @cached_property
@@ -173,10 +182,9 @@ class Bound:
 
         comes: what the first block takes to come, which the load of the ifmap waits for, and that of weights does not.
         """
-        k, h, w, c, r, s = self._corner(0)
-        weights = self.durations.weight_load(k, c, r, s) if self.shape.is_mac else 0
-        there = np.maximum(self.head() + weights, self.views() + comes)
-        return there + self._ifmap(k, h, w, c, r, s) + self.arch.bus.latency_cycles
+        full = self._corner(0)
+        there = np.maximum(self.head() + self._weight(*full), self.views() + comes)
+        return there + self._ifmap(*full) + self.arch.bus.latency_cycles
 
     def drain(self) -> int:
         """Cycles from the end of the last macro-instruction to that of the layer."""
@@ -229,6 +237,27 @@ class Bound:
         found = [prod(way.held for way in self._corner(which)) // self.at.lanes + over for which in (0, -1)]
         return found[0], found[1]
 
+    @cached_property
+    def waits(self) -> int:
+        """Cycles that the array waits at least for the operand that stays for some macro-instructions (W or I first).
+
+        It is loaded behind what the last of these need, which waits for the last but two, as PEs hold two; and then
+        comes what the next one needs. Meanwhile there are two macro-instructions to do. With fewer than three these
+        would be counted twice.
+        """
+        first, *inner, _ = (each for each in self.at.form.order.split("|")[1] if each in "khwWI")
+        between = [dim for dim in inner if self.trips(dim) > 1]
+        if prod(map(self.trips, between)) < 3 or any(sum(way.pieces for way in self.ways[dim]) > 1 for dim in inner):
+            return 0
+        full, last = self._corner(0), self._corner(-1)
+        load = self._weight if first == "I" else self._ifmap
+        fetched = self._weight(*full) + self._ifmap(*full) + load(*last) + self.arch.bus.latency_cycles
+        ways = self.ways[between[-1]]
+        done = last_two(ways) * prod(way.held for way in full) // self.at.lanes // ways[0].held
+        done += 2 * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles)
+        steps = self.times * prod(self.ways[dim][0].trips for dim in "khwcrs" if dim not in inner)
+        return max(0, steps - 1) * max(0, fetched - done)
+
     def engines(self) -> int:
         """The layer's cycles at least, by the times of the load engine and of the output units alone."""
         first, last = self.first_last()
@@ -245,7 +274,7 @@ class Bound:
 
     def array(self, compute: int) -> int:
         """The layer's cycles at least, by the array alone."""
-        return int(self.fill()) + compute + self.drain()
+        return int(self.fill()) + compute + self.waits + self.drain()
 
 
 def _visits(way: Way, stage: int, inside: str, dim: str) -> int:
