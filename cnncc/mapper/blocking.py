@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -89,7 +90,7 @@ class _Times:
             cycles(k_all, (h.last_trips[hh], h.last_held[hh])),
         )
         self.again: Any = prod(np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
-        self.h, self.w = h, w
+        self.k, self.h, self.w = k, h, w
         self.commits: Any = bound.times * self.again * (k_all[0] * h_all[0] * w.trips[ww])
         held_by_pes = arch.pe.ifmap_halves * bound.first_last()[0]
         self.refills = np.maximum(0, blocks.refills() - np.maximum(blocks.images - 1, 0) * held_by_pes)
@@ -104,9 +105,26 @@ class _Times:
         )
         compute = self.compute + self.refills
         if cut and any(bound.at.chain(dim, 1)[3] for dim in "khw"):  # what PEs load depends on the block
-            return bound.views() + comes + np.maximum(compute + self.waits() + drain, self.committing())
+            engines = np.maximum(self.loading(), self.committing())
+            return bound.views() + comes + np.maximum(compute + self.waits() + drain, engines)
         waits = 0 if cut else bound.waits
         return np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines())
+
+    def loading(self) -> Any:
+        """Cycles of all loads: a PE takes a word a cycle, and weights that stay come once for each block."""
+        bound, blocks, ways = self.bound, self.blocks, self.bound.ways
+        k_trips, k_held = self.k.trips[blocks.kk], self.k.held[blocks.kk]
+        trips, held = (each[0][blocks.hh] * each[1][blocks.ww] for each in zip(self.h[:2], self.w[:2], strict=True))
+        taps = bound.trips("r") * bound.trips("s")
+        c_held = sum(way.trips * way.held for way in ways["c"])
+        image = taps * c_held * held
+        if bound.at.form.order.partition("|")[2].startswith("W"):
+            image = image * (k_held if bound.shape.channelwise else k_trips)
+            each = product(*(ways[dim] for dim in "kcrs"))
+            load = sum(prod(way.trips for way in tile) * bound.durations.weight_load(*tile) for tile in each)
+            return bound.times * (image + load * blocks.of_image)
+        products = k_held * c_held * prod(sum(way.trips * way.held for way in ways[dim]) for dim in "rs")
+        return bound.times * (image + products * trips)
 
     def waits(self) -> Any:
         """As `Bound.waits`, in each block, if weights stay: for their loads alone."""
