@@ -52,6 +52,11 @@ def _inside(extent: int, size: int, chain: Chain, spread: bool) -> tuple[int, ..
     return trips, held, *last, _is_own(size, chain), in_one, inside[0].held, last_two(inside)
 
 
+def _full(bound: Bound, side: Side, dim: str) -> Counts:
+    """How many full blocks of each size there are."""
+    return bound.extent[dim] // side.sizes
+
+
 def _is_own(size: int, chain: Chain) -> bool:
     rows, cols, box, share = chain
     on_rows = up(size, rows)
@@ -91,6 +96,7 @@ class _Times:
         )
         self.again: Any = prod(np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
         self.k, self.h, self.w = k, h, w
+        self.weights_stay = at.form.order.partition("|")[2].startswith("W")
         self.commits: Any = bound.times * self.again * (k_all[0] * h_all[0] * w.trips[ww])
         held_by_pes = arch.pe.ifmap_halves * bound.first_last()[0]
         self.refills = np.maximum(0, blocks.refills() - np.maximum(blocks.images - 1, 0) * held_by_pes)
@@ -111,36 +117,38 @@ class _Times:
         return np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines())
 
     def loading(self) -> Any:
-        """Cycles of all loads: a PE takes a word a cycle, and weights that stay come once for each block."""
-        bound, blocks, ways = self.bound, self.blocks, self.bound.ways
+        """Cycles of all loads: a PE takes a word a cycle, the GLB gives some; what stays comes once for each block."""
+        bound, blocks, ways, sizes = self.bound, self.blocks, self.bound.ways, self.bound.shape.sizes
         k_trips, k_held = self.k.trips[blocks.kk], self.k.held[blocks.kk]
         trips, held = (each[0][blocks.hh] * each[1][blocks.ww] for each in zip(self.h[:2], self.w[:2], strict=True))
-        taps = bound.trips("r") * bound.trips("s")
         c_held = sum(way.trips * way.held for way in ways["c"])
-        image = taps * c_held * held
-        if bound.at.form.order.partition("|")[2].startswith("W"):
-            image = image * (k_held if bound.shape.channelwise else k_trips)
+        image = np.maximum(c_held * held, sizes.c * sizes.h * sizes.w / bound.arch.glb.words_per_cycle)
+        image = bound.times * bound.trips("r") * bound.trips("s") * image
+        if self.weights_stay:
             each = product(*(ways[dim] for dim in "kcrs"))
             load = sum(prod(way.trips for way in tile) * bound.durations.weight_load(*tile) for tile in each)
-            return bound.times * (image + load * blocks.of_image)
+            return image * (k_held if bound.shape.channelwise else k_trips) + bound.times * load * blocks.of_image
         products = k_held * c_held * prod(sum(way.trips * way.held for way in ways[dim]) for dim in "rs")
-        return bound.times * (image + products * trips)
+        return image + bound.times * products * trips
 
     def waits(self) -> Any:
-        """As `Bound.waits`, in each block, if weights stay: for their loads alone."""
-        bound, blocks, h, w = self.bound, self.blocks, self.h, self.w
-        if not bound.at.form.order.partition("|")[2].startswith("W"):
-            return 0
-        hh, ww = blocks.hh, blocks.ww
-        tiles, arch = [bound.ways[dim][0] for dim in "kcrs"], bound.arch
-        two = np.where(w.in_one[ww] > 1, h.first[hh] * w.two[ww], h.two[hh] * w.first[ww])
-        done = two * prod(way.held for way in tiles) // bound.at.lanes + 2 * (
-            arch.pe.start_cycles + arch.pe.finish_cycles
-        )
-        fetched = bound.durations.weight_load(*tiles) + arch.bus.latency_cycles
-        full = (bound.extent["h"] // blocks.h.sizes)[hh] * (bound.extent["w"] // blocks.w.sizes)[ww]
-        steps = bound.times * prod(way.trips for way in tiles) * full - blocks.results
-        return np.where(h.in_one[hh] * w.in_one[ww] < 3, 0, np.maximum(steps, 0) * np.maximum(fetched - done, 0))
+        """As `Bound.waits`, in each block: for its loads of full tiles alone, of the image with as many as outputs."""
+        bound, blocks, arch, (k, h, w) = self.bound, self.blocks, self.bound.arch, (self.k, self.h, self.w)
+        kk, hh, ww = blocks.kk, blocks.hh, blocks.ww
+        tiles = {dim: bound.ways[dim][0] for dim in "khwcrs"}
+        taps, pixels = prod(tiles[dim].held for dim in "crs"), h.first[hh] * w.first[ww]
+        image = tiles["c"].held * pixels * (tiles["k"].held if bound.shape.channelwise else 1)
+        fetched = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs")) + image + arch.bus.latency_cycles
+        if self.weights_stay:
+            two = taps * tiles["k"].held * np.where(w.in_one[ww] > 1, h.first[hh] * w.two[ww], h.two[hh] * w.first[ww])
+            trips, times, dims = h.in_one[hh] * w.in_one[ww], _full(bound, blocks.h, "h")[hh], "kcrs"
+            times = times * _full(bound, blocks.w, "w")[ww]
+        else:
+            two, trips = taps * pixels * k.two[kk], k.in_one[kk]
+            times, dims = _full(bound, blocks.k, "k")[kk], "hwcrs"
+        done = two // bound.at.lanes + 2 * (arch.pe.start_cycles + arch.pe.finish_cycles)
+        steps = bound.times * prod(tiles[dim].trips for dim in dims) * times - blocks.results
+        return np.where(trips < 3, 0, np.maximum(steps, 0) * np.maximum(fetched - done, 0))
 
     def committing(self) -> Any:
         """Cycles of all commits: words through the GLB, or results through the units, and sums on their way down."""
