@@ -129,7 +129,7 @@ class _Times:
             load = sum(prod(way.trips for way in tile) * bound.durations.weight_load(*tile) for tile in each)
             return image * (k_held if bound.shape.channelwise else k_trips) + bound.times * load * blocks.of_image
         products = k_held * c_held * prod(sum(way.trips * way.held for way in ways[dim]) for dim in "rs")
-        return image + bound.times * products * trips
+        return image * blocks.k.number[blocks.kk] + bound.times * products * trips
 
     def waits(self) -> Any:
         """As `Bound.waits`, in each block: for its loads of full tiles alone, of the image with as many as outputs."""

@@ -69,6 +69,7 @@ class _Search:
         self.limit = NEVER
         self.heap: list[tuple[int, int, Point, Plan, Iterator[tuple[int, Plan]]]] = []
         self.number, self.runs, self.bounded, self.left_out = count(), Counter[_Kind](), 0, NEVER
+        self.seen = set[Mapping]()
         sizes = shape.sizes
         params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
         left = room.words - shape.weight_words - params
@@ -101,8 +102,9 @@ class _Search:
                 self.left_out = min(self.left_out, bound)
                 continue
             mapping = mapping_of(self.shape, self.arch, at, plan)
-            if not is_legal(self.shape, mapping, self.room.residual):
-                continue
+            if mapping in self.seen or not is_legal(self.shape, mapping, self.room.residual):
+                continue  # forms are the same where loops that differ in place run once
+            self.seen.add(mapping)
             self.runs[kind] += 1
             schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)
             if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.room.words:
