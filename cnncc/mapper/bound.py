@@ -245,7 +245,8 @@ class Bound:
         comes what the next one needs. Meanwhile there are two macro-instructions to do. With fewer than three these
         would be counted twice.
         """
-        first, *inner, _ = (each for each in self.at.form.order.split("|")[1] if each in "khwWI")
+        first, *inner = (each for each in self.at.form.order.split("|")[1] if each in "khwWI")
+        inner = [dim for dim in inner if dim in "khw"]
         between = [dim for dim in inner if self.trips(dim) > 1]
         if prod(map(self.trips, between)) < 3 or any(sum(way.pieces for way in self.ways[dim]) > 1 for dim in inner):
             return 0
