@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -37,8 +38,9 @@ class Trips(NamedTuple):
     two: Counts
 
 
-def _side(extent: int, side: Side, chain: Chain, spread: bool) -> Trips:
-    found = (_inside(extent, size, chain, spread) for size in side.sizes.tolist())
+@lru_cache(maxsize=1 << 14)
+def _side(extent: int, sizes: tuple[int, ...], chain: Chain, spread: bool) -> Trips:
+    found = (_inside(extent, size, chain, spread) for size in sizes)
     return Trips(*(np.array(column) for column in zip(*found, strict=True)))
 
 
@@ -76,7 +78,10 @@ class _Times:
         self.blocks, self.bound = blocks, bound
         at, arch = bound.at, bound.arch
         extent = bound.extent
-        k, h, w = (_side(extent[dim], getattr(blocks, dim), at.chain(dim, extent[dim]), dim == "k") for dim in "khw")
+        k, h, w = (
+            _side(extent[dim], tuple(getattr(blocks, dim).sizes.tolist()), at.chain(dim, extent[dim]), dim == "k")
+            for dim in "khw"
+        )
         kk, hh, ww = blocks.kk, blocks.hh, blocks.ww
         self.own: Any = k.own[kk] & h.own[hh] & w.own[ww]
         overhead = arch.pe.start_cycles + arch.pe.finish_cycles

@@ -70,6 +70,12 @@ def side(extent: int, tile: int, cut: bool) -> Side:
     return Side(found, number, extent - (number - 1) * found)
 
 
+@lru_cache(maxsize=4096)
+def _axes(shape: tuple[int, ...]) -> tuple[Counts, ...]:
+    """The indices along each axis of an array."""
+    return np.ix_(*map(np.arange, shape))
+
+
 class Weights(NamedTuple):
     """A stage of weights in the GLB: before which loop, in how many buffers, words of a buffer, words that come.
 
@@ -95,7 +101,7 @@ class Blocks:
         lengths = [len(each.sizes) for each in (self.k, self.h, self.w)]
         ways = 1 if "ifmap" not in room.moving else 2 + self._may_be_sliced()
         self.shaped = (*lengths, 2, ways)
-        self.kk, self.hh, self.ww, order, ifmap = (np.asarray(i) for i in np.ix_(*map(range, self.shaped)))
+        self.kk, self.hh, self.ww, order, ifmap = _axes(self.shaped)
         self.k_outside: Any = order == 0
         self.double: Any = ifmap > 0
         self.sliced: Any = ifmap == 2

@@ -40,6 +40,7 @@ POINTS = 3000  # that are looked at
 MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
 TILES = 2000  # of such points, of which it is found out what transfers take
 RUNS = 64  # candidates of a kind (ifmap in one buffer, in two, in slices) that are run on the model
+FEW_RUNS, LITTLE = 16, 100  # of those that can win a hundredth at most
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the least cycles: how far the first, second, … look goes
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
 
@@ -95,10 +96,10 @@ class _Search:
 
     def until(self, least: int) -> None:
         """Run the candidates on the model whose bound is not above `least`."""
-        while self.heap and self.heap[0][0] <= min(least, self.limit - 1) and not self.is_over():
+        while self.heap and self.heap[0][0] <= min(least, self.limit - 1) and not self.is_over(self.heap[0][0]):
             bound, _, at, plan, others = heapq.heappop(self.heap)
             self.push(at, others)
-            if self.runs[kind := _kind(plan)] >= RUNS:
+            if self.runs[kind := _kind(plan)] >= self.budget(bound):
                 self.left_out = min(self.left_out, bound)
                 continue
             mapping = mapping_of(self.shape, self.arch, at, plan)
@@ -112,9 +113,13 @@ class _Search:
             if (cycles := schedule.cycles(self.arch)) < self.limit:
                 self.limit, self.best = cycles, Result(mapping, cycles)
 
-    def is_over(self) -> bool:
+    def budget(self, bound: int) -> int:
+        """How many of a kind are run before those with this bound are left out: fewer where they would win little."""
+        return RUNS if self.whole or (self.limit - bound) * LITTLE > self.limit else FEW_RUNS
+
+    def is_over(self, bound: int) -> bool:
         """Whether so many have been run of each kind that there is."""
-        return len(self.runs) >= self.kinds and min(self.runs.values()) >= RUNS
+        return len(self.runs) >= self.kinds and min(self.runs.values()) >= self.budget(bound)
 
     def least(self) -> int:
         """What the candidates take at least that were not run."""
@@ -139,12 +144,12 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below:
     found, now = numbers(shape, arch), _Search(shape, arch, room)
     now.limit = below
     beyond = NEVER
-    entries = _by_cycles(found, bool(room.moving), dataflow)
-    by_traffic = _ByTraffic(found, entries, Traffic(found, room)) if now.whole is None else None
+    entries = _by_cycles(found, now, dataflow)
+    by_traffic = _ByTraffic(found, entries, Traffic(found, room), now) if now.whole is None else None
     for number, (least, compute, part, i) in enumerate(by_traffic or entries):
         now.until(least)
         enough = number >= (POINTS if now.whole else MOVING_POINTS)
-        if least >= now.limit or now.is_over() or enough:
+        if least >= now.limit or now.is_over(least) or enough:
             beyond = least
             break
         now.add(compute, point(found, part.form, part.which[i].tolist()))
@@ -159,17 +164,18 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below:
 _Entry = tuple[int, int, Found, int]  # cycles at least; those of macro-instructions; a combination and its number
 
 
-def _by_cycles(found: Numbers, cut: bool, dataflow: str) -> Iterator[_Entry]:
+def _by_cycles(found: Numbers, search: _Search, dataflow: str) -> Iterator[_Entry]:
     """All points with what they take at least, in this order, looked for in wider and wider circles."""
-    shape, arch = found.shape, found.arch
+    shape, arch, cut = found.shape, found.arch, bool(search.room.moving)
     forms = [form for form in forms_of(shape) if dataflow in ("", form.name)]
     ideal, done = ideal_cycles(shape, arch), 0
     for slack in (*SLACKS, 1e9):
-        limit = int(ideal * slack) + 64 if slack < 1e9 else 1 << 39
+        limit = min(int(ideal * slack) + 64 if slack < 1e9 else 1 << 39, search.limit)
         each = [combinations_below(found, form, limit, cut) for form in forms]
         for least, number, i in heapq.merge(*(_entries(n, part.least.tolist(), done) for n, part in enumerate(each))):
             yield least, int(each[number].cycles[i]), each[number], i
-        done = limit
+        if (done := limit) >= search.limit:
+            return
 
 
 def _entries(number: int, least: list[int], done: int) -> Iterator[tuple[int, int, int]]:
@@ -182,8 +188,8 @@ class _ByTraffic:
     beyond: what those take at least that were not reached, as there are too many tiles before them.
     """
 
-    def __init__(self, found: Numbers, entries: Iterator[_Entry], traffic: Traffic) -> None:
-        self.found, self.entries, self.traffic, self.beyond = found, entries, traffic, NEVER
+    def __init__(self, found: Numbers, entries: Iterator[_Entry], traffic: Traffic, search: _Search) -> None:
+        self.found, self.entries, self.traffic, self.search, self.beyond = found, entries, traffic, search, NEVER
 
     def __iter__(self) -> Iterator[_Entry]:
         waiting: list[tuple[int, int, _Entry]] = []
@@ -192,7 +198,7 @@ class _ByTraffic:
             least, _, part, i = entry
             while waiting and waiting[0][0] <= least:
                 yield heapq.heappop(waiting)[2]
-            if len(self.traffic.known) >= TILES:
+            if len(self.traffic.known) >= TILES or least >= self.search.limit:
                 self.beyond = least
                 break
             if id(part) not in tiles:
