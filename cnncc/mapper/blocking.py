@@ -114,12 +114,21 @@ class _Times:
         drain = (1 if cut else bound.drain()) + np.where(
             blocks.last > 0, blocks.last // dram.words_per_cycle + dram.latency_cycles, 0
         )
-        compute = self.compute + self.refills
+        compute = self.compute + self.refills + self.residual_comes()
         if cut and any(bound.at.chain(dim, 1)[3] for dim in "khw"):  # what PEs load depends on the block
             engines = np.maximum(self.loading(), self.committing())
             return bound.views() + comes + np.maximum(compute + self.waits() + drain, engines)
         waits = 0 if cut else bound.waits
         return np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines())
+
+    def residual_comes(self) -> Any:
+        """Cycles that the array waits for the first block of a residual, if nothing else does: PEs hold sums twice."""
+        blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
+        if "residual" not in blocks.room.moving or "ifmap" in blocks.room.moving:
+            return 0
+        comes = blocks.outputs // dram.words_per_cycle + dram.latency_cycles
+        alone = prod(np.where(blocks.adds_up[dim], 1, bound.trips(dim)) for dim in "crs")
+        return np.maximum(comes - 2 * bound.first_last()[0] * alone - int(bound.fill()), 0)
 
     def loading(self) -> Any:
         """Cycles of all loads: a PE takes a word a cycle, the GLB gives some; what stays comes once for each block."""
@@ -183,6 +192,7 @@ class _Times:
         full = _runs(self.compute - self.in_last, (words - last) / wpc, (turns - 1) * inner, waits)
         in_turn: Any = full + _runs(self.in_last, last / wpc, inner, waits)
         least: Any = np.maximum(together, np.where(blocks.sliced, 0, in_turn))
+        least = np.maximum(least, self.compute + self.behind_results(stage))
         if stage.part is None:
             return least
         # While a block of the image comes, no slice of weights does: the array has two, and what PEs hold.
@@ -190,6 +200,25 @@ class _Times:
         waiting = (blocks.moved_image - 2 * blocks.image) / wpc - np.maximum(blocks.images - 2, 1) * there
         stalls = np.where(blocks.images > 2, np.maximum(waiting, 0), 0)
         return np.maximum(least, self.compute + stalls)
+
+    def behind_results(self, stage: Weights) -> Any:
+        """Cycles that the array waits for second slices, of image or weights: they come behind the results of the block
+        before, and a block or slice of the image. Meanwhile there is one slice to work on. Of full blocks alone.
+        """
+        bound, blocks, dram = self.bound, self.blocks, self.bound.arch.dram
+        if "output" not in blocks.room.moving:
+            return 0
+        part = np.where(blocks.sliced, blocks.tiles.c / bound.shape.sizes.c, 1)
+        inside: Any = False
+        if stage.part is not None:
+            inside = stage.place > 5
+            part = np.where(inside, np.minimum(part, stage.part), part)
+        words = blocks.outputs + blocks.image * blocks.double + np.where(inside, stage.buffer, 0)
+        comes = words // dram.words_per_cycle + dram.latency_cycles
+        full = _full(bound, blocks.k, "k")[blocks.kk] * _full(bound, blocks.h, "h")[blocks.hh]
+        full = bound.times * full * _full(bound, blocks.w, "w")[blocks.ww]
+        waits = np.maximum(comes - self.compute * blocks.share * part, 0)
+        return np.where(part <= 1 / 2, waits * (full - 1), 0)
 
     def in_turn(self, stage: Weights) -> Any:
         """Cycles of all engines together, where nothing overlaps (Z6)."""

@@ -152,6 +152,7 @@ class Blocks:
         shape, sizes, moving = self.shape, self.shape.sizes, self.room.moving
         k, h, w = (side.sizes[at] for side, at in ((self.k, self.kk), (self.h, self.hh), (self.w, self.ww)))
         outputs, everything = k * h * w, sizes.n * sizes.k * sizes.h * sizes.w
+        self.outputs: Any = outputs
         self.share: Any = outputs / everything  # of a block of results
         self.moved_image: Any = np.zeros((1,) * AXES)
         self.image: Any = self.moved_image
