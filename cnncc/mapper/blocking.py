@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.blocks import Blocks, Counts, Room, Side, Weights
-from cnncc.mapper.bound import Bound, last_two, up, ways
+from cnncc.mapper.blocks import Blocks, Counts, Room, Weights
+from cnncc.mapper.bound import Bound, last_held, up, ways
 from cnncc.mapper.space import Chain, Plan
 from cnncc.mapper.tiles import tiles_of
 
@@ -24,8 +24,8 @@ class Trips(NamedTuple):
     """Of blocks of one dimension: trips and held sums of the loops inside, of all blocks; of the last one.
 
     own: whether all PEs of the point have work in a block, and its box is not larger than that; else other numbers make
-    the same mapping. in_one: trips in a full block, if all are on the same PEs; first, two: what the first of these
-    holds, and the last two.
+    the same mapping. in_one: trips in a full block, if all are on the same PEs; first, tail: what the first of these
+    holds, and the last, as many as PEs have loads beside each other.
     """
 
     trips: Counts
@@ -35,28 +35,23 @@ class Trips(NamedTuple):
     own: Counts
     in_one: Counts
     first: Counts
-    two: Counts
+    tail: Counts
 
 
 @lru_cache(maxsize=1 << 14)
-def _side(extent: int, sizes: tuple[int, ...], chain: Chain, spread: bool) -> Trips:
-    found = (_inside(extent, size, chain, spread) for size in sizes)
+def _side(extent: int, sizes: tuple[int, ...], chain: Chain, spread: bool, halves: int) -> Trips:
+    found = (_inside(extent, size, chain, spread, halves) for size in sizes)
     return Trips(*(np.array(column) for column in zip(*found, strict=True)))
 
 
-def _inside(extent: int, size: int, chain: Chain, spread: bool) -> tuple[int, ...]:
+def _inside(extent: int, size: int, chain: Chain, spread: bool, halves: int) -> tuple[int, ...]:
     full, rest = divmod(extent, size)
     last = _trips(rest or size, size, chain, spread)
     each = _trips(size, size, chain, spread) if rest else last
     trips, held = (full * a + (rest > 0) * b for a, b in zip(each, last, strict=True))
     inside = ways(size, chain, spread, size)
     in_one = each[0] if sum(way.pieces for way in inside) == 1 else 0
-    return trips, held, *last, _is_own(size, chain), in_one, inside[0].held, last_two(inside)
-
-
-def _full(bound: Bound, side: Side, dim: str) -> Counts:
-    """How many full blocks of each size there are."""
-    return bound.extent[dim] // side.sizes
+    return trips, held, *last, _is_own(size, chain), in_one, inside[0].held, last_held(inside, halves)
 
 
 def _is_own(size: int, chain: Chain) -> bool:
@@ -77,11 +72,9 @@ class _Times:
     def __init__(self, blocks: Blocks, bound: Bound) -> None:
         self.blocks, self.bound = blocks, bound
         at, arch = bound.at, bound.arch
-        extent = bound.extent
-        k, h, w = (
-            _side(extent[dim], tuple(getattr(blocks, dim).sizes.tolist()), at.chain(dim, extent[dim]), dim == "k")
-            for dim in "khw"
-        )
+        self.weights_stay = at.form.order.partition("|")[2].startswith("W")
+        self.halves = bound.halves("I" if self.weights_stay else "W")
+        k, h, w = (self._side(dim) for dim in "khw")
         kk, hh, ww = blocks.kk, blocks.hh, blocks.ww
         self.own: Any = k.own[kk] & h.own[hh] & w.own[ww]
         overhead = arch.pe.start_cycles + arch.pe.finish_cycles
@@ -99,12 +92,17 @@ class _Times:
             cycles((k.last_trips[kk], k.last_held[kk]), h_all),
             cycles(k_all, (h.last_trips[hh], h.last_held[hh])),
         )
+        self.everything = prod(getattr(bound.shape.sizes, dim) for dim in "nkhw")
         self.again: Any = prod(np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
         self.k, self.h, self.w = k, h, w
-        self.weights_stay = at.form.order.partition("|")[2].startswith("W")
-        self.commits: Any = bound.times * self.again * (k_all[0] * h_all[0] * w.trips[ww])
+        everywhere = blocks.full * blocks.outputs == self.everything
+        self.commits: Any = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w.trips[ww])
         held_by_pes = arch.pe.ifmap_halves * bound.first_last()[0]
         self.refills = np.maximum(0, blocks.refills() - np.maximum(blocks.images - 1, 0) * held_by_pes)
+
+    def _side(self, dim: str) -> Trips:
+        extent, sizes = self.bound.extent[dim], getattr(self.blocks, dim).sizes
+        return _side(extent, tuple(sizes.tolist()), self.bound.at.chain(dim, extent), dim == "k", self.halves)
 
     def array(self) -> Any:
         """Cycles of the array, between the first block's and the last block's transfers; of loads; of commits."""
@@ -122,13 +120,13 @@ class _Times:
         return np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines())
 
     def residual_comes(self) -> Any:
-        """Cycles that the array waits for the first block of a residual, if nothing else does: PEs hold sums twice."""
+        """Cycles that the array waits for the first block of a residual alone: what does not fit their sums."""
         blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
         if "residual" not in blocks.room.moving or "ifmap" in blocks.room.moving:
             return 0
         comes = blocks.outputs // dram.words_per_cycle + dram.latency_cycles
         alone = prod(np.where(blocks.adds_up[dim], 1, bound.trips(dim)) for dim in "crs")
-        return np.maximum(comes - 2 * bound.first_last()[0] * alone - int(bound.fill()), 0)
+        return np.maximum(comes - bound.arch.pe.psum_halves * bound.first_last()[0] * alone - int(bound.fill()), 0)
 
     def loading(self) -> Any:
         """Cycles of all loads: a PE takes a word a cycle, the GLB gives some; what stays comes once for each block."""
@@ -154,23 +152,32 @@ class _Times:
         image = tiles["c"].held * pixels * (tiles["k"].held if bound.shape.channelwise else 1)
         fetched = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs")) + image + arch.bus.latency_cycles
         if self.weights_stay:
-            two = taps * tiles["k"].held * np.where(w.in_one[ww] > 1, h.first[hh] * w.two[ww], h.two[hh] * w.first[ww])
-            trips, times, dims = h.in_one[hh] * w.in_one[ww], _full(bound, blocks.h, "h")[hh], "kcrs"
-            times = times * _full(bound, blocks.w, "w")[ww]
+            lasts = h.first[hh] * (w.tail[ww] + np.maximum(self.halves - w.in_one[ww], 0) * w.first[ww])
+            lasts = taps * tiles["k"].held * np.where(w.in_one[ww] > 1, lasts, h.tail[hh] * w.first[ww])
+            trips, times, dims = h.in_one[hh] * w.in_one[ww], blocks.h.full[hh] * blocks.w.full[ww], "kcrs"
         else:
-            two, trips = taps * pixels * k.two[kk], k.in_one[kk]
-            times, dims = _full(bound, blocks.k, "k")[kk], "hwcrs"
-        done = two // bound.at.lanes + 2 * (arch.pe.start_cycles + arch.pe.finish_cycles)
+            lasts = taps * pixels * k.tail[kk]
+            trips, times, dims = k.in_one[kk], blocks.k.full[kk], "hwcrs"
+        done = lasts // bound.at.lanes + self.halves * (arch.pe.start_cycles + arch.pe.finish_cycles)
         steps = bound.times * prod(tiles[dim].trips for dim in dims) * times - blocks.results
-        return np.where(trips < 3, 0, np.maximum(steps, 0) * np.maximum(fetched - done, 0))
+        return np.where(trips <= self.halves, 0, np.maximum(steps, 0) * np.maximum(fetched - done, 0))
 
     def committing(self) -> Any:
-        """Cycles of all commits: words through the GLB, or results through the units, and sums on their way down."""
-        bound, arch, sizes = self.bound, self.bound.arch, vars(self.bound.shape.sizes)
-        words = 1 + bound.residual + 2 * arch.words_per_param * self.blocks.partial
-        each = np.maximum(words / arch.glb.words_per_cycle, 1 / (arch.cols * arch.commit.units_per_column))
-        down = prod(min(way.rows for way in bound.ways[dim]) for dim in "cr") - 1
-        return self.again * prod(sizes[dim] for dim in "nkhw") * each + self.commits * down
+        """Cycles of all commits: words through the GLB, or results through the units, and sums on their way down.
+
+        Where only some blocks are full, the sums of others may not be partial.
+        """
+        blocks, ways = self.blocks, self.bound.ways
+        full = blocks.full * blocks.outputs
+        results = full * self.again * self._commit(blocks.partial) + (self.everything - full) * self._commit(False)
+        down = prod(min(way.rows for way in ways[dim]) for dim in "cr") - 1
+        return results + self.commits * down
+
+    def _commit(self, partial: Any) -> Any:
+        """Cycles for a result."""
+        arch = self.bound.arch
+        words = 1 + self.bound.residual + 2 * arch.words_per_param * partial
+        return np.maximum(words / arch.glb.words_per_cycle, 1 / (arch.cols * arch.commit.units_per_column))
 
     def with_weights(self, stage: Weights) -> Any:
         """Cycles of array and DMA together, block after block."""
@@ -213,12 +220,11 @@ class _Times:
         if stage.part is not None:
             inside = stage.place > 5
             part = np.where(inside, np.minimum(part, stage.part), part)
-        words = blocks.outputs + blocks.image * blocks.double + np.where(inside, stage.buffer, 0)
+        images = blocks.double & (blocks.k_outside | blocks.sliced | bound.shape.channelwise)
+        words = blocks.outputs + blocks.image * images + np.where(inside, stage.buffer, 0)
         comes = words // dram.words_per_cycle + dram.latency_cycles
-        full = _full(bound, blocks.k, "k")[blocks.kk] * _full(bound, blocks.h, "h")[blocks.hh]
-        full = bound.times * full * _full(bound, blocks.w, "w")[blocks.ww]
         waits = np.maximum(comes - self.compute * blocks.share * part, 0)
-        return np.where(part <= 1 / 2, waits * (full - 1), 0)
+        return np.where(part <= 1 / 2, waits * (blocks.full - 1), 0)
 
     def in_turn(self, stage: Weights) -> Any:
         """Cycles of all engines together, where nothing overlaps (Z6)."""

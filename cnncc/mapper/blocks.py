@@ -51,11 +51,12 @@ def least_words(shape: LayerShape, arch: Arch, room: Room) -> int:
 
 
 class Side(NamedTuple):
-    """Blocks of one dimension: sizes that are tried, how many blocks of each, the last one's size."""
+    """Blocks of one dimension: sizes that are tried, how many of each, the size of the last, how many are full."""
 
     sizes: Counts
     number: Counts
     last: Counts
+    full: Counts
 
 
 @lru_cache(maxsize=4096)
@@ -67,7 +68,7 @@ def side(extent: int, tile: int, cut: bool) -> Side:
         sizes = sorted({min(extent, up(tiles, parts) * tile) for parts in range(1, tiles + 1)}, reverse=True)
     found = np.array(sizes)
     number = -(-extent // found)
-    return Side(found, number, extent - (number - 1) * found)
+    return Side(found, number, extent - (number - 1) * found, extent // found)
 
 
 @lru_cache(maxsize=4096)
@@ -132,6 +133,7 @@ class Blocks:
         times, slices = sizes.n * (sizes.k // self.group), np.where(self.sliced, up(sizes.c, self.tiles.c), 1)
         self.images: Any = times * self.of_image * again * slices  # blocks or slices of the ifmap
         self.results: Any = times * self.of_image * k_blocks
+        self.full: Any = times * self.k.full[self.kk] * self.h.full[self.hh] * self.w.full[self.ww]
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
         # One block needs one buffer only.
         twice = (self.images > 1) if "ifmap" in self.room.moving else np.False_
@@ -197,7 +199,7 @@ class Blocks:
         for dim in before.partition("r")[0]:
             place += 1
             if dim in "hw":
-                (size, number, last), at = cut[dim]
+                (size, number, last, _), at = cut[dim]
                 tile = getattr(tiles, dim)
                 all_tiles = (number - 1) * -(-size // tile) - (-last // tile)
                 again = again // number[at] * all_tiles[at]

@@ -67,9 +67,9 @@ def ways(extent: int, chain: Chain, spread: bool, block: int = 0) -> tuple[Way, 
     return tuple(found)
 
 
-def last_two(ways: Sequence[Way]) -> int:
-    """Indices that the box holds in the last two trips, of as many as there are."""
-    return sum([way.held for way in ways for _ in range(min(way.trips, 2))][-2:])
+def last_held(ways: Sequence[Way], count: int) -> int:
+    """Indices that the box holds in the last trips, so many of them or all."""
+    return sum([way.held for way in ways for _ in range(min(way.trips, count))][-count:])
 
 
 def up(a: int, b: int) -> int:
@@ -237,25 +237,33 @@ class Bound:
         found = [prod(way.held for way in self._corner(which)) // self.at.lanes + over for which in (0, -1)]
         return found[0], found[1]
 
+    def halves(self, operand: str) -> int:
+        """How many loads of weights (W) or ifmap (I) PEs hold."""
+        return self.arch.pe.weight_halves if operand == "W" else self.arch.pe.ifmap_halves
+
     @cached_property
     def waits(self) -> int:
         """Cycles that the array waits at least for the operand that stays for some macro-instructions (W or I first).
 
-        It is loaded behind what the last of these need, which waits for the last but two, as PEs hold two; and then
-        comes what the next one needs. Meanwhile there are two macro-instructions to do. With fewer than three these
-        would be counted twice.
+        It is loaded behind what the last of these need, which waits until one of those that PEs hold words for is done;
+        then comes what the next one needs. Meanwhile there are as many macro-instructions to do as PEs hold words for.
+        With no more than these from load to load they would be counted twice.
         """
         first, *inner = (each for each in self.at.form.order.split("|")[1] if each in "khwWI")
         inner = [dim for dim in inner if dim in "khw"]
         between = [dim for dim in inner if self.trips(dim) > 1]
-        if prod(map(self.trips, between)) < 3 or any(sum(way.pieces for way in self.ways[dim]) > 1 for dim in inner):
+        halves = self.halves("I" if first == "W" else "W")
+        if prod(map(self.trips, between)) <= halves or any(
+            sum(way.pieces for way in self.ways[dim]) > 1 for dim in inner
+        ):
             return 0
         full, last = self._corner(0), self._corner(-1)
         load = self._weight if first == "I" else self._ifmap
         fetched = self._weight(*full) + self._ifmap(*full) + load(*last) + self.arch.bus.latency_cycles
         ways = self.ways[between[-1]]
-        done = last_two(ways) * prod(way.held for way in full) // self.at.lanes // ways[0].held
-        done += 2 * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles)
+        held = last_held(ways, halves) + max(0, halves - self.trips(between[-1])) * ways[0].held
+        done = held * prod(way.held for way in full) // self.at.lanes // ways[0].held
+        done += halves * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles)
         steps = self.times * prod(self.ways[dim][0].trips for dim in "khwcrs" if dim not in inner)
         return max(0, steps - 1) * max(0, fetched - done)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +16,10 @@ Counts = npt.NDArray[np.int64]
 
 def any_of(conditions: Iterable[Any]) -> Any:
     """Whether one of them holds, which may be arrays."""
-    return reduce(operator.or_, conditions, False)
+    found: Any = False
+    for condition in conditions:
+        found = found | condition
+    return found
 
 
 class Tiles(NamedTuple):
