@@ -40,14 +40,15 @@ POINTS, PLANS = 4, 4
 def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter[str]) -> None:
     everything = numbers(shape, arch)
     form = forms_of(shape)[rng.integers(len(forms_of(shape)))]
-    moving = frozenset(name for name in ("ifmap", "output") if rng.random() < 0.5)
+    residual = bool(rng.random() < 0.4)
+    moving = frozenset(name for name in ("ifmap", "output", *["residual"] * residual) if rng.random() < 0.5)
     found = combinations_below(everything, form, 1 << 39, bool(moving))
     words = shape.weight_words + shape.channels * shape.ih * shape.iw + prod((*vars(shape.sizes).values(),)[:2])
-    room = Room(int(words * rng.choice([0.1, 0.4, 1.5])), moving)
+    room = Room(int(words * rng.choice([0.1, 0.4, 1.5])), moving, residual)
     some = rng.permutation(len(found.cycles))[:POINTS]
     for i in some:
         at = point(everything, form, found.which[int(i)].tolist())
-        bound = Bound(Durations(shape, arch, residual=False), at)
+        bound = Bound(Durations(shape, arch, residual), at)
         if not moving:
             plan = Plan(shape.tiled_together, shape.sizes.h, shape.sizes.w)
             least = bound.cycles(int(found.cycles[int(i)]))
@@ -57,10 +58,10 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             plans = [plans[int(j)] for j in rng.permutation(len(plans))[:PLANS]]
         for least, plan in plans:
             mapping = mapping_of(shape, arch, at, plan)
-            if not is_legal(shape, mapping, residual=False):
+            if not is_legal(shape, mapping, residual):
                 seen["not legal"] += 1
                 continue
-            layer = LayerPlan("", shape, mapping, ahead=AHEAD)
+            layer = LayerPlan("", shape, mapping, residual, AHEAD)
             cycles = layer_cycles(layer, arch)
             assert least <= cycles, (shape, arch, room, at, plan, least, cycles)
             if moving:
@@ -74,6 +75,7 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             else:
                 assert engines_least(layer_schedule(layer, arch).nodes, arch) <= cycles, (shape, arch, at)
             seen["moving" if moving else "resident"] += 1
+            seen["residual"] += "residual" in moving
             seen["in turn"] += not (moving or arch.sequencer.overlap)
 
 
@@ -85,7 +87,9 @@ def test_bounds_are_below_the_model() -> None:
         arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20), sequencer=overlap)
         check(layer_shape(layer_of(unmapped(drawn.case)[0])), arch, rng, seen)
     assert seen["moving"] > EXAMPLES / 4 and seen["resident"] > EXAMPLES / 8, seen
-    assert seen["in turn"] > EXAMPLES / 40 and seen["partial"] > EXAMPLES / 10, seen
+    assert seen["in turn"] > EXAMPLES / 40 and seen["residual"] > EXAMPLES / 20 and seen["partial"] > EXAMPLES / 10, (
+        seen
+    )
 
 
 def test_slices_of_weights_come_for_each_tile() -> None:

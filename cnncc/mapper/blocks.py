@@ -138,10 +138,10 @@ class Blocks:
         # One block needs one buffer only.
         twice = (self.images > 1) if "ifmap" in self.room.moving else np.False_
         self.legal: Any = np.broadcast_to(either & (twice | ~self.double), self.shaped)
-        self.buffers = {
-            operand: np.broadcast_to(1 + (self.double if operand == "ifmap" else self.results > 1), self.shaped)
-            for operand in self.room.moving
-        }
+        moving, many = self.room.moving, self.results > 1
+        beside = many & self.double if "ifmap" in moving and "output" not in moving else many
+        double = {"ifmap": self.double, "residual": beside, "output": many}
+        self.buffers = {operand: np.broadcast_to(1 + double[operand], self.shaped) for operand in moving}
 
     def _may_be_sliced(self) -> bool:
         """Whether the ifmap may come in slices of c: inside a loop over c that is outside all others."""
