@@ -273,6 +273,8 @@ def _try_less_room(tried: Sequence[_Tried], arch: Arch, choose: Choose) -> None:
             continue
         fits = first.words + second.early <= before.room.words
         alone, cycles = (layer_cycles(replace(plan, ahead=EARLY), arch) for plan in (first.plan, second.plan))
+        if fits and not _moves(before.mappings[0]) and second.early < alone * arch.dram.words_per_cycle:
+            continue
         waits = step(first, second, fits, arch) - cycles
         if waits > cycles // PART:
             add(here, second.words // SHARE, cycles + waits)
@@ -283,6 +285,11 @@ def _try_less_room(tried: Sequence[_Tried], arch: Arch, choose: Choose) -> None:
         found = choose.below(*each)
         if found and found not in of.mappings:
             of.mappings.append(found)
+
+
+def _moves(mapping: nest.Mapping | None) -> bool:
+    """Whether the DMA is busy while a layer runs."""
+    return mapping is not None and any(stage.memory == "glb" and stage.depth for stage in mapping.stages)
 
 
 def _best(

@@ -34,6 +34,9 @@ def best_choices(layers: Sequence[Sequence[Choice]], rooms: Sequence[int], arch:
     """For each layer of a chain the number of its choice. rooms: words of the GLB that each layer has for buffers."""
     costs, came = [_alone(each, arch) for each in layers[0]] if layers else [], list[list[int]]()
     for before, here, room in zip(layers, layers[1:], rooms, strict=False):
+        if len(before) == len(here) == 1:
+            came.append([0])  # the same cycles whatever others have
+            continue
         steps = [
             [cost + step(a, b, a.words + b.early <= room, arch) for cost, a in zip(costs, before, strict=True)]
             for b in here

@@ -7,6 +7,7 @@ has the rules. Nothing is shared with that pass but what a mapping is (`routes.p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -104,6 +105,7 @@ def layer_schedule(plan: LayerPlan, arch: Arch, full: int = FULL) -> LayerSchedu
     return LayerSchedule((*walk.nodes(), wait), tuple(walk.ahead), walk.partial)
 
 
+@lru_cache(maxsize=4096)
 def layer_cycles(plan: LayerPlan, arch: Arch) -> int:
     """Cycles of a layer from an idle machine, what is fetched ahead there, to the end of its `sync`."""
     return layer_schedule(plan, arch).cycles(arch)

@@ -145,7 +145,9 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below:
     now.limit = below
     beyond = NEVER
     entries = _by_cycles(found, now, dataflow)
-    by_traffic = _ByTraffic(found, entries, Traffic(found, room), now) if now.whole is None else None
+    steps = int((found.boxes[:, :-1].prod(axis=1) // found.boxes[:, -1]).max(initial=0))
+    traffic = Traffic(shape, arch, room, steps)
+    by_traffic = _ByTraffic(found, entries, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i) in enumerate(by_traffic or entries):
         now.until(least)
         enough = number >= (POINTS if now.whole else MOVING_POINTS)

@@ -10,7 +10,7 @@ from cnncc.arch.model import Arch
 from cnncc.mapper.blocks import Blocks, Room, least_words
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.space import Numbers, forms_of, numbers
+from cnncc.mapper.space import forms_of
 from cnncc.mapper.tiles import Tiles
 
 NEVER = 1 << 60
@@ -19,11 +19,10 @@ NEVER = 1 << 60
 class Traffic:
     """What any plan takes at least by its transfers, for all points with the same form and tiles."""
 
-    def __init__(self, found: Numbers, room: Room) -> None:
-        self.shape, self.arch, self.room = found.shape, found.arch, room
-        over = self.arch.pe.start_cycles + self.arch.pe.finish_cycles
-        steps = found.boxes[:, :-1].prod(axis=1) // found.boxes[:, -1]
-        self.held = self.arch.pe.ifmap_halves * (over + int(steps.max(initial=0)))
+    def __init__(self, shape: LayerShape, arch: Arch, room: Room, steps: int = 0) -> None:
+        """steps: of a macro-instruction, at most."""
+        self.shape, self.arch, self.room = shape, arch, room
+        self.held = arch.pe.ifmap_halves * (arch.pe.start_cycles + arch.pe.finish_cycles + steps)
         self.known: dict[Tiles, int] = {}
 
     def least(self, tiles: Tiles, least: int) -> int:
@@ -56,7 +55,7 @@ def cycles_about(shape: LayerShape, arch: Arch, room: Room) -> int:
     ideal = ideal_cycles(shape, arch)
     if least_words(shape, arch, room) > room.words:
         return NEVER
-    traffic = Traffic(numbers(shape, arch), room)
+    traffic = Traffic(shape, arch, room)
     k, c = min(2 * arch.cols, sizes.k), min(2 * arch.rows, sizes.c)
     tiles = (Tiles(form, k, 1, 1, c) for form in forms_of(shape))
     return min(traffic.least(each, ideal) for each in tiles)
