@@ -23,6 +23,7 @@ from cnncc.mapper.layer_schedule import LayerPlan, layer_schedule
 from cnncc.mapper.layer_shape import LayerShape, buffer_words
 from cnncc.mapper.legal import is_legal
 from cnncc.mapper.space import (
+    Form,
     Found,
     Numbers,
     Plan,
@@ -173,11 +174,17 @@ def _by_cycles(found: Numbers, search: _Search, dataflow: str) -> Iterator[_Entr
     ideal, done = ideal_cycles(shape, arch), 0
     for slack in (*SLACKS, 1e9):
         limit = min(int(ideal * slack) + 64 if slack < 1e9 else 1 << 39, search.limit)
-        each = [combinations_below(found, form, limit, cut) for form in forms]
+        each = [_below(shape, arch, form, limit, cut) for form in forms]
         for least, number, i in heapq.merge(*(_entries(n, part.least.tolist(), done) for n, part in enumerate(each))):
             yield least, int(each[number].cycles[i]), each[number], i
         if (done := limit) >= search.limit:
             return
+
+
+@lru_cache(maxsize=128)
+def _below(shape: LayerShape, arch: Arch, form: Form, limit: int, cut: bool) -> Found:
+    """The same for all rooms of a layer, which are searched one after the other."""
+    return combinations_below(numbers(shape, arch), form, limit, cut)
 
 
 def _entries(number: int, least: list[int], done: int) -> Iterator[tuple[int, int, int]]:
