@@ -25,6 +25,8 @@ SMALL = {
     "columns": case(1, (3, 2), (5, 23), (3, 3), pad=(1, 1, 2, 1), stride=(1, 2)),
     "images": case(1, (4, 2), (9, 7), (2, 3), pad=(1, 0, 0, 1), n=3),
     "stride": case(1, (4, 3), (17, 9), (3, 3), stride=(2, 2), pad=(1, 1, 1, 1)),
+    "rows skipped": case(1, (5, 3), (14, 11), (1, 1), stride=(2, 3)),
+    "rows of taps": case(1, (4, 3), (11, 9), (1, 3), stride=(3, 1), pad=(0, 1, 0, 1), n=2),
     "groups": case(3, (4, 2), (11, 8), (3, 2), stride=(2, 1), pad=(0, 1, 1, 2)),
     "depthwise": case(13, (1, 1), (9, 5), (3, 3), pad=(1, 1, 1, 1)),
     "weights": case(1, (17, 37), (3, 2), (3, 1), pad=(1, 0, 0, 0)),
@@ -69,6 +71,20 @@ def test_glb_blocks_move_what_they_say(tmp_path: Path) -> None:
     assert (ring.ring_y, ring.ring_x) == (first.rows, first.words)
     assert (ring.height, ring.width, ring.pitch, ring.plane) == (11, 7, first.words, first.glb_step)
     assert first.glb_step == first.rows * first.words
+
+
+@pytest.mark.parametrize(("words", "name"), [(130, "ifmap.dram"), (4000, "ifmap")])
+def test_glb_blocks_have_no_rows_and_columns_that_no_window_touches(words: int, name: str, tmp_path: Path) -> None:
+    """Rows 0, 2, … 12 of 14 and columns up to 9 of 11: a row of them is 22 words behind the one before it."""
+    ctx, path = new_context(), array_file(tmp_path, "3x5 small", glb_words=words)
+    compilation = Compilation(ctx, SMALL["rows skipped"].network(ctx), Settings(load_arch(str(path)), str(path), 16))
+    compilation.run("array")
+    views = [op.record.data for op in compilation.module.walk() if isinstance(op, ViewOp)]
+    (home,) = [view for view in views if view.name == name]
+    assert (home.height, home.width, home.pitch, home.plane) == (7, 10, 22, 14 * 11)
+    transfers = [op.record.data for op in compilation.module.walk() if isinstance(op, DmaOp)]
+    blocks = [dma for dma in transfers if dma.dram == "ifmap.dram"]
+    assert bool(blocks) == (words == 130) and all(dma.rows <= 7 and dma.words <= 10 for dma in blocks)
 
 
 def branches(image: tuple[int, int] = (29, 23)) -> bytes:

@@ -363,11 +363,24 @@ def test_search_no_blocks_are_quicker(number: int, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("cnncc.mapper.search.POINTS", 1 << 30)
     monkeypatch.setattr("cnncc.mapper.search.MOVING_POINTS", 1 << 30)
     monkeypatch.setattr("cnncc.mapper.search.RUNS", 1 << 30)
+    monkeypatch.setattr("cnncc.mapper.search.FEW_RUNS", 1 << 30)
     case, words, moving = MOVING[number]
     arch = array(2, 2, (4, 4, 2))
     dram = replace(arch.dram, latency_cycles=2)
     seen = check(case, replace(arch, glb=replace(arch.glb, words=words), dram=dram), tmp_path, frozenset(moving))
     assert seen["run"] > 5
+
+
+@pytest.mark.parametrize("moving", [frozenset[str](), frozenset({"ifmap", "output"})])
+def test_search_below_some_cycles(moving: frozenset[str]) -> None:
+    """What takes fewer is found, and nothing where there is none."""
+    shape = layer_shape(layer_of(unmapped(Case(k=6, c=5, image=(9, 7)))[0]))
+    arch, room = array(2, 3, (9, 8, 4)), Room(200 if moving else 4000, moving)
+    best = search(shape, arch, room)
+    assert best is not None
+    limited = search(shape, arch, room, below=best.cycles + 1)
+    assert limited is not None and limited.cycles == best.cycles
+    assert search(shape, arch, room, below=limited.least) is None
 
 
 def test_search_finds_what_the_machine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
