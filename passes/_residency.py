@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
@@ -59,6 +59,10 @@ class Choose(Protocol):
 
     def below(self, layer: LayerOp, room: Room, cycles: int) -> nest.Mapping | None:
         """A mapping of such a layer that takes fewer cycles than these; None where none is found."""
+        ...
+
+    def refused(self, layer: LayerOp, room: Room, refusal: NoRoom) -> NoRoom:
+        """The same refusal, with the fewest words that would do."""
         ...
 
     def soon(self, wanted: Sequence[Wanted]) -> None:
@@ -166,7 +170,7 @@ def _chosen_within(network: Network, values: Sequence[Value], arch: Arch, choose
         except _TooMuch as much:
             there = [value for value in resident if value.may_move and value.first <= much.number <= value.last]
             if not there:
-                raise much.refusal from much
+                raise much.final(choose) from much
             largest = max(there, key=lambda value: (value.words, value.first))
             resident = [value for value in resident if value is not largest]
 
@@ -180,11 +184,29 @@ class _StaysOut(Exception):
 
 
 class _TooMuch(Exception):
-    """What is in the GLB while op number `number` runs does not fit."""
+    """What is in the GLB while op number `number` runs does not fit; or there is no mapping for some layers."""
 
-    def __init__(self, number: int, refusal: Refusal) -> None:
+    def __init__(self, number: int, refusal: NoRoom, failed: Sequence[tuple[LayerOp, Room, NoRoom]] = ()) -> None:
         super().__init__(str(refusal))
-        self.number, self.refusal = number, refusal
+        self.number, self.refusal, self.failed = number, refusal, failed
+
+    def final(self, choose: Choose) -> NoRoom:
+        """What is said where nothing else can be tried."""
+        exact = [choose.refused(layer, room, refusal) for layer, room, refusal in self.failed]
+        layers = [layer for layer, *_ in self.failed]
+        return _all_of(layers, exact) if exact else self.refusal
+
+
+def _all_of(layers: Sequence[LayerOp], refusals: Sequence[NoRoom]) -> NoRoom:
+    """One refusal for several layers: the tightest says what would do for all."""
+    findings = [
+        replace(finding, where=label_of(layer))
+        for layer, refusal in zip(layers, refusals, strict=True)
+        for finding in refusal.findings
+    ]
+    tightest = max(refusals, key=lambda refusal: refusal.words)
+    message = str(tightest) if len(findings) == 1 else f"nest-schedule-os: {len(findings)} problems"
+    return NoRoom(message, tightest.words, *findings)
 
 
 def _live(values: Iterable[Value], number: int) -> int:
@@ -195,7 +217,7 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
     """Mappings for the layers in the room that is left. Raises _TooMuch."""
     roots = {value.root for value in resident}
     chosen: Chosen = {}
-    failed: dict[int, NoRoom] = {}
+    failed: list[tuple[LayerOp, Room, NoRoom]] = []
     refusals = Refusals()
     lifetimes = [Lifetime(f"value {i}", value.words, value.first, value.last) for i, value in enumerate(resident)]
     tried: list[_Tried] = []
@@ -210,7 +232,7 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
         try:
             mappings = [choose(layer, room)]
         except NoRoom as refusal:
-            failed[number] = refusal
+            failed.append((layer, room, refusal))
             continue
         except StaysOut as refusal:
             value = next(value for value in resident if value.root is operands[refusal.operand])
@@ -224,15 +246,10 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
             continue
         tried.append(_Tried(layer, room, mappings))
     refusals.raise_any("nest-schedule-os")
-    if failed:  # the tightest says what would do for all
-        tightest = max(failed, key=lambda number: failed[number].words)
-        findings = [
-            replace(finding, where=label_of(cast("LayerOp", network.ops[number])))
-            for number, refusal in failed.items()
-            for finding in refusal.findings
-        ]
-        message = str(failed[tightest]) if len(findings) == 1 else f"nest-schedule-os: {len(findings)} problems"
-        raise _TooMuch(tightest, NoRoom(message, failed[tightest].words, *findings))
+    if failed:
+        tightest = max(failed, key=lambda each: each[2].words)[0]
+        refusal = _all_of([layer for layer, *_ in failed], [refusal for *_, refusal in failed])
+        raise _TooMuch(network.number[tightest], refusal, failed)
     _try_less_room(tried, arch, choose)
     for (layer, mapping), number in _best(network, tried, arch, choose):
         chosen[layer] = mapping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping as Map
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext
 from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, mapping_of, operands
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
+from cnncc.mapper.blocks import least_words
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
 from cnncc.mapper.search import AHEAD
 from cnncc.passes._ahead import layers_ahead
@@ -23,7 +25,7 @@ from cnncc.passes._dataflows import AUTO
 from cnncc.passes._labels import tidy
 from cnncc.passes._nest_layers import chosen_layers, label_of, layer_shape
 from cnncc.passes._os_given import given_mapping, violations
-from cnncc.passes._os_plan import NoRoom, Room, StaysOut
+from cnncc.passes._os_plan import NoRoom, Room, StaysOut, no_room
 from cnncc.passes._os_search import copy_mapping, os_mapping
 from cnncc.passes._os_written import written_mapping, written_violations
 from cnncc.passes._residency import Wanted, choose_mappings
@@ -162,15 +164,17 @@ class Choice:
 
         auto: of all dataflows; without auto, or where the search finds none or a slower one, output stationary.
         """
-        label, name = label_of(layer), self.name
         try:
             return self._mapping(layer, room)
         except NoRoom as refusal:
-            raise NoRoom(f"{name}: layer '{label}': {refusal}", refusal.words) from refusal
+            raise self._named(layer, refusal) from refusal
         except StaysOut:
             raise
         except Refusal as refusal:
-            raise Refusal(f"{name}: layer '{label}': {refusal}") from refusal
+            raise Refusal(f"{self.name}: layer '{label_of(layer)}': {refusal}") from refusal
+
+    def _named(self, layer: LayerOp, refusal: NoRoom) -> NoRoom:
+        return NoRoom(f"{self.name}: layer '{label_of(layer)}': {refusal}", refusal.words, *refusal.findings)
 
     def _mapping(self, layer: LayerOp, room: Room) -> Mapping | None:
         shape, given = layer_shape(layer), self.given(layer)
@@ -206,6 +210,17 @@ class Choice:
             return None
         found = searched(shape, self.arch, room, below=cycles)
         return found.mapping if found else None
+
+    def refused(self, layer: LayerOp, room: Room, refusal: NoRoom) -> NoRoom:
+        """The same with the fewest words for which a mapping is found; output stationary ones may need more."""
+        if not self.free(layer) or layer.kind.data == "copy":
+            return refusal
+        shape, resident = layer_shape(layer), self.arch.glb.words - room.words
+        most = refusal.words - resident
+        sizes = range(max(least_words(shape, self.arch, room), room.words + 1), most)
+        words = bisect_left(sizes, True, key=lambda n: bool(searched(shape, self.arch, replace(room, words=n))))
+        least = sizes[words] if words < len(sizes) else most
+        return self._named(layer, no_room(self.arch, room, least)) if least < most else refusal
 
     def soon(self, wanted: Sequence[Wanted]) -> None:
         """Do searches side by side."""

@@ -351,14 +351,14 @@ def test_a_mark_that_cannot_be_is_refused(name: str, why: str, tmp_path: Path) -
 
 def test_marks_for_which_there_is_no_room_are_refused(tmp_path: Path) -> None:
     """What is chosen fits; what is marked by hand may not."""
-    path = array_file(tmp_path, "4x4", glb_words=450)
+    path = array_file(tmp_path, "4x4", glb_words=500)
     compilation = start_compilation(save(branches(), tmp_path / "net.onnx"), str(path), None, None, None)
     compilation.run("nest")
     layers = [op for op in compilation.module.walk() if isinstance(op, LayerOp)]
     assert not all(layer.ahead for layer in layers)
     for layer in layers:
         layer.ahead = UnitAttr()
-    with pytest.raises(Refusal, match="with what is fetched ahead: layer .* glb.words = 450"):
+    with pytest.raises(Refusal, match="with what is fetched ahead: layer .* glb.words = 500"):
         compilation.run()
 
 

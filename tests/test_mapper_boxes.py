@@ -13,7 +13,7 @@ from cnncc.estimate.whole_space import look
 from cnncc.mapper import boxes, space
 from cnncc.mapper.blocks import Room
 from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.search import search
+from cnncc.mapper.search import _below, search
 
 ARCH = load_arch("spatial-4x4")
 ROOM = Room(1 << 20)
@@ -48,18 +48,23 @@ def test_few_register_words_are_looked_at_quickly() -> None:
     assert len(found) == len(set(found)) == 17
 
 
+def forget() -> None:
+    space.numbers.cache_clear()
+    _below.cache_clear()
+
+
 def test_what_is_said_of_boxes_that_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """`least` holds for all of them: the best of them takes more, the best of few more than that."""
     shape, arch = layer(12, 10, 6, 3), files(64)
     best = search.__wrapped__(shape, arch, ROOM)
     assert best is not None and best.least == best.cycles
-    space.numbers.cache_clear()
+    forget()
     monkeypatch.setattr(boxes, "MOST", 16384)
     assert not boxes.boxes(shape, arch)[1]
     monkeypatch.setattr(boxes, "_some", lambda found, few: [*found[:1], *found[1:][-1:]] if few else found)
     monkeypatch.setattr(boxes, "MOST", 50)
     assert boxes.boxes(shape, arch)[1]
     few = search.__wrapped__(shape, arch, ROOM)
-    space.numbers.cache_clear()
+    forget()
     assert few is not None and few.least <= best.cycles < few.cycles
     assert look(shape, arch, False, ROOM.words, few.least).combinations == 0  # there is nothing to be shown
