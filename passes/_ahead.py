@@ -15,9 +15,10 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import nest
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import LayerOp
+from cnncc.passes._less_room import come_first
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import stage_sizes
-from cnncc.passes._residency import Network, come_first
+from cnncc.passes._residency import Network
 from cnncc.passes.array_allocate import Lifetime, pack
 
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import prod
-from typing import NamedTuple, Protocol
 
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
@@ -24,50 +22,16 @@ from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, shape, value_key
 from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.blocks import Room
-from cnncc.mapper.chain import EARLY, Choice, best_choices, step
-from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
-from cnncc.mapper.traffic import NEVER, cycles_about
+from cnncc.mapper.chain import best_choices
+from cnncc.mapper.traffic import cycles_about
 from cnncc.passes._array_tensors import given_quants, is_read_in_glb, parts, source, uses
+from cnncc.passes._less_room import Choose, Tried, Wanted, choice_of, try_less_room
 from cnncc.passes._nest_layers import label_of, layer_shape
 from cnncc.passes._os_plan import SMALL, NoRoom, StaysOut, stage_sizes
 from cnncc.passes.array_allocate import Lifetime, pack
 
 Chosen = dict[LayerOp, nest.Mapping | None]
-SHARE = 8  # of the words of a layer's buffers: the part that others are to take
 WORTH = 1.1  # how much quicker layers have to be, so that a value moves for them: cycles are not known exactly
-PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead
-
-
-class Wanted(NamedTuple):
-    """A mapping for some room, with fewer than `below` cycles."""
-
-    layer: LayerOp
-    room: Room
-    below: int = NEVER
-
-
-class Choose(Protocol):
-    """How the mapping of one layer is chosen."""
-
-    def __call__(self, layer: LayerOp, room: Room) -> nest.Mapping | None:
-        """The mapping of a layer that has some room; None for the nest that it has. Raises Refusal for no mapping."""
-        ...
-
-    def free(self, layer: LayerOp) -> bool:
-        """Whether it depends on the room. Such layers are tried with less of it, too: the next one may need it."""
-        ...
-
-    def below(self, layer: LayerOp, room: Room, cycles: int) -> nest.Mapping | None:
-        """A mapping of such a layer that takes fewer cycles than these; None where none is found."""
-        ...
-
-    def refused(self, layer: LayerOp, room: Room, refusal: NoRoom) -> NoRoom:
-        """The same refusal, with the fewest words that would do."""
-        ...
-
-    def soon(self, wanted: Sequence[Wanted]) -> None:
-        """Told what is asked next, so that mappings can be looked for side by side."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -137,12 +101,6 @@ class Network:
                     if member is not root or not same or (given and isinstance(use.operation, ReturnOp)):
                         return False
         return returned <= 1
-
-
-def come_first(mapping: nest.Mapping) -> list[str]:
-    """What can come before a layer starts: weights and parameters as a whole, or where there are two buffers."""
-    stages = [stage for stage in mapping.stages if stage.memory == "glb" and stage.operand in ("weight", "params")]
-    return [stage.operand for stage in stages if stage.depth == 0 or stage.buffers > 1]
 
 
 def choose_mappings(func: FuncOp, arch: Arch, choose: Choose) -> Chosen:
@@ -220,7 +178,7 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
     failed: list[tuple[LayerOp, Room, NoRoom]] = []
     refusals = Refusals()
     lifetimes = [Lifetime(f"value {i}", value.words, value.first, value.last) for i, value in enumerate(resident)]
-    tried: list[_Tried] = []
+    tried: list[Tried] = []
     rooms: list[Wanted] = []
     for layer in network.layers:
         moving = frozenset(operand for operand, root in network.operands(layer).items() if root not in roots)
@@ -244,13 +202,13 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
         except Refusal as refusal:
             refusals.add(refusal, label_of(layer))
             continue
-        tried.append(_Tried(layer, room, mappings))
+        tried.append(Tried(layer, room, mappings))
     refusals.raise_any("nest-schedule-os")
     if failed:
         tightest = max(failed, key=lambda each: each[2].words)[0]
         refusal = _all_of([layer for layer, *_ in failed], [refusal for *_, refusal in failed])
         raise _TooMuch(network.number[tightest], refusal, failed)
-    _try_less_room(tried, arch, choose)
+    try_less_room(tried, arch, choose)
     for (layer, mapping), number in _best(network, tried, arch, choose):
         chosen[layer] = mapping
         for stage, words in stage_sizes(layer_shape(layer), arch, mapping).items() if mapping else ():
@@ -263,75 +221,20 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
     return chosen
 
 
-@dataclass(frozen=True)
-class _Tried:
-    """A layer, its room, and the mappings that it may have."""
-
-    layer: LayerOp
-    room: Room
-    mappings: list[nest.Mapping | None]
-
-
-def _try_less_room(tried: Sequence[_Tried], arch: Arch, choose: Choose) -> None:
-    """Other mappings where a layer waits for what comes ahead: as it comes late, or has no place beside the one before.
-
-    With less room weights come in slices, of which only the first comes ahead. Mappings may take as many more cycles
-    as the layer waits now.
-    """
-    wanted: list[tuple[_Tried, Wanted]] = []
-
-    def add(of: _Tried, words: int, below: int) -> None:
-        if words > 0:
-            wanted.append((of, Wanted(of.layer, replace(of.room, words=words), below)))
-
-    for before, here in pairwise(tried):
-        first, second = (_choice(each.layer, each.mappings[0], arch) for each in (before, here))
-        if first.plan is None or second.plan is None or not (choose.free(before.layer) and choose.free(here.layer)):
-            continue
-        fits = first.words + second.early <= before.room.words
-        alone, cycles = (layer_cycles(replace(plan, ahead=EARLY), arch) for plan in (first.plan, second.plan))
-        if fits and not _moves(before.mappings[0]) and second.early < alone * arch.dram.words_per_cycle:
-            continue
-        waits = step(first, second, fits, arch) - cycles
-        if waits > cycles // PART:
-            add(here, second.words // SHARE, cycles + waits)
-            if not fits:
-                add(before, before.room.words - second.early, alone + waits)
-    choose.soon([each for _, each in wanted])
-    for of, each in wanted:
-        found = choose.below(*each)
-        if found and found not in of.mappings:
-            of.mappings.append(found)
-
-
-def _moves(mapping: nest.Mapping | None) -> bool:
-    """Whether the DMA is busy while a layer runs."""
-    return mapping is not None and any(stage.memory == "glb" and stage.depth for stage in mapping.stages)
-
-
 def _best(
-    network: Network, tried: Sequence[_Tried], arch: Arch, choose: Choose
+    network: Network, tried: Sequence[Tried], arch: Arch, choose: Choose
 ) -> Iterator[tuple[tuple[LayerOp, nest.Mapping | None], int]]:
     """For each layer the mapping with which all layers together take the fewest cycles, and its number.
 
     What is given is not run on the model: whether the machine can do it is seen later.
     """
-    choices = [[_choice(each.layer, mapping, arch) for mapping in each.mappings] for each in tried]
+    choices = [[choice_of(each.layer, mapping, arch) for mapping in each.mappings] for each in tried]
     for each, of_layer in zip(tried, choices, strict=True):
         if not choose.free(each.layer):
             of_layer[:] = [replace(choice, plan=None) for choice in of_layer]
     best = best_choices(choices, [each.room.words for each in tried], arch)
     for each, which in zip(tried, best, strict=True):
         yield (each.layer, each.mappings[which]), network.number[each.layer]
-
-
-def _choice(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch) -> Choice:
-    shape_ = layer_shape(layer)
-    if mapping is None:
-        return Choice(None, 0, 0)
-    sizes = stage_sizes(shape_, arch, mapping)
-    plan = LayerPlan("", shape_, mapping, layer.residual is not None)
-    return Choice(plan, sum(sizes.values()), sum(sizes[operand] for operand in come_first(mapping)))
 
 
 def _no_room(where: str, arch: Arch, needed: int) -> NoRoom:

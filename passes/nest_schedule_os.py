@@ -23,12 +23,13 @@ from cnncc.mapper.search import AHEAD
 from cnncc.passes._ahead import layers_ahead
 from cnncc.passes._dataflows import AUTO
 from cnncc.passes._labels import tidy
+from cnncc.passes._less_room import Wanted
 from cnncc.passes._nest_layers import chosen_layers, label_of, layer_shape
 from cnncc.passes._os_given import given_mapping, violations
 from cnncc.passes._os_plan import NoRoom, Room, StaysOut, no_room
 from cnncc.passes._os_search import copy_mapping, os_mapping
 from cnncc.passes._os_written import written_mapping, written_violations
-from cnncc.passes._residency import Wanted, choose_mappings
+from cnncc.passes._residency import choose_mappings
 from cnncc.passes._schedule_file import Entry, Given, Named, Written, read_schedule
 from cnncc.searched import Task, search_ahead, searched
 

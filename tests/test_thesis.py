@@ -24,11 +24,11 @@ from xdsl.dialects.builtin import UnitAttr
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects.nest import MappingAttr
 from cnncc.machine.times import simulate
+from cnncc.passes._less_room import come_first
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_given import given_mapping, violations
 from cnncc.passes._os_plan import Room
 from cnncc.passes._os_search import os_mapping
-from cnncc.passes._residency import come_first
 from cnncc.passes._schedule_file import Given
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "os_tables.json").read_text())

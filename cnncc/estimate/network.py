@@ -14,9 +14,10 @@ from cnncc.mapper.blocks import Room
 from cnncc.mapper.layer_schedule import LayerPlan
 from cnncc.mapper.program_schedule import Part
 from cnncc.passes._ahead import layers_ahead
+from cnncc.passes._less_room import come_first
 from cnncc.passes._nest_layers import goal_of, label_of, layer_shape
 from cnncc.passes._os_plan import glb_words
-from cnncc.passes._residency import Network, come_first
+from cnncc.passes._residency import Network
 from cnncc.passes.nest_schedule_os import Choice
 
 Moving = Mapping[LayerOp, frozenset[str]]  # the operands of each layer that move through the GLB
