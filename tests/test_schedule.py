@@ -465,8 +465,10 @@ def compute(folder: Path, name: str) -> dict[str, int]:
 
 def test_schedule_of_lenet(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(LENET_SCHEDULE)
-    own = compiled(LENET, tmp_path, "own")
-    assert compiled(LENET, tmp_path, "mine", "--schedule", tmp_path / "mine.toml") == own
+    alone = ("--dataflow", "os")  # then no layer's mapping depends on those beside it
+    own = compiled(LENET, tmp_path, "own", *alone)
+    assert compiled(LENET, tmp_path, "auto", "--schedule", tmp_path / "mine.toml") == own
+    assert compiled(LENET, tmp_path, "mine", *alone, "--schedule", tmp_path / "mine.toml") == own
     before, after = compute(tmp_path, "own"), compute(tmp_path, "mine")
     # 7 x 14 rounds of all 6 channels; 2 tiles of 8 channels, 2 x 5 rounds of one input channel of 6 each; and
     # 120 = 8 x 3 x 5 channels in one round, 25 times 16 inputs.
