@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -12,7 +12,7 @@ import pytest
 from cli_cases import SAMPLES, build, noise, save
 from onnx import helper
 
-from cnncc.arch.model import arch_text, load_arch
+from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.dialects._mapping_text import parse
@@ -21,7 +21,8 @@ from cnncc.mapper.layer_schedule import LayerPlan
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.program_counts import program_counts
 from cnncc.mapper.program_schedule import program_cycles
-from cnncc.passes import _residency
+from cnncc.passes import _less_room, _residency
+from cnncc.passes._less_room import Choose, Tried, Wanted
 from cnncc.planned import mapped_parts
 from cnncc.starts import start_compilation
 
@@ -84,6 +85,33 @@ def resnet(monkeypatch: pytest.MonkeyPatch, first_only: bool) -> int:
 def test_chain_is_quicker_than_the_best_of_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that come late are worth a slower mapping."""
     assert resnet(monkeypatch, first_only=False) < 0.97 * resnet(monkeypatch, first_only=True)
+
+
+def test_layers_behind_one_with_slices_are_looked_at_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All weights fit: slices of one layer's come while the next one's should, which then has to have slices, too."""
+    arch = load_arch("spatial-16x16")
+    arch = replace(arch, glb=replace(arch.glb, words=1 << 20))
+    (tmp_path / "array.toml").write_text(arch_text(arch))
+    layers = [
+        helper.make_node("MaxPool", ["x"], ["p"], name="p", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["p", "wa"], ["a"], name="a", pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("Conv", ["a", "wb"], ["b"], name="b", pads=[1] * 4),
+    ]
+    weights = {"wa": noise(0, 64, 32, 3, 3), "wb": noise(1, 64, 64, 3, 3)}
+    model = save(build(layers, {"x": (1, 32, 32, 32)}, ["b"], weights), tmp_path / "net.onnx")
+
+    def total() -> int:
+        compilation = start_compilation(model, str(tmp_path / "array.toml"), None, None, None, None, "auto")
+        return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
+
+    again, wanted = total(), _less_room._wanted
+
+    def once(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> Iterator[tuple[int, Wanted]]:
+        first, second = (replace(each, mappings=each.mappings[:1]) for each in (before, here))
+        return wanted(first, second, i, arch, choose)
+
+    monkeypatch.setattr(_less_room, "_wanted", once)
+    assert 1.05 * again < total()
 
 
 def test_a_value_moves_where_it_holds_up_the_layers_beside_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
