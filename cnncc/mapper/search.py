@@ -42,7 +42,7 @@ MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
 TILES = 2000  # of such points, of which it is found out what transfers take
 RUNS = 64  # candidates of a kind (ifmap in one buffer, in two, in slices) that are run on the model
 FEW_RUNS, LITTLE = 16, 100  # of those that can win a hundredth at most
-SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the least cycles: how far the first, second, … look goes
+SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the ideal, or of the least that is seen: how far the first, second, … look goes
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
 
 
@@ -175,6 +175,8 @@ def _by_cycles(found: Numbers, search: _Search, dataflow: str) -> Iterator[_Entr
     for slack in (*SLACKS, 1e9):
         limit = min(int(ideal * slack) + 64 if slack < 1e9 else 1 << 39, search.limit)
         each = [_below(shape, arch, form, limit, cut) for form in forms]
+        if not any(len(part.cycles) for part in each):
+            ideal = max(ideal, min(part.beyond for part in each))
         for least, number, i in heapq.merge(*(_entries(n, part.least.tolist(), done) for n, part in enumerate(each))):
             yield least, int(each[number].cycles[i]), each[number], i
         if (done := limit) >= search.limit:

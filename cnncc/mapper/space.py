@@ -156,18 +156,19 @@ def _tables(found: Numbers, form: Form, cut: bool) -> _Tables:
 class Found(NamedTuple):
     """Combinations of one form: numbers of unrollings and box, cycles of the macro-instructions.
 
-    least: what the layer takes at least, by them and by the words of loads, of which a PE takes one a cycle. In this
-    order.
+    least: what the layer takes at least, by them, by loads and by commits. In this order. beyond: where there is none,
+    the least of what was looked at, by all of these.
     """
 
     form: Form
     which: Counts
     cycles: Counts
     least: Counts
+    beyond: int
 
 
 def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False) -> Found:
-    """The combinations of a form whose macro-instructions and first loads take less than `limit` cycles.
+    """The combinations of a form that take less than `limit` cycles, by macro-instructions, loads and commits.
 
     cut: in blocks that may be cut; then the cycles are those of the blocks for which they are fewest, or below.
     """
@@ -175,6 +176,8 @@ def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False
     first = found.words
     times = shape.sizes.n * (shape.sizes.k // shape.tiled_together)
     overhead = arch.pe.start_cycles + arch.pe.finish_cycles
+    results = times * prod((shape.tiled_together, shape.sizes.h, shape.sizes.w))
+    port, units = arch.glb.words_per_cycle, arch.commit.units_per_column
     p, z, zh, q, taps, cols, lanes = found.boxes.T
     least = float(times) * (
         t.k.held.min(2)[found.rows[:, 0][:, None], found.cols[:, 0]].astype(float)
@@ -187,6 +190,7 @@ def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False
     )
     which: list[Counts] = []
     cycles: list[Counts] = []
+    beyond = [float(least.min())] if least.min() >= limit else []
     for row, col in np.argwhere(least < limit).tolist():
         (rk, rh, rc, rr), (ck, ch, cw) = found.rows[row].tolist(), found.cols[col].tolist()
         parts = (
@@ -197,44 +201,66 @@ def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False
         for trips, held in parts:
             macros, steps = macros * trips, steps * held
         total = overhead * macros + steps
-        loads = times * _loaded(found, form, parts, rr > 1)
+        loads = times * _loaded(found, form, parts, (rk, rh, rc, rr), (ck, ch, cw))
         if arch.sequencer.overlap:
-            least_here = np.maximum(total + first, loads)
+            least_here = np.maximum(total + first, np.maximum(loads, results / min(port, ck * ch * cw * units)))
         else:
-            rest = _in_turn(found, form, found.rows[row].tolist(), found.cols[col].tolist(), parts, cut)
+            rest = _in_turn(found, form, (rk, rh, rc, rr), (ck, ch, cw), parts, cut)
             least_here = total + loads + macros + times * rest
         good = np.nonzero(least_here < limit)[0]
-        if len(good):
+        if not len(good):
+            beyond.append(float(least_here.min()))
+        else:
             which.append(np.column_stack([np.full(len(good), row), np.full(len(good), col), good]))
             cycles.append(np.rint(np.stack([total[good], least_here[good]])).astype(np.int64))
     if not which:
-        return Found(form, np.zeros((0, 3), np.int64), *[np.zeros(0, np.int64)] * 2)
+        none = np.zeros(0, np.int64)
+        return Found(form, np.zeros((0, 3), np.int64), none, none, int(min(beyond)))
     everything, (all_cycles, least_of_all) = np.concatenate(which), np.concatenate(cycles, axis=1)
     order = np.argsort(least_of_all, kind="stable")
-    return Found(form, everything[order], all_cycles[order], least_of_all[order])
+    return Found(form, everything[order], all_cycles[order], least_of_all[order], limit)
 
 
-def _loaded(found: Numbers, form: Form, parts: Sequence[tuple[Any, Any]], together: bool) -> Any:
-    """Cycles in which loads are busy, at least: a PE takes a word a cycle, the GLB gives some (L2).
+def _loaded(
+    found: Numbers, form: Form, parts: Sequence[tuple[Any, Any]], rows: Sequence[int], cols: Sequence[int]
+) -> Any:
+    """Cycles in which loads are busy, at least: a PE takes a word a cycle, a row a burst, the GLB gives some (L2).
 
-    Weights come once where they stay over h and w, the ifmap where over k. together: rows of the image are shared by
-    PEs on a diagonal.
+    Weights come once where they stay over h and w, the ifmap where over k.
     """
     shape, sizes, arch = found.shape, found.shape.sizes, found.arch
-    (k_trips, k_held), (h_trips, _), (w_trips, _), (_, c_held), (_, r_held), (_, s_held) = parts
-    again = 1.0 if form.name == "is" else k_trips
-    ifmap = again * h_trips * w_trips * c_held * r_held * s_held
-    # Of the columns that neighbours do not pass on there are as many as the stride; PEs together have all outputs.
-    columns = sizes.s if shape.channelwise else min(sizes.s, shape.window.stride[1])
-    rows = sizes.h * (1 if together else sizes.r) / found.boxes[:, 2]
-    distinct = (shape.tiled_together if shape.channelwise else again) * sizes.c * rows * columns
-    distinct = distinct * (sizes.w / found.boxes[:, 1]) / arch.glb.words_per_cycle
+    (k_trips, k_held), (h_trips, h_held), (w_trips, w_held), (_, c_held), (_, r_held), (s_trips, _) = parts
+    own = shape.channelwise
+    again = k_held if own else 1.0 if form.name == "is" else k_trips
+    z, s_part, lanes = found.boxes[:, 1], found.boxes[:, 5], found.boxes[:, 6]
+    # In w windows overlap, in h they do only where they are of one row. Of a box each window but the first has columns
+    # of its own, so many as the stride if taps are as many.
+    fewest = sizes.s - (s_trips - 1) * s_part  # taps of a part
+    fresh = s_trips * (np.minimum(shape.window.stride[1], fewest) if shape.window.dilation[1] == 1 else 1)
+    held = again * (h_held if sizes.r == 1 else h_trips) * c_held * r_held
+    ifmap = held * (fresh * (w_held - w_trips) + sizes.s * w_trips)
+    # Of the columns that neighbours pass on there come as many as the stride; PEs together have all outputs.
+    shared = arch.links.n2n and not own and cols[2] > 1
+    first = np.where(shared & (lanes == 1), min(sizes.s, shape.window.stride[1]), sizes.s)
+    columns = sizes.w * (fresh * (1 - 1 / z) + first / z)
+    distinct = (shape.tiled_together if own else again) * sizes.c * _distinct_rows(shape, rows, cols) * columns
+    in_row = (shape.tiled_together / rows[0] if own else again) * sizes.h / rows[1] * c_held * r_held * columns
+    port = arch.glb.words_per_cycle
+    ifmap = np.maximum(np.maximum(ifmap, in_row / arch.bus.burst_words), distinct / port)
     if not shape.is_mac:
-        return np.maximum(ifmap, distinct)
+        return ifmap
     once = 1.0 if form.name == "ws" else h_trips * w_trips
-    words = k_held * c_held * r_held * s_held * once
-    all_words = shape.tiled_together * sizes.c * sizes.r * sizes.s * once / arch.glb.words_per_cycle
-    return np.maximum(ifmap, distinct) + np.maximum(words, all_words)
+    words = k_held * c_held * r_held * parts[5][1] * once
+    all_words = shape.tiled_together * sizes.c * sizes.r * sizes.s * once
+    return ifmap + np.maximum(words, all_words / port)
+
+
+def _distinct_rows(shape: LayerShape, rows: Sequence[int], cols: Sequence[int]) -> float:
+    """Rows of the image that come for all outputs, at least: PEs on a diagonal share them."""
+    sizes, stride = shape.sizes, shape.window.stride[0]
+    outputs, taps = rows[1] * cols[1], rows[3]
+    apart = min(stride, taps) if taps == sizes.r and shape.window.dilation[0] == 1 else 1
+    return sizes.h / outputs * (sizes.r / taps) * ((outputs - 1) * (apart if taps > 1 else 1) + taps)
 
 
 def _in_turn(
