@@ -23,11 +23,14 @@ from cnncc.estimate.whole_space import engines_least, moving_least
 from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Room, least_words
 from cnncc.mapper.bound import Bound, Durations
+from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.mapper.layer_shape import LayerShape, buffer_words
 from cnncc.mapper.legal import is_legal
 from cnncc.mapper.search import search
-from cnncc.mapper.space import Plan, Point, combinations_below, forms_of, mapping_of, numbers, point
+from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
+from cnncc.mapper.tiles import tiles_in_time
+from cnncc.mapper.traffic import Traffic, TrafficOf
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import stage_sizes
 
@@ -45,6 +48,9 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
     found = combinations_below(everything, form, 1 << 39, bool(moving))
     words = shape.weight_words + shape.channels * shape.ih * shape.iw + prod((*vars(shape.sizes).values(),)[:2])
     room = Room(int(words * rng.choice([0.1, 0.4, 1.5])), moving, residual)
+    tiles = tiles_in_time(everything, found.which)
+    steps = int((everything.boxes[:, :-1].prod(axis=1) // everything.boxes[:, -1]).max())
+    traffic = TrafficOf(Traffic(shape, arch, room, steps), form, tiles, found.least)
     some = rng.permutation(len(found.cycles))[:POINTS]
     for i in some:
         at = point(everything, form, found.which[int(i)].tolist())
@@ -64,9 +70,12 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             layer = LayerPlan("", shape, mapping, residual, AHEAD)
             cycles = layer_cycles(layer, arch)
             assert least <= cycles, (shape, arch, room, at, plan, least, cycles)
+            partial = layer_schedule(layer, arch).partial
+            if buffer_words(shape, arch, mapping, partial) <= room.words:
+                assert traffic.least(int(i)) <= cycles, (shape, arch, room, at, plan)
+                seen["fits"] += 1
             if moving:
                 needs = stage_sizes(shape, arch, mapping)
-                partial = layer_schedule(layer, arch).partial
                 assert buffer_words(shape, arch, mapping, partial) == sum(needs.values()), (shape, arch, at, plan)
                 needs.pop("sums")  # these are looked at when a mapping is run
                 assert sum(needs.values()) <= room.words, (needs, shape.sizes, room, at, plan, shape)
@@ -86,7 +95,7 @@ def test_bounds_are_below_the_model() -> None:
         overlap = replace(drawn.arch.sequencer, overlap=number % 2 > 0)
         arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20), sequencer=overlap)
         check(layer_shape(layer_of(unmapped(drawn.case)[0])), arch, rng, seen)
-    assert seen["moving"] > EXAMPLES / 4 and seen["resident"] > EXAMPLES / 8, seen
+    assert seen["fits"] > EXAMPLES / 4 and seen["moving"] > EXAMPLES / 4 and seen["resident"] > EXAMPLES / 8, seen
     assert seen["in turn"] > EXAMPLES / 40 and seen["residual"] > EXAMPLES / 20 and seen["partial"] > EXAMPLES / 10, (
         seen
     )
@@ -117,11 +126,3 @@ def test_an_image_of_which_no_window_fits_moves_in_slices() -> None:
     (ifmap,) = (each for each in found.mapping.stages if (each.operand, each.memory) == ("ifmap", "glb"))
     assert "c" in {loop.dim for loop in found.mapping.loops[: ifmap.depth]}
     assert moving_least(shape, arch, moving, room.words) <= found.least <= found.cycles
-
-
-def test_the_search_of_a_layer_that_loads_and_commits_limit_ends_by_itself() -> None:
-    """Each result needs nine MACs alone: of combinations with few cycles of macro-instructions most wait for others."""
-    window = Window((3, 3), pad=(1, 1, 1, 1), group=128)
-    shape = LayerShape("mac", Sizes(1, 128, 1, 14, 14, 3, 3), window, 2, 14, 14)
-    found = search(shape, load_arch("spatial-16x16"), Room(65536))
-    assert found is not None and found.least == found.cycles and found.bounded < 1000

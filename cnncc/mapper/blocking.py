@@ -264,7 +264,7 @@ def candidates(bound: Bound, room: Room, limit: int) -> Iterator[tuple[int, Plan
         overlapping = np.maximum(array, times.with_weights(stage))
         least = overlapping if bound.arch.sequencer.overlap else np.maximum(overlapping, times.in_turn(stage))
         least = least.astype(np.int64)
-        good = blocks.fits(stage) & times.own & (least < limit)
+        good = np.broadcast_to(blocks.fits(stage) & times.own & (least < limit), blocks.shaped)
         where = np.argwhere(good)
         if len(where):
             found.append(_in_order(blocks, np.broadcast_to(least, blocks.shaped)[good], where, stage))

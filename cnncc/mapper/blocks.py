@@ -59,14 +59,23 @@ class Side(NamedTuple):
     full: Counts
 
 
+def cut_dims(shape: LayerShape, room: Room) -> str:
+    """Which of k, h and w blocks may cut."""
+    moving = room.moving
+    alone = room.residual and len(moving & {"output", "residual"}) == 1  # one start of a commit is for both
+    cut = {
+        "k": shape.shuffle == 1 and not alone and (shape.channelwise or "output" in moving),
+        "h": True,
+        "w": not shape.per_position,
+    }
+    return "".join(dim for dim, may_be in cut.items() if moving and may_be)
+
+
 @lru_cache(maxsize=4096)
-def side(extent: int, tile: int, cut: bool) -> Side:
+def side(extent: int, tile: int) -> Side:
     """All sizes of blocks of a dimension: as equal as may be, of whole tiles."""
-    sizes = [extent]
-    if cut:
-        tiles = up(extent, tile)
-        sizes = sorted({min(extent, up(tiles, parts) * tile) for parts in range(1, tiles + 1)}, reverse=True)
-    found = np.array(sizes)
+    tiles = up(extent, tile)
+    found = np.array(sorted({min(extent, up(tiles, parts) * tile) for parts in range(1, tiles + 1)}, reverse=True))
     number = -(-extent // found)
     return Side(found, number, extent - (number - 1) * found, extent // found)
 
@@ -94,11 +103,15 @@ class Weights(NamedTuple):
 class Blocks:
     """All blocks of k, h and w together, in both orders (the first with k outside), with the ifmap in one buffer, in
     two, and in slices of c in two.
+
+    Of many points, too, with tiles that are arrays along an axis in front of these: but those that blocks are made of.
     """
 
     def __init__(self, shape: LayerShape, arch: Arch, room: Room, tiles: Tiles) -> None:
         self.shape, self.arch, self.room, self.tiles = shape, arch, room, tiles
-        self.k, self.h, self.w = self._sides()
+        extent = {"k": shape.tiled_together, "h": shape.sizes.h, "w": shape.sizes.w}
+        self.tile = extent | {dim: tiles.block(dim) for dim in cut_dims(shape, room)}
+        self.k, self.h, self.w = (side(extent[dim], self.tile[dim]) for dim in "khw")
         lengths = [len(each.sizes) for each in (self.k, self.h, self.w)]
         ways = 1 if "ifmap" not in room.moving else 2 + self._may_be_sliced()
         self.shaped = (*lengths, 2, ways)
@@ -109,19 +122,6 @@ class Blocks:
         self.group = shape.tiled_together
         self._count_blocks()
         self._count_words()
-
-    def _sides(self) -> tuple[Side, Side, Side]:
-        shape, moving = self.shape, self.room.moving
-        alone = self.room.residual and len(moving & {"output", "residual"}) == 1  # one start of a commit is for both
-        cut = {
-            "k": shape.shuffle == 1 and not alone and (shape.channelwise or "output" in moving),
-            "h": True,
-            "w": not shape.per_position,
-        }
-        extent = {"k": shape.tiled_together, "h": shape.sizes.h, "w": shape.sizes.w}
-        self.cut = {dim: bool(moving) and may_be for dim, may_be in cut.items()}
-        k, h, w = (side(extent[dim], self.tiles.block(dim), self.cut[dim]) for dim in "khw")
-        return k, h, w
 
     def _count_blocks(self) -> None:
         sizes, k_blocks = self.shape.sizes, self.k.number[self.kk]
@@ -137,7 +137,7 @@ class Blocks:
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
         # One block needs one buffer only.
         twice = (self.images > 1) if "ifmap" in self.room.moving else np.False_
-        self.legal: Any = np.broadcast_to(either & (twice | ~self.double), self.shaped)
+        self.legal: Any = either & (twice | ~self.double)
         moving, many = self.room.moving, self.results > 1
         beside = many & self.double if "ifmap" in moving and "output" not in moving else many
         double = {"ifmap": self.double, "residual": beside, "output": many}
@@ -147,7 +147,7 @@ class Blocks:
         """Whether the ifmap may come in slices of c: inside a loop over c that is outside all others."""
         alone = "residual" in self.room.moving and "output" not in self.room.moving
         outside = self.tiles.form.order.startswith("c") and not self.shape.channelwise
-        return outside and self.tiles.c < self.shape.sizes.c and not alone
+        return outside and bool(np.any(self.tiles.c < self.shape.sizes.c)) and not alone
 
     def _count_words(self) -> None:
         """Of all buffers; moved in all, of the ifmap alone, of one block of it; before the first and after the last."""
@@ -159,7 +159,7 @@ class Blocks:
         self.moved_image: Any = np.zeros((1,) * AXES)
         self.image: Any = self.moved_image
         if "ifmap" in moving:
-            rows, cols = (_image(shape, axis, self.tiles.block(dim), self.cut[dim]) for axis, dim in enumerate("hw"))
+            rows, cols = (_image(shape, axis, self.tile[dim]) for axis, dim in enumerate("hw"))
             of_block = k * sizes.c if shape.channelwise else np.where(self.sliced, self.tiles.c, sizes.c)
             self.image = of_block * rows[0][self.hh] * cols[0][self.ww]
             channels = shape.channels if shape.channelwise else sizes.c * (sizes.k // self.group)
@@ -201,13 +201,13 @@ class Blocks:
             if dim in "hw":
                 (size, number, last, _), at = cut[dim]
                 tile = getattr(tiles, dim)
-                all_tiles = (number - 1) * -(-size // tile) - (-last // tile)
-                again = again // number[at] * all_tiles[at]
+                all_tiles = (number[at] - 1) * -(-size[at] // tile) - (-last[at] // tile)
+                again = again // number[at] * all_tiles
                 continue
             k_now, c_now = (np.minimum(k_block, tiles.k), c_now) if dim == "k" else (k_now, tiles.c)
             part = k_now / k_block * (c_now / sizes.c)
             yield Weights(place, 2, k_now * c_now * taps, everything * again, part)
-        if inside.startswith("c") and tiles.c < sizes.c:
+        if inside.startswith("c") and np.any(tiles.c < sizes.c):
             part = k_now / k_block * (tiles.c / sizes.c)
             yield Weights(place + tiles.spaces + 1, 2, k_now * tiles.c * taps, everything * again, part)
 
@@ -224,10 +224,10 @@ class Blocks:
 
 
 @lru_cache(maxsize=4096)
-def _image(shape: LayerShape, axis: int, tile: int, cut: bool) -> tuple[Counts, Counts]:
+def _image(shape: LayerShape, axis: int, tile: int) -> tuple[Counts, Counts]:
     """Rows (columns) of the image: that a block needs, that all blocks need one after the other."""
     size, taps, limit = ((shape.sizes.h, shape.sizes.r, shape.ih), (shape.sizes.w, shape.sizes.s, shape.iw))[axis]
-    stride, dilation, blocks = shape.window.stride[axis], shape.window.dilation[axis], side(size, tile, cut)
+    stride, dilation, blocks = shape.window.stride[axis], shape.window.dilation[axis], side(size, tile)
 
     def needed(outputs: Counts) -> Counts:
         return np.where(blocks.sizes == size, limit, (outputs - 1) * stride + (taps - 1) * dilation + 1)

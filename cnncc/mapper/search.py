@@ -19,30 +19,29 @@ from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Room, least_words
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
+from cnncc.mapper.combinations import Found, combinations_below
 from cnncc.mapper.layer_schedule import LayerPlan, layer_schedule
 from cnncc.mapper.layer_shape import LayerShape, buffer_words
 from cnncc.mapper.legal import is_legal
 from cnncc.mapper.space import (
     Form,
-    Found,
     Numbers,
     Plan,
     Point,
-    combinations_below,
     forms_of,
     mapping_of,
     numbers,
     point,
 )
-from cnncc.mapper.tiles import Tiles, tiles_in_time
-from cnncc.mapper.traffic import NEVER, Traffic
+from cnncc.mapper.tiles import tiles_in_time
+from cnncc.mapper.traffic import NEVER, Traffic, TrafficOf
 
 POINTS = 3000  # that are looked at
 MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
 TILES = 2000  # of such points, of which it is found out what transfers take
 RUNS = 64  # candidates of a kind (ifmap in one buffer, in two, in slices) that are run on the model
 FEW_RUNS, LITTLE = 16, 100  # of those that can win a hundredth at most
-SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the ideal, or of the least that is seen: how far the first, second, … look goes
+SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the least cycles: how far the first, second, … look goes
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
 
 
@@ -174,9 +173,9 @@ def _by_cycles(found: Numbers, search: _Search, dataflow: str) -> Iterator[_Entr
     ideal, done = ideal_cycles(shape, arch), 0
     for slack in (*SLACKS, 1e9):
         limit = min(int(ideal * slack) + 64 if slack < 1e9 else 1 << 39, search.limit)
-        each = [_below(shape, arch, form, limit, cut) for form in forms]
-        if not any(len(part.cycles) for part in each):
-            ideal = max(ideal, min(part.beyond for part in each))
+        alike = {form.name: form for form in forms}  # with the same combinations
+        below = {name: _below(shape, arch, form, limit, cut) for name, form in alike.items()}
+        each = [below[form.name]._replace(form=form) for form in forms]
         for least, number, i in heapq.merge(*(_entries(n, part.least.tolist(), done) for n, part in enumerate(each))):
             yield least, int(each[number].cycles[i]), each[number], i
         if (done := limit) >= search.limit:
@@ -204,19 +203,21 @@ class _ByTraffic:
 
     def __iter__(self) -> Iterator[_Entry]:
         waiting: list[tuple[int, int, _Entry]] = []
-        tiles: dict[int, tuple[Found, list[list[int]]]] = {}
+        parts: dict[int, tuple[Found, TrafficOf]] = {}
+        known = set[tuple[Form, int]]()  # tiles, which have the same numbers in all parts with the same form
         for number, entry in enumerate(self.entries):
-            least, _, part, i = entry
+            least, compute, part, i = entry
             while waiting and waiting[0][0] <= least:
                 yield heapq.heappop(waiting)[2]
-            if len(self.traffic.known) >= TILES or least >= self.search.limit:
+            if len(known) >= TILES or least >= self.search.limit:
                 self.beyond = least
                 break
-            if id(part) not in tiles:
-                tiles[id(part)] = part, tiles_in_time(self.found, part.which).tolist()
-            k, h, w, c = tiles[id(part)][1][i]
-            most = self.traffic.least(Tiles(part.form, k, h, w, c), least)
-            if most < NEVER:
-                heapq.heappush(waiting, (max(least, most), number, (max(least, most), *entry[1:])))
+            if id(part) not in parts:
+                tiles = tiles_in_time(self.found, part.which)
+                parts[id(part)] = part, TrafficOf(self.traffic, part.form, tiles, part.least)
+            _, traffic = parts[id(part)]
+            known.add((part.form, traffic.number[i]))
+            if (most := traffic.least(i)) < NEVER:
+                heapq.heappush(waiting, (most, number, (most, compute, part, i)))
         while waiting:
             yield heapq.heappop(waiting)[2]

@@ -19,6 +19,13 @@ def even_parts(extent: int, most: int) -> list[int]:
     return sorted({-(-extent // count) for count in range(1, extent + 1) if -(-extent // count) <= most})
 
 
+class Loops(NamedTuple):
+    """What loops do: trips in time, and the sum of what boxes hold in them. Floats, as products may be very large."""
+
+    trips: Any
+    held: Any
+
+
 class Table(NamedTuple):
     """For numbers of PEs on rows and columns and in the box: trips in time, and the sum of what boxes hold in them.
 
@@ -29,10 +36,10 @@ class Table(NamedTuple):
     held: Counts
     place: Counts
 
-    def of(self, rows: Any, cols: Any, box: Any) -> tuple[Any, Any]:
-        """Both, for arrays of numbers."""
+    def of(self, rows: int, cols: int, box: Counts) -> Loops:
+        """For an array of numbers in the box."""
         column = self.place[box]
-        return self.trips[rows, cols, column], self.held[rows, cols, column]
+        return Loops(self.trips[rows, cols][column].astype(float), self.held[rows, cols][column].astype(float))
 
 
 @lru_cache(maxsize=512)

@@ -7,40 +7,66 @@ from functools import lru_cache
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.mapper.blocks import Blocks, Room, least_words
+from cnncc.mapper.blocks import Blocks, Room, cut_dims, least_words
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.space import forms_of
+from cnncc.mapper.space import Counts, Form, forms_of, shared
 from cnncc.mapper.tiles import Tiles
 
 NEVER = 1 << 60
+MANY = 64  # tiles that are looked at together
 
 
 class Traffic:
-    """What any plan takes at least by its transfers, for all points with the same form and tiles."""
+    """What any plan of a layer takes at least by its transfers."""
 
     def __init__(self, shape: LayerShape, arch: Arch, room: Room, steps: int = 0) -> None:
         """steps: of a macro-instruction, at most."""
         self.shape, self.arch, self.room = shape, arch, room
         self.held = arch.pe.ifmap_halves * (arch.pe.start_cycles + arch.pe.finish_cycles + steps)
-        self.known: dict[Tiles, int] = {}
 
-    def least(self, tiles: Tiles, least: int) -> int:
-        """Cycles at least; `least`: of the array alone, for all points of which this is asked from now on."""
-        overlap = self.arch.sequencer.overlap
-        if tiles not in self.known:
-            self.known[tiles] = self._least(tiles, least if overlap else 0)
-        return self.known[tiles] + (0 if overlap else least)
+    def least(self, form: Form, tiles: Counts, array: Counts) -> Counts:
+        """Cycles at least, by tiles (number, k h w c), blocks of which are made alike; NEVER where there is no room.
 
-    def _least(self, tiles: Tiles, least: int) -> int:
-        blocks = Blocks(self.shape, self.arch, self.room, tiles)
+        array: cycles of the array alone; without overlap the others come to these.
+        """
+        alone = array.reshape(-1, 1, 1, 1, 1, 1) * self.arch.sequencer.overlap
+        k, h, w, c = (int(each[0]) if (each == each[0]).all() else each.reshape(alone.shape) for each in tiles.T)
+        blocks = Blocks(self.shape, self.arch, self.room, Tiles(form, k, h, w, c))
         refills = np.maximum(0, blocks.refills() - np.maximum(blocks.images - 1, 0) * self.held)
-        best = NEVER
+        best = np.full(len(tiles), NEVER)
         for stage in blocks.stages():
             words = (blocks.moved + stage.words - stage.buffer) // self.arch.dram.words_per_cycle
-            cycles = np.where(blocks.fits(stage), np.maximum(words, least + refills), NEVER)
-            best = min(best, int(cycles.min()))
+            cycles = np.where(blocks.fits(stage), np.maximum(words, alone + refills), NEVER)
+            best = np.minimum(best, cycles.min(axis=(1, 2, 3, 4, 5)).astype(np.int64))
         return best
+
+
+class TrafficOf:
+    """The same for the points of a form, once for equal tiles; for many of these together when one is asked for.
+
+    tiles: of each point, in the order of cycles of the array, `array`. number: by points those of their tiles, counted
+    in this order.
+    """
+
+    def __init__(self, traffic: Traffic, form: Form, tiles: Counts, array: Counts) -> None:
+        self.traffic, self.form, self.array = traffic, form, array
+        base = np.cumprod([1, *(tiles.max(axis=0) + 1)[:3]])  # makes one number of a tile
+        _, first, same = np.unique(tiles @ base, return_index=True, return_inverse=True)
+        self.first = np.sort(first)
+        self.number: list[int] = np.searchsorted(self.first, first)[same].tolist()
+        self.tiles, self.found = tiles[self.first], np.full(len(first), -1)
+        apart = [dim in cut_dims(traffic.shape, traffic.room) and not shared(form, dim) for dim in "khwc"]
+        self.blocks = self.tiles @ (base * apart)
+
+    def least(self, i: int) -> int:
+        """Cycles that point i takes at least, array and transfers together."""
+        if self.found[number := self.number[i]] < 0:
+            alike = (self.blocks[number:] == self.blocks[number]) & (self.found[number:] < 0)
+            some = number + np.nonzero(alike)[0][:MANY]
+            self.found[some] = self.traffic.least(self.form, self.tiles[some], self.array[self.first[some]])
+        alone = int(self.array[i])
+        return max(alone, int(self.found[number]) + (0 if self.traffic.arch.sequencer.overlap else alone))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -56,6 +82,6 @@ def cycles_about(shape: LayerShape, arch: Arch, room: Room) -> int:
     if least_words(shape, arch, room) > room.words:
         return NEVER
     traffic = Traffic(shape, arch, room)
-    k, c = min(2 * arch.cols, sizes.k), min(2 * arch.rows, sizes.c)
-    tiles = (Tiles(form, k, 1, 1, c) for form in forms_of(shape))
-    return min(traffic.least(each, ideal) for each in tiles)
+    tiles = np.array([[min(2 * arch.cols, sizes.k), 1, 1, min(2 * arch.rows, sizes.c)]])
+    least = min(int(traffic.least(form, tiles, np.array([ideal]))[0]) for form in forms_of(shape))
+    return least + (0 if arch.sequencer.overlap else ideal)
