@@ -126,3 +126,11 @@ def test_an_image_of_which_no_window_fits_moves_in_slices() -> None:
     (ifmap,) = (each for each in found.mapping.stages if (each.operand, each.memory) == ("ifmap", "glb"))
     assert "c" in {loop.dim for loop in found.mapping.loops[: ifmap.depth]}
     assert moving_least(shape, arch, moving, room.words) <= found.least <= found.cycles
+
+
+def test_the_search_of_a_layer_that_loads_and_commits_limit_ends_by_itself() -> None:
+    """Each result needs nine MACs alone: of combinations with few cycles of macro-instructions most wait for others."""
+    window = Window((3, 3), pad=(1, 1, 1, 1), group=128)
+    shape = LayerShape("mac", Sizes(1, 128, 1, 14, 14, 3, 3), window, 2, 14, 14)
+    found = search(shape, load_arch("spatial-16x16"), Room(65536))
+    assert found is not None and found.least == found.cycles and found.bounded < 1000

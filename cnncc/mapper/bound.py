@@ -78,8 +78,10 @@ def up(a: int, b: int) -> int:
 
 
 def ideal_cycles(shape: LayerShape, arch: Arch) -> int:
-    """All multipliers busy all the time."""
-    return prod(vars(shape.sizes).values()) // (arch.rows * arch.cols * arch.pe.lanes)
+    """All multipliers busy all the time, or all output units."""
+    sizes, units = shape.sizes, arch.cols * arch.commit.units_per_column
+    macs, results = prod(vars(sizes).values()), sizes.n * sizes.k * sizes.h * sizes.w
+    return max(macs // (arch.rows * arch.cols * arch.pe.lanes), results // min(units, arch.glb.words_per_cycle))
 
 
 class Durations:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.space import BOX_DIMS, Counts, Form, Numbers, shared
 from cnncc.mapper.tables import Loops, Table, table
 
@@ -20,14 +21,15 @@ from cnncc.mapper.tables import Loops, Table, table
 class Found(NamedTuple):
     """Combinations of one form: numbers of unrollings and box, cycles of the macro-instructions.
 
-    least: what the layer takes at least, by them and by the words of loads, of which a PE takes one a cycle. In this
-    order.
+    least: what the layer takes at least, by them, by loads and by commits. In this order. beyond: where there is none,
+    the least of what was looked at, by all of these.
     """
 
     form: Form
     which: Counts
     cycles: Counts
     least: Counts
+    beyond: int
 
 
 def _tables(found: Numbers, form: Form, cut: bool) -> dict[str, Table]:
@@ -51,48 +53,60 @@ class _Boxes:
 
     def __init__(self, found: Numbers, form: Form, tables: dict[str, Table]) -> None:
         self.found, self.name, self.tables = found, form.name, tables
-        self.over, self.sums, self.image_words = cache(self._over), cache(self._sums), cache(self._image_words)
+        self.over, self.sums, self.windows = cache(self._over), cache(self._sums), cache(self._windows)
+        self.columns = cache(self._columns)
+        shape, trips = found.shape, self.over("s", 1, 1).trips
+        # Of each window of a box but the first so many columns are its own: as the stride, if taps are as many.
+        fewest = shape.sizes.s - (trips - 1) * found.boxes[:, 5]  # taps of a part
+        self.fresh = trips * (np.minimum(shape.window.stride[1], fewest) if shape.window.dilation[1] == 1 else 1)
 
     def _over(self, dim: str, rows: int, cols: int) -> Loops:
         """Loops over one dimension."""
         return self.tables[dim].of(rows, cols, self.found.boxes[:, BOX_DIMS.index(dim)])
 
     def _sums(self, c_rows: int, r_rows: int) -> Loops:
-        """Loops over c, r and s."""
-        c, r, s = self.over("c", c_rows, 1), self.over("r", r_rows, 1), self.over("s", 1, 1)
-        return Loops(c.trips * r.trips * s.trips, c.held * r.held * s.held)
+        """Loops over c and r."""
+        c, r = self.over("c", c_rows, 1), self.over("r", r_rows, 1)
+        return Loops(c.trips * r.trips, c.held * r.held)
 
-    def loads(self, k: Loops, pixels: Any, sums: Loops, together: bool) -> Any:
-        """Cycles in which loads are busy, at least: a PE takes a word a cycle, the GLB gives some (L2).
+    def _windows(self, w_cols: int) -> Any:
+        """Columns of the image that a PE takes for all its windows: these overlap."""
+        w = self.over("w", 1, w_cols)
+        return self.fresh * (w.held - w.trips) + self.found.shape.sizes.s * w.trips
 
-        Weights come once where they stay over h and w, the ifmap where over k. pixels: trips over h and w. together:
-        rows of the image are shared by PEs on a diagonal.
+    def _columns(self, neighbours: bool) -> Any:
+        """Columns of the image that come for all outputs; of those that neighbours pass on as many as the stride."""
+        shape, (z, lanes) = self.found.shape, (self.found.boxes[:, 1], self.found.boxes[:, 6])
+        shared = self.found.arch.links.n2n and not shape.channelwise and neighbours
+        first = np.where(shared & (lanes == 1), min(shape.sizes.s, shape.window.stride[1]), shape.sizes.s)
+        return shape.sizes.w * (self.fresh * (1 - 1 / z) + first / z)
+
+    def loads(self, rows: Sequence[int], cols: Sequence[int]) -> Any:
+        """Cycles in which loads are busy, at least: a PE takes a word a cycle, a row a burst, the GLB gives some (L2).
+
+        Weights come once where they stay over h and w, the ifmap where over k. Windows overlap in w; in h they do only
+        where they are of one row.
         """
-        shape, glb = self.found.shape, self.found.arch.glb.words_per_cycle
-        again = 1.0 if self.name == "is" else k.trips
-        words = self.image_words(together) * (shape.tiled_together if shape.channelwise else again)
-        image = np.maximum(again * pixels * sums.held, words / glb)
+        shape, sizes, arch = self.found.shape, self.found.shape.sizes, self.found.arch
+        (rk, rh, rc, rr), (ck, ch, cw), own = rows, cols, shape.channelwise
+        k, h, w, sums = self.over("k", rk, ck), self.over("h", rh, ch), self.over("w", 1, cw), self.sums(rc, rr)
+        again = k.held if own else 1.0 if self.name == "is" else k.trips
+        ifmap = again * (h.held if sizes.r == 1 else h.trips) * sums.held * self.windows(cw)
+        columns, port = self.columns(cw > 1), arch.glb.words_per_cycle
+        distinct = (shape.tiled_together if own else again) * columns * (sizes.c * _distinct_rows(shape, rows, cols))
+        in_row = (shape.tiled_together / rk if own else again) * columns * sums.held * (sizes.h / rh)
+        ifmap = np.maximum(np.maximum(ifmap, in_row / arch.bus.burst_words), distinct / port)
         if not shape.is_mac:
-            return image
-        everything = shape.tiled_together * shape.sizes.c * shape.sizes.r * shape.sizes.s
-        weights = np.maximum(k.held * sums.held, everything / glb)
-        return image + (weights if self.name == "ws" else weights * pixels)
-
-    def _image_words(self, together: bool) -> Any:
-        """Words of a channel that neighbours do not pass on, for all outputs, times the channels.
-
-        Of their columns there are as many as the stride.
-        """
-        shape, sizes = self.found.shape, self.found.shape.sizes
-        columns = sizes.s if shape.channelwise else min(sizes.s, shape.window.stride[1])
-        rows = sizes.h * (1 if together else sizes.r) / self.found.boxes[:, 2]
-        return sizes.c * rows * columns * (sizes.w / self.found.boxes[:, 1])
+            return ifmap
+        everything = shape.tiled_together * sizes.c * sizes.r * sizes.s
+        weights = np.maximum(k.held * sums.held * self.over("s", 1, 1).held, everything / port)
+        return ifmap + (weights if self.name == "ws" else weights * h.trips * w.trips)
 
     def in_turn(self, rows: Sequence[int], cols: Sequence[int], cut: bool) -> Any:
         """Cycles of commits, and before and after these and loads, where nothing overlaps (Z6), at least."""
         shape, sizes, arch = self.found.shape, self.found.shape.sizes, self.found.arch
         (rk, rh, rc, rr), (ck, ch, cw), (p, z, zh) = rows, cols, self.found.boxes.T[:3]
-        k, sums = self.over("k", rk, ck).trips, self.sums(rc, rr).trips
+        k, sums = self.over("k", rk, ck).trips, self.sums(rc, rr).trips * self.over("s", 1, 1).trips
         pixels = self.over("h", rh, ch).trips * self.over("w", 1, cw).trips
         loads = (1.0 if self.name == "is" else k) * pixels * sums
         if shape.is_mac:
@@ -111,7 +125,7 @@ class _Boxes:
 
 
 def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False) -> Found:
-    """The combinations of a form whose macro-instructions and first loads take less than `limit` cycles.
+    """The combinations of a form that take less than `limit` cycles, by macro-instructions, loads and commits.
 
     cut: in blocks that may be cut; then the cycles are those of the blocks for which they are fewest, or below.
     """
@@ -119,33 +133,48 @@ def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False
     boxes, lanes = _Boxes(found, form, tables), found.boxes[:, -1]
     times = shape.sizes.n * (shape.sizes.k // shape.tiled_together)
     overhead = arch.pe.start_cycles + arch.pe.finish_cycles
-    all_rows, all_cols = found.rows.tolist(), found.cols.tolist()
+    results = times * prod((shape.tiled_together, shape.sizes.h, shape.sizes.w))
+    port, units = arch.glb.words_per_cycle, arch.commit.units_per_column
+    all_rows, all_cols, s = found.rows.tolist(), found.cols.tolist(), boxes.over("s", 1, 1)
     which: list[Counts] = []
     cycles: list[Counts] = []
-    for row, col in np.argwhere(_least(found, tables) * times < limit).tolist():
+    steps = _steps(found, tables) * times
+    beyond = [float(steps.min())] if steps.min() >= limit else []
+    for row, col in np.argwhere(steps < limit).tolist():
         (rk, rh, rc, rr), (ck, ch, cw) = rows, cols = all_rows[row], all_cols[col]
-        k, h, w = boxes.over("k", rk, ck), boxes.over("h", rh, ch), boxes.over("w", 1, cw)
-        sums = boxes.sums(rc, rr)
-        pixels = h.trips * w.trips
-        macros = times * k.trips * pixels * sums.trips
-        total = overhead * macros + times * k.held * h.held * w.held * sums.held / lanes
-        loads = times * boxes.loads(k, pixels, sums, rr > 1)
+        k, h, w, sums = (
+            boxes.over("k", rk, ck), boxes.over("h", rh, ch), boxes.over("w", 1, cw), boxes.sums(rc, rr),
+        )  # fmt: skip
+        macros = times * k.trips * h.trips * w.trips * sums.trips * s.trips
+        total = overhead * macros + times * k.held * h.held * w.held * sums.held * s.held / lanes
+        loads = times * boxes.loads(rows, cols)
         if arch.sequencer.overlap:
-            least = np.maximum(total + found.words, loads)
+            least = np.maximum(total + found.words, np.maximum(loads, results / min(port, ck * ch * cw * units)))
         else:
             least = total + loads + macros + times * boxes.in_turn(rows, cols, cut)
         good = np.nonzero(least < limit)[0]
-        if len(good):
+        if not len(good):
+            beyond.append(float(least.min()))
+        else:
             which.append(np.column_stack([np.full(len(good), row), np.full(len(good), col), good]))
             cycles.append(np.rint(np.stack([total[good], least[good]])).astype(np.int64))
     if not which:
-        return Found(form, np.zeros((0, 3), np.int64), *[np.zeros(0, np.int64)] * 2)
+        none = np.zeros(0, np.int64)
+        return Found(form, np.zeros((0, 3), np.int64), none, none, int(min(beyond)))
     everything, (all_cycles, least_of_all) = np.concatenate(which), np.concatenate(cycles, axis=1)
     order = np.argsort(least_of_all, kind="stable")
-    return Found(form, everything[order], all_cycles[order], least_of_all[order])
+    return Found(form, everything[order], all_cycles[order], least_of_all[order], limit)
 
 
-def _least(found: Numbers, tables: dict[str, Table]) -> Any:
+def _distinct_rows(shape: LayerShape, rows: Sequence[int], cols: Sequence[int]) -> float:
+    """Rows of the image that come for all outputs, at least: PEs on a diagonal share them."""
+    sizes, stride = shape.sizes, shape.window.stride[0]
+    outputs, taps = rows[1] * cols[1], rows[3]
+    apart = min(stride, taps) if taps == sizes.r and shape.window.dilation[0] == 1 else 1
+    return sizes.h / outputs * (sizes.r / taps) * ((outputs - 1) * (apart if taps > 1 else 1) + taps)
+
+
+def _steps(found: Numbers, tables: dict[str, Table]) -> Any:
     """Steps of all macro-instructions, at least, for unrollings of rows and of columns."""
     k, h, w, c, r = (tables[dim].held.min(axis=2).astype(float) for dim in "khwcr")
     (rk, rh, rc, rr), (ck, ch, cw) = found.rows.T[:, :, None], found.cols.T

@@ -41,7 +41,7 @@ MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
 TILES = 2000  # of such points, of which it is found out what transfers take
 RUNS = 64  # candidates of a kind (ifmap in one buffer, in two, in slices) that are run on the model
 FEW_RUNS, LITTLE = 16, 100  # of those that can win a hundredth at most
-SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the least cycles: how far the first, second, … look goes
+SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the ideal, or of the least that is seen: how far the first, second, … look goes
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
 
 
@@ -176,6 +176,8 @@ def _by_cycles(found: Numbers, search: _Search, dataflow: str) -> Iterator[_Entr
         alike = {form.name: form for form in forms}  # with the same combinations
         below = {name: _below(shape, arch, form, limit, cut) for name, form in alike.items()}
         each = [below[form.name]._replace(form=form) for form in forms]
+        if not any(len(part.cycles) for part in each):
+            ideal = max(ideal, min(part.beyond for part in each))
         for least, number, i in heapq.merge(*(_entries(n, part.least.tolist(), done) for n, part in enumerate(each))):
             yield least, int(each[number].cycles[i]), each[number], i
         if (done := limit) >= search.limit:
