@@ -126,11 +126,15 @@ class _Inside(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Body:
-    """A loop's body in iterations in which the same conditions hold: what it touches, and what is known of it."""
+    """A loop's body in iterations in which the same conditions hold: what it touches, and what is known of it.
+
+    innermost: whether it is nothing but tasks; then it takes less time to run it than to remember what it does.
+    """
 
     steps: list[_Step]
     engines: tuple[int, ...]
     queues: tuple[int, ...]
+    innermost: bool
     known: dict[Times, _Change] = field(default_factory=dict[Times, _Change])
 
 
@@ -186,6 +190,14 @@ class _Clock:
             self.stalls = [own + more for own, more in zip(self.stalls, change.stalls, strict=True)]
         self.now += change.elapsed
         self.write(body, change.times)
+
+    def repeat(self, body: _Body, often: int, now: int, mark: int, stalls: list[int]) -> None:
+        """Let all that has happened since then happen so many times more, after which times are the same."""
+        times, more = self.read(body), often * (self.now - now)
+        self.stalls = [own + often * (own - old) for own, old in zip(self.stalls, stalls, strict=True)]
+        self.now += more
+        self.mark += more if self.mark != mark else 0
+        self.write(body, times)
 
 
 class Timeline:
@@ -245,7 +257,9 @@ class Timeline:
             if (found := self._bodies.get(key := (id(loop), *takes, *gives))) is None:
                 held = [*compress(inside.takes, takes), *compress(inside.gives, gives)]
                 queues = tuple(dict.fromkeys(token.queue for token in held))
-                found = self._bodies[key] = _Body(self._steps(loop.body, first, last), inside.engines, queues)
+                steps = self._steps(loop.body, first, last)
+                innermost = all(step.engine >= 0 for step in steps)
+                found = self._bodies[key] = _Body(steps, inside.engines, queues, innermost)
             self._of_masks[masks] = found
         return found
 
@@ -263,6 +277,21 @@ class Timeline:
 
     # -- running -------------------------------------------------------------------------------------------------
 
+    def _loop(self, loop: Repeat, first: int, last: int, clock: _Clock) -> None:
+        """P2: the first iteration, those between, the last."""
+        bit, count = loop.bit, loop.count
+        self._iteration(self._body(loop, first | bit, last | bit if count == 1 else last & ~bit), clock)
+        if count > 2:
+            self._between(self._body(loop, first & ~bit, last & ~bit), count - 2, clock)
+        if count > 1:
+            self._iteration(self._body(loop, first & ~bit, last | bit), clock)
+
+    def _iteration(self, body: _Body, clock: _Clock) -> None:
+        if body.innermost:
+            self._sequence(body.steps, clock)
+        else:
+            clock.apply(body, self._change(body, clock.read(body)))
+
     def _change(self, body: _Body, times: Times) -> _Change:
         """What an iteration does from these times on."""
         if (known := body.known.get(times)) is None:
@@ -274,42 +303,26 @@ class Timeline:
             body.known[times] = known
         return known
 
-    def _iteration(self, loop: Repeat, first: int, last: int, clock: _Clock) -> None:
-        body = self._body(loop, first, last)
-        clock.apply(body, self._change(body, clock.read(body)))
-
-    def _loop(self, loop: Repeat, first: int, last: int, clock: _Clock) -> None:
-        """P2: the first iteration, those between, the last."""
-        bit, count = loop.bit, loop.count
-        self._iteration(loop, first | bit, last | bit if count == 1 else last & ~bit, clock)
-        if count > 2:
-            self._between(self._body(loop, first & ~bit, last & ~bit), count - 2, clock)
-        if count > 1:
-            self._iteration(loop, first & ~bit, last | bit, clock)
-
     def _between(self, body: _Body, count: int, clock: _Clock) -> None:
         """So many iterations alike: one by one until their times return, then all periods at once."""
         met: dict[Times, int] = {}
-        changes: list[_Change] = []
-        while len(changes) < count and (times := clock.read(body)) not in met:
-            met[times] = len(changes)
-            changes.append(self._change(body, times))
-            clock.apply(body, changes[-1])
-        if not (left := count - len(changes)):
-            return
-        period = changes[met[clock.read(body)] :]
-        often, rest = divmod(left, len(period))
+        for number in range(count):
+            if (times := clock.read(body)) in met:
+                self._periods(body, number - met[times], count - number, clock)
+                return
+            met[times] = number
+            self._iteration(body, clock)
+
+    def _periods(self, body: _Body, period: int, count: int, clock: _Clock) -> None:
+        """So many iterations more, whose times return after each period."""
+        often, rest = divmod(count, period)
         if often:
-            now, stalls = clock.now, list(clock.stalls)
-            for change in period:
-                clock.apply(body, change)
-            times, more = clock.read(body), (often - 1) * (clock.now - now)
-            clock.stalls = [own + (often - 1) * (own - old) for own, old in zip(clock.stalls, stalls, strict=True)]
-            clock.now += more
-            clock.mark += more if period[0].open >= 0 else 0
-            clock.write(body, times)
-        for change in period[:rest]:
-            clock.apply(body, change)
+            before = clock.now, clock.mark, clock.stalls[:]
+            for _ in range(period):
+                self._iteration(body, clock)
+            clock.repeat(body, often - 1, *before)
+        for _ in range(rest):
+            self._iteration(body, clock)
 
     def _sequence(self, steps: list[_Step], clock: _Clock) -> None:
         """One step after the other."""
