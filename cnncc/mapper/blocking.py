@@ -260,11 +260,14 @@ def candidates(bound: Bound, room: Room, limit: int) -> Iterator[tuple[int, Plan
     blocks = Blocks(bound.shape, bound.arch, room, tiles_of(bound.shape, bound.at))
     times = _Times(blocks, bound)
     array, found = times.array(), list[Iterator[tuple[int, Plan]]]()
-    for stage in blocks.stages():
+    possible = times.own & (array < limit)
+    for stage in blocks.stages() if possible.any() else ():
+        if not (fitting := possible & blocks.fits(stage)).any():
+            continue
         overlapping = np.maximum(array, times.with_weights(stage))
         least = overlapping if bound.arch.sequencer.overlap else np.maximum(overlapping, times.in_turn(stage))
         least = least.astype(np.int64)
-        good = np.broadcast_to(blocks.fits(stage) & times.own & (least < limit), blocks.shaped)
+        good = np.broadcast_to(fitting & (least < limit), blocks.shaped)
         where = np.argwhere(good)
         if len(where):
             found.append(_in_order(blocks, np.broadcast_to(least, blocks.shaped)[good], where, stage))
