@@ -27,10 +27,6 @@ class Lifetime:
     first: int
     last: int
 
-    def meets(self, other: Lifetime) -> bool:
-        """Is there a layer that needs both?"""
-        return self.first <= other.last and other.first <= self.last
-
 
 def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
     """A first word for each name, in the order given, so that no two which meet overlap."""
@@ -40,7 +36,7 @@ def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
         for start, other in placed:
             if start >= at + tensor.words:
                 break
-            if tensor.meets(other):
+            if tensor.first <= other.last and other.first <= tensor.last:  # there is a layer that needs both
                 at = max(at, start + other.words)
         insort(placed, (at, tensor), key=lambda pair: pair[0])
     return {tensor.name: at for at, tensor in placed}

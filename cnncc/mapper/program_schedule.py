@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import TypeGuard
 
@@ -62,7 +63,7 @@ def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple
     """The program, by label of the layer that each piece counts for."""
     following = [*parts[1:], None]
     schedules = [
-        _schedule(replace(part, drains=_drains(follows)) if isinstance(part, LayerPlan) else part, number, arch)
+        _schedule(replace(part, drains=_drains(follows)) if isinstance(part, LayerPlan) else part, number % 2, arch)
         for number, (part, follows) in enumerate(zip(parts, following, strict=True))
     ]
     taken = {queue for each in schedules for queue in _taken((*each.nodes, *(fetch.task for fetch in each.ahead)))}
@@ -83,7 +84,8 @@ def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple
     return [*found, (label, (*nodes, Wait(tuple(range(len(ENGINES))), 0)))]  # `halt`
 
 
-def _schedule(part: Part, number: int, arch: Arch) -> LayerSchedule:
+@lru_cache(maxsize=256)
+def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
     match part:
         case Copy():
             one = [(Own(DESCRIPTORS_OF_COPY), transfer(words, arch)) for words in part.words]
@@ -91,7 +93,7 @@ def _schedule(part: Part, number: int, arch: Arch) -> LayerSchedule:
         case Host():
             return LayerSchedule((Wait(tuple(range(len(ENGINES)))),), ())
         case LayerPlan():
-            return layer_schedule(part, arch, (FULL, NEXT_FULL)[number % 2])
+            return layer_schedule(part, arch, (FULL, NEXT_FULL)[turn])
 
 
 def _drains(follows: Part | None) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ENGINES = ("dma", "load", "array", "commit")
 DMA, LOAD, ARRAY, COMMIT = range(len(ENGINES))
@@ -69,11 +69,12 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """A loop, `bit` in the masks of conditions."""
+    """A loop, `bit` in the masks of conditions. known: what timelines have found out of it, by the machine."""
 
     count: int
     bit: int
     body: tuple[Node, ...]
+    known: dict[object, Any] = field(default_factory=dict[object, Any], init=False, repr=False)
 
 
 Node = Task | Own | Signal | Wait | Repeat

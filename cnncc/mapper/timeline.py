@@ -116,14 +116,6 @@ class _Step(NamedTuple):
     node: Node
 
 
-class _Inside(NamedTuple):
-    """The engines that are used in a loop, and the tokens, whose loops are this one and those around it."""
-
-    engines: tuple[int, ...]
-    takes: tuple[Token, ...]
-    gives: tuple[Token, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class _Body:
     """A loop's body in iterations in which the same conditions hold: what it touches, and what is known of it.
@@ -136,6 +128,20 @@ class _Body:
     queues: tuple[int, ...]
     innermost: bool
     known: dict[Times, _Change] = field(default_factory=dict[Times, _Change])
+
+
+@dataclass(frozen=True, eq=False)
+class _Inside:
+    """The engines that are used in a loop, and the tokens, whose loops are this one and those around it.
+
+    bodies: by the tokens that are taken and given in an iteration; of_masks: by the loops in their first and last one.
+    """
+
+    engines: tuple[int, ...]
+    takes: tuple[Token, ...]
+    gives: tuple[Token, ...]
+    bodies: dict[tuple[bool, ...], _Body] = field(default_factory=dict[tuple[bool, ...], _Body])
+    of_masks: dict[tuple[int, int], _Body] = field(default_factory=dict[tuple[int, int], _Body])
 
 
 class _Clock:
@@ -201,13 +207,12 @@ class _Clock:
 
 
 class Timeline:
-    """Runs one program on one array, from any state; what it knows of an iteration holds for all of them."""
+    """Runs one program on one array, from any state; what is known of an iteration holds for all of them, and for other
+    programs with the same loops.
+    """
 
     def __init__(self, machine: Machine, program: Sequence[Node]) -> None:
         self.machine, self.program = machine, tuple(program)
-        self._insides: dict[int, _Inside] = {}
-        self._of_masks: dict[tuple[int, int, int], _Body] = {}
-        self._bodies: dict[tuple[int, ...], _Body] = {}
 
     def run(self, state: State) -> Effect:
         """The program from a state. Raises LookupError where a token never comes."""
@@ -227,7 +232,8 @@ class Timeline:
 
     def _inside(self, loop: Repeat) -> _Inside:
         """What a loop's body uses: engines, and queues with the loops that matter to it: this one and those around."""
-        if (found := self._insides.get(id(loop))) is None:
+        found: _Inside | None = loop.known.get(self.machine)
+        if found is None:
             engines, takes, gives = set[int](), set[Token](), set[Token]()
             for node in loop.body:
                 if isinstance(node, Task):
@@ -244,23 +250,22 @@ class Timeline:
                 elif isinstance(node, Signal):
                     gives.add(Token(node.queue))
             used = tuple(sorted(engines)) if self.machine.overlap else tuple(range(len(ENGINES)))
-            found = self._insides[id(loop)] = _Inside(used, tuple(sorted(takes)), tuple(sorted(gives)))
+            found = loop.known[self.machine] = _Inside(used, tuple(sorted(takes)), tuple(sorted(gives)))
         return found
 
     def _body(self, loop: Repeat, first: int, last: int) -> _Body:
         """A loop's body; the same for all iterations in which the same conditions hold."""
-        masks = id(loop), first, last
-        if (found := self._of_masks.get(masks)) is None:
-            inside = self._inside(loop)
+        inside = self._inside(loop)
+        if (found := inside.of_masks.get((first, last))) is None:
             takes = [not when & ~first for _, when in inside.takes]
             gives = [not when & ~last for _, when in inside.gives]
-            if (found := self._bodies.get(key := (id(loop), *takes, *gives))) is None:
+            if (found := inside.bodies.get(key := (*takes, *gives))) is None:
                 held = [*compress(inside.takes, takes), *compress(inside.gives, gives)]
                 queues = tuple(dict.fromkeys(token.queue for token in held))
                 steps = self._steps(loop.body, first, last)
                 innermost = all(step.engine >= 0 for step in steps)
-                found = self._bodies[key] = _Body(steps, inside.engines, queues, innermost)
-            self._of_masks[masks] = found
+                found = inside.bodies[key] = _Body(steps, inside.engines, queues, innermost)
+            inside.of_masks[first, last] = found
         return found
 
     def _steps(self, nodes: tuple[Node, ...], first: int, last: int) -> list[_Step]:

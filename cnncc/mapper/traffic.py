@@ -83,5 +83,9 @@ def cycles_about(shape: LayerShape, arch: Arch, room: Room) -> int:
         return NEVER
     traffic = Traffic(shape, arch, room)
     tiles = np.array([[min(2 * arch.cols, sizes.k), 1, 1, min(2 * arch.rows, sizes.c)]])
-    least = min(int(traffic.least(form, tiles, np.array([ideal]))[0]) for form in forms_of(shape))
+    least = NEVER
+    for form in forms_of(shape):
+        least = min(least, int(traffic.least(form, tiles, np.array([ideal]))[0]))
+        if least == ideal:
+            break  # no other takes less
     return least + (0 if arch.sequencer.overlap else ideal)
