@@ -23,7 +23,7 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.blocks import Room
 from cnncc.mapper.chain import best_choices
-from cnncc.mapper.traffic import cycles_about
+from cnncc.mapper.traffic import NEVER, cycles_about
 from cnncc.passes._array_tensors import given_quants, is_read_in_glb, parts, source, uses
 from cnncc.passes._less_room import Choose, Tried, Wanted, choice_of, try_less_room
 from cnncc.passes._nest_layers import label_of, layer_shape
@@ -43,6 +43,10 @@ class Value:
     first: int
     last: int
     may_move: bool
+
+    def meets(self, other: Value) -> bool:
+        """Whether both are needed at a time."""
+        return self.first <= other.last and other.first <= self.last
 
 
 class Network:
@@ -65,6 +69,10 @@ class Network:
         while value in self.parts:
             value = source(self.parts[value][0])
         return value
+
+    def beside(self, value: Value) -> list[LayerOp]:
+        """The layers that run while a value is needed."""
+        return [layer for layer in self.layers if value.first <= self.number[layer] <= value.last]
 
     def operands(self, layer: LayerOp) -> Mapping[str, SSAValue]:
         """The roots of a layer's activations."""
@@ -247,39 +255,58 @@ def _no_room(where: str, arch: Arch, needed: int) -> NoRoom:
 def _small_ones(network: Network, arch: Arch) -> list[Value]:
     """Values that stay: the smallest, as long as every layer has room for its weights and for what moves."""
     resident = [value for value in network.values if not value.may_move]
-    small = arch.glb.words // SMALL
     moving = [value for value in network.values if value.may_move]
     for value in sorted(moving, key=lambda value: (value.words, value.first)):
-        fits = True
-        roots = {each.root for each in (*resident, value)}
-        for layer in network.layers:
-            if value.first <= (number := network.number[layer]) <= value.last:
-                shape_, moves = layer_shape(layer), any(root not in roots for root in network.operands(layer).values())
-                sizes = shape_.sizes
-                each = sizes.h * sizes.w if shape_.per_position else sizes.k
-                weights = shape_.weight_words + shape_.params * arch.words_per_param * each
-                needs = min(weights, small) + (small if moves else 0)
-                fits &= _live([*resident, value], number) + needs <= arch.glb.words
-        if fits:
+        if _fit(network, [*resident, value], network.beside(value), arch):
             resident.append(value)
     return resident
 
 
+def _fit(network: Network, resident: Sequence[Value], layers: Iterable[LayerOp], arch: Arch) -> bool:
+    """Whether layers have room for their weights, and for what moves, beside these values."""
+    roots, small = {value.root for value in resident}, arch.glb.words // SMALL
+    for layer in layers:
+        shape_, moves = layer_shape(layer), any(root not in roots for root in network.operands(layer).values())
+        sizes = shape_.sizes
+        each = sizes.h * sizes.w if shape_.per_position else sizes.k
+        weights = shape_.weight_words + shape_.params * arch.words_per_param * each
+        needs = min(weights, small) + (small if moves else 0)
+        if _live(resident, network.number[layer]) + needs > arch.glb.words:
+            return False
+    return True
+
+
 def _quick_ones(network: Network, resident: list[Value], arch: Arch) -> list[Value]:
-    """Those of them that do not hold up the layers beside them for longer than it takes to move them."""
+    """Others, where that is quicker: some stay in place of smaller ones; some move, as they leave layers too little.
 
-    def cycles(layers: Sequence[LayerOp], values: Sequence[Value]) -> int:
-        roots, total = {value.root for value in values}, 0
-        for layer in layers:
-            moving = frozenset(operand for operand, root in network.operands(layer).items() if root not in roots)
-            words = arch.glb.words - _live(values, network.number[layer])
-            total += cycles_about(layer_shape(layer), arch, Room(words, moving, layer.residual is not None))
-        return total
+    A small value that moves past layers that compute for long may cost nothing, a large one past short ones much.
+    """
 
-    for value in sorted(resident, key=lambda value: (-value.words, value.first)):
-        if value.may_move:
-            beside = [layer for layer in network.layers if value.first <= network.number[layer] <= value.last]
-            others = [each for each in resident if each is not value]
-            if cycles(beside, others) * WORTH < cycles(beside, resident):
-                resident = others
+    def quicker(others: Sequence[Value], changed: Iterable[Value]) -> bool:
+        layers = {layer: None for value in changed for layer in network.beside(value)}
+        return _cycles(network, layers, others, arch) * WORTH < _cycles(network, layers, resident, arch)
+
+    movable = sorted((value for value in network.values if value.may_move), key=lambda each: (-each.words, each.first))
+    for value in (each for each in movable if each not in resident):
+        others, beside = [*resident, value], network.beside(value)
+        gone = [each for each in movable if each in resident and each.meets(value)]
+        while gone and _cycles(network, beside, others, arch) >= NEVER:
+            others.remove(gone.pop(0))
+        if quicker(others, [value, *(each for each in resident if each not in others)]):
+            resident = others
+    for value in (each for each in movable if each in resident):
+        others = [each for each in resident if each is not value]
+        if quicker(others, [value]):
+            resident = others
     return resident
+
+
+def _cycles(network: Network, layers: Iterable[LayerOp], resident: Sequence[Value], arch: Arch) -> int:
+    """What layers take, about, with these values in the GLB."""
+    roots, total = {value.root for value in resident}, 0
+    for layer in layers:
+        moving = frozenset(operand for operand, root in network.operands(layer).items() if root not in roots)
+        words = arch.glb.words - _live(resident, network.number[layer])
+        room = Room(words, moving, layer.residual is not None)
+        total += cycles_about(layer_shape(layer), arch, room) if words >= 0 else NEVER
+    return total

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cnncc.mapper.blocks import Blocks, Counts, Room, Weights
-from cnncc.mapper.bound import Bound, last_held, up, ways
+from cnncc.mapper.bound import Bound, ideal_cycles, last_held, up, ways
 from cnncc.mapper.space import Chain, Plan
 from cnncc.mapper.tiles import tiles_of
 
@@ -115,9 +115,11 @@ class _Times:
         compute = self.compute + self.refills + self.residual_comes()
         if cut and any(bound.at.chain(dim, 1)[3] for dim in "khw"):  # what PEs load depends on the block
             engines = np.maximum(self.loading(), self.committing())
-            return bound.views() + comes + np.maximum(compute + self.waits() + drain, engines)
-        waits = 0 if cut else bound.waits
-        return np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines())
+            least = bound.views() + comes + np.maximum(compute + self.waits() + drain, engines)
+        else:
+            waits = 0 if cut else bound.waits
+            least = np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines())
+        return np.maximum(least, self.buffers_of_results())
 
     def residual_comes(self) -> Any:
         """Cycles that the array waits for the first block of a residual alone: what does not fit their sums."""
@@ -201,12 +203,34 @@ class _Times:
         least: Any = np.maximum(together, np.where(blocks.sliced, 0, in_turn))
         least = np.maximum(least, self.compute + self.behind_results(stage))
         if stage.part is None:
-            return least
+            return np.maximum(least, self.behind_first_results())
         # While a block of the image comes, no slice of weights does: the array has two, and what PEs hold.
         there = 2 * self.compute * blocks.share * stage.part + 2 * bound.first_last()[0]
         waiting = (blocks.moved_image - 2 * blocks.image) / wpc - np.maximum(blocks.images - 2, 1) * there
         stalls = np.where(blocks.images > 2, np.maximum(waiting, 0), 0)
         return np.maximum(least, self.compute + stalls)
+
+    def buffers_of_results(self) -> Any:
+        """Cycles in which results go through their two buffers: each is filled, emptied, and filled again."""
+        blocks, bound, arch = self.blocks, self.bound, self.bound.arch
+        if "output" not in blocks.room.moving:
+            return 0
+        waits = blocks.results * (arch.commit.latency_cycles + arch.dram.latency_cycles)
+        words = self.everything * (self._commit(False) + 1 / arch.dram.words_per_cycle)
+        return bound.head() + (words + waits) / 2
+
+    def behind_first_results(self) -> Any:
+        """Cycles of the DMA where no weights come: it waits for the first block of results, but for two blocks of the
+        image (or of its slices), and of residuals.
+        """
+        blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
+        if "output" not in blocks.room.moving:
+            return 0
+        slices = np.where(blocks.sliced, up(bound.shape.sizes.c, blocks.tiles.c), 1)
+        words = np.minimum(blocks.image * (1 + slices), blocks.moved_image - blocks.image)
+        words = words + 3 * blocks.outputs * ("residual" in blocks.room.moving)
+        first = np.maximum(ideal_cycles(bound.shape, bound.arch) * blocks.share - words / dram.words_per_cycle, 0)
+        return bound.head() + first + blocks.moved // dram.words_per_cycle + dram.latency_cycles
 
     def behind_results(self, stage: Weights) -> Any:
         """Cycles that the array waits for second slices, of image or weights: they come behind the results of the block

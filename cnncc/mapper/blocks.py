@@ -219,8 +219,9 @@ class Blocks:
         return np.where(self.double | (self.images <= 1), 0, again) if "ifmap" in self.room.moving else 0
 
     def fits(self, stage: Weights) -> Any:
-        """Plans for which there is room."""
-        return self.legal & (self.words + stage.buffers * stage.buffer <= self.room.words)
+        """Plans for which there is room, and whose slices of weights are less than all weights."""
+        some = stage.part is None or stage.buffer < self.shape.weight_words
+        return self.legal & some & (self.words + stage.buffers * stage.buffer <= self.room.words)
 
 
 @lru_cache(maxsize=4096)
