@@ -118,6 +118,9 @@ def _wanted(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> I
     if waits <= cycles // PART:
         return
     sizes = [second.words // SHARE]
+    if fits and not _moves(before.mappings[0]):  # then so much comes in time, into the first of two buffers
+        in_time = 2 * alone * arch.dram.words_per_cycle
+        sizes.append(min(second.words - second.early + in_time, second.early - 1))
     if len(seconds) > 1 and _cycles(seconds[1], arch) > cycles + waits // 2:
         sizes.append(second.words // 2)
     less = [(i, before, alone, before.room.words - second.early)] * (not fits)

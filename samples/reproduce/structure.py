@@ -135,7 +135,9 @@ def bound(shape: Shape, arch: Arch) -> Bound:
         cycles = _up(int(all_steps[i]), arch.pe.lanes) + overhead * macros  # A4
         compute = min(compute, cycles)
         if together(cycles, commits) < total:
-            loads = once if held is None else _loads(shape, arch, dict(zip(DIMS, pes[i].tolist(), strict=True)), held)
+            loads = once
+            if held is not None:
+                loads = max(once, _loads(shape, arch, dict(zip(DIMS, pes[i].tolist(), strict=True)), held))
             least = together(cycles, commits, loads)
             total = min(total, max(least, serial.cycles(steps[i])) if serial else least)
     return Bound(compute, total)
