@@ -2,8 +2,8 @@
 
 A value that does not is in DRAM, and moves through the GLB block by block wherever it is read or written. Small values
 stay before large ones: every one that stays saves its way to DRAM and back, and takes the least room for that. But
-where layers are mapped for their room those move that would leave too little of it. What a
-given mapping stages in the GLB is in DRAM, too. No pass: `nest-schedule-os` uses it.
+where layers are mapped for their room others do if that is quicker, by what layers take about. What a given mapping
+stages in the GLB is in DRAM, too. No pass: `nest-schedule-os` uses it.
 """
 
 from __future__ import annotations

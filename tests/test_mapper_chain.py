@@ -22,7 +22,7 @@ from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.program_counts import program_counts
 from cnncc.mapper.program_schedule import program_cycles
 from cnncc.passes import _less_room, _residency
-from cnncc.passes._less_room import Choose, Tried, Wanted
+from cnncc.passes._less_room import Choose, Tried, Wanted, choice_of
 from cnncc.planned import mapped_parts
 from cnncc.starts import start_compilation
 
@@ -112,6 +112,55 @@ def test_layers_behind_one_with_slices_are_looked_at_again(monkeypatch: pytest.M
 
     monkeypatch.setattr(_less_room, "_wanted", once)
     assert 1.05 * again < total()
+
+
+def test_weights_come_in_slices_as_large_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All weights fit, but come late; slices for an eighth of the room are smaller than what could come in time."""
+    arch = load_arch("spatial-16x16")
+    arch = replace(arch, glb=replace(arch.glb, words=1 << 20))
+    (tmp_path / "array.toml").write_text(arch_text(arch))
+    layers = [
+        helper.make_node("Conv", ["x", "wa"], ["a"], name="a", pads=[1] * 4, group=128),
+        helper.make_node("Conv", ["a", "wb"], ["b"], name="b"),
+    ]
+    weights = {"wa": noise(0, 128, 1, 3, 3), "wb": noise(1, 512, 128, 1, 1)}
+    model = save(build(layers, {"x": (1, 128, 14, 14)}, ["b"], weights), tmp_path / "net.onnx")
+
+    def total() -> int:
+        compilation = start_compilation(model, str(tmp_path / "array.toml"), None, None, None, None, "auto")
+        return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
+
+    in_time, wanted = total(), _less_room._wanted
+
+    def shares(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> Iterator[tuple[int, Wanted]]:
+        for number, each in wanted(before, here, i, arch, choose):
+            (words,) = {choice_of(here.layer, mapping, arch).words for mapping in here.mappings[:1]}
+            if number == i or each.room.words in (words // 8, words // 2):
+                yield number, each
+
+    monkeypatch.setattr(_less_room, "_wanted", shares)
+    assert 1.015 * in_time < total()
+
+
+def test_a_large_value_stays_in_place_of_a_smaller_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What `b` gives is read by `c` in less time than it takes to come from DRAM; what `a` gives is by `b` in more."""
+    layers = [
+        helper.make_node("Conv", ["x", "wa"], ["a"], name="a", pads=[1] * 4, group=16),
+        helper.make_node("Conv", ["a", "wb"], ["b"], name="b"),
+        helper.make_node("Conv", ["b", "wc"], ["c"], name="c", pads=[1] * 4, strides=[2, 2], group=32),
+    ]
+    weights = {"wa": noise(0, 16, 1, 3, 3), "wb": noise(1, 32, 16, 1, 1), "wc": noise(2, 32, 1, 3, 3)}
+    model = save(build(layers, {"x": (1, 16, 16, 16)}, ["c"], weights), tmp_path / "net.onnx")
+    arch = replace(ARCH, glb=replace(ARCH.glb, words=10_700), dram=replace(ARCH.dram, words_per_cycle=1))
+    (tmp_path / "array.toml").write_text(arch_text(arch))
+
+    def total() -> int:
+        compilation = start_compilation(model, str(tmp_path / "array.toml"), None, None, None, None, "auto")
+        return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
+
+    stays = total()
+    monkeypatch.setattr(_residency, "_quick_ones", lambda network, resident, arch: resident)
+    assert 1.1 * stays < total()
 
 
 def test_a_value_moves_where_it_holds_up_the_layers_beside_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

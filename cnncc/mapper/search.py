@@ -150,7 +150,7 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below:
     by_traffic = _ByTraffic(found, entries, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i) in enumerate(by_traffic or entries):
         now.until(least)
-        enough = number >= (POINTS if now.whole else MOVING_POINTS)
+        enough = number >= (MOVING_POINTS if room.moving else POINTS)
         if least >= now.limit or now.is_over(least) or enough:
             beyond = least
             break
