@@ -15,6 +15,7 @@ import numpy as np
 from nest_cases import layer_of
 from test_conv_grid import unmapped
 from test_dataflows import draw
+from test_mapper_search import with_pong
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects._layers import Window
@@ -26,7 +27,7 @@ from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.mapper.layer_shape import LayerShape, buffer_words
-from cnncc.mapper.legal import is_legal
+from cnncc.mapper.legal import has_room, is_legal
 from cnncc.mapper.search import search
 from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import tiles_in_time
@@ -51,7 +52,9 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
     tiles = tiles_in_time(everything, found.which)
     steps = int((everything.boxes[:, :-1].prod(axis=1) // everything.boxes[:, -1]).max())
     traffic = TrafficOf(Traffic(shape, arch, room, steps), form, tiles, found.least)
-    some = rng.permutation(len(found.cycles))[:POINTS]
+    beyond = np.nonzero(~everything.fits[found.which[:, 2], 0])[0]  # more words of the image than ping has
+    most = POINTS if moving else 4 * POINTS  # of these there is but one plan
+    some = [*rng.permutation(len(found.cycles))[:most], *rng.permutation(beyond)[:most]]
     for i in some:
         at = point(everything, form, found.which[int(i)].tolist())
         bound = Bound(Durations(shape, arch, residual), at)
@@ -66,6 +69,10 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             mapping = mapping_of(shape, arch, at, plan)
             if not is_legal(shape, mapping, residual):
                 seen["not legal"] += 1
+                continue
+            if not has_room(shape, arch, mapping):
+                assert moving, (shape, arch, at)  # else points for which there is none are never bounded
+                seen["no room"] += 1
                 continue
             layer = LayerPlan("", shape, mapping, residual, AHEAD)
             cycles = layer_cycles(layer, arch)
@@ -84,8 +91,17 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             else:
                 assert engines_least(layer_schedule(layer, arch).nodes, arch) <= cycles, (shape, arch, at)
             seen["moving" if moving else "resident"] += 1
+            seen["beyond ping"] += i in beyond
             seen["residual"] += "residual" in moving
             seen["in turn"] += not (moving or arch.sequencer.overlap)
+
+
+def with_wide_windows(rng: np.random.Generator) -> LayerShape:
+    """A layer of which neighbours share columns."""
+    k, c, h, w, r, s = (int(rng.integers(least, 7)) for least in (1, 1, 1, 1, 1, 2))
+    stride = int(rng.integers(1, 3)), int(rng.integers(1, s))
+    sides = ((size - 1) * step + taps for size, step, taps in zip((h, w), stride, (r, s), strict=True))
+    return LayerShape("mac", Sizes(1, k, c, h, w, r, s), Window((r, s), stride), 2, *sides)
 
 
 def test_bounds_are_below_the_model() -> None:
@@ -94,8 +110,12 @@ def test_bounds_are_below_the_model() -> None:
         drawn = draw(rng)
         overlap = replace(drawn.arch.sequencer, overlap=number % 2 > 0)
         arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20), sequencer=overlap)
-        check(layer_shape(layer_of(unmapped(drawn.case)[0])), arch, rng, seen)
-    assert seen["fits"] > EXAMPLES / 4 and seen["moving"] > EXAMPLES / 4 and seen["resident"] > EXAMPLES / 8, seen
+        if number % 3:
+            check(layer_shape(layer_of(unmapped(drawn.case)[0])), arch, rng, seen)
+        else:
+            check(with_wide_windows(rng), with_pong(arch, rng), rng, seen)
+    assert seen["fits"] > EXAMPLES / 4 and seen["beyond ping"] > EXAMPLES / 8, seen
+    assert seen["moving"] > EXAMPLES / 4 and seen["resident"] > EXAMPLES / 8, seen
     assert seen["in turn"] > EXAMPLES / 40 and seen["residual"] > EXAMPLES / 20 and seen["partial"] > EXAMPLES / 10, (
         seen
     )
@@ -134,3 +154,26 @@ def test_the_search_of_a_layer_that_loads_and_commits_limit_ends_by_itself() -> 
     shape = LayerShape("mac", Sizes(1, 128, 1, 14, 14, 3, 3), window, 2, 14, 14)
     found = search(shape, load_arch("spatial-16x16"), Room(65536))
     assert found is not None and found.least == found.cycles and found.bounded < 1000
+
+
+def test_columns_that_neighbours_pass_on_are_loaded_once() -> None:
+    """Eight PEs side by side, each with 3 columns of 9 words, and a ping of 12: 8 of them come through a port of one
+    word a cycle, and 2 more for the last PE.
+    """
+    shape = LayerShape("mac", Sizes(1, 1, 3, 1, 8, 3, 3), Window((3, 3), pad=(0, 1, 0, 1)), 2, 3, 8)
+    preset = load_arch("seed-8x8")
+    arch = replace(preset, rows=1, glb=replace(preset.glb, words_per_cycle=1))
+    form = forms_of(shape)[0]
+    at = Point(form, (1, 1, 1, 1), (1, 1, 8), (1, 1, 1, 3, 3, 3), 1)
+    everything = numbers(shape, arch)
+    found = combinations_below(everything, form, 1 << 39)
+    (compute,) = (
+        int(cycles)
+        for which, cycles in zip(found.which.tolist(), found.cycles.tolist(), strict=True)
+        if point(everything, form, which) == at
+    )
+    bound = Bound(Durations(shape, arch, False), at)
+    assert bound.loads() == 27 + 9 * (8 + 2)
+    mapping = mapping_of(shape, arch, at, Plan(1, 1, 8))
+    cycles = layer_cycles(LayerPlan("", shape, mapping, False, AHEAD), arch)
+    assert cycles - 8 < bound.cycles(compute) <= cycles

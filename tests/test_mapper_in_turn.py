@@ -1,40 +1,146 @@
-"""The mapper on arrays on which nothing overlaps: what it takes is no slower than what is output stationary.
-
-There a macro-instruction may have more words of the image than ping, which the space leaves out.
-"""
+"""The mapper on arrays of which nothing overlaps, and whose ifmap halves are ping and pong (rule A6)."""
 
 from __future__ import annotations
 
-import pytest
-from nest_cases import SCHEDULE, Case, layer_of, lowered
+from dataclasses import replace
 
-from cnncc.arch.model import load_arch
+import pytest
+from conv_grid_cases import Case as ConvCase
+from nest_cases import Case, layer_of, lowered
+from test_conv_grid import unmapped
+from test_mapper_search import array, has_room, plans, points
+
+from cnncc.arch.model import Arch, load_arch
+from cnncc.context import CompilerContext
 from cnncc.dialects._layers import Window
-from cnncc.mapper.chain import EARLY
-from cnncc.mapper.layer_schedule import layer_cycles
+from cnncc.dialects._mapping import Mapping, Sizes, Stage
+from cnncc.dialects._mapping_text import parse
+from cnncc.estimate import whole_space
+from cnncc.mapper.blocking import candidates
+from cnncc.mapper.blocks import Room
+from cnncc.mapper.bound import Bound, Durations
+from cnncc.mapper.combinations import combinations_below
+from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import file_words
+from cnncc.mapper.search import AHEAD, search
+from cnncc.mapper.space import forms_of, mapping_of, numbers, point
 from cnncc.passes._dataflows import AUTO
 from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import Room
+from cnncc.passes._os_search import os_mapping
 from cnncc.passes.nest_schedule_os import NestScheduleOsPass
-from cnncc.predict import plan_of
-from cnncc.searched import searched
 
-ARRAY = "seed-4x4"
-
-
-def cycles(case: Case, dataflow: str | None) -> int:
-    ctx, module = lowered(case)
-    for each in (NestScheduleOsPass(ARRAY, dataflow=dataflow), *SCHEDULE):
-        each.apply(ctx, module)
-    return layer_cycles(plan_of(layer_of(module), EARLY), load_arch(ARRAY))
+ARRAY = load_arch("seed-4x4")
+ROOM = Room(1 << 20)
+ALL = 1 << 38
+BY_HAND = (
+    "weight@glb > params@glb > c':3 > weight@rf > h':8 > w':4 > [k':8||2@cols h''||8@rows w''||4@cols] > "
+    "ifmap@rf > {s > c'' > r > k''}"
+)
 
 
-@pytest.mark.parametrize(("k", "c", "side", "better"), [(4, 6, 4, "os"), (2, 3, 4, "os"), (8, 6, 8, "space")])
-def test_what_is_taken_is_the_quicker(k: int, c: int, side: int, better: str) -> None:
+def layer(k: int, c: int, side: int, taps: int = 3, stride: int = 1, width: int = 0) -> LayerShape:
+    window, width = Window((taps, taps), (stride, stride), pad=(taps // 2,) * 4), width or side
+    return LayerShape("mac", Sizes(1, k, c, side, width, taps, taps), window, 2, side * stride, width * stride)
+
+
+def cycles(shape: LayerShape, mapping: Mapping, arch: Arch = ARRAY) -> int:
+    return layer_cycles(LayerPlan("", shape, mapping, False, AHEAD), arch)
+
+
+def beyond_ping(shape: LayerShape, mapping: Mapping, arch: Arch = ARRAY) -> bool:
+    """Whether there are more words of the image than ping has."""
+    words = file_words(shape, arch, mapping.loops, mapping.stages)
+    return words["ifmap_words"] + words.get("virtual_words", 0) > arch.pe.ifmap_words
+
+
+def test_what_is_found_has_room() -> None:
+    """With these blocks a quicker mapping has more words than ping, pong and FIFO, which nothing passes on."""
+    shape = LayerShape("mac", Sizes(1, 2, 6, 1, 3, 1, 4), Window((1, 4)), 2, 1, 6)
+    pe = replace(ARRAY.pe, ifmap_words=7, pong_words=1, virtual_words=6)
+    arch = replace(ARRAY, rows=2, pe=pe, glb=replace(ARRAY.glb, words_per_cycle=1))
+    found = search(shape, arch, Room(90, frozenset({"output"})))
+    assert found is not None
+    words = file_words(shape, arch, found.mapping.loops, found.mapping.stages)
+    assert all(each <= getattr(arch.pe, key) for key, each in words.items()), words
+
+
+@pytest.mark.parametrize(
+    "shape", [layer(4, 6, 4), layer(2, 3, 4), layer(8, 6, 8), layer(5, 4, 7, 5), layer(7, 5, 5, 3, 2)]
+)
+def test_nothing_output_stationary_is_quicker(shape: LayerShape) -> None:
+    """Where all fits: ping and pong are in the space of the search, too."""
+    found = search(shape, ARRAY, ROOM)
+    assert found is not None and found.least == found.cycles
+    assert found.cycles <= cycles(shape, os_mapping(shape, ARRAY, ROOM))
+
+
+def test_ping_and_pong_win() -> None:
+    """A layer of ResNet-20: with them no more cycles than by hand, without them many more."""
+    shape, arch = layer(16, 16, 32), load_arch("seed-8x8")
+    found = search(shape, arch, ROOM)
+    assert found is not None and found.least == found.cycles and beyond_ping(shape, found.mapping)
+    assert found.cycles <= cycles(shape, parse(BY_HAND, shape.sizes), arch)
+    none = search(shape, replace(arch, pe=replace(arch.pe, pong_words=0, virtual_words=0)), ROOM)
+    assert none is not None and none.cycles > 1.2 * found.cycles
+
+
+@pytest.mark.parametrize(("k", "c", "side", "words", "quicker"), [(8, 1, 5, 48, "os"), (8, 6, 8, 100_000, "space")])
+def test_what_is_taken_is_the_quicker(k: int, c: int, side: int, words: int, quicker: str) -> None:
+    """Slices of weights have two buffers in the space, of which nothing overlaps makes no use."""
     case = Case("mac", 1, k, c, (side, side), Window((3, 3), pad=(1, 1, 1, 1)))
-    arch = load_arch(ARRAY)
-    found = searched(layer_shape(layer_of(lowered(case)[1])), arch, Room(arch.glb.words))
+    layer = layer_of(lowered(case)[1])
+    shape, room = layer_shape(layer), Room(words)
+    found = search(shape, ARRAY, room)
     assert found is not None and found.least == found.cycles  # it came to its end: nothing of the space is quicker
-    by_name = cycles(case, None)
-    assert (by_name < found.cycles) == (better == "os")
-    assert cycles(case, AUTO) == min(by_name, found.cycles)
+    by_name = cycles(shape, os_mapping(shape, ARRAY, room))
+    assert (by_name < found.cycles) == (quicker == "os")
+    chosen = NestScheduleOsPass(ARRAY.name, dataflow=AUTO).choice(CompilerContext(), ARRAY)(layer, room)
+    assert chosen is not None and cycles(shape, chosen) == min(by_name, found.cycles)
+
+
+ARRAYS = [(4, 3, 6), (6, 1, 2), (3, 8, 8), (5, 2, 24)]
+
+
+@pytest.mark.parametrize(("ping", "pong", "virtual"), ARRAYS)
+@pytest.mark.parametrize("shape", [layer(3, 4, 5), layer(4, 3, 4, 5, 2, width=2)])
+def test_the_check_of_certificates_has_the_same_points(shape: LayerShape, ping: int, pong: int, virtual: int) -> None:
+    """It counts Q1 to Q5 once more, with no code of the search."""
+    pe = replace(ARRAY.pe, ifmap_words=ping, pong_words=pong, virtual_words=virtual, weight_words=40, lanes=2)
+    arch = replace(ARRAY, rows=2, cols=4, pe=replace(pe, max_pixels=2, psum_words=3))
+    everything = numbers(shape, arch)
+    points = set[object]()
+    for form in forms_of(shape):
+        for which in combinations_below(everything, form, ALL).which.tolist():
+            at = point(everything, form, which)
+            k, w, h, c, r, s = at.box
+            points.add((form.order, at.rows, at.cols, (k, h, w, c, r, s), at.lanes))
+    again = set(map(tuple, whole_space.below(shape, arch, ALL)))
+    assert points == again and len(points) > 100
+
+
+def test_all_mappings_with_room_in_some_blocks_are_looked_at() -> None:
+    """What neighbours do may depend on the size of blocks."""
+    case, moving = ConvCase(k=4, c=2, kernel=(1, 3), image=(1, 4)), frozenset({"ifmap", "output"})
+    arch = array(1, 4, (6, 2, 2), pong=(2, 2))
+    shape = layer_shape(layer_of(unmapped(case)[0]))
+    everything, looked_at = numbers(shape, arch), set[Mapping]()
+    for form in forms_of(shape):
+        for which in combinations_below(everything, form, ALL, cut=True).which.tolist():
+            bound = Bound(Durations(shape, arch, False), point(everything, form, which))
+            found = candidates(bound, replace(ROOM, moving=moving), ALL)
+            looked_at |= {mapping_of(shape, arch, bound.at, plan) for _, plan in found}
+    there = [(at, each) for at in points(case, arch) for each in plans(case, arch, at, moving)]
+    with_room = {each for at, each in there if has_room(case, arch, at, each)}
+    with_room = {each for each in with_room if Stage("weight", "glb", 0, 2) not in each.stages}  # nothing alternates
+    assert with_room <= looked_at and any(beyond_ping(shape, each, arch) for each in with_room)
+
+
+def test_a_better_mapping_with_ping_and_pong_is_found_by_the_check() -> None:
+    shape = layer(8, 6, 8)
+    best = search(shape, ARRAY, ROOM)
+    none = search(shape, replace(ARRAY, pe=replace(ARRAY.pe, pong_words=0, virtual_words=0)), ROOM)
+    assert best is not None and none is not None and best.cycles < none.cycles
+    assert whole_space.look(shape, ARRAY, False, ROOM.words, best.cycles).better is None
+    better = whole_space.look(shape, ARRAY, False, ROOM.words, best.cycles + 1).better
+    assert better is not None and better[1] == best.cycles and beyond_ping(shape, better[0])

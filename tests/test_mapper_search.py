@@ -41,15 +41,28 @@ Point = tuple[str, dict[str, int], dict[str, int], dict[str, int], int]  # form,
 LAYER = "layer"
 
 
-def array(rows: int, cols: int, files: tuple[int, int, int], lanes: int = 1, overlap: bool = True) -> Arch:
+def array(
+    rows: int, cols: int, files: tuple[int, int, int], lanes: int = 1, overlap: bool = True,
+    pong: tuple[int, int] = (0, 0),
+) -> Arch:  # fmt: skip
+    """files: words of weights, ifmap and psums; pong: those of pong and of the FIFO of a virtual neighbour."""
     weight, ifmap, psum = files
     pe = replace(SPATIAL.pe, weight_words=weight, ifmap_words=ifmap, psum_words=psum, lanes=lanes, max_pixels=4)
+    pe = replace(pe, pong_words=pong[0], virtual_words=pong[1])
     return replace(
         SPATIAL, name="small", rows=rows, cols=cols, pe=replace(pe, start_cycles=3, finish_cycles=2),
         glb=replace(SPATIAL.glb, words=1 << 14, words_per_cycle=3), dram=replace(SPATIAL.dram, words_per_cycle=2),
         bus=replace(SPATIAL.bus, burst_words=3, latency_cycles=2), links=replace(SPATIAL.links, n2n=True, south=True),
         sequencer=replace(SPATIAL.sequencer, overlap=overlap),
     )  # fmt: skip
+
+
+def with_pong(arch: Arch, rng: np.random.Generator) -> Arch:
+    """Ping, pong and FIFO of any sizes, most of them small; and a narrow GLB."""
+    ping, pong, virtual = (int(rng.integers(1, most)) for most in (9, 9, 25))
+    pe = replace(arch.pe, ifmap_words=ping, pong_words=pong, virtual_words=virtual, max_pixels=2)
+    glb = replace(arch.glb, words_per_cycle=int(rng.integers(1, 3)))
+    return replace(arch, pe=pe, glb=glb, links=replace(arch.links, n2n=True))
 
 
 # The space, by the rules of docs/mapper.md.
@@ -97,12 +110,38 @@ def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], int]]:
         range(1, pe.lanes + 1),
     )  # fmt: skip
     for k, w, h, c, r, s, lanes in choices:
-        image = columns(h, r, case.stride[0], case.dilation[0]) * columns(w, s, case.stride[1], case.dilation[1]) * c
-        image *= k if channelwise(case) else 1
-        fits = h * w <= pe.max_pixels and k * h * w <= pe.psum_words and image <= pe.ifmap_words
-        fits &= not case.is_mac or k * c * r * s <= pe.weight_words
-        if fits and c % lanes == size["c"] % c % lanes == 0 and (lanes == 1 or not channelwise(case)):
-            yield {"k": k, "w": w, "h": h, "c": c, "r": r, "s": s}, lanes
+        box = {"k": k, "w": w, "h": h, "c": c, "r": r, "s": s}
+        in_turn = passed(case, arch, box, lanes) > 0 and fits(case, arch, box, True)
+        room = (in_turn or fits(case, arch, box, False)) and h * w <= pe.max_pixels and k * h * w <= pe.psum_words
+        room &= not case.is_mac or k * c * r * s <= pe.weight_words
+        if room and c % lanes == size["c"] % c % lanes == 0 and (lanes == 1 or not channelwise(case)):
+            yield box, lanes
+
+
+def passed(case: Case, arch: Arch, box: dict[str, int], lanes: int) -> int:
+    """Q4: columns that a neighbour passes on through ping and pong, if any does."""
+    alone = box["w"] == lanes == case.dilation[1] == 1 and not channelwise(case)
+    return max(box["s"] - case.stride[1], 0) if alone and arch.pe.pong_words and arch.links.n2n else 0
+
+
+def fits(case: Case, arch: Arch, box: dict[str, int], in_turn: bool) -> bool:
+    """Q4: whether a PE has room for the image of a box."""
+    rows = columns(box["h"], box["r"], case.stride[0], case.dilation[0])
+    column = rows * box["c"] * (box["k"] if channelwise(case) else 1)
+    if not in_turn:
+        return column * columns(box["w"], box["s"], case.stride[1], case.dilation[1]) <= arch.pe.ifmap_words
+    ping, fifo = case.stride[1] * column, (box["s"] - case.stride[1]) * column
+    return ping <= arch.pe.ifmap_words and min(ping, fifo) <= arch.pe.pong_words and fifo <= arch.pe.virtual_words
+
+
+def has_room(case: Case, arch: Arch, point: Point, mapping: Mapping) -> bool:
+    """Q4: by what neighbours of this mapping do."""
+    outer = [loop for loop in mapping.loops if not loop.keep]
+    on_cols = [depth for depth, loop in enumerate(outer) if loop.on == "cols"]
+    along_w = [depth for depth, loop in enumerate(outer) if loop.dim == "w"]
+    beside = len(on_cols) < 2 or on_cols[-1:] == along_w[-1:]
+    anew = Stage("ifmap", "rf", len(outer), arch.pe.ifmap_halves) in mapping.stages
+    return fits(case, arch, point[3], bool(beside and anew and passed(case, arch, point[3], point[4])))
 
 
 def axis(most: int, limits: dict[str, int]) -> Iterator[dict[str, int]]:
@@ -308,12 +347,16 @@ def check(case: Case, arch: Arch, folder: Path, moving: frozenset[str] = frozens
     found = search(machine.shape, arch, Room(arch.glb.words - there, moving))
     assert found is not None and found.least == found.cycles, (case, arch, found)
     assert machine.cycles(found.mapping) == found.cycles, (case, arch, found)
-    space: dict[Mapping, None] = dict.fromkeys(
-        each
-        for point in points(case, arch)
-        for each in (plans(case, arch, point, moving) if moving else [mapping(case, arch, point)])
-    )
+    space, without = dict[Mapping, None](), dict[Mapping, None]()
+    for point in points(case, arch):
+        for each in plans(case, arch, point, moving) if moving else [mapping(case, arch, point)]:
+            (space if has_room(case, arch, point, each) else without)[each] = None
+            seen["in turn"] += each == found.mapping and not fits(case, arch, point[3], False)
     assert found.mapping in space, (case, arch, found)
+    for i in np.random.default_rng(SEED).permutation(len(without))[:8]:
+        with pytest.raises(Refusal, match="a PE is to hold more words than it has"):
+            machine.cycles([*without][i])
+        seen["no room"] += 1
     seen["mappings"] = len(space)
     tried: list[Mapping] = list(space)
     if EXAMPLES < 1000:
@@ -343,6 +386,12 @@ LAYERS = [
     (Case(kind="add", k=2, kernel=(3, 3), image=(4, 5)), array(2, 3, (1, 6, 2))),
     (Case(k=3, c=3, kernel=(1, 1), image=(2, 3)), array(2, 2, (3, 3, 2), overlap=False)),
 ]
+IN_TURN = [
+    (Case(k=3, c=4, image=(4, 5)), array(2, 3, (24, 3, 2), overlap=False, pong=(3, 6))),
+    (Case(k=2, c=4, image=(5, 7), stride=(1, 2)), array(2, 3, (18, 4, 2), pong=(2, 2))),
+    (Case(k=2, c=3, kernel=(2, 5), image=(3, 7)), array(2, 2, (20, 6, 2), lanes=2, pong=(2, 8))),
+    (Case(k=2, c=3, image=(4, 4)), array(2, 2, (18, 6, 2), overlap=False, pong=(1, 2))),
+]
 
 
 @pytest.mark.parametrize("number", range(len(LAYERS)))
@@ -351,9 +400,22 @@ def test_search_no_mapping_is_quicker(number: int, tmp_path: Path) -> None:
     assert seen["run"] > 5
 
 
+@pytest.mark.parametrize("number", range(len(IN_TURN)))
+def test_search_no_mapping_with_ping_and_pong_is_quicker(number: int, tmp_path: Path) -> None:
+    seen = check(*IN_TURN[number], tmp_path)
+    assert seen["run"] > 5 and seen["no room"] > 5
+    assert seen["in turn"] or number == len(IN_TURN) - 1  # more words of the image than ping has are best
+
+
 MOVING = [
-    (Case(kind="max", k=2, kernel=(2, 2), stride=(2, 2), image=(6, 6)), 40, ("ifmap", "output")),
-    (Case(k=2, c=2, kernel=(1, 1), image=(2, 2)), 32, ("output",)),
+    (
+        Case(kind="max", k=2, kernel=(2, 2), stride=(2, 2), image=(6, 6)),
+        40,
+        ("ifmap", "output"),
+        array(2, 2, (4, 4, 2)),
+    ),
+    (Case(k=2, c=2, kernel=(1, 1), image=(2, 2)), 32, ("output",), array(2, 2, (4, 4, 2))),
+    (Case(k=2, c=1, kernel=(1, 3), image=(2, 5)), 48, ("output",), array(2, 2, (6, 2, 2), pong=(1, 2))),
 ]
 
 
@@ -364,11 +426,10 @@ def test_search_no_blocks_are_quicker(number: int, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("cnncc.mapper.search.MOVING_POINTS", 1 << 30)
     monkeypatch.setattr("cnncc.mapper.search.RUNS", 1 << 30)
     monkeypatch.setattr("cnncc.mapper.search.FEW_RUNS", 1 << 30)
-    case, words, moving = MOVING[number]
-    arch = array(2, 2, (4, 4, 2))
+    case, words, moving, arch = MOVING[number]
     dram = replace(arch.dram, latency_cycles=2)
     seen = check(case, replace(arch, glb=replace(arch.glb, words=words), dram=dram), tmp_path, frozenset(moving))
-    assert seen["run"] > 5
+    assert seen["run"] > 5 and bool(seen["in turn"]) == bool(arch.pe.pong_words)
 
 
 @pytest.mark.parametrize("moving", [frozenset[str](), frozenset({"ifmap", "output"})])
@@ -392,6 +453,7 @@ def test_search_finds_what_the_machine_runs(tmp_path: Path, monkeypatch: pytest.
     while seen["found"] < max(EXAMPLES // 3, 8):
         drawn = draw(rng)
         arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20))
+        arch = with_pong(arch, rng) if rng.random() < 0.4 else arch
         shape = layer_shape(layer_of(unmapped(drawn.case)[0]))
         moving = frozenset(name for name in ("ifmap", "output") if rng.random() < 0.5)
         everything = shape.weight_words + sum(prod(dims) for dims in shapes(drawn.case).values())

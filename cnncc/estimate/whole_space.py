@@ -97,11 +97,39 @@ def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], int,
             for k in range(1, min(size["k"], pe.psum_words // (h * w)) + 1):
                 for c in [1] if own else equal_parts(size["c"]):
                     ifmap, weights = image * c * (k if own else 1), k * c * r * s * shape.is_mac
-                    if ifmap > pe.ifmap_words or weights > pe.weight_words:
+                    in_turn = _in_turn(shape, arch, w, s, c * r)
+                    if (ifmap > pe.ifmap_words and not in_turn) or weights > pe.weight_words:
                         break
-                    for lanes in range(1, (1 if own else min(pe.lanes, c)) + 1):
+                    most_lanes = 1 if own or ifmap > pe.ifmap_words else min(pe.lanes, c)
+                    for lanes in range(1, most_lanes + 1):
                         if c % lanes == size["c"] % c % lanes == 0:
                             yield (k, h, w, c, r, s), lanes, ifmap + weights
+
+
+def _in_turn(shape: LayerShape, arch: Arch, w: int, s: int, column: int) -> bool | None:
+    """Q4: whether ping, pong and FIFO have room for a box with columns of so many words; None where none is passed."""
+    pe, own = arch.pe, shape.window.stride[1]
+    if not (pe.pong_words and arch.links.n2n) or shape.channelwise or shape.window.dilation[1] > 1 or w > 1 or s <= own:
+        return None
+    passed = s - own
+    limits = (own, pe.ifmap_words), (min(own, passed), pe.pong_words), (passed, pe.virtual_words)
+    return all(columns * column <= words for columns, words in limits)
+
+
+def _has_room(shape: LayerShape, arch: Arch, at: Point) -> bool:
+    """Q4: whether a PE has room for the image of a point of Q1 to Q3 and Q5."""
+    size, (_, h, w, c, r, s) = extents(shape), at.box
+    before, inside = at.form.split("|")
+    there = {dim: steps(at.form, dim, size[dim], *at.of(dim)) or (1, 1, 1) for dim in "kw"}
+    cols = [dim for dim, pes in zip(ON_COLS, at.cols, strict=True) if pes > 1]
+    beside = len(cols) < 2 or (cols[-1] == "w" and ("w" in before or there["w"][2] == 1))
+    anew = inside[0] != "I" or there["k"][2] == at.box[0]  # nothing runs between its loads and macro-instructions
+    in_turn = _in_turn(shape, arch, w, s, c * r) if beside and anew and at.lanes == 1 else None
+    if in_turn is not None:
+        return in_turn
+    image = _held(h, r, shape.window.stride[0], shape.window.dilation[0])
+    image *= _held(w, s, shape.window.stride[1], shape.window.dilation[1]) * c
+    return image * (at.box[0] if shape.channelwise else 1) <= arch.pe.ifmap_words
 
 
 def _held(outputs: int, taps: int, stride: int, dilation: int) -> int:
@@ -184,7 +212,9 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[Point]:
                 macros, held = macros * parts[dim][0][box[:, i]], held * parts[dim][1][box[:, i]]
             for at in np.nonzero((held > 0) & (over * macros + held // lanes + ends < limit))[0].tolist():
                 for form in (form for form in forms(shape) if _sharing(form) == which):
-                    yield Point(form, r, c, tuple(box[at].tolist()), int(lanes[at]))
+                    point = Point(form, r, c, tuple(box[at].tolist()), int(lanes[at]))
+                    if not arch.pe.pong_words or _has_room(shape, arch, point):
+                        yield point
 
 
 def _numbers(dim: str, dims: str, axis: Sequence[tuple[int, ...]]) -> range:

@@ -8,7 +8,7 @@ from math import gcd
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.register_files import positions
+from cnncc.mapper.register_files import most_channels, positions, shared_columns
 from cnncc.mapper.tables import even_parts
 
 MOST = 40_000  # boxes that are looked at
@@ -19,7 +19,8 @@ Box = tuple[int, ...]
 def boxes(shape: LayerShape, arch: Arch) -> tuple[list[Box], bool]:
     """Indices of k w h c r s in the box, lanes, words, for all boxes; or for some, where there are very many.
 
-    Then parts of k, w and h are as equal as may be, as those of c, r, s always are, and of all of them a few.
+    And whether there is room where all columns of the image are loaded, and where neighbours pass some on (A6).
+    Of very many, parts of k, w and h are as equal as may be, as those of c, r, s always are, and of all of them a few.
     """
     found = list(islice(_boxes(shape, arch, 0), MOST + 1))
     if len(found) <= MOST:
@@ -55,7 +56,11 @@ def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
                     for cols in _some(even_parts(sizes.s, sizes.s), few):
                         image = positions(z, cols, window.stride[1], window.dilation[1])[0]
                         image *= positions(zh, taps, window.stride[0], window.dilation[0])[0]
-                        most = pe.ifmap_words // (image * (p if shape.channelwise else 1))
+                        whole = pe.ifmap_words // (image * (p if shape.channelwise else 1))
+                        in_turn = pe.pong_words and shared_columns(shape, arch, cols, z)
+                        extent = {"k": p, "w": z, "r": taps, "s": cols}
+                        passed = most_channels(shape, arch, extent) if in_turn else whole
+                        most = max(whole, passed)
                         if shape.is_mac:
                             most = min(most, pe.weight_words // (p * taps * cols))
                         if shape.channelwise:
@@ -68,7 +73,9 @@ def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
                             for lanes in _some(_lanes(shape, arch, q), few):
                                 words = image * q * (p if shape.channelwise else 1)
                                 words += p * q * taps * cols * shape.is_mac
-                                yield p, z, zh, q, taps, cols, lanes, words
+                                fits = q <= whole, q <= (passed if lanes == 1 else whole)
+                                if any(fits):
+                                    yield p, z, zh, q, taps, cols, lanes, words, *fits
 
 
 def _lanes(shape: LayerShape, arch: Arch, q: int) -> list[int]:

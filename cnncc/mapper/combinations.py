@@ -15,7 +15,7 @@ import numpy as np
 
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.space import BOX_DIMS, Counts, Form, Numbers, shared
-from cnncc.mapper.tables import Loops, Table, table
+from cnncc.mapper.tables import NEVER, Loops, Table, table
 
 
 class Found(NamedTuple):
@@ -152,6 +152,7 @@ def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False
             least = np.maximum(total + found.words, np.maximum(loads, results / min(port, ck * ch * cw * units)))
         else:
             least = total + loads + macros + times * boxes.in_turn(rows, cols, cut)
+        least = np.where(_has_room(found, form, rows, cols, cut), least, NEVER)
         good = np.nonzero(least < limit)[0]
         if not len(good):
             beyond.append(float(least.min()))
@@ -164,6 +165,21 @@ def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False
     everything, (all_cycles, least_of_all) = np.concatenate(which), np.concatenate(cycles, axis=1)
     order = np.argsort(least_of_all, kind="stable")
     return Found(form, everything[order], all_cycles[order], least_of_all[order], limit)
+
+
+def _has_room(found: Numbers, form: Form, rows: Sequence[int], cols: Sequence[int], cut: bool) -> Any:
+    """For which boxes register files have room, by whether neighbours pass columns on (as `passes_columns` says).
+
+    Where that depends on blocks (cut), those for which there may be room.
+    """
+    if not found.arch.pe.pong_words:
+        return True
+    (k, _, w), group = cols, found.shape.tiled_together
+    beside = sum(pes > 1 for pes in cols) < 2 or (w > 1 and (not shared(form, "w") or w >= found.shape.sizes.w))
+    if cut and (form.name == "is" or (form.name == "ws" and not beside)):
+        return found.fits.any(axis=1)
+    anew = form.name != "is" or found.boxes[:, 0] * rows[0] * k >= group  # k does not run behind the ifmap's stage
+    return np.where(anew & beside, found.fits[:, 1], found.fits[:, 0])
 
 
 def _distinct_rows(shape: LayerShape, rows: Sequence[int], cols: Sequence[int]) -> float:

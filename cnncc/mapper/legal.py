@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
+from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import DIMS, Mapping
 from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.register_files import file_words
 from cnncc.mapper.routes import Nest
 
 LOOP_REGISTERS = 8
@@ -31,6 +33,16 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
         return False
     turns = {stage.depth for stage in mapping.stages if stage.memory == "glb" and stage.buffers > 1}
     return all(alternate(shape, mapping, depth) for depth in turns)
+
+
+def has_room(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
+    """Whether register files have room for a mapping of the space: where ping and pong are used in turn that depends on
+    blocks, too.
+    """
+    if not arch.pe.pong_words:
+        return True
+    words = file_words(shape, arch, mapping.loops, mapping.stages)
+    return all(each <= getattr(arch.pe, key) for key, each in words.items())
 
 
 def alternate(shape: LayerShape, mapping: Mapping, staged: int) -> bool:

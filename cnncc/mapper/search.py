@@ -22,7 +22,7 @@ from cnncc.mapper.bound import Bound, Durations, ideal_cycles
 from cnncc.mapper.combinations import Found, combinations_below
 from cnncc.mapper.layer_schedule import LayerPlan, layer_schedule
 from cnncc.mapper.layer_shape import LayerShape, buffer_words
-from cnncc.mapper.legal import is_legal
+from cnncc.mapper.legal import has_room, is_legal
 from cnncc.mapper.space import (
     Form,
     Numbers,
@@ -105,6 +105,8 @@ class _Search:
             mapping = mapping_of(self.shape, self.arch, at, plan)
             if mapping in self.seen or not is_legal(self.shape, mapping, self.room.residual):
                 continue  # forms are the same where loops that differ in place run once
+            if self.whole is None and not has_room(self.shape, self.arch, mapping):
+                continue
             self.seen.add(mapping)
             self.runs[kind] += 1
             schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)

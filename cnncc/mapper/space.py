@@ -99,6 +99,7 @@ def unrollings(most: int, dims: str, limits: tuple[int, ...]) -> tuple[tuple[int
 class Numbers(NamedTuple):
     """All combinations of a layer: unrollings of rows and columns; boxes, and the words that a PE holds for each.
 
+    fits: of each box, whether register files have room where all columns are loaded, and where neighbours pass some on.
     some: whether there are more boxes than are looked at.
     """
 
@@ -106,6 +107,7 @@ class Numbers(NamedTuple):
     cols: Counts
     boxes: Counts
     words: Counts
+    fits: npt.NDArray[np.bool_]
     some: bool
     shape: LayerShape
     arch: Arch
@@ -120,8 +122,9 @@ def numbers(shape: LayerShape, arch: Arch) -> Numbers:
     rows = unrollings(arch.rows, ROW_DIMS, (group, s.h, c_limit, s.r if south else 1))
     cols = unrollings(arch.cols, COL_DIMS, (group, s.h, s.w))
     found, some = boxes(shape, arch)
-    *box, words = np.array(found).T
-    return Numbers(np.array(rows), np.array(cols), np.array(box).T, words, some, shape, arch)
+    each = np.array(found)
+    box, words, fits = each[:, :7], each[:, 7], each[:, 8:] > 0
+    return Numbers(np.array(rows), np.array(cols), box, words, fits, some, shape, arch)
 
 
 def point(found: Numbers, form: Form, which: Sequence[int]) -> Point:
