@@ -14,9 +14,10 @@ Counts = npt.NDArray[np.int64]
 NEVER = 1 << 40  # cycles of what cannot be
 
 
-def even_parts(extent: int, most: int) -> list[int]:
+@lru_cache(maxsize=4096)
+def even_parts(extent: int, most: int) -> tuple[int, ...]:
     """Sizes of tiles of an extent that are as equal as may be, up to `most`."""
-    return sorted({-(-extent // count) for count in range(1, extent + 1) if -(-extent // count) <= most})
+    return tuple(sorted({-(-extent // count) for count in range(1, extent + 1) if -(-extent // count) <= most}))
 
 
 class Loops(NamedTuple):

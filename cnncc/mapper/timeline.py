@@ -3,8 +3,8 @@
 Times are max-plus linear (docs/machine.md, Z1 to Z6). What an iteration of a loop takes depends on which conditions
 hold in it, and on the times at its start of what it touches (its engines and queues of tokens), counted from the
 sequencer's; what is earlier than that cannot hold anything up any more and counts as zero. Such a state recurs, as
-engines run ahead only so far; iterations from one occurrence to the next are multiplied, and each is remembered by its
-state. docs/model.md says more.
+engines run ahead only so far; iterations from one occurrence to the next are multiplied, and each with loops inside is
+remembered by its state. docs/model.md says more.
 """
 
 from __future__ import annotations
