@@ -4,7 +4,7 @@ Networks are those of `samples/models.py`, up to their last convolution, quantis
 for every array as one program, whose counters are predicted by the cost model and counted by the interpreter on its
 binary: all must be equal. Utilisation is MACs for each multiplier and cycle: over the cycles of macro-instructions
 (compute), and over those of the whole program (total), from the first word of the DMA to the last commit. Bounds are
-those of `structure.py`: no mapping can be above.
+those of `structure.py`: no mapping can be above. They count the words that the GLB has no room for, too.
 
 Arrays are the presets spatial-8x8, spatial-16x16, seed-8x8, and seed-16x16, which is seed-8x8 with more PEs; --glb is
 the size of their global buffers. Seconds of the search are CPU seconds, those of child processes included.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
-from structure import Bound, Shape, bound, shape_of
+from structure import Bound, Shape, bound, shape_of, through_dram
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, arch_text, load_arch
@@ -154,8 +154,7 @@ def as_run(
     """What was counted, with its bounds."""
     ops = [op for op in mapped.walk() if isinstance(op, LayerOp)]
     shapes = {label_of(op): shape_of(op) for op in ops}
-    any_glb = replace(arch, glb=replace(arch.glb, words=1))  # whose size no bound depends on: they are computed once
-    least = {label: bound(shape, any_glb) for label, shape in shapes.items()}
+    least = {label: _bound(shape, arch) for label, shape in shapes.items()}
     found: list[Layer] = []
     for op in ops:
         label, own = label_of(op), counted["layers"][label_of(op)]
@@ -169,6 +168,13 @@ def as_run(
     cycles = (counted["cycles"]["compute"], counted["cycles"]["total"], *_least(shapes, least, arch))
     multipliers = arch.rows * arch.cols * arch.pe.lanes
     return Run(network, arch.name, glb_kib, multipliers, counted["macs"], *cycles, search_s, tuple(found))
+
+
+def _bound(shape: Shape, arch: Arch) -> Bound:
+    """Of a layer, by the array and by the words that have to pass through the DMA."""
+    any_glb = replace(arch, glb=replace(arch.glb, words=1))  # the array's does not depend on it: it is computed once
+    least, dma = bound(shape, any_glb), through_dram(shape, arch)
+    return replace(least, total=max(least.total, dma) if arch.sequencer.overlap else least.total + dma)  # Z6
 
 
 def _least(shapes: Mapping[str, Shape], least: Mapping[str, Bound], arch: Arch) -> tuple[int, int]:
@@ -186,7 +192,9 @@ def _percent(part: float) -> str:
     return f"{100 * part:.2f} %"
 
 
-NOTE = "bound: what the array's structure allows at most; search: CPU seconds of choosing all mappings"
+NOTE = (
+    "bound: what the array's structure and the size of its GLB allow at most; search: CPU seconds of choosing mappings"
+)
 
 
 def as_text(runs: Sequence[Run], layers: bool) -> Iterator[str]:

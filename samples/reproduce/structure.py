@@ -143,6 +143,17 @@ def bound(shape: Shape, arch: Arch) -> Bound:
     return Bound(compute, total)
 
 
+def through_dram(shape: Shape, arch: Arch) -> int:
+    """Cycles of the DMA while a layer runs (X2), at least, for what the GLB has no room for.
+
+    Layers run one after the other. What PEs read of the weights, the image and the residual is in the GLB when the
+    layer before ends, or comes from then on; what they compute is there when the layer ends, or has gone.
+    """
+    image = shape.results if shape.kind == "copy" else _read_once(shape)
+    words = image + shape.results * shape.residual, shape.results
+    return sum(max(0, each - arch.glb.words) for each in words) // arch.dram.words_per_cycle
+
+
 def _up(a: int, b: int) -> int:
     return -(-a // b)
 
