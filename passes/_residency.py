@@ -22,6 +22,7 @@ from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, shape, value_key
 from cnncc.dialects.nest import LayerOp
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.blocks import Room
+from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import best_choices
 from cnncc.mapper.traffic import NEVER, cycles_about
 from cnncc.passes._array_tensors import given_quants, is_read_in_glb, parts, source, uses
@@ -31,7 +32,7 @@ from cnncc.passes._os_plan import SMALL, NoRoom, StaysOut, stage_sizes
 from cnncc.passes.array_allocate import Lifetime, pack
 
 Chosen = dict[LayerOp, nest.Mapping | None]
-WORTH = 1.1  # how much quicker layers have to be, so that a value moves for them: cycles are not known exactly
+WORTH = 1.1  # how much less layers have to wait, so that a value moves for them: cycles are not known exactly
 
 
 @dataclass(frozen=True)
@@ -284,7 +285,9 @@ def _quick_ones(network: Network, resident: list[Value], arch: Arch) -> list[Val
 
     def quicker(others: Sequence[Value], changed: Iterable[Value]) -> bool:
         layers = {layer: None for value in changed for layer in network.beside(value)}
-        return _cycles(network, layers, others, arch) * WORTH < _cycles(network, layers, resident, arch)
+        ideal = sum(ideal_cycles(layer_shape(layer), arch) for layer in layers if layer.kind.data != "copy")
+        now, then = (_cycles(network, layers, values, arch) - ideal for values in (resident, others))
+        return then * WORTH < now
 
     movable = sorted((value for value in network.values if value.may_move), key=lambda each: (-each.words, each.first))
     for value in (each for each in movable if each not in resident):
