@@ -68,7 +68,7 @@ class _Search:
         self.durations = Durations(shape, arch, room.residual)
         self.best: Result | None = None
         self.limit = NEVER
-        self.heap: list[tuple[int, int, Point, Plan, Iterator[tuple[int, Plan]]]] = []
+        self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
         self.number, self.runs, self.bounded, self.left_out = count(), Counter[_Kind](), 0, NEVER
         self.seen = set[Mapping]()
         sizes = shape.sizes
@@ -82,23 +82,39 @@ class _Search:
     def add(self, compute: int, at: Point) -> None:
         """All candidates of a point that may be better than the best."""
         bound = Bound(self.durations, at)
-        if self.whole is not None and (self.sums_fit or not bound.partial):
-            if bound.array(compute) < self.limit:
-                self.push(at, iter([(bound.cycles(compute), self.whole)]))
-        elif self.whole is None:
-            self.push(at, candidates(bound, self.room, self.limit))
+        if self.whole is None or self.sums_fit or not bound.partial:
+            self.push(next(self.number), at, self.plans(bound, compute))
 
-    def push(self, at: Point, plans: Iterator[tuple[int, Plan]]) -> None:
+    def plans(self, bound: Bound, compute: int) -> _Plans:
+        """All candidates of a point; if nothing moves, first what all of them take at least, which is soon known."""
+        if not self.room.moving:
+            yield bound.array(compute), None
+        if self.whole is not None:
+            yield bound.cycles(compute), self.whole
+        else:
+            yield from candidates(bound, self.room, self.limit)
+
+    def push(self, number: int, at: Point, plans: _Plans) -> None:
         """The first of some candidates, which are in the order of their bounds."""
         if (found := next(plans, None)) and found[0] < self.limit:
+            bound, plan = found
             self.bounded += 1
-            heapq.heappush(self.heap, (found[0], next(self.number), at, found[1], plans))
+            heapq.heappush(self.heap, (bound, number, at, plan, plans))
+
+    def lowest(self) -> int:
+        """The least bound of the candidates that are left."""
+        while self.heap and self.heap[0][3] is None:
+            _, number, at, _, plans = heapq.heappop(self.heap)
+            self.bounded -= 1  # its plans are counted one by one
+            self.push(number, at, plans)
+        return self.heap[0][0] if self.heap else NEVER
 
     def until(self, least: int) -> None:
         """Run the candidates on the model whose bound is not above `least`."""
-        while self.heap and self.heap[0][0] <= min(least, self.limit - 1) and not self.is_over(self.heap[0][0]):
+        while self.lowest() <= min(least, self.limit - 1) and not self.is_over(self.lowest()):
             bound, _, at, plan, others = heapq.heappop(self.heap)
-            self.push(at, others)
+            assert plan is not None
+            self.push(next(self.number), at, others)
             if self.runs[kind := _kind(plan)] >= self.budget(bound):
                 self.left_out = min(self.left_out, bound)
                 continue
@@ -125,9 +141,10 @@ class _Search:
 
     def least(self) -> int:
         """What the candidates take at least that were not run."""
-        return min(self.heap[0][0] if self.heap else NEVER, self.left_out)
+        return min(self.lowest(), self.left_out)
 
 
+_Plans = Iterator[tuple[int, Plan | None]]  # and their bounds; None: what those behind it take at least
 _Kind = tuple[bool, bool]  # whether the ifmap moves in one buffer, or in slices
 
 
