@@ -28,6 +28,7 @@ from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.mapper.layer_shape import LayerShape, buffer_words
 from cnncc.mapper.legal import has_room, is_legal
+from cnncc.mapper.records import LOAD, busy_cycles
 from cnncc.mapper.search import search
 from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import tiles_in_time
@@ -177,3 +178,19 @@ def test_columns_that_neighbours_pass_on_are_loaded_once() -> None:
     mapping = mapping_of(shape, arch, at, Plan(1, 1, 8))
     cycles = layer_cycles(LayerPlan("", shape, mapping, False, AHEAD), arch)
     assert cycles - 8 < bound.cycles(compute) <= cycles
+
+
+def test_rows_that_pes_share_where_they_share_out_rows_and_taps() -> None:
+    """Of 6 rows and 6 taps each half of the PEs has 3: they start at row 0, 3, 3 and 6, not all apart."""
+    shape = LayerShape("mac", Sizes(1, 2, 1, 6, 6, 6, 3), Window((6, 3), (1, 2)), 2, 11, 13)
+    preset = load_arch("spatial-4x4")
+    arch = replace(
+        preset,
+        glb=replace(preset.glb, words_per_cycle=2),
+        links=replace(preset.links, south=True),
+        sequencer=replace(preset.sequencer, overlap=False),
+    )
+    form = next(form for form in forms_of(shape) if form.order == "ckrs|WhwI")
+    bound = Bound(Durations(shape, arch, False), Point(form, (1, 2, 1, 2), (2, 1, 2), (1, 2, 1, 1, 3, 1), 1))
+    nodes = layer_schedule(LayerPlan("", shape, mapping_of(shape, arch, bound.at, Plan(2, 6, 6))), arch).nodes
+    assert bound.loads() == busy_cycles(nodes)[LOAD]

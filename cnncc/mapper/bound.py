@@ -17,7 +17,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import even_sets
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.register_files import positions, shared_columns
-from cnncc.mapper.space import Chain, Point, steps_of
+from cnncc.mapper.space import Chain, Point, shared, steps_of
 from cnncc.mapper.tiles import tiles_of
 
 
@@ -102,17 +102,19 @@ class Durations:
         """Of one load of weights."""
         return self.load(k.held * c.held * r.held * s.held, k.rows * k.cols * c.rows * r.rows, k.cols)
 
-    def _ifmap_load(self, k: Way, h: Way, w: Way, c: Way, r: Way, s: Way, lanes: int) -> int:
-        """Of one load of the ifmap, at least: neighbours pass on what they can."""
+    def _ifmap_load(self, k: Way, h: Way, w: Way, c: Way, r: Way, s: Way, lanes: int, tiled: bool) -> int:
+        """Of one load of the ifmap, at least: neighbours pass on what they can. tiled: h is, and not shared out."""
         window, shape = self.shape.window, self.shape
         rows = positions(h.held, r.held, window.stride[0], window.dilation[0])[0]
         columns = positions(w.held, s.held, window.stride[1], window.dilation[1])[0]
         down = {i * h.held * h.cols * window.stride[0] + j * r.held * window.dilation[0]
                 for i in range(h.rows) for j in range(r.rows)}  # fmt: skip
-        ys = {a + b * h.held * window.stride[0] for a in down for b in range(h.cols)}
+        ys = len({a + b * h.held * window.stride[0] for a in down for b in range(h.cols)})
+        if not tiled:  # sums of any steps are at least so many
+            ys = h.rows * h.cols + r.rows - 1
         channels = c.held * (k.held if shape.channelwise else 1)
         own = (k.rows, k.cols) if shape.channelwise else (1, 1)
-        places, in_row = len(ys) * c.rows * w.cols * own[0] * own[1], h.cols * w.cols * own[1]
+        places, in_row = ys * c.rows * w.cols * own[0] * own[1], h.cols * w.cols * own[1]
         whole = self.load(rows * columns * channels, places, in_row)
         passed = shared_columns(shape, self.arch, s.held, w.held) if w.cols > 1 and lanes == 1 else 0
         if not passed:
@@ -146,7 +148,7 @@ class Bound:
         self.times = sizes.n * (sizes.k // self.shape.tiled_together)
 
     def _ifmap(self, *ways: Way) -> int:
-        return self.durations.ifmap_load(*ways, self.at.lanes)
+        return self.durations.ifmap_load(*ways, self.at.lanes, not shared(self.at.form, "h"))
 
     def _weight(self, k: Way, _h: Way, _w: Way, c: Way, r: Way, s: Way) -> int:
         return self.durations.weight_load(k, c, r, s) if self.shape.is_mac else 0
