@@ -188,9 +188,9 @@ class Choice:
         found = searched(shape, self.arch, room) if self.auto else None
         if found is None:
             return os_mapping(shape, self.arch, room)
-        if not self.arch.pe.pong_words and found.cycles <= FAR * found.least:
+        if self.arch.sequencer.overlap and found.cycles <= FAR * found.least:
             return found.mapping
-        with suppress(Refusal):  # the space does not have what pong is for, or the search ended far too early
+        with suppress(Refusal):  # where nothing overlaps one buffer of weights may do; or the search ended too early
             other = os_mapping(shape, self.arch, room)
             plan = LayerPlan("", shape, other, room.residual, AHEAD)
             if layer_cycles(plan, self.arch) < found.cycles:

@@ -32,7 +32,7 @@ from cnncc.mapper.records import LOAD, busy_cycles
 from cnncc.mapper.search import search
 from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import tiles_in_time
-from cnncc.mapper.traffic import Traffic, TrafficOf
+from cnncc.mapper.traffic import Traffic, TrafficOf, moving_cycles
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import stage_sizes
 
@@ -82,6 +82,7 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             if buffer_words(shape, arch, mapping, partial) <= room.words:
                 assert traffic.least(int(i)) <= cycles, (shape, arch, room, at, plan)
                 seen["fits"] += 1
+            assert moving_cycles(shape, arch, room) <= cycles, (shape, arch, room, at, plan)
             if moving:
                 needs = stage_sizes(shape, arch, mapping)
                 assert buffer_words(shape, arch, mapping, partial) == sum(needs.values()), (shape, arch, at, plan)

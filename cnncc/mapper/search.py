@@ -34,7 +34,7 @@ from cnncc.mapper.space import (
     point,
 )
 from cnncc.mapper.tiles import tiles_in_time
-from cnncc.mapper.traffic import NEVER, Traffic, TrafficOf
+from cnncc.mapper.traffic import NEVER, Traffic, TrafficOf, moving_cycles
 
 POINTS = 3000  # that are looked at
 MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
@@ -178,7 +178,8 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below:
     if now.best is None:
         return None
     beyond = min(beyond, by_traffic.beyond) if by_traffic else beyond
-    least = min(now.limit, beyond, now.least(), ideal_cycles(shape, arch) if found.some else NEVER)
+    least = min(beyond, now.least(), ideal_cycles(shape, arch) if found.some else NEVER)
+    least = min(now.limit, max(least, moving_cycles(shape, arch, room)))
     return replace(now.best, least=least, run=now.runs.total(), bounded=now.bounded)
 
 

@@ -69,6 +69,16 @@ class TrafficOf:
         return max(alone, int(self.found[number]) + (0 if self.traffic.arch.sequencer.overlap else alone))
 
 
+def moving_cycles(shape: LayerShape, arch: Arch, room: Room) -> int:
+    """Cycles of the DMA, at least, for what moves: each word once, of an image of which everything is needed."""
+    sizes, window = shape.sizes, shape.window
+    words = len(room.moving - {"ifmap"}) * sizes.n * sizes.k * sizes.h * sizes.w
+    taps = zip((sizes.r, sizes.s), window.stride, window.dilation, strict=True)
+    if "ifmap" in room.moving and all(stride <= (count - 1) * dilation + 1 for count, stride, dilation in taps):
+        words += sizes.n * shape.channels * shape.ih * shape.iw
+    return words // arch.dram.words_per_cycle
+
+
 @lru_cache(maxsize=1 << 14)
 def cycles_about(shape: LayerShape, arch: Arch, room: Room) -> int:
     """Cycles of a layer, all multipliers busy, unless its transfers take longer: with tiles of a usual size.
