@@ -73,8 +73,8 @@ def test_estimate_does_not_read_instructions(tmp_path: Path) -> None:
 
 
 def test_estimate_roofline_of_a_layer() -> None:
-    """By hand: c2 of LeNet, 16 x 6 channels, 5 x 5, 10 x 10 outputs; f1."""
-    found = estimated(LENET, *LENET_OPTIONS)
+    """By hand: c2 of LeNet, 16 x 6 channels, 5 x 5, 10 x 10 outputs, its weights once; f1."""
+    found = estimated(LENET, *LENET_OPTIONS, "--dataflow", "os")
     layer = found["layers"]["c2"]
     roofs, operations = layer["roofline"], 16 * 6 * 25 * 100
     assert (roofs["operations"], roofs["peak"]) == (operations, 64)
