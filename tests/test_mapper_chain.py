@@ -27,6 +27,8 @@ from cnncc.planned import mapped_parts
 from cnncc.starts import start_compilation
 
 ARCH = load_arch("spatial-4x4")
+_PRESET = load_arch("spatial-16x16")
+WIDE = replace(_PRESET, glb=replace(_PRESET.glb, words=1 << 20))
 BOX = "weight@rf*2 > ifmap@rf*2 > {w'' > s > c'' > r > k''}"
 MAPPINGS = (
     f"weight@glb > params@glb > k':4 > h':4 > h''||4@rows > w':4 > c':4 > {BOX}",
@@ -87,11 +89,16 @@ def test_chain_is_quicker_than_the_best_of_each_layer(monkeypatch: pytest.Monkey
     assert resnet(monkeypatch, first_only=False) < 0.97 * resnet(monkeypatch, first_only=True)
 
 
+def predicted(model: Path, arch: Arch) -> int:
+    """Cycles of a network on an array."""
+    array = model.with_suffix(".toml")
+    array.write_text(arch_text(arch))
+    compilation = start_compilation(model, str(array), None, None, None, None, "auto")
+    return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
+
+
 def test_layers_behind_one_with_slices_are_looked_at_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All weights fit: slices of one layer's come while the next one's should, which then has to have slices, too."""
-    arch = load_arch("spatial-16x16")
-    arch = replace(arch, glb=replace(arch.glb, words=1 << 20))
-    (tmp_path / "array.toml").write_text(arch_text(arch))
     layers = [
         helper.make_node("MaxPool", ["x"], ["p"], name="p", kernel_shape=[2, 2], strides=[2, 2]),
         helper.make_node("Conv", ["p", "wa"], ["a"], name="a", pads=[1] * 4, strides=[2, 2]),
@@ -100,25 +107,18 @@ def test_layers_behind_one_with_slices_are_looked_at_again(monkeypatch: pytest.M
     weights = {"wa": noise(0, 64, 32, 3, 3), "wb": noise(1, 64, 64, 3, 3)}
     model = save(build(layers, {"x": (1, 32, 32, 32)}, ["b"], weights), tmp_path / "net.onnx")
 
-    def total() -> int:
-        compilation = start_compilation(model, str(tmp_path / "array.toml"), None, None, None, None, "auto")
-        return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
-
-    again, wanted = total(), _less_room._wanted
+    again, wanted = predicted(model, WIDE), _less_room._wanted
 
     def once(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> Iterator[tuple[int, Wanted]]:
         first, second = (replace(each, mappings=each.mappings[:1]) for each in (before, here))
         return wanted(first, second, i, arch, choose)
 
     monkeypatch.setattr(_less_room, "_wanted", once)
-    assert 1.05 * again < total()
+    assert 1.05 * again < predicted(model, WIDE)
 
 
 def test_weights_come_in_slices_as_large_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All weights fit, but come late; slices for an eighth of the room are smaller than what could come in time."""
-    arch = load_arch("spatial-16x16")
-    arch = replace(arch, glb=replace(arch.glb, words=1 << 20))
-    (tmp_path / "array.toml").write_text(arch_text(arch))
     layers = [
         helper.make_node("Conv", ["x", "wa"], ["a"], name="a", pads=[1] * 4, group=128),
         helper.make_node("Conv", ["a", "wb"], ["b"], name="b"),
@@ -126,11 +126,7 @@ def test_weights_come_in_slices_as_large_as_there_is_time_for(monkeypatch: pytes
     weights = {"wa": noise(0, 128, 1, 3, 3), "wb": noise(1, 512, 128, 1, 1)}
     model = save(build(layers, {"x": (1, 128, 14, 14)}, ["b"], weights), tmp_path / "net.onnx")
 
-    def total() -> int:
-        compilation = start_compilation(model, str(tmp_path / "array.toml"), None, None, None, None, "auto")
-        return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
-
-    in_time, wanted = total(), _less_room._wanted
+    in_time, wanted = predicted(model, WIDE), _less_room._wanted
 
     def shares(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> Iterator[tuple[int, Wanted]]:
         for number, each in wanted(before, here, i, arch, choose):
@@ -139,7 +135,7 @@ def test_weights_come_in_slices_as_large_as_there_is_time_for(monkeypatch: pytes
                 yield number, each
 
     monkeypatch.setattr(_less_room, "_wanted", shares)
-    assert 1.015 * in_time < total()
+    assert 1.015 * in_time < predicted(model, WIDE)
 
 
 def test_a_large_value_stays_in_place_of_a_smaller_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -152,15 +148,10 @@ def test_a_large_value_stays_in_place_of_a_smaller_one(monkeypatch: pytest.Monke
     weights = {"wa": noise(0, 16, 1, 3, 3), "wb": noise(1, 32, 16, 1, 1), "wc": noise(2, 32, 1, 3, 3)}
     model = save(build(layers, {"x": (1, 16, 16, 16)}, ["c"], weights), tmp_path / "net.onnx")
     arch = replace(ARCH, glb=replace(ARCH.glb, words=10_700), dram=replace(ARCH.dram, words_per_cycle=1))
-    (tmp_path / "array.toml").write_text(arch_text(arch))
 
-    def total() -> int:
-        compilation = start_compilation(model, str(tmp_path / "array.toml"), None, None, None, None, "auto")
-        return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
-
-    stays = total()
+    stays = predicted(model, arch)
     monkeypatch.setattr(_residency, "_quick_ones", lambda network, resident, arch: resident)
-    assert 1.1 * stays < total()
+    assert 1.1 * stays < predicted(model, arch)
 
 
 def test_a_value_moves_where_it_holds_up_the_layers_beside_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -172,12 +163,7 @@ def test_a_value_moves_where_it_holds_up_the_layers_beside_it(monkeypatch: pytes
     weights = {"wa": noise(0, 32, 64, 3, 3), "wb": noise(1, 64, 32, 1, 1)}
     model = save(build(convolutions, {"x": (1, 64, 14, 14)}, ["b"], weights), tmp_path / "net.onnx")
     arch = replace(ARCH, glb=replace(ARCH.glb, words=4500), dram=replace(ARCH.dram, words_per_cycle=1))
-    (tmp_path / "array.toml").write_text(arch_text(arch))
 
-    def total() -> int:
-        compilation = start_compilation(model, str(tmp_path / "array.toml"), None, None, None, None, "auto")
-        return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
-
-    moved = total()
+    moved = predicted(model, arch)
     monkeypatch.setattr(_residency, "_quick_ones", lambda network, resident, arch: resident)
-    assert 1.5 * moved < total()
+    assert 1.5 * moved < predicted(model, arch)

@@ -1,4 +1,4 @@
-"""samples/reproduce/structure.py where nothing overlaps: no mapping that the machine runs takes fewer cycles.
+"""samples/reproduce/structure.py: where nothing overlaps no mapping that the machine runs takes fewer cycles.
 
 Cycles are those of the layer in an encoded program, counted by the interpreter.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conv_grid_cases import Case
 from nest_cases import layer_of
-from structure import bound, shape_of
+from structure import Shape, bound, shape_of, through_dram
 from test_dataflows import draw
 from test_mapper_search import Machine, array, mapping, points
 
@@ -118,3 +118,26 @@ def test_no_mapping_of_any_form_is_below_the_bound(tmp_path: Path) -> None:
             continue
         seen += 1
     assert seen > 20
+
+
+def test_each_word_of_an_image_comes_once() -> None:
+    """By hand: windows touch 113 rows and columns, of which two each may be a border; a port of 32 words a cycle."""
+    shape = Shape("mac", 1, 64, 1, 56, 56, 3, 3, (2, 2), (1, 1), own=True, residual=False, images=1)
+    assert bound(shape, load_arch("spatial-16x16")).total == (64 * 111 * 111 + 64 * 9) // 32
+
+
+@pytest.mark.parametrize(
+    ("kind", "residual", "glb_words", "words"),
+    [
+        ("mac", False, 300, (400 + 32 - 300) + (800 - 300)),
+        ("mac", True, 300, (400 + 32 + 800 - 300) + (800 - 300)),
+        ("copy", False, 300, (800 - 300) + (800 - 300)),
+        ("mac", False, 500, 800 - 500),
+        ("mac", False, 800, 0),
+    ],
+)
+def test_what_the_glb_has_no_room_for(kind: str, residual: bool, glb_words: int, words: int) -> None:
+    """By hand: an image of 4 x 10 x 10, 8 x 4 weights, 8 x 10 x 10 results; 8 words a cycle between DRAM and GLB."""
+    shape = Shape(kind, 1, 8, 4, 10, 10, 1, 1, (1, 1), (1, 1), own=kind == "copy", residual=residual, images=1)
+    arch = load_arch("spatial-16x16")
+    assert through_dram(shape, replace(arch, glb=replace(arch.glb, words=glb_words))) == words // 8
