@@ -158,6 +158,21 @@ def test_the_search_of_a_layer_that_loads_and_commits_limit_ends_by_itself() -> 
     assert found is not None and found.least == found.cycles and found.bounded < 1000
 
 
+def test_blocks_of_results_are_neither_too_small_nor_too_large() -> None:
+    """All results go to DRAM, in more cycles than the array needs: each block has a latency, one is waited for."""
+    window = Window((3, 3), pad=(1, 1, 1, 1), group=64)
+    shape = LayerShape("mac", Sizes(1, 64, 1, 28, 28, 3, 3), window, 2, 28, 28)
+    found = search(shape, load_arch("spatial-16x16"), Room(80_000, frozenset({"output"})))
+    assert found is not None and found.least == 64 * 28 * 28 // 8 and found.cycles < 1.1 * found.least
+
+
+def test_where_weights_alone_come_in_slices_enough_is_looked_at() -> None:
+    """What all points with few cycles take at least is far below what the best takes."""
+    shape = LayerShape("mac", Sizes(1, 512, 512, 7, 7, 1, 1), Window((1, 1)), 2, 7, 7)
+    found = search(shape, load_arch("spatial-16x16"), Room(250_000))
+    assert found is not None and found.cycles < 1.001 * found.least
+
+
 def test_columns_that_neighbours_pass_on_are_loaded_once() -> None:
     """Eight PEs side by side, each with 3 columns of 9 words, and a ping of 12: 8 of them come through a port of one
     word a cycle, and 2 more for the last PE.
