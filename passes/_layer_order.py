@@ -3,7 +3,8 @@
 What a stage holds at a time is a *block* (of weights or parameters, a slice). With two buffers blocks alternate, and
 the next one is fetched while the present one is in use. So a program has to say which is next: the loops outside are
 *peeled*, their last full tile is a piece of its own. In all iterations but a loop's last, what comes next is the same
-piece one iteration on; in its last one, the first block of what follows.
+piece one iteration on; in its last one, the first block of what follows. A peeled loop may be *opened*, too: so that
+its first iteration is a piece of its own.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ Cut = tuple[int, int, int]  # iterations, size, first iteration
 
 @dataclass(frozen=True)
 class Order:
-    """The loops of a layer of these sizes, the `peeled` outermost of them peeled; `sets` as of `split`."""
+    """The loops of a layer of these sizes, the `peeled` outermost of them peeled; `sets` as of `split`.
+
+    opened: the number of one of those, or -1.
+    """
 
     loops: Loops
     sizes: Map[str, int]
     sets: Sequence[int]
     peeled: int = 0
+    opened: int = -1
     _counts: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
 
     def cuts(self, depth: int, extent: Map[str, int]) -> list[Cut]:
@@ -40,7 +45,10 @@ class Order:
             return [(1, size, first + i) for n, size, first in found for i in range(n)]
         if depth < self.peeled:
             found = [cut for n, size, first in found for cut in ((n - 1, size, first), (1, size, first + n - 1))]
-        return [cut for cut in found if cut[0]]
+        if depth == self.opened:
+            (n, size, first), *rest = found
+            found = [(min(n, 1), size, first), (n - 1, size, first + 1), *rest]
+        return [cut for cut in found if cut[0] > 0]
 
     def inside(self, at: Position, number: int, on: int = 0) -> Position:
         """The position in piece `number` of the next loop inside, `on` iterations further."""

@@ -36,7 +36,7 @@ from cnncc.passes._layer_operands import Operands, glb_stages
 from cnncc.passes._layer_order import MOST_BODIES, Order
 from cnncc.passes._layer_records import Body, Layer, Loops, Node, Position, split
 from cnncc.passes._layer_sums import Sections
-from cnncc.passes._layer_transfers import Transfers, alternating
+from cnncc.passes._layer_transfers import Transfers, alternating, slices
 from cnncc.passes._on_array import file_problems, link_problems, refuse_any
 
 
@@ -61,6 +61,7 @@ class _Walk:
         self.sections = Sections(layer.shape, self.outer, self.sets)
         self.macros = Macros(layer, arch, self.operands)
         self.transfers = Transfers(layer, self.operands)
+        self.watched = sorted({*self.transfers.depths, *(stage.depth for stage in glb_stages(layer).values())})
 
     def _refuse(self, why: str) -> Refusal:
         return Refusal(f"layer {self.layer.label}: {why}")
@@ -115,7 +116,7 @@ class _Walk:
         """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many bodies."""
         sizes, loops = whole(self.layer.shape.sizes), Loops(self.outer, self.unrolled)
         peeled = max((stage.depth for stage in alternating(glb_stages(self.layer))), default=0)
-        order = Order(loops, sizes, self.sets, peeled)
+        order = Order(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
         if (bodies := order.bodies_of(0, peeled, sizes)) > MOST_BODIES:
             raise self._refuse(
                 f"the {peeled} loops around a stage in glb with two buffers take {bodies} bodies of the program, more "
@@ -161,7 +162,7 @@ class _Walk:
 
     def _pieces(self, depth: int, at: Position) -> list[Node]:
         result: list[Node] = []
-        for (count, _, _), here in self.order.bodies(at, self.transfers.depths):
+        for (count, _, _), here in self.order.bodies(at, self.watched):
             body = self._walk(depth + 1, here)
             plain = self.outer[depth].on or depth in self.unrolled
             result += body if plain else [Body(A.Repeat(self.operands.loops.name(depth), count), tuple(body))]

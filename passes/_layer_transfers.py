@@ -5,6 +5,11 @@ vouches for those before it. The buffer of a stage is filled anew in each iterat
 buffer that happens at the head of the iteration whose block comes. With two the block of the iteration that comes next
 is fetched there, into the buffer that is not in use, and the first one at the head of the layer.
 
+Blocks of ifmap or weights may be slices of what a block of the output needs, fetched in one loop in time inside it. At
+its end two things wait for the DMA: the results, which nobody needs soon, and the second slice for the next block. That
+goes first: it stands before the transfer of the results, that of the first block at the head of the layer. The loop is
+opened for it, as its first iteration has nothing to fetch.
+
     weights, params   taken as free (FREE: two slices in turn; FREE_ONE: one), given as full to the loads; params per
                       position that come with the blocks of ifmap or output are as free as these
     residual          given as full to the commits (RESIDUAL_FULL)
@@ -25,7 +30,7 @@ from collections.abc import Mapping as Map
 from math import prod
 
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import Loop, Stage
+from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.errors import Refusal
 from cnncc.mapper.layer_shape import activation_box, inside
 from cnncc.passes._layer_operands import Operands, buffer_box
@@ -52,6 +57,21 @@ def alternating(stages: Map[str, Stage]) -> list[Stage]:
     return [stage for stage in stages.values() if stage.buffers > 1 and stage.depth and stage.operand != "output"]
 
 
+def slices(mapping: Mapping) -> tuple[list[int], int]:
+    """The depths of stages that fetch slices one ahead inside the blocks of the output, and the one loop between."""
+    stages = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
+    output = stages.get("output")
+    if output is None or output.buffers == 1:
+        return [], -1
+    found, opened = list[int](), -1
+    for depth in sorted({stage.depth for stage in alternating(stages)}):
+        between = [loop for loop in range(output.depth, depth) if not mapping.loops[loop].on]
+        if len(between) == 1:
+            found.append(depth)
+            opened = between[0]
+    return found, opened
+
+
 def is_one_slice(outside: Sequence[Loop]) -> bool:
     """Whether the weights that all PEs need inside these loops are all taps of neighbouring output channels."""
     over_k = [bool(loop.on) for loop in outside if loop.dim == "k"]
@@ -67,6 +87,7 @@ class Transfers:
         self.stages = operands.stages
         self.ahead = {stage.operand for stage in alternating(self.stages)}
         self.depths = sorted({stage.depth for stage in alternating(self.stages)})
+        self.slices, _ = slices(layer.mapping)
         params = self.stages.get("params")
         self._with_blocks = bool(params and params.depth and self.stages.keys() & {"ifmap", "output"})
         self._check()
@@ -161,14 +182,33 @@ class Transfers:
         for depth in self.depths:
             ahead = [operand for operand in self.ahead if self.stages[operand].depth == depth]
             result += self._fetched(ahead, self.operands.order.first(at, depth))
+        if self.slices:
+            result += self._seconds(self.operands.order.first(at, self.stages["output"].depth))
         return result
 
     def fetches(self, depth: int, at: Position) -> list[Node]:
         """The transfers at the head of an iteration: into one buffer its own block, into two the next one."""
         here = {operand for operand, stage in self.stages.items() if stage.depth == depth > 0}
-        following = at.following.get(depth)
+        following = None if depth in self.slices and self._has_second(at) else at.following.get(depth)
         ahead = self._fetched(here & self.ahead, following) if following else []
         return [*self._fetched(here - self.ahead, at), *ahead]
+
+    def _has_second(self, at: Position) -> bool:
+        """Whether a slice is the first of several of its block of the output."""
+        inside = at.pieces[self.stages["output"].depth :]
+        return all(piece.first and piece.count == 1 for piece in inside) and not all(piece.last for piece in inside)
+
+    def _seconds(self, block: Position) -> list[Node]:
+        """The transfers of the second slices of a block of the output."""
+        result: list[Node] = []
+        for depth in self.slices:
+            slice_ = block
+            while len(slice_.pieces) < depth:
+                _, slice_ = self.operands.order.bodies(slice_, [depth])[0]
+            if self._has_second(slice_):
+                here = {operand for operand in self.ahead if self.stages[operand].depth == depth}
+                result += self._fetched(here, slice_.following[depth])
+        return result
 
     def _fetched(self, operands: Collection[str], at: Position) -> list[Node]:
         """The transfers of blocks at a position."""
@@ -206,10 +246,13 @@ class Transfers:
         return stage.buffers > 1 and (output is None or stage.depth > output.depth)
 
     def drains(self, depth: int, at: Position) -> list[Node]:
-        """The transfer of what has been gathered at `depth`."""
+        """The transfer of what has been gathered at `depth`, behind the second slices of the next block."""
         if "output" not in self.stages or self.stages["output"].depth != depth:
             return []
-        return [self._block("out", "output", at, A.Tokens(OUTPUT_FULL, OUTPUT_FREE[self.stages["output"].buffers]))]
+        following = at.following.get(depth)
+        seconds = self._seconds(following) if following else []
+        tokens = A.Tokens(OUTPUT_FULL, OUTPUT_FREE[self.stages["output"].buffers])
+        return [*seconds, self._block("out", "output", at, tokens)]
 
     def _slice_free(self, operand: str) -> int:
         stage = self.stages[operand]

@@ -201,7 +201,6 @@ class _Times:
         full = _runs(self.compute - self.in_last, (words - last) / wpc, (turns - 1) * inner, waits)
         in_turn: Any = full + _runs(self.in_last, last / wpc, inner, waits)
         least: Any = np.maximum(together, np.where(blocks.sliced, 0, in_turn))
-        least = np.maximum(least, self.compute + self.behind_results(stage))
         if stage.part is None:
             return np.maximum(least, self.behind_first_results())
         # While a block of the image comes, no slice of weights does: the array has two, and what PEs hold.
@@ -231,24 +230,6 @@ class _Times:
         words = words + 3 * blocks.outputs * ("residual" in blocks.room.moving)
         first = np.maximum(ideal_cycles(bound.shape, bound.arch) * blocks.share - words / dram.words_per_cycle, 0)
         return bound.head() + first + blocks.moved // dram.words_per_cycle + dram.latency_cycles
-
-    def behind_results(self, stage: Weights) -> Any:
-        """Cycles that the array waits for second slices, of image or weights: they come behind the results of the block
-        before, and a block or slice of the image. Meanwhile there is one slice to work on. Of full blocks alone.
-        """
-        bound, blocks, dram = self.bound, self.blocks, self.bound.arch.dram
-        if "output" not in blocks.room.moving:
-            return 0
-        part = np.where(blocks.sliced, blocks.tiles.c / bound.shape.sizes.c, 1)
-        inside: Any = False
-        if stage.part is not None:
-            inside = stage.place > 5
-            part = np.where(inside, np.minimum(part, stage.part), part)
-        images = blocks.double & (blocks.k_outside | blocks.sliced | bound.shape.channelwise)
-        words = blocks.outputs + blocks.image * images + np.where(inside, stage.buffer, 0)
-        comes = words // dram.words_per_cycle + dram.latency_cycles
-        waits = np.maximum(comes - self.compute * blocks.share * part, 0)
-        return np.where(part <= 1 / 2, waits * (blocks.full - 1), 0)
 
     def in_turn(self, stage: Weights) -> Any:
         """Cycles of all engines together, where nothing overlaps (Z6)."""

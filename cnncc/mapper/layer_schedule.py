@@ -137,7 +137,7 @@ class _Walk:
             for depth, loop in enumerate(self.outer)
             if depth >= staged and not loop.on and loop.dim in indexed_by(plan.shape, operand)
         }
-        self.order = Order(self.nest, unrolled, max(self.transfers.depths, default=0))
+        self.order = Order(self.nest, unrolled, max(self.transfers.depths, default=0), self.transfers.opened)
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
         self.partial = False
         self.ahead: list[Fetch] = []
@@ -148,13 +148,16 @@ class _Walk:
         fetches = self.transfers.firsts(start, self.order)
         self.ahead = [fetch for fetch in fetches if fetch.operand in self.plan.ahead]
         firsts = [fetch.task for fetch in fetches if fetch.operand not in self.plan.ahead]
+        if self.transfers.slices:
+            block = self.order.first(start, 0, self.transfers.output_depth)
+            firsts += self.transfers.seconds(block, self.order)
         body = self._walk(0, start)
         staged = self.transfers.stages
         views = own_cycles(self.shape, self.order, staged, self.plan.residual, self.partial)
         return [Own(views), Task(COMMIT, 1), *firsts, *body]
 
     def _walk(self, depth: int, at: At) -> list[Node]:
-        fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at)
+        fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at, self.order)
         if at.section >= 0 or self.nest.summed_over(depth, at.extent) is None:
             return [*fetches, *self._inside(depth, at), *drains]
         at = replace(at, section=depth)
@@ -172,7 +175,7 @@ class _Walk:
 
     def _pieces(self, depth: int, at: At) -> list[Node]:
         loop, result = self.outer[depth], list[Node]()
-        for count, inner in self.order.bodies(at, depth, self.transfers.depths):
+        for count, inner in self.order.bodies(at, depth, self.transfers.watched):
             body = self._walk(depth + 1, inner)
             if loop.on or depth in self.order.unrolled:
                 result += body

@@ -2,7 +2,8 @@
 
 What a stage in the GLB holds at a time is a *block*. Where there are two buffers the next one is fetched while the
 present one is in use. So the last full tile of a loop outside such a stage is a piece of its own (the loop is
-*peeled*): before it the same piece follows, one iteration on; behind it what comes next in the program.
+*peeled*): before it the same piece follows, one iteration on; behind it what comes next in the program. Of a loop that
+is *opened* so is the first one.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ class At:
 
 
 class Order:
-    """The pieces of a nest's loops: `unrolled` ones have one for each iteration, `peeled` ones are the outermost."""
+    """The pieces of a nest's loops: `unrolled` ones have one for each iteration, `peeled` ones are the outermost.
 
-    def __init__(self, nest: Nest, unrolled: Set[int], peeled: int) -> None:
-        self.nest, self.unrolled, self.peeled = nest, unrolled, peeled
+    opened: one of the latter, or -1.
+    """
+
+    def __init__(self, nest: Nest, unrolled: Set[int], peeled: int, opened: int = -1) -> None:
+        self.nest, self.unrolled, self.peeled, self.opened = nest, unrolled, peeled, opened
 
     def pieces(self, depth: int, extent: int) -> list[Piece]:
         """The pieces of a loop over so many indices, in program order."""
@@ -58,7 +62,10 @@ class Order:
             return [(1, size) for count, size in found for _ in range(count)]
         if depth < self.peeled:
             found = [piece for count, size in found for piece in ((count - 1, size), (1, size))]
-        return [piece for piece in found if piece[0]]
+        if depth == self.opened:
+            (count, size), *rest = found
+            found = [(min(count, 1), size), (count - 1, size), *rest]
+        return [piece for piece in found if piece[0] > 0]
 
     def inside(self, at: At, depth: int, pieces: Sequence[Piece], number: int) -> At:
         """The position in one of the pieces of the next loop."""

@@ -35,7 +35,8 @@ class Fetch(NamedTuple):
 class Transfers:
     """The transfers of one layer, and the tokens of its loads and commits. `full`: of weights that have arrived.
 
-    depths: of the stages whose blocks are fetched one ahead, because they have two buffers.
+    depths: of the stages whose blocks are fetched one ahead, because they have two buffers. slices: of those among them
+    whose blocks are slices inside the blocks of the output, with one loop in time between, number `opened` (else -1).
     """
 
     def __init__(self, mapping: Mapping, engines: Engines, full: int) -> None:
@@ -45,24 +46,59 @@ class Transfers:
             operand for operand, stage in self.stages.items() if stage.buffers > 1 and stage.depth and operand in ORDER
         }
         self.depths = sorted({self.stages[operand].depth for operand in self.doubled})
+        self._find_slices(mapping)
         params = self.stages.get("params")
         self._sliced_params = bool(params and params.depth)
         self._with_blocks = self._sliced_params and bool(self.stages.keys() & {"ifmap", "output"})
+
+    def _find_slices(self, mapping: Mapping) -> None:
+        self.slices: list[int] = []
+        self.opened = -1
+        output = self.stages.get("output")
+        self.output_depth = output.depth if output and output.buffers > 1 else len(mapping.loops)
+        for depth in self.depths:
+            between = [loop for loop in range(self.output_depth, depth) if not mapping.loops[loop].on]
+            if len(between) == 1:
+                self.slices.append(depth)
+                self.opened = between[0]
+
+    @property
+    def watched(self) -> list[int]:
+        """The depths of stages of which it has to be known which block is next."""
+        return sorted({*self.depths, self.output_depth}) if self.slices else self.depths
 
     def firsts(self, at: At, order: Order) -> list[Fetch]:
         """What a layer begins with: what comes once, and the first blocks of what is fetched ahead."""
         found = self._fetched({operand for operand, stage in self.stages.items() if not stage.depth}, at)
         for depth in self.depths:
-            here = {operand for operand in self.doubled if self.stages[operand].depth == depth}
-            found += self._fetched(here, order.first(at, 0, depth))
+            found += self._fetched(self._doubled_at(depth), order.first(at, 0, depth))
         return found
+
+    def _doubled_at(self, depth: int) -> set[str]:
+        return {operand for operand in self.doubled if self.stages[operand].depth == depth}
 
     def fetches(self, depth: int, at: At) -> list[Task]:
         """What an iteration begins with: into one buffer its own block, into two the next one."""
         here = {operand for operand, stage in self.stages.items() if stage.depth == depth > 0}
         found = self._fetched(here - self.doubled, at) if here else []
-        if here & self.doubled and (following := at.following.get(depth)):
+        if here & self.doubled and (following := at.following.get(depth)) and not self._has_come(depth, at):
             found += self._fetched(here & self.doubled, following)
+        return [fetch.task for fetch in found]
+
+    def _has_come(self, depth: int, at: At) -> bool:
+        """Whether the slice after the present one has come before: it is the second of a block of the output."""
+        inside = -1 << self.output_depth & (1 << depth) - 1
+        return depth in self.slices and not (at.late | at.runs) & inside and bool(at.early & inside)
+
+    def seconds(self, block: At, order: Order) -> list[Task]:
+        """The second slices of a block of the output."""
+        found: list[Fetch] = []
+        for depth in self.slices:
+            slice_ = block
+            for loop in range(self.output_depth, depth):
+                slice_ = order.bodies(slice_, loop, (depth,))[0][1]
+            if self._has_come(depth, slice_):
+                found += self._fetched(self._doubled_at(depth), slice_.following[depth])
         return [fetch.task for fetch in found]
 
     def _fetched(self, operands: Set[str], at: At) -> list[Fetch]:
@@ -97,11 +133,13 @@ class Transfers:
             return 0 if "output" in self.stages else input_free(stage)
         return _slice_free(stage)
 
-    def drains(self, depth: int, at: At) -> list[Task]:
-        """What has been gathered at a depth and leaves."""
+    def drains(self, depth: int, at: At, order: Order) -> list[Task]:
+        """What has been gathered at a depth and leaves, behind the second slices of the next block."""
         if "output" not in self.stages or self.stages["output"].depth != depth:
             return []
-        return [self._transfer(self._block("output", at), OUTPUT_FULL, room(self.stages["output"]))]
+        following = at.following.get(depth)
+        seconds = self.seconds(following, order) if following else []
+        return [*seconds, self._transfer(self._block("output", at), OUTPUT_FULL, room(self.stages["output"]))]
 
     def _transfer(self, words: int, take: int, give: int) -> Task:
         return self.engines.transfer(words, (Token(take),) if take else (), (Token(give),) if give else ())
