@@ -21,7 +21,6 @@ from cnncc.passes._os_plan import NoRoom, stage_sizes
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
 PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead
-LATE = 100  # the same, where there is time for large slices, which may come again and again
 
 
 class Wanted(NamedTuple):
@@ -119,7 +118,7 @@ def _wanted(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> I
     if waits <= cycles // PART:
         return
     sizes = [second.words // SHARE]
-    if fits and waits > cycles // LATE and not _moves(before.mappings[0]):  # what comes in time, twice: two buffers
+    if fits and not _moves(before.mappings[0]):  # what comes in time, twice: two buffers
         in_time = 2 * alone * arch.dram.words_per_cycle
         sizes.append(min(second.words - second.early + in_time, second.early - 1))
     if len(seconds) > 1 and _cycles(seconds[1], arch) > cycles + waits // 2:
