@@ -4,7 +4,9 @@ Networks are those of `samples/models.py`, up to their last convolution, quantis
 for every array as one program, whose counters are predicted by the cost model and counted by the interpreter on its
 binary: all must be equal. Utilisation is MACs for each multiplier and cycle: over the cycles of macro-instructions
 (compute), and over those of the whole program (total), from the first word of the DMA to the last commit. Bounds are
-those of `structure.py`: no mapping can be above. They count the words that the GLB has no room for, too.
+those of `structure.py`: no mapping can be above; they count the words that the GLB has no room for, too. That of a
+network is `whole_values.py`'s, of all programs whose layers run one after the other and whose values lie in the GLB as
+a whole or not at all.
 
 Arrays are the presets spatial-8x8, spatial-16x16, seed-8x8, and seed-16x16, which is seed-8x8 with more PEs; --glb is
 the size of their global buffers. Seconds of the search are CPU seconds, those of child processes included.
@@ -24,6 +26,7 @@ from typing import Any, cast
 
 import click
 from structure import Bound, Shape, bound, shape_of, through_dram
+from whole_values import fewest_cycles, network_of
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, arch_text, load_arch
@@ -165,24 +168,33 @@ def as_run(
             cycles = (own["cycles"]["compute"], own["cycles"]["total"], here.compute, here.total)
             mapping = text(mapping_of(op), op.sizes.data)
             found.append(Layer(label, own["macs"], *cycles, shapes[label].depthwise, mapping))
-    cycles = (counted["cycles"]["compute"], counted["cycles"]["total"], *_least(shapes, least, arch))
+    bounds = _least(mapped, [shapes[label_of(op)] for op in ops], arch)
+    if counted["cycles"]["total"] < bounds.total:
+        raise Refusal(f"{where}: takes {counted['cycles']['total']} cycles, below its bound {bounds.total}")
+    cycles = (counted["cycles"]["compute"], counted["cycles"]["total"], bounds.compute, bounds.total)
     multipliers = arch.rows * arch.cols * arch.pe.lanes
     return Run(network, arch.name, glb_kib, multipliers, counted["macs"], *cycles, search_s, tuple(found))
 
 
+def _of_array(shape: Shape, arch: Arch) -> Bound:
+    """Of a layer, by the array alone, which does not depend on the size of the GLB: it is computed once for all."""
+    return bound(shape, replace(arch, glb=replace(arch.glb, words=1)))
+
+
 def _bound(shape: Shape, arch: Arch) -> Bound:
     """Of a layer, by the array and by the words that have to pass through the DMA."""
-    any_glb = replace(arch, glb=replace(arch.glb, words=1))  # the array's does not depend on it: it is computed once
-    least, dma = bound(shape, any_glb), through_dram(shape, arch)
+    least, dma = _of_array(shape, arch), through_dram(shape, arch)
     return replace(least, total=max(least.total, dma) if arch.sequencer.overlap else least.total + dma)  # Z6
 
 
-def _least(shapes: Mapping[str, Shape], least: Mapping[str, Bound], arch: Arch) -> tuple[int, int]:
-    """Cycles of a network at least: those of its layers, and of the weights on their way from DRAM (X2)."""
-    weights = sum(shape.weights for shape in shapes.values()) // arch.dram.words_per_cycle
-    layers = sum(each.total for each in least.values())
-    total = max(layers, weights) if arch.sequencer.overlap else layers + weights  # Z6
-    return sum(each.compute for each in least.values()), total
+def _least(module: ModuleOp, shapes: Sequence[Shape], arch: Arch) -> Bound:
+    """Of a network, by its layers, its values, and the weights on their way from DRAM (X2)."""
+    layers = [_bound(shape, arch) for shape in shapes]
+    kept = fewest_cycles(*network_of(module, [_of_array(shape, arch).total for shape in shapes]), arch)
+    total = max(kept, sum(each.total for each in layers))
+    weights = sum(shape.weights for shape in shapes) // arch.dram.words_per_cycle
+    total = max(total, weights) if arch.sequencer.overlap else total + weights  # Z6
+    return Bound(sum(each.compute for each in layers), total)
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -193,7 +205,8 @@ def _percent(part: float) -> str:
 
 
 NOTE = (
-    "bound: what the array's structure and the size of its GLB allow at most; search: CPU seconds of choosing mappings"
+    "bound: what the array's structure and the size of its GLB allow at most; of a network: with layers one after the\n"
+    "other, and each value in the GLB as a whole or in DRAM; search: CPU seconds of choosing mappings"
 )
 
 

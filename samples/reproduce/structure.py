@@ -149,8 +149,7 @@ def through_dram(shape: Shape, arch: Arch) -> int:
     Layers run one after the other. What PEs read of the weights, the image and the residual is in the GLB when the
     layer before ends, or comes from then on; what they compute is there when the layer ends, or has gone.
     """
-    image = shape.results if shape.kind == "copy" else _read_once(shape)
-    words = image + shape.results * shape.residual, shape.results
+    words = _read_once(shape) + shape.results * shape.residual, shape.results
     return sum(max(0, each - arch.glb.words) for each in words) // arch.dram.words_per_cycle
 
 
@@ -312,14 +311,18 @@ def _touched(outputs: int, taps: int, stride: int, dilation: int) -> Any:
 # -- loads -------------------------------------------------------------------------------------------------------------
 
 
-def _read_once(shape: Shape) -> int:
-    """Words that PEs read at least: weights, and each pixel that a window touches."""
+def image_words(shape: Shape) -> int:
+    """Words of the image that are read at least: each pixel that a window touches."""
     rows = _side(shape.h, shape.r, shape.stride[0], shape.dilation[0])
     columns = _side(shape.w, shape.s, shape.stride[1], shape.dilation[1])
     pad = (shape.r - 1) * shape.dilation[0], (shape.s - 1) * shape.dilation[1]  # at most so much is a border
     inside = max(1, rows - pad[0]) * max(1, columns - pad[1])
-    channels = shape.k if shape.own else shape.groups * shape.c
-    return shape.weights + shape.images * channels * inside
+    return shape.images * (shape.k if shape.own else shape.groups * shape.c) * inside
+
+
+def _read_once(shape: Shape) -> int:
+    """Words that PEs read at least."""
+    return shape.weights + image_words(shape)
 
 
 def _held(shape: Shape, arch: Arch) -> Any:
