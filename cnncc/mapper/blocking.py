@@ -146,7 +146,10 @@ class _Times:
         return image * blocks.k.number[blocks.kk] + bound.times * products * trips
 
     def waits(self) -> Any:
-        """As `Bound.waits`, in each block: for its loads of full tiles alone, of the image with as many as outputs."""
+        """As `Bound.waits`, in each block: for its loads of full tiles alone, of the image with as many as outputs.
+
+        The first load of a block comes behind another block: where both are full, and the array does not wait anyway.
+        """
         bound, blocks, arch, (k, h, w) = self.bound, self.blocks, self.bound.arch, (self.k, self.h, self.w)
         kk, hh, ww = blocks.kk, blocks.hh, blocks.ww
         tiles = {dim: bound.ways[dim][0] for dim in "khwcrs"}
@@ -157,11 +160,14 @@ class _Times:
             lasts = h.first[hh] * (w.tail[ww] + np.maximum(self.halves - w.in_one[ww], 0) * w.first[ww])
             lasts = taps * tiles["k"].held * np.where(w.in_one[ww] > 1, lasts, h.tail[hh] * w.first[ww])
             trips, times, dims = h.in_one[hh] * w.in_one[ww], blocks.h.full[hh] * blocks.w.full[ww], "kcrs"
+            others = blocks.of_image
         else:
             lasts = taps * pixels * k.tail[kk]
             trips, times, dims = k.in_one[kk], blocks.k.full[kk], "hwcrs"
+            others = blocks.k.number[kk]
         done = lasts // bound.at.lanes + self.halves * (arch.pe.start_cycles + arch.pe.finish_cycles)
-        steps = bound.times * prod(tiles[dim].trips for dim in dims) * times - blocks.results
+        firsts = np.where(self.refills > 0, 0, blocks.full - blocks.full // blocks.side_by_side)
+        steps = bound.times * prod(tiles[dim].trips for dim in dims) * times + firsts - blocks.results // others * times
         return np.where(trips <= self.halves, 0, np.maximum(steps, 0) * np.maximum(fetched - done, 0))
 
     def committing(self) -> Any:
@@ -201,6 +207,7 @@ class _Times:
         full = _runs(self.compute - self.in_last, (words - last) / wpc, (turns - 1) * inner, waits)
         in_turn: Any = full + _runs(self.in_last, last / wpc, inner, waits)
         least: Any = np.maximum(together, np.where(blocks.sliced, 0, in_turn))
+        least = np.maximum(least, self.compute + self.behind_results(stage))
         if stage.part is None:
             return np.maximum(least, self.behind_first_results())
         # While a block of the image comes, no slice of weights does: the array has two, and what PEs hold.
@@ -230,6 +237,31 @@ class _Times:
         words = words + 3 * blocks.outputs * ("residual" in blocks.room.moving)
         first = np.maximum(ideal_cycles(bound.shape, bound.arch) * blocks.share - words / dram.words_per_cycle, 0)
         return bound.head() + first + blocks.moved // dram.words_per_cycle + dram.latency_cycles
+
+    def behind_results(self, stage: Weights) -> Any:
+        """Cycles that the array waits for third slices, of image or weights: they come behind the second ones, which
+        wait for buffers, the results of the block before, and a block of the image. Meanwhile there are two slices to
+        work on. Of full blocks alone.
+        """
+        bound, blocks, dram = self.bound, self.blocks, self.bound.arch.dram
+        if "output" not in blocks.room.moving:
+            return 0
+        part: Any = np.where(blocks.sliced, blocks.tiles.c / bound.shape.sizes.c, 1)
+        third: Any = blocks.image * blocks.sliced
+        weights: Any = 0
+        if stage.part is not None:
+            inside = stage.place > 5
+            weights = stage.buffer * inside
+            third = np.where(inside & (stage.part < part), weights, third + weights)
+            part = np.where(inside, np.minimum(part, stage.part), part)
+        # Where weights stay in PEs their slice is free long before the last macro-instruction with it.
+        second = blocks.image * blocks.sliced if self.weights_stay else weights
+        held = bound.arch.pe.ifmap_halves * bound.first_last()[0]
+        images = blocks.double & ~blocks.sliced & (blocks.k_outside | bound.shape.channelwise)
+        words = blocks.outputs + blocks.image * images + third
+        comes = np.maximum(second // dram.words_per_cycle - held, 0) + words // dram.words_per_cycle
+        waits = np.maximum(comes + dram.latency_cycles - 2 * self.compute * blocks.share * part, 0)
+        return np.where(part <= 1 / 2, waits * (blocks.full - 1), 0)
 
     def in_turn(self, stage: Weights) -> Any:
         """Cycles of all engines together, where nothing overlaps (Z6)."""

@@ -134,6 +134,10 @@ class Blocks:
         self.images: Any = times * self.of_image * again * slices  # blocks or slices of the ifmap
         self.results: Any = times * self.of_image * k_blocks
         self.full: Any = times * self.k.full[self.kk] * self.h.full[self.hh] * self.w.full[self.ww]
+        inner = np.where(self.h.number[self.hh] > 1, self.h.full[self.hh], self.k.full[self.kk])
+        inner = np.where(self.w.number[self.ww] > 1, self.w.full[self.ww], inner)
+        # Full blocks that come one after the other.
+        self.side_by_side: Any = np.where(~self.k_outside & k_cut, self.k.full[self.kk], inner)
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
         # One block needs one buffer only.
         twice = (self.images > 1) if "ifmap" in self.room.moving else np.False_

@@ -39,7 +39,7 @@ from cnncc.mapper.traffic import NEVER, Traffic, TrafficOf, moving_cycles
 POINTS = 3000  # that are looked at
 MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
 TILES = 2000  # of such points, of which it is found out what transfers take
-RUNS = 64  # candidates of a kind (ifmap in one buffer, in two, in slices) that are run on the model
+RUNS = 100  # candidates of a kind (ifmap in one buffer, in two, in slices) that are run on the model
 FEW_RUNS, LITTLE = 16, 100  # of those that can win a hundredth at most
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the ideal, or of the least that is seen: how far the first, second, … look goes
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 
@@ -92,9 +93,10 @@ def cycles_about(shape: LayerShape, arch: Arch, room: Room) -> int:
     if least_words(shape, arch, room) > room.words:
         return NEVER
     traffic = Traffic(shape, arch, room)
-    tiles = np.array([[min(2 * arch.cols, sizes.k), 1, 1, min(2 * arch.rows, sizes.c)]])
+    together = (2 * arch.cols, 4) if shape.channelwise else (2 * arch.cols,)  # few images may fit, of 4 channels
     least = NEVER
-    for form in forms_of(shape):
+    for form, k in product(forms_of(shape), together):
+        tiles = np.array([[min(k, sizes.k), 1, 1, min(2 * arch.rows, sizes.c)]])
         least = min(least, int(traffic.least(form, tiles, np.array([ideal]))[0]))
         if least == ideal:
             break  # no other takes less
