@@ -32,7 +32,7 @@ from cnncc.mapper.records import LOAD, busy_cycles
 from cnncc.mapper.search import search
 from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import tiles_in_time
-from cnncc.mapper.traffic import Traffic, TrafficOf, moving_cycles
+from cnncc.mapper.traffic import Traffic, TrafficOf, cycles_about, moving_cycles
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import stage_sizes
 
@@ -40,6 +40,7 @@ EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "40"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
 AHEAD = frozenset({"weight", "params"})
 POINTS, PLANS = 4, 4
+MOVING = Room(65536, frozenset({"ifmap", "output"}))
 
 
 def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter[str]) -> None:
@@ -171,6 +172,40 @@ def test_where_weights_alone_come_in_slices_enough_is_looked_at() -> None:
     shape = LayerShape("mac", Sizes(1, 512, 512, 7, 7, 1, 1), Window((1, 1)), 2, 7, 7)
     found = search(shape, load_arch("spatial-16x16"), Room(250_000))
     assert found is not None and found.cycles < 1.001 * found.least
+
+
+def test_blocks_begin_with_weights_that_take_longer_than_what_there_is_to_do() -> None:
+    """By hand: 8 x 6 x 14 macro-instructions, 64 full blocks of 5 rows and 3 columns, all but each fourth of which come
+    behind another. 64 words for each PE take 512 cycles, 48 of the image 48, and one to arrive: meanwhile there are two
+    macro-instructions of 196.
+    """
+    shape = LayerShape("mac", Sizes(1, 512, 256, 14, 14, 1, 1), Window((1, 1)), 2, 14, 14)
+    arch = load_arch("spatial-16x16")
+    form = next(form for form in forms_of(shape) if form.order == "kcrs|WhwI")
+    at = Point(form, (1, 1, 16, 1), (16, 1, 1), (4, 3, 1, 16, 1, 1), 1)
+    least, plan = next(
+        (least, plan)
+        for least, plan in candidates(Bound(Durations(shape, arch, False), at), MOVING, 1 << 60)
+        if (plan.k, plan.h, plan.w, plan.k_outside, dict(plan.moving)["ifmap"]) == (64, 5, 3, True, 2)
+    )
+    compute = 512 * 256 * 196 // 256 + 4 * 8 * 6 * 14
+    mapping = mapping_of(shape, arch, at, plan)
+    assert compute + 48 * (512 + 48 + 1 - 2 * 196) <= least <= layer_cycles(LayerPlan("", shape, mapping), arch)
+
+
+def test_results_do_not_hold_up_slices() -> None:
+    """Both of image and results of a layer move, and slices of its weights: the best is found, nearly proven."""
+    shape = LayerShape("mac", Sizes(1, 512, 512, 14, 14, 1, 1), Window((1, 1)), 2, 14, 14)
+    found = search(shape, load_arch("spatial-16x16"), MOVING)
+    assert found is not None and found.cycles < 1.002 * found.least
+
+
+def test_few_images_fit_where_there_is_little_room() -> None:
+    """One channel of the image is 784 words: 15,360 have room for some at a time, each of which comes once."""
+    window = Window((3, 3), (2, 2), (1, 1, 1, 1), group=256)
+    shape = LayerShape("mac", Sizes(1, 256, 1, 14, 14, 3, 3), window, 2, 28, 28)
+    about = cycles_about(shape, load_arch("spatial-16x16"), Room(15_360, frozenset({"ifmap"})))
+    assert about == 256 * 28 * 28 // 8
 
 
 def test_columns_that_neighbours_pass_on_are_loaded_once() -> None:

@@ -344,6 +344,8 @@ def test_searched_ends_all_processes_on_an_interrupt(folder: Path) -> None:
     text = (
         LARGE
         + """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what runs in its background ignore it
 tasks = [searched.Task(LayerShape("mac", Sizes(1, k, 512, 56, 56, 3, 3), window, 2, 56, 56), arch, Room(65536, moving))
          for k in range(256, 300)]
 searched.search_ahead(tasks, lambda done: print(done, flush=True), 2)

@@ -166,7 +166,7 @@ class _Times:
             trips, times, dims = k.in_one[kk], blocks.k.full[kk], "hwcrs"
             others = blocks.k.number[kk]
         done = lasts // bound.at.lanes + self.halves * (arch.pe.start_cycles + arch.pe.finish_cycles)
-        firsts = np.where(self.refills > 0, 0, blocks.full - blocks.full // blocks.side_by_side)
+        firsts = np.where(self.refills > 0, 0, blocks.full - blocks.full // blocks.in_a_row)
         steps = bound.times * prod(tiles[dim].trips for dim in dims) * times + firsts - blocks.results // others * times
         return np.where(trips <= self.halves, 0, np.maximum(steps, 0) * np.maximum(fetched - done, 0))
 

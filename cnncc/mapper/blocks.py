@@ -137,7 +137,7 @@ class Blocks:
         inner = np.where(self.h.number[self.hh] > 1, self.h.full[self.hh], self.k.full[self.kk])
         inner = np.where(self.w.number[self.ww] > 1, self.w.full[self.ww], inner)
         # Full blocks that come one after the other.
-        self.side_by_side: Any = np.where(~self.k_outside & k_cut, self.k.full[self.kk], inner)
+        self.in_a_row: Any = np.where(~self.k_outside & k_cut, self.k.full[self.kk], inner)
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
         # One block needs one buffer only.
         twice = (self.images > 1) if "ifmap" in self.room.moving else np.False_
