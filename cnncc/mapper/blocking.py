@@ -246,14 +246,12 @@ class _Times:
         bound, blocks, dram = self.bound, self.blocks, self.bound.arch.dram
         if "output" not in blocks.room.moving:
             return 0
-        part: Any = np.where(blocks.sliced, blocks.tiles.c / bound.shape.sizes.c, 1)
-        third: Any = blocks.image * blocks.sliced
-        weights: Any = 0
-        if stage.part is not None:
-            inside = stage.place > 5
-            weights = stage.buffer * inside
-            third = np.where(inside & (stage.part < part), weights, third + weights)
-            part = np.where(inside, np.minimum(part, stage.part), part)
+        inside: Any = (stage.part is not None) & (stage.place > 5)
+        weights: Any = np.where(inside, stage.buffer, 0)
+        of_weights: Any = 1 if stage.part is None else np.where(inside, stage.part, 1)
+        of_image: Any = np.where(blocks.sliced, blocks.tiles.c / bound.shape.sizes.c, 1)
+        part: Any = np.minimum(of_image, of_weights)
+        third: Any = weights + np.where(of_weights < of_image, 0, blocks.image * blocks.sliced)
         # Where weights stay in PEs their slice is free long before the last macro-instruction with it.
         second = blocks.image * blocks.sliced if self.weights_stay else weights
         held = bound.arch.pe.ifmap_halves * bound.first_last()[0]
