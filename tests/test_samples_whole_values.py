@@ -92,6 +92,23 @@ def test_all_choices_one_by_one(seed: int) -> None:
     assert fewest_cycles(layers, values, arch) == one_by_one(layers, values, arch)
 
 
+def test_what_the_host_computes_is_there_for_nothing(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["c"], name="c"),
+        helper.make_node("Sin", ["c"], ["s"], name="s"),
+        helper.make_node("Conv", ["s", "b"], ["y"], name="d"),
+    ]
+    weights = {"a": noise(1, 4, 4, 1, 1), "b": noise(2, 2, 4, 1, 1)}
+    path = save(build(nodes, {"x": (1, 4, 8, 8)}, ["y"], weights), tmp_path / "net.onnx")
+    compilation = start_compilation(path, "spatial-4x4", None, None, None)
+    compilation.run("nest")
+    layers, values = network_of(compilation.module, [7, 8])
+    assert sorted(values, key=lambda value: value.words) == [
+        Value(0, -1, 1), Value(128, 1, 2), Value(256, -1, 0), Value(256, 0, 0)
+    ]  # fmt: skip
+    assert fewest_cycles(layers, values, with_glb(1)) == (256 + 256 + 128) // 8
+
+
 def test_values_of_a_network(tmp_path: Path) -> None:
     """Two branches and their concatenation, which is one value: 4 x 8 x 8 words in, 3 + 5 channels between, 2 out."""
     nodes = [

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from structure import image_words, shape_of
 from xdsl.dialects.builtin import ModuleOp
@@ -25,7 +26,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from cnncc.arch.model import Arch
-from cnncc.dialects.cnn import ConcatOp, ReshapeOp
+from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp
 from cnncc.dialects.cnn import shape as tensor_shape
 from cnncc.dialects.nest import LayerOp
 
@@ -58,7 +59,10 @@ class Layer:
 
 
 def network_of(module: ModuleOp, cycles: Iterable[int]) -> tuple[list[Layer], list[Value]]:
-    """Layers and values of a network at the nest level; cycles: of each layer, at least."""
+    """Layers and values of a network at the nest level; cycles: of each layer, at least.
+
+    What the host computes is there for nothing, and leaves others all of the GLB.
+    """
     func = next(op for op in module.walk() if isinstance(op, FuncOp))
     whole = {_source(part): op.result for op in module.walk() if isinstance(op, ConcatOp) for part in op.inputs}
     numbers, spans = dict[SSAValue, int](), list[tuple[int, int]]()
@@ -70,7 +74,7 @@ def network_of(module: ModuleOp, cycles: Iterable[int]) -> tuple[list[Layer], li
             value = whole[root]
         if root not in numbers:
             numbers[root] = len(numbers)
-            words.append(_count(tensor_shape(root.type)))
+            words.append(prod(tensor_shape(root.type)))
             spans.append((at, at))
         number = numbers[root]
         spans[number] = (spans[number][0], at)
@@ -78,6 +82,8 @@ def network_of(module: ModuleOp, cycles: Iterable[int]) -> tuple[list[Layer], li
 
     for value in func.body.block.args:
         needed(value, -1)
+    for value in (value for op in module.walk() if isinstance(op, HostOp) for value in op.outputs):
+        words[needed(value, -1)] = 0
     ops = [op for op in module.walk() if isinstance(op, LayerOp)]
     for at, (op, least) in enumerate(zip(ops, cycles, strict=True)):
         shape = shape_of(op)
@@ -93,13 +99,6 @@ def _source(value: SSAValue) -> SSAValue:
     while isinstance(value.owner, ReshapeOp):
         value = value.owner.x
     return value
-
-
-def _count(dims: Iterable[int]) -> int:
-    count = 1
-    for dim in dims:
-        count *= dim
-    return count
 
 
 def fewest_cycles(layers: Sequence[Layer], values: Sequence[Value], arch: Arch) -> int:
