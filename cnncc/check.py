@@ -12,7 +12,7 @@ looked at without it, set aside:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from cnncc import costs
 from cnncc.arch.model import load_arch
+from cnncc.context import silent
 from cnncc.dialects.cnn import Range
 from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, aligned
 from cnncc.frontend.export_onnx import input_names, main_function
@@ -56,6 +57,7 @@ def check(
     batch: int | None = None,
     schedule: Path | None = None,
     dataflow: str | None = None,
+    progress: Callable[[str], None] = silent,
 ) -> list[Finding]:
     """All findings of a model on an array, blocking ones first. `compile` refuses it if there is one of these.
 
@@ -76,7 +78,7 @@ def check(
                 check_dataflow(dataflow)
                 settings = replace(settings, dataflow=dataflow)
         checker = _Checker(path, settings, refusals)
-        checker.read(calibrate, batch)
+        checker.read(calibrate, batch, progress)
         checker.steps()
         return _sorted([*refusals.findings, *checker.findings])
     return _sorted(refusals.findings)
@@ -96,9 +98,10 @@ class _Checker:
         self.findings: list[Finding] = []
         self.assumes_ranges = False
 
-    def read(self, calibrate: Path | None, batch: int | None) -> None:
+    def read(self, calibrate: Path | None, batch: int | None, progress: Callable[[str], None]) -> None:
         """The model and the calibration data."""
         ctx = new_context()
+        ctx.progress = progress
         with self.refusals.kept():
             module = read_onnx(self.path, ctx, self.refusals, batch)
             module.attributes[DONE] = StringAttr("import")

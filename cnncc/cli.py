@@ -252,7 +252,7 @@ def check(**options: Any) -> None:
     """
     from cnncc.commands import check_command
 
-    check_command(**options)
+    check_command(progress=_progress(), **options)
 
 
 @main.command()

@@ -155,12 +155,13 @@ def _check_is_weights(path: Path) -> None:
 
 def check_command(
     model: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, schedule: Path | None,
-    dataflow: str | None, as_json: bool,
+    dataflow: str | None, as_json: bool, progress: Progress,
 ) -> None:  # fmt: skip
     """`cnncc check`. Exit code 1 where a finding stops `compile`."""
     from cnncc import check
 
-    findings = check.check(model, arch, precision, calibrate, batch, schedule, dataflow)
+    findings = check.check(model, arch, precision, calibrate, batch, schedule, dataflow, progress)
+    progress("")
     text = json.dumps(check.as_json(findings, model, arch), indent=1) if as_json else ""
     click.echo(text or "\n".join(check.as_text(findings, model)))
     if check.count(findings)["blocking"]:

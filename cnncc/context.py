@@ -11,8 +11,8 @@ from cnncc.errors import Refusal
 from cnncc.weights import WeightStore
 
 
-def _silent(_: str) -> None:
-    pass
+def silent(_: str) -> None:
+    """Says nothing of what is being done."""
 
 
 @dataclass
@@ -23,7 +23,7 @@ class CompilerContext(Context):
     """
 
     weights: WeightStore = field(default_factory=WeightStore)
-    progress: Callable[[str], None] = _silent
+    progress: Callable[[str], None] = silent
     processes: int | None = None
 
     def clone(self) -> CompilerContext:

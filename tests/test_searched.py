@@ -18,8 +18,11 @@ from test_repository import MODULES, imports
 
 from cnncc import kept, searched
 from cnncc.arch.model import Arch, Energy, load_arch
+from cnncc.check import check
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
+from cnncc.estimate.certificate import certificate
+from cnncc.estimate.program import of_model
 from cnncc.mapper.blocks import Room
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.search import Result, search
@@ -359,6 +362,23 @@ searched.search_ahead(tasks, lambda done: print(done, flush=True), 2)
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
     assert 1 <= len(list(folder.iterdir())) < 44
+
+
+LENET, DIGITS = SAMPLES / "models" / "lenet.onnx", SAMPLES / "inputs" / "digits_calibration.npz"
+SAY: dict[str, Callable[[list[str]], object]] = {
+    "estimate": lambda said: of_model(LENET, "spatial-4x4", None, DIGITS, 1, None, None, said.append),
+    "certificate": lambda said: certificate(
+        LENET, said.append, arch="spatial-4x4", precision=None, calibrate=DIGITS, batch=1, schedule=None, dataflow=None
+    ),
+    "check": lambda said: check(LENET, "spatial-4x4", None, DIGITS, 1, progress=said.append),
+}
+
+
+@pytest.mark.parametrize("command", SAY)
+def test_commands_say_how_far_searches_are(command: str) -> None:
+    said: list[str] = []
+    SAY[command](said)
+    assert "nest-schedule-os: 7 of 7 mappings" in said
 
 
 def test_searched_processes_start_light() -> None:

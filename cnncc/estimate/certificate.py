@@ -32,9 +32,10 @@ Progress = Callable[[str], None]
 Known = dict[tuple[LayerShape, bool, int, int], whole_space.Seen]  # by shape, residual, room and least
 
 
-def _start(source: Path, options: Mapping[str, Any], mapped: bool) -> tuple[Compilation, FuncOp]:
+def _start(source: Path, options: Mapping[str, Any], progress: Progress, mapped: bool) -> tuple[Compilation, FuncOp]:
     """A compilation up to its layers, with mappings or not yet."""
     compilation, todo = start_before_programs(source, **options)
+    compilation.ctx.progress = progress
     names = [step.name for step in todo]
     if SCHEDULE not in names:
         raise Refusal(
@@ -49,7 +50,7 @@ def certificate(source: Path, progress: Progress, **options: Any) -> Json:
     """What the search knows of each layer that it maps. Raises Refusal as `compile` does."""
     from cnncc.searched import searched
 
-    compilation, func = _start(source, options, mapped=True)
+    compilation, func = _start(source, options, progress, mapped=True)
     arch, moves, entries = compilation.settings.arch, moving(func), list[Json]()
     for layer, room in rooms(func, arch, moves).items():
         if layer.kind.data == "copy":
@@ -85,7 +86,7 @@ def check(source: Path, file: Path, progress: Progress, **options: Any) -> Itera
         raise Refusal(f"{file}: no certificate: there is no {error}") from error
     except (ValueError, TypeError, AttributeError, RecursionError, Refusal) as error:
         raise Refusal(f"{file}: no certificate: {error}") from error
-    compilation, func = _start(source, options, mapped=False)
+    compilation, func = _start(source, options, progress, mapped=False)
     arch = compilation.settings.arch
     if array != arch_text(arch):
         raise Refusal(f"{file}: it is of another array than {arch.name}")

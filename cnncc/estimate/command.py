@@ -28,7 +28,7 @@ def estimate_command(
             raise click.UsageError("--certificate is of a model: a binary is mapped")
         program, warnings = of_binary(source), list[str]()
     else:
-        program, warnings = of_model(source, **options)
+        program, warnings = of_model(source, progress=progress, **options)
     if explained is not None and explained not in (labels := list(program.layers())):
         raise Refusal(f"there is no layer '{explained}'; layers: {', '.join(labels) or 'none'}")
     estimate = table.as_json(program)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch
+from cnncc.context import silent
 from cnncc.errors import Refusal
 from cnncc.estimate.network import MappedNetwork
 from cnncc.mapper.energy import with_energy
@@ -62,10 +63,11 @@ def of_binary(path: Path) -> Program:
 
 def of_model(
     source: Path, arch: str, precision: str | None, calibrate: Path | None, batch: int | None, schedule: Path | None,
-    dataflow: str | None,
+    dataflow: str | None, progress: Callable[[str], None] = silent,
 ) -> tuple[Program, list[str]]:  # fmt: skip
     """The program of an ONNX file or of dumped IR, and warnings. Raises Refusal as `compile` does."""
     compilation, todo = start_before_programs(source, arch, precision, calibrate, batch, schedule, dataflow)
+    compilation.ctx.progress = progress
     names = [step.name for step in todo]
     mapped = SCHEDULE not in names
     for step in todo[: 0 if mapped else names.index(SCHEDULE) + 1]:
