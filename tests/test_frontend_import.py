@@ -316,3 +316,15 @@ def test_frontend_import_pools_of_ceil_mode(
     )
     found = run_file(saved(proto, tmp_path), {"x": np.ones((1, 2, 4, 9), np.float32)})
     assert result_dims(proto, tmp_path) == {"y": list(found[0].shape), "a": list(found[1].shape)}
+
+
+def test_frontend_import_pools_of_ceil_mode_behind_integer_operators(tmp_path: Path) -> None:
+    """ONNX knows nothing of the sum's shape: of 1 + 1 + 2 columns a second window would begin in the padding."""
+    text = """<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (uint8[1, 1, 1, 1] x) => (uint8[a, b, c, d] y) <float s = {0.5}, uint8 z = {0}> {
+          sum = com.microsoft.QLinearAdd (x, s, z, x, s, z, s, z)
+          y = MaxPool <ceil_mode = 1, kernel_shape = [1, 3], strides = [1, 2], pads = [0, 1, 0, 2]> (sum)
+        }"""
+    proto = onnx.parser.parse_model(text)
+    found = run_file(saved(proto, tmp_path), {"x": np.ones((1, 1, 1, 1), np.uint8)})
+    assert result_dims(proto, tmp_path) == {"y": list(found[0].shape)}

@@ -7,6 +7,7 @@ counts such windows up to opset 21.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cnncc.frontend.microsoft_ops import with_microsoft_types
@@ -26,7 +27,7 @@ def inferred(model: ModelProto, *, strict: bool) -> ModelProto:
     del bare.graph.value_info[:]
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
-    bare = with_microsoft_types(_with_pools(bare, strict))
+    bare = _with_all(bare, strict)
     known = _typed(bare)
     claims = [value for value in (*model.graph.value_info, *model.graph.output) if value.name not in known]
     if not any(_has_shape(value) for value in claims):
@@ -34,7 +35,7 @@ def inferred(model: ModelProto, *, strict: bool) -> ModelProto:
     bare.graph.value_info.extend(value for value in claims if value.name not in _outputs(bare))
     for value in bare.graph.output:
         value.CopyFrom(next((claim for claim in claims if claim.name == value.name), value))
-    return with_microsoft_types(_with_pools(bare, strict))
+    return _with_all(bare, strict)
 
 
 def _copy(model: ModelProto) -> ModelProto:
@@ -57,6 +58,10 @@ def _typed(model: ModelProto) -> dict[str, ValueInfoProto]:
     graph = model.graph
     values = (*graph.input, *graph.value_info, *graph.output)
     return {value.name: value for value in values if value.HasField("type") and _has_shape(value)}
+
+
+def _with_all(model: ModelProto, strict: bool) -> ModelProto:
+    return with_microsoft_types(_with_pools(model, strict), partial(_with_pools, strict=False))
 
 
 def _with_pools(model: ModelProto, strict: bool) -> ModelProto:

@@ -95,9 +95,9 @@ def unknown_attribute(node: NodeProto) -> str | None:
     return next((attribute.name for attribute in node.attribute if attribute.name not in known), None)
 
 
-def with_microsoft_types(model: ModelProto) -> ModelProto:
-    """`model` with the types of the results of these operators, and of what follows from them."""
-    from onnx import ModelProto, shape_inference
+def with_microsoft_types(model: ModelProto, infer: Callable[[ModelProto], ModelProto]) -> ModelProto:
+    """`model` with the types of the results of these operators, and of what follows from them by `infer`."""
+    from onnx import ModelProto
 
     if not any(node.domain == MICROSOFT and node.op_type in _STAND_INS for node in model.graph.node):
         return model
@@ -109,7 +109,7 @@ def with_microsoft_types(model: ModelProto) -> ModelProto:
         rule = _STAND_INS.get(node.op_type) if node.domain == MICROSOFT else None
         whole = rule is not None and len(node.input) >= LEAST_INPUTS
         stand_in.graph.node.extend((rule(node, types) if rule and whole else []) or [node])
-    inferred = shape_inference.infer_shapes(stand_in, data_prop=True)
+    inferred = infer(stand_in)
     made = {name for node in model.graph.node for name in node.output}
     typed = ModelProto()
     typed.CopyFrom(model)
