@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from cnncc.mapper.layer_shape import Extents
 from cnncc.passes._layer_records import Loops, Piece, Position, split
 
-MOST_BODIES = 256  # of unrolled or peeled loops: what a program may grow by
-
 Cut = tuple[int, int, int]  # iterations, size, first iteration
 
 

@@ -29,14 +29,15 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import rest_sets
 from cnncc.errors import Refusal
-from cnncc.mapper.layer_shape import whole
+from cnncc.mapper.layer_shape import slices, whole
+from cnncc.mapper.positions import MOST_BODIES
 from cnncc.mapper.register_files import indexed_by
 from cnncc.passes._layer_macros import Macros
 from cnncc.passes._layer_operands import Operands, glb_stages
-from cnncc.passes._layer_order import MOST_BODIES, Order
+from cnncc.passes._layer_order import Order
 from cnncc.passes._layer_records import Body, Layer, Loops, Node, Position, split
 from cnncc.passes._layer_sums import Sections
-from cnncc.passes._layer_transfers import Transfers, alternating, slices
+from cnncc.passes._layer_transfers import Transfers, alternating
 from cnncc.passes._on_array import file_problems, link_problems, refuse_any
 
 
@@ -117,6 +118,8 @@ class _Walk:
         sizes, loops = whole(self.layer.shape.sizes), Loops(self.outer, self.unrolled)
         peeled = max((stage.depth for stage in alternating(glb_stages(self.layer))), default=0)
         order = Order(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
+        if order.opened >= 0 and order.bodies_of(0, peeled, sizes) > MOST_BODIES:
+            order = Order(loops, sizes, self.sets, peeled)
         if (bodies := order.bodies_of(0, peeled, sizes)) > MOST_BODIES:
             raise self._refuse(
                 f"the {peeled} loops around a stage in glb with two buffers take {bodies} bodies of the program, more "

@@ -8,7 +8,7 @@ is fetched there, into the buffer that is not in use, and the first one at the h
 Blocks of ifmap or weights may be slices of what a block of the output needs, fetched in one loop in time inside it. At
 its end two things wait for the DMA: the results, which nobody needs soon, and the second slice for the next block. That
 goes first: it stands before the transfer of the results, that of the first block at the head of the layer. The loop is
-opened for it, as its first iteration has nothing to fetch.
+opened for it, as its first iteration has nothing to fetch; unless the program had too many bodies then.
 
     weights, params   taken as free (FREE: two slices in turn; FREE_ONE: one), given as full to the loads; params per
                       position that come with the blocks of ifmap or output are as free as these
@@ -30,9 +30,9 @@ from collections.abc import Mapping as Map
 from math import prod
 
 from cnncc.dialects import array as A
-from cnncc.dialects.nest import Loop, Mapping, Stage
+from cnncc.dialects.nest import Loop, Stage
 from cnncc.errors import Refusal
-from cnncc.mapper.layer_shape import activation_box, inside
+from cnncc.mapper.layer_shape import activation_box, inside, slices
 from cnncc.passes._layer_operands import Operands, buffer_box
 from cnncc.passes._layer_records import Layer, Node, Piece, Position
 
@@ -57,21 +57,6 @@ def alternating(stages: Map[str, Stage]) -> list[Stage]:
     return [stage for stage in stages.values() if stage.buffers > 1 and stage.depth and stage.operand != "output"]
 
 
-def slices(mapping: Mapping) -> tuple[list[int], int]:
-    """The depths of stages that fetch slices one ahead inside the blocks of the output, and the one loop between."""
-    stages = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
-    output = stages.get("output")
-    if output is None or output.buffers == 1:
-        return [], -1
-    found, opened = list[int](), -1
-    for depth in sorted({stage.depth for stage in alternating(stages)}):
-        between = [loop for loop in range(output.depth, depth) if not mapping.loops[loop].on]
-        if len(between) == 1:
-            found.append(depth)
-            opened = between[0]
-    return found, opened
-
-
 def is_one_slice(outside: Sequence[Loop]) -> bool:
     """Whether the weights that all PEs need inside these loops are all taps of neighbouring output channels."""
     over_k = [bool(loop.on) for loop in outside if loop.dim == "k"]
@@ -87,7 +72,7 @@ class Transfers:
         self.stages = operands.stages
         self.ahead = {stage.operand for stage in alternating(self.stages)}
         self.depths = sorted({stage.depth for stage in alternating(self.stages)})
-        self.slices, _ = slices(layer.mapping)
+        self.slices = slices(layer.mapping)[0] if operands.order.opened >= 0 else []
         params = self.stages.get("params")
         self._with_blocks = bool(params and params.depth and self.stages.keys() & {"ifmap", "output"})
         self._check()

@@ -11,8 +11,9 @@ from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop
 from cnncc.errors import Refusal
 from cnncc.mapper.layer_shape import inside, whole
+from cnncc.mapper.positions import MOST_BODIES
 from cnncc.passes._layer_operands import glb_stages
-from cnncc.passes._layer_order import MOST_BODIES, Order
+from cnncc.passes._layer_order import Order
 from cnncc.passes._layer_records import Along, Body, Layer, Loops, Node, Operand, Position
 from cnncc.passes._layer_transfers import INPUT_FREE, OUTPUT_FREE, OUTPUT_FULL, RESIDUAL_FULL
 

@@ -38,6 +38,9 @@ from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.table import Instruction, instruction
 from cnncc.machine.program import build_tree
 from cnncc.machine.times import simulate
+from cnncc.mapper.layer_schedule import LayerPlan, layer_schedule
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.records import ARRAY, Node, Repeat, Task
 from cnncc.pipeline import DONE, Compilation, Settings, Step, new_context
 from cnncc.starts import start_compilation
 from cnncc.verify import compare_integers
@@ -180,6 +183,32 @@ def test_images_follow_each_other(name: str, tmp_path: Path) -> None:
     once, _, rest = MAPPINGS[name].partition("h'")
     case = replace(CONV, n=3 if name == "all in two" else 2)
     assert raced(case, *compiled(case, f"{once}n > h'{rest}", array_file(tmp_path, "4x4"))) == []
+
+
+@pytest.mark.parametrize(("w", "bodies"), [(5, 108), (2, 243)])
+def test_a_loop_over_slices_is_opened_where_bodies_are_few(w: int, bodies: int, tmp_path: Path) -> None:
+    """Three blocks of channels have 3 slices of weights each, in 3 blocks of rows and 4 slices of the image, each of
+    which is a piece where the first is apart: 108 bodies. With 3 blocks of columns that were 324, so that it is not and
+    the first two are one piece: 243.
+    """
+    case = Sum("mac", 1, 23, 7, (5, 5), Window((1, 1)))
+    mapping = (
+        f"params@glb > k':8 > h':2 > w':{w} > residual@glb*2 > output@glb*2 > c':2 > ifmap@glb*2 > k'':3 > "
+        "weight@glb*2 > h'' > w'' > k''' > weight@rf*2 > ifmap@rf*2 > {c''}"
+    ).replace("w':5 > ", "")
+    mapping = mapping if w < 5 else mapping.replace("w''", "w")
+    compilation, program = compiled(case, mapping, array_file(tmp_path, "4x4"))
+    assert raced(case, compilation, program) == []
+    assert sum(inst.spec.name == "mac" for inst in program) == bodies
+    shape = LayerShape("mac", Sizes(1, 23, 7, 5, 5, 1, 1), case.window, 1, 5, 5)
+    plan = LayerPlan("", shape, parse(mapping, shape.sizes), residual=True)
+    assert macros(layer_schedule(plan, compilation.settings.arch).nodes) == bodies
+
+
+def macros(nodes: Sequence[Node]) -> int:
+    """Macro-instructions in the model's program."""
+    inner = [macros(node.body) if isinstance(node, Repeat) else 0 for node in nodes]
+    return sum(inner) + sum(isinstance(node, Task) and node.engine == ARRAY for node in nodes)
 
 
 ALL = "residual@glb*2 > ifmap@glb*2 > output@glb*2"

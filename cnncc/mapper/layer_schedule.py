@@ -16,7 +16,7 @@ from cnncc.dialects._mapping import OUTPUT_DIMS, REDUCTION_DIMS, Mapping
 from cnncc.mapper.descriptors import own_cycles
 from cnncc.mapper.layer_shape import LayerShape, whole
 from cnncc.mapper.occupancy import Engines, Side
-from cnncc.mapper.positions import At, Order
+from cnncc.mapper.positions import MOST_BODIES, At, Order
 from cnncc.mapper.records import (
     ARRAY,
     COMMIT,
@@ -137,7 +137,11 @@ class _Walk:
             for depth, loop in enumerate(self.outer)
             if depth >= staged and not loop.on and loop.dim in indexed_by(plan.shape, operand)
         }
-        self.order = Order(self.nest, unrolled, max(self.transfers.depths, default=0), self.transfers.opened)
+        peeled = max(self.transfers.depths, default=0)
+        self.order = Order(self.nest, unrolled, peeled, self.transfers.opened)
+        if self.transfers.slices and self.order.bodies_of(At(whole(self.shape.sizes)), 0, peeled) > MOST_BODIES:
+            self.transfers.keep_order()
+            self.order = Order(self.nest, unrolled, peeled)
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
         self.partial = False
         self.ahead: list[Fetch] = []

@@ -169,6 +169,23 @@ def stage_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, params_w
     return stage.buffers * stage_box(shape, loops, stage).words
 
 
+def slices(mapping: Mapping) -> tuple[list[int], int]:
+    """The depths of stages in the GLB that fetch slices one ahead inside the blocks of an output with two buffers, in
+    one loop in time, and the number of that loop; -1 where there are none (docs/mapping.md, G3).
+    """
+    stages = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
+    output = stages.pop("output", None)
+    found, opened = list[int](), -1
+    if output is None or output.buffers == 1:
+        return found, opened
+    for depth in sorted({stage.depth for stage in stages.values() if stage.buffers > 1 and stage.depth}):
+        between = [loop for loop in range(output.depth, depth) if not mapping.loops[loop].on]
+        if len(between) == 1:
+            found.append(depth)
+            opened = between[0]
+    return found, opened
+
+
 def buffer_words(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool) -> int:
     """Words of the GLB that all stages of a mapping fill, and its partial sums, if there are some."""
     staged = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}

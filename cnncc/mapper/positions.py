@@ -15,6 +15,8 @@ from cnncc.mapper.layer_shape import Extents
 from cnncc.mapper.occupancy import Side
 from cnncc.mapper.routes import Nest
 
+MOST_BODIES = 256  # of unrolled or peeled loops: what a program may grow by
+
 Piece = tuple[int, int]  # iterations, indices of each
 
 
@@ -100,6 +102,12 @@ class Order:
             nexts = {each: self.first(after, depth + 1, each) for each in inner} if after else {}
             result.append((count, replace(here, following={**at.following, **nexts})))
         return result
+
+    def bodies_of(self, at: At, depth: int, staged: int) -> int:
+        """How many positions the loops from `depth` to `staged` have in a program."""
+        if depth == staged:
+            return 1
+        return sum(self.bodies_of(inner, depth + 1, staged) for _, inner in self.bodies(at, depth, ()))
 
     def turns(self, staged: int) -> int:
         """Loops in time that step from buffer to buffer of a stage: those outside it that run, in some piece."""

@@ -10,7 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from cnncc.dialects._mapping import Mapping, Stage
-from cnncc.mapper.layer_shape import activation_box
+from cnncc.mapper.layer_shape import activation_box, slices
 from cnncc.mapper.occupancy import Engines, Tokens
 from cnncc.mapper.positions import At, Order
 from cnncc.mapper.records import HALVES, Task, Token
@@ -46,21 +46,15 @@ class Transfers:
             operand for operand, stage in self.stages.items() if stage.buffers > 1 and stage.depth and operand in ORDER
         }
         self.depths = sorted({self.stages[operand].depth for operand in self.doubled})
-        self._find_slices(mapping)
+        self.slices, self.opened = slices(mapping)
+        self.output_depth = self.stages["output"].depth if "output" in self.stages else 0
         params = self.stages.get("params")
         self._sliced_params = bool(params and params.depth)
         self._with_blocks = self._sliced_params and bool(self.stages.keys() & {"ifmap", "output"})
 
-    def _find_slices(self, mapping: Mapping) -> None:
-        self.slices: list[int] = []
-        self.opened = -1
-        output = self.stages.get("output")
-        self.output_depth = output.depth if output and output.buffers > 1 else len(mapping.loops)
-        for depth in self.depths:
-            between = [loop for loop in range(self.output_depth, depth) if not mapping.loops[loop].on]
-            if len(between) == 1:
-                self.slices.append(depth)
-                self.opened = between[0]
+    def keep_order(self) -> None:
+        """Second slices come behind results, in their loop, which is not opened."""
+        self.slices, self.opened = [], -1
 
     @property
     def watched(self) -> list[int]:
