@@ -6,7 +6,7 @@ has the rules. Nothing is shared with that pass but what a mapping is (`routes.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -164,7 +164,7 @@ class _Walk:
         fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at, self.order)
         if at.section >= 0 or self.nest.summed_over(depth, at.extent) is None:
             return [*fetches, *self._inside(depth, at), *drains]
-        at = replace(at, section=depth)
+        at = at._replace(section=depth)
         return [*fetches, *self._inside(depth, at), self._commit(depth, at), *drains]
 
     def _inside(self, depth: int, at: At) -> list[Node]:
@@ -198,7 +198,7 @@ class _Walk:
                 sides.append(Side(loop.dim, size, count, loop.on))
                 held[loop.dim] = size
             tile[loop.dim] = size
-        return replace(at, extent=held, sides=tuple(sides))
+        return at._replace(extent=held, sides=tuple(sides))
 
     # -- instructions --------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ is *opened* so is the first one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from cnncc.mapper.layer_shape import Extents
 from cnncc.mapper.occupancy import Side
@@ -20,8 +21,7 @@ MOST_BODIES = 256  # of unrolled or peeled loops: what a program may grow by
 Piece = tuple[int, int]  # iterations, indices of each
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+class At(NamedTuple):
     """Indices that are left of each dimension, PEs side by side, and the loops around; loop i is bit 1 << i.
 
     runs: loops that run more than once here; late: those that are not in their first piece; early: not in their last.
@@ -35,7 +35,7 @@ class At:
     late: int = 0
     early: int = 0
     section: int = -1
-    following: Mapping[int, At] = field(default_factory=dict[int, "At"])
+    following: Mapping[int, At] = MappingProxyType({})
 
     def first(self, depth: int) -> int | None:
         """The loops from `depth` on that must be in their first iteration for all of them to be; None: they are not."""
@@ -100,7 +100,7 @@ class Order:
             runs = here if count > 1 and not self.nest.outer[depth].on else None
             after = runs or (found[number + 1][1] if number + 1 < len(found) else None)
             nexts = {each: self.first(after, depth + 1, each) for each in inner} if after else {}
-            result.append((count, replace(here, following={**at.following, **nexts})))
+            result.append((count, here._replace(following={**at.following, **nexts})))
         return result
 
     def bodies_of(self, at: At, depth: int, staged: int) -> int:

@@ -10,7 +10,6 @@ remembered by its state. docs/model.md says more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import compress
 from typing import NamedTuple
 
@@ -116,8 +115,7 @@ class _Step(NamedTuple):
     node: Node
 
 
-@dataclass(frozen=True, eq=False)
-class _Body:
+class _Body(NamedTuple):
     """A loop's body in iterations in which the same conditions hold: what it touches, and what is known of it.
 
     innermost: whether it is nothing but tasks; then it takes less time to run it than to remember what it does.
@@ -127,11 +125,10 @@ class _Body:
     engines: tuple[int, ...]
     queues: tuple[int, ...]
     innermost: bool
-    known: dict[Times, _Change] = field(default_factory=dict[Times, _Change])
+    known: dict[Times, _Change]
 
 
-@dataclass(frozen=True, eq=False)
-class _Inside:
+class _Inside(NamedTuple):
     """The engines that are used in a loop, and the tokens, whose loops are this one and those around it.
 
     bodies: by the tokens that are taken and given in an iteration; of_masks: by the loops in their first and last one.
@@ -140,8 +137,13 @@ class _Inside:
     engines: tuple[int, ...]
     takes: tuple[Token, ...]
     gives: tuple[Token, ...]
-    bodies: dict[tuple[bool, ...], _Body] = field(default_factory=dict[tuple[bool, ...], _Body])
-    of_masks: dict[tuple[int, int], _Body] = field(default_factory=dict[tuple[int, int], _Body])
+    bodies: dict[tuple[bool, ...], _Body]
+    of_masks: dict[tuple[int, int], _Body]
+
+
+def _outside(tokens: Sequence[Token], bit: int) -> list[Token]:
+    """The tokens of a loop for those around it."""
+    return [token._replace(when=token.when & ~bit) if token.when & bit else token for token in tokens]
 
 
 class _Clock:
@@ -188,12 +190,17 @@ class _Clock:
             self.tokens[queue] = later[at : at + count]
             at += count
 
+    def account(self, change: _Change, now: int, mark: int) -> None:
+        """An iteration has happened since `now`, when the array was accounted for up to `mark`."""
+        self.mark = mark
+        if change.open >= 0:
+            self.charge(change.open, max(0, now - mark))
+            self.mark = now + change.elapsed + change.mark
+            self.stalls = [own + more for own, more in zip(self.stalls, change.stalls, strict=True)]
+
     def apply(self, body: _Body, change: _Change) -> None:
         """Let an iteration happen."""
-        if change.open >= 0:
-            self.charge(change.open, max(0, self.now - self.mark))
-            self.mark = self.now + change.elapsed + change.mark
-            self.stalls = [own + more for own, more in zip(self.stalls, change.stalls, strict=True)]
+        self.account(change, self.now, self.mark)
         self.now += change.elapsed
         self.write(body, change.times)
 
@@ -243,19 +250,18 @@ class Timeline:
                 elif isinstance(node, Repeat):
                     inner = self._inside(node)
                     engines.update(inner.engines)
-                    takes.update(Token(queue, when & ~node.bit) for queue, when in inner.takes)
-                    gives.update(Token(queue, when & ~node.bit) for queue, when in inner.gives)
+                    takes.update(_outside(inner.takes, node.bit))
+                    gives.update(_outside(inner.gives, node.bit))
                 elif isinstance(node, Wait):
                     engines.update(node.engines)
                 elif isinstance(node, Signal):
                     gives.add(Token(node.queue))
             used = tuple(sorted(engines)) if self.machine.overlap else tuple(range(len(ENGINES)))
-            found = loop.known[self.machine] = _Inside(used, tuple(sorted(takes)), tuple(sorted(gives)))
+            found = loop.known[self.machine] = _Inside(used, tuple(sorted(takes)), tuple(sorted(gives)), {}, {})
         return found
 
-    def _body(self, loop: Repeat, first: int, last: int) -> _Body:
+    def _body(self, loop: Repeat, inside: _Inside, first: int, last: int) -> _Body:
         """A loop's body; the same for all iterations in which the same conditions hold."""
-        inside = self._inside(loop)
         if (found := inside.of_masks.get((first, last))) is None:
             takes = [not when & ~first for _, when in inside.takes]
             gives = [not when & ~last for _, when in inside.gives]
@@ -264,7 +270,7 @@ class Timeline:
                 queues = tuple(dict.fromkeys(token.queue for token in held))
                 steps = self._steps(loop.body, first, last)
                 innermost = all(step.engine >= 0 for step in steps)
-                found = inside.bodies[key] = _Body(steps, inside.engines, queues, innermost)
+                found = inside.bodies[key] = _Body(steps, inside.engines, queues, innermost, {})
             inside.of_masks[first, last] = found
         return found
 
@@ -284,29 +290,33 @@ class Timeline:
 
     def _loop(self, loop: Repeat, first: int, last: int, clock: _Clock) -> None:
         """P2: the first iteration, those between, the last."""
-        bit, count = loop.bit, loop.count
-        self._iteration(self._body(loop, first | bit, last | bit if count == 1 else last & ~bit), clock)
+        bit, count, inside = loop.bit, loop.count, self._inside(loop)
+        self._iteration(self._body(loop, inside, first | bit, last | bit if count == 1 else last & ~bit), clock)
         if count > 2:
-            self._between(self._body(loop, first & ~bit, last & ~bit), count - 2, clock)
+            self._between(self._body(loop, inside, first & ~bit, last & ~bit), count - 2, clock)
         if count > 1:
-            self._iteration(self._body(loop, first & ~bit, last | bit), clock)
+            self._iteration(self._body(loop, inside, first & ~bit, last | bit), clock)
 
     def _iteration(self, body: _Body, clock: _Clock) -> None:
         if body.innermost:
             self._sequence(body.steps, clock)
+        elif known := body.known.get(times := clock.read(body)):
+            clock.apply(body, known)
         else:
-            clock.apply(body, self._change(body, clock.read(body)))
+            body.known[times] = self._change(body, clock)
 
-    def _change(self, body: _Body, times: Times) -> _Change:
-        """What an iteration does from these times on."""
-        if (known := body.known.get(times)) is None:
-            clock = _Clock(self.machine.queue_depth)
-            clock.write(body, times)
-            clock.mark = clock.free[ARRAY]
-            self._sequence(body.steps, clock)
-            known = _Change(clock.now, clock.read(body), tuple(clock.stalls), clock.open, clock.mark - clock.now)
-            body.known[times] = known
-        return known
+    def _change(self, body: _Body, clock: _Clock) -> _Change:
+        """What an iteration does from these times on, while it happens."""
+        now, mark, cause, stalls = clock.now, clock.mark, clock.open, clock.stalls
+        clock.mark = max(now, clock.free[ARRAY]) if ARRAY in body.engines else now
+        clock.open, clock.stalls = -1, [0] * len(STALLS)
+        self._sequence(body.steps, clock)
+        change = _Change(
+            clock.now - now, clock.read(body), tuple(clock.stalls), clock.open, clock.mark - clock.now
+        )  # fmt: skip
+        clock.open, clock.stalls = cause, stalls
+        clock.account(change, now, mark)
+        return change
 
     def _between(self, body: _Body, count: int, clock: _Clock) -> None:
         """So many iterations alike: one by one until their times return, then all periods at once."""
