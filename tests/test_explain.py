@@ -133,7 +133,7 @@ def test_explain_no_dataflow_is_quicker_than_the_best(dram_words: int, tmp_path:
 
 def test_explain_where_few_mappings_fit(tmp_path: Path) -> None:
     """Those of all dataflows at once are too many to come to one that fits; then each is searched by itself."""
-    arch = with_config(load_arch("spatial-4x4"), {"glb.words": 700})
+    arch = with_config(load_arch("spatial-4x4"), {"glb.words": 600})
     (tmp_path / "given.toml").write_text(arch_text(arch))
     program, _ = of_model(one_layer(tmp_path, 16, 32, 6), str(tmp_path / "given.toml"), None, None, None, None, "auto")
     network = program.network

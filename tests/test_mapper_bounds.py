@@ -53,7 +53,7 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
     room = Room(int(words * rng.choice([0.1, 0.4, 1.5])), moving, residual)
     tiles = tiles_in_time(everything, found.which)
     steps = int((everything.boxes[:, :-1].prod(axis=1) // everything.boxes[:, -1]).max())
-    traffic = TrafficOf(Traffic(shape, arch, room, steps), form, tiles, found.least)
+    traffic = TrafficOf(Traffic(shape, arch, room, steps), form, tiles, found.least, found.cycles)
     beyond = np.nonzero(~everything.fits[found.which[:, 2], 0])[0]  # more words of the image than ping has
     most = POINTS if moving else 4 * POINTS  # of these there is but one plan
     some = [*rng.permutation(len(found.cycles))[:most], *rng.permutation(beyond)[:most]]
@@ -63,9 +63,10 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
         if not moving:
             plan = Plan(shape.tiled_together, shape.sizes.h, shape.sizes.w)
             least = bound.cycles(int(found.cycles[int(i)]))
-            plans = [(max(least, int(found.least[int(i)])), plan)]
+            plans, everywhere = [(max(least, int(found.least[int(i)])), plan)], 0
         else:
             plans = list(islice(candidates(bound, room, 1 << 60), 200))
+            everywhere = bound.in_blocks(int(found.cycles[int(i)]))
             plans = [plans[int(j)] for j in rng.permutation(len(plans))[:PLANS]]
         for least, plan in plans:
             mapping = mapping_of(shape, arch, at, plan)
@@ -85,6 +86,7 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
                 seen["fits"] += 1
             assert moving_cycles(shape, arch, room) <= cycles, (shape, arch, room, at, plan)
             if moving:
+                assert everywhere <= cycles, (shape, arch, room, at, plan)
                 needs = stage_sizes(shape, arch, mapping)
                 assert buffer_words(shape, arch, mapping, partial) == sum(needs.values()), (shape, arch, at, plan)
                 needs.pop("sums")  # these are looked at when a mapping is run
@@ -193,11 +195,67 @@ def test_blocks_begin_with_weights_that_take_longer_than_what_there_is_to_do() -
     assert compute + 48 * (512 + 48 + 1 - 2 * 196) <= least <= layer_cycles(LayerPlan("", shape, mapping), arch)
 
 
+def least_and_cycles(shape: LayerShape, at: Point, room: Room, **wanted: object) -> tuple[int, int]:
+    """The bound of the plan with what is wanted that comes first, and what the model says."""
+    arch = load_arch("spatial-16x16")
+    for least, plan in candidates(Bound(Durations(shape, arch, room.residual), at), room, 1 << 60):
+        if wanted.items() <= plan._asdict().items():
+            mapping = mapping_of(shape, arch, at, plan)
+            return least, layer_cycles(LayerPlan("", shape, mapping, room.residual, AHEAD), arch)
+    raise LookupError(wanted)
+
+
+def depthwise(channels: int, side: int) -> LayerShape:
+    window = Window((3, 3), pad=(1, 1, 1, 1), group=channels)
+    return LayerShape("mac", Sizes(1, channels, 1, side, side, 3, 3), window, 2, side, side)
+
+
+def test_one_buffer_of_the_image_is_filled_behind_the_results_of_its_block() -> None:
+    """By hand: 5 blocks of 88 channels and one of 72. In front of the array comes an image, behind it go results; in
+    between, five times, results, then the next image, with the latencies of a commit and of the DMA.
+    """
+    shape = depthwise(512, 14)
+    form = next(form for form in forms_of(shape) if form.name == "os")
+    at = Point(form, (1, 4, 1, 3), (8, 2, 1), (1, 14, 1, 1, 1, 3), 1)
+    least, cycles = least_and_cycles(shape, at, MOVING, k=88, h=14, w=14, moving=(("ifmap", 1), ("output", 2)))
+    compute = 512 * 14 * 14 * 9 // 256
+    assert compute + 2 * 512 * 196 // 8 + 5 * (4 + 64) <= least <= cycles < 1.05 * least
+
+
+def test_residuals_wait_until_the_results_of_two_blocks_before_have_left() -> None:
+    """By hand: of 10 x 7 x 14 blocks all but two wait for a latency, in which nothing else comes."""
+    shape = LayerShape("mac", Sizes(1, 256, 64, 56, 56, 1, 1), Window((1, 1)), 2, 56, 56)
+    form = next(form for form in forms_of(shape) if form.name == "os")
+    at = Point(form, (1, 4, 4, 1), (4, 1, 4), (7, 1, 2, 16, 1, 1), 1)
+    room = Room(847_872, frozenset({"output", "residual"}), residual=True)
+    least, cycles = least_and_cycles(shape, at, room, k=28, h=8, w=4, weight_buffers=1)
+    assert 2 * 256 * 56 * 56 // 8 + 978 * 64 <= least <= cycles < 1.01 * least
+
+
+def test_nothing_leaves_before_the_first_block_of_results_is_there() -> None:
+    """By hand: 18 of 32 channels are 6 x 2 x 28 macro-instructions of 3 channels, 4 columns and 3 taps. Meanwhile no
+    more than all weights come; behind them all results go out.
+    """
+    shape = depthwise(32, 112)
+    form = next(form for form in forms_of(shape) if form.order.endswith("WI"))
+    at = Point(form, (1, 4, 1, 3), (1, 16, 1), (3, 4, 1, 1, 1, 3), 1)
+    room = Room(647_168, frozenset({"output"}))
+    least, cycles = least_and_cycles(shape, at, room, k=18, h=112, w=112, weight_buffers=2)
+    assert 6 * 2 * 28 * (4 + 36) - 32 * 9 // 8 + 32 * 112 * 112 // 8 <= least <= cycles < 1.05 * least
+
+
+def test_plans_that_are_alike_do_not_use_up_all_runs() -> None:
+    """All blocks of the points with the least bounds take the same cycles: other points are run, too."""
+    shape = LayerShape("mac", Sizes(1, 64, 256, 56, 56, 1, 1), Window((1, 1)), 2, 56, 56)
+    found = search(shape, load_arch("spatial-16x16"), Room(245_760, frozenset({"output"})))
+    assert found is not None and found.cycles < 1.02 * found.least
+
+
 def test_results_do_not_hold_up_slices() -> None:
-    """Both of image and results of a layer move, and slices of its weights: the best is found, nearly proven."""
+    """Image, results and weights move, the last in slices: 216,502 cycles where second slices are behind results."""
     shape = LayerShape("mac", Sizes(1, 512, 512, 14, 14, 1, 1), Window((1, 1)), 2, 14, 14)
     found = search(shape, load_arch("spatial-16x16"), MOVING)
-    assert found is not None and found.cycles < 1.002 * found.least
+    assert found is not None and found.cycles <= 209_810 and found.cycles < 1.01 * found.least
 
 
 def test_few_images_fit_where_there_is_little_room() -> None:

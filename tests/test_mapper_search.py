@@ -447,7 +447,7 @@ def test_search_below_some_cycles(moving: frozenset[str]) -> None:
 def test_search_finds_what_the_machine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For random layers, arrays and rooms: every pass takes it, it fits, and takes the cycles that are predicted."""
     monkeypatch.setattr("cnncc.mapper.search.POINTS", 20)
-    monkeypatch.setattr("cnncc.mapper.search.MOVING_POINTS", 20)
+    monkeypatch.setattr("cnncc.mapper.search.MOVING_POINTS", 10)
     monkeypatch.setattr("cnncc.mapper.search.RUNS", 8)
     rng, seen = np.random.default_rng(SEED), Counter[str]()
     while seen["found"] < max(EXAMPLES // 3, 8):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.blocks import Blocks, Counts, Room, Weights
-from cnncc.mapper.bound import Bound, ideal_cycles, last_held, up, ways
+from cnncc.mapper.blocks import Blocks, Counts, Room, Side, Weights
+from cnncc.mapper.bound import Bound, last_held, up, ways
 from cnncc.mapper.space import Chain, Plan
 from cnncc.mapper.tiles import tiles_of
 
@@ -92,17 +92,26 @@ class _Times:
             cycles((k.last_trips[kk], k.last_held[kk]), h_all),
             cycles(k_all, (h.last_trips[hh], h.last_held[hh])),
         )
+        full = (self._full(each, side) for each, side in ((k, blocks.k), (h, blocks.h), (w, blocks.w)))
+        (k_trips, k_held), (h_trips, h_held), (w_trips, w_held) = full
+        of_block = trips * k_trips[kk] * h_trips[hh] * w_trips[ww] * overhead
+        self.in_full: Any = (of_block + held * k_held[kk] * h_held[hh] * w_held[ww]) // bound.times
         self.everything = prod(getattr(bound.shape.sizes, dim) for dim in "nkhw")
         self.again: Any = prod(np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
         self.k, self.h, self.w = k, h, w
         everywhere = blocks.full * blocks.outputs == self.everything
         self.commits: Any = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w.trips[ww])
-        held_by_pes = arch.pe.ifmap_halves * bound.first_last()[0]
-        self.refills = np.maximum(0, blocks.refills() - np.maximum(blocks.images - 1, 0) * held_by_pes)
+        self.refills = blocks.refills(arch.pe.ifmap_halves * bound.first_last()[0])
 
     def _side(self, dim: str) -> Trips:
         extent, sizes = self.bound.extent[dim], getattr(self.blocks, dim).sizes
         return _side(extent, tuple(sizes.tolist()), self.bound.at.chain(dim, extent), dim == "k", self.halves)
+
+    @staticmethod
+    def _full(trips: Trips, side: Side) -> tuple[Counts, Counts]:
+        """Trips and held sums of a full block."""
+        rest, full = side.number > side.full, side.full
+        return (trips.trips - rest * trips.last_trips) // full, (trips.held - rest * trips.last_held) // full
 
     def array(self) -> Any:
         """Cycles of the array, between the first block's and the last block's transfers; of loads; of commits."""
@@ -113,12 +122,12 @@ class _Times:
             blocks.last > 0, blocks.last // dram.words_per_cycle + dram.latency_cycles, 0
         )
         compute = self.compute + self.refills + self.residual_comes()
-        if cut and any(bound.at.chain(dim, 1)[3] for dim in "khw"):  # what PEs load depends on the block
+        if cut and bound.depends_on_blocks:
             engines = np.maximum(self.loading(), self.committing())
             least = bound.views() + comes + np.maximum(compute + self.waits() + drain, engines)
         else:
             waits = 0 if cut else bound.waits
-            least = np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines())
+            least = np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines)
         return np.maximum(least, self.buffers_of_results())
 
     def residual_comes(self) -> Any:
@@ -166,7 +175,7 @@ class _Times:
             trips, times, dims = k.in_one[kk], blocks.k.full[kk], "hwcrs"
             others = blocks.k.number[kk]
         done = lasts // bound.at.lanes + self.halves * (arch.pe.start_cycles + arch.pe.finish_cycles)
-        firsts = np.where(self.refills > 0, 0, blocks.full - blocks.full // blocks.in_a_row)
+        firsts = np.where(self.refills > 0, 0, blocks.full - blocks.full // blocks.in_a_row())
         steps = bound.times * prod(tiles[dim].trips for dim in dims) * times + firsts - blocks.results // others * times
         return np.where(trips <= self.halves, 0, np.maximum(steps, 0) * np.maximum(fetched - done, 0))
 
@@ -203,13 +212,14 @@ class _Times:
         results = blocks.moved - blocks.moved_image
         last = blocks.moved_image * image + results * share + weights * np.minimum(share, 1 / turns)
         waits = dram.latency_cycles + bound.between() if {"ifmap", "output"} <= moving else 0
-        together: Any = np.maximum(bound.head() + words // wpc, self.compute)
+        together: Any = np.maximum(bound.head() + blocks.transfers(weights), self.compute)
         full = _runs(self.compute - self.in_last, (words - last) / wpc, (turns - 1) * inner, waits)
         in_turn: Any = full + _runs(self.in_last, last / wpc, inner, waits)
         least: Any = np.maximum(together, np.where(blocks.sliced, 0, in_turn))
         least = np.maximum(least, self.compute + self.behind_results(stage))
+        least = np.maximum(least, self.behind_first_results(stage))
         if stage.part is None:
-            return np.maximum(least, self.behind_first_results())
+            return least
         # While a block of the image comes, no slice of weights does: the array has two, and what PEs hold.
         there = 2 * self.compute * blocks.share * stage.part + 2 * bound.first_last()[0]
         waiting = (blocks.moved_image - 2 * blocks.image) / wpc - np.maximum(blocks.images - 2, 1) * there
@@ -225,9 +235,9 @@ class _Times:
         words = self.everything * (self._commit(False) + 1 / arch.dram.words_per_cycle)
         return bound.head() + (words + waits) / 2
 
-    def behind_first_results(self) -> Any:
-        """Cycles of the DMA where no weights come: it waits for the first block of results, but for two blocks of the
-        image (or of its slices), and of residuals.
+    def behind_first_results(self, stage: Weights) -> Any:
+        """Cycles of the DMA: it waits for the first block of results, but for two blocks of the image (or of its
+        slices), and of residuals, and for the weights of this block and two slices more.
         """
         blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
         if "output" not in blocks.room.moving:
@@ -235,8 +245,12 @@ class _Times:
         slices = np.where(blocks.sliced, up(bound.shape.sizes.c, blocks.tiles.c), 1)
         words = np.minimum(blocks.image * (1 + slices), blocks.moved_image - blocks.image)
         words = words + 3 * blocks.outputs * ("residual" in blocks.room.moving)
-        first = np.maximum(ideal_cycles(bound.shape, bound.arch) * blocks.share - words / dram.words_per_cycle, 0)
-        return bound.head() + first + blocks.moved // dram.words_per_cycle + dram.latency_cycles
+        weights = stage.words - stage.buffer
+        if stage.part is not None:
+            number = np.where(stage.place == 3, blocks.k.full[blocks.kk], blocks.full)
+            words = words + np.minimum(stage.words / number + stage.buffer, weights)
+        first = np.maximum(self.in_full - words / dram.words_per_cycle, 0)
+        return bound.head() + first + blocks.transfers(weights) + dram.latency_cycles
 
     def behind_results(self, stage: Weights) -> Any:
         """Cycles that the array waits for third slices, of image or weights: they come behind the second ones, which
@@ -269,7 +283,7 @@ class _Times:
         words = blocks.moved + stage.words - stage.buffer
         dma = words // arch.dram.words_per_cycle + transfers * (1 + arch.dram.latency_cycles)
         load, commit = 1 + arch.bus.latency_cycles, 1 + arch.commit.latency_cycles
-        if any(bound.at.chain(dim, 1)[3] for dim in "khw"):  # at least a load of a word for each macro-instruction
+        if bound.depends_on_blocks:  # at least a load of a word for each macro-instruction
             return self.compute + self.macros * (2 + load) + self.committing() + self.commits * commit + dma
         return self.compute + self.macros + bound.loads(load) + bound.commits(commit) + dma
 

@@ -123,6 +123,9 @@ class Blocks:
         self._count_blocks()
         self._count_words()
 
+    def _sides(self) -> tuple[tuple[Side, Any], ...]:
+        return (self.k, self.kk), (self.h, self.hh), (self.w, self.ww)
+
     def _count_blocks(self) -> None:
         sizes, k_blocks = self.shape.sizes, self.k.number[self.kk]
         self.of_image: Any = self.h.number[self.hh] * self.w.number[self.ww]
@@ -134,10 +137,6 @@ class Blocks:
         self.images: Any = times * self.of_image * again * slices  # blocks or slices of the ifmap
         self.results: Any = times * self.of_image * k_blocks
         self.full: Any = times * self.k.full[self.kk] * self.h.full[self.hh] * self.w.full[self.ww]
-        inner = np.where(self.h.number[self.hh] > 1, self.h.full[self.hh], self.k.full[self.kk])
-        inner = np.where(self.w.number[self.ww] > 1, self.w.full[self.ww], inner)
-        # Full blocks that come one after the other.
-        self.in_a_row: Any = np.where(~self.k_outside & k_cut, self.k.full[self.kk], inner)
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
         # One block needs one buffer only.
         twice = (self.images > 1) if "ifmap" in self.room.moving else np.False_
@@ -146,6 +145,16 @@ class Blocks:
         beside = many & self.double if "ifmap" in moving and "output" not in moving else many
         double = {"ifmap": self.double, "residual": beside, "output": many}
         self.buffers = {operand: np.broadcast_to(1 + double[operand], self.shaped) for operand in moving}
+
+    def in_a_row(self) -> Any:
+        """How many full blocks come one after the other, at least."""
+        k, h, w = ((side.number[at], side.full[at]) for side, at in self._sides())
+
+        def row(outer: tuple[Any, Any], middle: tuple[Any, Any], inner: tuple[Any, Any]) -> Counts:
+            more = np.where(middle[1] == middle[0], outer[1], 1)
+            return inner[1] * np.where(inner[1] == inner[0], middle[1] * more, 1)
+
+        return np.where(self.k_outside, row(k, h, w), row(h, w, k))
 
     def _may_be_sliced(self) -> bool:
         """Whether the ifmap may come in slices of c: inside a loop over c that is outside all others."""
@@ -156,7 +165,7 @@ class Blocks:
     def _count_words(self) -> None:
         """Of all buffers; moved in all, of the ifmap alone, of one block of it; before the first and after the last."""
         shape, sizes, moving = self.shape, self.shape.sizes, self.room.moving
-        k, h, w = (side.sizes[at] for side, at in ((self.k, self.kk), (self.h, self.hh), (self.w, self.ww)))
+        k, h, w = (side.sizes[at] for side, at in self._sides())
         outputs, everything = k * h * w, sizes.n * sizes.k * sizes.h * sizes.w
         self.outputs: Any = outputs
         self.share: Any = outputs / everything  # of a block of results
@@ -215,12 +224,35 @@ class Blocks:
             part = k_now / k_block * (tiles.c / sizes.c)
             yield Weights(place + tiles.spaces + 1, 2, k_now * tiles.c * taps, everything * again, part)
 
-    def refills(self) -> Any:
-        """Cycles in which the array has nothing to do while the DMA fills the one buffer of the ifmap again, but for
-        what PEs hold."""
-        wpc, latency = self.arch.dram.words_per_cycle, self.arch.dram.latency_cycles
-        again = (self.moved_image - self.image) / wpc + (self.images - 1) * latency
-        return np.where(self.double | (self.images <= 1), 0, again) if "ifmap" in self.room.moving else 0
+    def refills(self, held: int) -> Any:
+        """Cycles in which the array has nothing to do while the DMA fills the one buffer of the ifmap again.
+
+        held: cycles of what PEs hold meanwhile, which is nothing where the results of a block go out in between.
+        """
+        moving, sizes, arch = self.room.moving, self.shape.sizes, self.arch
+        if "ifmap" not in moving:
+            return 0
+        words, each = self.moved_image - self.image, arch.dram.latency_cycles - held
+        if "output" in moving:
+            (k, h, w), times = (side.last[at] for side, at in self._sides()), sizes.n * (sizes.k // self.group)
+            # Where k goes on with an image, these are the last channels of each.
+            everything = times * sizes.h * sizes.w * np.where(self.images == self.results, self.group, k)
+            words, each = words + everything - k * h * w, arch.dram.latency_cycles + arch.commit.latency_cycles
+        again = words / arch.dram.words_per_cycle + (self.images - 1) * each
+        return np.where(self.double | (self.images <= 1), 0, np.maximum(again, 0))
+
+    def transfers(self, weights: Any) -> Any:
+        """Cycles of the DMA, at least, for what moves and for these words of weights.
+
+        The residual of a block waits until the results of the one two before have left: for a latency, if nothing else
+        comes meanwhile.
+        """
+        dram, others = self.arch.dram, self.moved_image + weights
+        if not {"residual", "output"} <= self.room.moving:
+            return (self.moved - self.moved_image + others) // dram.words_per_cycle
+        waits = np.maximum(self.results - 2, 0) * dram.latency_cycles
+        results = (self.moved - self.moved_image) // dram.words_per_cycle
+        return results + np.maximum(others // dram.words_per_cycle, waits)
 
     def fits(self, stage: Weights) -> Any:
         """Plans for which there is room, and whose slices of weights are less than all weights."""

@@ -271,6 +271,7 @@ class Bound:
         steps = self.times * prod(self.ways[dim][0].trips for dim in "khwcrs" if dim not in inner)
         return max(0, steps - 1) * max(0, fetched - done)
 
+    @cached_property
     def engines(self) -> int:
         """The layer's cycles at least, by the times of the load engine and of the output units alone."""
         first, last = self.first_last()
@@ -283,7 +284,18 @@ class Bound:
             macros = self.times * prod(sum(way.trips for way in ways) for ways in self.ways.values())
             loads = self.loads(1 + self.arch.bus.latency_cycles)
             return self.head() + macros + compute + loads + self.commits(1 + self.arch.commit.latency_cycles)
-        return max(self.array(compute), self.engines())
+        return max(self.array(compute), self.engines)
+
+    @cached_property
+    def depends_on_blocks(self) -> bool:
+        """Whether what PEs load does."""
+        return any(self.at.chain(dim, 1)[3] for dim in "khw")
+
+    def in_blocks(self, compute: int) -> int:
+        """The layer's cycles at least in any blocks, of array, loads and commits."""
+        if self.depends_on_blocks:
+            return self.views() + compute + 1
+        return max(int(self.fill()) + compute + 1, self.engines)
 
     def array(self, compute: int) -> int:
         """The layer's cycles at least, by the array alone."""

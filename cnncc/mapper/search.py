@@ -37,11 +37,13 @@ from cnncc.mapper.tiles import tiles_in_time
 from cnncc.mapper.traffic import NEVER, Traffic, TrafficOf, moving_cycles
 
 POINTS = 3000  # that are looked at
-MOVING_POINTS = 200  # of a layer whose operands move, each with all its plans
+MOVING_POINTS = 100  # for each operand of a layer that moves, each with all its plans
 TILES = 2000  # of such points, of which it is found out what transfers take
-RUNS = 100  # candidates of a kind (ifmap in one buffer, in two, in slices) that are run on the model
+RUNS = 64  # candidates that are run on the model; half as many more of each kind (ifmap in one buffer, two, slices)
+PLANS = 2  # of a point, with the same bound, that are run before those of others while they are not the best so far
 FEW_RUNS, LITTLE = 16, 100  # of those that can win a hundredth at most
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the ideal, or of the least that is seen: how far the first, second, … look goes
+ALL = 1 << 39  # more cycles than any layer takes
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
 
 
@@ -70,7 +72,8 @@ class _Search:
         self.limit = NEVER
         self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
         self.number, self.runs, self.bounded, self.left_out = count(), Counter[_Kind](), 0, NEVER
-        self.seen = set[Mapping]()
+        self.seen, self.tried = set[Mapping](), Counter[tuple[Point, int]]()
+        self.later: list[tuple[int, int, Point, Plan]] = []
         sizes = shape.sizes
         params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
         left = room.words - shape.weight_words - params
@@ -79,16 +82,15 @@ class _Search:
         self.whole = whole if not room.moving and left >= 0 else None  # then there is no other plan
         self.sums_fit = left >= arch.words_per_param * sizes.n * sizes.k * sizes.h * sizes.w
 
-    def add(self, compute: int, at: Point) -> None:
-        """All candidates of a point that may be better than the best."""
+    def add(self, least: int, compute: int, at: Point) -> None:
+        """All candidates of a point that may be better than the best, which take at least so many cycles."""
         bound = Bound(self.durations, at)
         if self.whole is None or self.sums_fit or not bound.partial:
-            self.push(next(self.number), at, self.plans(bound, compute))
+            self.push(next(self.number), at, self.plans(bound, least, compute))
 
-    def plans(self, bound: Bound, compute: int) -> _Plans:
-        """All candidates of a point; if nothing moves, first what all of them take at least, which is soon known."""
-        if not self.room.moving:
-            yield bound.array(compute), None
+    def plans(self, bound: Bound, least: int, compute: int) -> _Plans:
+        """All candidates of a point; first what all of them take at least, which is soon known."""
+        yield max(least, bound.in_blocks(compute) if self.room.moving else bound.array(compute)), None
         if self.whole is not None:
             yield bound.cycles(compute), self.whole
         else:
@@ -101,9 +103,9 @@ class _Search:
             self.bounded += 1
             heapq.heappush(self.heap, (bound, number, at, plan, plans))
 
-    def lowest(self) -> int:
-        """The least bound of the candidates that are left."""
-        while self.heap and self.heap[0][3] is None:
+    def lowest(self, most: int = NEVER) -> int:
+        """The least bound of the candidates that are left: of those themselves where it is not above `most`."""
+        while self.heap and self.heap[0][3] is None and self.heap[0][0] <= most:
             _, number, at, _, plans = heapq.heappop(self.heap)
             self.bounded -= 1  # its plans are counted one by one
             self.push(number, at, plans)
@@ -111,29 +113,45 @@ class _Search:
 
     def until(self, least: int) -> None:
         """Run the candidates on the model whose bound is not above `least`."""
-        while self.lowest() <= min(least, self.limit - 1) and not self.is_over(self.lowest()):
-            bound, _, at, plan, others = heapq.heappop(self.heap)
+        while (low := self.lowest(min(least, self.limit - 1))) <= min(least, self.limit - 1) and not self.is_over(low):
+            bound, number, at, plan, others = heapq.heappop(self.heap)
             assert plan is not None
             self.push(next(self.number), at, others)
-            if self.runs[kind := _kind(plan)] >= self.budget(bound):
-                self.left_out = min(self.left_out, bound)
-                continue
-            mapping = mapping_of(self.shape, self.arch, at, plan)
-            if mapping in self.seen or not is_legal(self.shape, mapping, self.room.residual):
-                continue  # forms are the same where loops that differ in place run once
-            if self.whole is None and not has_room(self.shape, self.arch, mapping):
-                continue
-            self.seen.add(mapping)
-            self.runs[kind] += 1
-            schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)
-            if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.room.words:
-                continue  # bounds know of those partial sums alone that there are in any case
-            if (cycles := schedule.cycles(self.arch)) < self.limit:
-                self.limit, self.best = cycles, Result(mapping, cycles)
+            if self.tried[at, bound] < PLANS:
+                self.run(bound, at, plan)
+            else:
+                self.later.append((bound, number, at, plan))
+
+    def rest(self) -> None:
+        """Run all that are left."""
+        self.until(NEVER)
+        for bound, _, at, plan in sorted(self.later):
+            if bound < self.limit:
+                self.run(bound, at, plan)
+
+    def run(self, bound: int, at: Point, plan: Plan) -> None:
+        """Run a candidate on the model, unless enough of its kind were."""
+        if self.runs[kind := _kind(plan)] >= self.budget(bound):
+            self.left_out = min(self.left_out, bound)
+            return
+        mapping = mapping_of(self.shape, self.arch, at, plan)
+        if mapping in self.seen or not is_legal(self.shape, mapping, self.room.residual):
+            return  # forms are the same where loops that differ in place run once
+        if self.whole is None and not has_room(self.shape, self.arch, mapping):
+            return
+        self.seen.add(mapping)
+        self.runs[kind] += 1
+        self.tried[at, bound] += 1
+        schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)
+        if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.room.words:
+            return  # bounds know of those partial sums alone that there are in any case
+        if (cycles := schedule.cycles(self.arch)) < self.limit:
+            self.limit, self.best, self.tried[at, bound] = cycles, Result(mapping, cycles), 0
 
     def budget(self, bound: int) -> int:
         """How many of a kind are run before those with this bound are left out: fewer where they would win little."""
-        return RUNS if self.whole or (self.limit - bound) * LITTLE > self.limit else FEW_RUNS
+        most = RUNS * 3 // 2 if self.room.moving else RUNS
+        return most if self.whole or (self.limit - bound) * LITTLE > self.limit else FEW_RUNS
 
     def is_over(self, bound: int) -> bool:
         """Whether so many have been run of each kind that there is."""
@@ -169,12 +187,12 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below:
     by_traffic = _ByTraffic(found, entries, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i) in enumerate(by_traffic or entries):
         now.until(least)
-        enough = number >= (MOVING_POINTS if room.moving else POINTS)
+        enough = number >= (MOVING_POINTS * len(room.moving) or POINTS)
         if least >= now.limit or now.is_over(least) or enough:
             beyond = least
             break
-        now.add(compute, point(found, part.form, part.which[i].tolist()))
-    now.until(NEVER)
+        now.add(least, compute, point(found, part.form, part.which[i].tolist()))
+    now.rest()
     if now.best is None:
         return None
     beyond = min(beyond, by_traffic.beyond) if by_traffic else beyond
@@ -190,21 +208,23 @@ def _by_cycles(found: Numbers, search: _Search, dataflow: str) -> Iterator[_Entr
     """All points with what they take at least, in this order, looked for in wider and wider circles."""
     shape, arch, cut = found.shape, found.arch, bool(search.room.moving)
     forms = [form for form in forms_of(shape) if dataflow in ("", form.name)]
-    ideal, done = ideal_cycles(shape, arch), 0
-    for slack in (*SLACKS, 1e9):
-        limit = min(int(ideal * slack) + 64 if slack < 1e9 else 1 << 39, search.limit)
+    ideal, done, slacks = ideal_cycles(shape, arch), 0, [*SLACKS]
+    while done < search.limit:
+        # The same for all rooms, but for the last look.
+        limit = int(ideal * slacks[0]) + 64 if slacks else min(ALL, search.limit)
         alike = {form.name: form for form in forms}  # with the same combinations
         below = {name: _below(shape, arch, form, limit, cut) for name, form in alike.items()}
         each = [below[form.name]._replace(form=form) for form in forms]
-        if not any(len(part.cycles) for part in each):
-            ideal = max(ideal, min(part.beyond for part in each))
         for least, number, i in heapq.merge(*(_entries(n, part.least.tolist(), done) for n, part in enumerate(each))):
             yield least, int(each[number].cycles[i]), each[number], i
-        if (done := limit) >= search.limit:
+        done, found_some = limit, any(len(part.cycles) for part in each)
+        if not slacks:
             return
+        if found_some or (ideal := min(part.beyond for part in each)) >= ALL:
+            slacks.pop(0)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=256)
 def _below(shape: LayerShape, arch: Arch, form: Form, limit: int, cut: bool) -> Found:
     """The same for all rooms of a layer, which are searched one after the other."""
     return combinations_below(numbers(shape, arch), form, limit, cut)
@@ -236,7 +256,7 @@ class _ByTraffic:
                 break
             if id(part) not in parts:
                 tiles = tiles_in_time(self.found, part.which)
-                parts[id(part)] = part, TrafficOf(self.traffic, part.form, tiles, part.least)
+                parts[id(part)] = part, TrafficOf(self.traffic, part.form, tiles, part.least, part.cycles)
             _, traffic = parts[id(part)]
             known.add((part.form, traffic.number[i]))
             if (most := traffic.least(i)) < NEVER:

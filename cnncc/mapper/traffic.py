@@ -26,19 +26,20 @@ class Traffic:
         self.shape, self.arch, self.room = shape, arch, room
         self.held = arch.pe.ifmap_halves * (arch.pe.start_cycles + arch.pe.finish_cycles + steps)
 
-    def least(self, form: Form, tiles: Counts, array: Counts) -> Counts:
+    def least(self, form: Form, tiles: Counts, compute: Counts) -> Counts:
         """Cycles at least, by tiles (number, k h w c), blocks of which are made alike; NEVER where there is no room.
 
-        array: cycles of the array alone; without overlap the others come to these.
+        compute: cycles of macro-instructions.
         """
-        alone = array.reshape(-1, 1, 1, 1, 1, 1) * self.arch.sequencer.overlap
+        dram, alone = self.arch.dram, compute.reshape(-1, 1, 1, 1, 1, 1) * self.arch.sequencer.overlap
         k, h, w, c = (int(each[0]) if (each == each[0]).all() else each.reshape(alone.shape) for each in tiles.T)
         blocks = Blocks(self.shape, self.arch, self.room, Tiles(form, k, h, w, c))
-        refills = np.maximum(0, blocks.refills() - np.maximum(blocks.images - 1, 0) * self.held)
+        # Before the first block is there, and when the last one leaves, the array has nothing to do, either.
+        alone = alone + blocks.refills(self.held) + (blocks.first + blocks.last) // dram.words_per_cycle
         best = np.full(len(tiles), NEVER)
         for stage in blocks.stages():
-            words = (blocks.moved + stage.words - stage.buffer) // self.arch.dram.words_per_cycle
-            cycles = np.where(blocks.fits(stage), np.maximum(words, alone + refills), NEVER)
+            transfers = blocks.transfers(stage.words - stage.buffer)
+            cycles = np.where(blocks.fits(stage), np.maximum(transfers, alone), NEVER)
             best = np.minimum(best, cycles.min(axis=(1, 2, 3, 4, 5)).astype(np.int64))
         return best
 
@@ -46,17 +47,19 @@ class Traffic:
 class TrafficOf:
     """The same for the points of a form, once for equal tiles; for many of these together when one is asked for.
 
-    tiles: of each point, in the order of cycles of the array, `array`. number: by points those of their tiles, counted
-    in this order.
+    tiles: of each point, in the order of what the array takes at least, `array`; `compute` are the cycles of its
+    macro-instructions. number: by points those of their tiles, counted in this order.
     """
 
-    def __init__(self, traffic: Traffic, form: Form, tiles: Counts, array: Counts) -> None:
+    def __init__(self, traffic: Traffic, form: Form, tiles: Counts, array: Counts, compute: Counts) -> None:
         self.traffic, self.form, self.array = traffic, form, array
         base = np.cumprod([1, *(tiles.max(axis=0) + 1)[:3]])  # makes one number of a tile
         _, first, same = np.unique(tiles @ base, return_index=True, return_inverse=True)
         self.first = np.sort(first)
         self.number: list[int] = np.searchsorted(self.first, first)[same].tolist()
         self.tiles, self.found = tiles[self.first], np.full(len(first), -1)
+        self.compute = np.full(len(first), NEVER)
+        np.minimum.at(self.compute, self.number, compute)
         apart = [dim in cut_dims(traffic.shape, traffic.room) and not shared(form, dim) for dim in "khwc"]
         self.blocks = self.tiles @ (base * apart)
 
@@ -65,7 +68,7 @@ class TrafficOf:
         if self.found[number := self.number[i]] < 0:
             alike = (self.blocks[number:] == self.blocks[number]) & (self.found[number:] < 0)
             some = number + np.nonzero(alike)[0][:MANY]
-            self.found[some] = self.traffic.least(self.form, self.tiles[some], self.array[self.first[some]])
+            self.found[some] = self.traffic.least(self.form, self.tiles[some], self.compute[some])
         alone = int(self.array[i])
         return max(alone, int(self.found[number]) + (0 if self.traffic.arch.sequencer.overlap else alone))
 
