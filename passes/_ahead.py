@@ -19,7 +19,7 @@ from cnncc.passes._less_room import come_first
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import stage_sizes
 from cnncc.passes._residency import Network
-from cnncc.passes.array_allocate import Lifetime, pack
+from cnncc.passes.array_allocate import Lifetime, fits
 
 
 def layers_ahead(func: FuncOp, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping]) -> list[LayerOp]:
@@ -46,7 +46,7 @@ def layers_ahead(func: FuncOp, arch: Arch, mappings: Mapping[LayerOp, nest.Mappi
         if before is None or not early:
             continue
         longer = {name: Lifetime(name, lives[name].words, before, number) for name in early}
-        if pack(list((lives | longer).values()))[0] <= arch.glb.words:
+        if fits(list((lives | longer).values()), arch.glb.words):
             lives |= longer
             found.append(layer)
     return found

@@ -6,6 +6,7 @@ from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from operator import attrgetter, itemgetter
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -30,29 +31,38 @@ class Lifetime:
 
 def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
     """A first word for each name, in the order given, so that no two which meet overlap."""
-    placed: list[tuple[int, Lifetime]] = []  # by place
-    for tensor in lifetimes:
+    placed, found = list[tuple[int, int, int, int]](), dict[str, int]()  # words and layers from and to; by place
+    for name, words, first, last in map(attrgetter("name", "words", "first", "last"), lifetimes):
         at = 0
-        for start, other in placed:
-            if start >= at + tensor.words:
+        for start, end, begins, ends in placed:
+            if start >= at + words:
                 break
-            if tensor.first <= other.last and other.first <= tensor.last:  # there is a layer that needs both
-                at = max(at, start + other.words)
-        insort(placed, (at, tensor), key=lambda pair: pair[0])
-    return {tensor.name: at for at, tensor in placed}
+            if end > at and first <= ends and begins <= last:  # there is a layer that needs both
+                at = end
+        insort(placed, (at, at + words, first, last))
+        found[name] = at
+    return found
 
 
 def pack(lifetimes: Sequence[Lifetime]) -> tuple[int, dict[str, int]]:
-    """The fewest words found that hold all, and a first word for each name.
+    """The fewest words found that hold all, and a first word for each name."""
+    return min(_packed(lifetimes), key=itemgetter(0))
 
-    Tried are the largest first, as they fit least easily, and those first that are needed longest.
+
+def fits(lifetimes: Sequence[Lifetime], words: int) -> bool:
+    """Whether `pack` finds a place for all in so many words."""
+    return any(needed <= words for needed, _ in _packed(lifetimes))
+
+
+def _packed(lifetimes: Sequence[Lifetime]) -> Iterator[tuple[int, dict[str, int]]]:
+    """Tried are the largest first, as they fit least easily, and those first that are needed longest.
+
     Source: Pisarchyk and Lee, Efficient memory management for deep neural net inference, 2020 (greedy by size).
     """
     by_size = sorted(lifetimes, key=lambda tensor: (-tensor.words, tensor.first, tensor.last))
-    by_span = sorted(by_size, key=lambda tensor: tensor.first - tensor.last)
-    found = [first_fit(order) for order in (by_size, by_span)]
-    words = [max((at[tensor.name] + tensor.words for tensor in lifetimes), default=0) for at in found]
-    return min(words), found[words.index(min(words))]
+    for order in (by_size, sorted(by_size, key=lambda tensor: tensor.first - tensor.last)):
+        at = first_fit(order)
+        yield max((at[tensor.name] + tensor.words for tensor in lifetimes), default=0), at
 
 
 def _views(module: ModuleOp) -> Iterator[tuple[int, str, str]]:

@@ -15,7 +15,7 @@ from cnncc.dialects.isa import LayerOp, SegmentOp, instructions
 from cnncc.errors import Refusal
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.frontend.segments import interface, name_after_tensors, read_model
-from cnncc.passes.array_allocate import ArrayAllocatePass, Lifetime, allocate, first_fit, pack
+from cnncc.passes.array_allocate import ArrayAllocatePass, Lifetime, allocate, first_fit, fits, pack
 from cnncc.passes.array_to_isa import ArrayToIsaPass
 
 lifetimes = st.lists(
@@ -50,6 +50,7 @@ def test_isa_pack_takes_the_better_order(tensors: list[Lifetime]) -> None:
     assert words == max([at[t.name] + t.words for t in tensors], default=0)
     by_size = first_fit(sorted(tensors, key=lambda t: (-t.words, t.first, t.last)))
     assert words <= max([by_size[t.name] + t.words for t in tensors], default=0)
+    assert fits(tensors, words) and not fits(tensors, words - 1)
 
 
 def test_isa_pack_puts_what_stays_first() -> None:
