@@ -12,6 +12,7 @@ from itertools import islice
 from math import prod
 
 import numpy as np
+import pytest
 from nest_cases import layer_of
 from test_conv_grid import unmapped
 from test_dataflows import draw
@@ -251,11 +252,16 @@ def test_plans_that_are_alike_do_not_use_up_all_runs() -> None:
     assert found is not None and found.cycles < 1.02 * found.least
 
 
-def test_results_do_not_hold_up_slices() -> None:
-    """Image, results and weights move, the last in slices: 216,502 cycles where second slices are behind results."""
+def test_results_do_not_hold_up_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Image, results and weights move, the last in slices: 216,502 cycles where second slices are behind results.
+
+    The best is nearly proven, if a search goes on where little can be won.
+    """
     shape = LayerShape("mac", Sizes(1, 512, 512, 14, 14, 1, 1), Window((1, 1)), 2, 14, 14)
-    found = search(shape, load_arch("spatial-16x16"), MOVING)
-    assert found is not None and found.cycles <= 209_810 and found.cycles < 1.01 * found.least
+    assert (found := search(shape, load_arch("spatial-16x16"), MOVING)) and found.cycles <= 209_810
+    monkeypatch.setattr("cnncc.mapper.search.FEW_RUNS", 1 << 30)
+    found = search.__wrapped__(shape, load_arch("spatial-16x16"), MOVING)
+    assert found is not None and found.cycles < 1.002 * found.least
 
 
 def test_few_images_fit_where_there_is_little_room() -> None:
