@@ -1,4 +1,4 @@
-"""Runs an ONNX model with onnxruntime: quietly, on one thread, node by node as written."""
+"""Runs an ONNX model with onnxruntime: quietly, on one thread, node by node as written, integers exactly."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from cnncc.errors import Refusal
+from cnncc.frontend.unsigned_weights import with_unsigned_weights
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -27,7 +28,8 @@ class OnnxSession:
         # The IR is what is to be run: no fusion by onnxruntime, which would round differently.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
-            self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            exact = with_unsigned_weights(model).SerializeToString()
+            self._session = ort.InferenceSession(exact, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exceptions share no other base
             raise _refusal("load", error) from error
 

@@ -1,0 +1,121 @@
+"""A model whose integer products onnxruntime adds up exactly on every processor.
+
+On x86 without VNNI its kernels for uint8 times int8 add pairs of products as 16-bit numbers, which saturate; those for
+uint8 times uint8 do not. So int8 weights that meet uint8 codes become uint8: weight and zero point 128 more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cnncc.frontend.infer_shapes import inferred
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+
+MORE = 128
+
+
+class _Operands(NamedTuple):
+    """Where a node has its codes and its weights, each with the zero point."""
+
+    codes: int
+    codes_zero: int
+    weights: int
+    weights_zero: int
+
+
+OPERANDS = {
+    "QLinearConv": _Operands(0, 2, 3, 5),
+    "QLinearMatMul": _Operands(0, 2, 3, 5),
+    "QGemm": _Operands(0, 2, 3, 5),
+    "ConvInteger": _Operands(0, 2, 1, 3),
+    "MatMulInteger": _Operands(0, 2, 1, 3),
+}
+
+
+def with_unsigned_weights(model: ModelProto) -> ModelProto:
+    """The same model, or one that computes the same with weights that are not signed."""
+    if not any(node.op_type in OPERANDS for node in model.graph.node):
+        return model
+    types = _types(model)
+    if not any(_saturates(node, types) for node in model.graph.node):
+        return model
+    changed = type(model)()
+    changed.CopyFrom(model)
+    _Change(changed.graph, types).all_nodes()
+    return changed
+
+
+def _types(model: ModelProto) -> dict[str, int]:
+    """The element types of tensors."""
+    graph = inferred(model, strict=False).graph
+    values = (*graph.input, *graph.value_info, *graph.output)
+    found = {value.name: value.type.tensor_type.elem_type for value in values}
+    return found | {tensor.name: tensor.data_type for tensor in graph.initializer}
+
+
+def _saturates(node: NodeProto, types: dict[str, int]) -> bool:
+    """Whether codes are uint8 and weights int8. A zero point that is given has the type of what it belongs to."""
+    from onnx import TensorProto
+
+    if (where := OPERANDS.get(node.op_type)) is None:
+        return False
+
+    def kind(*places: int) -> int:
+        names = (node.input[place] for place in places if place < len(node.input))
+        return next(filter(None, (types.get(name) for name in names)), 0)
+
+    codes, weights = kind(where.codes, where.codes_zero), kind(where.weights, where.weights_zero)
+    return (codes, weights) == (TensorProto.UINT8, TensorProto.INT8)
+
+
+class _Change:
+    """The change of one graph."""
+
+    def __init__(self, graph: GraphProto, types: dict[str, int]) -> None:
+        self.graph, self.types = graph, types
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.names = {*types, *self.constants, *(name for node in graph.node for name in node.output)}
+        self.unsigned: dict[str, str] = {}  # by what is signed
+
+    def all_nodes(self) -> None:
+        """Change all nodes that need it, each behind those that make its weights unsigned."""
+        nodes: list[NodeProto] = []
+        for node in self.graph.node:
+            if _saturates(node, self.types):
+                where = OPERANDS[node.op_type]
+                node.input.extend([""] * (where.weights_zero + 1 - len(node.input)))
+                for place in (where.weights, where.weights_zero):
+                    if (name := node.input[place]) not in self.unsigned:
+                        nodes += self._shifted(name)
+                    node.input[place] = self.unsigned[name]
+            nodes.append(node)
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+
+    def _shifted(self, name: str) -> Iterator[NodeProto]:
+        """Have what is given as 128 more: a constant, or what these nodes compute. No name stands for a zero point."""
+        from onnx import TensorProto, helper, numpy_helper
+
+        found = self.unsigned[name] = self._new(f"{name}.unsigned")
+        if not name or name in self.constants:
+            signed = numpy_helper.to_array(self.constants[name]) if name else np.zeros((), np.int8)
+            array = (signed.astype(np.int16) + MORE).astype(np.uint8)
+            self.graph.initializer.append(numpy_helper.from_array(array, found))
+            return
+        wide, more, total = (self._new(f"{found}.{step}") for step in ("wide", "more", "total"))
+        self.graph.initializer.append(numpy_helper.from_array(np.array(MORE, np.int32), more))
+        yield helper.make_node("Cast", [name], [wide], to=TensorProto.INT32)
+        yield helper.make_node("Add", [wide, more], [total])
+        yield helper.make_node("Cast", [total], [found], to=TensorProto.UINT8)
+
+    def _new(self, name: str) -> str:
+        """A name that nothing has."""
+        while name in self.names:
+            name += "'"
+        self.names.add(name)
+        return name
