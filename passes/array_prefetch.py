@@ -12,7 +12,18 @@ from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import load_arch
-from cnncc.dialects.array import DmaAttr, DmaOp, LayerOp, RepeatOp, TensorOp, UnitOp, ViewAttr, ViewOp
+from cnncc.dialects.array import (
+    CommitOp,
+    DmaAttr,
+    DmaOp,
+    LayerOp,
+    LoadOp,
+    RepeatOp,
+    TensorOp,
+    UnitOp,
+    ViewAttr,
+    ViewOp,
+)
 from cnncc.errors import Refusal
 from cnncc.passes._layer_transfers import FREE_TWICE
 from cnncc.passes.array_allocate import allocate
@@ -27,7 +38,8 @@ class ArrayPrefetchPass(ModulePass):
 
     They are those of what comes once, and of first slices where there are two buffers. The first load of weights waits
     for their semaphore wherever the transfer stands. It stands behind the first transfers of the layer before; where
-    others come in after these, behind the last of them: its last block brings nothing in. Without the pass every layer
+    others come in after these, behind the last of them: its last block brings nothing in. Where both slices of that
+    block have come by then, it stands behind the loads of the first, which free a buffer. Without the pass every layer
     starts by waiting for its weights. What was marked and cannot be is refused.
     """
 
@@ -94,6 +106,32 @@ def _last_that_comes_in(before: LayerOp) -> Operation:
     return last
 
 
+def _where_free(anchor: Operation, semaphore: int) -> Operation:
+    """What stands at `anchor` or behind it, after which one of two buffers is free: one token comes later, not both."""
+
+    def given(op: Operation) -> int:
+        records = (each.record.data for each in op.walk() if isinstance(each, LoadOp | CommitOp | DmaOp))
+        return sum(record.tokens.give == semaphore for record in records)
+
+    while sum(map(given, _behind(anchor))) > 1:
+        anchor = next(op for op in _behind(anchor) if given(op))
+        while isinstance(anchor, RepeatOp) and given(anchor) > 1:
+            anchor = next(op for op in anchor.body.block.ops if given(op))
+    return anchor
+
+
+def _behind(op: Operation) -> Iterator[Operation]:
+    """What follows in its block, and in those around it."""
+    while not isinstance(op, LayerOp):
+        following = op.next_op
+        while following is not None:
+            yield following
+            following = following.next_op
+        parent = op.parent_op()
+        assert parent is not None
+        op = parent
+
+
 def _move(module: ModuleOp, layer: LayerOp, before: Operation | None) -> None:
     """Put the first transfers of a layer into the one before, with views of their own. Raises Refusal."""
     if not isinstance(before, LayerOp) or not _views(before):
@@ -101,6 +139,8 @@ def _move(module: ModuleOp, layer: LayerOp, before: Operation | None) -> None:
     if not (transfers := _transfers(module, layer)):
         raise _refuse(layer, "none of its weights and parameters can be: they come as a whole, or in two buffers")
     views, anchor = _views(layer), _last_that_comes_in(before)
+    for take in dict.fromkeys(op.record.data.tokens.take for op in transfers):
+        anchor = _where_free(anchor, take) if take else anchor
     for op in transfers:
         dma = op.record.data
         names = {name: f"next.{name}" for name in (dma.dram, dma.glb)}

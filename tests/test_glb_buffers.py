@@ -357,6 +357,39 @@ def test_layers_that_follow_each_other(tmp_path: Path) -> None:
     assert races(program, compilation.settings.arch, dram) == []
 
 
+def slices_before_slices(outside: str, channels: int, folder: Path) -> Compilation:
+    """Weights of `a` come in slices inside blocks of its results, those of `b` in slices, too."""
+    nodes = [
+        helper.make_node("Conv", ["x", "wa"], ["a"], name="a"),
+        helper.make_node("Conv", ["a", "wb"], ["b"], name="b"),
+    ]
+    weights = {"wa": noise(0, 16, 8, 1, 1), "wb": noise(1, 8, 16, 1, 1)}
+    model = save(build(nodes, {"x": (2, 8, 6, 6)}, ["b"], weights), folder / "net.onnx")
+    schedule, inside = folder / "map.toml", "[k':4||4@cols h''||2@rows] > k'' > c'' > {w}"
+    schedule.write_text(f"""
+        "a".mapping = "{outside} > output@glb*2 > c':{channels} > weight@glb*2 > {inside}"
+        "b".mapping = "n > h':2 > ifmap@glb*2 > k':4 > weight@glb*2 > [k''||4@cols h''||2@rows] > c > {{w}}"
+    """)
+    return start_compilation(model, str(array_file(folder, "4x4", glb_words=9000)), None, None, None, schedule)
+
+
+@pytest.mark.parametrize(("outside", "channels"), [("n > h':2", 4), ("n > h':2", 3), ("h':2 > n", 4), ("n > h':4", 2)])
+def test_slices_that_come_ahead_behind_two_slices(outside: str, channels: int, tmp_path: Path) -> None:
+    """Both slices of the last block come before the results of the one before: then no buffer is free for `b`'s."""
+    compilation = slices_before_slices(outside, channels, tmp_path)
+    compilation.run("array")
+    (a,) = (op for op in compilation.module.ops if isinstance(op, A.LayerOp) and op.label.data == "a")
+    names = [op.record.data.dram for op in a.walk() if isinstance(op, A.DmaOp)]
+    assert names.count("next.weight.dram") == 1
+    compilation.run()
+    module = compilation.module
+    image = {"x": np.random.default_rng(0).integers(-99, 99, (2, 8, 6, 6))}
+    program = decode_program(encode_program(instructions(module)))
+    assert races(program, compilation.settings.arch, dram_of(module, compilation.ctx, image)) == []
+    assert "steps agree" in done("verify", tmp_path / "net.onnx", "--arch", tmp_path / "mine.toml", "--schedule",
+                                 tmp_path / "map.toml").stdout  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [

@@ -26,7 +26,7 @@ from test_conv_grid import unmapped
 from test_conv_groups import array_file
 from test_dataflows import Drawn, arch_toml, draw
 from test_glb_blocks import branches, image_for
-from test_glb_buffers import BATCH, CONV, COPIES, MAPPINGS, POOLS, TILE, Sum
+from test_glb_buffers import BATCH, CONV, COPIES, MAPPINGS, POOLS, TILE, Sum, slices_before_slices
 from test_pool_positions import pool
 from xdsl.dialects.builtin import StringAttr
 
@@ -106,6 +106,11 @@ def test_predict_a_network_that_moves_through_the_glb(words: int, tmp_path: Path
     """Blocks of image, residual and output; sums of two tensors, pools."""
     arch = array_file(tmp_path, "4x4", glb_words=words)
     check(start_compilation(save(branches(image_for(words)), tmp_path / "net.onnx"), str(arch), None, None, None))
+
+
+@pytest.mark.parametrize(("outside", "channels"), [("n > h':2", 4), ("n > h':2", 3), ("h':2 > n", 4), ("n > h':4", 2)])
+def test_predict_slices_that_come_ahead_behind_slices(outside: str, channels: int, tmp_path: Path) -> None:
+    check(slices_before_slices(outside, channels, tmp_path))
 
 
 def check_mapping(drawn: Drawn, folder: Path) -> None:

@@ -6,7 +6,7 @@ fetched ahead stands in the part before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -110,26 +110,68 @@ def _drains(follows: Part | None) -> bool:
 def _carrying(nodes: tuple[Node, ...], ahead: Sequence[Fetch]) -> tuple[Node, ...]:
     """A layer with transfers for the next one, each with two descriptors.
 
-    They stand behind the transfers at its head; where others come in after these, behind the last loop around such.
+    They stand behind the transfers at its head; where others come in after these, behind the last loop around such;
+    where both buffers are full then, behind what frees the first.
     """
     carried = tuple(node for fetch in ahead for node in (Own(DESCRIPTORS_OF_COPY), fetch.task))
     head = 0
     while head < len(nodes) and (isinstance(nodes[head], Own) or _is_transfer(nodes[head]) or head == 1):
         head += 1  # the settings of the output units are the second
     if any(_comes_in(node) for node in nodes[head:]):
-        return _behind_last(nodes, carried)
-    own = [number for number, node in enumerate(nodes[:head], 1) if isinstance(node, Own) or _is_transfer(node)]
-    last = own[-1] if own else 0
-    return (*nodes[:last], *carried, *nodes[last:])
+        place = _last_that_comes_in(nodes)
+    else:
+        own = [number for number, node in enumerate(nodes[:head]) if isinstance(node, Own) or _is_transfer(node)]
+        place = (own[-1] if own else -1,)
+    for queue in dict.fromkeys(token.queue for fetch in ahead for token in fetch.task.takes):
+        place = _where_free(nodes, place, queue)
+    return _inserted(nodes, place, carried)
 
 
-def _behind_last(nodes: tuple[Node, ...], carried: tuple[Node, ...]) -> tuple[Node, ...]:
+_Place = tuple[int, ...]  # of a node: its number, in each of the loops around it
+
+
+def _last_that_comes_in(nodes: tuple[Node, ...]) -> _Place:
     last = max(at for at, node in enumerate(nodes) if _comes_in(node))
     node = nodes[last]
     inner = node.body if isinstance(node, Repeat) and node.count == 1 else ()
-    if isinstance(node, Repeat) and any(isinstance(each, Repeat) and _comes_in(each) for each in inner):
-        return (*nodes[:last], replace(node, body=_behind_last(inner, carried)), *nodes[last + 1 :])
-    return (*nodes[: last + 1], *carried, *nodes[last + 1 :])
+    if any(isinstance(each, Repeat) and _comes_in(each) for each in inner):
+        return (last, *_last_that_comes_in(inner))
+    return (last,)
+
+
+def _where_free(nodes: tuple[Node, ...], place: _Place, queue: int) -> _Place:
+    """The place, or one behind it, after which one of two buffers is free: one token comes later, not both."""
+    while sum(_given(node, queue) for _, node in _behind(nodes, place)) > 1:
+        place, node = next(each for each in _behind(nodes, place) if _given(each[1], queue))
+        while isinstance(node, Repeat) and _given(node, queue) > 1:
+            at, node = next((at, inner) for at, inner in enumerate(node.body) if _given(inner, queue))
+            place = (*place, at)
+    return place
+
+
+def _behind(nodes: tuple[Node, ...], place: _Place) -> Iterator[tuple[_Place, Node]]:
+    """What follows a node, in the loop that it is in and in those around it."""
+    first, inner = place[0], nodes[place[0]]
+    if len(place) > 1 and isinstance(inner, Repeat):
+        for at, node in _behind(inner.body, place[1:]):
+            yield (first, *at), node
+    for at, node in enumerate(nodes[first + 1 :], first + 1):
+        yield (at,), node
+
+
+def _given(node: Node, queue: int) -> int:
+    """How many tokens, where what gives in some iterations of a loop does so in one."""
+    if isinstance(node, Repeat):
+        return sum(_given(inner, queue) for inner in node.body)
+    return sum(token.queue == queue for token in node.gives) if isinstance(node, Task) else 0
+
+
+def _inserted(nodes: tuple[Node, ...], place: _Place, more: tuple[Node, ...]) -> tuple[Node, ...]:
+    """With more nodes behind one."""
+    first, node = place[0], nodes[place[0]]
+    if len(place) > 1 and isinstance(node, Repeat):
+        return (*nodes[:first], replace(node, body=_inserted(node.body, place[1:], more)), *nodes[first + 1 :])
+    return (*nodes[: first + 1], *more, *nodes[first + 1 :])
 
 
 def _comes_in(node: Node) -> bool:
