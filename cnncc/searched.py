@@ -52,6 +52,7 @@ class Task:
     room: Room
     dataflow: str = ""
     below: int = NEVER
+    quick: bool = False
 
     def __post_init__(self) -> None:
         window = replace(self.shape.window, fill=0, zero=0)  # values, which the mapper knows nothing of
@@ -60,7 +61,7 @@ class Task:
 
     def search(self) -> Result | None:
         """Its result; where it finds nothing that fits, the best of each dataflow by itself (B8)."""
-        found = search(self.shape, self.arch, self.room, self.dataflow, self.below)
+        found = search(self.shape, self.arch, self.room, self.dataflow, self.below, self.quick)
         if (
             found
             or self.dataflow
@@ -77,9 +78,11 @@ class Task:
 _found = dict[Task, Result | None]()
 
 
-def searched(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below: int = NEVER) -> Result | None:
+def searched(
+    shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below: int = NEVER, quick: bool = False
+) -> Result | None:
     """What `search` finds, from memory or disk if it is there."""
-    task = Task(shape, arch, room, dataflow, below)
+    task = Task(shape, arch, room, dataflow, below, quick)
     if not _is_known(task):
         _keep(task, task.search())
     return _found[task]

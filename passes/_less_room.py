@@ -24,11 +24,12 @@ PART = 500  # of a layer's cycles: from there on it is worth while that it waits
 
 
 class Wanted(NamedTuple):
-    """A mapping for some room, with fewer than `below` cycles."""
+    """A mapping for some room, with fewer than `below` cycles. quick: not looked for as long as others."""
 
     layer: LayerOp
     room: Room
     below: int = NEVER
+    quick: bool = False
 
 
 class Choose(Protocol):
@@ -42,7 +43,7 @@ class Choose(Protocol):
         """Whether it depends on the room. Such layers are tried with less of it, too: the next one may need it."""
         ...
 
-    def below(self, layer: LayerOp, room: Room, cycles: int) -> nest.Mapping | None:
+    def below(self, layer: LayerOp, room: Room, cycles: int, quick: bool) -> nest.Mapping | None:
         """A mapping of such a layer that takes fewer cycles than these; None where none is found."""
         ...
 
@@ -123,10 +124,10 @@ def _wanted(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> I
         sizes.append(min(second.words - second.early + in_time, second.early - 1))
     if len(seconds) > 1 and _cycles(seconds[1], arch) > cycles + waits // 2:
         sizes.append(second.words // 2)
-    less = [(i, before, alone, before.room.words - second.early)] * (not fits)
-    for number, tried, most, words in [*less, *((i + 1, here, cycles, size) for size in sizes)]:
+    less = [(i, before, alone, before.room.words - second.early, False)] * (not fits)
+    for number, tried, most, words, quick in [*less, *((i + 1, here, cycles, size, True) for size in sizes)]:
         if words > 0:
-            yield number, Wanted(tried.layer, replace(tried.room, words=words), most + waits)
+            yield number, Wanted(tried.layer, replace(tried.room, words=words), most + waits, quick)
 
 
 def _cycles(choice: Choice, arch: Arch) -> int:

@@ -194,7 +194,7 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
         words = arch.glb.words - _live(resident, network.number[layer])
         rooms.append(Wanted(layer, Room(words, moving, layer.residual is not None)))
     choose.soon(rooms)
-    for layer, room, _ in rooms:
+    for layer, room, *_ in rooms:
         number, operands = network.number[layer], network.operands(layer)
         try:
             mappings = [choose(layer, room)]

@@ -201,7 +201,7 @@ class Choice:
         """Whether the layer's mapping is the best one of all for its room."""
         return self.auto is not None and self.given(layer) is None
 
-    def below(self, layer: LayerOp, room: Room, cycles: int) -> Mapping | None:
+    def below(self, layer: LayerOp, room: Room, cycles: int, quick: bool) -> Mapping | None:
         """A mapping of a free layer that takes fewer cycles than these; of an elementwise one the best. None if none is
         found."""
         shape = layer_shape(layer)
@@ -209,7 +209,7 @@ class Choice:
             with suppress(Refusal):
                 return copy_mapping(shape, self.arch, room)
             return None
-        found = searched(shape, self.arch, room, below=cycles)
+        found = searched(shape, self.arch, room, below=cycles, quick=quick)
         return found.mapping if found else None
 
     def refused(self, layer: LayerOp, room: Room, refusal: NoRoom) -> NoRoom:
@@ -227,7 +227,7 @@ class Choice:
         """Do searches side by side."""
         if self.auto is not None:
             free = [each for each in wanted if self.free(each.layer) and each.layer.kind.data != "copy"]
-            tasks = [Task(layer_shape(each.layer), self.arch, each.room, below=each.below) for each in free]
+            tasks = [Task(layer_shape(layer), self.arch, room, "", below, quick) for layer, room, below, quick in free]
             search_ahead(tasks, self._progress, self.auto.processes)
 
     def _progress(self, done: str) -> None:

@@ -6,7 +6,7 @@ For one point all plans are looked at together, as arrays; those that find room 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.blocks import Blocks, Counts, Room, Side, Weights
+from cnncc.mapper.blocks import Blocks, Counts, Room, Side, Weights, cells_below, sides, some_of
 from cnncc.mapper.bound import Bound, last_held, up, ways
 from cnncc.mapper.space import Chain, Plan
 from cnncc.mapper.tiles import tiles_of
@@ -66,17 +66,28 @@ def _trips(part: int, size: int, chain: Chain, spread: bool) -> tuple[int, int]:
     return sum(way.trips for way in found), sum(way.trips * way.held for way in found)
 
 
+def _trips_of(bound: Bound, sides: Iterable[Side]) -> Iterator[Trips]:
+    """What loops over k, h and w do in blocks of all sizes."""
+    halves = bound.halves("I" if _weights_stay(bound) else "W")
+    for dim, side in zip("khw", sides, strict=True):
+        extent = bound.extent[dim]
+        yield _side(extent, tuple(side.sizes.tolist()), bound.at.chain(dim, extent), dim == "k", halves)
+
+
+def _weights_stay(bound: Bound) -> bool:
+    return bound.at.form.order.partition("|")[2].startswith("W")
+
+
 class _Times:
     """What all blocks of a point take at least, as arrays like those of `blocks`."""
 
     def __init__(self, blocks: Blocks, bound: Bound) -> None:
         self.blocks, self.bound = blocks, bound
         at, arch = bound.at, bound.arch
-        self.weights_stay = at.form.order.partition("|")[2].startswith("W")
+        self.weights_stay = _weights_stay(bound)
         self.halves = bound.halves("I" if self.weights_stay else "W")
-        k, h, w = (self._side(dim) for dim in "khw")
+        k, h, w = _trips_of(bound, (blocks.k, blocks.h, blocks.w))
         kk, hh, ww = blocks.kk, blocks.hh, blocks.ww
-        self.own: Any = k.own[kk] & h.own[hh] & w.own[ww]
         overhead = arch.pe.start_cycles + arch.pe.finish_cycles
         trips = bound.times * prod(bound.trips(dim) for dim in "crs")
         held = bound.times * prod(sum(way.trips * way.held for way in bound.ways[dim]) for dim in "crs") // at.lanes
@@ -102,10 +113,6 @@ class _Times:
         everywhere = blocks.full * blocks.outputs == self.everything
         self.commits: Any = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w.trips[ww])
         self.refills = blocks.refills(arch.pe.ifmap_halves * bound.first_last()[0])
-
-    def _side(self, dim: str) -> Trips:
-        extent, sizes = self.bound.extent[dim], getattr(self.blocks, dim).sizes
-        return _side(extent, tuple(sizes.tolist()), self.bound.at.chain(dim, extent), dim == "k", self.halves)
 
     @staticmethod
     def _full(trips: Trips, side: Side) -> tuple[Counts, Counts]:
@@ -306,21 +313,26 @@ def candidates(bound: Bound, room: Room, limit: int) -> Iterator[tuple[int, Plan
     """All plans of a point for which there is room and that may take less than `limit` cycles, and what they take at
     least. In this order.
     """
-    blocks = Blocks(bound.shape, bound.arch, room, tiles_of(bound.shape, bound.at))
+    shape, arch, tiles = bound.shape, bound.arch, tiles_of(bound.shape, bound.at)
+    cells = cells_below(shape, arch, room, tiles, limit)
+    if bound.depends_on_blocks:
+        each = zip(_trips_of(bound, sides(shape, room, tiles)), cells[:3], strict=True)
+        cells = some_of(cells, np.logical_and.reduce([trips.own[at] for trips, at in each]))
+    if not len(cells[0]):
+        return
+    blocks = Blocks(shape, arch, room, tiles, cells)
     times = _Times(blocks, bound)
     array, found = times.array(), list[Iterator[tuple[int, Plan]]]()
-    possible = times.own & (array < limit)
+    possible = array < limit
     for stage in blocks.stages() if possible.any() else ():
         if not (fitting := possible & blocks.fits(stage)).any():
             continue
         overlapping = np.maximum(array, times.with_weights(stage))
-        least = overlapping if bound.arch.sequencer.overlap else np.maximum(overlapping, times.in_turn(stage))
-        least = least.astype(np.int64)
-        good = np.broadcast_to(fitting & (least < limit), blocks.shaped)
-        where = np.argwhere(good)
-        if len(where):
-            found.append(_in_order(blocks, np.broadcast_to(least, blocks.shaped)[good], where, stage))
-    return heapq.merge(*found, key=_first)
+        least = overlapping if arch.sequencer.overlap else np.maximum(overlapping, times.in_turn(stage))
+        good = np.nonzero(fitting & (least < limit))[0]
+        if len(good):
+            found.append(_in_order(blocks, least[good].astype(np.int64), good, stage))
+    yield from heapq.merge(*found, key=_first)
 
 
 def _first(candidate: tuple[int, Plan]) -> int:
@@ -330,8 +342,10 @@ def _first(candidate: tuple[int, Plan]) -> int:
 def _in_order(blocks: Blocks, least: Counts, where: Counts, stage: Weights) -> Iterator[tuple[int, Plan]]:
     """The plans with one stage of weights, those that take the least first."""
     places = np.broadcast_to(stage.place, blocks.shaped)
+    buffers = sorted(blocks.buffers.items())
     for number in np.argsort(least, kind="stable").tolist():
-        index = tuple(where[number].tolist())
-        k, h, w = (int(side.sizes[i]) for side, i in zip((blocks.k, blocks.h, blocks.w), index[:3], strict=True))
-        moving = tuple((operand, int(buffers[index])) for operand, buffers in sorted(blocks.buffers.items()))
-        yield int(least[number]), Plan(k, h, w, index[3] == 0, int(places[index]), stage.buffers, moving, index[4] == 2)
+        i = where[number]
+        k, h, w, order, ifmap = (int(each[i]) for each in blocks.cells)
+        k, h, w = (int(side.sizes[at]) for side, at in zip((blocks.k, blocks.h, blocks.w), (k, h, w), strict=True))
+        moving = tuple((operand, int(count[i])) for operand, count in buffers)
+        yield int(least[number]), Plan(k, h, w, order == 0, int(places[i]), stage.buffers, moving, ifmap == 2)

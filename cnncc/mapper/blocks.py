@@ -17,10 +17,11 @@ import numpy.typing as npt
 from cnncc.arch.model import Arch
 from cnncc.mapper.bound import up
 from cnncc.mapper.layer_shape import LayerShape, reach
+from cnncc.mapper.space import Form, shared
 from cnncc.mapper.tiles import Tiles, any_of
 
 Counts = npt.NDArray[np.int64]
-AXES = 5  # of the arrays: sizes of k, h and w, the order, buffers of the ifmap
+Cells = tuple[Counts, ...]  # of some plans: numbers of the sizes of k, h and w, the order, buffers of the ifmap
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,18 @@ def side(extent: int, tile: int) -> Side:
     return Side(found, number, extent - (number - 1) * found, extent // found)
 
 
+def sides(shape: LayerShape, room: Room, tiles: Tiles) -> tuple[Side, Side, Side]:
+    """Of k, h and w."""
+    tile, sizes = _block_tiles(shape, room, tiles), shape.sizes
+    return side(shape.tiled_together, tile["k"]), side(sizes.h, tile["h"]), side(sizes.w, tile["w"])
+
+
+def _block_tiles(shape: LayerShape, room: Room, tiles: Tiles) -> dict[str, int]:
+    """What blocks are multiples of; all where they do not cut."""
+    extent = {"k": shape.tiled_together, "h": shape.sizes.h, "w": shape.sizes.w}
+    return extent | {dim: tiles.block(dim) for dim in cut_dims(shape, room)}
+
+
 @lru_cache(maxsize=4096)
 def _axes(shape: tuple[int, ...]) -> tuple[Counts, ...]:
     """The indices along each axis of an array."""
@@ -102,20 +115,22 @@ class Weights(NamedTuple):
 
 class Blocks:
     """All blocks of k, h and w together, in both orders (the first with k outside), with the ifmap in one buffer, in
-    two, and in slices of c in two.
+    two, and in slices of c in two; each of these five is an axis.
 
-    Of many points, too, with tiles that are arrays along an axis in front of these: but those that blocks are made of.
+    Or `cells` of them, along one axis; of many points, too, with tiles that are arrays along an axis in front of it,
+    but for those that blocks are made of.
     """
 
-    def __init__(self, shape: LayerShape, arch: Arch, room: Room, tiles: Tiles) -> None:
+    def __init__(self, shape: LayerShape, arch: Arch, room: Room, tiles: Tiles, cells: Cells | None = None) -> None:
         self.shape, self.arch, self.room, self.tiles = shape, arch, room, tiles
-        extent = {"k": shape.tiled_together, "h": shape.sizes.h, "w": shape.sizes.w}
-        self.tile = extent | {dim: tiles.block(dim) for dim in cut_dims(shape, room)}
-        self.k, self.h, self.w = (side(extent[dim], self.tile[dim]) for dim in "khw")
+        self.tile = _block_tiles(shape, room, tiles)
+        self.k, self.h, self.w = sides(shape, room, tiles)
         lengths = [len(each.sizes) for each in (self.k, self.h, self.w)]
         ways = 1 if "ifmap" not in room.moving else 2 + self._may_be_sliced()
-        self.shaped = (*lengths, 2, ways)
-        self.kk, self.hh, self.ww, order, ifmap = _axes(self.shaped)
+        self.axes = (*lengths, 2, ways)
+        self.cells = cells or _axes(self.axes)
+        self.shaped = np.broadcast_shapes(*(each.shape for each in self.cells))
+        self.kk, self.hh, self.ww, order, ifmap = self.cells
         self.k_outside: Any = order == 0
         self.double: Any = ifmap > 0
         self.sliced: Any = ifmap == 2
@@ -169,7 +184,7 @@ class Blocks:
         outputs, everything = k * h * w, sizes.n * sizes.k * sizes.h * sizes.w
         self.outputs: Any = outputs
         self.share: Any = outputs / everything  # of a block of results
-        self.moved_image: Any = np.zeros((1,) * AXES)
+        self.moved_image: Any = np.zeros(1)
         self.image: Any = self.moved_image
         if "ifmap" in moving:
             rows, cols = (_image(shape, axis, self.tile[dim]) for axis, dim in enumerate("hw"))
@@ -187,6 +202,7 @@ class Blocks:
         words: Any = params + self.buffers.get("ifmap", 0) * self.image
         for operand in moving & {"output", "residual"}:
             words = words + self.buffers[operand] * outputs
+        self.words_of_blocks: Any = words
         runs = {"c": self.tiles.c < sizes.c, "r": self.tiles.taps, "s": self.tiles.taps}
         self.adds_up = self.tiles.adds_up({"k": k, "h": h, "w": w})
         self.partial: Any = any_of(self.adds_up[dim] & (shape.is_mac and runs[dim]) for dim in "crs")
@@ -258,6 +274,47 @@ class Blocks:
         """Plans for which there is room, and whose slices of weights are less than all weights."""
         some = stage.part is None or stage.buffer < self.shape.weight_words
         return self.legal & some & (self.words + stage.buffers * stage.buffer <= self.room.words)
+
+
+def least_words_of(shape: LayerShape, arch: Arch, room: Room, form: Form, tiles: Counts) -> Counts:
+    """Words that buffers take at least, by tiles (number, k h w c): one buffer each, a block being one tile."""
+    sizes, window, moving, cut = shape.sizes, shape.window, room.moving, cut_dims(shape, room)
+    whole, c = {"k": shape.tiled_together, "h": sizes.h, "w": sizes.w}, tiles[:, 3]
+    k, h, w = (
+        np.minimum(tiles[:, i] if dim in cut and not shared(form, dim) else 1 if dim in cut else whole[dim], whole[dim])
+        for i, dim in enumerate("khw")
+    )
+    words: Any = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
+    words = words + k * h * w * len(moving & {"output", "residual"})
+    if "ifmap" in moving:
+        channels = k * sizes.c if shape.channelwise else np.minimum(sizes.c, 2 * c) if form.order[0] == "c" else sizes.c
+        rows, columns = (
+            np.minimum(limit, (outputs - 1) * stride + (taps - 1) * dilation + 1)
+            for limit, outputs, taps, stride, dilation in zip(
+                (shape.ih, shape.iw), (h, w), (sizes.r, sizes.s), window.stride, window.dilation, strict=True
+            )
+        )
+        words = words + channels * rows * columns
+    slices = 2 * np.minimum(tiles[:, 0], k) * c * sizes.r * sizes.s
+    return words + np.minimum(shape.weight_words, slices)
+
+
+def cells_below(shape: LayerShape, arch: Arch, room: Room, tiles: Tiles, limit: int) -> Cells:
+    """The plans for which there may be room, and whose transfers may take less than `limit` cycles."""
+    cells, cycles = _cells(shape, arch, room, tiles)
+    return some_of(cells, cycles < limit)
+
+
+@lru_cache(maxsize=32)  # each may have megabytes
+def _cells(shape: LayerShape, arch: Arch, room: Room, tiles: Tiles) -> tuple[Cells, Counts]:
+    blocks = Blocks(shape, arch, room, tiles)
+    there = np.broadcast_to(blocks.legal & (blocks.words_of_blocks <= room.words), blocks.shaped)
+    return np.nonzero(there), np.broadcast_to(blocks.transfers(0), blocks.shaped)[there]
+
+
+def some_of(cells: Cells, which: Any) -> Cells:
+    """Those for which something holds."""
+    return tuple(each[which] for each in cells)
 
 
 @lru_cache(maxsize=4096)

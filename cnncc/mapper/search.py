@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
 
+import numpy as np
+
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.blocking import candidates
@@ -41,6 +43,7 @@ MOVING_POINTS = 100  # for each operand of a layer that moves, each with all its
 TILES = 2000  # of such points, of which it is found out what transfers take
 RUNS = 64  # candidates that are run on the model; half as many more of each kind (ifmap in one buffer, two, slices)
 PLANS = 2  # of a point, with the same bound, that are run before those of others while they are not the best so far
+LESS = 4  # so many times fewer points, tiles and runs in a quick search where something moves
 FEW_RUNS, LITTLE = 16, 100  # of those that can win a hundredth at most
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the ideal, or of the least that is seen: how far the first, second, … look goes
 ALL = 1 << 39  # more cycles than any layer takes
@@ -65,11 +68,12 @@ class Result:
 class _Search:
     """One search, as it goes on: the best so far, and candidates that may be better, the least bound first."""
 
-    def __init__(self, shape: LayerShape, arch: Arch, room: Room) -> None:
+    def __init__(self, shape: LayerShape, arch: Arch, room: Room, below: int, quick: bool) -> None:
         self.shape, self.arch, self.room = shape, arch, room
         self.durations = Durations(shape, arch, room.residual)
         self.best: Result | None = None
-        self.limit = NEVER
+        self.limit = below
+        self.less = LESS if quick and room.moving else 1
         self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
         self.number, self.runs, self.bounded, self.left_out = count(), Counter[_Kind](), 0, NEVER
         self.seen, self.tried = set[Mapping](), Counter[tuple[Point, int]]()
@@ -95,6 +99,13 @@ class _Search:
             yield bound.cycles(compute), self.whole
         else:
             yield from candidates(bound, self.room, self.limit)
+
+    def dive(self, least: int, compute: int, at: Point) -> None:
+        """Run the first plan of a point at once: below its cycles there are fewer others."""
+        for bound, plan in self.plans(Bound(self.durations, at), least, compute):
+            if plan is not None:
+                self.run(bound, at, plan)
+                break
 
     def push(self, number: int, at: Point, plans: _Plans) -> None:
         """The first of some candidates, which are in the order of their bounds."""
@@ -150,7 +161,7 @@ class _Search:
 
     def budget(self, bound: int) -> int:
         """How many of a kind are run before those with this bound are left out: fewer where they would win little."""
-        most = RUNS * 3 // 2 if self.room.moving else RUNS
+        most = (RUNS * 3 // 2 if self.room.moving else RUNS) // self.less
         return most if self.whole or (self.limit - bound) * LITTLE > self.limit else FEW_RUNS
 
     def is_over(self, bound: int) -> bool:
@@ -171,23 +182,24 @@ def _kind(plan: Plan) -> _Kind:
 
 
 @lru_cache(maxsize=4096)
-def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below: int = NEVER) -> Result | None:
+def search(
+    shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below: int = NEVER, quick: bool = False
+) -> Result | None:
     """The mapping with the fewest cycles, if these are fewer than `below`; None where there is room for none.
 
-    dataflow: of the forms with this name alone.
+    dataflow: of the forms with this name alone. quick: a search that looks at a part of what others do.
     """
     if least_words(shape, arch, room) > room.words:
         return None
-    found, now = numbers(shape, arch), _Search(shape, arch, room)
-    now.limit = below
+    found, now = numbers(shape, arch), _Search(shape, arch, room, below, quick)
     beyond = NEVER
-    entries = _by_cycles(found, now, dataflow)
+    looks = _looks(found, now, dataflow)
     steps = int((found.boxes[:, :-1].prod(axis=1) // found.boxes[:, -1]).max(initial=0))
     traffic = Traffic(shape, arch, room, steps)
-    by_traffic = _ByTraffic(found, entries, traffic, now) if now.whole is None else None
-    for number, (least, compute, part, i) in enumerate(by_traffic or entries):
+    by_traffic = _ByTraffic(found, looks, traffic, now) if now.whole is None else None
+    for number, (least, compute, part, i) in enumerate(by_traffic or _by_cycles(looks)):
         now.until(least)
-        enough = number >= (MOVING_POINTS * len(room.moving) or POINTS)
+        enough = number >= (MOVING_POINTS * len(room.moving) or POINTS) // now.less
         if least >= now.limit or now.is_over(least) or enough:
             beyond = least
             break
@@ -202,10 +214,11 @@ def search(shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below:
 
 
 _Entry = tuple[int, int, Found, int]  # cycles at least; those of macro-instructions; a combination and its number
+_Look = tuple[list[Found], int]  # of all forms, what takes less than some limit; and the limit before
 
 
-def _by_cycles(found: Numbers, search: _Search, dataflow: str) -> Iterator[_Entry]:
-    """All points with what they take at least, in this order, looked for in wider and wider circles."""
+def _looks(found: Numbers, search: _Search, dataflow: str) -> Iterator[_Look]:
+    """All combinations, looked for in wider and wider circles."""
     shape, arch, cut = found.shape, found.arch, bool(search.room.moving)
     forms = [form for form in forms_of(shape) if dataflow in ("", form.name)]
     ideal, done, slacks = ideal_cycles(shape, arch), 0, [*SLACKS]
@@ -215,8 +228,7 @@ def _by_cycles(found: Numbers, search: _Search, dataflow: str) -> Iterator[_Entr
         alike = {form.name: form for form in forms}  # with the same combinations
         below = {name: _below(shape, arch, form, limit, cut) for name, form in alike.items()}
         each = [below[form.name]._replace(form=form) for form in forms]
-        for least, number, i in heapq.merge(*(_entries(n, part.least.tolist(), done) for n, part in enumerate(each))):
-            yield least, int(each[number].cycles[i]), each[number], i
+        yield each, done
         done, found_some = limit, any(len(part.cycles) for part in each)
         if not slacks:
             return
@@ -230,8 +242,20 @@ def _below(shape: LayerShape, arch: Arch, form: Form, limit: int, cut: bool) -> 
     return combinations_below(numbers(shape, arch), form, limit, cut)
 
 
+def _by_cycles(looks: Iterator[_Look]) -> Iterator[_Entry]:
+    """All points with what they take at least, in this order."""
+    for parts, done in looks:
+        for least, number, i in heapq.merge(*(_entries(n, part.least.tolist(), done) for n, part in enumerate(parts))):
+            yield least, int(parts[number].cycles[i]), parts[number], i
+
+
 def _entries(number: int, least: list[int], done: int) -> Iterator[tuple[int, int, int]]:
     return ((each, number, i) for i, each in enumerate(least) if each >= done)
+
+
+# A point of each tile: what it takes at least, with transfers and without, its form's and its own number; a number that
+# no other has; its part, the other points.
+_Waiting = tuple[int, int, int, int, int, Found, Iterator[int], TrafficOf]
 
 
 class _ByTraffic:
@@ -240,26 +264,58 @@ class _ByTraffic:
     beyond: what those take at least that were not reached, as there are too many tiles before them.
     """
 
-    def __init__(self, found: Numbers, entries: Iterator[_Entry], traffic: Traffic, search: _Search) -> None:
-        self.found, self.entries, self.traffic, self.search, self.beyond = found, entries, traffic, search, NEVER
+    def __init__(self, found: Numbers, looks: Iterator[_Look], traffic: Traffic, search: _Search) -> None:
+        self.found, self.looks, self.traffic, self.search, self.beyond = found, looks, traffic, search, NEVER
 
     def __iter__(self) -> Iterator[_Entry]:
-        waiting: list[tuple[int, int, _Entry]] = []
-        parts: dict[int, tuple[Found, TrafficOf]] = {}
-        known = set[tuple[Form, int]]()  # tiles, which have the same numbers in all parts with the same form
-        for number, entry in enumerate(self.entries):
-            least, compute, part, i = entry
-            while waiting and waiting[0][0] <= least:
-                yield heapq.heappop(waiting)[2]
-            if len(known) >= TILES or least >= self.search.limit:
-                self.beyond = least
+        waiting, number = list[_Waiting](), count()
+        known, lowest = set[tuple[Form, int]](), NEVER  # tiles have the same numbers in all parts with the same form
+        for each, done in self.looks:
+            parts = [part for part in each if len(part.cycles)]
+            of_parts = [self._traffic_of(part) for part in parts]
+            tiles = heapq.merge(*(_tiles(n, *each, done) for n, each in enumerate(zip(parts, of_parts, strict=True))))
+            for first, n, i, points in tiles:
+                while waiting and waiting[0][0] <= first:
+                    yield self._next(waiting)
+                if len(known) >= TILES // self.search.less or first >= self.search.limit:
+                    self.beyond = first
+                    break
+                part, traffic = parts[n], of_parts[n]
+                known.add((part.form, traffic.number[i]))
+                if (most := traffic.least(i, self.search.limit)) < NEVER:
+                    if most < lowest:
+                        lowest = most
+                        self.search.dive(
+                            most, int(part.cycles[i]), point(self.found, part.form, part.which[i].tolist())
+                        )
+                    heapq.heappush(waiting, (most, first, n, i, next(number), part, iter(points), traffic))
+            if self.beyond < NEVER:
                 break
-            if id(part) not in parts:
-                tiles = tiles_in_time(self.found, part.which)
-                parts[id(part)] = part, TrafficOf(self.traffic, part.form, tiles, part.least, part.cycles)
-            _, traffic = parts[id(part)]
-            known.add((part.form, traffic.number[i]))
-            if (most := traffic.least(i)) < NEVER:
-                heapq.heappush(waiting, (most, number, (most, compute, part, i)))
         while waiting:
-            yield heapq.heappop(waiting)[2]
+            yield self._next(waiting)
+
+    def _traffic_of(self, part: Found) -> TrafficOf:
+        return TrafficOf(self.traffic, part.form, tiles_in_time(self.found, part.which), part.least, part.cycles)
+
+    def _next(self, waiting: list[_Waiting]) -> _Entry:
+        """The first point; the next one with its tile waits in its place."""
+        most, _, n, i, number, part, points, traffic = waiting[0]
+        if (following := next(points, -1)) < 0:
+            heapq.heappop(waiting)
+        else:
+            least = int(part.least[following])
+            more = traffic.least(following, self.search.limit)
+            heapq.heapreplace(waiting, (more, least, n, following, number, part, points, traffic))
+        return most, int(part.cycles[i]), part, i
+
+
+def _tiles(n: int, part: Found, traffic: TrafficOf, done: int) -> Iterator[tuple[int, int, int, list[int]]]:
+    """The tiles of points that take at least `done`: what the first takes, n, this point, the others."""
+    start = int(np.searchsorted(part.least, done))
+    numbers = np.array(traffic.number[start:], np.int64)
+    order = start + np.argsort(numbers, kind="stable")
+    _, sizes = np.unique(numbers, return_counts=True)
+    groups = np.split(order, np.cumsum(sizes)[:-1]) if len(order) else []
+    for group in sorted(groups, key=lambda group: int(group[0])):
+        first, *others = group.tolist()
+        yield int(part.least[first]), n, first, others

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.mapper.blocks import Blocks, Room, cut_dims, least_words
+from cnncc.mapper.blocks import Blocks, Room, cells_below, cut_dims, least_words, least_words_of, some_of
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.space import Counts, Form, forms_of, shared
@@ -16,6 +17,7 @@ from cnncc.mapper.tiles import Tiles
 
 NEVER = 1 << 60
 MANY = 64  # tiles that are looked at together
+CELLS = 10_000  # plans of these together from which on it saves time to leave some out
 
 
 class Traffic:
@@ -26,22 +28,34 @@ class Traffic:
         self.shape, self.arch, self.room = shape, arch, room
         self.held = arch.pe.ifmap_halves * (arch.pe.start_cycles + arch.pe.finish_cycles + steps)
 
-    def least(self, form: Form, tiles: Counts, compute: Counts) -> Counts:
-        """Cycles at least, by tiles (number, k h w c), blocks of which are made alike; NEVER where there is no room.
+    def least(self, form: Form, tiles: Counts, compute: Counts, limit: int) -> Counts:
+        """Cycles at least, by tiles (number, k h w c), blocks of which are made alike; NEVER where there is no room, or
+        if they are not below `limit`.
 
         compute: cycles of macro-instructions.
         """
-        dram, alone = self.arch.dram, compute.reshape(-1, 1, 1, 1, 1, 1) * self.arch.sequencer.overlap
-        k, h, w, c = (int(each[0]) if (each == each[0]).all() else each.reshape(alone.shape) for each in tiles.T)
-        blocks = Blocks(self.shape, self.arch, self.room, Tiles(form, k, h, w, c))
-        # Before the first block is there, and when the last one leaves, the array has nothing to do, either.
-        alone = alone + blocks.refills(self.held) + (blocks.first + blocks.last) // dram.words_per_cycle
+        shape, arch, room, first = self.shape, self.arch, self.room, Tiles(form, *tiles.min(axis=0).tolist())
+        cells = cells_below(shape, arch, room, first, limit)
+        if len(cells[0]) * len(tiles) > CELLS:
+            cells = some_of(cells, self._alone(Blocks(shape, arch, room, first, cells), compute.min()) < limit)
         best = np.full(len(tiles), NEVER)
+        if not len(cells[0]):
+            return best
+        k, h, w, c = (int(each[0]) if (each == each[0]).all() else each[:, None] for each in tiles.T)
+        blocks = Blocks(shape, arch, room, Tiles(form, k, h, w, c), cells)
+        alone = self._alone(blocks, compute[:, None])
         for stage in blocks.stages():
             transfers = blocks.transfers(stage.words - stage.buffer)
             cycles = np.where(blocks.fits(stage), np.maximum(transfers, alone), NEVER)
-            best = np.minimum(best, cycles.min(axis=(1, 2, 3, 4, 5)).astype(np.int64))
+            best = np.minimum(best, cycles.min(axis=1).astype(np.int64))
         return best
+
+    def _alone(self, blocks: Blocks, compute: Counts) -> Any:
+        """Cycles of the array, at least: before the first block is there, and when the last one leaves, it has nothing
+        to do, either.
+        """
+        compute = compute * self.arch.sequencer.overlap
+        return compute + blocks.refills(self.held) + (blocks.first + blocks.last) // self.arch.dram.words_per_cycle
 
 
 class TrafficOf:
@@ -57,18 +71,20 @@ class TrafficOf:
         _, first, same = np.unique(tiles @ base, return_index=True, return_inverse=True)
         self.first = np.sort(first)
         self.number: list[int] = np.searchsorted(self.first, first)[same].tolist()
-        self.tiles, self.found = tiles[self.first], np.full(len(first), -1)
+        self.tiles = tiles[self.first]
+        words = least_words_of(traffic.shape, traffic.arch, traffic.room, form, self.tiles)
+        self.found = np.where(words <= traffic.room.words, -1, NEVER)
         self.compute = np.full(len(first), NEVER)
         np.minimum.at(self.compute, self.number, compute)
         apart = [dim in cut_dims(traffic.shape, traffic.room) and not shared(form, dim) for dim in "khwc"]
         self.blocks = self.tiles @ (base * apart)
 
-    def least(self, i: int) -> int:
-        """Cycles that point i takes at least, array and transfers together."""
+    def least(self, i: int, limit: int) -> int:
+        """Cycles that point i takes at least, array and transfers together; NEVER if these are not below `limit`."""
         if self.found[number := self.number[i]] < 0:
             alike = (self.blocks[number:] == self.blocks[number]) & (self.found[number:] < 0)
             some = number + np.nonzero(alike)[0][:MANY]
-            self.found[some] = self.traffic.least(self.form, self.tiles[some], self.compute[some])
+            self.found[some] = self.traffic.least(self.form, self.tiles[some], self.compute[some], limit)
         alone = int(self.array[i])
         return max(alone, int(self.found[number]) + (0 if self.traffic.arch.sequencer.overlap else alone))
 
@@ -100,7 +116,7 @@ def cycles_about(shape: LayerShape, arch: Arch, room: Room) -> int:
     least = NEVER
     for form, k in product(forms_of(shape), together):
         tiles = np.array([[min(k, sizes.k), 1, 1, min(2 * arch.rows, sizes.c)]])
-        least = min(least, int(traffic.least(form, tiles, np.array([ideal]))[0]))
+        least = min(least, int(traffic.least(form, tiles, np.array([ideal]), least)[0]))
         if least == ideal:
             break  # no other takes less
     return least + (0 if arch.sequencer.overlap else ideal)
