@@ -43,11 +43,11 @@ def parse_instruction(line: str) -> Instruction:
     """The instruction that a line without comment writes. Raises ValueError."""
     name, *parts = line.split()
     values: dict[str, Value] = {}
+    fields = BY_NAME[name].by_name if name in BY_NAME else {}
     for part in parts:
         field, equals, text = part.partition("=")
         if not equals or field in values:
             raise ValueError(f"'{part}' is not field=value, or the field is given twice")
-        fields = {f.name: f for f in BY_NAME[name].fields} if name in BY_NAME else {}
         values[field] = fields[field].from_text(text) if field in fields else 0
     return instruction(name, **values)
 

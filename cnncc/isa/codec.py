@@ -17,10 +17,10 @@ Words = npt.NDArray[np.uint32]
 def encode(instruction: Instruction) -> list[int]:
     """The words of one instruction."""
     spec = instruction.spec
-    words = [0] * spec.words
-    words[0] = spec.opcode << OPCODE.lsb
+    words, defaults = spec.default_words[:], spec.defaults
     for field in spec.fields:
-        words[field.word] |= field.to_bits(instruction.values[field.name]) << field.lsb
+        if (value := instruction.values[field.name]) != (default := defaults[field.name]):
+            words[field.word] ^= (field.to_bits(value) ^ field.to_bits(default)) << field.lsb
     return words
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 AXES = ("lin", "k", "y", "x")
@@ -39,12 +40,12 @@ class Field:
     least: int = 0
     names: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Width in bits."""
         return self.msb - self.lsb + 1
 
-    @property
+    @cached_property
     def default(self) -> Value:
         """The value of a field that the assembly leaves out."""
         match self.kind:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from cnncc.isa.fields import Field, Term, Value, When
 
@@ -26,6 +27,24 @@ class Spec:
     words: int
     meaning: str
     fields: tuple[Field, ...]
+
+    @cached_property
+    def by_name(self) -> dict[str, Field]:
+        """The fields."""
+        return {field.name: field for field in self.fields}
+
+    @cached_property
+    def defaults(self) -> dict[str, Value]:
+        """What they are where the assembly leaves them out."""
+        return {field.name: field.default for field in self.fields}
+
+    @cached_property
+    def default_words(self) -> list[int]:
+        """The words, with these."""
+        words = [self.opcode << OPCODE.lsb, *(0 for _ in range(1, self.words))]
+        for field in self.fields:
+            words[field.word] |= field.to_bits(field.default) << field.lsb
+        return words
 
 
 @dataclass(frozen=True)
@@ -307,9 +326,9 @@ def message(name: str, **values: Value) -> Instruction:
 
 
 def _with_fields(spec: Spec, values: Mapping[str, Value]) -> Instruction:
-    fields = {field.name: field for field in spec.fields}
+    fields = spec.by_name
     if unknown := sorted(set(values) - set(fields)):
         raise ValueError(f"{spec.name} has no field {', '.join(unknown)}; it has {', '.join(fields)}")
     for field, value in values.items():
         fields[field].to_bits(value)
-    return Instruction(spec, {field: values.get(field, fields[field].default) for field in fields})
+    return Instruction(spec, {**spec.defaults, **values})
