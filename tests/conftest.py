@@ -81,6 +81,7 @@ def short_searches() -> Iterator[None]:
         patch.setenv(kept.FOLDER, folder)
         patch.setattr(search, "RUNS", 4)
         patch.setattr(search, "FEW_RUNS", 4)
+        patch.setattr(search, "POINTS", 100)
         patch.setattr(search, "MOVING_POINTS", 20)
         patch.setattr(search, "TILES", 200)
         forget()

@@ -40,6 +40,8 @@ from cnncc.machine.run import run
 from cnncc.pipeline import Compilation, Settings, Step, new_context
 from cnncc.weights import WeightStore
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 DATA = Path(__file__).parent / "data"
 OPERATORS = {"conv": conv_cases, "matrix": matrix_cases, "mean": mean_cases, "add": add_cases}
 CHUNK = 25  # nodes of one network

@@ -36,6 +36,8 @@ from cnncc.passes.nest_unroll import NestUnrollPass
 from cnncc.pipeline import DONE, Compilation, Settings, new_context
 from cnncc.universe import PASSES
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 node = helper.make_node
 V = {"w": W["w"], "v": normal(4, 3, 1, 1), "u": normal(6, 9, 3, 3)}
 
