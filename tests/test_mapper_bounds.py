@@ -54,7 +54,8 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
     room = Room(int(words * rng.choice([0.1, 0.4, 1.5])), moving, residual)
     tiles = tiles_in_time(everything, found.which)
     steps = int((everything.boxes[:, :-1].prod(axis=1) // everything.boxes[:, -1]).max())
-    traffic = TrafficOf(Traffic(shape, arch, room, steps), form, tiles, found.least, found.cycles)
+    of_tiles = form, tiles, found.least, found.cycles
+    traffic = TrafficOf(Traffic(shape, arch, room, steps), *of_tiles)
     beyond = np.nonzero(~everything.fits[found.which[:, 2], 0])[0]  # more words of the image than ping has
     most = POINTS if moving else 4 * POINTS  # of these there is but one plan
     some = [*rng.permutation(len(found.cycles))[:most], *rng.permutation(beyond)[:most]]
@@ -71,6 +72,8 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             plans = [plans[int(j)] for j in rng.permutation(len(plans))[:PLANS]]
         for least, plan in plans:
             mapping = mapping_of(shape, arch, at, plan)
+            if moving:
+                assert (least, plan) in candidates(bound, room, least + 1)
             if not is_legal(shape, mapping, residual):
                 seen["not legal"] += 1
                 continue
@@ -84,6 +87,8 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             partial = layer_schedule(layer, arch).partial
             if buffer_words(shape, arch, mapping, partial) <= room.words:
                 assert traffic.least(int(i), 1 << 60) <= cycles, (shape, arch, room, at, plan)
+                limited = TrafficOf(Traffic(shape, arch, room, steps), *of_tiles)
+                assert limited.least(int(i), cycles + 1) <= cycles, (shape, arch, room, at, plan)
                 seen["fits"] += 1
             assert moving_cycles(shape, arch, room) <= cycles, (shape, arch, room, at, plan)
             if moving:

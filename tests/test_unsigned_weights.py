@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.frontend.unsigned_weights import with_unsigned_weights
 
-CHANNELS, COLUMNS = 8, 3
+CHANNELS = 8
 CODES = np.full((2, CHANNELS), 255, np.uint8)  # two products with weights of 127 do not fit 16 bits
 WEIGHTS = np.array([[127], [-128], [1]], np.int8).repeat(CHANNELS, axis=1).T.copy()
 OPSETS = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
@@ -48,6 +48,20 @@ def test_unsigned_weights_of_integer_products(zero: int | list[int] | None, weig
     assert np.array_equal(OnnxSession(found).run(fed)[0], want)
     assert TensorProto.INT8 not in kinds(with_unsigned_weights(found))
     assert found.SerializeToString() == before
+
+
+def test_unsigned_weights_of_integer_convolutions() -> None:
+    fed, kept = {"a": CODES[:, :, None, None]}, {"za": np.uint8(1), "b": WEIGHTS.T[:, :, None, None]}
+    found = model(helper.make_node("ConvInteger", ["a", "b", "za"], ["y"]), TensorProto.INT32, fed, kept)
+    want = (CODES.astype(np.int64) - 1) @ WEIGHTS.astype(np.int64)
+    assert np.array_equal(OnnxSession(found).run(fed)[0][:, :, 0, 0], want)
+    assert TensorProto.INT8 not in kinds(with_unsigned_weights(found))
+
+
+def test_unsigned_weights_that_are_given_in_place_of_a_default() -> None:
+    fed = {"a": CODES, "b": WEIGHTS}
+    found = model(helper.make_node("MatMulInteger", ["a", "b"], ["y"]), TensorProto.INT32, fed, {"b": 0 * WEIGHTS})
+    assert np.array_equal(OnnxSession(found).run(fed)[0], CODES.astype(np.int64) @ WEIGHTS.astype(np.int64))
 
 
 @pytest.mark.parametrize("op", ["QLinearConv", "QLinearMatMul", "QGemm"])

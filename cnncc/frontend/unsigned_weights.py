@@ -78,8 +78,9 @@ class _Change:
 
     def __init__(self, graph: GraphProto, types: dict[str, int]) -> None:
         self.graph, self.types = graph, types
-        self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.names = {*types, *self.constants, *(name for node in graph.node for name in node.output)}
+        tensors, fed = {tensor.name: tensor for tensor in graph.initializer}, {value.name for value in graph.input}
+        self.constants = {name: tensor for name, tensor in tensors.items() if name not in fed}
+        self.names = {*types, *tensors, *(name for node in graph.node for name in node.output)}
         self.unsigned: dict[str, str] = {}  # by what is signed
 
     def all_nodes(self) -> None:

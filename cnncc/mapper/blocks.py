@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cnncc.arch.model import Arch
 from cnncc.mapper.bound import up
 from cnncc.mapper.layer_shape import LayerShape, reach
-from cnncc.mapper.space import Form, shared
+from cnncc.mapper.space import Form
 from cnncc.mapper.tiles import Tiles, any_of
 
 Counts = npt.NDArray[np.int64]
@@ -127,8 +127,7 @@ class Blocks:
         self.k, self.h, self.w = sides(shape, room, tiles)
         lengths = [len(each.sizes) for each in (self.k, self.h, self.w)]
         ways = 1 if "ifmap" not in room.moving else 2 + self._may_be_sliced()
-        self.axes = (*lengths, 2, ways)
-        self.cells = cells or _axes(self.axes)
+        self.cells = cells or _axes((*lengths, 2, ways))
         self.shaped = np.broadcast_shapes(*(each.shape for each in self.cells))
         self.kk, self.hh, self.ww, order, ifmap = self.cells
         self.k_outside: Any = order == 0
@@ -278,24 +277,18 @@ class Blocks:
 
 def least_words_of(shape: LayerShape, arch: Arch, room: Room, form: Form, tiles: Counts) -> Counts:
     """Words that buffers take at least, by tiles (number, k h w c): one buffer each, a block being one tile."""
-    sizes, window, moving, cut = shape.sizes, shape.window, room.moving, cut_dims(shape, room)
-    whole, c = {"k": shape.tiled_together, "h": sizes.h, "w": sizes.w}, tiles[:, 3]
-    k, h, w = (
-        np.minimum(tiles[:, i] if dim in cut and not shared(form, dim) else 1 if dim in cut else whole[dim], whole[dim])
-        for i, dim in enumerate("khw")
-    )
+    sizes, window, moving = shape.sizes, shape.window, room.moving
+    of_tiles = Tiles(form, *tiles.T)
+    block: dict[str, Any] = dict(_block_tiles(shape, room, of_tiles))
+    k, h, w = (block[dim] for dim in "khw")
     words: Any = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
     words = words + k * h * w * len(moving & {"output", "residual"})
     if "ifmap" in moving:
-        channels = k * sizes.c if shape.channelwise else np.minimum(sizes.c, 2 * c) if form.order[0] == "c" else sizes.c
-        rows, columns = (
-            np.minimum(limit, (outputs - 1) * stride + (taps - 1) * dilation + 1)
-            for limit, outputs, taps, stride, dilation in zip(
-                (shape.ih, shape.iw), (h, w), (sizes.r, sizes.s), window.stride, window.dilation, strict=True
-            )
-        )
-        words = words + channels * rows * columns
-    slices = 2 * np.minimum(tiles[:, 0], k) * c * sizes.r * sizes.s
+        sliced = np.minimum(sizes.c, 2 * of_tiles.c) if form.order[0] == "c" else sizes.c
+        rows = np.minimum(shape.ih, reach(h, sizes.r, window.stride[0], window.dilation[0]))
+        columns = np.minimum(shape.iw, reach(w, sizes.s, window.stride[1], window.dilation[1]))
+        words = words + (k * sizes.c if shape.channelwise else sliced) * rows * columns
+    slices = 2 * np.minimum(of_tiles.k, k) * of_tiles.c * sizes.r * sizes.s
     return words + np.minimum(shape.weight_words, slices)
 
 
