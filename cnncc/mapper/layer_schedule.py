@@ -31,10 +31,10 @@ from cnncc.mapper.records import (
     Cycles,
     Node,
     Own,
-    Repeat,
     Task,
     Token,
     Wait,
+    repeat,
 )
 from cnncc.mapper.register_files import ifmap_words, indexed_by, passes_columns, shared_columns
 from cnncc.mapper.routes import Nest
@@ -184,7 +184,7 @@ class _Walk:
             if loop.on or depth in self.order.unrolled:
                 result += body
             else:
-                result.append(Repeat(count, 1 << depth, tuple(body)))
+                result.append(repeat(count, 1 << depth, tuple(body)))
         return result
 
     def _spread(self, depth: int, at: At) -> At:

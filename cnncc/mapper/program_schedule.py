@@ -27,6 +27,7 @@ from cnncc.mapper.records import (
     Signal,
     Task,
     Wait,
+    repeat,
 )
 from cnncc.mapper.timeline import Timeline, cycles, idle_state
 from cnncc.mapper.transfers import FULL, NEXT_FULL, OUTPUT_FULL, PRIMED, Fetch
@@ -170,7 +171,11 @@ def _inserted(nodes: tuple[Node, ...], place: _Place, more: tuple[Node, ...]) ->
     """With more nodes behind one."""
     first, node = place[0], nodes[place[0]]
     if len(place) > 1 and isinstance(node, Repeat):
-        return (*nodes[:first], replace(node, body=_inserted(node.body, place[1:], more)), *nodes[first + 1 :])
+        return (
+            *nodes[:first],
+            repeat(node.count, node.bit, _inserted(node.body, place[1:], more)),
+            *nodes[first + 1 :],
+        )
     return (*nodes[: first + 1], *more, *nodes[first + 1 :])
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 ENGINES = ("dma", "load", "array", "commit")
@@ -69,12 +70,26 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """A loop, `bit` in the masks of conditions. known: what timelines have found out of it, by the machine."""
+    """A loop, `bit` in the masks of conditions. known: what timelines have found out of its body, by the machine."""
 
     count: int
     bit: int
     body: tuple[Node, ...]
-    known: dict[object, Any] = field(default_factory=dict[object, Any], init=False, repr=False)
+    known: dict[object, Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "known", _known(self.bit, self.body))
+
+
+@lru_cache(maxsize=1 << 14)
+def repeat(count: int, bit: int, body: tuple[Node, ...]) -> Repeat:
+    """The one such loop: programs have many alike, and so have those of other mappings of a layer."""
+    return Repeat(count, bit, body)
+
+
+@lru_cache(maxsize=1 << 14)
+def _known(_bit: int, _body: tuple[Node, ...]) -> dict[object, Any]:
+    return {}
 
 
 Node = Task | Own | Signal | Wait | Repeat

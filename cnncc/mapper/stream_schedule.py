@@ -7,7 +7,7 @@ from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.layer_shape import LayerShape, inside, whole
 from cnncc.mapper.occupancy import Engines
 from cnncc.mapper.positions import At, Order
-from cnncc.mapper.records import COMMIT, Node, Own, Repeat, Task, Token
+from cnncc.mapper.records import COMMIT, Node, Own, Task, Token, repeat
 from cnncc.mapper.routes import Nest
 from cnncc.mapper.transfers import OUTPUT_FULL, RESIDUAL_FULL, input_free, room
 
@@ -45,7 +45,7 @@ class _Stream:
     def _walk(self, depth: int, at: At) -> list[Node]:
         if depth < self.depth:
             bodies = self.order.bodies(at, depth, [self.depth] if self.doubled else [])
-            return [Repeat(count, 1 << depth, tuple(self._walk(depth + 1, inner))) for count, inner in bodies]
+            return [repeat(count, 1 << depth, tuple(self._walk(depth + 1, inner))) for count, inner in bodies]
         ahead = self.doubled and self.depth and self.depth not in at.following
         return [*([] if ahead else self._fetched()), self._commit(), *self._drained()]
 
