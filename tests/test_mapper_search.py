@@ -425,7 +425,7 @@ def test_search_no_blocks_are_quicker(number: int, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("cnncc.mapper.search.POINTS", 1 << 30)
     monkeypatch.setattr("cnncc.mapper.search.MOVING_POINTS", 1 << 30)
     monkeypatch.setattr("cnncc.mapper.search.RUNS", 1 << 30)
-    monkeypatch.setattr("cnncc.mapper.search.FEW_RUNS", 1 << 30)
+    monkeypatch.setattr("cnncc.mapper.search.TWINS", 1 << 30)
     case, words, moving, arch = MOVING[number]
     dram = replace(arch.dram, latency_cycles=2)
     seen = check(case, replace(arch, glb=replace(arch.glb, words=words), dram=dram), tmp_path, frozenset(moving))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.blocks import Blocks, Counts, Room, Side, Weights, cells_below, sides, some_of
+from cnncc.mapper.blocks import Blocks, Cells, Counts, Room, Side, Weights, cells_below, sides, some_of
 from cnncc.mapper.bound import Bound, last_held, up, ways
 from cnncc.mapper.space import Chain, Plan
 from cnncc.mapper.tiles import tiles_of
@@ -309,12 +309,12 @@ def _runs(compute: Any, dma: Any, number: Any, waits: int) -> Any:
     return np.maximum(least, (compute * some + dma * some + waiting * waits) / 2) if waits else least
 
 
-def candidates(bound: Bound, room: Room, limit: int) -> Iterator[tuple[int, Plan]]:
+def candidates(bound: Bound, room: Room, limit: int, cells: Cells | None = None) -> Iterator[tuple[int, Plan]]:
     """All plans of a point for which there is room and that may take less than `limit` cycles, and what they take at
-    least. In this order.
+    least. In this order. cells: no others may.
     """
     shape, arch, tiles = bound.shape, bound.arch, tiles_of(bound.shape, bound.at)
-    cells = cells_below(shape, arch, room, tiles, limit)
+    cells = cells_below(shape, arch, room, tiles, limit) if cells is None else cells
     if bound.depends_on_blocks:
         each = zip(_trips_of(bound, sides(shape, room, tiles)), cells[:3], strict=True)
         cells = some_of(cells, np.logical_and.reduce([trips.own[at] for trips, at in each]))

@@ -19,7 +19,7 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.blocking import candidates
-from cnncc.mapper.blocks import Room, least_words
+from cnncc.mapper.blocks import Cells, Room, least_words
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
 from cnncc.mapper.combinations import Found, combinations_below
 from cnncc.mapper.layer_schedule import LayerPlan, layer_schedule
@@ -39,12 +39,11 @@ from cnncc.mapper.tiles import tiles_in_time
 from cnncc.mapper.traffic import NEVER, Traffic, TrafficOf, moving_cycles
 
 POINTS = 3000  # that are looked at
-MOVING_POINTS = 100  # for each operand of a layer that moves, each with all its plans
-TILES = 2000  # of such points, of which it is found out what transfers take
-RUNS = 64  # candidates that are run on the model; half as many more of each kind (ifmap in one buffer, two, slices)
-PLANS = 2  # of a point, with the same bound, that are run before those of others while they are not the best so far
+MOVING_POINTS = 60  # for each operand of a layer that moves, each with all its plans
+TILES = 1000  # of such points, of which it is found out what transfers take
+RUNS = 64  # candidates of each kind (ifmap in one buffer, two, slices) that are run on the model
+TWINS = 4  # of those that look like others, run last where something moves
 LESS = 4  # so many times fewer points, tiles and runs in a quick search where something moves
-FEW_RUNS, LITTLE = 16, 100  # of those that can win a hundredth at most
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the ideal, or of the least that is seen: how far the first, second, … look goes
 ALL = 1 << 39  # more cycles than any layer takes
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
@@ -73,36 +72,41 @@ class _Search:
         self.durations = Durations(shape, arch, room.residual)
         self.best: Result | None = None
         self.limit = below
-        self.less = LESS if quick and room.moving else 1
+        self.quick = quick and bool(room.moving)
+        self.less = LESS if room.moving and (quick or below < NEVER) else 1
         self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
         self.number, self.runs, self.bounded, self.left_out = count(), Counter[_Kind](), 0, NEVER
-        self.seen, self.tried = set[Mapping](), Counter[tuple[Point, int]]()
+        self.seen, self.families = set[Mapping](), set[_Family]()
         self.later: list[tuple[int, int, Point, Plan]] = []
         sizes = shape.sizes
         params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
         left = room.words - shape.weight_words - params
         whole = Plan(shape.tiled_together, sizes.h, sizes.w)
+        self.is_square = (sizes.h, sizes.r, shape.ih) == (sizes.w, sizes.s, shape.iw)
         self.kinds = 3 if "ifmap" in room.moving else 1
         self.whole = whole if not room.moving and left >= 0 else None  # then there is no other plan
         self.sums_fit = left >= arch.words_per_param * sizes.n * sizes.k * sizes.h * sizes.w
 
-    def add(self, least: int, compute: int, at: Point) -> None:
-        """All candidates of a point that may be better than the best, which take at least so many cycles."""
+    def add(self, least: int, compute: int, at: Point, cells: Cells | None) -> None:
+        """All candidates of a point that may be better than the best, which take at least so many cycles.
+
+        cells: no other plans may be.
+        """
         bound = Bound(self.durations, at)
         if self.whole is None or self.sums_fit or not bound.partial:
-            self.push(next(self.number), at, self.plans(bound, least, compute))
+            self.push(next(self.number), at, self.plans(bound, least, compute, cells))
 
-    def plans(self, bound: Bound, least: int, compute: int) -> _Plans:
+    def plans(self, bound: Bound, least: int, compute: int, cells: Cells | None) -> _Plans:
         """All candidates of a point; first what all of them take at least, which is soon known."""
         yield max(least, bound.in_blocks(compute) if self.room.moving else bound.array(compute)), None
         if self.whole is not None:
             yield bound.cycles(compute), self.whole
         else:
-            yield from candidates(bound, self.room, self.limit)
+            yield from candidates(bound, self.room, self.limit, cells)
 
-    def dive(self, least: int, compute: int, at: Point) -> None:
+    def dive(self, least: int, compute: int, at: Point, cells: Cells) -> None:
         """Run the first plan of a point at once: below its cycles there are fewer others."""
-        for bound, plan in self.plans(Bound(self.durations, at), least, compute):
+        for bound, plan in self.plans(Bound(self.durations, at), least, compute, cells):
             if plan is not None:
                 self.run(bound, at, plan)
                 break
@@ -124,49 +128,57 @@ class _Search:
 
     def until(self, least: int) -> None:
         """Run the candidates on the model whose bound is not above `least`."""
-        while (low := self.lowest(min(least, self.limit - 1))) <= min(least, self.limit - 1) and not self.is_over(low):
-            bound, number, at, plan, others = heapq.heappop(self.heap)
+        while self.lowest(most := min(least, self.limit - 1)) <= most and not self.is_over():
+            bound, _, at, plan, others = heapq.heappop(self.heap)
             assert plan is not None
             self.push(next(self.number), at, others)
-            if self.tried[at, bound] < PLANS:
-                self.run(bound, at, plan)
-            else:
-                self.later.append((bound, number, at, plan))
+            self.run(bound, at, plan)
 
     def rest(self) -> None:
         """Run all that are left."""
         self.until(NEVER)
-        for bound, _, at, plan in sorted(self.later):
+        self.later.sort()
+        most = TWINS if self.room.moving else len(self.later)
+        for bound, _, at, plan in self.later[:most]:
             if bound < self.limit:
-                self.run(bound, at, plan)
+                self.run(bound, at, plan, last=True)
+        self.left_out = min([self.left_out, *(bound for bound, *_ in self.later[most : most + 1])])
 
-    def run(self, bound: int, at: Point, plan: Plan) -> None:
-        """Run a candidate on the model, unless enough of its kind were."""
-        if self.runs[kind := _kind(plan)] >= self.budget(bound):
+    def run(self, bound: int, at: Point, plan: Plan, last: bool = False) -> None:
+        """Run a candidate on the model, unless enough of its kind were. Those that look like others are run last."""
+        if self.runs[kind := _kind(plan)] >= self.budget:
             self.left_out = min(self.left_out, bound)
             return
         mapping = mapping_of(self.shape, self.arch, at, plan)
-        if mapping in self.seen or not is_legal(self.shape, mapping, self.room.residual):
+        if mapping in self.seen:
             return  # forms are the same where loops that differ in place run once
+        family = _family(mapping, self.is_square)
+        if not last and family in self.families:
+            self.later.append((bound, next(self.number), at, plan))
+            return
+        if not is_legal(self.shape, mapping, self.room.residual):
+            return
         if self.whole is None and not has_room(self.shape, self.arch, mapping):
             return
         self.seen.add(mapping)
+        self.families.add(family)
         self.runs[kind] += 1
-        self.tried[at, bound] += 1
         schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)
         if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.room.words:
             return  # bounds know of those partial sums alone that there are in any case
         if (cycles := schedule.cycles(self.arch)) < self.limit:
-            self.limit, self.best, self.tried[at, bound] = cycles, Result(mapping, cycles), 0
+            self.limit, self.best = cycles, Result(mapping, cycles)
+            if not self.quick:
+                self.less = 1
 
-    def budget(self, bound: int) -> int:
-        """How many of a kind are run before those with this bound are left out: fewer where they would win little."""
-        most = (RUNS * 3 // 2 if self.room.moving else RUNS) // self.less
-        return most if self.whole or (self.limit - bound) * LITTLE > self.limit else FEW_RUNS
+    @property
+    def budget(self) -> int:
+        """How many of a kind are run."""
+        return RUNS // self.less
 
-    def is_over(self, bound: int) -> bool:
+    def is_over(self) -> bool:
         """Whether so many have been run of each kind that there is."""
-        return len(self.runs) >= self.kinds and min(self.runs.values()) >= self.budget(bound)
+        return len(self.runs) >= self.kinds and min(self.runs.values()) >= self.budget
 
     def least(self) -> int:
         """What the candidates take at least that were not run."""
@@ -175,10 +187,26 @@ class _Search:
 
 _Plans = Iterator[tuple[int, Plan | None]]  # and their bounds; None: what those behind it take at least
 _Kind = tuple[bool, bool]  # whether the ifmap moves in one buffer, or in slices
+_Family = tuple[object, ...]
 
 
 def _kind(plan: Plan) -> _Kind:
     return dict(plan.moving).get("ifmap") == 1, plan.slices
+
+
+def _family(mapping: Mapping, is_square: bool) -> _Family:
+    """Loops in time and where stages stand among them: mappings with the same ones take much the same.
+
+    is_square: rows and columns of the image are alike, so that h and w may change places.
+    """
+    loops, before = list[tuple[str, int]](), [0]
+    for loop in mapping.loops:
+        if not (loop.on or loop.keep):
+            loops.append(("hw" if is_square and loop.dim in "hw" else loop.dim, loop.step))
+            if [dim for dim, _ in loops[-2:]] == ["hw", "hw"]:
+                loops[-2:] = sorted(loops[-2:])
+        before.append(len(loops))
+    return (*loops, *((stage.operand, stage.memory, before[stage.depth], stage.buffers) for stage in mapping.stages))
 
 
 @lru_cache(maxsize=4096)
@@ -197,13 +225,13 @@ def search(
     steps = int((found.boxes[:, :-1].prod(axis=1) // found.boxes[:, -1]).max(initial=0))
     traffic = Traffic(shape, arch, room, steps)
     by_traffic = _ByTraffic(found, looks, traffic, now) if now.whole is None else None
-    for number, (least, compute, part, i) in enumerate(by_traffic or _by_cycles(looks)):
+    for number, (least, compute, part, i, cells) in enumerate(by_traffic or _by_cycles(looks)):
         now.until(least)
         enough = number >= (MOVING_POINTS * len(room.moving) or POINTS) // now.less
-        if least >= now.limit or now.is_over(least) or enough:
+        if least >= now.limit or now.is_over() or enough:
             beyond = least
             break
-        now.add(least, compute, point(found, part.form, part.which[i].tolist()))
+        now.add(least, compute, point(found, part.form, part.which[i].tolist()), cells)
     now.rest()
     if now.best is None:
         return None
@@ -213,7 +241,8 @@ def search(
     return replace(now.best, least=least, run=now.runs.total(), bounded=now.bounded)
 
 
-_Entry = tuple[int, int, Found, int]  # cycles at least; those of macro-instructions; a combination and its number
+# Cycles at least; those of macro-instructions; a combination and its number; plans without which it is not better.
+_Entry = tuple[int, int, Found, int, Cells | None]
 _Look = tuple[list[Found], int]  # of all forms, what takes less than some limit; and the limit before
 
 
@@ -246,7 +275,7 @@ def _by_cycles(looks: Iterator[_Look]) -> Iterator[_Entry]:
     """All points with what they take at least, in this order."""
     for parts, done in looks:
         for least, number, i in heapq.merge(*(_entries(n, part.least.tolist(), done) for n, part in enumerate(parts))):
-            yield least, int(parts[number].cycles[i]), parts[number], i
+            yield least, int(parts[number].cycles[i]), parts[number], i, None
 
 
 def _entries(number: int, least: list[int], done: int) -> Iterator[tuple[int, int, int]]:
@@ -285,9 +314,8 @@ class _ByTraffic:
                 if (most := traffic.least(i, self.search.limit)) < NEVER:
                     if most < lowest:
                         lowest = most
-                        self.search.dive(
-                            most, int(part.cycles[i]), point(self.found, part.form, part.which[i].tolist())
-                        )
+                        at = point(self.found, part.form, part.which[i].tolist())
+                        self.search.dive(most, int(part.cycles[i]), at, traffic.cells(i))
                     heapq.heappush(waiting, (most, first, n, i, next(number), part, iter(points), traffic))
             if self.beyond < NEVER:
                 break
@@ -306,7 +334,7 @@ class _ByTraffic:
             least = int(part.least[following])
             more = traffic.least(following, self.search.limit)
             heapq.heapreplace(waiting, (more, least, n, following, number, part, points, traffic))
-        return most, int(part.cycles[i]), part, i
+        return most, int(part.cycles[i]), part, i, traffic.cells(i)
 
 
 def _tiles(n: int, part: Found, traffic: TrafficOf, done: int) -> Iterator[tuple[int, int, int, list[int]]]:

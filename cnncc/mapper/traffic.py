@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.mapper.blocks import Blocks, Room, cells_below, cut_dims, least_words, least_words_of, some_of
+from cnncc.mapper.blocks import Blocks, Cells, Room, cells_below, cut_dims, least_words, least_words_of, some_of
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.space import Counts, Form, forms_of, shared
@@ -28,9 +28,9 @@ class Traffic:
         self.shape, self.arch, self.room = shape, arch, room
         self.held = arch.pe.ifmap_halves * (arch.pe.start_cycles + arch.pe.finish_cycles + steps)
 
-    def least(self, form: Form, tiles: Counts, compute: Counts, limit: int) -> Counts:
+    def least(self, form: Form, tiles: Counts, compute: Counts, limit: int) -> tuple[Counts, Cells, Any]:
         """Cycles at least, by tiles (number, k h w c), blocks of which are made alike; NEVER where there is no room, or
-        if they are not below `limit`.
+        if they are not below `limit`. Then plans, and for each tile which of them may take less.
 
         compute: cycles of macro-instructions.
         """
@@ -38,17 +38,20 @@ class Traffic:
         cells = cells_below(shape, arch, room, first, limit)
         if len(cells[0]) * len(tiles) > CELLS:
             cells = some_of(cells, self._alone(Blocks(shape, arch, room, first, cells), compute.min()) < limit)
-        best = np.full(len(tiles), NEVER)
         if not len(cells[0]):
-            return best
+            return np.full(len(tiles), NEVER), cells, np.zeros((len(tiles), 0), np.bool_)
         k, h, w, c = (int(each[0]) if (each == each[0]).all() else each[:, None] for each in tiles.T)
-        blocks = Blocks(shape, arch, room, Tiles(form, k, h, w, c), cells)
-        alone = self._alone(blocks, compute[:, None])
+        cycles = self.of_plans(Blocks(shape, arch, room, Tiles(form, k, h, w, c), cells), compute[:, None])
+        return cycles.min(axis=1), cells, cycles < limit
+
+    def of_plans(self, blocks: Blocks, compute: Any) -> Counts:
+        """Cycles at least of plans, with the weights where transfers take the fewest; NEVER where there is no room."""
+        alone = self._alone(blocks, compute)
+        best: Any = NEVER
         for stage in blocks.stages():
             transfers = blocks.transfers(stage.words - stage.buffer)
-            cycles = np.where(blocks.fits(stage), np.maximum(transfers, alone), NEVER)
-            best = np.minimum(best, cycles.min(axis=1).astype(np.int64))
-        return best
+            best = np.minimum(best, np.where(blocks.fits(stage), np.maximum(transfers, alone), NEVER))
+        return best.astype(np.int64)
 
     def _alone(self, blocks: Blocks, compute: Counts) -> Any:
         """Cycles of the array, at least: before the first block is there, and when the last one leaves, it has nothing
@@ -78,15 +81,21 @@ class TrafficOf:
         np.minimum.at(self.compute, self.number, compute)
         apart = [dim in cut_dims(traffic.shape, traffic.room) and not shared(form, dim) for dim in "khwc"]
         self.blocks = self.tiles @ (base * apart)
+        self.plans = dict[int, tuple[Cells, Any]]()
 
     def least(self, i: int, limit: int) -> int:
         """Cycles that point i takes at least, array and transfers together; NEVER if these are not below `limit`."""
         if self.found[number := self.number[i]] < 0:
             alike = (self.blocks[number:] == self.blocks[number]) & (self.found[number:] < 0)
             some = number + np.nonzero(alike)[0][:MANY]
-            self.found[some] = self.traffic.least(self.form, self.tiles[some], self.compute[some], limit)
+            self.found[some], cells, may = self.traffic.least(self.form, self.tiles[some], self.compute[some], limit)
+            self.plans.update(zip(some.tolist(), ((cells, each) for each in may), strict=True))
         alone = int(self.array[i])
         return max(alone, int(self.found[number]) + (0 if self.traffic.arch.sequencer.overlap else alone))
+
+    def cells(self, i: int) -> Cells:
+        """Plans of point i that were below the limit when its tile was looked at."""
+        return some_of(*self.plans[self.number[i]])
 
 
 def moving_cycles(shape: LayerShape, arch: Arch, room: Room) -> int:
@@ -115,8 +124,8 @@ def cycles_about(shape: LayerShape, arch: Arch, room: Room) -> int:
     together = (2 * arch.cols, 4) if shape.channelwise else (2 * arch.cols,)  # few images may fit, of 4 channels
     least = NEVER
     for form, k in product(forms_of(shape), together):
-        tiles = np.array([[min(k, sizes.k), 1, 1, min(2 * arch.rows, sizes.c)]])
-        least = min(least, int(traffic.least(form, tiles, np.array([ideal]), least)[0]))
+        blocks = Blocks(shape, arch, room, Tiles(form, min(k, sizes.k), 1, 1, min(2 * arch.rows, sizes.c)))
+        least = min(least, int(traffic.of_plans(blocks, ideal).min()))
         if least == ideal:
             break  # no other takes less
     return least + (0 if arch.sequencer.overlap else ideal)
