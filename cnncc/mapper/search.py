@@ -40,7 +40,7 @@ from cnncc.mapper.traffic import NEVER, Traffic, TrafficOf, moving_cycles
 
 POINTS = 3000  # that are looked at
 MOVING_POINTS = 60  # for each operand of a layer that moves, each with all its plans
-TILES = 1000  # of such points, of which it is found out what transfers take
+TILES = 2000  # of such points, of which it is found out what transfers take
 RUNS = 64  # candidates of each kind (ifmap in one buffer, two, slices) that are run on the model
 TWINS = 4  # of those that look like others, run last where something moves
 LESS = 4  # so many times fewer points, tiles and runs in a quick search where something moves
@@ -304,10 +304,11 @@ class _ByTraffic:
             of_parts = [self._traffic_of(part) for part in parts]
             tiles = heapq.merge(*(_tiles(n, *each, done) for n, each in enumerate(zip(parts, of_parts, strict=True))))
             for first, n, i, points in tiles:
-                while waiting and waiting[0][0] <= first:
+                others = max(first, self.traffic.floor)  # take at least this
+                while waiting and waiting[0][0] <= others:
                     yield self._next(waiting)
-                if len(known) >= TILES // self.search.less or first >= self.search.limit:
-                    self.beyond = first
+                if len(known) >= TILES // self.search.less or others >= self.search.limit:
+                    self.beyond = others
                     break
                 part, traffic = parts[n], of_parts[n]
                 known.add((part.form, traffic.number[i]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any
 
@@ -27,6 +27,14 @@ class Traffic:
         """steps: of a macro-instruction, at most."""
         self.shape, self.arch, self.room = shape, arch, room
         self.held = arch.pe.ifmap_halves * (arch.pe.start_cycles + arch.pe.finish_cycles + steps)
+
+    @cached_property
+    def floor(self) -> int:
+        """Cycles of the DMA, at least, whatever the tiles are: blocks may have any size, weights come once."""
+        form = next((form for form in forms_of(self.shape) if form.order.startswith("c")), forms_of(self.shape)[0])
+        blocks = Blocks(self.shape, self.arch, self.room, Tiles(form, 1, 1, 1, 1))
+        there = blocks.legal & (blocks.words_of_blocks <= self.room.words)
+        return int(np.where(there, blocks.transfers(0), NEVER).min())
 
     def least(self, form: Form, tiles: Counts, compute: Counts, limit: int) -> tuple[Counts, Cells, Any]:
         """Cycles at least, by tiles (number, k h w c), blocks of which are made alike; NEVER where there is no room, or
