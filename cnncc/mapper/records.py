@@ -81,13 +81,13 @@ class Repeat:
         object.__setattr__(self, "known", _known(self.bit, self.body))
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 11)
 def repeat(count: int, bit: int, body: tuple[Node, ...]) -> Repeat:
     """The one such loop: programs have many alike, and so have those of other mappings of a layer."""
     return Repeat(count, bit, body)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 11)
 def _known(_bit: int, _body: tuple[Node, ...]) -> dict[object, Any]:
     return {}
 
