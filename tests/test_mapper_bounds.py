@@ -60,6 +60,7 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
     most = POINTS if moving else 4 * POINTS  # of these there is but one plan
     some = [*rng.permutation(len(found.cycles))[:most], *rng.permutation(beyond)[:most]]
     for i in some:
+        assert traffic.traffic.floor <= traffic.least(int(i), 1 << 60), (shape, arch, room, i)
         at = point(everything, form, found.which[int(i)].tolist())
         bound = Bound(Durations(shape, arch, residual), at)
         if not moving:
@@ -89,7 +90,6 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
                 assert traffic.least(int(i), 1 << 60) <= cycles, (shape, arch, room, at, plan)
                 limited = TrafficOf(Traffic(shape, arch, room, steps), *of_tiles)
                 assert limited.least(int(i), cycles + 1) <= cycles, (shape, arch, room, at, plan)
-                assert limited.traffic.floor <= cycles, (shape, arch, room, at, plan)
                 if moving:
                     assert (least, plan) in candidates(bound, room, least + 1, limited.cells(int(i)))
                 seen["fits"] += 1

@@ -137,12 +137,13 @@ class _Search:
     def rest(self) -> None:
         """Run all that are left."""
         self.until(NEVER)
-        self.later.sort()
         most = TWINS if self.room.moving else len(self.later)
-        for bound, _, at, plan in self.later[:most]:
+        for number, (bound, _, at, plan) in enumerate(sorted(self.later)):
+            if number >= most:
+                self.left_out = min(self.left_out, bound)
+                break
             if bound < self.limit:
                 self.run(bound, at, plan, last=True)
-        self.left_out = min([self.left_out, *(bound for bound, *_ in self.later[most : most + 1])])
 
     def run(self, bound: int, at: Point, plan: Plan, last: bool = False) -> None:
         """Run a candidate on the model, unless enough of its kind were. Those that look like others are run last."""
@@ -241,7 +242,7 @@ def search(
     return replace(now.best, least=least, run=now.runs.total(), bounded=now.bounded)
 
 
-# Cycles at least; those of macro-instructions; a combination and its number; plans without which it is not better.
+# Cycles at least; those of macro-instructions; a combination and its number; the only plans that may be better.
 _Entry = tuple[int, int, Found, int, Cells | None]
 _Look = tuple[list[Found], int]  # of all forms, what takes less than some limit; and the limit before
 

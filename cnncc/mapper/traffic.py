@@ -30,7 +30,10 @@ class Traffic:
 
     @cached_property
     def floor(self) -> int:
-        """Cycles of the DMA, at least, whatever the tiles are: blocks may have any size, weights come once."""
+        """Cycles of the DMA, at least, whatever the tiles are: blocks may have any size, weights are there already.
+
+        As many blocks of whole tiles are as large or larger, and move as many words or more.
+        """
         form = next((form for form in forms_of(self.shape) if form.order.startswith("c")), forms_of(self.shape)[0])
         blocks = Blocks(self.shape, self.arch, self.room, Tiles(form, 1, 1, 1, 1))
         there = blocks.legal & (blocks.words_of_blocks <= self.room.words)
