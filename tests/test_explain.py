@@ -121,8 +121,8 @@ def test_explain_no_dataflow_is_quicker_than_the_best(dram_words: int, tmp_path:
         if said is None:
             continue
         best = searched(layer_shape(network.layer(label)), network.arch, network.taken(label))
-        assert best and best.cycles == said.cycles
-        if best.least == best.cycles:
+        assert best and best.cycles <= said.cycles  # that of a layer with less room is found by a quick search
+        if best.least == said.cycles:
             ended += 1
             assert min(each.more for each in said.dataflows) == 0
         slower += sum(each.more > 0 for each in said.dataflows)

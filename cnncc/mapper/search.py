@@ -42,8 +42,10 @@ POINTS = 3000  # that are looked at
 MOVING_POINTS = 60  # for each operand of a layer that moves, each with all its plans
 TILES = 2000  # of such points, of which it is found out what transfers take
 RUNS = 64  # candidates of each kind (ifmap in one buffer, two, slices) that are run on the model
-TWINS = 4  # of those that look like others, run last where something moves
-LESS = 4  # so many times fewer points, tiles and runs in a quick search where something moves
+FEW_RUNS = 16  # after which a search that is not exact ends where little can be won:
+LITTLE = 200  # of so many cycles one
+TWINS = 4  # of those that look like others, run last by a search that is not exact
+LESS = 4  # so many times fewer points, tiles and runs in a quick search
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the ideal, or of the least that is seen: how far the first, second, … look goes
 ALL = 1 << 39  # more cycles than any layer takes
 AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
@@ -72,8 +74,9 @@ class _Search:
         self.durations = Durations(shape, arch, room.residual)
         self.best: Result | None = None
         self.limit = below
-        self.quick = quick and bool(room.moving)
-        self.less = LESS if room.moving and (quick or below < NEVER) else 1
+        self.quick = quick
+        self.exact = below == NEVER and not room.moving  # then it goes on as long as anything can be won
+        self.less = LESS if quick or below < NEVER else 1
         self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
         self.number, self.runs, self.bounded, self.left_out = count(), Counter[_Kind](), 0, NEVER
         self.seen, self.families = set[Mapping](), set[_Family]()
@@ -137,7 +140,7 @@ class _Search:
     def rest(self) -> None:
         """Run all that are left."""
         self.until(NEVER)
-        most = TWINS if self.room.moving else len(self.later)
+        most = len(self.later) if self.exact else TWINS
         for number, (bound, _, at, plan) in enumerate(sorted(self.later)):
             if number >= most:
                 self.left_out = min(self.left_out, bound)
@@ -178,8 +181,12 @@ class _Search:
         return RUNS // self.less
 
     def is_over(self) -> bool:
-        """Whether so many have been run of each kind that there is."""
-        return len(self.runs) >= self.kinds and min(self.runs.values()) >= self.budget
+        """Whether enough have been run: of each kind that there is; or of all, and little can be won any more."""
+        if len(self.runs) >= self.kinds and min(self.runs.values()) >= self.budget:
+            return True
+        if self.exact or not self.heap or self.runs.total() < FEW_RUNS // self.less:
+            return False
+        return (self.limit - self.heap[0][0]) * LITTLE <= self.limit
 
     def least(self) -> int:
         """What the candidates take at least that were not run."""
