@@ -35,11 +35,14 @@ def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid
     if grid.rows != grid.set_rows or inst.term("row").step:
         raise Fault("sets whose rows are added up are whole, and their results do not depend on the row")
     shape = (*sums.shape[: ROWS - 1], *grid.shape, *sums.shape[-len(EXTENTS) :])
-    totals = np.cumsum(np.broadcast_to(sums, shape), axis=ROWS)
     low, high = integer_range(arch.psum_bits)
+    all_fit = max(-int(sums.min()), int(sums.max())) * shape[ROWS] <= high
+    sums, south = np.broadcast_to(sums, shape), replace(grid, rows=1, set_rows=1)
+    if all_fit:
+        return south, sums.sum(axis=ROWS, keepdims=True)
+    totals = np.cumsum(sums, axis=ROWS)
     if totals.min() < low or totals.max() > high:
         raise Fault(f"a psum leaves {arch.psum_bits} bits on its way south")
-    south = replace(grid, rows=1, set_rows=1)
     return south, np.take(totals, [-1], axis=ROWS)
 
 
