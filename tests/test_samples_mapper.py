@@ -56,6 +56,7 @@ def test_networks_on_arrays_of_both_kinds() -> None:
         ("spatial-8x8", 64, macs),
         ("seed-16x16", 256, macs),
     ]
+    assert [run["overlaps"] for run in found] == [True, False]
     for run in found:
         assert len(run["layers"]) == 19 and sum(layer["macs"] for layer in run["layers"]) == macs
         assert macs / run["multipliers"] < run["least_compute"] <= run["compute"] < run["total"]
@@ -70,6 +71,16 @@ def test_depthwise_layers_have_a_line_of_their_own() -> None:
     assert text.startswith("mobilenet: 27 convolutions, ") and "its 13 depthwise layers: at most " in text
     rows = [line.split() for line in text.splitlines() if line.startswith("    conv")]
     assert len(rows) == 27 and all(float(row[3]) <= float(row[5]) for row in rows)
+
+
+def test_utilisation_is_wanted_where_something_overlaps() -> None:
+    """990,000 MACs on 100 multipliers: 0.99 of 10,000 cycles, 0.9 of 11,000."""
+    run = mapper.Run("net", "spatial-8x8", 128, True, 100, 990_000, 10_000, 11_000, 9_900, 9_900, 1.0, ())
+    (row,) = [line for line in mapper.as_text([run], layers=False) if "spatial-8x8" in line]
+    assert row.endswith("  compute >= 0.97: met, total >= 0.92: MISSED")
+    alone = replace(run, array="seed-8x8", overlaps=False)
+    (row,) = [line for line in mapper.as_text([alone], layers=False) if "seed-8x8" in line]
+    assert row.endswith("  -")
 
 
 def test_a_bound_by_hand_of_macro_instructions() -> None:
