@@ -125,7 +125,7 @@ class _Times:
         blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
         cut = bool(blocks.room.moving)
         comes = np.where(blocks.first > 0, blocks.first // dram.words_per_cycle + dram.latency_cycles, 0)
-        drain = (1 if cut else bound.drain()) + np.where(
+        drain = (1 if cut else bound.drain) + np.where(
             blocks.last > 0, blocks.last // dram.words_per_cycle + dram.latency_cycles, 0
         )
         compute = self.compute + self.refills + self.residual_comes()
@@ -144,7 +144,7 @@ class _Times:
             return 0
         comes = blocks.outputs // dram.words_per_cycle + dram.latency_cycles
         alone = prod(np.where(blocks.adds_up[dim], 1, bound.trips(dim)) for dim in "crs")
-        return np.maximum(comes - bound.arch.pe.psum_halves * bound.first_last()[0] * alone - int(bound.fill()), 0)
+        return np.maximum(comes - bound.arch.pe.psum_halves * bound.first_last()[0] * alone - bound.start, 0)
 
     def loading(self) -> Any:
         """Cycles of all loads: a PE takes a word a cycle, the GLB gives some; what stays comes once for each block."""
@@ -219,7 +219,7 @@ class _Times:
         results = blocks.moved - blocks.moved_image
         last = blocks.moved_image * image + results * share + weights * np.minimum(share, 1 / turns)
         waits = dram.latency_cycles + bound.between() if {"ifmap", "output"} <= moving else 0
-        together: Any = np.maximum(bound.head() + blocks.transfers(weights), self.compute)
+        together: Any = np.maximum(bound.head + blocks.transfers(weights), self.compute)
         full = _runs(self.compute - self.in_last, (words - last) / wpc, (turns - 1) * inner, waits)
         in_turn: Any = full + _runs(self.in_last, last / wpc, inner, waits)
         least: Any = np.maximum(together, np.where(blocks.sliced, 0, in_turn))
@@ -240,7 +240,7 @@ class _Times:
             return 0
         waits = blocks.results * (arch.commit.latency_cycles + arch.dram.latency_cycles)
         words = self.everything * (self._commit(False) + 1 / arch.dram.words_per_cycle)
-        return bound.head() + (words + waits) / 2
+        return bound.head + (words + waits) / 2
 
     def behind_first_results(self, stage: Weights) -> Any:
         """Cycles of the DMA: it waits for the first block of results, but for two blocks of the image (or of its
@@ -257,7 +257,7 @@ class _Times:
             number = np.where(stage.place == 3, blocks.k.full[blocks.kk], blocks.full)
             words = words + np.minimum(stage.words / number + stage.buffer, weights)
         first = np.maximum(self.in_full - words / dram.words_per_cycle, 0)
-        return bound.head() + first + blocks.transfers(weights) + dram.latency_cycles
+        return bound.head + first + blocks.transfers(weights) + dram.latency_cycles
 
     def behind_results(self, stage: Weights) -> Any:
         """Cycles that the array waits for third slices, of image or weights: they come behind the second ones, which

@@ -177,19 +177,29 @@ class Bound:
         shape = self.shape
         return 2 + 2 * shape.is_mac + 2 * bool(shape.params) + self.residual + 1
 
+    @cached_property
     def head(self) -> int:
         """Instructions in front of the first load, at least: these and loops."""
         return self.views() + sum(any(way.trips > 1 for way in self.ways[dim]) for dim in "khwcrs")
 
-    def fill(self, comes: Any = 0) -> Any:
-        """Cycles until the first macro-instruction starts: the layer's head and the first loads.
+    @cached_property
+    def _first(self) -> int:
+        """Cycles of the first load of the ifmap, until it is there."""
+        return self._ifmap(*self._corner(0)) + self.arch.bus.latency_cycles
 
-        comes: what the first block takes to come, which the load of the ifmap waits for, and that of weights does not.
+    @cached_property
+    def start(self) -> int:
+        """Cycles until the first macro-instruction starts: the layer's head and the first loads."""
+        return self.head + self._weight(*self._corner(0)) + self._first
+
+    def fill(self, comes: Any) -> Any:
+        """The same where the first block comes meanwhile, which the load of the ifmap waits for, not that of weights.
+
+        comes: what that takes.
         """
-        full = self._corner(0)
-        there = np.maximum(self.head() + self._weight(*full), self.views() + comes)
-        return there + self._ifmap(*full) + self.arch.bus.latency_cycles
+        return np.maximum(self.start, self.views() + comes + self._first)
 
+    @cached_property
     def drain(self) -> int:
         """Cycles from the end of the last macro-instruction to that of the layer."""
         k, h, w, c, r, _ = self._corner(-1)
@@ -197,8 +207,7 @@ class Bound:
 
     def between(self) -> int:
         """Cycles between the last macro-instruction of a block and the first of the one that waits for it, at least."""
-        k, h, w, c, r, s = self._corner(0)
-        return self._ifmap(k, h, w, c, r, s) + self.arch.bus.latency_cycles + self.arch.commit.latency_cycles + 1
+        return self._first + self.arch.commit.latency_cycles + 1
 
     def loads(self, more: int = 0) -> int:
         """Cycles in which the load engine is busy, at least. more: cycles that each load takes beside its own."""
@@ -275,15 +284,15 @@ class Bound:
     def engines(self) -> int:
         """The layer's cycles at least, by the times of the load engine and of the output units alone."""
         first, last = self.first_last()
-        loads = self.head() + self.loads() + self.arch.bus.latency_cycles + last + self.drain()
-        return max(loads, int(self.fill()) + first + self.commits() + self.arch.commit.latency_cycles + 1)
+        loads = self.head + self.loads() + self.arch.bus.latency_cycles + last + self.drain
+        return max(loads, self.start + first + self.commits() + self.arch.commit.latency_cycles + 1)
 
     def cycles(self, compute: int) -> int:
         """The layer's cycles at least, `compute` of which are its macro-instructions'."""
         if not self.arch.sequencer.overlap:  # Z6: each instruction is decoded when the one before it is done
             macros = self.times * prod(sum(way.trips for way in ways) for ways in self.ways.values())
             loads = self.loads(1 + self.arch.bus.latency_cycles)
-            return self.head() + macros + compute + loads + self.commits(1 + self.arch.commit.latency_cycles)
+            return self.head + macros + compute + loads + self.commits(1 + self.arch.commit.latency_cycles)
         return max(self.array(compute), self.engines)
 
     @cached_property
@@ -295,11 +304,11 @@ class Bound:
         """The layer's cycles at least in any blocks, of array, loads and commits."""
         if self.depends_on_blocks:
             return self.views() + compute + 1
-        return max(int(self.fill()) + compute + 1, self.engines)
+        return max(self.start + compute + 1, self.engines)
 
     def array(self, compute: int) -> int:
         """The layer's cycles at least, by the array alone."""
-        return int(self.fill()) + compute + self.waits + self.drain()
+        return self.start + compute + self.waits + self.drain
 
 
 def _visits(way: Way, stage: int, inside: str, dim: str) -> int:
