@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -24,8 +24,8 @@ class Trips(NamedTuple):
     """Of blocks of one dimension: trips and held sums of the loops inside, of all blocks; of the last one.
 
     own: whether all PEs of the point have work in a block, and its box is not larger than that; else other numbers make
-    the same mapping. in_one: trips in a full block, if all are on the same PEs; first, tail: what the first of these
-    holds, and the last, as many as PEs have loads beside each other.
+    the same mapping. in_one: trips in a full block, if all are on the same PEs; first, end: what the first and the last
+    of these hold; tail, short: what the last ones hold, as many as PEs have loads beside each other, and one fewer.
     """
 
     trips: Counts
@@ -35,7 +35,9 @@ class Trips(NamedTuple):
     own: Counts
     in_one: Counts
     first: Counts
+    end: Counts
     tail: Counts
+    short: Counts
 
 
 @lru_cache(maxsize=1 << 14)
@@ -51,7 +53,8 @@ def _inside(extent: int, size: int, chain: Chain, spread: bool, halves: int) -> 
     trips, held = (full * a + (rest > 0) * b for a, b in zip(each, last, strict=True))
     inside = ways(size, chain, spread, size)
     in_one = each[0] if sum(way.pieces for way in inside) == 1 else 0
-    return trips, held, *last, _is_own(size, chain), in_one, inside[0].held, last_held(inside, halves)
+    lasts = (last_held(inside, count) for count in (1, halves, halves - 1))
+    return trips, held, *last, _is_own(size, chain), in_one, inside[0].held, *lasts
 
 
 def _is_own(size: int, chain: Chain) -> bool:
@@ -78,6 +81,14 @@ def _weights_stay(bound: Bound) -> bool:
     return bound.at.form.order.partition("|")[2].startswith("W")
 
 
+def _all(trips: Trips, at: Any) -> tuple[Counts, Counts]:
+    return trips.trips[at], trips.held[at]
+
+
+def _last(trips: Trips, at: Any) -> tuple[Counts, Counts]:
+    return trips.last_trips[at], trips.last_held[at]
+
+
 class _Times:
     """What all blocks of a point take at least, as arrays like those of `blocks`."""
 
@@ -92,26 +103,27 @@ class _Times:
         trips = bound.times * prod(bound.trips(dim) for dim in "crs")
         held = bound.times * prod(sum(way.trips * way.held for way in bound.ways[dim]) for dim in "crs") // at.lanes
 
-        def cycles(k: tuple[Any, Any], h: tuple[Any, Any]) -> Any:
-            return overhead * trips * (k[0] * h[0] * w.trips[ww]) + held * (k[1] * h[1] * w.held[ww])
+        def cycles(k: tuple[Any, Any], h: tuple[Any, Any], w: tuple[Any, Any]) -> Any:
+            return overhead * trips * (k[0] * h[0] * w[0]) + held * (k[1] * h[1] * w[1])
 
-        k_all, h_all = (k.trips[kk], k.held[kk]), (h.trips[hh], h.held[hh])
-        self.macros: Any = trips * (k_all[0] * h_all[0] * w.trips[ww])
-        self.compute: Any = cycles(k_all, h_all)  # of the array: all, and those of the last block of the outermost loop
-        self.in_last: Any = np.where(
-            blocks.k_outside,
-            cycles((k.last_trips[kk], k.last_held[kk]), h_all),
-            cycles(k_all, (h.last_trips[hh], h.last_held[hh])),
-        )
+        k_all, h_all, w_all = each_all = tuple(_all(each, at) for each, at in ((k, kk), (h, hh), (w, ww)))
+        k_last, h_last, w_last = (_last(each, at) for each, at in ((k, kk), (h, hh), (w, ww)))
+        self.macros: Any = trips * (k_all[0] * h_all[0] * w_all[0])
+        self.compute: Any = cycles(*each_all)  # of the array: all, and those of the last blocks of the outermost loop
+        of_last = cycles(k_last, h_all, w_all), cycles(k_all, h_last, w_all), cycles(k_all, h_all, w_last)
+        self.in_last: Any = np.select([blocks.k_outermost, blocks.h_outermost], of_last[:2], of_last[2])
         full = (self._full(each, side) for each, side in ((k, blocks.k), (h, blocks.h), (w, blocks.w)))
         (k_trips, k_held), (h_trips, h_held), (w_trips, w_held) = full
-        of_block = trips * k_trips[kk] * h_trips[hh] * w_trips[ww] * overhead
-        self.in_full: Any = (of_block + held * k_held[kk] * h_held[hh] * w_held[ww]) // bound.times
+        k_full, h_full, w_full = (k_trips[kk], k_held[kk]), (h_trips[hh], h_held[hh]), (w_trips[ww], w_held[ww])
+        self.in_full: Any = cycles(k_full, h_full, w_full) // bound.times  # of a block; of the last one in a row
+        self.in_end = np.where(
+            blocks.w.number[ww] > 1, cycles(k_full, h_full, w_last), cycles(k_full, h_last, w_full)
+        ) // bound.times  # fmt: skip
         self.everything = prod(getattr(bound.shape.sizes, dim) for dim in "nkhw")
         self.again: Any = prod(np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
         self.k, self.h, self.w = k, h, w
         everywhere = blocks.full * blocks.outputs == self.everything
-        self.commits: Any = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w.trips[ww])
+        self.commits: Any = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w_all[0])
         self.refills = blocks.refills(arch.pe.ifmap_halves * bound.first_last()[0])
 
     @staticmethod
@@ -171,20 +183,27 @@ class _Times:
         tiles = {dim: bound.ways[dim][0] for dim in "khwcrs"}
         taps, pixels = prod(tiles[dim].held for dim in "crs"), h.first[hh] * w.first[ww]
         image = tiles["c"].held * pixels * (tiles["k"].held if bound.shape.channelwise else 1)
-        fetched = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs")) + image + arch.bus.latency_cycles
+        weights, latency = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs")), arch.bus.latency_cycles
         if self.weights_stay:
-            lasts = h.first[hh] * (w.tail[ww] + np.maximum(self.halves - w.in_one[ww], 0) * w.first[ww])
-            lasts = taps * tiles["k"].held * np.where(w.in_one[ww] > 1, lasts, h.tail[hh] * w.first[ww])
+            alone, held = w.in_one[ww] == 1, taps * tiles["k"].held
+            more = np.maximum(self.halves - w.in_one[ww], 0) * h.first[hh] * w.first[ww]
+            each = np.where(more > 0, h.first[hh], h.end[hh])
+            lasts = held * np.where(alone, h.tail[hh] * w.first[ww], each * w.tail[ww] + more)
+            short = held * np.where(alone, h.short[hh] * w.first[ww], each * w.short[ww] + more)
+            load = image
             trips, times, dims = h.in_one[hh] * w.in_one[ww], blocks.h.full[hh] * blocks.w.full[ww], "kcrs"
             others = blocks.of_image
         else:
-            lasts = taps * pixels * k.tail[kk]
+            lasts, short, load = taps * pixels * k.tail[kk], taps * pixels * k.short[kk], weights
             trips, times, dims = k.in_one[kk], blocks.k.full[kk], "hwcrs"
             others = blocks.k.number[kk]
-        done = lasts // bound.at.lanes + self.halves * (arch.pe.start_cycles + arch.pe.finish_cycles)
+        overhead = arch.pe.start_cycles + arch.pe.finish_cycles
+        both = weights + image + latency - lasts // bound.at.lanes - self.halves * overhead
+        own = load + latency - short // bound.at.lanes - (self.halves - 1) * overhead
+        waits = np.maximum(np.where(trips > self.halves, both, 0), np.where(trips >= self.halves, own, 0))
         firsts = np.where(self.refills > 0, 0, blocks.full - blocks.full // blocks.in_a_row())
         steps = bound.times * prod(tiles[dim].trips for dim in dims) * times + firsts - blocks.results // others * times
-        return np.where(trips <= self.halves, 0, np.maximum(steps, 0) * np.maximum(fetched - done, 0))
+        return np.maximum(steps, 0) * np.maximum(waits, 0)
 
     def committing(self) -> Any:
         """Cycles of all commits: words through the GLB, or results through the units, and sums on their way down.
@@ -206,24 +225,24 @@ class _Times:
     def with_weights(self, stage: Weights) -> Any:
         """Cycles of array and DMA together, block after block."""
         blocks, bound = self.blocks, self.bound
-        shape, dram, moving = bound.shape, bound.arch.dram, blocks.room.moving
-        wpc = dram.words_per_cycle
+        moving, wpc = blocks.room.moving, bound.arch.dram.words_per_cycle
         weights = stage.words - stage.buffer
-        words = blocks.moved + weights
-        turns = np.where(blocks.k_outside, blocks.k.number[blocks.kk], blocks.h.number[blocks.hh])
+        turns, share = blocks.turns, blocks.share_of_last
         inner = np.maximum(blocks.images // turns, 1) if "ifmap" in moving else np.ones_like(blocks.images)
-        share = np.where(
-            blocks.k_outside, blocks.k.last[blocks.kk] / blocks.group, blocks.h.last[blocks.hh] / shape.sizes.h
-        )
-        image = share if shape.channelwise else np.where(blocks.k_outside, 1 / turns, share)
-        results = blocks.moved - blocks.moved_image
-        last = blocks.moved_image * image + results * share + weights * np.minimum(share, 1 / turns)
-        waits = dram.latency_cycles + bound.between() if {"ifmap", "output"} <= moving else 0
+        image = share if bound.shape.channelwise else np.where(blocks.k_outermost, 1 / turns, share)
+        of_last = blocks.moved_image * image + (blocks.moved - blocks.moved_image) * share
+        last = of_last + weights * self._of_last(stage)
+        waits = self.between_blocks if {"ifmap", "output"} <= moving else 0
         together: Any = np.maximum(bound.head + blocks.transfers(weights), self.compute)
-        full = _runs(self.compute - self.in_last, (words - last) / wpc, (turns - 1) * inner, waits)
+        full = _runs(self.compute - self.in_last, (blocks.moved + weights - last) / wpc, (turns - 1) * inner, waits)
         in_turn: Any = full + _runs(self.in_last, last / wpc, inner, waits)
         least: Any = np.maximum(together, np.where(blocks.sliced, 0, in_turn))
+        if "output" in moving:
+            ahead = 2 * (blocks.image + stage.buffer + blocks.outputs * ("residual" in moving))
+            in_last = (last - bound.times * ahead) / wpc
+            least = np.maximum(least, self.compute - self.in_last + in_last)
         least = np.maximum(least, self.compute + self.behind_results(stage))
+        least = np.maximum(least, self.compute + self.behind_weights(stage))
         least = np.maximum(least, self.behind_first_results(stage))
         if stage.part is None:
             return least
@@ -232,6 +251,20 @@ class _Times:
         waiting = (blocks.moved_image - 2 * blocks.image) / wpc - np.maximum(blocks.images - 2, 1) * there
         stalls = np.where(blocks.images > 2, np.maximum(waiting, 0), 0)
         return np.maximum(least, self.compute + stalls)
+
+    def _of_last(self, stage: Weights) -> Any:
+        """Of weights that move, those in the last iteration of the outermost loop, at least."""
+        blocks = self.blocks
+        turns, share = 1 / blocks.turns, blocks.share_of_last
+        tiled = {"h", "w"} & set(self.bound.at.form.order.partition("|")[0])
+        inside = np.where(stage.place == 5, turns, np.minimum(share, turns) if tiled else turns)
+        return np.where(blocks.k_outermost, share, np.where(stage.place == 3, 0, inside))
+
+    @cached_property
+    def between_blocks(self) -> int:
+        """Cycles between the last macro-instruction of a block and the first of the next but one, beside transfers."""
+        residual = "residual" in self.blocks.room.moving
+        return self.bound.arch.dram.latency_cycles * (1 + residual) + self.bound.between()
 
     def buffers_of_results(self) -> Any:
         """Cycles in which results go through their two buffers: each is filled, emptied, and filled again."""
@@ -261,8 +294,9 @@ class _Times:
 
     def behind_results(self, stage: Weights) -> Any:
         """Cycles that the array waits for third slices, of image or weights: they come behind the second ones, which
-        wait for buffers, the results of the block before, and a block of the image. Meanwhile there are two slices to
-        work on. Of full blocks alone.
+        wait for buffers, the results of the block before, a block of residuals, and one of the image; and those of the
+        first block of a slice of channels behind the next one's weights. Meanwhile there are two slices to work on. Of
+        full blocks alone.
         """
         bound, blocks, dram = self.bound, self.blocks, self.bound.arch.dram
         if "output" not in blocks.room.moving:
@@ -277,10 +311,37 @@ class _Times:
         second = blocks.image * blocks.sliced if self.weights_stay else weights
         held = bound.arch.pe.ifmap_halves * bound.first_last()[0]
         images = blocks.double & ~blocks.sliced & (blocks.k_outside | bound.shape.channelwise)
-        words = blocks.outputs + blocks.image * images + third
+        residual = "residual" in blocks.room.moving
+        words = blocks.outputs * (1 + residual) + blocks.image * images + third
         comes = np.maximum(second // dram.words_per_cycle - held, 0) + words // dram.words_per_cycle
-        waits = np.maximum(comes + dram.latency_cycles - 2 * self.compute * blocks.share * part, 0)
-        return np.where(part <= 1 / 2, waits * (blocks.full - 1), 0)
+        comes = comes + dram.latency_cycles * (1 + residual) + bound.arch.commit.latency_cycles
+        there = 2 * self.compute * blocks.share * part
+        waits = np.maximum(comes - there, 0)
+        more = np.maximum(comes + stage.buffer // dram.words_per_cycle - there, 0) - waits
+        often = np.maximum(blocks.full - 1 - residual, 0)
+        slices = np.where(stage.place == 3, np.maximum(blocks.k.full[blocks.kk] - 2, 0), 0)
+        return np.where(part <= 1 / 2, waits * often + more * slices, 0)
+
+    def behind_weights(self, stage: Weights) -> Any:
+        """Cycles that the array waits for second blocks of the image where these come behind the results of the block
+        before the first one, and behind the next slice of weights: of full blocks alone.
+        """
+        bound, blocks, dram = self.bound, self.blocks, self.bound.arch.dram
+        if not {"ifmap", "output"} <= blocks.room.moving:
+            return 0
+        each = blocks.double & ~blocks.sliced & blocks.k_outside
+        residual = "residual" in blocks.room.moving
+        words = blocks.outputs * (1 + residual) + blocks.image
+        end = np.maximum(words // dram.words_per_cycle + self.between_blocks - self.in_end, 0)
+        rows = blocks.k.full[blocks.kk] * (blocks.h.full[blocks.hh] - 1)
+        ends = np.where(blocks.w.number[blocks.ww] > 1, rows, blocks.k.full[blocks.kk] - 1)
+        last = blocks.k.sizes[blocks.kk] * blocks.h.last[blocks.hh] * blocks.w.last[blocks.ww]
+        words = last + stage.buffer + blocks.image + blocks.outputs * residual
+        first = np.maximum(words // dram.words_per_cycle + self.between_blocks - self.in_full, 0)
+        w_full, h_full = blocks.w.full[blocks.ww], blocks.h.full[blocks.hh]
+        second = (w_full > 1) | (blocks.w.number[blocks.ww] == 1) & (h_full > 1)
+        slices = np.where((stage.place == 3) & second, np.maximum(blocks.k.full[blocks.kk] - 2, 0), 0)
+        return np.where(each, first * slices + end * np.maximum(ends - slices, 0), 0)
 
     def in_turn(self, stage: Weights) -> Any:
         """Cycles of all engines together, where nothing overlaps (Z6)."""

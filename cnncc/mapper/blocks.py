@@ -151,6 +151,8 @@ class Blocks:
         self.images: Any = times * self.of_image * again * slices  # blocks or slices of the ifmap
         self.results: Any = times * self.of_image * k_blocks
         self.full: Any = times * self.k.full[self.kk] * self.h.full[self.hh] * self.w.full[self.ww]
+        self.k_outermost: Any = self.k_outside & k_cut
+        self.h_outermost: Any = ~self.k_outermost & (self.h.number[self.hh] > 1)
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
         # One block needs one buffer only.
         twice = (self.images > 1) if "ifmap" in self.room.moving else np.False_
@@ -159,6 +161,20 @@ class Blocks:
         beside = many & self.double if "ifmap" in moving and "output" not in moving else many
         double = {"ifmap": self.double, "residual": beside, "output": many}
         self.buffers = {operand: np.broadcast_to(1 + double[operand], self.shaped) for operand in moving}
+
+    def _of_outermost(self, k: Any, h: Any, w: Any) -> Any:
+        return np.select([self.k_outermost, self.h_outermost], [k, h], w)
+
+    @property
+    def turns(self) -> Any:
+        """Iterations of the outermost loop."""
+        return self._of_outermost(*(side.number[at] for side, at in self._sides()))
+
+    @property
+    def share_of_last(self) -> Any:
+        """Of outputs, those of the last of them."""
+        k, h, w = (side.last[at] for side, at in self._sides())
+        return self._of_outermost(k / self.group, h / self.shape.sizes.h, w / self.shape.sizes.w)
 
     def in_a_row(self) -> Any:
         """How many full blocks come one after the other, at least."""

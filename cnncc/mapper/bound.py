@@ -69,7 +69,7 @@ def ways(extent: int, chain: Chain, spread: bool, block: int = 0) -> tuple[Way, 
 
 def last_held(ways: Sequence[Way], count: int) -> int:
     """Indices that the box holds in the last trips, so many of them or all."""
-    return sum([way.held for way in ways for _ in range(min(way.trips, count))][-count:])
+    return sum([way.held for way in ways for _ in range(min(way.trips, count))][::-1][:count])
 
 
 def up(a: int, b: int) -> int:
@@ -260,25 +260,28 @@ class Bound:
 
         It is loaded behind what the last of these need, which waits until one of those that PEs hold words for is done;
         then comes what the next one needs. Meanwhile there are as many macro-instructions to do as PEs hold words for.
-        With no more than these from load to load they would be counted twice.
+        With no more than these from load to load they would be counted twice. What the next one needs by itself waits
+        until one more is done, and there is one less to do.
         """
         first, *inner = (each for each in self.at.form.order.split("|")[1] if each in "khwWI")
         inner = [dim for dim in inner if dim in "khw"]
         between = [dim for dim in inner if self.trips(dim) > 1]
-        halves = self.halves("I" if first == "W" else "W")
-        if prod(map(self.trips, between)) <= halves or any(
-            sum(way.pieces for way in self.ways[dim]) > 1 for dim in inner
-        ):
+        halves, trips = self.halves("I" if first == "W" else "W"), prod(map(self.trips, between))
+        if not between or trips < halves or any(sum(way.pieces for way in self.ways[dim]) > 1 for dim in inner):
             return 0
         full, last = self._corner(0), self._corner(-1)
-        load = self._weight if first == "I" else self._ifmap
-        fetched = self._weight(*full) + self._ifmap(*full) + load(*last) + self.arch.bus.latency_cycles
-        ways = self.ways[between[-1]]
-        held = last_held(ways, halves) + max(0, halves - self.trips(between[-1])) * ways[0].held
-        done = held * prod(way.held for way in full) // self.at.lanes // ways[0].held
-        done += halves * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles)
+        own, latency = (self._weight if first == "I" else self._ifmap), self.arch.bus.latency_cycles
+        both = self._weight(*full) + self._ifmap(*full) + own(*last) + latency - self._done(full, between[-1], halves)
+        alone = own(*full) + latency - self._done(full, between[-1], halves - 1)
         steps = self.times * prod(self.ways[dim][0].trips for dim in "khwcrs" if dim not in inner)
-        return max(0, steps - 1) * max(0, fetched - done)
+        return max(0, steps - 1) * max(0, both if trips > halves else 0, alone)
+
+    def _done(self, full: list[Way], dim: str, count: int) -> int:
+        """Cycles of so many macro-instructions at the end of a loop."""
+        ways = self.ways[dim]
+        held = last_held(ways, count) + max(0, count - self.trips(dim)) * ways[0].held
+        done = held * prod(way.held for way in full) // self.at.lanes // ways[0].held
+        return done + count * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles)
 
     @cached_property
     def engines(self) -> int:
