@@ -156,7 +156,7 @@ class Blocks:
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
         # One block needs one buffer only.
         twice = (self.images > 1) if "ifmap" in self.room.moving else np.False_
-        self.legal: Any = either & (twice | ~self.double)
+        self.legal: Any = either & (twice | ~self.double) & (~self.sliced | (self.tiles.c < sizes.c))
         moving, many = self.room.moving, self.results > 1
         beside = many & self.double if "ifmap" in moving and "output" not in moving else many
         double = {"ifmap": self.double, "residual": beside, "output": many}
