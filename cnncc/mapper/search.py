@@ -44,6 +44,7 @@ TILES = 2000  # of such points, of which it is found out what transfers take
 RUNS = 64  # candidates of each kind (ifmap in one buffer, two, slices) that are run on the model
 FEW_RUNS = 16  # after which a search that is not exact ends where little can be won:
 LITTLE = 200  # of so many cycles one
+POINTS_A_RUN = 2  # points that a search which is not exact looks at between them
 TWINS = 4  # of those that look like others, run last by a search that is not exact
 LESS = 4  # so many times fewer points, tiles and runs in a quick search
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the ideal, or of the least that is seen: how far the first, second, … look goes
@@ -79,6 +80,7 @@ class _Search:
         self.less = LESS if quick or below < NEVER else 1
         self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
         self.number, self.runs, self.bounded, self.left_out = count(), Counter[_Kind](), 0, NEVER
+        self.others = 0  # what points take at least that were not added
         self.seen, self.families = set[Mapping](), set[_Family]()
         self.later: list[tuple[int, int, Point, Plan]] = []
         sizes = shape.sizes
@@ -129,9 +131,13 @@ class _Search:
             self.push(number, at, plans)
         return self.heap[0][0] if self.heap else NEVER
 
-    def until(self, least: int) -> None:
-        """Run the candidates on the model whose bound is not above `least`."""
-        while self.lowest(most := min(least, self.limit - 1)) <= most and not self.is_over():
+    def until(self, least: int, runs: int = 0) -> None:
+        """Run the candidates on the model whose bound is not above `least`, and the next ones until so many were."""
+        self.others = least
+        while not self.is_over():
+            most = self.limit - 1 if self.runs.total() < runs else min(least, self.limit - 1)
+            if self.lowest(most) > most:
+                break
             bound, _, at, plan, others = heapq.heappop(self.heap)
             assert plan is not None
             self.push(next(self.number), at, others)
@@ -139,7 +145,7 @@ class _Search:
 
     def rest(self) -> None:
         """Run all that are left."""
-        self.until(NEVER)
+        self.until(self.others if self.is_over() else NEVER)
         most = len(self.later) if self.exact else TWINS
         for number, (bound, _, at, plan) in enumerate(sorted(self.later)):
             if number >= most:
@@ -184,9 +190,10 @@ class _Search:
         """Whether enough have been run: of each kind that there is; or of all, and little can be won any more."""
         if len(self.runs) >= self.kinds and min(self.runs.values()) >= self.budget:
             return True
-        if self.exact or not self.heap or self.runs.total() < FEW_RUNS // self.less:
+        if self.exact or self.runs.total() < FEW_RUNS // self.less:
             return False
-        return (self.limit - self.heap[0][0]) * LITTLE <= self.limit
+        least = min(self.others, self.heap[0][0] if self.heap else NEVER)
+        return (self.limit - least) * LITTLE <= self.limit
 
     def least(self) -> int:
         """What the candidates take at least that were not run."""
@@ -234,7 +241,7 @@ def search(
     traffic = Traffic(shape, arch, room, steps)
     by_traffic = _ByTraffic(found, looks, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i, cells) in enumerate(by_traffic or _by_cycles(looks)):
-        now.until(least)
+        now.until(least, 0 if now.exact else number // POINTS_A_RUN)
         enough = number >= (MOVING_POINTS * len(room.moving) or POINTS) // now.less
         if least >= now.limit or now.is_over() or enough:
             beyond = least
