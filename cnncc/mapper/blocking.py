@@ -111,7 +111,7 @@ class _Times:
         self.macros: Any = trips * (k_all[0] * h_all[0] * w_all[0])
         self.compute: Any = cycles(*each_all)  # of the array: all, and those of the last blocks of the outermost loop
         of_last = cycles(k_last, h_all, w_all), cycles(k_all, h_last, w_all), cycles(k_all, h_all, w_last)
-        self.in_last: Any = np.select([blocks.k_outermost, blocks.h_outermost], of_last[:2], of_last[2])
+        self.in_last: Any = blocks.of_outermost(*of_last)
         full = (self._full(each, side) for each, side in ((k, blocks.k), (h, blocks.h), (w, blocks.w)))
         (k_trips, k_held), (h_trips, h_held), (w_trips, w_held) = full
         k_full, h_full, w_full = (k_trips[kk], k_held[kk]), (h_trips[hh], h_held[hh]), (w_trips[ww], w_held[ww])
@@ -124,7 +124,7 @@ class _Times:
         self.k, self.h, self.w = k, h, w
         everywhere = blocks.full * blocks.outputs == self.everything
         self.commits: Any = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w_all[0])
-        self.refills = blocks.refills(arch.pe.ifmap_halves * bound.first_last()[0])
+        self.refills = blocks.refills(arch.pe.ifmap_halves * bound.first_last[0])
 
     @staticmethod
     def _full(trips: Trips, side: Side) -> tuple[Counts, Counts]:
@@ -156,7 +156,7 @@ class _Times:
             return 0
         comes = blocks.outputs // dram.words_per_cycle + dram.latency_cycles
         alone = prod(np.where(blocks.adds_up[dim], 1, bound.trips(dim)) for dim in "crs")
-        return np.maximum(comes - bound.arch.pe.psum_halves * bound.first_last()[0] * alone - bound.start, 0)
+        return np.maximum(comes - bound.arch.pe.psum_halves * bound.first_last[0] * alone - bound.start, 0)
 
     def loading(self) -> Any:
         """Cycles of all loads: a PE takes a word a cycle, the GLB gives some; what stays comes once for each block."""
@@ -247,7 +247,7 @@ class _Times:
         if stage.part is None:
             return least
         # While a block of the image comes, no slice of weights does: the array has two, and what PEs hold.
-        there = 2 * self.compute * blocks.share * stage.part + 2 * bound.first_last()[0]
+        there = 2 * self.compute * blocks.share * stage.part + 2 * bound.first_last[0]
         waiting = (blocks.moved_image - 2 * blocks.image) / wpc - np.maximum(blocks.images - 2, 1) * there
         stalls = np.where(blocks.images > 2, np.maximum(waiting, 0), 0)
         return np.maximum(least, self.compute + stalls)
@@ -309,7 +309,7 @@ class _Times:
         third: Any = weights + np.where(of_weights < of_image, 0, blocks.image * blocks.sliced)
         # Where weights stay in PEs their slice is free long before the last macro-instruction with it.
         second = blocks.image * blocks.sliced if self.weights_stay else weights
-        held = bound.arch.pe.ifmap_halves * bound.first_last()[0]
+        held = bound.arch.pe.ifmap_halves * bound.first_last[0]
         images = blocks.double & ~blocks.sliced & (blocks.k_outside | bound.shape.channelwise)
         residual = "residual" in blocks.room.moving
         words = blocks.outputs * (1 + residual) + blocks.image * images + third
@@ -403,7 +403,7 @@ def _first(candidate: tuple[int, Plan]) -> int:
 def _in_order(blocks: Blocks, least: Counts, where: Counts, stage: Weights) -> Iterator[tuple[int, Plan]]:
     """The plans with one stage of weights, those that take the least first."""
     places = np.broadcast_to(stage.place, blocks.shaped)
-    buffers = sorted(blocks.buffers.items())
+    buffers = [(operand, np.broadcast_to(count, blocks.shaped)) for operand, count in sorted(blocks.buffers.items())]
     for number in np.argsort(least, kind="stable").tolist():
         i = where[number]
         k, h, w, order, ifmap = (int(each[i]) for each in blocks.cells)

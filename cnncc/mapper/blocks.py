@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -160,21 +160,22 @@ class Blocks:
         moving, many = self.room.moving, self.results > 1
         beside = many & self.double if "ifmap" in moving and "output" not in moving else many
         double = {"ifmap": self.double, "residual": beside, "output": many}
-        self.buffers = {operand: np.broadcast_to(1 + double[operand], self.shaped) for operand in moving}
+        self.buffers = {operand: 1 + double[operand] for operand in moving}
 
-    def _of_outermost(self, k: Any, h: Any, w: Any) -> Any:
-        return np.select([self.k_outermost, self.h_outermost], [k, h], w)
+    def of_outermost(self, k: Any, h: Any, w: Any) -> Any:
+        """Of the loop over blocks that is outside the others, unless there is but one block along it."""
+        return np.where(self.k_outermost, k, np.where(self.h_outermost, h, w))
 
-    @property
+    @cached_property
     def turns(self) -> Any:
         """Iterations of the outermost loop."""
-        return self._of_outermost(*(side.number[at] for side, at in self._sides()))
+        return self.of_outermost(*(side.number[at] for side, at in self._sides()))
 
-    @property
+    @cached_property
     def share_of_last(self) -> Any:
         """Of outputs, those of the last of them."""
         k, h, w = (side.last[at] for side, at in self._sides())
-        return self._of_outermost(k / self.group, h / self.shape.sizes.h, w / self.shape.sizes.w)
+        return self.of_outermost(k / self.group, h / self.shape.sizes.h, w / self.shape.sizes.w)
 
     def in_a_row(self) -> Any:
         """How many full blocks come one after the other, at least."""

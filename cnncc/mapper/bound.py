@@ -244,6 +244,7 @@ class Bound:
         )  # fmt: skip
         return self.times * each * sum(way.trips for way in s_)
 
+    @cached_property
     def first_last(self) -> tuple[int, int]:
         """Steps of the first and the last macro-instruction, with their overhead."""
         over = self.arch.pe.start_cycles + self.arch.pe.finish_cycles
@@ -286,7 +287,7 @@ class Bound:
     @cached_property
     def engines(self) -> int:
         """The layer's cycles at least, by the times of the load engine and of the output units alone."""
-        first, last = self.first_last()
+        first, last = self.first_last
         loads = self.head + self.loads() + self.arch.bus.latency_cycles + last + self.drain
         return max(loads, self.start + first + self.commits() + self.arch.commit.latency_cycles + 1)
 

@@ -39,10 +39,10 @@ from cnncc.mapper.tiles import tiles_in_time
 from cnncc.mapper.traffic import NEVER, Traffic, TrafficOf, moving_cycles
 
 POINTS = 3000  # that are looked at
-MOVING_POINTS = 60  # for each operand of a layer that moves, each with all its plans
-TILES = 2000  # of such points, of which it is found out what transfers take
-RUNS = 64  # candidates of each kind (ifmap in one buffer, two, slices) that are run on the model
-FEW_RUNS = 16  # after which a search that is not exact ends where little can be won:
+MOVING_POINTS = 80  # where something moves, each with all its plans
+TILES = 1000  # of such points, of which it is found out what transfers take
+RUNS = 32  # candidates of each kind (ifmap in one buffer, two, slices) that are run on the model
+FEW_RUNS = 12  # after which a search that is not exact ends where little can be won:
 LITTLE = 200  # of so many cycles one
 POINTS_A_RUN = 2  # points that a search which is not exact looks at between them
 TWINS = 4  # of those that look like others, run last by a search that is not exact
@@ -242,7 +242,7 @@ def search(
     by_traffic = _ByTraffic(found, looks, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i, cells) in enumerate(by_traffic or _by_cycles(looks)):
         now.until(least, 0 if now.exact else number // POINTS_A_RUN)
-        enough = number >= (MOVING_POINTS * len(room.moving) or POINTS) // now.less
+        enough = number >= (MOVING_POINTS if room.moving else POINTS) // now.less
         if least >= now.limit or now.is_over() or enough:
             beyond = least
             break
