@@ -119,10 +119,9 @@ class _Times:
         self.in_end = np.where(
             blocks.w.number[ww] > 1, cycles(k_full, h_full, w_last), cycles(k_full, h_last, w_full)
         ) // bound.times  # fmt: skip
-        self.everything = prod(getattr(bound.shape.sizes, dim) for dim in "nkhw")
         self.again: Any = prod(np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
         self.k, self.h, self.w = k, h, w
-        everywhere = blocks.full * blocks.outputs == self.everything
+        everywhere = blocks.full * blocks.outputs == blocks.everything
         self.commits: Any = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w_all[0])
         self.refills = blocks.refills(arch.pe.ifmap_halves * bound.first_last[0])
 
@@ -206,21 +205,9 @@ class _Times:
         return np.maximum(steps, 0) * np.maximum(waits, 0)
 
     def committing(self) -> Any:
-        """Cycles of all commits: words through the GLB, or results through the units, and sums on their way down.
-
-        Where only some blocks are full, the sums of others may not be partial.
-        """
-        blocks, ways = self.blocks, self.bound.ways
-        full = blocks.full * blocks.outputs
-        results = full * self.again * self._commit(blocks.partial) + (self.everything - full) * self._commit(False)
-        down = prod(min(way.rows for way in ways[dim]) for dim in "cr") - 1
-        return results + self.commits * down
-
-    def _commit(self, partial: Any) -> Any:
-        """Cycles for a result."""
-        arch = self.bound.arch
-        words = 1 + self.bound.residual + 2 * arch.words_per_param * partial
-        return np.maximum(words / arch.glb.words_per_cycle, 1 / (arch.cols * arch.commit.units_per_column))
+        """Cycles of all commits, and of sums on their way down."""
+        down = prod(min(way.rows for way in self.bound.ways[dim]) for dim in "cr") - 1
+        return self.blocks.committing(self.again) + self.commits * down
 
     def with_weights(self, stage: Weights) -> Any:
         """Cycles of array and DMA together, block after block."""
@@ -272,7 +259,7 @@ class _Times:
         if "output" not in blocks.room.moving:
             return 0
         waits = blocks.results * (arch.commit.latency_cycles + arch.dram.latency_cycles)
-        words = self.everything * (self._commit(False) + 1 / arch.dram.words_per_cycle)
+        words = blocks.everything * (blocks.commit(False) + 1 / arch.dram.words_per_cycle)
         return bound.head + (words + waits) / 2
 
     def behind_first_results(self, stage: Weights) -> Any:

@@ -198,6 +198,7 @@ class Blocks:
         shape, sizes, moving = self.shape, self.shape.sizes, self.room.moving
         k, h, w = (side.sizes[at] for side, at in self._sides())
         outputs, everything = k * h * w, sizes.n * sizes.k * sizes.h * sizes.w
+        self.everything = everything
         self.outputs: Any = outputs
         self.share: Any = outputs / everything  # of a block of results
         self.moved_image: Any = np.zeros(1)
@@ -224,6 +225,17 @@ class Blocks:
         self.partial: Any = any_of(self.adds_up[dim] & (shape.is_mac and runs[dim]) for dim in "crs")
         sums = self.arch.words_per_param * (outputs if "output" in moving else everything)
         self.words: Any = words + np.where(self.partial, sums, 0)
+
+    def commit(self, partial: Any) -> Any:
+        """Cycles for a result: its words through the GLB, or the units."""
+        arch = self.arch
+        words = 1 + self.room.residual + 2 * arch.words_per_param * partial
+        return np.maximum(words / arch.glb.words_per_cycle, 1 / (arch.cols * arch.commit.units_per_column))
+
+    def committing(self, again: Any) -> Any:
+        """Cycles of all commits at least. again: of a result in a full block; others may have no partial sums."""
+        full = self.full * self.outputs
+        return full * again * self.commit(self.partial) + (self.everything - full) * self.commit(False)
 
     def stages(self) -> Iterator[Weights]:
         """Where weights may be staged: all at once, inside the loop over blocks of k, or inside one of the point's."""

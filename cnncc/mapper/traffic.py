@@ -10,7 +10,7 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.blocks import Blocks, Cells, Room, cells_below, cut_dims, least_words, least_words_of, some_of
-from cnncc.mapper.bound import ideal_cycles
+from cnncc.mapper.bound import ideal_cycles, up
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.space import Counts, Form, forms_of, shared
 from cnncc.mapper.tiles import Tiles
@@ -57,7 +57,9 @@ class Traffic:
 
     def of_plans(self, blocks: Blocks, compute: Any) -> Counts:
         """Cycles at least of plans, with the weights where transfers take the fewest; NEVER where there is no room."""
-        alone = self._alone(blocks, compute)
+        slices = up(self.shape.sizes.c, blocks.tiles.c)
+        commits = blocks.committing(np.where(blocks.adds_up["c"], slices, 1)) * self.arch.sequencer.overlap
+        alone = np.maximum(self._alone(blocks, compute), commits)
         best: Any = NEVER
         for stage in blocks.stages():
             transfers = blocks.transfers(stage.words - stage.buffer)
