@@ -313,7 +313,7 @@ class _Times:
         """Cycles that the array waits for second blocks of the image where these come behind the results of the block
         before the first one, and behind the next slice of weights: of full blocks alone.
         """
-        bound, blocks, dram = self.bound, self.blocks, self.bound.arch.dram
+        blocks, dram = self.blocks, self.bound.arch.dram
         if not {"ifmap", "output"} <= blocks.room.moving:
             return 0
         each = blocks.double & ~blocks.sliced & blocks.k_outside

@@ -142,6 +142,7 @@ class _Walk:
         if self.transfers.slices and self.order.bodies_of(At(whole(self.shape.sizes)), 0, peeled) > MOST_BODIES:
             self.transfers.keep_order()
             self.order = Order(self.nest, unrolled, peeled)
+        self.watched = self.transfers.watched
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
         self.partial = False
         self.ahead: list[Fetch] = []
@@ -179,7 +180,7 @@ class _Walk:
 
     def _pieces(self, depth: int, at: At) -> list[Node]:
         loop, result = self.outer[depth], list[Node]()
-        for count, inner in self.order.bodies(at, depth, self.transfers.watched):
+        for count, inner in self.order.bodies(at, depth, self.watched):
             body = self._walk(depth + 1, inner)
             if loop.on or depth in self.order.unrolled:
                 result += body
@@ -216,7 +217,7 @@ class _Walk:
         shared = shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"]) if self.passes else 0
         if not shared or not (self.arch.pe.pong_words or (chain and chain.pes > 1)):
             return [self.engines.ifmap(columns * column, at.sides, takes, gives)]
-        lasts = [side for side in at.sides if side is not chain]
+        lasts = tuple(side for side in at.sides if side is not chain)
         return [
             self.engines.ifmap((columns - shared) * column, at.sides, takes, ()),
             self.engines.ifmap(shared * column, lasts, (), gives),

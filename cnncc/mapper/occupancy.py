@@ -5,8 +5,8 @@ The rules are L2, A4, C3, C6 and X2 of docs/machine.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable
+from functools import cache, lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -24,6 +24,9 @@ class Side(NamedTuple):
     step: int
     pes: int
     on: str
+
+
+Sides = tuple[Side, ...]
 
 
 @lru_cache(maxsize=1 << 14)
@@ -59,6 +62,7 @@ class Engines:
     def __init__(self, shape: LayerShape, arch: Arch) -> None:
         self.shape, self.arch = shape, arch
         self.params_words = shape.params * arch.words_per_param
+        self._weights, self._ifmap = cache(self._weights_cycles), cache(self._ifmap_cycles)  # loads are often alike
         window = shape.window
         self._moves = {
             "n": ("lin", 1),
@@ -76,25 +80,31 @@ class Engines:
         axis, step = self._moves[side.dim]
         return axis, side.pes, side.step * step
 
-    def weights(self, words: int, sides: Sequence[Side], takes: Tokens, gives: Tokens) -> Task:
-        """A load of so many weights a PE. PEs that differ in k, c, r or s have different ones."""
+    def weights(self, words: int, sides: Sides, takes: Tokens, gives: Tokens) -> Task:
+        """A load of so many weights a PE."""
+        return Task(LOAD, self._weights(words, sides), self.arch.bus.latency_cycles, takes, gives)
+
+    def ifmap(self, words: int, sides: Sides, takes: Tokens, gives: Tokens) -> Task:
+        """A load of so many words of the image a PE."""
+        return Task(LOAD, self._ifmap(words, sides), self.arch.bus.latency_cycles, takes, gives)
+
+    def _weights_cycles(self, words: int, sides: Sides) -> int:
+        """PEs that differ in k, c, r or s have different ones."""
         rows = cols = 1
         for side in sides:
             if side.dim in "kcrs":
                 rows, cols = (rows, cols * side.pes) if side.on == "cols" else (rows * side.pes, cols)
-        return self._load(words, rows * cols, cols, takes, gives)
+        return self._load(words, rows * cols, cols)
 
-    def ifmap(self, words: int, sides: Sequence[Side], takes: Tokens, gives: Tokens) -> Task:
-        """A load of so many words of the image a PE."""
+    def _ifmap_cycles(self, words: int, sides: Sides) -> int:
         moves = [(side.on, self._ifmap_move(side)) for side in sides]
         in_row = distinct(move for on, move in moves if on == "cols")
-        return self._load(words, distinct(move for _, move in moves), in_row, takes, gives)
+        return self._load(words, distinct(move for _, move in moves), in_row)
 
-    def _load(self, words: int, positions: int, in_row: int, takes: Tokens, gives: Tokens) -> Task:
+    def _load(self, words: int, positions: int, in_row: int) -> int:
         """L2."""
         port = ceil_div(words * positions, self.arch.glb.words_per_cycle)
-        busy = max(port, in_row * ceil_div(words, self.arch.bus.burst_words), words)
-        return Task(LOAD, busy, self.arch.bus.latency_cycles, takes, gives)
+        return max(port, in_row * ceil_div(words, self.arch.bus.burst_words), words)
 
     def macro(self, steps: int, takes: Tokens, gives: Tokens) -> Task:
         """A4."""

@@ -9,6 +9,7 @@ is *opened* so is the first one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -54,8 +55,9 @@ class Order:
 
     def __init__(self, nest: Nest, unrolled: Set[int], peeled: int, opened: int = -1) -> None:
         self.nest, self.unrolled, self.peeled, self.opened = nest, unrolled, peeled, opened
+        self.pieces = cache(self._pieces)
 
-    def pieces(self, depth: int, extent: int) -> list[Piece]:
+    def _pieces(self, depth: int, extent: int) -> list[Piece]:
         """The pieces of a loop over so many indices, in program order."""
         found = [(count, size) for count, size, _ in self.nest.pieces(depth, extent)]
         if self.nest.outer[depth].on:

@@ -35,8 +35,9 @@ class Fetch(NamedTuple):
 class Transfers:
     """The transfers of one layer, and the tokens of its loads and commits. `full`: of weights that have arrived.
 
-    depths: of the stages whose blocks are fetched one ahead, because they have two buffers. slices: of those among them
-    whose blocks are slices inside the blocks of the output, with one loop in time between, number `opened` (else -1).
+    at: the operands of stages inside loops, by depth. depths: of those whose blocks are fetched one ahead, because they
+    have two buffers. slices: of those among them whose blocks are slices inside the blocks of the output, with one loop
+    in time between, number `opened` (else -1).
     """
 
     def __init__(self, mapping: Mapping, engines: Engines, full: int) -> None:
@@ -46,6 +47,8 @@ class Transfers:
             operand for operand, stage in self.stages.items() if stage.buffers > 1 and stage.depth and operand in ORDER
         }
         self.depths = sorted({self.stages[operand].depth for operand in self.doubled})
+        inside = [(stage.depth, operand) for operand, stage in self.stages.items() if stage.depth]
+        self.at = {depth: {operand for other, operand in inside if other == depth} for depth, _ in inside}
         self.slices, self.opened = slices(mapping)
         self.output_depth = self.stages["output"].depth if "output" in self.stages else 0
         params = self.stages.get("params")
@@ -73,8 +76,9 @@ class Transfers:
 
     def fetches(self, depth: int, at: At) -> list[Task]:
         """What an iteration begins with: into one buffer its own block, into two the next one."""
-        here = {operand for operand, stage in self.stages.items() if stage.depth == depth > 0}
-        found = self._fetched(here - self.doubled, at) if here else []
+        if not (here := self.at.get(depth)):
+            return []
+        found = self._fetched(here - self.doubled, at)
         if here & self.doubled and (following := at.following.get(depth)) and not self._has_come(depth, at):
             found += self._fetched(here & self.doubled, following)
         return [fetch.task for fetch in found]
