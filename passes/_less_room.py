@@ -20,7 +20,7 @@ from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import NoRoom, stage_sizes
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
-PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead
+PART = 100  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead
 
 
 class Wanted(NamedTuple):

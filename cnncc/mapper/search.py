@@ -40,8 +40,8 @@ from cnncc.mapper.traffic import NEVER, Traffic, TrafficOf, moving_cycles
 
 POINTS = 3000  # that are looked at
 MOVING_POINTS = 60  # where something moves, each with all its plans
-TILES = 1000  # of such points, of which it is found out what transfers take
-RUNS = 24  # candidates of each kind (ifmap in one buffer, two, slices) that are run on the model
+TILES = 700  # of such points, of which it is found out what transfers take
+RUNS = 32  # candidates of each kind (ifmap in one buffer, two, slices) that are run on the model
 FEW_RUNS = 8  # after which a search that is not exact ends where little can be won:
 LITTLE = 200  # of so many cycles one
 POINTS_A_RUN = 2  # points that a search which is not exact looks at between them

@@ -16,7 +16,7 @@ from cnncc.mapper.space import Counts, Form, forms_of, shared
 from cnncc.mapper.tiles import Tiles
 
 NEVER = 1 << 60
-MANY = 64  # tiles that are looked at together
+MANY = 32  # tiles that are looked at together
 CELLS = 10_000  # plans of these together from which on it saves time to leave some out
 
 
