@@ -80,6 +80,7 @@ class _Search:
         self.less = LESS if quick or below < NEVER else 1
         self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
         self.number, self.runs, self.bounded, self.left_out = count(), Counter[_Kind](), 0, NEVER
+        self.points = 0
         self.others = 0  # what points take at least that were not added
         self.seen, self.families = set[Mapping](), set[_Family]()
         self.later: list[tuple[int, int, Point, Plan]] = []
@@ -116,19 +117,21 @@ class _Search:
                 self.run(bound, at, plan)
                 break
 
-    def push(self, number: int, at: Point, plans: _Plans) -> None:
+    def push(self, number: int, at: Point, plans: _Plans) -> bool:
         """The first of some candidates, which are in the order of their bounds."""
         if (found := next(plans, None)) and found[0] < self.limit:
             bound, plan = found
             self.bounded += 1
             heapq.heappush(self.heap, (bound, number, at, plan, plans))
+            return True
+        return False
 
     def lowest(self, most: int = NEVER) -> int:
         """The least bound of the candidates that are left: of those themselves where it is not above `most`."""
         while self.heap and self.heap[0][3] is None and self.heap[0][0] <= most:
             _, number, at, _, plans = heapq.heappop(self.heap)
             self.bounded -= 1  # its plans are counted one by one
-            self.push(number, at, plans)
+            self.points += self.push(number, at, plans)
         return self.heap[0][0] if self.heap else NEVER
 
     def until(self, least: int, runs: int = 0) -> None:
@@ -242,7 +245,8 @@ def search(
     by_traffic = _ByTraffic(found, looks, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i, cells) in enumerate(by_traffic or _by_cycles(looks)):
         now.until(least, 0 if now.exact else number // POINTS_A_RUN)
-        enough = number >= (MOVING_POINTS if room.moving else POINTS) // now.less
+        enough = number >= (3 * MOVING_POINTS if room.moving else POINTS) // now.less
+        enough |= bool(room.moving) and now.points >= MOVING_POINTS // now.less
         if least >= now.limit or now.is_over() or enough:
             beyond = least
             break
