@@ -267,7 +267,7 @@ def test_results_do_not_hold_up_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     shape = LayerShape("mac", Sizes(1, 512, 512, 14, 14, 1, 1), Window((1, 1)), 2, 14, 14)
     assert (found := search(shape, load_arch("spatial-16x16"), MOVING)) and found.cycles <= 209_810
-    for budget in ("MOVING_POINTS", "RUNS", "FEW_RUNS", "TWINS"):
+    for budget in ("MOVING_POINTS", "MOVING_TILES", "MOVING_RUNS", "FEW_RUNS", "TWINS", "TURNED"):
         monkeypatch.setattr(f"cnncc.mapper.search.{budget}", 1 << 30)
     found = search.__wrapped__(shape, load_arch("spatial-16x16"), MOVING)
     assert found is not None and found.least == found.cycles == 209_606

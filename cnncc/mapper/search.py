@@ -39,13 +39,15 @@ from cnncc.mapper.tiles import tiles_in_time
 from cnncc.mapper.traffic import NEVER, Traffic, TrafficOf, moving_cycles
 
 POINTS = 3000  # that are looked at
-MOVING_POINTS = 60  # where something moves, each with all its plans
-TILES = 700  # of such points, of which it is found out what transfers take
-RUNS = 32  # candidates of each kind (ifmap in one buffer, two, slices) that are run on the model
-FEW_RUNS = 8  # after which a search that is not exact ends where little can be won:
+TILES = 2000  # of points of which there are several plans, of which it is found out what transfers take
+RUNS = 64  # candidates of each kind (ifmap in one buffer, two, slices) that are run on the model
+MOVING_POINTS, MOVING_TILES, MOVING_RUNS = 40, 700, 32  # the same where something moves; points that may be better
+FEW_RUNS = 6  # after which a search that is not exact ends where little can be won:
 LITTLE = 200  # of so many cycles one
 POINTS_A_RUN = 2  # points that a search which is not exact looks at between them
 TWINS = 4  # of those that look like others, run last by a search that is not exact
+ONE_POINT = 6  # runs of the same point, before others are run
+TURNED = False  # whether it looks at tiles that are others with rows for columns, where these are alike
 LESS = 4  # so many times fewer points, tiles and runs in a quick search
 SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the ideal, or of the least that is seen: how far the first, second, … look goes
 ALL = 1 << 39  # more cycles than any layer takes
@@ -83,12 +85,19 @@ class _Search:
         self.points = 0
         self.others = 0  # what points take at least that were not added
         self.seen, self.families = set[Mapping](), set[_Family]()
+        self.of_point = Counter[Point]()
         self.later: list[tuple[int, int, Point, Plan]] = []
         sizes = shape.sizes
         params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
         left = room.words - shape.weight_words - params
         whole = Plan(shape.tiled_together, sizes.h, sizes.w)
+        window = shape.window
         self.is_square = (sizes.h, sizes.r, shape.ih) == (sizes.w, sizes.s, shape.iw)
+        self.is_square &= all(down == across for down, across in (window.stride, window.dilation))
+        self.turned = TURNED or self.exact or not self.is_square
+        moves = bool(room.moving)
+        self.most_points, self.most_tiles = (MOVING_POINTS, MOVING_TILES) if moves else (POINTS, TILES)
+        self.most_runs = MOVING_RUNS if moves else RUNS
         self.kinds = 3 if "ifmap" in room.moving else 1
         self.whole = whole if not room.moving and left >= 0 else None  # then there is no other plan
         self.sums_fit = left >= arch.words_per_param * sizes.n * sizes.k * sizes.h * sizes.w
@@ -166,7 +175,7 @@ class _Search:
         if mapping in self.seen:
             return  # forms are the same where loops that differ in place run once
         family = _family(mapping, self.is_square)
-        if not last and family in self.families:
+        if not last and (family in self.families or (not self.exact and self.of_point[at] >= ONE_POINT)):
             self.later.append((bound, next(self.number), at, plan))
             return
         if not is_legal(self.shape, mapping, self.room.residual):
@@ -175,6 +184,7 @@ class _Search:
             return
         self.seen.add(mapping)
         self.families.add(family)
+        self.of_point[at] += 1
         self.runs[kind] += 1
         schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)
         if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.room.words:
@@ -187,7 +197,12 @@ class _Search:
     @property
     def budget(self) -> int:
         """How many of a kind are run."""
-        return RUNS // self.less
+        return self.most_runs // self.less
+
+    def has_enough(self, points: int) -> bool:
+        """Whether enough points were looked at, of these many; where something moves, that may be better."""
+        most = self.most_points // self.less
+        return points >= 3 * most or self.points >= most if self.room.moving else points >= most
 
     def is_over(self) -> bool:
         """Whether enough have been run: of each kind that there is; or of all, and little can be won any more."""
@@ -244,10 +259,8 @@ def search(
     traffic = Traffic(shape, arch, room, steps)
     by_traffic = _ByTraffic(found, looks, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i, cells) in enumerate(by_traffic or _by_cycles(looks)):
-        now.until(least, 0 if now.exact else number // POINTS_A_RUN)
-        enough = number >= (3 * MOVING_POINTS if room.moving else POINTS) // now.less
-        enough |= bool(room.moving) and now.points >= MOVING_POINTS // now.less
-        if least >= now.limit or now.is_over() or enough:
+        now.until(least, 0 if now.exact else min(number // POINTS_A_RUN, FEW_RUNS // now.less))
+        if least >= now.limit or now.is_over() or now.has_enough(number):
             beyond = least
             break
         now.add(least, compute, point(found, part.form, part.which[i].tolist()), cells)
@@ -317,7 +330,7 @@ class _ByTraffic:
 
     def __iter__(self) -> Iterator[_Entry]:
         waiting, number = list[_Waiting](), count()
-        known, lowest = set[tuple[Form, int]](), NEVER  # tiles have the same numbers in all parts with the same form
+        known, lowest = set[tuple[Form, tuple[int, ...]]](), NEVER
         for each, done in self.looks:
             parts = [part for part in each if len(part.cycles)]
             of_parts = [self._traffic_of(part) for part in parts]
@@ -326,11 +339,15 @@ class _ByTraffic:
                 others = max(first, self.traffic.floor)  # take at least this
                 while waiting and waiting[0][0] <= others:
                     yield self._next(waiting)
-                if len(known) >= TILES // self.search.less or others >= self.search.limit:
+                if len(known) >= self.search.most_tiles // self.search.less or others >= self.search.limit:
                     self.beyond = others
                     break
                 part, traffic = parts[n], of_parts[n]
-                known.add((part.form, traffic.number[i]))
+                k, h, w, c = traffic.tiles[traffic.number[i]].tolist()
+                known.add((part.form, (k, h, w, c)))
+                if not self.search.turned and h != w and (part.form, (k, w, h, c)) in known:
+                    self.search.left_out = min(self.search.left_out, first)
+                    continue
                 if (most := traffic.least(i, self.search.limit)) < NEVER:
                     if most < lowest:
                         lowest = most
