@@ -164,7 +164,7 @@ class Blocks:
 
     def of_outermost(self, k: Any, h: Any, w: Any) -> Any:
         """Of the loop over blocks that is outside the others, unless there is but one block along it."""
-        return np.where(self.k_outermost, k, np.where(self.h_outermost, h, w))
+        return self.k_outermost * k + self.h_outermost * h + ~(self.k_outermost | self.h_outermost) * w
 
     @cached_property
     def turns(self) -> Any:
@@ -177,6 +177,23 @@ class Blocks:
         k, h, w = (side.last[at] for side, at in self._sides())
         return self.of_outermost(k / self.group, h / self.shape.sizes.h, w / self.shape.sizes.w)
 
+    @cached_property
+    def image_of_last(self) -> Any:
+        """Of the words of the image that come, those that do in that iteration."""
+        if "ifmap" not in self.room.moving:
+            return 0
+        rows, cols = (_image(self.shape, axis, self.tile[dim]) for axis, dim in enumerate("hw"))
+        h, w = (1 - each[at] * (side.number[at] - 1) / all_[at] for (each, all_), (side, at) in zip(
+            (rows, cols), self._sides()[1:], strict=True
+        ))  # fmt: skip
+        return self.of_outermost(self.share_of_last if self.shape.channelwise else 1 / self.turns, h, w)
+
+    @cached_property
+    def full_sides(self) -> tuple[Any, Any, Any]:
+        """Full blocks of k, h and w."""
+        return self.k.full[self.kk], self.h.full[self.hh], self.w.full[self.ww]
+
+    @cached_property
     def in_a_row(self) -> Any:
         """How many full blocks come one after the other, at least."""
         k, h, w = ((side.number[at], side.full[at]) for side, at in self._sides())

@@ -1,0 +1,354 @@
+"""What a layer takes at least in blocks: of the array, of loads, commits and transfers, block after block. No IR.
+
+All plans of one point together, as arrays like those of `blocks.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cnncc.mapper.blocks import Blocks, Counts, Side, Weights
+from cnncc.mapper.bound import Bound, last_held, up, ways
+from cnncc.mapper.space import Chain
+
+
+class Trips(NamedTuple):
+    """Of blocks of one dimension: trips and held sums of the loops inside, of all blocks; of the last one.
+
+    own: whether all PEs of the point have work in a block, and its box is not larger than that; else other numbers make
+    the same mapping. in_one: trips in a full block, if all are on the same PEs; first, end: what the first and the last
+    of these hold; tail, short: what the last ones hold, as many as PEs have loads beside each other, and one fewer.
+    """
+
+    trips: Counts
+    held: Counts
+    last_trips: Counts
+    last_held: Counts
+    own: Counts
+    in_one: Counts
+    first: Counts
+    end: Counts
+    tail: Counts
+    short: Counts
+
+
+@lru_cache(maxsize=1 << 14)
+def _side(extent: int, sizes: tuple[int, ...], chain: Chain, spread: bool, halves: int) -> Trips:
+    found = (_inside(extent, size, chain, spread, halves) for size in sizes)
+    return Trips(*(np.array(column) for column in zip(*found, strict=True)))
+
+
+def _inside(extent: int, size: int, chain: Chain, spread: bool, halves: int) -> tuple[int, ...]:
+    full, rest = divmod(extent, size)
+    last = _trips(rest or size, size, chain, spread)
+    each = _trips(size, size, chain, spread) if rest else last
+    trips, held = (full * a + (rest > 0) * b for a, b in zip(each, last, strict=True))
+    inside = ways(size, chain, spread, size)
+    in_one = each[0] if sum(way.pieces for way in inside) == 1 else 0
+    lasts = (last_held(inside, count) for count in (1, halves, halves - 1))
+    return trips, held, *last, _is_own(size, chain), in_one, inside[0].held, *lasts
+
+
+def _is_own(size: int, chain: Chain) -> bool:
+    rows, cols, box, share = chain
+    on_rows = up(size, rows)
+    on_cols = up(on_rows, cols)
+    return not share or (up(size, on_rows) == rows and up(on_rows, on_cols) == cols and box <= on_cols)
+
+
+def _trips(part: int, size: int, chain: Chain, spread: bool) -> tuple[int, int]:
+    found = ways(part, chain, spread, size)
+    return sum(way.trips for way in found), sum(way.trips * way.held for way in found)
+
+
+def trips_of(bound: Bound, sides: Iterable[Side]) -> Iterator[Trips]:
+    """What loops over k, h and w do in blocks of all sizes."""
+    halves = bound.halves("I" if _weights_stay(bound) else "W")
+    for dim, side in zip("khw", sides, strict=True):
+        extent = bound.extent[dim]
+        yield _side(extent, tuple(side.sizes.tolist()), bound.at.chain(dim, extent), dim == "k", halves)
+
+
+def _weights_stay(bound: Bound) -> bool:
+    return bound.at.form.order.partition("|")[2].startswith("W")
+
+
+def _of_blocks(trips: Trips, side: Side, at: Any) -> Iterator[tuple[Counts, Counts]]:
+    """Trips and held sums of all blocks, of the last one, of a full one."""
+    rest, full = side.number > side.full, side.full
+    yield trips.trips[at], trips.held[at]
+    yield trips.last_trips[at], trips.last_held[at]
+    yield (
+        ((trips.trips - rest * trips.last_trips) // full)[at],
+        ((trips.held - rest * trips.last_held) // full)[at],
+    )
+
+
+class BlockTimes:
+    """What all blocks of a point take at least, as arrays like those of `blocks`."""
+
+    def __init__(self, blocks: Blocks, bound: Bound) -> None:
+        self.blocks, self.bound = blocks, bound
+        at, arch = bound.at, bound.arch
+        self.weights_stay = _weights_stay(bound)
+        self.halves = bound.halves("I" if self.weights_stay else "W")
+        k, h, w = trips_of(bound, (blocks.k, blocks.h, blocks.w))
+        kk, hh, ww = blocks.kk, blocks.hh, blocks.ww
+        overhead = arch.pe.start_cycles + arch.pe.finish_cycles
+        trips = bound.times * prod(bound.trips(dim) for dim in "crs")
+        held = bound.times * prod(sum(way.trips * way.held for way in bound.ways[dim]) for dim in "crs") // at.lanes
+
+        def cycles(k: tuple[Any, Any], h: tuple[Any, Any], w: tuple[Any, Any]) -> Any:
+            return overhead * trips * (k[0] * h[0] * w[0]) + held * (k[1] * h[1] * w[1])
+
+        (k_all, k_last, k_full), (h_all, h_last, h_full), (w_all, w_last, w_full) = (
+            _of_blocks(*each) for each in ((k, blocks.k, kk), (h, blocks.h, hh), (w, blocks.w, ww))
+        )
+        self.macros: Any = trips * (k_all[0] * h_all[0] * w_all[0])
+        # Of the array: all, those of the outermost loop's last blocks; of one block, and of the last one in a row.
+        self.compute: Any = cycles(k_all, h_all, w_all)
+        lasts = cycles(k_last, h_all, w_all), cycles(k_all, h_last, w_all), cycles(k_all, h_all, w_last)
+        self.in_last: Any = blocks.of_outermost(*lasts)
+        self.in_full: Any = cycles(k_full, h_full, w_full) // bound.times
+        ends = cycles(k_full, h_full, w_last), cycles(k_full, h_last, w_full)
+        self.in_end: Any = np.where(blocks.w.number[ww] > 1, *ends) // bound.times
+        self.again: Any = prod(np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
+        self.k, self.h, self.w = k, h, w
+        everywhere = blocks.full * blocks.outputs == blocks.everything
+        self.commits: Any = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w_all[0])
+        self.refills = blocks.refills(arch.pe.ifmap_halves * bound.first_last[0])
+
+    def array(self) -> Any:
+        """Cycles of the array, between the first block's and the last block's transfers; of loads; of commits."""
+        blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
+        cut = bool(blocks.room.moving)
+        comes = np.where(blocks.first > 0, blocks.first // dram.words_per_cycle + dram.latency_cycles, 0)
+        drain = (1 if cut else bound.drain) + np.where(
+            blocks.last > 0, blocks.last // dram.words_per_cycle + dram.latency_cycles, 0
+        )
+        compute = self.compute + self.refills + self.residual_comes()
+        if cut and bound.depends_on_blocks:
+            engines = np.maximum(self.loading(), self.committing())
+            least = bound.views() + comes + np.maximum(compute + self.waits() + drain, engines)
+        else:
+            waits = 0 if cut else bound.waits
+            least = np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines)
+        return np.maximum(least, self.buffers_of_results())
+
+    def residual_comes(self) -> Any:
+        """Cycles that the array waits for the first block of a residual alone: what does not fit their sums."""
+        blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
+        if "residual" not in blocks.room.moving or "ifmap" in blocks.room.moving:
+            return 0
+        comes = blocks.outputs // dram.words_per_cycle + dram.latency_cycles
+        alone = prod(np.where(blocks.adds_up[dim], 1, bound.trips(dim)) for dim in "crs")
+        return np.maximum(comes - bound.arch.pe.psum_halves * bound.first_last[0] * alone - bound.start, 0)
+
+    def loading(self) -> Any:
+        """Cycles of all loads: a PE takes a word a cycle, the GLB gives some; what stays comes once for each block."""
+        bound, blocks, ways, sizes = self.bound, self.blocks, self.bound.ways, self.bound.shape.sizes
+        k_trips, k_held = self.k.trips[blocks.kk], self.k.held[blocks.kk]
+        trips, held = (each[0][blocks.hh] * each[1][blocks.ww] for each in zip(self.h[:2], self.w[:2], strict=True))
+        c_held = sum(way.trips * way.held for way in ways["c"])
+        image = np.maximum(c_held * held, sizes.c * sizes.h * sizes.w / bound.arch.glb.words_per_cycle)
+        image = bound.times * bound.trips("r") * bound.trips("s") * image
+        if self.weights_stay:
+            each = product(*(ways[dim] for dim in "kcrs"))
+            load = sum(prod(way.trips for way in tile) * bound.durations.weight_load(*tile) for tile in each)
+            return image * (k_held if bound.shape.channelwise else k_trips) + bound.times * load * blocks.of_image
+        products = k_held * c_held * prod(sum(way.trips * way.held for way in ways[dim]) for dim in "rs")
+        return image * blocks.k.number[blocks.kk] + bound.times * products * trips
+
+    def waits(self) -> Any:
+        """As `Bound.waits`, in each block: for its loads of full tiles alone, of the image with as many as outputs.
+
+        The first load of a block comes behind another block: where both are full, and the array does not wait anyway.
+        """
+        bound, blocks, arch, (k, h, w) = self.bound, self.blocks, self.bound.arch, (self.k, self.h, self.w)
+        kk, hh, ww = blocks.kk, blocks.hh, blocks.ww
+        tiles = {dim: bound.ways[dim][0] for dim in "khwcrs"}
+        taps, pixels = prod(tiles[dim].held for dim in "crs"), h.first[hh] * w.first[ww]
+        image = tiles["c"].held * pixels * (tiles["k"].held if bound.shape.channelwise else 1)
+        weights, latency = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs")), arch.bus.latency_cycles
+        if self.weights_stay:
+            alone, held = w.in_one[ww] == 1, taps * tiles["k"].held
+            more = np.maximum(self.halves - w.in_one[ww], 0) * h.first[hh] * w.first[ww]
+            each = np.where(more > 0, h.first[hh], h.end[hh])
+            lasts = held * np.where(alone, h.tail[hh] * w.first[ww], each * w.tail[ww] + more)
+            short = held * np.where(alone, h.short[hh] * w.first[ww], each * w.short[ww] + more)
+            load = image
+            trips, times, dims = h.in_one[hh] * w.in_one[ww], blocks.h.full[hh] * blocks.w.full[ww], "kcrs"
+            others = blocks.of_image
+        else:
+            lasts, short, load = taps * pixels * k.tail[kk], taps * pixels * k.short[kk], weights
+            trips, times, dims = k.in_one[kk], blocks.k.full[kk], "hwcrs"
+            others = blocks.k.number[kk]
+        overhead = arch.pe.start_cycles + arch.pe.finish_cycles
+        both = weights + image + latency - lasts // bound.at.lanes - self.halves * overhead
+        own = load + latency - short // bound.at.lanes - (self.halves - 1) * overhead
+        waits = np.maximum(np.where(trips > self.halves, both, 0), np.where(trips >= self.halves, own, 0))
+        firsts = np.where(self.refills > 0, 0, blocks.full - blocks.full // blocks.in_a_row)
+        steps = bound.times * prod(tiles[dim].trips for dim in dims) * times + firsts - blocks.results // others * times
+        return np.maximum(steps, 0) * np.maximum(waits, 0)
+
+    def committing(self) -> Any:
+        """Cycles of all commits, and of sums on their way down."""
+        down = prod(min(way.rows for way in self.bound.ways[dim]) for dim in "cr") - 1
+        return self.blocks.committing(self.again) + self.commits * down
+
+    def with_weights(self, stage: Weights) -> Any:
+        """Cycles of array and DMA together, block after block."""
+        blocks, bound = self.blocks, self.bound
+        moving, wpc = blocks.room.moving, bound.arch.dram.words_per_cycle
+        weights, turns = stage.words - stage.buffer, blocks.turns
+        inner = np.maximum(blocks.images // turns, 1) if "ifmap" in moving else np.ones_like(blocks.images)
+        last: Any = self._moved_last + weights * self._weights_last(stage)
+        waits = self.between_blocks if {"ifmap", "output"} <= moving else 0
+        together: Any = np.maximum(bound.head + blocks.transfers(weights), self.compute)
+        full = _runs(self.compute - self.in_last, (blocks.moved + weights - last) / wpc, (turns - 1) * inner, waits)
+        in_turn: Any = full + _runs(self.in_last, last / wpc, inner, waits)
+        least: Any = np.maximum(together, np.where(blocks.sliced, 0, in_turn))
+        if "output" in moving:  # of the last blocks two come ahead, behind whose buffers are the others
+            ahead = 2 * (blocks.image + stage.buffer + blocks.outputs * ("residual" in moving))
+            least = np.maximum(least, self.compute - self.in_last + (last - bound.times * ahead) / wpc)
+        least = np.maximum(least, self.compute + np.maximum(self.behind_results(stage), self.behind_weights(stage)))
+        least = np.maximum(least, self.behind_first_results(stage))
+        if stage.part is None:
+            return least
+        # While a block of the image comes, no slice of weights does: the array has two, and what PEs hold.
+        there = 2 * self.compute * blocks.share * stage.part + 2 * bound.first_last[0]
+        waiting = (blocks.moved_image - 2 * blocks.image) / wpc - np.maximum(blocks.images - 2, 1) * there
+        stalls = np.where(blocks.images > 2, np.maximum(waiting, 0), 0)
+        return np.maximum(least, self.compute + stalls)
+
+    @cached_property
+    def _moved_last(self) -> Any:
+        """Words of activations that move in the last iteration of the outermost loop."""
+        blocks = self.blocks
+        return blocks.moved_image * blocks.image_of_last + (blocks.moved - blocks.moved_image) * blocks.share_of_last
+
+    def _weights_last(self, stage: Weights) -> Any:
+        """Of weights that move, those that do in that iteration, at least."""
+        blocks = self.blocks
+        turns, share = 1 / blocks.turns, blocks.share_of_last
+        tiled = not {"h", "w"}.isdisjoint(self.bound.at.form.order.partition("|")[0])
+        inside = np.minimum(share, turns) if tiled else turns
+        inside = np.maximum(inside, turns * (stage.place == 5))
+        return np.where(blocks.k_outermost, share, np.where(stage.place == 3, 0, inside))
+
+    @cached_property
+    def between_blocks(self) -> int:
+        """Cycles between the last macro-instruction of a block and the first of the next but one, beside transfers."""
+        residual = "residual" in self.blocks.room.moving
+        return self.bound.arch.dram.latency_cycles * (1 + residual) + self.bound.between()
+
+    @cached_property
+    def _end_words(self) -> Any:
+        """Words of the results of the last block before the next one of k."""
+        blocks = self.blocks
+        return blocks.k.sizes[blocks.kk] * blocks.h.last[blocks.hh] * blocks.w.last[blocks.ww]
+
+    def buffers_of_results(self) -> Any:
+        """Cycles in which results go through their two buffers: each is filled, emptied, and filled again."""
+        blocks, bound, arch = self.blocks, self.bound, self.bound.arch
+        if "output" not in blocks.room.moving:
+            return 0
+        waits = blocks.results * (arch.commit.latency_cycles + arch.dram.latency_cycles)
+        words = blocks.everything * (blocks.commit(False) + 1 / arch.dram.words_per_cycle)
+        return bound.head + (words + waits) / 2
+
+    def behind_first_results(self, stage: Weights) -> Any:
+        """Cycles of the DMA: it waits for the first block of results, but for two blocks of the image (or of its
+        slices), and of residuals, and for the weights of this block and two slices more.
+        """
+        blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
+        if "output" not in blocks.room.moving:
+            return 0
+        slices = np.where(blocks.sliced, up(bound.shape.sizes.c, blocks.tiles.c), 1)
+        words = np.minimum(blocks.image * (1 + slices), blocks.moved_image - blocks.image)
+        words = words + 3 * blocks.outputs * ("residual" in blocks.room.moving)
+        weights = stage.words - stage.buffer
+        if stage.part is not None:
+            number = np.where(stage.place == 3, blocks.k.full[blocks.kk], blocks.full)
+            words = words + np.minimum(stage.words / number + stage.buffer, weights)
+        first = np.maximum(self.in_full - words / dram.words_per_cycle, 0)
+        return bound.head + first + blocks.transfers(weights) + dram.latency_cycles
+
+    def behind_results(self, stage: Weights) -> Any:
+        """Cycles that the array waits for third slices, of image or weights: they come behind the second ones, which
+        wait for buffers, the results of the block before, a block of residuals, and one of the image; the first time
+        with a block of k also behind the next one's weights. Meanwhile there are two slices to work on. Of full blocks
+        alone.
+        """
+        bound, blocks, dram = self.bound, self.blocks, self.bound.arch.dram
+        if "output" not in blocks.room.moving:
+            return 0
+        inside: Any = (stage.part is not None) & (stage.place > 5)
+        weights: Any = np.where(inside, stage.buffer, 0)
+        of_weights: Any = 1 if stage.part is None else np.where(inside, stage.part, 1)
+        of_image: Any = np.where(blocks.sliced, blocks.tiles.c / bound.shape.sizes.c, 1)
+        part: Any = np.minimum(of_image, of_weights)
+        third: Any = weights + np.where(of_weights < of_image, 0, blocks.image * blocks.sliced)
+        # Where weights stay in PEs their slice is free long before the last macro-instruction with it.
+        second = blocks.image * blocks.sliced if self.weights_stay else weights
+        held = bound.arch.pe.ifmap_halves * bound.first_last[0]
+        images = blocks.double & ~blocks.sliced & (blocks.k_outside | bound.shape.channelwise)
+        residual = "residual" in blocks.room.moving
+        words = blocks.outputs * residual + blocks.image * images + third
+        comes = np.maximum(second // dram.words_per_cycle - held, 0) - 2 * self.in_full * part
+        comes = comes + dram.latency_cycles * (1 + residual) + bound.arch.commit.latency_cycles
+        each = np.maximum(comes + (words + blocks.outputs) // dram.words_per_cycle, 0)
+        first = np.maximum(comes + (words + self._end_words + stage.buffer) // dram.words_per_cycle, 0)
+        slices = np.where(stage.place == 3, np.maximum(blocks.k.full[blocks.kk] - 2, 0), 0)
+        others = np.maximum(blocks.full - blocks.full // blocks.in_a_row - residual - slices, 0)
+        return np.where(part <= 1 / 2, each * others + first * slices, 0)
+
+    def behind_weights(self, stage: Weights) -> Any:
+        """Cycles that the array waits for blocks of the image where all of it comes for each block of k: for the second
+        one, behind the next slice of weights, and for the first of a row. Both come behind the results of the block
+        two before. Of full blocks alone.
+        """
+        blocks, dram = self.blocks, self.bound.arch.dram
+        if not {"ifmap", "output"} <= blocks.room.moving:
+            return 0
+        w_number, (k_full, h_full, w_full) = blocks.w.number[blocks.ww], blocks.full_sides
+        words = blocks.image + blocks.outputs * ("residual" in blocks.room.moving)
+        first = (words + self._end_words + stage.buffer) // dram.words_per_cycle + self.between_blocks - self.in_full
+        second_is_full = (w_full > 1) | (w_number == 1) & (h_full > 1)
+        slices = np.where((stage.place == 3) & second_is_full, np.maximum(k_full - 2, 0), 0)
+        end = (words + blocks.outputs) // dram.words_per_cycle + self.between_blocks - self.in_end
+        ends = k_full * np.where(w_number > 1, h_full - 1, 1) - (w_number == 1)
+        waits = np.maximum(first, 0) * slices + np.maximum(end, 0) * np.maximum(ends - slices, 0)
+        return np.where(blocks.double & ~blocks.sliced & blocks.k_outside, waits, 0)
+
+    def in_turn(self, stage: Weights) -> Any:
+        """Cycles of all engines together, where nothing overlaps (Z6)."""
+        blocks, bound, arch, moving = self.blocks, self.bound, self.bound.arch, self.blocks.room.moving
+        transfers = blocks.images * ("ifmap" in moving) + blocks.results * len(moving & {"output", "residual"})
+        transfers = transfers + np.maximum(stage.words // np.maximum(stage.buffer, 1) - 1, 0)
+        words = blocks.moved + stage.words - stage.buffer
+        dma = words // arch.dram.words_per_cycle + transfers * (1 + arch.dram.latency_cycles)
+        load, commit = 1 + arch.bus.latency_cycles, 1 + arch.commit.latency_cycles
+        if bound.depends_on_blocks:  # at least a load of a word for each macro-instruction
+            return self.compute + self.macros * (2 + load) + self.committing() + self.commits * commit + dma
+        return self.compute + self.macros + bound.loads(load) + bound.commits(commit) + dma
+
+
+def _runs(compute: Any, dma: Any, number: Any, waits: int) -> Any:
+    """Cycles of so many blocks alike, at least, that take these of the array and of the DMA.
+
+    A block comes behind the one that leaves two before it, which waits for that one's last commit: two blocks take
+    what one computes, what the DMA takes for one, and `waits`. The first two and the last do not wait. Without `waits`
+    blocks do not wait for each other like that.
+    """
+    number = np.maximum(number, 1)
+    waiting = np.maximum(number - 3, 0)
+    some = waiting / number
+    least = np.maximum(compute, dma * some)
+    return np.maximum(least, (compute * some + dma * some + waiting * waits) / 2) if waits else least
