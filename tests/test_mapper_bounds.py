@@ -31,7 +31,7 @@ from cnncc.mapper.layer_shape import LayerShape, buffer_words
 from cnncc.mapper.legal import has_room, is_legal
 from cnncc.mapper.records import LOAD, busy_cycles
 from cnncc.mapper.search import search
-from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
+from cnncc.mapper.space import FORMS, Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import tiles_in_time
 from cnncc.mapper.traffic import Traffic, TrafficOf, cycles_about, moving_cycles
 from cnncc.passes._nest_layers import layer_shape
@@ -318,3 +318,69 @@ def test_rows_that_pes_share_where_they_share_out_rows_and_taps() -> None:
     bound = Bound(Durations(shape, arch, False), Point(form, (1, 2, 1, 2), (2, 1, 2), (1, 2, 1, 1, 3, 1), 1))
     nodes = layer_schedule(LayerPlan("", shape, mapping_of(shape, arch, bound.at, Plan(2, 6, 6))), arch).nodes
     assert bound.loads() == busy_cycles(nodes)[LOAD]
+
+
+def pointwise(k: int, c: int, side: int) -> LayerShape:
+    return LayerShape("mac", Sizes(1, k, c, side, side, 1, 1), Window((1, 1)), 2, side, side)
+
+
+def at_point(order: str, rows: tuple[int, ...], cols: tuple[int, ...], box: tuple[int, ...]) -> Point:
+    form = next(form for form in FORMS if form.order == order)
+    return Point(form, rows, cols, box, 1)
+
+
+WITH_RESIDUAL = Room(65536, frozenset({"ifmap", "output", "residual"}), residual=True)
+COMPUTE = 512 * 128 * 28 * 28 // 256 + 4 * 1096  # 1,096 macro-instructions
+
+
+def test_short_ends_of_loops_leave_little_time_for_the_next_load() -> None:
+    """By hand: 16 channels of each PE are 5 + 5 + 5 + 1. While the last one is worked on, 3 x 16 + 4 cycles, come the
+    80 weights of 64 PEs, in 160 + 1: at least in front of 200 of the blocks that come behind others in their row.
+    """
+    at = at_point("hwcrs|IkW", (1, 2, 8, 1), (8, 2, 1), (5, 3, 1, 16, 1, 1))
+    least, cycles = least_and_cycles(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=128, h=4, w=3, k_outside=True)
+    assert COMPUTE + 200 * (161 - 52) <= least <= cycles < 1.2 * least
+
+
+def test_small_blocks_at_the_ends_of_rows_leave_little_time() -> None:
+    """By hand: 28 columns are 9 x 3 + 1. The first block of a row waits for results and residuals of 1,536 words, its
+    own image of 1,536, two latencies: 704 cycles, and the last one of the row before takes 4 x 68. 24 rows are whole.
+    """
+    at = at_point("kcrs|WhwI", (1, 2, 8, 1), (8, 2, 1), (4, 3, 1, 16, 1, 1))
+    least, cycles = least_and_cycles(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=128, h=4, w=3, k_outside=True)
+    assert COMPUTE + 24 * (704 - 272) <= least <= cycles < 1.1 * least
+
+
+def test_slices_wait_for_residuals() -> None:
+    """By hand: third slices of 384 words come behind results and residuals of 1,536 words and two latencies. There are
+    two slices of 196 cycles to work on. Of 252 full blocks 4 come behind others, and there is no residual behind one.
+    """
+    at = at_point("ckrs|WhwI", (8, 1, 2, 1), (4, 1, 4), (4, 1, 3, 16, 1, 1))
+    shape = pointwise(512, 128, 28)
+    least, cycles = least_and_cycles(shape, at, WITH_RESIDUAL, k=128, h=3, w=4, k_outside=True, slices=True)
+    assert COMPUTE + 247 * (48 + 2 * 192 + 2 * 64 - 2 * 196) <= least <= cycles < 1.3 * least
+
+
+def test_second_blocks_of_the_image_wait_for_weights() -> None:
+    """By hand: for 14 of 16 slices of 64 channels results of 1,792 words go out, then 64 x 256 weights come in, and the
+    second block of the image, of 7,168 words: while the array works on the first one, 2 x 4 x 196 + 2 x 132 cycles.
+    """
+    at = at_point("kcrs|WhwI", (1, 2, 8, 1), (16, 1, 1), (4, 3, 1, 16, 1, 1))
+    least, cycles = least_and_cycles(pointwise(1024, 256, 14), at, MOVING, k=64, h=2, w=14, weights=3)
+    assert 205_184 + 14 * (224 + 2048 + 896 + 64 - 1832) <= least <= cycles < 1.03 * least
+
+
+def test_weights_take_longer_than_a_small_last_block() -> None:
+    """By hand: 14 rows are 4 x 3 + 2. All weights come for the last two rows, too, but for two slices of 1,024 cycles,
+    and their results go out: 3,584 cycles. The array works for 1/7 of all its cycles on them.
+    """
+    at = at_point("ckrs|WhwI", (1, 1, 16, 1), (8, 1, 2), (4, 1, 3, 16, 1, 1))
+    shape = pointwise(1024, 256, 14)
+    least, cycles = least_and_cycles(shape, at, MOVING, k=128, h=3, w=14, k_outside=False, weights=7)
+    assert 205_184 * 6 // 7 + 30 * 1024 + 3584 - 2 * 1344 <= least <= cycles < 1.05 * least
+
+
+def test_points_whose_sums_are_added_up_in_the_glb_are_left_out() -> None:
+    """A layer with many such points, of which bounds of its transfers alone know nothing: 443,066 cycles with them."""
+    found = search(pointwise(256, 512, 28), load_arch("spatial-16x16"), MOVING)
+    assert found is not None and found.cycles < 415_000
