@@ -15,12 +15,12 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.blocks import Room
 from cnncc.mapper.chain import EARLY, Choice, step
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
-from cnncc.mapper.traffic import NEVER
+from cnncc.mapper.traffic import NEVER, cycles_about
 from cnncc.passes._nest_layers import layer_shape
 from cnncc.passes._os_plan import NoRoom, stage_sizes
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
-PART = 100  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead
+PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead
 
 
 class Wanted(NamedTuple):
@@ -126,8 +126,10 @@ def _wanted(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> I
         sizes.append(second.words // 2)
     less = [(i, before, alone, before.room.words - second.early, False)] * (not fits)
     for number, tried, most, words, quick in [*less, *((i + 1, here, cycles, size, True) for size in sizes)]:
-        if words > 0:
-            yield number, Wanted(tried.layer, replace(tried.room, words=words), most + waits, quick)
+        room, below = replace(tried.room, words=words), most + waits
+        hopeless = room.moving and cycles_about(layer_shape(tried.layer), arch, room) >= below
+        if words > 0 and not hopeless:
+            yield number, Wanted(tried.layer, room, below, quick)
 
 
 def _cycles(choice: Choice, arch: Arch) -> int:
