@@ -44,7 +44,7 @@ RUNS = 64  # candidates of each kind (ifmap in one buffer, two, slices) that are
 MOVING_POINTS, MOVING_TILES, MOVING_RUNS = 40, 700, 32  # the same where something moves; points that may be better
 FEW_RUNS = 6  # after which a search that is not exact ends where little can be won:
 LITTLE = 200  # of so many cycles one
-POINTS_A_RUN = 2  # points that a search which is not exact looks at between them
+POINTS_A_RUN = 2  # points that it looks at from one of these to the next
 TWINS = 4  # of those that look like others, run last by a search that is not exact
 ONE_POINT = 6  # runs of the same point, before others are run
 TURNED = False  # whether it looks at tiles that are others with rows for columns, where these are alike
@@ -82,7 +82,7 @@ class _Search:
         self.less = LESS if quick or below < NEVER else 1
         self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
         self.number, self.runs, self.bounded, self.left_out = count(), Counter[_Kind](), 0, NEVER
-        self.points = 0
+        self.points = 0  # that have a plan whose bound is below the best
         self.others = 0  # what points take at least that were not added
         self.seen, self.families = set[Mapping](), set[_Family]()
         self.of_point = Counter[Point]()
@@ -157,7 +157,8 @@ class _Search:
 
     def rest(self) -> None:
         """Run all that are left."""
-        self.until(self.others if self.is_over() else NEVER)
+        if not self.is_over():
+            self.until(NEVER)
         most = len(self.later) if self.exact else TWINS
         for number, (bound, _, at, plan) in enumerate(sorted(self.later)):
             if number >= most:
@@ -200,9 +201,9 @@ class _Search:
         return self.most_runs // self.less
 
     def has_enough(self, points: int) -> bool:
-        """Whether enough points were looked at, of these many; where something moves, that may be better."""
+        """Whether enough points were looked at, so many now; where something moves, enough that may be better."""
         most = self.most_points // self.less
-        return points >= 3 * most or self.points >= most if self.room.moving else points >= most
+        return points >= most if not self.room.moving else self.points >= most or points >= 3 * most
 
     def is_over(self) -> bool:
         """Whether enough have been run: of each kind that there is; or of all, and little can be won any more."""
