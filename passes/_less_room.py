@@ -21,6 +21,7 @@ from cnncc.passes._os_plan import NoRoom, stage_sizes
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
 PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead
+MOVING_PART = 100  # where something moves, and searches take longer
 
 
 class Wanted(NamedTuple):
@@ -116,7 +117,7 @@ def _wanted(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> I
     if fits and not any(map(_moves, before.mappings)) and second.early < alone * arch.dram.words_per_cycle:
         return
     waits = max(step(each, second, fits, arch) for each in firsts) - cycles
-    if waits <= cycles // PART:
+    if waits <= cycles // (MOVING_PART if here.room.moving else PART):
         return
     sizes = [second.words // SHARE]
     if fits and not _moves(before.mappings[0]):  # what comes in time, twice: two buffers
