@@ -214,9 +214,9 @@ class BlockTimes:
         full = _runs(self.compute - self.in_last, (blocks.moved + weights - last) / wpc, (turns - 1) * inner, waits)
         in_turn: Any = full + _runs(self.in_last, last / wpc, inner, waits)
         least: Any = np.maximum(together, np.where(blocks.sliced, 0, in_turn))
-        if "output" in moving:  # of the last blocks two come ahead, behind whose buffers are the others
+        if "output" in moving:  # of the last blocks of all two come ahead, behind whose buffers are the others
             ahead = 2 * (blocks.image + stage.buffer + blocks.outputs * ("residual" in moving))
-            least = np.maximum(least, self.compute - self.in_last + (last - bound.times * ahead) / wpc)
+            least = np.maximum(least, self.compute - self.in_last / bound.times + (last / bound.times - ahead) / wpc)
         least = np.maximum(least, self.compute + np.maximum(self.behind_results(stage), self.behind_weights(stage)))
         least = np.maximum(least, self.behind_first_results(stage))
         if stage.part is None:
