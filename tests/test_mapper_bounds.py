@@ -384,3 +384,19 @@ def test_points_whose_sums_are_added_up_in_the_glb_are_left_out() -> None:
     """A layer with many such points, of which bounds of its transfers alone know nothing: 443,066 cycles with them."""
     found = search(pointwise(256, 512, 28), load_arch("spatial-16x16"), MOVING)
     assert found is not None and found.cycles < 415_000
+
+
+def test_the_residual_behind_the_next_block_may_be_smaller() -> None:
+    """Rows of 12 blocks of 6 channels and one of 3, six times: the residual of the last one comes sooner."""
+    rng = np.random.default_rng(82)
+    arch = draw(rng).arch
+    arch = with_pong(arch, rng) if rng.random() < 0.4 else arch
+    shape = LayerShape("mac", Sizes(3, 75, 1, 2, 2, 1, 1), Window((1, 1)), 0, 2, 2)
+    room = Room(121, frozenset({"output", "residual"}), residual=True)
+    at = at_point("kcrs|WhwI", (3, 1, 1, 1), (1, 2, 1), (1, 1, 1, 1, 1, 1))
+    for least, plan in candidates(Bound(Durations(shape, arch, residual=True), at), room, 1 << 60):
+        if (plan.k, plan.h, plan.w, plan.k_outside, plan.weights) == (6, 2, 1, False, 6):
+            layer = LayerPlan("", shape, mapping_of(shape, arch, at, plan), residual=True, ahead=AHEAD)
+            assert 0.9 * layer_cycles(layer, arch) < least <= layer_cycles(layer, arch) == 3154
+            return
+    raise AssertionError(room)

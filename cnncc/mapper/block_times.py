@@ -306,7 +306,8 @@ class BlockTimes:
         each = np.maximum(comes + (words + blocks.outputs) // dram.words_per_cycle, 0)
         first = np.maximum(comes + (words + self._end_words + stage.buffer) // dram.words_per_cycle, 0)
         slices = np.where(stage.place == 3, np.maximum(blocks.k.full[blocks.kk] - 2, 0), 0)
-        others = np.maximum(blocks.full - blocks.full // blocks.in_a_row - residual - slices, 0)
+        rows = blocks.full // blocks.in_a_row  # the residual is that of the block behind the next one
+        others = np.maximum(blocks.full - rows * (1 + residual) - slices, 0)
         return np.where(part <= 1 / 2, each * others + first * slices, 0)
 
     def behind_weights(self, stage: Weights) -> Any:
