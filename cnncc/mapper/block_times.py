@@ -280,6 +280,14 @@ class BlockTimes:
         first = np.maximum(self.in_full - words / dram.words_per_cycle, 0)
         return bound.head + first + blocks.transfers(weights) + dram.latency_cycles
 
+    def _slices_behind_results(self, stage: Weights) -> Any:
+        """How many slices of weights, for a block of k each, come behind results, and before a second block that is
+        full.
+        """
+        k_full, h_full, w_full = self.blocks.full_sides
+        second_is_full = (w_full > 1) | (self.blocks.w.number[self.blocks.ww] == 1) & (h_full > 1)
+        return np.where((stage.place == 3) & second_is_full, np.maximum(k_full - 2, 0), 0)
+
     def behind_results(self, stage: Weights) -> Any:
         """Cycles that the array waits for third slices, of image or weights: they come behind the second ones, which
         wait for buffers, the results of the block before, a block of residuals, and one of the image; the first time
@@ -305,9 +313,9 @@ class BlockTimes:
         comes = comes + dram.latency_cycles * (1 + residual) + bound.arch.commit.latency_cycles
         each = np.maximum(comes + (words + blocks.outputs) // dram.words_per_cycle, 0)
         first = np.maximum(comes + (words + self._end_words + stage.buffer) // dram.words_per_cycle, 0)
-        slices = np.where(stage.place == 3, np.maximum(blocks.k.full[blocks.kk] - 2, 0), 0)
-        rows = blocks.full // blocks.in_a_row  # the residual is that of the block behind the next one
-        others = np.maximum(blocks.full - rows * (1 + residual) - slices, 0)
+        slices = self._slices_behind_results(stage)
+        rows = blocks.full // blocks.in_a_row  # residual and image are those of the block behind the next one
+        others = np.maximum(blocks.full - rows * (1 + (images | residual)) - slices, 0)
         return np.where(part <= 1 / 2, each * others + first * slices, 0)
 
     def behind_weights(self, stage: Weights) -> Any:
@@ -318,11 +326,10 @@ class BlockTimes:
         blocks, dram = self.blocks, self.bound.arch.dram
         if not {"ifmap", "output"} <= blocks.room.moving:
             return 0
-        w_number, (k_full, h_full, w_full) = blocks.w.number[blocks.ww], blocks.full_sides
+        w_number, (k_full, h_full, _) = blocks.w.number[blocks.ww], blocks.full_sides
         words = blocks.image + blocks.outputs * ("residual" in blocks.room.moving)
         first = (words + self._end_words + stage.buffer) // dram.words_per_cycle + self.between_blocks - self.in_full
-        second_is_full = (w_full > 1) | (w_number == 1) & (h_full > 1)
-        slices = np.where((stage.place == 3) & second_is_full, np.maximum(k_full - 2, 0), 0)
+        slices = self._slices_behind_results(stage)
         end = (words + blocks.outputs) // dram.words_per_cycle + self.between_blocks - self.in_end
         ends = k_full * np.where(w_number > 1, h_full - 1, 1) - (w_number == 1)
         waits = np.maximum(first, 0) * slices + np.maximum(end, 0) * np.maximum(ends - slices, 0)

@@ -150,7 +150,8 @@ class Blocks:
         times, slices = sizes.n * (sizes.k // self.group), np.where(self.sliced, up(sizes.c, self.tiles.c), 1)
         self.images: Any = times * self.of_image * again * slices  # blocks or slices of the ifmap
         self.results: Any = times * self.of_image * k_blocks
-        self.full: Any = times * self.k.full[self.kk] * self.h.full[self.hh] * self.w.full[self.ww]
+        self.full_sides: tuple[Any, Any, Any] = (self.k.full[self.kk], self.h.full[self.hh], self.w.full[self.ww])
+        self.full: Any = times * prod(self.full_sides)  # full blocks
         self.k_outermost: Any = self.k_outside & k_cut
         self.h_outermost: Any = ~self.k_outermost & (self.h.number[self.hh] > 1)
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
@@ -187,11 +188,6 @@ class Blocks:
             (rows, cols), self._sides()[1:], strict=True
         ))  # fmt: skip
         return self.of_outermost(self.share_of_last if self.shape.channelwise else 1 / self.turns, h, w)
-
-    @cached_property
-    def full_sides(self) -> tuple[Any, Any, Any]:
-        """Full blocks of k, h and w."""
-        return self.k.full[self.kk], self.h.full[self.hh], self.w.full[self.ww]
 
     @cached_property
     def in_a_row(self) -> Any:
