@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -31,15 +31,15 @@ class Lifetime:
 
 def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
     """A first word for each name, in the order given, so that no two which meet overlap."""
-    placed, found = list[tuple[int, int, int, int]](), dict[str, int]()  # words and layers from and to; by place
+    places, found = defaultdict[int, set[tuple[int, int]]](set), dict[str, int]()  # by layer: from, to
     for name, words, first, last in map(attrgetter("name", "words", "first", "last"), lifetimes):
-        at = 0
-        for start, end, begins, ends in placed:
+        at, layers = 0, [places[layer] for layer in range(first, last + 1)]
+        for start, end in sorted(set[tuple[int, int]]().union(*layers)):
             if start >= at + words:
                 break
-            if end > at and first <= ends and begins <= last:  # there is a layer that needs both
-                at = end
-        insort(placed, (at, at + words, first, last))
+            at = max(at, end)
+        for layer in layers:
+            layer.add((at, at + words))
         found[name] = at
     return found
 

@@ -147,11 +147,14 @@ def combinations_below(found: Numbers, form: Form, limit: int, cut: bool = False
         )  # fmt: skip
         macros = times * k.trips * h.trips * w.trips * sums.trips * s.trips
         total = overhead * macros + times * k.held * h.held * w.held * sums.held * s.held / lanes
+        least = total + (found.words if arch.sequencer.overlap else macros)
+        if which and least.min() >= limit:
+            continue
         loads = times * boxes.loads(rows, cols)
         if arch.sequencer.overlap:
-            least = np.maximum(total + found.words, np.maximum(loads, results / min(port, ck * ch * cw * units)))
+            least = np.maximum(least, np.maximum(loads, results / min(port, ck * ch * cw * units)))
         else:
-            least = total + loads + macros + times * boxes.in_turn(rows, cols, cut)
+            least = least + loads + times * boxes.in_turn(rows, cols, cut)
         least = np.where(_has_room(found, form, rows, cols, cut), least, NEVER)
         good = np.nonzero(least < limit)[0]
         if not len(good):

@@ -40,9 +40,10 @@ from cnncc.mapper.traffic import NEVER, Traffic, TrafficOf, moving_cycles
 
 POINTS = 3000  # that are looked at
 TILES = 2000  # of points of which there are several plans, of which it is found out what transfers take
-RUNS = 64  # candidates of each kind (ifmap in one buffer, two, slices) that are run on the model
-MOVING_POINTS, MOVING_TILES, MOVING_RUNS = 40, 700, 32  # the same where something moves; points that may be better
-FEW_RUNS = 6  # after which a search that is not exact ends where little can be won:
+RUNS = 64  # candidates that are run on the model
+MOVING_POINTS, MOVING_TILES = 40, 700  # the same where something moves; points that may be better
+PATIENCE = 16  # candidates none of which is better, after which a search that is not exact ends
+FEW_RUNS = 6  # after which it ends where little can be won:
 LITTLE = 200  # of so many cycles one
 POINTS_A_RUN = 2  # points that it looks at from one of these to the next
 TWINS = 4  # of those that look like others, run last by a search that is not exact
@@ -81,7 +82,8 @@ class _Search:
         self.exact = below == NEVER and not room.moving  # then it goes on as long as anything can be won
         self.less = LESS if quick or below < NEVER else 1
         self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
-        self.number, self.runs, self.bounded, self.left_out = count(), Counter[_Kind](), 0, NEVER
+        self.number, self.bounded, self.left_out = count(), 0, NEVER
+        self.runs, self.last_better = 0, 0
         self.points = 0  # that have a plan whose bound is below the best
         self.others = 0  # what points take at least that were not added
         self.seen, self.families = set[Mapping](), set[_Family]()
@@ -97,8 +99,6 @@ class _Search:
         self.turned = TURNED or self.exact or not self.is_square
         moves = bool(room.moving)
         self.most_points, self.most_tiles = (MOVING_POINTS, MOVING_TILES) if moves else (POINTS, TILES)
-        self.most_runs = MOVING_RUNS if moves else RUNS
-        self.kinds = 3 if "ifmap" in room.moving else 1
         self.whole = whole if not room.moving and left >= 0 else None  # then there is no other plan
         self.sums_fit = left >= arch.words_per_param * sizes.n * sizes.k * sizes.h * sizes.w
 
@@ -147,7 +147,7 @@ class _Search:
         """Run the candidates on the model whose bound is not above `least`, and the next ones until so many were."""
         self.others = least
         while not self.is_over():
-            most = self.limit - 1 if self.runs.total() < runs else min(least, self.limit - 1)
+            most = self.limit - 1 if self.runs < runs else min(least, self.limit - 1)
             if self.lowest(most) > most:
                 break
             bound, _, at, plan, others = heapq.heappop(self.heap)
@@ -159,7 +159,7 @@ class _Search:
         """Run all that are left."""
         if not self.is_over():
             self.until(NEVER)
-        most = len(self.later) if self.exact else TWINS
+        most = RUNS - self.runs if self.exact else TWINS
         for number, (bound, _, at, plan) in enumerate(sorted(self.later)):
             if number >= most:
                 self.left_out = min(self.left_out, bound)
@@ -168,10 +168,7 @@ class _Search:
                 self.run(bound, at, plan, last=True)
 
     def run(self, bound: int, at: Point, plan: Plan, last: bool = False) -> None:
-        """Run a candidate on the model, unless enough of its kind were. Those that look like others are run last."""
-        if self.runs[kind := _kind(plan)] >= self.budget:
-            self.left_out = min(self.left_out, bound)
-            return
+        """Run a candidate on the model. Those that look like others are run last."""
         mapping = mapping_of(self.shape, self.arch, at, plan)
         if mapping in self.seen:
             return  # forms are the same where loops that differ in place run once
@@ -186,19 +183,14 @@ class _Search:
         self.seen.add(mapping)
         self.families.add(family)
         self.of_point[at] += 1
-        self.runs[kind] += 1
+        self.runs += 1
         schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)
         if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.room.words:
             return  # bounds know of those partial sums alone that there are in any case
         if (cycles := schedule.cycles(self.arch)) < self.limit:
-            self.limit, self.best = cycles, Result(mapping, cycles)
+            self.limit, self.best, self.last_better = cycles, Result(mapping, cycles), self.runs
             if not self.quick:
                 self.less = 1
-
-    @property
-    def budget(self) -> int:
-        """How many of a kind are run."""
-        return self.most_runs // self.less
 
     def has_enough(self, points: int) -> bool:
         """Whether enough points were looked at, so many now; where something moves, enough that may be better."""
@@ -206,10 +198,12 @@ class _Search:
         return points >= most if not self.room.moving else self.points >= most or points >= 3 * most
 
     def is_over(self) -> bool:
-        """Whether enough have been run: of each kind that there is; or of all, and little can be won any more."""
-        if len(self.runs) >= self.kinds and min(self.runs.values()) >= self.budget:
+        """Whether enough have been run; unless the search is exact, none was better for long, or little can be won."""
+        if self.exact:
+            return self.runs >= RUNS
+        if self.runs - self.last_better >= PATIENCE:
             return True
-        if self.exact or self.runs.total() < FEW_RUNS // self.less:
+        if self.runs < FEW_RUNS // self.less:
             return False
         least = min(self.others, self.heap[0][0] if self.heap else NEVER)
         return (self.limit - least) * LITTLE <= self.limit
@@ -220,12 +214,7 @@ class _Search:
 
 
 _Plans = Iterator[tuple[int, Plan | None]]  # and their bounds; None: what those behind it take at least
-_Kind = tuple[bool, bool]  # whether the ifmap moves in one buffer, or in slices
 _Family = tuple[object, ...]
-
-
-def _kind(plan: Plan) -> _Kind:
-    return dict(plan.moving).get("ifmap") == 1, plan.slices
 
 
 def _family(mapping: Mapping, is_square: bool) -> _Family:
@@ -271,7 +260,7 @@ def search(
     beyond = min(beyond, by_traffic.beyond) if by_traffic else beyond
     least = min(beyond, now.least(), ideal_cycles(shape, arch) if found.some else NEVER)
     least = min(now.limit, max(least, moving_cycles(shape, arch, room)))
-    return replace(now.best, least=least, run=now.runs.total(), bounded=now.bounded)
+    return replace(now.best, least=least, run=now.runs, bounded=now.bounded)
 
 
 # Cycles at least; those of macro-instructions; a combination and its number; the only plans that may be better.
