@@ -82,7 +82,7 @@ def short_searches() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setenv(kept.FOLDER, folder)
         patch.setattr(search, "RUNS", 4)
-        patch.setattr(search, "MOVING_RUNS", 4)
+        patch.setattr(search, "PATIENCE", 4)
         patch.setattr(search, "POINTS", 100)
         patch.setattr(search, "MOVING_POINTS", 20)
         patch.setattr(search, "TILES", 200)

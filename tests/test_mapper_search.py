@@ -424,7 +424,7 @@ MOVING = [
 @pytest.mark.parametrize("number", range(len(MOVING)))
 def test_search_no_blocks_are_quicker(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the search goes on until it ends by itself."""
-    for budget in ("MOVING_POINTS", "MOVING_TILES", "MOVING_RUNS", "FEW_RUNS", "TWINS", "TURNED"):
+    for budget in ("MOVING_POINTS", "MOVING_TILES", "PATIENCE", "FEW_RUNS", "TWINS", "TURNED"):
         monkeypatch.setattr(f"cnncc.mapper.search.{budget}", 1 << 30)
     case, words, moving, arch = MOVING[number]
     dram = replace(arch.dram, latency_cycles=2)
@@ -465,7 +465,7 @@ def test_search_finds_what_the_machine_runs(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("cnncc.mapper.search.POINTS", 20)
     monkeypatch.setattr("cnncc.mapper.search.MOVING_POINTS", 10)
     monkeypatch.setattr("cnncc.mapper.search.RUNS", 8)
-    monkeypatch.setattr("cnncc.mapper.search.MOVING_RUNS", 8)
+    monkeypatch.setattr("cnncc.mapper.search.PATIENCE", 8)
     rng, seen = np.random.default_rng(SEED), Counter[str]()
     while seen["found"] < max(EXAMPLES // 3, 8):
         drawn = draw(rng)

@@ -1,4 +1,4 @@
-"""What a layer takes at least in blocks: of the array, of loads, commits and transfers, block after block. No IR.
+"""What a layer takes at least in blocks: of the array, of loads and commits, block after block. No IR.
 
 All plans of one point together, as arrays like those of `blocks.py`.
 """
@@ -6,14 +6,14 @@ All plans of one point together, as arrays like those of `blocks.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.blocks import Blocks, Counts, Side, Weights
+from cnncc.mapper.blocks import Blocks, Counts, Side
 from cnncc.mapper.bound import Bound, last_held, up, ways
 from cnncc.mapper.space import Chain
 
@@ -118,6 +118,10 @@ class BlockTimes:
         self.in_full: Any = cycles(k_full, h_full, w_full) // bound.times
         ends = cycles(k_full, h_full, w_last), cycles(k_full, h_last, w_full)
         self.in_end: Any = np.where(blocks.w.number[ww] > 1, *ends) // bound.times
+        # The same of all blocks of k with one of the image, where these are inside; of the last row's.
+        k_one = np.where(blocks.k_outside, k_full[0], k_all[0]), np.where(blocks.k_outside, k_full[1], k_all[1])
+        self.in_row_end: Any = cycles(k_one, h_full, w_last) // bound.times
+        self.in_last_row: Any = cycles(k_one, h_last, w_all) // bound.times
         self.again: Any = prod(np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
         self.k, self.h, self.w = k, h, w
         everywhere = blocks.full * blocks.outputs == blocks.everything
@@ -175,6 +179,11 @@ class BlockTimes:
         tiles = {dim: bound.ways[dim][0] for dim in "khwcrs"}
         taps, pixels = prod(tiles[dim].held for dim in "crs"), h.first[hh] * w.first[ww]
         image = tiles["c"].held * pixels * (tiles["k"].held if bound.shape.channelwise else 1)
+        tile, h_size, w_size = blocks.tiles, blocks.h.sizes[hh], blocks.w.sizes[ww]
+        words = (
+            (tile.k if bound.shape.channelwise else tile.c) * np.minimum(tile.h, h_size) * np.minimum(tile.w, w_size)
+        )
+        image = np.maximum(image, words // arch.glb.words_per_cycle)
         weights, latency = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs")), arch.bus.latency_cycles
         if self.weights_stay:
             alone, held = w.in_one[ww] == 1, taps * tiles["k"].held
@@ -202,58 +211,6 @@ class BlockTimes:
         down = prod(min(way.rows for way in self.bound.ways[dim]) for dim in "cr") - 1
         return self.blocks.committing(self.again) + self.commits * down
 
-    def with_weights(self, stage: Weights) -> Any:
-        """Cycles of array and DMA together, block after block."""
-        blocks, bound = self.blocks, self.bound
-        moving, wpc = blocks.room.moving, bound.arch.dram.words_per_cycle
-        weights, turns = stage.words - stage.buffer, blocks.turns
-        inner = np.maximum(blocks.images // turns, 1) if "ifmap" in moving else np.ones_like(blocks.images)
-        last: Any = self._moved_last + weights * self._weights_last(stage)
-        waits = self.between_blocks if {"ifmap", "output"} <= moving else 0
-        together: Any = np.maximum(bound.head + blocks.transfers(weights), self.compute)
-        full = _runs(self.compute - self.in_last, (blocks.moved + weights - last) / wpc, (turns - 1) * inner, waits)
-        in_turn: Any = full + _runs(self.in_last, last / wpc, inner, waits)
-        least: Any = np.maximum(together, np.where(blocks.sliced, 0, in_turn))
-        if "output" in moving:  # of the last blocks of all two come ahead, behind whose buffers are the others
-            ahead = 2 * (blocks.image + stage.buffer + blocks.outputs * ("residual" in moving))
-            least = np.maximum(least, self.compute - self.in_last / bound.times + (last / bound.times - ahead) / wpc)
-        least = np.maximum(least, self.compute + np.maximum(self.behind_results(stage), self.behind_weights(stage)))
-        least = np.maximum(least, self.behind_first_results(stage))
-        if stage.part is None:
-            return least
-        # While a block of the image comes, no slice of weights does: the array has two, and what PEs hold.
-        there = 2 * self.compute * blocks.share * stage.part + 2 * bound.first_last[0]
-        waiting = (blocks.moved_image - 2 * blocks.image) / wpc - np.maximum(blocks.images - 2, 1) * there
-        stalls = np.where(blocks.images > 2, np.maximum(waiting, 0), 0)
-        return np.maximum(least, self.compute + stalls)
-
-    @cached_property
-    def _moved_last(self) -> Any:
-        """Words of activations that move in the last iteration of the outermost loop."""
-        blocks = self.blocks
-        return blocks.moved_image * blocks.image_of_last + (blocks.moved - blocks.moved_image) * blocks.share_of_last
-
-    def _weights_last(self, stage: Weights) -> Any:
-        """Of weights that move, those that do in that iteration, at least."""
-        blocks = self.blocks
-        turns, share = 1 / blocks.turns, blocks.share_of_last
-        tiled = not {"h", "w"}.isdisjoint(self.bound.at.form.order.partition("|")[0])
-        inside = np.minimum(share, turns) if tiled else turns
-        inside = np.maximum(inside, turns * (stage.place == 5))
-        return np.where(blocks.k_outermost, share, np.where(stage.place == 3, 0, inside))
-
-    @cached_property
-    def between_blocks(self) -> int:
-        """Cycles between the last macro-instruction of a block and the first of the next but one, beside transfers."""
-        residual = "residual" in self.blocks.room.moving
-        return self.bound.arch.dram.latency_cycles * (1 + residual) + self.bound.between()
-
-    @cached_property
-    def _end_words(self) -> Any:
-        """Words of the results of the last block before the next one of k."""
-        blocks = self.blocks
-        return blocks.k.sizes[blocks.kk] * blocks.h.last[blocks.hh] * blocks.w.last[blocks.ww]
-
     def buffers_of_results(self) -> Any:
         """Cycles in which results go through their two buffers: each is filled, emptied, and filled again."""
         blocks, bound, arch = self.blocks, self.bound, self.bound.arch
@@ -262,101 +219,3 @@ class BlockTimes:
         waits = blocks.results * (arch.commit.latency_cycles + arch.dram.latency_cycles)
         words = blocks.everything * (blocks.commit(False) + 1 / arch.dram.words_per_cycle)
         return bound.head + (words + waits) / 2
-
-    def behind_first_results(self, stage: Weights) -> Any:
-        """Cycles of the DMA: it waits for the first block of results, but for two blocks of the image (or of its
-        slices), and of residuals, and for the weights of this block and two slices more.
-        """
-        blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
-        if "output" not in blocks.room.moving:
-            return 0
-        slices = np.where(blocks.sliced, up(bound.shape.sizes.c, blocks.tiles.c), 1)
-        words = np.minimum(blocks.image * (1 + slices), blocks.moved_image - blocks.image)
-        words = words + 3 * blocks.outputs * ("residual" in blocks.room.moving)
-        weights = stage.words - stage.buffer
-        if stage.part is not None:
-            number = np.where(stage.place == 3, blocks.k.full[blocks.kk], blocks.full)
-            words = words + np.minimum(stage.words / number + stage.buffer, weights)
-        first = np.maximum(self.in_full - words / dram.words_per_cycle, 0)
-        return bound.head + first + blocks.transfers(weights) + dram.latency_cycles
-
-    def _slices_behind_results(self, stage: Weights) -> Any:
-        """How many slices of weights, for a block of k each, come behind results, and before a second block that is
-        full.
-        """
-        k_full, h_full, w_full = self.blocks.full_sides
-        second_is_full = (w_full > 1) | (self.blocks.w.number[self.blocks.ww] == 1) & (h_full > 1)
-        return np.where((stage.place == 3) & second_is_full, np.maximum(k_full - 2, 0), 0)
-
-    def behind_results(self, stage: Weights) -> Any:
-        """Cycles that the array waits for third slices, of image or weights: they come behind the second ones, which
-        wait for buffers, the results of the block before, a block of residuals, and one of the image; the first time
-        with a block of k also behind the next one's weights. Meanwhile there are two slices to work on. Of full blocks
-        alone.
-        """
-        bound, blocks, dram = self.bound, self.blocks, self.bound.arch.dram
-        if "output" not in blocks.room.moving:
-            return 0
-        inside: Any = (stage.part is not None) & (stage.place > 5)
-        weights: Any = np.where(inside, stage.buffer, 0)
-        of_weights: Any = 1 if stage.part is None else np.where(inside, stage.part, 1)
-        of_image: Any = np.where(blocks.sliced, blocks.tiles.c / bound.shape.sizes.c, 1)
-        part: Any = np.minimum(of_image, of_weights)
-        third: Any = weights + np.where(of_weights < of_image, 0, blocks.image * blocks.sliced)
-        # Where weights stay in PEs their slice is free long before the last macro-instruction with it.
-        second = blocks.image * blocks.sliced if self.weights_stay else weights
-        held = bound.arch.pe.ifmap_halves * bound.first_last[0]
-        images = blocks.double & ~blocks.sliced & (blocks.k_outside | bound.shape.channelwise)
-        residual = "residual" in blocks.room.moving
-        words = blocks.outputs * residual + blocks.image * images + third
-        comes = np.maximum(second // dram.words_per_cycle - held, 0) - 2 * self.in_full * part
-        comes = comes + dram.latency_cycles * (1 + residual) + bound.arch.commit.latency_cycles
-        each = np.maximum(comes + (words + blocks.outputs) // dram.words_per_cycle, 0)
-        first = np.maximum(comes + (words + self._end_words + stage.buffer) // dram.words_per_cycle, 0)
-        slices = self._slices_behind_results(stage)
-        rows = blocks.full // blocks.in_a_row  # residual and image are those of the block behind the next one
-        others = np.maximum(blocks.full - rows * (1 + (images | residual)) - slices, 0)
-        return np.where(part <= 1 / 2, each * others + first * slices, 0)
-
-    def behind_weights(self, stage: Weights) -> Any:
-        """Cycles that the array waits for blocks of the image where all of it comes for each block of k: for the second
-        one, behind the next slice of weights, and for the first of a row. Both come behind the results of the block
-        two before. Of full blocks alone.
-        """
-        blocks, dram = self.blocks, self.bound.arch.dram
-        if not {"ifmap", "output"} <= blocks.room.moving:
-            return 0
-        w_number, (k_full, h_full, _) = blocks.w.number[blocks.ww], blocks.full_sides
-        words = blocks.image + blocks.outputs * ("residual" in blocks.room.moving)
-        first = (words + self._end_words + stage.buffer) // dram.words_per_cycle + self.between_blocks - self.in_full
-        slices = self._slices_behind_results(stage)
-        end = (words + blocks.outputs) // dram.words_per_cycle + self.between_blocks - self.in_end
-        ends = k_full * np.where(w_number > 1, h_full - 1, 1) - (w_number == 1)
-        waits = np.maximum(first, 0) * slices + np.maximum(end, 0) * np.maximum(ends - slices, 0)
-        return np.where(blocks.double & ~blocks.sliced & blocks.k_outside, waits, 0)
-
-    def in_turn(self, stage: Weights) -> Any:
-        """Cycles of all engines together, where nothing overlaps (Z6)."""
-        blocks, bound, arch, moving = self.blocks, self.bound, self.bound.arch, self.blocks.room.moving
-        transfers = blocks.images * ("ifmap" in moving) + blocks.results * len(moving & {"output", "residual"})
-        transfers = transfers + np.maximum(stage.words // np.maximum(stage.buffer, 1) - 1, 0)
-        words = blocks.moved + stage.words - stage.buffer
-        dma = words // arch.dram.words_per_cycle + transfers * (1 + arch.dram.latency_cycles)
-        load, commit = 1 + arch.bus.latency_cycles, 1 + arch.commit.latency_cycles
-        if bound.depends_on_blocks:  # at least a load of a word for each macro-instruction
-            return self.compute + self.macros * (2 + load) + self.committing() + self.commits * commit + dma
-        return self.compute + self.macros + bound.loads(load) + bound.commits(commit) + dma
-
-
-def _runs(compute: Any, dma: Any, number: Any, waits: int) -> Any:
-    """Cycles of so many blocks alike, at least, that take these of the array and of the DMA.
-
-    A block comes behind the one that leaves two before it, which waits for that one's last commit: two blocks take
-    what one computes, what the DMA takes for one, and `waits`. The first two and the last do not wait. Without `waits`
-    blocks do not wait for each other like that.
-    """
-    number = np.maximum(number, 1)
-    waiting = np.maximum(number - 3, 0)
-    some = waiting / number
-    least = np.maximum(compute, dma * some)
-    return np.maximum(least, (compute * some + dma * some + waiting * waits) / 2) if waits else least

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from cnncc.mapper.block_times import BlockTimes, trips_of
+from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocks import Blocks, Cells, Counts, Room, Weights, cells_below, sides, some_of
 from cnncc.mapper.bound import Bound
 from cnncc.mapper.space import Plan
@@ -30,13 +31,13 @@ def candidates(bound: Bound, room: Room, limit: int, cells: Cells | None = None)
         return
     blocks = Blocks(shape, arch, room, tiles, cells)
     times = BlockTimes(blocks, bound)
-    array, found = times.array(), list[Iterator[tuple[int, Plan]]]()
+    array, transfers, found = times.array(), BlockTransfers(times), list[Iterator[tuple[int, Plan]]]()
     possible = array < limit
     for stage in blocks.stages() if possible.any() else ():
         if not (fitting := possible & blocks.fits(stage)).any():
             continue
-        overlapping = np.maximum(array, times.with_weights(stage))
-        least = overlapping if arch.sequencer.overlap else np.maximum(overlapping, times.in_turn(stage))
+        overlapping = np.maximum(array, transfers.beside_array(stage))
+        least = overlapping if arch.sequencer.overlap else np.maximum(overlapping, transfers.in_turn(stage))
         good = np.nonzero(fitting & (least < limit))[0]
         if len(good):
             found.append(_in_order(blocks, least[good].astype(np.int64), good, stage))

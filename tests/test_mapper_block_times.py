@@ -1,0 +1,192 @@
+"""The bounds of blocks, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from test_mapper_search import array
+
+from cnncc.arch.model import Arch, load_arch
+from cnncc.dialects._layers import Window
+from cnncc.dialects._mapping import Sizes
+from cnncc.mapper.blocking import candidates
+from cnncc.mapper.blocks import Room
+from cnncc.mapper.bound import Bound, Durations
+from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
+from cnncc.mapper.layer_shape import LayerShape
+from cnncc.mapper.space import FORMS, Point, forms_of, mapping_of
+
+AHEAD = frozenset({"weight", "params"})
+ARCH = load_arch("spatial-16x16")
+MOVING = Room(65536, frozenset({"ifmap", "output"}))
+WITH_RESIDUAL = Room(65536, frozenset({"ifmap", "output", "residual"}), residual=True)
+BESIDE = (("ifmap", 2), ("output", 2), ("residual", 2))
+COMPUTE = 512 * 128 * 28 * 28 // 256 + 4 * 1096  # 1,096 macro-instructions
+
+
+def pointwise(k: int, c: int, side: int) -> LayerShape:
+    return LayerShape("mac", Sizes(1, k, c, side, side, 1, 1), Window((1, 1)), 2, side, side)
+
+
+def depthwise(channels: int, side: int) -> LayerShape:
+    window = Window((3, 3), pad=(1, 1, 1, 1), group=channels)
+    return LayerShape("mac", Sizes(1, channels, 1, side, side, 3, 3), window, 2, side, side)
+
+
+def at_point(order: str, rows: tuple[int, ...], cols: tuple[int, ...], box: tuple[int, ...]) -> Point:
+    form = next(form for form in FORMS if form.order == order)
+    return Point(form, rows, cols, box, 1)
+
+
+def least_and_cycles(shape: LayerShape, at: Point, room: Room, arch: Arch = ARCH, **wanted: object) -> tuple[int, int]:
+    """The bound of the plan with what is wanted that comes first, and what the model says."""
+    for least, plan in candidates(Bound(Durations(shape, arch, room.residual), at), room, 1 << 60):
+        if wanted.items() <= plan._asdict().items():
+            mapping = mapping_of(shape, arch, at, plan)
+            return least, layer_cycles(LayerPlan("", shape, mapping, room.residual, AHEAD), arch)
+    raise LookupError(wanted)
+
+
+def test_blocks_begin_with_weights_that_take_longer_than_what_there_is_to_do() -> None:
+    """By hand: 8 x 6 x 14 macro-instructions, 64 full blocks of 5 rows and 3 columns, all but each fourth of which come
+    behind another. 64 words for each PE take 512 cycles, 48 of the image 48, and one to arrive: meanwhile there are two
+    macro-instructions of 196.
+    """
+    shape = LayerShape("mac", Sizes(1, 512, 256, 14, 14, 1, 1), Window((1, 1)), 2, 14, 14)
+    arch = load_arch("spatial-16x16")
+    form = next(form for form in forms_of(shape) if form.order == "kcrs|WhwI")
+    at = Point(form, (1, 1, 16, 1), (16, 1, 1), (4, 3, 1, 16, 1, 1), 1)
+    least, plan = next(
+        (least, plan)
+        for least, plan in candidates(Bound(Durations(shape, arch, False), at), MOVING, 1 << 60)
+        if (plan.k, plan.h, plan.w, plan.k_outside, dict(plan.moving)["ifmap"]) == (64, 5, 3, True, 2)
+    )
+    compute = 512 * 256 * 196 // 256 + 4 * 8 * 6 * 14
+    mapping = mapping_of(shape, arch, at, plan)
+    assert compute + 48 * (512 + 48 + 1 - 2 * 196) <= least <= layer_cycles(LayerPlan("", shape, mapping), arch)
+
+
+def test_one_buffer_of_the_image_is_filled_behind_the_results_of_its_block() -> None:
+    """By hand: 5 blocks of 88 channels and one of 72. In front of the array comes an image, behind it go results; in
+    between, five times, results, then the next image, with the latencies of a commit and of the DMA.
+    """
+    shape = depthwise(512, 14)
+    form = next(form for form in forms_of(shape) if form.name == "os")
+    at = Point(form, (1, 4, 1, 3), (8, 2, 1), (1, 14, 1, 1, 1, 3), 1)
+    least, cycles = least_and_cycles(shape, at, MOVING, k=88, h=14, w=14, moving=(("ifmap", 1), ("output", 2)))
+    compute = 512 * 14 * 14 * 9 // 256
+    assert compute + 2 * 512 * 196 // 8 + 5 * (4 + 64) <= least <= cycles < 1.05 * least
+
+
+def test_residuals_wait_until_the_results_of_two_blocks_before_have_left() -> None:
+    """By hand: of 10 x 7 x 14 blocks all but two wait for a latency, in which nothing else comes."""
+    shape = LayerShape("mac", Sizes(1, 256, 64, 56, 56, 1, 1), Window((1, 1)), 2, 56, 56)
+    form = next(form for form in forms_of(shape) if form.name == "os")
+    at = Point(form, (1, 4, 4, 1), (4, 1, 4), (7, 1, 2, 16, 1, 1), 1)
+    room = Room(847_872, frozenset({"output", "residual"}), residual=True)
+    least, cycles = least_and_cycles(shape, at, room, k=28, h=8, w=4, weight_buffers=1)
+    assert 2 * 256 * 56 * 56 // 8 + 978 * 64 <= least <= cycles < 1.01 * least
+
+
+def test_nothing_leaves_before_the_first_block_of_results_is_there() -> None:
+    """By hand: 18 of 32 channels are 6 x 2 x 28 macro-instructions of 3 channels, 4 columns and 3 taps. Meanwhile no
+    more than all weights come; behind them all results go out.
+    """
+    shape = depthwise(32, 112)
+    form = next(form for form in forms_of(shape) if form.order.endswith("WI"))
+    at = Point(form, (1, 4, 1, 3), (1, 16, 1), (3, 4, 1, 1, 1, 3), 1)
+    room = Room(647_168, frozenset({"output"}))
+    least, cycles = least_and_cycles(shape, at, room, k=18, h=112, w=112, weight_buffers=2)
+    assert 6 * 2 * 28 * (4 + 36) - 32 * 9 // 8 + 32 * 112 * 112 // 8 <= least <= cycles < 1.05 * least
+
+
+def test_short_ends_of_loops_leave_little_time_for_the_next_load() -> None:
+    """By hand: 16 channels of each PE are 5 + 5 + 5 + 1. While the last one is worked on, 3 x 16 + 4 cycles, come the
+    80 weights of 64 PEs, in 160 + 1: at least in front of 200 of the blocks that come behind others in their row.
+    """
+    at = at_point("hwcrs|IkW", (1, 2, 8, 1), (8, 2, 1), (5, 3, 1, 16, 1, 1))
+    least, cycles = least_and_cycles(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=128, h=4, w=3, k_outside=True)
+    assert COMPUTE + 200 * (161 - 52) <= least <= cycles < 1.2 * least
+
+
+def test_small_blocks_at_the_ends_of_rows_leave_little_time() -> None:
+    """By hand: 28 columns are 9 x 3 + 1. The first block of a row waits for results and residuals of 1,536 words, its
+    own image of 1,536, two latencies: 704 cycles, and the last one of the row before takes 4 x 68. 24 rows are whole.
+    """
+    at = at_point("kcrs|WhwI", (1, 2, 8, 1), (8, 2, 1), (4, 3, 1, 16, 1, 1))
+    least, cycles = least_and_cycles(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=128, h=4, w=3, k_outside=True)
+    assert COMPUTE + 24 * (704 - 272) <= least <= cycles < 1.1 * least
+
+
+def test_slices_wait_for_residuals() -> None:
+    """By hand: third slices of 384 words come behind results and residuals of 1,536 words and two latencies. There are
+    two slices of 196 cycles to work on. Of 252 full blocks 4 come behind others, and there is no residual behind one.
+    """
+    at = at_point("ckrs|WhwI", (8, 1, 2, 1), (4, 1, 4), (4, 1, 3, 16, 1, 1))
+    shape = pointwise(512, 128, 28)
+    least, cycles = least_and_cycles(shape, at, WITH_RESIDUAL, k=128, h=3, w=4, k_outside=True, slices=True)
+    assert COMPUTE + 247 * (48 + 2 * 192 + 2 * 64 - 2 * 196) <= least <= cycles < 1.3 * least
+
+
+def test_second_blocks_of_the_image_wait_for_weights() -> None:
+    """By hand: for 14 of 16 slices of 64 channels results of 1,792 words go out, then 64 x 256 weights come in, and the
+    second block of the image, of 7,168 words: while the array works on the first one, 2 x 4 x 196 + 2 x 132 cycles.
+    """
+    at = at_point("kcrs|WhwI", (1, 2, 8, 1), (16, 1, 1), (4, 3, 1, 16, 1, 1))
+    least, cycles = least_and_cycles(pointwise(1024, 256, 14), at, MOVING, k=64, h=2, w=14, weights=3)
+    assert 205_184 + 14 * (224 + 2048 + 896 + 64 - 1832) <= least <= cycles < 1.03 * least
+
+
+def test_weights_take_longer_than_a_small_last_block() -> None:
+    """By hand: 14 rows are 4 x 3 + 2. All weights come for the last two rows, too, but for two slices of 1,024 cycles,
+    and their results go out: 3,584 cycles. The array works for 1/7 of all its cycles on them.
+    """
+    at = at_point("ckrs|WhwI", (1, 1, 16, 1), (8, 1, 2), (4, 1, 3, 16, 1, 1))
+    shape = pointwise(1024, 256, 14)
+    least, cycles = least_and_cycles(shape, at, MOVING, k=128, h=3, w=14, k_outside=False, weights=7)
+    assert 205_184 * 6 // 7 + 30 * 1024 + 3584 - 2 * 1344 <= least <= cycles < 1.05 * least
+
+
+def test_the_residual_behind_the_next_block_may_be_smaller() -> None:
+    """Rows of 12 blocks of 6 channels and one of 3, six times: the residual of the last one comes sooner."""
+    arch = array(4, 4, (64, 6, 5), lanes=4, pong=(8, 2))
+    pe = replace(arch.pe, weight_halves=1, ifmap_halves=1, psum_halves=1)
+    arch = replace(arch, pe=pe, dram=replace(arch.dram, words_per_cycle=3, latency_cycles=17))
+    arch = replace(arch, glb=replace(arch.glb, words_per_cycle=2))
+    shape = LayerShape("mac", Sizes(3, 75, 1, 2, 2, 1, 1), Window((1, 1)), 0, 2, 2)
+    room = Room(121, frozenset({"output", "residual"}), residual=True)
+    at = at_point("kcrs|WhwI", (3, 1, 1, 1), (1, 2, 1), (1, 1, 1, 1, 1, 1))
+    plans = candidates(Bound(Durations(shape, arch, residual=True), at), room, 1 << 60)
+    least, plan = next(each for each in plans if each[1][:5] == (6, 2, 1, False, 6))
+    layer = LayerPlan("", shape, mapping_of(shape, arch, at, plan), residual=True, ahead=AHEAD)
+    assert 0.9 * 3154 < least <= layer_cycles(layer, arch) == 3154
+
+
+def test_weights_take_longer_than_small_blocks() -> None:
+    """By hand: 13 rows are 5 + 5 + 3, 13 columns 4 + 4 + 4 + 1. For the one column of 5 rows come 128 x 384 x 9
+    weights, too, but for two slices of 16 channels, and as many that PEs hold; there are 24 x 5 x 3 macro-instructions.
+    """
+    shape = LayerShape("mac", Sizes(1, 384, 384, 13, 13, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2, 13, 13)
+    at, arch = at_point("ckrs|WhwI", (4, 1, 2, 1), (8, 1, 1), (4, 4, 1, 8, 1, 3)), load_arch("spatial-8x8")
+    least, cycles = least_and_cycles(shape, at, MOVING, arch, k=128, h=5, w=4, k_outside=True, weights=6, slices=True)
+    compute, column = 384 * 384 * 9 * 169 // 64 + 4 * 3 * 24 * 13 * 4 * 3, 128 * 5 * 384 * 9 // 64 + 4 * 24 * 5 * 3
+    assert compute + 3 * 2 * (20 * 128 * 16 * 9 // 8 - column) <= least <= cycles < 1.05 * least
+
+
+def test_the_image_of_all_pes_comes_through_one_port() -> None:
+    """By hand: 28 rows are 12 + 12 + 4. While the last 4 are worked on, 5 x 16 + 4 cycles, come 128 channels of 12 x 4
+    pixels for the next 12, 32 words in a cycle, and one to arrive: in front of 343 of 357 full blocks.
+    """
+    at = at_point("kcrs|WhwI", (2, 1, 8, 1), (1, 4, 4), (5, 1, 3, 16, 1, 1))
+    least, cycles = least_and_cycles(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=10, h=28, w=4, moving=BESIDE)
+    assert 205_072 + 343 * (192 + 1 - 84) <= least <= cycles < 1.1 * least
+
+
+def test_weights_wait_for_the_next_block_of_the_image() -> None:
+    """By hand: 9 blocks of 3 columns, all of 512 channels in turn. Behind the last results of the first, 32 x 28 x 3,
+    comes the third, and then 32 x 128 weights, while the array works on 32 channels; and so on, seven times.
+    """
+    at = at_point("kcrs|WhwI", (1, 2, 8, 1), (8, 2, 1), (4, 3, 1, 16, 1, 1))
+    least, cycles = least_and_cycles(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=32, h=28, w=3, k_outside=False)
+    comes, block = (32 * 84 + 128 * 84 + 32 * 128) // 8 + 64 + 4, 7 * (3 * 64 + 4)
+    assert 205_184 + 7 * (comes - block) <= least <= cycles < 1.05 * least
