@@ -59,9 +59,11 @@ def ways(extent: int, chain: Chain, spread: bool, block: int = 0) -> tuple[Way, 
             inner = min(around, step)
             if axis == "time":
                 pieces = way.pieces * ((number == 0) if share else count)
-                walk(i + 1, size, inner, way._replace(trips=way.trips * count, pieces=pieces))
+                walk(i + 1, size, inner, Way(way.trips * count, way.rows, way.cols, 0, pieces))
+            elif axis == "rows":
+                walk(i + 1, size, inner, Way(way.trips, way.rows * count, way.cols, 0, way.pieces))
             else:
-                walk(i + 1, size, inner, way._replace(**{axis: getattr(way, axis) * count}))
+                walk(i + 1, size, inner, Way(way.trips, way.rows, way.cols * count, 0, way.pieces))
 
     walk(0, extent, block or extent, Way(1, 1, 1, 0, 1))
     return tuple(found)

@@ -369,8 +369,7 @@ def _tiles(n: int, part: Found, traffic: TrafficOf, done: int) -> Iterator[tuple
     start = int(np.searchsorted(part.least, done))
     numbers = np.array(traffic.number[start:], np.int64)
     order = start + np.argsort(numbers, kind="stable")
-    _, sizes = np.unique(numbers, return_counts=True)
-    groups = np.split(order, np.cumsum(sizes)[:-1]) if len(order) else []
-    for group in sorted(groups, key=lambda group: int(group[0])):
-        first, *others = group.tolist()
+    _, starts, sizes = np.unique(np.sort(numbers), return_index=True, return_counts=True)
+    for tile in np.argsort(order[starts]):
+        first, *others = order[starts[tile] : starts[tile] + sizes[tile]].tolist()
         yield int(part.least[first]), n, first, others

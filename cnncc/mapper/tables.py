@@ -78,10 +78,17 @@ def _in_blocks(
 ) -> Table:
     """The table for loops that are made for blocks of this size."""
     r, c, b = np.broadcast_arrays(*np.ix_(range(1, rows + 1), range(1, cols + 1), box))
+    on_rows = -(-block // r)
+    on_cols = -(-on_rows // c)
     if share:
-        on_rows = -(-block // r)
-        on_cols = -(-on_rows // c)
         legal = (-(-block // on_rows) == r) & (-(-on_rows // on_cols) == c) & (b <= on_cols)
+    else:
+        legal = ((r - 1) * c * b < extent) & ((c - 1) * b < extent) & (b <= extent)
+    if even:
+        legal &= (r * c == 1) | (extent % (r * c * b) == 0)
+    where = np.nonzero(legal)
+    r, c, b, on_rows, on_cols = (each[where] for each in (r, c, b, on_rows, on_cols))
+    if share:
         loops = [
             (block, 0),
             (on_rows, _sets(block, on_rows, spread & (c == 1))),
@@ -89,16 +96,13 @@ def _in_blocks(
             (b, 0),
         ]
     else:
-        legal = ((r - 1) * c * b < extent) & ((c - 1) * b < extent) & (b <= extent)
         tile, row = np.minimum(r * c * b, extent), np.minimum(c * b, extent)
         loops = [(tile, 0), (row, _sets(tile, row, spread & (c == 1))), (b, _sets(row, b, spread))]
-    if even:
-        legal &= (r * c == 1) | (extent % (r * c * b) == 0)
     trips, held = bodies(extent, loops)
     full = np.full((rows + 1, cols + 1, len(box)), NEVER, np.int64)
     found = Table(full, full.copy(), np.zeros(box[-1] + 1, np.int64))
-    found.trips[1:, 1:] = np.where(legal, trips, NEVER)
-    found.held[1:, 1:] = np.where(legal, held, NEVER)
+    found.trips[1:, 1:][where] = trips
+    found.held[1:, 1:][where] = held
     found.place[list(box)] = range(len(box))
     return found
 
@@ -126,7 +130,7 @@ def bodies(extent: Any, loops: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
 
 def _sharing(rest: Counts, sets: Counts) -> Counts:
     """The most sets, up to `sets`, that share a rest evenly; 1 where nothing is left over."""
-    return _even_sets(int(np.max(rest)), int(np.max(sets)))[rest, sets]
+    return _even_sets(int(np.max(rest, initial=0)), int(np.max(sets, initial=1)))[rest, sets]
 
 
 @lru_cache(maxsize=256)
