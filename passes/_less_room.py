@@ -13,6 +13,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.blocks import Room
+from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import EARLY, Choice, step
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
 from cnncc.mapper.traffic import NEVER, cycles_about
@@ -21,7 +22,7 @@ from cnncc.passes._os_plan import NoRoom, stage_sizes
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
 PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead
-MOVING_PART = 100  # where something moves, and searches take longer
+MOVING_PART = 50  # where something moves, and searches take longer
 
 
 class Wanted(NamedTuple):
@@ -113,11 +114,15 @@ def _wanted(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> I
     if first.plan is None or second.plan is None:
         return
     fits = first.words + second.early <= before.room.words
+    part = MOVING_PART if here.room.moving else PART
+    comes = second.early // arch.dram.words_per_cycle + arch.dram.latency_cycles
+    if comes * part <= ideal_cycles(second.plan.shape, arch):
+        return  # it does not wait any longer
     alone, cycles = _cycles(first, arch), _cycles(second, arch)
     if fits and not any(map(_moves, before.mappings)) and second.early < alone * arch.dram.words_per_cycle:
         return
     waits = max(step(each, second, fits, arch) for each in firsts) - cycles
-    if waits <= cycles // (MOVING_PART if here.room.moving else PART):
+    if waits <= cycles // part:
         return
     sizes = [second.words // SHARE]
     if fits and not _moves(before.mappings[0]):  # what comes in time, twice: two buffers
