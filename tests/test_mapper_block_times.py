@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 from test_mapper_search import array
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.mapper.blocking import candidates
-from cnncc.mapper.blocks import Room
+from cnncc.mapper.blocks import Blocks, Room
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
 from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.space import FORMS, Point, forms_of, mapping_of
+from cnncc.mapper.tiles import Tiles
+from cnncc.mapper.traffic import Traffic
 
 AHEAD = frozenset({"weight", "params"})
 ARCH = load_arch("spatial-16x16")
@@ -190,3 +194,24 @@ def test_weights_wait_for_the_next_block_of_the_image() -> None:
     least, cycles = least_and_cycles(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=32, h=28, w=3, k_outside=False)
     comes, block = (32 * 84 + 128 * 84 + 32 * 128) // 8 + 64 + 4, 7 * (3 * 64 + 4)
     assert 205_184 + 7 * (comes - block) <= least <= cycles < 1.05 * least
+
+
+SLICED = next(form for form in FORMS if form.order == "ckrs|WhwI")
+
+
+def test_sums_that_are_added_up_in_the_glb_are_committed_for_each_slice() -> None:
+    """By hand: for 16 slices of 32 channels two words of all sums are read and written, and one of a result."""
+    traffic = Traffic(pointwise(256, 512, 28), ARCH, Room(1 << 20, MOVING.moving))
+    blocks = Blocks(traffic.shape, ARCH, traffic.room, Tiles(SLICED, 64, 7, 4, 32))
+    sides = zip((blocks.k, blocks.h, blocks.w), (256, 14, 28), strict=True)
+    plan = (*(side.sizes.tolist().index(size) for side, size in sides), 0, 1)
+    cycles = np.broadcast_to(traffic.of_plans(blocks, np.zeros(1)), blocks.shaped)[plan]
+    assert cycles == 256 * 28 * 28 * 16 * (1 + 2 * 2) // 32
+
+
+def test_slices_of_all_channels_are_no_slices() -> None:
+    """Of tiles that are looked at together, some of which have them all."""
+    channels: Any = np.array([[256], [512]])
+    plan = tuple(np.array([number]) for number in (0, 1, 0, 0, 2))  # all channels and columns, some rows
+    blocks = Blocks(pointwise(256, 512, 28), ARCH, MOVING, Tiles(SLICED, 64, 7, 4, channels), plan)
+    assert blocks.legal.tolist() == [[True], [False]]
