@@ -117,7 +117,7 @@ def _wanted(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> I
     part = MOVING_PART if here.room.moving else PART
     comes = second.early // arch.dram.words_per_cycle + arch.dram.latency_cycles
     if comes * part <= ideal_cycles(second.plan.shape, arch):
-        return  # it does not wait any longer
+        return  # even if it waits for all of that
     alone, cycles = _cycles(first, arch), _cycles(second, arch)
     if fits and not any(map(_moves, before.mappings)) and second.early < alone * arch.dram.words_per_cycle:
         return

@@ -56,18 +56,10 @@ def test_blocks_begin_with_weights_that_take_longer_than_what_there_is_to_do() -
     behind another. 64 words for each PE take 512 cycles, 48 of the image 48, and one to arrive: meanwhile there are two
     macro-instructions of 196.
     """
-    shape = LayerShape("mac", Sizes(1, 512, 256, 14, 14, 1, 1), Window((1, 1)), 2, 14, 14)
-    arch = load_arch("spatial-16x16")
-    form = next(form for form in forms_of(shape) if form.order == "kcrs|WhwI")
-    at = Point(form, (1, 1, 16, 1), (16, 1, 1), (4, 3, 1, 16, 1, 1), 1)
-    least, plan = next(
-        (least, plan)
-        for least, plan in candidates(Bound(Durations(shape, arch, False), at), MOVING, 1 << 60)
-        if (plan.k, plan.h, plan.w, plan.k_outside, dict(plan.moving)["ifmap"]) == (64, 5, 3, True, 2)
-    )
+    at, moving = at_point("kcrs|WhwI", (1, 1, 16, 1), (16, 1, 1), (4, 3, 1, 16, 1, 1)), (("ifmap", 2), ("output", 2))
+    least, cycles = least_and_cycles(pointwise(512, 256, 14), at, MOVING, k=64, h=5, w=3, k_outside=True, moving=moving)
     compute = 512 * 256 * 196 // 256 + 4 * 8 * 6 * 14
-    mapping = mapping_of(shape, arch, at, plan)
-    assert compute + 48 * (512 + 48 + 1 - 2 * 196) <= least <= layer_cycles(LayerPlan("", shape, mapping), arch)
+    assert compute + 48 * (512 + 48 + 1 - 2 * 196) <= least <= cycles
 
 
 def test_one_buffer_of_the_image_is_filled_behind_the_results_of_its_block() -> None:
@@ -84,7 +76,7 @@ def test_one_buffer_of_the_image_is_filled_behind_the_results_of_its_block() -> 
 
 def test_residuals_wait_until_the_results_of_two_blocks_before_have_left() -> None:
     """By hand: of 10 x 7 x 14 blocks all but two wait for a latency, in which nothing else comes."""
-    shape = LayerShape("mac", Sizes(1, 256, 64, 56, 56, 1, 1), Window((1, 1)), 2, 56, 56)
+    shape = pointwise(256, 64, 56)
     form = next(form for form in forms_of(shape) if form.name == "os")
     at = Point(form, (1, 4, 4, 1), (4, 1, 4), (7, 1, 2, 16, 1, 1), 1)
     room = Room(847_872, frozenset({"output", "residual"}), residual=True)

@@ -460,6 +460,18 @@ def test_search_below_some_cycles_need_not_prove_what_it_finds() -> None:
     assert below.least < below.cycles and below.run < 0.6 * exact.run
 
 
+def test_search_goes_on_until_there_is_room() -> None:
+    """Partial sums find none in the 1,145 words of a layer's GLB for the first 16 candidates, and more."""
+    window = Window((1, 7), (1, 2), (0, 0, 0, 18), (2, 3), group=16, fill=60, zero=60)
+    shape = LayerShape("mac", Sizes(1, 16, 1, 4, 9, 1, 7), window, 2, 4, 17)
+    arch = array(8, 8, (112, 7, 16), lanes=4, overlap=False, pong=(1, 2))
+    pe = replace(arch.pe, weight_halves=1, ifmap_halves=1, psum_halves=1, max_pixels=2)
+    dram = replace(arch.dram, words_per_cycle=3, latency_cycles=17)
+    arch = replace(arch, pe=pe, dram=dram, glb=replace(arch.glb, words_per_cycle=2))
+    found = search(shape, arch, Room(1145, frozenset({"ifmap"})))
+    assert found is not None and found.run > 32
+
+
 def test_search_finds_what_the_machine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For random layers, arrays and rooms: every pass takes it, it fits, and takes the cycles that are predicted."""
     monkeypatch.setattr("cnncc.mapper.search.POINTS", 20)

@@ -179,10 +179,8 @@ class BlockTimes:
         tiles = {dim: bound.ways[dim][0] for dim in "khwcrs"}
         taps, pixels = prod(tiles[dim].held for dim in "crs"), h.first[hh] * w.first[ww]
         image = tiles["c"].held * pixels * (tiles["k"].held if bound.shape.channelwise else 1)
-        tile, h_size, w_size = blocks.tiles, blocks.h.sizes[hh], blocks.w.sizes[ww]
-        words = (
-            (tile.k if bound.shape.channelwise else tile.c) * np.minimum(tile.h, h_size) * np.minimum(tile.w, w_size)
-        )
+        tile, channels = blocks.tiles, blocks.tiles.k if bound.shape.channelwise else blocks.tiles.c
+        words = channels * np.minimum(tile.h, blocks.h.sizes[hh]) * np.minimum(tile.w, blocks.w.sizes[ww])
         image = np.maximum(image, words // arch.glb.words_per_cycle)
         weights, latency = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs")), arch.bus.latency_cycles
         if self.weights_stay:

@@ -83,7 +83,7 @@ class _Search:
         self.less = LESS if quick or below < NEVER else 1
         self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
         self.number, self.bounded, self.left_out = count(), 0, NEVER
-        self.runs, self.last_better = 0, 0
+        self.runs, self.in_vain = 0, 0  # in vain: the last ones, for which there was room, but none was better
         self.points = 0  # that have a plan whose bound is below the best
         self.others = 0  # what points take at least that were not added
         self.seen, self.families = set[Mapping](), set[_Family]()
@@ -188,9 +188,11 @@ class _Search:
         if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.room.words:
             return  # bounds know of those partial sums alone that there are in any case
         if (cycles := schedule.cycles(self.arch)) < self.limit:
-            self.limit, self.best, self.last_better = cycles, Result(mapping, cycles), self.runs
+            self.limit, self.best, self.in_vain = cycles, Result(mapping, cycles), 0
             if not self.quick:
                 self.less = 1
+        else:
+            self.in_vain += 1
 
     def has_enough(self, points: int) -> bool:
         """Whether enough points were looked at, so many now; where something moves, enough that may be better."""
@@ -201,7 +203,7 @@ class _Search:
         """Whether enough have been run; unless the search is exact, none was better for long, or little can be won."""
         if self.exact:
             return self.runs >= RUNS
-        if self.runs - self.last_better >= PATIENCE:
+        if self.in_vain >= PATIENCE:
             return True
         if self.runs < FEW_RUNS // self.less:
             return False
