@@ -125,6 +125,19 @@ class ConvOp(IRDLOperation):
         group = self.window.data.group
         if shape(self.x.type)[1] % group or shape(self.result.type)[1] % group:
             raise VerifyException(f"cnn.conv: channels are not a multiple of group {group}")
+        into = self.steps.data.shuffle if self.steps else 1
+        if not self.may_shuffle(into):
+            raise VerifyException(
+                f"cnn.conv: the results of {group} groups are not shuffled in {into}: a cnn.shuffle is"
+            )
+
+    def may_shuffle(self, groups: int) -> bool:
+        """Does one loop over output channels step evenly through the operand and through results that are shuffled?
+
+        It does if both have the same groups, or one of them a single one, or one channel in each.
+        """
+        own, channels = self.window.data.group, shape(self.result.type)[1]
+        return own in (1, groups, channels) or groups in (1, channels)
 
     def macs(self) -> int:
         """Multiply-accumulates, those on padding included."""

@@ -79,19 +79,21 @@ class _Walk:
             raise self._refuse(f"{' and '.join(sorted(wanted))} must be staged in rf")
 
     def _check_groups(self) -> None:
-        """Every loop over k goes from group to group, or runs inside one; a PE has the ifmap of one group."""
-        extent, group = self.layer.shape.sizes.k, self.layer.shape.tiled_together
-        for depth, loop in enumerate(self.layer.mapping.loops):
-            if loop.dim != "k":
-                continue
-            if extent > group and loop.step % group:
-                raise self._refuse(
-                    f"the loop over k takes {loop.step} of {extent} output channels at a time, across groups of "
-                    f"{group}: it needs steps that are multiples of {group}, or a loop of step {group} around it"
-                )
-            if extent > group and self.rf.get("ifmap", depth + 1) <= depth and not self.layer.shape.channelwise:
-                raise self._refuse("the ifmap is staged in rf inside the loops over groups: each has its own channels")
-            extent = min(loop.step, extent)
+        """Every loop over k goes from period to period of an operand, or runs inside one; a PE has one ifmap."""
+        for operand, period in self.layer.shape.periods.items():
+            extent = self.layer.shape.sizes.k
+            for depth, loop in enumerate(self.layer.mapping.loops):
+                if loop.dim != "k":
+                    continue
+                if extent > period and loop.step % period:
+                    raise self._refuse(
+                        f"the loop over k takes {loop.step} of {extent} output channels at a time, across groups of "
+                        f"{period} in the {operand}: it needs steps that are multiples of {period}, or a loop of step "
+                        f"{period} around it"
+                    )
+                if operand == "ifmap" and extent > period and self.rf.get("ifmap", depth + 1) <= depth:
+                    raise self._refuse("the ifmap is staged in rf inside the loops over groups: each has its own")
+                extent = min(loop.step, extent)
 
     def _unrolled(self) -> frozenset[int]:
         """The loops in time that step through what a register file holds. Raises Refusal for too many iterations."""

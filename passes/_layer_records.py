@@ -39,11 +39,13 @@ class Along(NamedTuple):
     rest: int = 0
 
     def of(self, indices: int) -> int:
-        """The step for so many indices.
+        """The step for so many indices: periods of `per`, or a part of one.
 
         >>> Along("k", 3, 4).of(8), Along("k", 3, 4).of(2), Along("k", 1, 4, 5).of(2)
         (6, 0, 10)
         """
+        if indices > self.per and indices % self.per:
+            raise ValueError(f"a step by {indices} crosses a period of {self.per} on axis {self.axis}")
         return indices // self.per * self.step + indices % self.per * self.rest
 
 

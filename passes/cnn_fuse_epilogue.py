@@ -77,7 +77,8 @@ class CnnFuseEpiloguePass(ModulePass):
 
     The array's output units do all of it in one go. Every integer stays what it was, so a residual is fused
     only into the op that computes the `x` of a `cnn.add`: the operands do not commute bit for bit. A shuffle says
-    where a result goes: it is fused last, and not behind a residual, whose channels are not shuffled.
+    where a result goes: it is fused last, and not behind a residual, whose channels are not shuffled. A conv of several
+    groups and a shuffle of another number of groups stay two ops.
     """
 
     name = "cnn-fuse-epilogue"
@@ -102,6 +103,8 @@ def _fused(sum_op: SumOp) -> SumOp | None:
         return None  # another reader needs the value between
     if isinstance(user, AddOp) and user.x is not sum_op.result:
         return None  # it is the residual, which is rounded differently from x
+    if isinstance(user, ShuffleOp) and isinstance(sum_op, ConvOp) and not sum_op.may_shuffle(user.groups.value.data):
+        return None  # no one loop steps evenly through the channels of both
     steps = add_step(sum_op.steps.data if sum_op.steps else Steps(), user)
     if steps is None:
         return None  # no epilogue does these steps in this order

@@ -227,7 +227,9 @@ def test_conv_groups_loops_respect_their_borders(steps: tuple[int, ...], taken: 
     if not taken:
         check_mapping(small, loops)
         return
-    with pytest.raises(Refusal, match=f"layer conv: the loop over k takes {taken} output channels .* groups of 3: it"):
+    with pytest.raises(
+        Refusal, match=f"layer conv: the loop over k takes {taken} output channels .* groups of 3 in the ifmap: it"
+    ):
         check_mapping(small, loops)
 
 

@@ -60,9 +60,26 @@ class LayerShape:
         return self.sizes.c * self.window.group
 
     @property
+    def periods(self) -> dict[str, int]:
+        """Output channels after which an operand's positions start anew, by operand; no entry where they never do.
+
+        Channel k reads the input channels of group k // period, and a shuffle by S groups moves it to
+        k % period * S + k // period. A loop over k is one step through such positions if its step is a multiple of the
+        period, or if it runs inside one period.
+
+        >>> window = Window((1, 1), group=2)
+        >>> LayerShape("mac", Sizes(1, 12, 3, 4, 4, 1, 1), window, 0, 4, 4, shuffle=3).periods
+        {'ifmap': 6, 'output': 4}
+        """
+        grouped = self.window.group > 1 and not self.channelwise
+        return ({"ifmap": self.group} if grouped else {}) | (
+            {"output": self.sizes.k // self.shuffle} if self.shuffle > 1 else {}
+        )
+
+    @property
     def tiled_together(self) -> int:
-        """How many output channels may be tiled together: those of a group, or all where each is on its own."""
-        return min(self.sizes.k if self.channelwise else self.group, self.sizes.k // self.shuffle)
+        """How many output channels may be tiled together: those of the smallest period, or all."""
+        return min(self.periods.values(), default=self.sizes.k)
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,20 @@ class Nest:
         self.outer = tuple(loop for loop in mapping.loops if not loop.keep)
         self.sets = rest_sets(shape.sizes, mapping.loops, shape.tiled_together)
         self.kept = tuple(loop for loop in mapping.loops if loop.keep)
+        self._check_periods(mapping.loops)
+
+    def _check_periods(self, loops: Sequence[Loop]) -> None:
+        """Raises Refusal for a loop over output channels that crosses a period of an operand."""
+        for operand, period in self.shape.periods.items():
+            extent = self.shape.sizes.k
+            for loop in (loop for loop in loops if loop.dim == "k"):
+                if loop.step % period and extent > period:
+                    raise Refusal(
+                        f"a loop over k steps by {loop.step} through {extent} output channels, but the {operand}'s "
+                        f"positions start anew every {period}: give it a multiple of {period}, or a loop of step "
+                        f"{period} around it"
+                    )
+                extent = min(extent, loop.step)
 
     def lanes(self, dim: str, held: int) -> int:
         """How many of the `held` indices of a dimension that are in the box a PE takes at a time, on its lanes."""

@@ -117,3 +117,21 @@ func.func @shuffle(%x: tensor<1x4x1x1xi16>) {
   %5 = cnn.shuffle %4 groups 2 label "t" : tensor<1x4x1x1xi16> -> tensor<1x4x1x1xi16>
   func.return
 }
+
+// Three groups shuffled in two: output channels at equal distances in one are not so in the other.
+// CHECK-LABEL: @groups
+// CHECK-NEXT: %[[A:.*]] = cnn.conv %x weights @w window <kernel = [1, 1], group = 3> then <scale = "q"> label "c"
+// CHECK-NEXT: cnn.shuffle %[[A]] groups 2 label "s"
+// CHECK-NEXT: cnn.conv %x weights @w window <kernel = [1, 1], group = 3> then <shuffle = 3> label "d" until "t"
+// CHECK-NEXT: cnn.conv %x weights @v window <kernel = [1, 1], group = 6> then <shuffle = 2> label "e" until "u"
+// CHECK-NEXT: func.return
+func.func @groups(%x: tensor<1x6x1x1xi16>) {
+  %0 = cnn.conv %x weights @w window <kernel = [1, 1], group = 3> label "c" : tensor<1x6x1x1xi16> -> tensor<1x6x1x1xi32>
+  %1 = cnn.requant %0 by <scale = "q"> label "q" : tensor<1x6x1x1xi32> -> tensor<1x6x1x1xi16>
+  %2 = cnn.shuffle %1 groups 2 label "s" : tensor<1x6x1x1xi16> -> tensor<1x6x1x1xi16>
+  %3 = cnn.conv %x weights @w window <kernel = [1, 1], group = 3> label "d" : tensor<1x6x1x1xi16> -> tensor<1x6x1x1xi16>
+  %4 = cnn.shuffle %3 groups 3 label "t" : tensor<1x6x1x1xi16> -> tensor<1x6x1x1xi16>
+  %5 = cnn.conv %x weights @v window <kernel = [1, 1], group = 6> label "e" : tensor<1x6x1x1xi16> -> tensor<1x6x1x1xi16>
+  %6 = cnn.shuffle %5 groups 2 label "u" : tensor<1x6x1x1xi16> -> tensor<1x6x1x1xi16>
+  func.return
+}
