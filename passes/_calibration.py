@@ -50,6 +50,10 @@ class Scale:
         """The integer that stands for `real`, or the nearest that there is."""
         return int(np.clip(np.rint(np.float32(real) / np.float32(self.scale)) + self.zero, self.lo, self.hi))
 
+    def within(self, lo: float, hi: float) -> tuple[int, int]:
+        """The integers for the bounds lo..hi of reals."""
+        return (self.integer(lo), self.integer(hi))
+
     def attr(self, element: str) -> QuantAttr:
         """As an attribute, of a tensor whose reals are of type `element`."""
         return QuantAttr(Quant(self.scale, self.zero, self.clamp, element))

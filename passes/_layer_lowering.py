@@ -1,7 +1,8 @@
-"""Emits the `cnn` ops of sums of two, means, concatenations, shuffles and LeakyRelu. No pass: for `onnx-to-cnn`."""
+"""Emits the `cnn` ops of sums of two, means, concatenations, shuffles and activations. No pass: for `onnx-to-cnn`."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Finding, Refusal
 from cnncc.numerics import Floats, integer_range
 from cnncc.passes._calibration import Scale
-from cnncc.passes._onnx_layers import LeakyLayer, PoolLayer, ShuffleLayer
+from cnncc.passes._onnx_layers import PoolLayer, ShuffleLayer
 
 if TYPE_CHECKING:
     from cnncc.passes._quantise import Lowering
@@ -54,22 +55,29 @@ def _scaled(lowering: Lowering, value: SSAValue, y: Scale, label: str) -> SSAVal
     if x == y:
         return image
     label = lowering.names.free(f"{label}.copy")
-    return lowering.requant(
-        _one_pixel_sums(lowering, image, x, label),
-        np.full(shape(image.type)[1], np.float32(x.scale) / np.float32(y.scale)),
-        y,
-        label,
-    )
+    return lowering.requant(_less_zero(lowering, image, x, label), _ratios(image, x, y), y, label)
 
 
-def lower_leaky(lowering: Lowering, node: NodeOp, layer: LeakyLayer, label: str) -> SSAValue:
-    """What the layer before has computed already, or a sum of one pixel each with a slope."""
-    x, y = node.operands[0], node.results[0]
-    if lowering.placement.leaky_after(x) is not None:
-        return lowering.values[x]
-    sums = _one_pixel_sums(lowering, lowering.image(x, f"{label}.in"), lowering.scales[x], label)
-    ones = np.ones(shape(sums.type)[1], np.float32)
-    return lowering.requant(sums, ones, lowering.scales[y], label, label, layer.slope)
+def lower_activation(
+    lowering: Lowering, node: NodeOp, label: str, bounds: tuple[float, float] = (-inf, inf), slope: float = 1.0
+) -> SSAValue:
+    """A Relu, Clip or LeakyRelu whose result has a scale of its own: its operand's integers, requantised."""
+    x, y = lowering.scales[node.operands[0]], lowering.scale(node.results[0], label)
+    image = lowering.image(node.operands[0], f"{label}.in")
+    words = _less_zero(lowering, image, x, label)
+    return lowering.requant(words, _ratios(image, x, y), y, label, label, slope, y.within(*bounds))
+
+
+def _less_zero(lowering: Lowering, image: SSAValue, x: Scale, label: str) -> SSAValue:
+    """The integers of `image` less their zero point: what can be requantised."""
+    if x.zero == 0:
+        return image
+    return lowering.pooled("sum", image, Window((1, 1), fill=x.zero, zero=x.zero), lowering.psum, f"{label}.sum")
+
+
+def _ratios(image: SSAValue, x: Scale, y: Scale) -> Floats:
+    """By how much the integers of `image` change from one scale to another, f32[k]."""
+    return np.full(shape(image.type)[1], np.float32(x.scale) / np.float32(y.scale))
 
 
 def lower_mean(lowering: Lowering, node: NodeOp, layer: PoolLayer, label: str) -> SSAValue:
@@ -92,11 +100,6 @@ def lower_mean(lowering: Lowering, node: NodeOp, layer: PoolLayer, label: str) -
     if multipliers.size == 1:
         return lowering.finish(sums, np.full(k, multipliers[0, 0]), y, label)
     return lowering.finish(sums, np.full((h, w), multipliers, np.float32), y, label)
-
-
-def _one_pixel_sums(lowering: Lowering, image: SSAValue, x: Scale, label: str) -> SSAValue:
-    """The integers of `image` less their zero point, as sums that can be requantised."""
-    return lowering.pooled("sum", image, Window((1, 1), fill=x.zero, zero=x.zero), lowering.psum, f"{label}.sum")
 
 
 def lower_shuffle(lowering: Lowering, node: NodeOp, layer: ShuffleLayer, label: str) -> SSAValue:

@@ -19,11 +19,10 @@ from cnncc.dialects.cnn import shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.export_onnx import main_function
-from cnncc.numerics import INT32, dequantise, quantise
+from cnncc.numerics import dequantise, quantise
 from cnncc.passes._onnx_layers import (
     ClampLayer,
     ConcatLayer,
-    ConvLayer,
     LeakyLayer,
     PoolLayer,
     StaysOnHost,
@@ -40,7 +39,7 @@ from cnncc.passes._quantised_layers import (
     read_any_layer,
     rescaling,
 )
-from cnncc.passes._scale_groups import ScaleGroups, keeps_scale
+from cnncc.passes._scale_groups import ScaleGroups, keeping, moves_integers, sources
 from cnncc.weights import WeightStore
 
 
@@ -65,7 +64,12 @@ class Placement:
     @cached_property
     def groups(self) -> ScaleGroups:
         """The values that share one scale."""
-        return ScaleGroups(self.layers, self._codes)
+        return ScaleGroups(self.layers, self.keeping, self._codes)
+
+    @cached_property
+    def keeping(self) -> frozenset[NodeOp]:
+        """The nodes whose results have the scale of their operands."""
+        return keeping(self.layers)
 
     def _codes(self, makers: Sequence[SSAValue]) -> Codes | None:
         """The codes of values of one group."""
@@ -83,24 +87,6 @@ class Placement:
         """The value that stands for all that `value` shares scale with."""
         return self.groups.root(value)
 
-    def settled(self, value: SSAValue) -> SSAValue:
-        """The value whose range counts for `value`: after a Relu, Clip or LeakyRelu, where nothing else reads it."""
-        while (use := value.get_user_of_unique_use()) is not None:
-            if not (isinstance(use, NodeOp) and isinstance(self.layers.get(use), ClampLayer | LeakyLayer)):
-                break
-            value = use.results[0]
-        return value
-
-    def leaky_after(self, value: SSAValue) -> tuple[NodeOp, LeakyLayer] | None:
-        """The LeakyRelu that alone reads `value`, where that is the result of products or sums of reals."""
-        node, use = value.owner, value.get_user_of_unique_use()
-        made = self.layers.get(node) if isinstance(node, NodeOp) else None
-        layer = self.layers.get(use) if isinstance(use, NodeOp) else None
-        has_sums = isinstance(made, ConvLayer) or (isinstance(made, PoolLayer) and made.kind == "sum")
-        if not (has_sums and isinstance(use, NodeOp) and isinstance(layer, LeakyLayer)):
-            return None
-        return use, layer
-
     def stated(self, value: SSAValue) -> Codes | None:
         """The codes by which the model itself has the reals `value`: before quantising, or after dequantising."""
         layer = self.layers.get(value.owner) if isinstance(value.owner, NodeOp) else None
@@ -110,10 +96,12 @@ class Placement:
         return next((reader.y for reader in readers if isinstance(reader, QuantizeLayer)), None)
 
     def last(self, value: SSAValue) -> SSAValue:
-        """The last value that shares scale with `value` alone: nothing else reads any between."""
-        while (use := value.get_user_of_unique_use()) is not None:
-            if not (isinstance(use, NodeOp) and keeps_scale(self.layers.get(use))):
-                break
+        """The last value that shares scale with `value` alone: nothing else reads any between.
+
+        Its range is what counts: what a Clip, MaxPool or LeakyRelu takes away may saturate before.
+        """
+        while (use := value.get_user_of_unique_use()) in self.keeping:
+            assert use is not None
             value = use.results[0]
         return value
 
@@ -138,7 +126,7 @@ class Placement:
         """Are all integers on the array the model's own, so that results are onnxruntime's bit for bit?"""
         own = QuantizeLayer | DequantizeLayer | SumLayer | SumOfTwoLayer
         layers = self.layers.values()
-        return all(isinstance(layer, own) or keeps_scale(layer) for layer in layers) and not self.needs_ranges
+        return all(isinstance(layer, own) or moves_integers(layer) for layer in layers) and not self.needs_ranges
 
     @property
     def needs_ranges(self) -> bool:
@@ -198,9 +186,8 @@ def _users(node: NodeOp) -> list[Operation]:
 def _is_stranded(node: NodeOp, placement: Placement) -> bool:
     """Is `node` next to free of cost between host nodes, where going to the array would only cost accuracy?"""
     layer = placement.layers[node]
-    is_free = (keeps_scale(layer) and not isinstance(layer, PoolLayer)) or node.is_op("BatchNormalization")
-    read = node.operands if isinstance(layer, ConcatLayer) else node.operands[:1]
-    if not is_free or any(value.owner not in placement.reasons for value in read):
+    is_free = (moves_integers(layer) and not isinstance(layer, PoolLayer)) or node.is_op("BatchNormalization")
+    if not is_free or any(value.owner not in placement.reasons for value in sources(node, layer)):
         return False
     return all(isinstance(user, ReturnOp) or user in placement.reasons for user in _users(node))
 
@@ -239,10 +226,9 @@ def _keeps_codes(node: NodeOp, layer: ClampLayer, placement: Placement) -> bool:
     codes = _dequantised(node.operands[0], placement)
     if codes is None:
         return True
-    lo, hi = (np.float32((code - codes.zero) * np.float32(codes.scale)) for code in codes.range)
-    inside = [bound for bound in (np.float32(layer.lo), np.float32(layer.hi)) if lo < bound < hi]
-    bounds = np.array(inside, np.float32)
-    if (dequantise(quantise(bounds, codes.scale, 0, *INT32), codes.scale, 0) == bounds).all():
+    lo, hi = dequantise(np.array(codes.range), codes.scale, codes.zero)
+    bounds = np.array([layer.lo] * bool(layer.lo > lo) + [layer.hi] * bool(layer.hi < hi), np.float32)
+    if (dequantise(quantise(bounds, codes.scale, codes.zero, *codes.range), codes.scale, codes.zero) == bounds).all():
         return True
     reader = node.results[0].get_user_of_unique_use()
     return isinstance(reader, NodeOp) and placement.layers.get(reader) == QuantizeLayer(codes)

@@ -47,7 +47,7 @@ from cnncc.numerics import Floats, Ints, integer_range
 from cnncc.passes._calibration import Scale, take_ranges
 from cnncc.passes._integer_lowering import lower_quantize, lower_sum, lower_sum_of_two, scale_of
 from cnncc.passes._labels import Labels
-from cnncc.passes._layer_lowering import checked, lower_add, lower_concat, lower_leaky, lower_mean, lower_shuffle
+from cnncc.passes._layer_lowering import checked, lower_activation, lower_add, lower_concat, lower_mean, lower_shuffle
 from cnncc.passes._onnx_layers import (
     AddLayer,
     ClampLayer,
@@ -67,6 +67,7 @@ from cnncc.passes._quantised_layers import (
     SumOfTwoLayer,
     codes_of,
 )
+from cnncc.passes._scale_groups import leaky_after
 from cnncc.quant.split import psum_need, quantise_layer
 from cnncc.weights import Array, WeightStore
 
@@ -162,7 +163,7 @@ class Lowering:
 
     def calibrated(self, value: SSAValue, name: str) -> Scale:
         """The scale that calibration chose. Raises Refusal where it did not, or for other integers."""
-        found = self.ranges.get(self.placement.settled(value))
+        found = self.ranges.get(self.placement.last(value))
         if found is None:
             raise Refusal(f"'{name}' has no calibrated range (#cnn.range): calibrate the model first")
         limit = integer_range(self.operand_bits)[1]
@@ -248,6 +249,10 @@ class Lowering:
                 return self.values[x]
             case ConcatLayer():
                 return lower_concat(self, node, label)
+            case ClampLayer() if node not in self.placement.keeping:
+                return lower_activation(self, node, label, (layer.lo, layer.hi))
+            case LeakyLayer() if node not in self.placement.keeping:
+                return lower_activation(self, node, label, slope=layer.slope)
             case _:
                 self.scales[y] = self.scales[x]
         match layer:
@@ -255,8 +260,8 @@ class Lowering:
                 return self.pool("max", x, layer.window, self.operand, label)
             case ClampLayer():
                 return self.clamp(x, layer, label)
-            case LeakyLayer():
-                return lower_leaky(self, node, layer, label)
+            case LeakyLayer():  # it is computed with the sum that it reads
+                return self.values[x]
             case ShuffleLayer():
                 return lower_shuffle(self, node, layer, label)
             case ReshapeLayer():
@@ -283,19 +288,28 @@ class Lowering:
         return self.emit(BiasOp, [sums], self.psum, shape(sums.type), f"{label}.bias", {"bias": symbol})
 
     def requant(
-        self, sums: SSAValue, multipliers: Floats, y_scale: Scale, label: str, final: str = "", slope: float = 1.0
+        self,
+        sums: SSAValue,
+        multipliers: Floats,
+        y_scale: Scale,
+        label: str,
+        final: str = "",
+        slope: float = 1.0,
+        clamp: tuple[int, int] | None = None,
     ) -> SSAValue:
-        """A requantisation by multipliers f32[k], or f32[h, w]; `final` is the label of its result."""
-        scale = self.symbol(f"{label}.q", checked(multipliers, label))
-        steps = Steps(
-            scale=scale, per_position=multipliers.ndim == 2, zero=y_scale.zero, clamp=y_scale.clamp, slope=slope
-        )
+        """A requantisation by multipliers f32[k], or f32[h, w]; `final` is the label of its result.
+
+        clamp: the least and the greatest result, if not those of the scale.
+        """
+        scale, per_position = self.symbol(f"{label}.q", checked(multipliers, label)), multipliers.ndim == 2
+        clamp = clamp or y_scale.clamp
+        steps = Steps(scale=scale, per_position=per_position, zero=y_scale.zero, clamp=clamp, slope=slope)
         final = final or f"{label}.requant"
         return self.emit(RequantOp, [sums], self.operand, shape(sums.type), final, {"by": StepsAttr(steps)})
 
     def finish(self, sums: SSAValue, multipliers: Floats, y: SSAValue, label: str) -> SSAValue:
         """The result `y` of some sums; at once that of a LeakyRelu after it, so that its product is rounded once."""
-        if (leaky := self.placement.leaky_after(y)) is None:
+        if (leaky := leaky_after(y, self.placement.layers)) is None:
             return self.requant(sums, multipliers, self.scales[y], label)
         node, layer = leaky
         return self.requant(sums, multipliers, self.scales[y], label, self.labels[node], layer.slope)
@@ -308,12 +322,8 @@ class Lowering:
         return self.pooled(kind, self.shaped(x, shape(x.type), f"{label}.in"), window, element, label)
 
     def clamp(self, x: SSAValue, layer: ClampLayer, label: str) -> SSAValue:
-        scale = self.scales[x]
-        lo, hi = scale.integer(layer.lo), scale.integer(layer.hi)
-        source = self.image(x, f"{label}.in")
-        return self.emit(
-            ClampOp, [source], self.operand, shape(source.type), label, {"by": StepsAttr(Steps(clamp=(lo, hi)))}
-        )
+        source, steps = self.image(x, f"{label}.in"), Steps(clamp=self.scales[x].within(layer.lo, layer.hi))
+        return self.emit(ClampOp, [source], self.operand, shape(source.type), label, {"by": StepsAttr(steps)})
 
     def images(self, values: Sequence[SSAValue], dims: Dims, label: str) -> list[SSAValue]:
         """The lowered `values` of equal shape `dims`, with the same four dims."""

@@ -21,7 +21,6 @@ from cnncc.numerics import Ints
 from cnncc.passes._calibration import write_ranges
 from cnncc.passes._onnx_layers import ConvLayer, PoolLayer, is_tensor_of
 from cnncc.passes._placement import Placement, place
-from cnncc.passes._scale_groups import keeps_scale
 from cnncc.quant.split import Doubles, Use, choose_top
 from cnncc.weights import Array, WeightStore
 
@@ -166,7 +165,7 @@ class _Observed:
         """The layers whose error the scale of `value` causes."""
         for node in dict.fromkeys(use.operation for use in value.uses):
             layer = self.placement.layers.get(node) if isinstance(node, NodeOp) else None
-            if layer is not None and not keeps_scale(layer):
+            if layer is not None and node not in self.placement.keeping:
                 yield cast(NodeOp, node)
 
     def sample(self, node: NodeOp, array: Array) -> Doubles:
@@ -205,8 +204,8 @@ class _Observed:
 
     def extremes(self, value: SSAValue) -> tuple[float, float]:
         """Least and greatest of all that `value` shares integers with, as far as they count."""
-        settled = [self.placement.settled(maker) for maker in self.placement.groups.makers(value)]
-        return min(self.lo[each] for each in settled), max(self.hi[each] for each in settled)
+        last = [self.placement.last(maker) for maker in self.placement.groups.makers(value)]
+        return min(self.lo[each] for each in last), max(self.hi[each] for each in last)
 
     def range(self, value: SSAValue, group: Range) -> Range:
         """The range of `value`: its group's where that is a concatenation's, as there is one scale for all of it."""
