@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.ir import BlockArgument, OpResult, SSAValue
 
-from cnncc.dialects.cnn import HostOp, ReshapeOp, shape, value_key
+from cnncc.dialects.cnn import HostOp, shape, value_key
 from cnncc.dialects.onnx import NodeOp
 from cnncc.eval.cnn import joined
 from cnncc.eval.onnx import Evaluator
 from cnncc.frontend.export_onnx import input_names, main_arguments
 from cnncc.passes._onnx_layers import is_tensor_of
-from cnncc.passes._quantise import Lowering
+from cnncc.passes._quantise import Lowering, base_of
+from cnncc.passes._scale_groups import counts_alone
 from cnncc.weights import Array, WeightStore
 
 Values = Mapping[str, Array]
@@ -52,72 +53,83 @@ def sqnr_db(exact: Array, error: Array) -> float:
 class LayerAccuracy:
     """A value of the network by its key: its SQNR in dB, and what it lost against the worst value it is made of.
 
-    The drop of an input of the network, which is made of nothing, counts from itself: 0.
+    The drop of an input of the network, which is made of nothing, counts from itself: 0. beyond: the share of float's
+    values that saturate; 0 where a value after it is all that counts, as after a Conv that only a Relu reads.
     """
 
     label: str
     sqnr_db: float
     drop_db: float
+    beyond: float = 0.0
 
 
 class References:
-    """The float values of a calibrated `onnx` module for some inputs, by the key that they have on the `cnn` level.
+    """The float values of a calibrated `onnx` module, and the scales of the integers that stand for them.
 
-    A value that the graph has as integers has no reference.
+    Values are those of `lowering`, the module's lowering to `cnn`. A value that the graph has as integers is none.
     """
 
-    def __init__(self, module: ModuleOp, store: WeightStore, inputs: Values, bits: tuple[int, int]) -> None:
+    def __init__(self, module: ModuleOp, store: WeightStore, bits: tuple[int, int]) -> None:
         """bits: of operands and psums. Raises Refusal as `onnx-to-cnn`."""
         own_of: dict[SSAValue, SSAValue] = {}
-        lowering = Lowering(module.clone(own_of), store, *bits)
-        lowering.run()
+        self.lowering = Lowering(module.clone(own_of), store, *bits)
+        self.lowering.run()
         everything = [
             *main_arguments(module),
             *(v for op in module.walk() if isinstance(op, NodeOp) for v in op.results),
         ]
-        known = [v for v in everything if own_of[v] in lowering.scales and is_tensor_of(v, f32)]
-        first: dict[str, SSAValue] = {}  # those that stand for the same integers, as after a Reshape, are one
-        for value in known:
-            first.setdefault(_key(lowering.values[own_of[value]], value), value)
-        self._keys = {value: key for key, value in first.items() if key}
-        self._scales = {v: lowering.scales[own_of[v]] for v in self._keys}
-        self._exact = dict(zip(self._keys, run_floats(module, store, inputs, list(self._keys)), strict=True))
+        self._module, self._store = module, store
+        self._original = {
+            own_of[v]: v for v in everything if own_of[v] in self.lowering.scales and is_tensor_of(v, f32)
+        }
+        self.values: Sequence[SSAValue] = list(self._original)
 
-    def measured(self, trace: Values, inputs: Sequence[Array]) -> list[LayerAccuracy]:
-        """The accuracy of the values that `trace` has, in the order of the network. inputs: the integers of `@main`."""
+    def exact(self, values: Iterable[SSAValue], inputs: Values) -> dict[SSAValue, Array]:
+        """What float computes for some of the values, [n, …]."""
+        wanted = list(values)
+        originals = [self._original[value] for value in wanted]
+        return dict(zip(wanted, run_floats(self._module, self._store, inputs, originals), strict=True))
+
+    def key(self, value: SSAValue) -> str:
+        """What `value` is called in a trace of the `cnn` level; the empty string where it has no name."""
+        match base_of(self.lowering.values[value]):
+            case BlockArgument(index=index):
+                return f"input {value.name_hint or index}"
+            case OpResult(op=HostOp() as op, index=index) if len(op.outputs) > 1:
+                return f"{value_key(op)}.{index}"
+            case OpResult(op=op):
+                return value_key(op) or ""
+            case _:
+                return ""
+
+    def _counts(self, value: SSAValue) -> bool:
+        """Is `value` not to saturate? It may where the model states its integers, or for the sake of a later value."""
+        placement = self.lowering.placement
+        stated = value.owner in placement.layers and placement.known(value) is not None
+        return not stated and not counts_alone(value, placement.layers)
+
+    def measured(self, trace: Values, inputs: Values, quantised: Sequence[Array]) -> list[LayerAccuracy]:
+        """The accuracy of the values that `trace` has, in the order of the network. inputs: reals, and `quantised`."""
+        first: dict[str, SSAValue] = {}  # those that stand for the same integers, as after a Reshape, are one
+        for value in self.values:
+            first.setdefault(self.key(value), value)
+        known = {value: trace[key] for key, value in first.items() if key in trace}
+        known |= {value: quantised[value.index] for value in first.values() if isinstance(value, BlockArgument)}
         found: dict[SSAValue, float] = {}
         result: list[LayerAccuracy] = []
-        for value, key in self._keys.items():
-            integers = inputs[value.index] if isinstance(value, BlockArgument) else trace.get(key)
-            if integers is None:
-                continue  # fused: another value has its place
-            scale, exact = self._scales[value], self._exact[value]
-            real = (np.asarray(integers, np.float64).reshape(exact.shape) - scale.zero) * scale.scale
-            found[value] = sqnr_db(exact, real - exact)
+        for value, exact in self.exact((value for value in first.values() if value in known), inputs).items():
+            scale = self.lowering.scales[value]
+            found[value] = sqnr_db(exact, scale.reals(np.asarray(known[value])).reshape(exact.shape) - exact)
             worst = min(_sources(value, found), default=found[value])
             drop = 0.0 if worst == found[value] else worst - found[value]
-            result.append(LayerAccuracy(key, found[value], drop))
+            beyond = scale.outside(exact) if self._counts(value) else 0.0
+            result.append(LayerAccuracy(self.key(value), found[value], drop, beyond))
         return result
 
 
 def loses_most(layers: Sequence[LayerAccuracy]) -> LayerAccuracy | None:
     """The value with the greatest drop; None without any."""
     return max(layers, key=lambda layer: layer.drop_db, default=None)
-
-
-def _key(lowered: SSAValue, value: SSAValue) -> str:
-    """What the value is called in a trace; the empty string where it has no name."""
-    while isinstance(lowered.owner, ReshapeOp):
-        lowered = lowered.owner.x
-    match lowered:
-        case BlockArgument():
-            return f"input {value.name_hint or lowered.index}"
-        case OpResult(op=HostOp() as op) if len(op.outputs) > 1:
-            return f"{value_key(op)}.{lowered.index}"
-        case OpResult():
-            return value_key(lowered.op) or ""
-        case _:
-            return ""
 
 
 def run_floats(module: ModuleOp, store: WeightStore, inputs: Values, values: Sequence[SSAValue]) -> list[Array]:

@@ -248,7 +248,7 @@ def verify_command(
     dataflow: str | None, inputs: Path | None, images: int, layers: bool, as_json: bool,
     min_sqnr: float | None, progress: Progress,
 ) -> None:  # fmt: skip
-    """`cnncc verify`. Exit code 3 where a step changed a value: that is a defect of cnncc; 1 below `min_sqnr`."""
+    """`cnncc verify`. Exit codes as docs/verify.md says."""
     from cnncc.frontend.export_onnx import input_names, main_arguments
 
     compilation = start_compilation(model, arch, precision, calibrate, batch, schedule, dataflow)
@@ -266,7 +266,10 @@ def verify_command(
     progress("")
     for warning in compilation.warnings:
         click.echo(f"cnncc: warning: {warning}", err=True)
-    measured = verify.accuracy_text(verifier.accuracy, verifier.layers, whole=layers)
+    measured = [
+        *verify.accuracy_text(verifier.accuracy, verifier.layers, whole=layers),
+        *verify.noise_text(verifier.noises),
+    ]
     report = json.dumps(verify.as_json(verifier, model), indent=1) if as_json else ""
     click.echo(report or "\n".join([*verify.checks_text(verifier.checks), *measured]))
     failed = [check for check in verifier.checks if not check.agrees]
@@ -275,6 +278,10 @@ def verify_command(
         raise SystemExit(3)
     if not as_json:
         click.echo(f"all {len(verifier.checks)} steps agree")
+    if beyond := verifier.beyond_noise:
+        more = f"; {len(beyond) - 1} more" if len(beyond) > 1 else ""
+        click.echo(one_line(f"cnncc: layer {beyond[0].text}{more}"), err=True)
+        raise SystemExit(4)
     if min_sqnr is not None:
         _check_sqnr(verifier, min_sqnr)
 

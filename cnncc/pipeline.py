@@ -197,8 +197,7 @@ class Compilation:
 
         _check_domains(self.module)
         data, bits = self.settings.calibration, self.settings.operand_bits
-        warning = calibrate(self.module, self.ctx.weights, data, bits, self.settings.arch.psum_bits)
-        self.warnings += [warning] if warning else []
+        self.warnings += calibrate(self.module, self.ctx.weights, data, bits, self.settings.arch.psum_bits)
 
 
 def import_model(path: Path, batch: int | None, settings: Settings) -> Compilation:

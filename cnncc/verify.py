@@ -20,6 +20,7 @@ from xdsl.dialects.builtin import ModuleOp
 from cnncc.accuracy import Accuracy, LayerAccuracy, References, accuracy, loses_most, run_floats
 from cnncc.errors import Refusal, one_line
 from cnncc.frontend.export_onnx import output_names, returned
+from cnncc.layer_noise import LIMIT, LayerNoise, layer_noise
 from cnncc.passes._placement import place
 from cnncc.pipeline import CALIBRATE, FOLD_QDQ, TO_PROGRAMS, Compilation, Step, StepFailed
 from cnncc.weights import Array
@@ -95,6 +96,7 @@ class Verifier:
         self.checks: list[Check] = []
         self.accuracy: list[Accuracy] = []
         self.layers: list[LayerAccuracy] = []
+        self.noises: list[LayerNoise] = []
         self._floats = self._run_floats(compilation.module)
         self._integers: Values = {}
         self._quantised: Sequence[Array] = ()
@@ -149,7 +151,7 @@ class Verifier:
             self._programs = module.clone()
         values = self._evaluated(step.level, module)
         if step.name == FUSED and not self._is_exact:
-            self.layers = self._measured(values)
+            self._measure(values)
         common = [name for name in self._integers if name in values]
         difference = compare_integers(self._integers, values, self._where)
         self._integers = {**self._integers, **values}
@@ -182,11 +184,20 @@ class Verifier:
         self.accuracy = [accuracy(name, self._floats[name], real[name]) for name in self._floats]
         return "", "quantised: " + ", ".join(f"{a.output} {a.sqnr_db:.1f} dB" for a in self.accuracy)
 
-    def _measured(self, values: Values) -> list[LayerAccuracy]:
-        """The accuracy of what is left of the values when all that can be fused is."""
-        bits = (self.compilation.settings.operand_bits, self.compilation.settings.arch.psum_bits)
-        references = References(self._calibrated, self.compilation.ctx.weights, self.inputs, bits)
-        return references.measured(values, self._quantised)
+    def _measure(self, values: Values) -> None:
+        """All that is left when what can be fused is, against float: each value as it is, each layer by itself."""
+        from cnncc.eval.calibrate import samples
+
+        store, settings = self.compilation.ctx.weights, self.compilation.settings
+        references = References(self._calibrated, store, (settings.operand_bits, settings.arch.psum_bits))
+        self.layers = references.measured(values, self.inputs, self._quantised)
+        images = len(next(iter(self.inputs.values())))
+        self.noises = layer_noise(references, store, samples(self._calibrated, settings.calibration, images))
+
+    @property
+    def beyond_noise(self) -> list[LayerNoise]:
+        """The layers that err by more than their steps explain."""
+        return [each for each in self.noises if each.cause]
 
     def _evaluated(self, level: str, module: ModuleOp) -> Values:
         store, arch = self.compilation.ctx.weights, self.compilation.settings.arch
@@ -240,7 +251,27 @@ def accuracy_text(outputs: Sequence[Accuracy], layers: Sequence[LayerAccuracy], 
     width = max(len(layer.label) for layer in shown)
     lines.append(f"  {'value':<{width}}  SQNR dB  drop dB")
     lines += [f"  {layer.label:<{width}}  {layer.sqnr_db:7.1f}  {layer.drop_db:7.1f}" for layer in shown]
-    return [*lines, f"{most.label} loses most: {most.drop_db:.1f} dB"]
+    lines.append(f"{most.label} loses most: {most.drop_db:.1f} dB")
+    beyond = sorted((layer for layer in layers if layer.beyond), key=lambda layer: -layer.beyond)
+    return [*lines, *(_beyond_text(layer) for layer in (beyond if whole else beyond[:WORST]))]
+
+
+def _beyond_text(layer: LayerAccuracy) -> str:
+    return f"{100 * layer.beyond:.3g} % of {layer.label} saturates: calibrate with data like these inputs"
+
+
+def noise_text(layers: Sequence[LayerNoise]) -> list[str]:
+    """Whether each layer, with exact operands, is as near to float as its steps allow; those that are not."""
+    narrowed = [f"{each.label} ({each.narrowed} channels)" for each in layers if each.narrowed]
+    lines = [f"psums narrow the weights of {', '.join(narrowed)}"] if narrowed else []
+    if beyond := [each for each in layers if each.cause]:
+        return [*lines, *(f"layer {each.text}" for each in beyond)]
+    times, label = max(((each.error / each.noise, each.label) for each in layers), default=(0.0, ""))
+    if layers:
+        lines.append(
+            f"each layer by itself errs as its steps explain: at most {times:.2f} of {LIMIT} times, at {label}"
+        )
+    return lines
 
 
 def as_json(verifier: Verifier, model: Path) -> dict[str, Any]:
@@ -254,6 +285,7 @@ def as_json(verifier: Verifier, model: Path) -> dict[str, Any]:
         "outputs": [_finite(asdict(each)) for each in verifier.accuracy],
         "layers": [_finite(asdict(each)) for each in verifier.layers],
         "loses_most": most.label if most else None,
+        "noises": [_finite(asdict(each)) for each in verifier.noises],
     }
 
 

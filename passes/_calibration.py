@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
 
 from cnncc.dialects.cnn import Quant, QuantAttr, Range, RangeAttr
 from cnncc.frontend.export_onnx import main_function
+from cnncc.numerics import Ints, quantise
 from cnncc.quant.split import activation_scale
 
 ON_ARGUMENT = "cnn.range"
@@ -49,6 +51,24 @@ class Scale:
     def integer(self, real: float) -> int:
         """The integer that stands for `real`, or the nearest that there is."""
         return int(np.clip(np.rint(np.float32(real) / np.float32(self.scale)) + self.zero, self.lo, self.hi))
+
+    def integers(self, reals: npt.NDArray[np.floating]) -> Ints:
+        """The integers that stand for `reals`, or the nearest that there are."""
+        return quantise(reals, self.scale, self.zero, self.lo, self.hi)
+
+    def reals(self, integers: Ints) -> npt.NDArray[np.float64]:
+        """What `integers` stand for."""
+        return (integers.astype(np.float64) - self.zero) * self.scale
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The reals that lo and hi stand for."""
+        return (self.lo - self.zero) * self.scale, (self.hi - self.zero) * self.scale
+
+    def outside(self, reals: npt.NDArray[np.floating]) -> float:
+        """The share of `reals` that no integer is within half a step of: they saturate."""
+        (lo, hi), margin = self.limits, self.scale / 2
+        return float(((reals < lo - margin) | (reals > hi + margin)).mean())
 
     def within(self, lo: float, hi: float) -> tuple[int, int]:
         """The integers for the bounds lo..hi of reals."""

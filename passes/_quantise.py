@@ -68,7 +68,7 @@ from cnncc.passes._quantised_layers import (
     codes_of,
 )
 from cnncc.passes._scale_groups import leaky_after
-from cnncc.quant.split import psum_need, quantise_layer
+from cnncc.quant.split import narrowed_channels, psum_need, quantise_layer
 from cnncc.weights import Array, WeightStore
 
 Dims = tuple[int, ...]
@@ -80,13 +80,13 @@ def image_dims(dims: Dims) -> Dims:
     return (*padded[:3], int(np.prod(padded[3:])))
 
 
-def _base(value: SSAValue) -> SSAValue:
+def base_of(value: SSAValue) -> SSAValue:
     """What `value` is a reshape of, or itself."""
     return value.owner.x if isinstance(value.owner, ReshapeOp) else value
 
 
 class Lowering:
-    """Replaces an `onnx` module by its `cnn` form. `values` and `scales` are by value of the old graph."""
+    """Replaces an `onnx` module by its `cnn` form. `values`, `scales` and the like are of the old graph."""
 
     def __init__(self, module: ModuleOp, store: WeightStore, operand_bits: int, psum_bits: int) -> None:
         self.module = module
@@ -103,6 +103,8 @@ class Lowering:
         self.order = {node: index for index, node in enumerate(nodes)}
         self.values: dict[SSAValue, SSAValue] = {}
         self.scales: dict[SSAValue, Scale] = {}
+        self.weight_scales: dict[NodeOp, Floats] = {}  # f32[k]
+        self.narrowed: dict[NodeOp, int] = {}  # channels with coarser weights than operands allow, for their psums
         self.globals: list[GlobalOp] = []
         self.block = Block()
 
@@ -186,11 +188,11 @@ class Lowering:
 
     def shaped(self, value: SSAValue, dims: Dims, label: str) -> SSAValue:
         """The lowered `value` with shape `dims`, past any reshape of it."""
-        return self.reshape(_base(self.values[value]), dims, label)
+        return self.reshape(base_of(self.values[value]), dims, label)
 
     def image(self, value: SSAValue, label: str) -> SSAValue:
         """The lowered `value` with any four dims, for what works element by element."""
-        source = _base(self.values[value])
+        source = base_of(self.values[value])
         return source if len(shape(source.type)) == 4 else self.nchw(value, label)
 
     def nchw(self, value: SSAValue, label: str) -> SSAValue:
@@ -275,6 +277,8 @@ class Lowering:
             ints = quantise_layer(layer.weights, layer.bias, x_scale.scale, x_scale.reach, *bits)
         except Refusal as refusal:
             raise Refusal(f"'{label}': {refusal}") from refusal
+        self.weight_scales[node] = ints.scale
+        self.narrowed[node] = narrowed_channels(layer.weights, ints, self.operand_bits)
         assert psum_need(ints, x_scale.reach).max() <= integer_range(self.psum_bits)[1]
         window = replace(layer.window, fill=x_scale.zero, zero=x_scale.zero)
         sums = self.products(source, ints.weights, window, label)

@@ -50,6 +50,15 @@ def sources(node: NodeOp, layer: AnyLayer) -> Sequence[SSAValue]:
     return node.operands if isinstance(layer, ConcatLayer) else node.operands[:1]
 
 
+def counts_alone(value: SSAValue, layers: Layers) -> bool:
+    """Does `value` only go into one that is made of its integers, so that it may saturate where that one does?"""
+    use = value.get_user_of_unique_use()
+    layer = layers.get(use) if isinstance(use, NodeOp) else None
+    if isinstance(layer, LeakyLayer):
+        return leaky_after(value, layers) is not None
+    return moves_integers(layer)
+
+
 def keeping(layers: Layers) -> frozenset[NodeOp]:
     """The nodes whose results have their operands' scale; `layers` in the graph's order.
 

@@ -51,7 +51,7 @@ def lowered(nodes, inputs, outputs, arrays, opset: int = 17, bits: int = 16, psu
     parts = [{name: np.split(array, BATCHES)[i] for name, array in data.items()} for i in range(BATCHES)]
     runs = [evaluate_float(module, ctx.weights, part) for part in parts]
     want = {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
-    assert calibrate(module, ctx.weights, data, bits, psum_bits) is None
+    assert calibrate(module, ctx.weights, data, bits, psum_bits) == []
     OnnxToCnnPass(bits, psum_bits).apply(ctx, module)
     module.verify()
     integers = quantise_inputs(module, data)

@@ -46,7 +46,7 @@ def float_logits(net: str, x: np.ndarray) -> np.ndarray:
 
 def quantised(net: str, digits: dict[str, np.ndarray], bits: int, batch: int = 1) -> tuple[ModuleOp, CompilerContext]:
     module, ctx = load(net, batch)
-    assert calibrate(module, ctx.weights, {"input": digits["xtr"]}, bits, 32) is None
+    assert calibrate(module, ctx.weights, {"input": digits["xtr"]}, bits, 32) == []
     OnnxToCnnPass(bits).apply(ctx, module)
     module.verify()
     return module, ctx

@@ -14,13 +14,15 @@ from cnncc.dialects.cnn import Range, Window, shape
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import element_dtype
 from cnncc.errors import Refusal, Refusals
-from cnncc.eval.cnn import windows
+from cnncc.eval.cnn import joined, windows
 from cnncc.eval.onnx import Evaluator
 from cnncc.frontend.export_onnx import input_names, main_arguments, returned
 from cnncc.numerics import Ints
-from cnncc.passes._calibration import write_ranges
+from cnncc.passes._calibration import Scale, write_ranges
+from cnncc.passes._integer_lowering import scale_of
 from cnncc.passes._onnx_layers import ConvLayer, PoolLayer, is_tensor_of
 from cnncc.passes._placement import Placement, place
+from cnncc.passes._scale_groups import counts_alone
 from cnncc.quant.split import Doubles, Use, choose_top
 from cnncc.weights import Array, WeightStore
 
@@ -38,11 +40,11 @@ def calibrate(
     operand_bits: int,
     psum_bits: int,
     seed: int = 0,
-) -> str | None:
+) -> list[str]:
     """Write `cnn.range` and `cnn.ranges` on an `onnx` module, for operands and psums of so many bits.
 
-    `data` holds samples by input name, along the leading dim; without it, inputs are N(0, 1). Returns a
-    warning where there is one. `top` is chosen for all values that share integers, by measured error.
+    `data` holds samples by input name, along the leading dim; without it, inputs are N(0, 1). Returns warnings. `top`
+    is chosen for all values that share integers, by measured error.
 
     A model that has all its integers is run once where the host has a part: what onnxruntime cannot run is refused.
 
@@ -57,15 +59,46 @@ def calibrate(
         if placement.reasons:
             Evaluator(module, store, returned(module)).run(feeds[0])
         useless = data is not None and placement.layers
-        return "the calibration data has no effect: the model is quantised already" if useless else None
+        return ["the calibration data has no effect: the model is quantised already"] if useless else []
     seen = _Observed(placement, store, rng, max(1, POSITION_LIMIT // len(feeds)))
-    session = Evaluator(module, store, seen.values)
+    session = Evaluator(module, store, seen.observed)
     for feed in feeds:
         seen.record(session.run(feed))
-    write_ranges(module, seen.ranges(operand_bits, psum_bits))
-    if data is not None:
-        return None
-    return "calibrated with random inputs, not with data: give samples with --calibrate X.npz for useful results"
+    ranges = seen.ranges(operand_bits, psum_bits)
+    write_ranges(module, ranges)
+    if data is None:
+        return ["calibrated with random inputs, not with data: give samples with --calibrate X.npz for useful results"]
+    return _saturated(module, store, seen.beyond(ranges, operand_bits), feeds)
+
+
+def samples(module: ModuleOp, data: Mapping[str, Array] | None, images: int, seed: int = 0) -> Feeds:
+    """The first `images` samples, in whole batches, of those that `calibrate` sees of the same arguments."""
+    types = dict(zip(input_names(module), (value.type for value in main_arguments(module)), strict=True))
+    feeds = _random_feeds(types, np.random.default_rng(seed)) if data is None else _feeds(types, data)
+    batch = max((_batch(shape(kind)) for kind in types.values()), default=1)
+    chosen = feeds[: -(-images // batch)]
+    return {name: joined([feed[name] for feed in chosen]) for name in types}
+
+
+def _saturated(
+    module: ModuleOp, store: WeightStore, beyond: Mapping[SSAValue, Scale], feeds: Sequence[Feeds]
+) -> list[str]:
+    """Warnings for the values that are `beyond` their scales, with the share that is."""
+    if not beyond:
+        return []
+    session = Evaluator(module, store, list(beyond))
+    shares = [
+        [scale.outside(array) for array, scale in zip(session.run(feed), beyond.values(), strict=True)]
+        for feed in feeds
+    ]
+    warnings: list[str] = []
+    for value, share in zip(beyond, np.mean(shares, axis=0), strict=True):
+        lo, hi = beyond[value].limits
+        where = value.owner.label() if isinstance(value.owner, NodeOp) else f"input '{value.name_hint}'"
+        warnings.append(
+            f"calibration data saturates at {where}: {100 * share:.3g} % of its values lie outside {lo:.4g}..{hi:.4g}"
+        )
+    return warnings
 
 
 def _batch(dims: tuple[int, ...]) -> int:
@@ -146,19 +179,21 @@ class _Observed:
         self.positions = positions
         reals = [value for value in placement.values if is_tensor_of(value, f32)]
         self.values: list[SSAValue] = [value for value in reals if placement.known(value) is None]
-        self.lo = dict.fromkeys(self.values, float("inf"))
-        self.hi = dict.fromkeys(self.values, float("-inf"))
+        taken = [value for value in reals if value.owner not in placement.layers and placement.is_quantised(value)]
+        self.observed = list(dict.fromkeys([*self.values, *taken]))
+        self.lo = dict.fromkeys(self.observed, float("inf"))
+        self.hi = dict.fromkeys(self.observed, float("-inf"))
         self.patches: dict[tuple[NodeOp, SSAValue], list[Doubles]] = {}
 
     def record(self, arrays: Sequence[Array]) -> None:
         """Take in the values of one batch. Raises Refusal where one is not finite."""
-        for value, array in zip(self.values, arrays, strict=True):
+        for value, array in zip(self.observed, arrays, strict=True):
             if not np.isfinite(array).all():
                 owner = value.owner.label() if isinstance(value.owner, NodeOp) else "an input"
                 raise Refusal(f"calibration: {owner} gives values that are not finite (NaN or infinity)")
             self.lo[value] = min(self.lo[value], float(array.min()))
             self.hi[value] = max(self.hi[value], float(array.max()))
-            for node in self.readers(value):
+            for node in self.readers(value) if self.placement.known(value) is None else ():
                 self.patches.setdefault((node, value), []).append(self.sample(node, array))
 
     def readers(self, value: SSAValue) -> Iterator[NodeOp]:
@@ -201,6 +236,17 @@ class _Observed:
             lo, hi = self.extremes(root)
             found[root] = Range(lo, hi, choose_top(max(abs(lo), abs(hi)), uses[root], operand_bits, psum_bits))
         return {value: self.range(value, found[self.placement.root(value)]) for value in self.values}
+
+    def beyond(self, ranges: Mapping[SSAValue, Range], operand_bits: int) -> dict[SSAValue, Scale]:
+        """The scales of the values on the array that they do not reach, as far as they count for themselves."""
+        found: dict[SSAValue, Scale] = {}
+        for value in self.observed:
+            codes, made = self.placement.known(value), self.placement.last(self.placement.root(value))
+            scale = scale_of(codes, operand_bits) if codes else Scale.of(ranges[made])
+            extremes = np.array([self.lo[value], self.hi[value]])
+            if self.placement.is_quantised(value) and not counts_alone(value, self.placement.layers):
+                found |= {value: scale} if scale.outside(extremes) else {}
+        return found
 
     def extremes(self, value: SSAValue) -> tuple[float, float]:
         """Least and greatest of all that `value` shares integers with, as far as they count."""

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, IntegerType, ModuleOp, SymbolRefAttr, TensorType
 from xdsl.dialects.func import ReturnOp
@@ -45,8 +46,11 @@ from cnncc.weights import Array, WeightStore
 EXACT_LIMIT = 1 << 53  # of integers in float64
 DEFAULT_PSUM_BITS = 32
 
+NOTHING: Mapping[SSAValue, Array] = {}
+Numbers = npt.NDArray[Any]  # integers, or reals where a layer of reals is evaluated
 
-def windows(x: Ints, window: Window) -> Ints:
+
+def windows(x: Numbers, window: Window) -> Numbers:
     """All windows of x [n, c, ih, iw], less its zero point: [n, c, h, w, r, s], not to be written to."""
     top, left, bottom, right = window.pad
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=window.fill) - window.zero
@@ -55,22 +59,28 @@ def windows(x: Ints, window: Window) -> Ints:
     return view[:, :, :: window.stride[0], :: window.stride[1], :: window.dilation[0], :: window.dilation[1]]
 
 
-def conv_sums(x: Ints, weights: Ints, window: Window) -> Ints:
-    """The sums int64[n, k, h, w] of a convolution: x [n, c, ih, iw], weights [k, c / group, r, s], exactly."""
+def convolution(x: Numbers, weights: Numbers, window: Window, kind: type[np.generic] = np.float64) -> Numbers:
+    """The sums [n, k, h, w] of a convolution, computed as `kind`: x [n, c, ih, iw], weights [k, c / group, r, s]."""
     patches = windows(x, window)
     n, _, h, w = patches.shape[:4]
     terms = weights[0].size
     columns = patches.transpose(0, 2, 3, 1, 4, 5).reshape(n * h * w, window.group, terms)
     rows = weights.reshape(window.group, -1, terms)
-    largest = int(np.abs(columns).max(initial=0)) * int(np.abs(rows).max(initial=0)) * terms
+    products = [columns[:, g].astype(kind) @ rows[g].astype(kind).T for g in range(window.group)]
+    return np.concatenate(products, axis=1).reshape(n, h, w, -1).transpose(0, 3, 1, 2)
+
+
+def conv_sums(x: Ints, weights: Ints, window: Window) -> Ints:
+    """The sums int64[n, k, h, w] of a convolution of integers, exactly; shapes as of `convolution`."""
+    input_reach = max(int(np.abs(x - window.zero).max(initial=0)), abs(window.fill - window.zero))
+    largest = input_reach * int(np.abs(weights).max(initial=0)) * weights[0].size
     # float64 has a fast matrix product, and is as exact while nothing reaches 2^53.
     kind = np.float64 if largest < EXACT_LIMIT else np.int64
-    products = [columns[:, g].astype(kind) @ rows[g].astype(kind).T for g in range(window.group)]
-    return np.concatenate(products, axis=1).reshape(n, h, w, -1).transpose(0, 3, 1, 2).astype(np.int64)
+    return convolution(x, weights, window, kind).astype(np.int64)
 
 
-def pool_values(x: Ints, window: Window, kind: str) -> Ints:
-    """The maxima or sums int64[n, c, h, w] over all windows of x [n, c, ih, iw]."""
+def pool_values(x: Numbers, window: Window, kind: str) -> Numbers:
+    """The maxima or sums [n, c, h, w] over all windows of x [n, c, ih, iw]."""
     view = windows(x, window)
     return view.max(axis=(4, 5)) if kind == "max" else view.sum(axis=(4, 5))
 
@@ -131,6 +141,12 @@ class _Run:
         at = slice(None) if steps.per_position else channels
         results = epilogue.apply(sums, at, None if residual is None else self.values[residual])
         return shuffle_channels(results, steps.shuffle)
+
+    def results(self, op: Operation, given: Mapping[SSAValue, Array]) -> list[Array]:
+        """The results of `op`; what runs on the host is not run for values that are `given`."""
+        if isinstance(op, HostOp) and all(value in given for value in op.results):
+            return [given[value] for value in op.results]
+        return self.op(op)
 
     def op(self, op: Operation) -> list[Array]:
         """The results of `op`."""
@@ -212,9 +228,15 @@ def _integers(values: Array, quant: Quant, value_type: Attribute) -> Array:
 
 
 def evaluate(
-    module: ModuleOp, store: WeightStore, inputs: Sequence[Array], host: RunModel = run_on_host
+    module: ModuleOp,
+    store: WeightStore,
+    inputs: Sequence[Array],
+    host: RunModel = run_on_host,
+    given: Mapping[SSAValue, Array] = NOTHING,
 ) -> tuple[list[Array], dict[str, Ints]]:
     """The outputs for integer `inputs` (in the order of `@main`), and every value that has a key, by that key.
+
+    given: what the readers of some values get instead of what was computed.
 
     Raises: Refusal for a sum that overflows a psum, naming op and channel, for inputs that do not fit the
     types, and for what does not belong to this level.
@@ -226,10 +248,10 @@ def evaluate(
     trace: dict[str, Ints] = {}
     for op in func.body.block.ops:
         if isinstance(op, ReturnOp):
-            given = [(value, run.values[value]) for value in func.body.block.args]
-            return returned_batches(op, [run.values[value] for value in op.operands], given), trace
-        results = run.op(op)
-        run.values.update(zip(op.results, results, strict=True))
+            taken = [(value, run.values[value]) for value in func.body.block.args]
+            return returned_batches(op, [run.values[value] for value in op.operands], taken), trace
+        results = run.results(op, given)
+        run.values.update({value: given.get(value, result) for value, result in zip(op.results, results, strict=True)})
         trace.update(_traced(op, results))
     raise Refusal("@main does not end with func.return")
 

@@ -27,6 +27,7 @@ Doubles = npt.NDArray[np.float64]
 HEADROOM = 1.25
 LEAST_BITS = 8
 BIAS_LIMIT = (1 << 31) - 1
+NARROWED = 1.001  # times a scale: from here on it is no rounding
 LEAST_SCALE, MOST_SCALE = 2.0**-100, 2.0**100  # what is beyond has no place in products of f32 scales
 
 
@@ -91,6 +92,12 @@ def quantise_layer(
         scale[bad] *= (over[bad] * 1.0001).astype(np.float32)
         integers[bad], offsets[bad] = np.rint(rows[bad] / scale[bad, None]), np.rint(shift[bad] / scale[bad])
     return QuantisedLayer(integers.astype(np.int64).reshape(weights.shape), offsets.astype(np.int64), scale)
+
+
+def narrowed_channels(weights: npt.NDArray[np.floating], layer: QuantisedLayer, operand_bits: int) -> int:
+    """How many channels' weights [k, …] have a coarser scale than their magnitude asks for: psums or biases need it."""
+    finest = np.abs(_rows(weights)).max(axis=1, initial=0) / integer_range(operand_bits)[1]
+    return int((layer.scale > np.maximum(finest * NARROWED, LEAST_SCALE)).sum())
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,181 @@
+"""Each layer by itself against float: no alarm where numbers are only rounded, one with its cause elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cli_cases import build, done, invoke, noise, save
+from onnx import helper
+from xdsl.ir import SSAValue
+
+from cnncc.arch.model import PRESETS
+from cnncc.layer_noise import LIMIT
+from cnncc.passes._calibration import Scale
+from cnncc.passes._placement import Placement
+from cnncc.passes._quantise import Lowering
+from cnncc.passes._scale_groups import moves_integers
+
+node: Any = helper.make_node
+
+
+def data(folder: Path, **arrays: np.ndarray) -> Path:
+    np.savez(folder / "x.npz", **arrays)
+    return folder / "x.npz"
+
+
+def verified(model: onnx.ModelProto, folder: Path, x: np.ndarray, *options: object, code: int = 0) -> dict[str, Any]:
+    """What `verify --json` says, with the exit code, of data that the model is calibrated with."""
+    path = data(folder, x=x)
+    args = ["--calibrate", path, "--input", path, "--images", len(x), "--arch", "spatial-4x4", *options]
+    result = invoke("verify", save(model, folder / "net.onnx"), "--json", *args)
+    assert result.exit_code == code, (result.stderr, result.exception)
+    return {**json.loads(result.stdout), "stderr": result.stderr}
+
+
+def everything() -> onnx.ModelProto:
+    """A network with all kinds of layers, and with values of all that calibration treats in a way of its own."""
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1] * 4, name="c1"),
+        node("LeakyRelu", ["c1"], ["l1"], alpha=0.1, name="l1"),
+        node("MaxPool", ["l1"], ["m1"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, name="m1"),
+        node("Conv", ["m1", "w2"], ["c2"], group=2, pads=[1] * 4, name="c2"),
+        node("Add", ["c2", "m1"], ["a"], name="a"),
+        node("LeakyRelu", ["a"], ["l2"], alpha=-0.5, name="l2"),
+        node("Relu", ["a"], ["r"], name="r"),
+        node("Sigmoid", ["r"], ["h"], name="h"),
+        node("Concat", ["l2", "r", "h"], ["cat"], axis=1, name="cat"),
+        node("Reshape", ["cat", "five"], ["f"], name="f"),
+        node("Transpose", ["f"], ["t"], perm=[0, 2, 1, 3, 4], name="t"),
+        node("Reshape", ["t", "four"], ["s"], name="s"),
+        node("AveragePool", ["s"], ["p"], kernel_shape=[2, 2], pads=[1, 0, 0, 1], name="p"),
+        node("BatchNormalization", ["p", "u", "v", "v", "u"], ["n"], name="n"),
+        node("Flatten", ["n"], ["flat"], name="flat"),
+        node("Gemm", ["flat", "w3", "b3"], ["y"], name="y"),
+    ]
+    arrays = {
+        **{"w1": noise(1, 6, 3, 3, 3), "b1": noise(2, 6), "w2": noise(3, 6, 3, 3, 3), "w3": noise(4, 18 * 4 * 3, 5)},
+        **{"b3": noise(5, 5), "u": np.abs(noise(6, 18)) + 1, "v": noise(7, 18)},
+        **{"five": np.array([1, 3, 6, 4, 3]), "four": np.array([1, 18, 4, 3])},
+    }
+    return build(nodes, {"x": (1, 3, 7, 5)}, ["y", "l2"], arrays)
+
+
+@pytest.mark.parametrize("precision", ["int16", "int8"])
+def test_layer_noise_explains_what_is_only_rounded(precision: str, tmp_path: Path) -> None:
+    found = verified(everything(), tmp_path, noise(9, 4, 3, 7, 5), "--precision", precision)["noises"]
+    labels = ["input x", "m1", "c2.requant", "l2", "t", "p.requant", "n.requant", "y.requant"]
+    assert [each["label"] for each in found if each["label"] in labels] == labels
+    assert all(0.05 < each["error"] / each["noise"] <= LIMIT and not each["cause"] for each in found)
+    printed = done("verify", tmp_path / "net.onnx", "--arch", "spatial-4x4").stdout
+    assert "each layer by itself errs as its steps explain: at most " in printed
+
+
+def test_layer_noise_of_rounding_all_one_way(tmp_path: Path) -> None:
+    """Equal values and equal weights are all rounded the same way: errors add up, and so does the noise."""
+    arrays = {"w": np.full((1, 8, 3, 3), 0.3, np.float32)}
+    model = build([node("Conv", ["x", "w"], ["y"])], {"x": (1, 8, 6, 6)}, ["y"], arrays)
+    x = np.full((2, 8, 6, 6), 0.7, np.float32)
+    x[0, 0, 0, 0] = 1
+    found = verified(model, tmp_path, x, "--precision", "int8")["noises"]
+    assert all(each["error"] <= LIMIT * each["noise"] for each in found)
+
+
+def test_layer_noise_of_inputs_beyond_the_calibrated_range(tmp_path: Path) -> None:
+    """They saturate, which is said, and is no defect."""
+    nodes = [node("Conv", ["x", "w"], ["c"], name="c"), node("Relu", ["c"], ["y"], name="y")]
+    model = save(build(nodes, {"x": (1, 3, 7, 5)}, ["y"], {"w": noise(1, 4, 3, 3, 3)}), tmp_path / "net.onnx")
+    few = data(tmp_path, x=noise(2, 2, 3, 7, 5)).rename(tmp_path / "few.npz")
+    x = noise(2, 2, 3, 7, 5)
+    x[1, 2, 3, :3] = 9
+    printed = done("verify", model, "--calibrate", few, "--input", data(tmp_path, x=x), "--images", 2).stdout
+    assert "1.43 % of input x saturates: calibrate with data like these inputs" in printed
+    assert "saturates" not in done("verify", model, "--calibrate", few, "--input", few, "--images", 2).stdout
+
+
+def _last_of_all(placement: Placement, value: SSAValue) -> SSAValue:
+    """As `Placement.last`, but past every LeakyRelu, whatever it reads."""
+    while (use := value.get_user_of_unique_use()) in placement.layers and moves_integers(placement.layers[use]):
+        value = use.results[0]
+    return value
+
+
+def test_layer_noise_finds_an_operand_in_the_scale_of_its_leaky_relu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [node("Add", ["x", "x"], ["a"], name="a"), node("LeakyRelu", ["a"], ["y"], alpha=0.1, name="y")]
+    model, x = build(nodes, {"x": (1, 3, 7, 5)}, ["y"], {}), noise(1, 2, 3, 7, 5) * np.float32(0.1) - 4
+    assert verified(model, tmp_path, x)["agrees"]
+    monkeypatch.setattr(Placement, "last", _last_of_all)
+    found = verified(model, tmp_path, x, code=4)
+    assert found["agrees"]  # all levels have the same wrong scale
+    causes = {each["label"]: each["cause"] for each in found["noises"]}
+    assert causes["a"].startswith("its result is saturated: 100 % of the values lie outside ")
+    assert causes["y"].startswith("operand 'a' is saturated: 100 % of the values lie outside ")
+    assert "warning: calibration data saturates at Add node 'a': 100 % of its values lie outside " in found["stderr"]
+    assert "cnncc: layer 'a' errs by " in found["stderr"] and "; 1 more" in found["stderr"]
+
+
+def test_layer_noise_finds_a_coarse_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrated = Lowering.calibrated
+
+    def coarse(self: Lowering, value: SSAValue, name: str) -> Scale:
+        scale = calibrated(self, value, name)
+        return Scale(scale.scale * 8, scale.lo, scale.hi) if name == "c" else scale
+
+    nodes = [node("Conv", ["x", "w"], ["c"], name="c"), node("Conv", ["c", "v"], ["y"], name="y")]
+    arrays = {"w": noise(1, 4, 3, 3, 3), "v": noise(2, 4, 4, 1, 1)}
+    model, x = build(nodes, {"x": (1, 3, 7, 5)}, ["y"], arrays), noise(3, 2, 3, 7, 5)
+    assert verified(model, tmp_path, x)["agrees"]
+    monkeypatch.setattr(Lowering, "calibrated", coarse)
+    found = verified(model, tmp_path, x, code=4)["noises"]
+    assert [each["label"] for each in found if each["cause"]] == ["c.requant"]
+    assert found[1]["cause"].startswith("its scale is coarse: a step of ")
+
+
+def test_layer_noise_finds_a_wrong_bias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bias = Lowering.bias
+    monkeypatch.setattr(Lowering, "bias", lambda self, sums, values, label: bias(self, sums, values // 2, label))
+    model = build(
+        [node("Conv", ["x", "w", "b"], ["y"])],
+        {"x": (1, 3, 7, 5)},
+        ["y"],
+        {"w": noise(1, 4, 3, 3, 3), "b": noise(2, 4)},
+    )
+    found = verified(model, tmp_path, noise(3, 2, 3, 7, 5), code=4)["noises"]
+    assert [each["cause"] for each in found] == ["", "no rounding explains it"]
+
+
+def test_layer_noise_names_narrowed_sums(tmp_path: Path) -> None:
+    """Sums of 24 bits hold 4 x 9 products of 16 x 16 bits only with coarse weights: said, and no error."""
+    nodes, arrays = [node("Conv", ["x", "w"], ["y"], name="y")], {"w": noise(1, 4, 4, 3, 3)}
+    arch = tmp_path / "narrow.toml"
+    arch.write_text((PRESETS / "spatial-4x4.toml").read_text().replace("psum_bits = 32", "psum_bits = 24"))
+    path = save(build(nodes, {"x": (1, 4, 7, 5)}, ["y"], arrays), tmp_path / "net.onnx")
+    printed = done("verify", path, "--arch", arch).stdout
+    assert "psums narrow the weights of y.requant (4 channels)" in printed
+
+
+def test_layer_noise_calibration_data_beyond_what_the_model_states(tmp_path: Path) -> None:
+    """The model quantises an input that a convolution of floats reads after: data beyond its codes saturates."""
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        node("Conv", ["d", "w"], ["y"], name="y"),
+    ]  # fmt: skip
+    arrays = {"s": np.float32(0.01), "z": np.int8(0), "w": noise(1, 4, 3, 3, 3)}
+    model = save(build(nodes, {"x": (1, 3, 7, 5)}, ["y"], arrays), tmp_path / "net.onnx")
+    x = np.zeros((2, 3, 7, 5), np.float32)
+    x[0, 0, 0, 0], x[1, 2, :3, 0] = 1.27, -2
+    result = done("compile", model, "-o", tmp_path / "net.cnb", "--calibrate", data(tmp_path, x=x))
+    assert (
+        "warning: calibration data saturates at input 'x': 1.43 % of its values lie outside -1.28..1.27"
+        in result.stderr
+    )
+    x[1] = 0
+    assert (
+        "saturates" not in done("compile", model, "-o", tmp_path / "net.cnb", "--calibrate", data(tmp_path, x=x)).stderr
+    )
