@@ -190,7 +190,7 @@ def stage_sizes(shape: LayerShape, arch: Arch, mapping: Mapping) -> dict[str, in
     """Words of the buffers that the stages of a mapping fill in the GLB, by operand, and of its partial sums."""
     params = shape.params * arch.words_per_param
     words = {stage.operand: stage_words(shape, mapping.loops, stage, params) for stage in _stages(mapping)}
-    return words | {"sums": arch.words_per_param * partial_sums(shape, mapping)}
+    return words | {"sums": arch.words_per_sum * partial_sums(shape, mapping)}
 
 
 def glb_words(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:

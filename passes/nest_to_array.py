@@ -189,7 +189,7 @@ class _Lowering:
             words = stage_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
             found[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))
         if sums := partial_sums(layer.shape, layer.mapping, layer.tensors.output.image):
-            words = self.arch.words_per_param * sums
+            words = self.arch.words_per_sum * sums
             found["sums"] = self.tensors.declare(A.Tensor(f"{layer.label}.sums.glb", "glb", words))
         return found
 

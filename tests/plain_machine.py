@@ -445,15 +445,16 @@ class PlainMachine:
         self, inst: Instruction, value: int, terms: list[tuple[Term, int]], parts: list[tuple[int, int]]
     ) -> int:
         bits = self.arch.operand_bits
-        each, base = 32 // bits, self.field(inst.number("sums"), "base")
+        wide = max(32, self.arch.psum_bits)
+        each, base = -(-wide // bits), self.field(inst.number("sums"), "base")
         address, inside = self.address(inst.number("sums"), self.start(inst), terms)
         check(inside, "partial sums outside their bounds")
         at = base + (address - base) * each
         if not self.holds(inst.when("fresh"), last=False):
             stored = self.param(at, each)
             self.moved["glb_read_sums"] += each
-            value += stored - (1 << 32) * (stored >> 31)
-        check(-(1 << 31) <= value < 1 << 31, f"partial sum {value}")
+            value += stored - (1 << bits * each) * (stored >> bits * each - 1)
+        check(-(1 << wide - 1) <= value < 1 << wide - 1, f"partial sum {value}")
         for i in range(each):
             word = (value >> (bits * i)) % (1 << bits)
             parts.append((at + i, word - (1 << bits) * (word >> (bits - 1))))

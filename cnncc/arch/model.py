@@ -142,8 +142,18 @@ class Arch:
 
     @property
     def words_per_param(self) -> int:
-        """Words that a 32-bit quantity takes (rule W1)."""
+        """Words that a bias or a scale takes, of 32 bits (rule W1)."""
         return 32 // self.operand_bits
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits of a partial sum in the GLB: as many as a psum has, and at least 32 (rule C5)."""
+        return max(32, self.psum_bits)
+
+    @property
+    def words_per_sum(self) -> int:
+        """Words that a partial sum takes in the GLB (rule W1)."""
+        return -(-self.sum_bits // self.operand_bits)
 
 
 @cache

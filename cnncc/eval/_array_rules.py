@@ -362,7 +362,7 @@ class Machine:
         if inside is not None and not inside.all():
             raise Refusal(f"a partial sum lies outside the bounds of view {view.name}")
         ends = (self.loops.first(commit.fresh), self.loops.last(commit.final))
-        return accumulated(words, address, sums, ends, self.arch.operand_bits)
+        return accumulated(words, address, sums, ends, self.arch)
 
     def _epilogue(self, commit: A.Commit, place: A.Place) -> Epilogue:
         """The output units' function, biases and scales in place for each result (C2)."""

@@ -37,36 +37,38 @@ def south_rows(place: A.Place) -> A.Place:
     )  # fmt: skip
 
 
-def accumulated(words: Words | Part, address: Ints, sums: Ints, ends: tuple[bool, bool], bits: int) -> Ints:
-    """The sums plus those that a tensor has at `address`, counted in quantities of 32 bits; kept there, too.
+def accumulated(words: Words | Part, address: Ints, sums: Ints, ends: tuple[bool, bool], arch: Arch) -> Ints:
+    """The sums plus those that a tensor has at `address`, counted in partial sums; kept there, too.
 
-    ends: whether they are fresh, so that there are none yet, and final, so that none are kept. bits: of a word.
+    ends: whether they are fresh, so that there are none yet, and final, so that none are kept.
     """
     fresh, final = ends
     if np.unique(address).size < address.size:
         raise Refusal("two partial sums lie in one place")
     if not fresh:
-        sums = sums + _quantities(words, address, bits)
-    low, high = integer_range(32)
+        sums = sums + _read(words, address, arch)
+    low, high = integer_range(arch.sum_bits)
     if sums.min() < low or sums.max() > high:
-        raise Refusal(f"a partial sum of {sums.min()}..{sums.max()} does not fit 32 bits")
+        raise Refusal(f"a partial sum of {sums.min()}..{sums.max()} does not fit {arch.sum_bits} bits")
     if not final:
-        _keep(words, address, sums, bits)
+        _keep(words, address, sums, arch)
     return sums
 
 
-def _quantities(words: Words | Part, address: Ints, bits: int) -> Ints:
-    total: Ints = np.zeros((), np.int64)
-    for part in range(32 // bits):
-        total = total + (words.read(address * (32 // bits) + part) % (1 << bits) << bits * part)
-    return np.where(total >= 1 << 31, total - (1 << 32), total)
+def _read(words: Words | Part, address: Ints, arch: Arch) -> Ints:
+    """The partial sums, the least significant word first (W1): the last one has the sign."""
+    total, bits, last = np.zeros((), np.int64), arch.operand_bits, arch.words_per_sum - 1
+    for part in range(last + 1):
+        word = words.read(address * (last + 1) + part)
+        total = total + ((word if part == last else word % (1 << bits)) << bits * part)
+    return total
 
 
-def _keep(words: Words | Part, address: Ints, sums: Ints, bits: int) -> None:
-    """Store sums of 32 bits, the least significant word first (W1)."""
-    for part in range(32 // bits):
+def _keep(words: Words | Part, address: Ints, sums: Ints, arch: Arch) -> None:
+    bits = arch.operand_bits
+    for part in range(arch.words_per_sum):
         word = (sums >> bits * part) % (1 << bits)
-        words.write(address * (32 // bits) + part, np.where(word >= 1 << bits - 1, word - (1 << bits), word))
+        words.write(address * arch.words_per_sum + part, np.where(word >= 1 << bits - 1, word - (1 << bits), word))
 
 
 def check_width(values: Ints, bits: int) -> None:

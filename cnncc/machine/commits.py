@@ -13,7 +13,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.blocks import Block, find
 from cnncc.machine.deliver import Delivered, with_axes
 from cnncc.machine.memory import Memory, Place
-from cnncc.machine.outputs import Unit, apart, of_shape, params_of_words, pattern_of, place_of, shape_of
+from cnncc.machine.outputs import Unit, apart, integers_of_words, of_shape, pattern_of, place_of, shape_of
 from cnncc.machine.partial import Accumulated, accumulated
 from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints
 from cnncc.machine.regfile import Fault
@@ -105,7 +105,7 @@ class Output:
             return Delivered(with_axes(memory.read(place), self._axes(2)), [place])
 
         words = find(self.block, read, self.glb, self.loops, self.descriptors[self.inst.number("params")])
-        return self.unit.function(params_of_words(words.astype(np.int64), self.arch.operand_bits))
+        return self.unit.function(integers_of_words(words.astype(np.int64), self.arch.operand_bits))
 
     def _write(self, place: Place, values: Ints) -> None:
         if self.block is not None:

@@ -148,7 +148,7 @@ def commit_occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occup
     """Rule C3."""
     results = commit_results(inst)
     cols = arch.cols if inst.text("source") == "glb" else inst.number("cols")
-    sums = 2 * arch.words_per_param * results if inst.number("partial") else 0  # both ways, whether needed or not
+    sums = 2 * arch.words_per_sum * results if inst.number("partial") else 0  # both ways, whether needed or not
     words = results + sums + commit_reads(inst, unit, arch)
     units = ceil_div(results, cols * arch.commit.units_per_column)
     hops = inst.number("set_rows") - 1 if inst.number("reduce") else 0

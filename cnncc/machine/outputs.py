@@ -128,8 +128,8 @@ def psum_slots(inst: Instruction, words: int) -> Strided:
     return slots
 
 
-def params_of_words(words: Ints, operand_bits: int) -> Ints:
-    """Signed 32-bit quantities from their words [..., word], the least significant first (W1)."""
+def integers_of_words(words: Ints, operand_bits: int) -> Ints:
+    """Signed integers of up to 63 bits from their words [..., word], the least significant first (W1)."""
     shift = np.asarray(operand_bits * np.arange(words.shape[-1]), np.int64)
-    bits = (words & np.int64((1 << operand_bits) - 1)) << shift
-    return np.asarray(bits.sum(axis=-1), np.int64).astype(np.uint32).astype(np.int32).astype(np.int64)
+    low = (words[..., :-1] & np.int64((1 << operand_bits) - 1)) << shift[:-1]
+    return np.asarray(low.sum(axis=-1), np.int64) + (words[..., -1] << shift[-1])

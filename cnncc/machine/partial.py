@@ -14,7 +14,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.blocks import OrderMatters
 from cnncc.machine.durations import EXTENTS
 from cnncc.machine.memory import Memory, Place
-from cnncc.machine.outputs import params_of_words, place_of
+from cnncc.machine.outputs import integers_of_words, place_of
 from cnncc.machine.positions import PE_AXES, Descriptor, Grid, Index, Ints
 from cnncc.machine.regfile import Fault
 from cnncc.machine.strided import Strided
@@ -103,26 +103,26 @@ def accumulated(
 
     counts: the iterations of each axis of the block that the commit is in. ends: the axes that `fresh` and `final` ask
     for, None where they do not hold. Raises Fault for a place outside the tensor or two sums in one, and for a sum that
-    leaves 32 bits; OrderMatters where the iterations must run one by one.
+    leaves `sum_bits`; OrderMatters where the iterations must run one by one.
     """
-    axes, words = sums.ndim - 1 - PE_AXES - len(pattern), arch.words_per_param
+    axes = sums.ndim - 1 - PE_AXES - len(pattern)
     side = replace(descriptor, base=0)
     place = _padded(place_of(inst, grid, loops, pattern, side, "partial sums lie outside their tensor"), sums.ndim - 1)
     each = (*(counts.get(axis, 1) for axis in range(axes)), *grid.shape, *(n for n, _ in pattern))
     values = np.broadcast_to(sums, np.broadcast_shapes(sums.shape, each))
     still = [axis for axis in sorted(counts) if not _moves(place, axis)]
     turns = Turns.of(still, *ends)
-    at = _words_at(place, tuple(1 if axis in still else n for axis, n in enumerate(each)), descriptor.base, words)
+    at = _words_at(place, tuple(1 if axis in still else n for axis, n in enumerate(each)), descriptor.base, arch)
     before: Ints = np.zeros((1,) * sums.ndim, np.int64)
     if not turns.fresh:
-        before = params_of_words(glb.read(at).astype(np.int64), arch.operand_bits)
+        before = integers_of_words(glb.read(at).astype(np.int64), arch.operand_bits)
     along = tuple(1 + axis for axis in turns.summed)
     total = before + values.sum(axis=along, keepdims=True)
-    _check_width(before, values, along)
+    _check_width(before, values, along, arch.sum_bits)
     kept = total - _last(values, along) if turns.final else total
     kept = _last(kept, tuple(1 + axis for axis in turns.anew))
     stays = not turns.final or bool(along)  # a sum that is complete at once never was in the GLB
-    return Accumulated(total, turns, at, _words(kept, arch.operand_bits) if stays else None, not turns.fresh)
+    return Accumulated(total, turns, at, _words(kept, arch) if stays else None, not turns.fresh)
 
 
 def _padded(place: Place, axes: int) -> Place:
@@ -140,8 +140,9 @@ def _moves(place: Place, axis: int) -> bool:
     return bool((place != place.take([0], axis)).any())
 
 
-def _words_at(place: Place, shape: tuple[int, ...], base: int, words: int) -> Place:
-    """The words of the quantities at places of a `shape`, [*shape, word]. Raises Fault for two in one place."""
+def _words_at(place: Place, shape: tuple[int, ...], base: int, arch: Arch) -> Place:
+    """The words of the partial sums at places of a `shape`, [*shape, word]. Raises Fault for two in one place."""
+    words = arch.words_per_sum
     if isinstance(place, Strided):
         sizes = tuple(min(size, n) for size, n in zip(place.sizes, shape, strict=True))
         steps = (*(words * step for step in place.steps), 1)
@@ -162,15 +163,15 @@ def _last(values: Ints, axes: tuple[int, ...]) -> Ints:
     return values[tuple(slice(-1, None) if axis in axes else slice(None) for axis in range(values.ndim))]
 
 
-def _check_width(before: Ints, values: Ints, along: tuple[int, ...]) -> None:
-    """Raises Fault where a sum leaves 32 bits on its way, `values` being added along axes in order."""
-    low, high = integer_range(32)
+def _check_width(before: Ints, values: Ints, along: tuple[int, ...], bits: int) -> None:
+    """Raises Fault where a sum leaves so many bits on its way, `values` being added along axes in order."""
+    low, high = integer_range(bits)
     terms, most = prod(values.shape[axis] for axis in along), max(int(values.max()), -int(values.min()))
     if max(int(before.max()), -int(before.min())) + terms * most <= high:
         return
     running = np.cumsum(_in_order(values, along), axis=-1) + _in_order(before, along)
     if running.min() < low or running.max() > high:
-        raise Fault(f"a partial sum of {int(running.min())}..{int(running.max())} leaves 32 bits")
+        raise Fault(f"a partial sum of {int(running.min())}..{int(running.max())} leaves {bits} bits")
 
 
 def _in_order(values: Ints, along: tuple[int, ...]) -> Ints:
@@ -179,7 +180,8 @@ def _in_order(values: Ints, along: tuple[int, ...]) -> Ints:
     return moved.reshape(*moved.shape[: moved.ndim - len(along)], prod(values.shape[axis] for axis in along))
 
 
-def _words(sums: Ints, bits: int) -> Ints:
-    """The words [..., word] of signed 32-bit quantities, the least significant first (W1)."""
-    parts = (sums[..., None] >> (bits * np.arange(32 // bits))) & ((1 << bits) - 1)
+def _words(sums: Ints, arch: Arch) -> Ints:
+    """The words [..., word] of partial sums, the least significant first (W1)."""
+    bits = arch.operand_bits
+    parts = (sums[..., None] >> (bits * np.arange(arch.words_per_sum))) & ((1 << bits) - 1)
     return parts - ((parts >> (bits - 1)) << bits)

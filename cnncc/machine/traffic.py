@@ -251,9 +251,9 @@ def _commit(inst: Instruction, settings: _Settings, ranges: Ranges, counts: Sequ
         glb_read_params=final * commit_params(inst, settings.unit, arch),
         glb_read_residual=final * results * settings.unit.residual,
         glb_read_operand=times * results * stream,
-        glb_read_sums=read * arch.words_per_param * results,
+        glb_read_sums=read * arch.words_per_sum * results,
         glb_write_results=final * results,
-        glb_write_sums=(times - final) * arch.words_per_param * results,
+        glb_write_sums=(times - final) * arch.words_per_sum * results,
         rf_psum_read=psums * inst.number("rows"),
         psum_link=psums * (inst.number("rows") - result_rows(inst)[0]),
     )

@@ -236,13 +236,13 @@ class Blocks:
         runs = {"c": self.tiles.c < sizes.c, "r": self.tiles.taps, "s": self.tiles.taps}
         self.adds_up = self.tiles.adds_up({"k": k, "h": h, "w": w})
         self.partial: Any = any_of(self.adds_up[dim] & (shape.is_mac and runs[dim]) for dim in "crs")
-        sums = self.arch.words_per_param * (outputs if "output" in moving else everything)
+        sums = self.arch.words_per_sum * (outputs if "output" in moving else everything)
         self.words: Any = words + np.where(self.partial, sums, 0)
 
     def commit(self, partial: Any) -> Any:
         """Cycles for a result: its words through the GLB, or the units."""
         arch = self.arch
-        words = 1 + self.room.residual + 2 * arch.words_per_param * partial
+        words = 1 + self.room.residual + 2 * arch.words_per_sum * partial
         return np.maximum(words / arch.glb.words_per_cycle, 1 / (arch.cols * arch.commit.units_per_column))
 
     def committing(self, again: Any) -> Any:

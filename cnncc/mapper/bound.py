@@ -132,7 +132,7 @@ class Durations:
         sums = k.held * h.held * w.held
         results = k.rows * h.rows * cols * sums
         channels = 0 if shape.per_position else k.rows * k.cols * k.held
-        words = results * (1 + self.residual + 2 * arch.words_per_param * partial)
+        words = results * (1 + self.residual + 2 * arch.words_per_sum * partial)
         words += shape.params * arch.words_per_param * channels
         units = up(results, cols * arch.commit.units_per_column)
         return max(units, up(words, arch.glb.words_per_cycle)) + together - 1

@@ -117,7 +117,7 @@ class _Boxes:
                 "ws": (-(-sizes.h // (rh * ch)) > zh) | (-(-sizes.w // cw) > z)}  # fmt: skip
         partial = (outer > 1) & held.get(self.name, False)
         times = np.where(partial, outer, 1)
-        words = (1 + 2 * arch.words_per_param * partial) / arch.glb.words_per_cycle
+        words = (1 + 2 * arch.words_per_sum * partial) / arch.glb.words_per_cycle
         busy = np.maximum(words, 1 / (prod(cols) * arch.commit.units_per_column))
         busy = busy * shape.tiled_together * sizes.h * sizes.w
         each = 1 + arch.commit.latency_cycles + rc * rr - 1

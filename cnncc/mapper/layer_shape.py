@@ -213,4 +213,4 @@ def buffer_words(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool)
     output, sizes = staged.get("output"), shape.sizes
     everything = sizes.n * sizes.k * sizes.h * sizes.w
     sums = stage_box(shape, mapping.loops, output).words if output else everything
-    return words + arch.words_per_param * sums
+    return words + arch.words_per_sum * sums

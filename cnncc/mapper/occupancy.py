@@ -115,7 +115,7 @@ class Engines:
         gives: Tokens,
     ) -> Task:  # fmt: skip
         """C3 and C6: results of `cols` columns, with parameters of so many channels, over so many links."""
-        words = results * (1 + residual + 2 * self.arch.words_per_param * partial) + params * self.params_words
+        words = results * (1 + residual + 2 * self.arch.words_per_sum * partial) + params * self.params_words
         units = ceil_div(results, cols * self.arch.commit.units_per_column)
         busy = max(units, ceil_div(words, self.arch.glb.words_per_cycle)) + hops
         return Task(COMMIT, busy, self.arch.commit.latency_cycles, takes, gives)

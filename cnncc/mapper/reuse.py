@@ -127,7 +127,7 @@ class _Layer:
                 glb_read=came.read, bus=came.bus, n2n=came.n2n, rf_write=came.filled, rf_read=steps
             )
         commits = self.commits()
-        partial = self.arch.words_per_param * (commits.results - self.outputs)
+        partial = self.arch.words_per_sum * (commits.results - self.outputs)
         added = self._added(steps)
         words["sums"] += Counter(
             glb_read=partial, glb_write=partial, psum_link=commits.hops, rf_read=added + commits.psums, rf_write=added

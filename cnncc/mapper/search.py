@@ -100,7 +100,7 @@ class _Search:
         moves = bool(room.moving)
         self.most_points, self.most_tiles = (MOVING_POINTS, MOVING_TILES) if moves else (POINTS, TILES)
         self.whole = whole if not room.moving and left >= 0 else None  # then there is no other plan
-        self.sums_fit = left >= arch.words_per_param * sizes.n * sizes.k * sizes.h * sizes.w
+        self.sums_fit = left >= arch.words_per_sum * sizes.n * sizes.k * sizes.h * sizes.w
 
     def add(self, least: int, compute: int, at: Point, cells: Cells | None) -> None:
         """All candidates of a point that may be better than the best, which take at least so many cycles.
