@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from broken_models import broken_models
 from cli_cases import done, invoke, snapshot
+from drawn import arrays, networks, quantised_networks
 from frontend_models import run_file
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from random_graphs import Network, arrays, as_toml, broken_models, networks, quantised_networks
+from random_arrays import as_toml
+from random_graphs import Network
 
 from cnncc.arch.model import load_arch
 from cnncc.errors import Refusal
