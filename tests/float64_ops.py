@@ -18,7 +18,12 @@ Operator = Callable[[Sequence[Any], Attributes], Array]
 Hook = Callable[[str, Array], Array]
 
 
-def evaluate(model: onnx.ModelProto, feeds: Mapping[str, Array], hook: Hook = lambda _, value: value) -> dict[str, Array]:
+def unchanged(_: str, value: Array) -> Array:
+    """The hook that does nothing."""
+    return value
+
+
+def evaluate(model: onnx.ModelProto, feeds: Mapping[str, Array], hook: Hook = unchanged) -> dict[str, Array]:
     """All values of a graph by name, for one batch. hook: what replaces an input or result before it is read."""
     values = {tensor.name: _wide(numpy_helper.to_array(tensor)) for tensor in model.graph.initializer}
     values |= {name: hook(name, _wide(array)) for name, array in feeds.items()}
@@ -125,7 +130,8 @@ def _batch_norm(inputs: Sequence[Any], attributes: Attributes) -> Array:
 
 def _clip(inputs: Sequence[Any], attributes: Attributes) -> Array:
     x, lo, hi = (*inputs, None, None)[:3]
-    return np.minimum(np.maximum(x, x.min() if lo is None else lo), x.max() if hi is None else hi)
+    x = x if lo is None else np.maximum(x, lo)
+    return x if hi is None else np.minimum(x, hi)
 
 
 def _leaky(x: Array, slope: Any) -> Array:
@@ -243,7 +249,7 @@ OPERATORS: dict[str, Operator] = {
     "Clip": _clip,
     "LeakyRelu": lambda inputs, attributes: _leaky(inputs[0], attributes.get("alpha", 0.01)),
     "PRelu": lambda inputs, _: _leaky(inputs[0], inputs[1]),
-    "Sigmoid": lambda inputs, _: 1 / (1 + np.exp(-inputs[0])),
+    "Sigmoid": lambda inputs, _: 0.5 + 0.5 * np.tanh(inputs[0] / 2),
     "Tanh": lambda inputs, _: np.tanh(inputs[0]),
     "Softmax": _softmax,
     "LRN": _lrn,

@@ -12,6 +12,7 @@ import numpy as np
 from choices import Choice
 from random_graphs import MOST_ELEMENTS, Graph, Network, add_inputs, grow, shuffle
 
+SIDE = 8  # of an image, at most
 SHUFFLED = (4, 6, 8, 12)  # channels of a shuffle
 BOUNDS = (
     (0, 6), (-1, 1), (0.25, 0.75), (0.25, 0.75), (None, 1), (-0.5, None), (5, 9), (-9, -5), (-0.01, 0.01), (0.3, 0.9),
@@ -142,7 +143,7 @@ def _fed(graph: Graph, images: int, dims: tuple[int, ...]) -> np.ndarray:
 def odd_network(choice: Choice, most_nodes: int = 7) -> Network:
     """A float network of ordinary operators and at least one part that is odd."""
     graph = Graph(choice, np.random.default_rng(choice.integer(0, 1 << 30)))
-    batch = add_inputs(graph)
+    batch = add_inputs(graph, SIDE)
     if not any(len(graph.dims[x]) == 4 for x in graph.inputs):
         graph.dims["x9"] = (batch, 4, 5, 5)
         graph.inputs.append("x9")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 
 from choices import Choice
+
+from cnncc.arch.model import PRESETS, preset_names
 
 
 def random_array(choice: Choice) -> dict[str, Any]:
     """The numbers of an array's file: usually such that a row of a kernel fits its register files."""
     number, one = choice.integer, choice.one
-
     small = number(0, 9) == 9  # a row of a kernel may not fit
     bits = one([16, 16, 8])
     return {
@@ -36,6 +38,19 @@ def random_array(choice: Choice) -> dict[str, Any]:
         "links": {"n2n": choice.yes()},
         "sequencer": {"queue_depth": number(1, 5), "overlap": one([True, True, False])},
     }
+
+
+def odd_array(choice: Choice) -> dict[str, Any]:
+    """A preset, or a random array with widths, lanes and links that few arrays have."""
+    if choice.integer(0, 5) == 5:
+        table = tomllib.loads((PRESETS / f"{choice.one(preset_names())}.toml").read_text())
+        return {key: value for key, value in table.items() if key != "name"}
+    array = random_array(choice)
+    array["operand_bits"] = choice.one([16, 16, 16, 8])
+    array["psum_bits"] = choice.one([32, 32, 40, 48, 48, 48, 36, 33, 28, 24, 20])
+    array["pe"]["lanes"] = choice.one([1, 1, 1, 2, 4])
+    array["links"]["south"] = choice.integer(0, 4) > 0
+    return array
 
 
 def glb_words(choice: Choice) -> int:

@@ -321,11 +321,11 @@ ON_MATRICES = (_matrix, _matrix)
 ON_ANY = (_concat, _concat, _activation, _activation, _sum, _sum, _affine, _flat, _on_host)
 
 
-def add_inputs(graph: Graph) -> int:
-    """One to three inputs; the batch size."""
+def add_inputs(graph: Graph, side: int = 13) -> int:
+    """One to three inputs, images of up to `side` rows and columns; the batch size."""
     batch = graph.one([1, 1, 2, 3])
     for i in range(graph.one([1, 1, 1, 2, 3])):
-        image = (graph.number(1, 9), graph.number(1, 13), graph.number(1, 13))
+        image = (graph.number(1, 9), graph.number(1, side), graph.number(1, side))
         if i and graph.yes():
             image = graph.dims["x0"][1:]
         dims = (batch, image[0] * image[1]) if i == 0 and graph.number(0, 9) == 9 else (batch, *image)
