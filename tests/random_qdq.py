@@ -145,7 +145,7 @@ def _mean(graph: Qdq) -> None:
 def _clip(graph: Qdq) -> None:
     """Of codes, under their own step or another."""
     x = graph.value()
-    graph.quantised(_clamped(graph, x), graph.steps[x] if graph.number(0, 2) else graph.step(0.02))
+    graph.quantised(_clamped(graph, x), graph.steps[x] if graph.yes() else graph.step(graph.one([0.01, 0.02])))
 
 
 def _concat(graph: Qdq) -> None:
@@ -157,7 +157,7 @@ def _concat(graph: Qdq) -> None:
 
 
 ON_IMAGES = (_conv, _conv, _conv, _pool, _mean, _mean)
-ON_ANY = (_gemm, _add, _clip, _clip, _concat)
+ON_ANY = (_gemm, _add, _clip, _clip, _clip, _concat)
 
 
 def qdq_network(choice: Choice, most_layers: int = 4) -> Network:
