@@ -129,9 +129,9 @@ def _batch_norm(inputs: Sequence[Any], attributes: Attributes) -> Array:
 
 
 def _clip(inputs: Sequence[Any], attributes: Attributes) -> Array:
-    x, lo, hi = (*inputs, None, None)[:3]
-    x = x if lo is None else np.maximum(x, lo)
-    return x if hi is None else np.minimum(x, hi)
+    x, bounds = inputs[0], [*inputs[1:], None, None]
+    x = x if bounds[0] is None else np.maximum(x, bounds[0])
+    return x if bounds[1] is None else np.minimum(x, bounds[1])
 
 
 def _leaky(x: Array, slope: Any) -> Array:
@@ -158,13 +158,13 @@ def _softmax(inputs: Sequence[Any], attributes: Attributes) -> Array:
 def _lrn(inputs: Sequence[Any], attributes: Attributes) -> Array:
     x, size = inputs[0], attributes["size"]
     squares = np.pad(x**2, [(0, 0), ((size - 1) // 2, size // 2), (0, 0), (0, 0)])
-    total = sum(squares[:, i : i + x.shape[1]] for i in range(size))
+    total = np.sum([squares[:, i : i + x.shape[1]] for i in range(size)], axis=0)
     factor = attributes.get("bias", 1.0) + attributes.get("alpha", 1e-4) / size * total
     return x / factor ** attributes.get("beta", 0.75)
 
 
 def _sum(inputs: Sequence[Any], attributes: Attributes) -> Array:
-    return sum(inputs[1:], inputs[0])
+    return np.sum(inputs, axis=0) if len({x.shape for x in inputs}) == 1 else inputs[0] + inputs[1]
 
 
 def _reduce_mean(inputs: Sequence[Any], attributes: Attributes) -> Array:

@@ -292,7 +292,8 @@ def write(case: Case, folder: Path, verdict: Verdict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "net.onnx").write_bytes(case.net.model.SerializeToString())
     (folder / "array.toml").write_text(as_toml(case.array))
-    np.savez(folder / "input.npz", **case.net.feeds)
+    feeds: dict[str, Any] = dict(case.net.feeds)
+    np.savez(folder / "input.npz", **feeds)
     files = "net.onnx --arch array.toml --input input.npz --calibrate input.npz"
     command = f"cnncc verify {files} --precision int{case.bits} --dataflow {case.dataflow} --images 99"
     (folder / "command.txt").write_text(f"{command}\n# {verdict.line}\n")

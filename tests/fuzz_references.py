@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import Any
 
 import float64_ops
 import numpy as np
@@ -167,11 +168,11 @@ def onnxruntime_values(model: onnx.ModelProto, batches: list[Values]) -> list[Va
     names = [node.output[0] for node in model.graph.node]
     shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in known)
     make_weights_unsigned(shown)
-    options = onnxruntime.SessionOptions()
+    options: Any = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(shown.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session: Any = onnxruntime.InferenceSession(shown.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return [{**feeds, **dict(zip(names, session.run(names, feeds), strict=True))} for feeds in batches]
 
 

@@ -18,7 +18,7 @@ BOUNDS = (
     (0, 6), (-1, 1), (0.25, 0.75), (0.25, 0.75), (None, 1), (-0.5, None), (5, 9), (-9, -5), (-0.01, 0.01), (0.3, 0.9),
     (0, 0), (2, None), (None, -2),
 )  # fmt: skip
-SLOPES = (0.01, 0.1, 0.25, 0.5, -0.5, 1.0)
+SLOPES = (0.01, 0.01, 0.1, 0.25, 0.5, -0.5, 1.0)
 
 
 def _divisors(channels: int) -> list[int]:
@@ -119,7 +119,17 @@ def _shared(graph: Graph) -> None:
     graph.shown.append(x)
 
 
-ODD = (_grouped_shuffle, _unfused, _unfused, _shared)
+def _large_sums(graph: Graph) -> None:
+    """A convolution whose products are alike, so that sums of integers come near to what a psum holds."""
+    x = _small(graph, 4, 400)
+    n, c, h, w = graph.dims[x]
+    x = graph.add("Relu", [x], graph.dims[x]) if graph.yes() else x
+    weights = graph.constant(np.abs(graph.normal((graph.number(1, 4), c, 3, 3))) + np.float32(1))
+    k = len(graph.constants[weights])
+    graph.add("Conv", [x, weights], (n, k, h, w), pads=[1, 1, 1, 1])
+
+
+ODD = (_grouped_shuffle, _unfused, _unfused, _shared, _large_sums)
 
 
 def _fed(graph: Graph, images: int, dims: tuple[int, ...]) -> np.ndarray:

@@ -19,7 +19,7 @@ BOUNDS = ((0, 6), (-1, 1), (0.3, 0.9), (0.3, 0.9), (None, 0.5), (-0.25, None), (
 class Qdq(Graph):
     """A graph whose values are dequantised codes. steps: scale, zero point and type of the codes of each value."""
 
-    kind: type[np.generic] = np.uint8
+    kind: type[np.integer[Any]] = np.uint8
     steps: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def step(self, scale: float) -> tuple[float, int]:
@@ -63,7 +63,8 @@ def _clamped(graph: Qdq, x: str) -> str:
 
 def _weights(graph: Qdq, dims: Dims, axis: int, gain: float) -> tuple[str, np.ndarray]:
     """Dequantised weights, and their scale or scales."""
-    kind = graph.one([np.int8, np.int8, graph.kind])
+    kinds: list[type[np.integer[Any]]] = [np.int8, np.int8, graph.kind]
+    kind = graph.one(kinds)
     info = np.iinfo(kind)
     codes = graph.rng.integers(info.min, info.max, dims, endpoint=True).astype(kind)
     size = (dims[axis],) if graph.yes() else ()
@@ -163,7 +164,8 @@ ON_ANY = (_gemm, _add, _clip, _clip, _clip, _concat)
 def qdq_network(choice: Choice, most_layers: int = 4) -> Network:
     """A network of dequantised codes; it takes and gives floats or bytes."""
     graph = Qdq(choice, np.random.default_rng(choice.integer(0, 1 << 30)))
-    graph.kind = graph.one([np.uint8, np.int8])
+    kinds: tuple[type[np.integer[Any]], ...] = (np.uint8, np.int8)
+    graph.kind = graph.one(kinds)
     batch = graph.one([1, 1, 2])
     dims = (batch, graph.number(1, 6), graph.number(1, 9), graph.number(1, 9))
     graph.inputs, graph.dims["x"] = ["x"], dims
@@ -178,17 +180,17 @@ def qdq_network(choice: Choice, most_layers: int = 4) -> Network:
         images = any(len(each) == 4 for each in graph.dims.values())
         graph.one([*ON_ANY, *(ON_IMAGES if images else ())])(graph)
     graph.dims["x"] = dims
-    kinds = _element_types(graph, bytes_in)
+    types = _element_types(graph, bytes_in)
     info = np.iinfo(graph.kind)
     shape = (2 * batch, *dims[1:])
     fed = graph.rng.integers(info.min, info.max, shape, endpoint=True).astype(graph.kind)
-    return Network(graph.model(kinds), {"x": fed if bytes_in else graph.normal(shape)})
+    return Network(graph.model(types), {"x": fed if bytes_in else graph.normal(shape)})
 
 
 def _element_types(graph: Qdq, bytes_in: bool) -> dict[str, int]:
     """Of the input and of outputs that are codes: the last DequantizeLinear is left out half the time."""
     code = helper.np_dtype_to_tensor_dtype(np.dtype(graph.kind))
-    kinds = {"x": code} if bytes_in else {}
+    kinds: dict[str, int] = {"x": code} if bytes_in else {}
     last = graph.nodes[-1]
     if last.op_type == "DequantizeLinear" and graph.nodes[-2].op_type == "QuantizeLinear" and graph.yes():
         graph.nodes.pop()
