@@ -194,8 +194,11 @@ def check(case: Case, folder: Path) -> None:
 
 
 def same_as_levels(verifier: Verifier, known: references.Known, got: dict[str, np.ndarray]) -> str:
-    """What differs between the binary's outputs and those that the verifier measured, if any."""
-    for each in verifier.accuracy:
+    """What differs between the binary's outputs and those that the verifier measured, if any.
+
+    The verifier measures a qdq model against what it is once it is folded: such outputs are only compared with steps.
+    """
+    for each in () if known.has_codes else verifier.accuracy:
         error = float(np.abs(got[each.output].astype(np.float64) - known.wanted[each.output]).max())
         slack = 1e-5 + 1e-5 * float(np.abs(known.wanted[each.output].astype(np.float64)).max())
         if not abs(error - each.max_error) <= slack + 1e-3 * each.max_error:
