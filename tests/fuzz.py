@@ -39,7 +39,7 @@ import numpy as np
 from choices import Seeded
 from odd_graphs import odd_network
 from random_arrays import as_toml, odd_array
-from random_codes import quantised_network
+from random_codes import odd_quantised_network
 from random_graphs import Network
 from random_qdq import qdq_network
 from searches import SHORT, forget
@@ -57,7 +57,7 @@ from cnncc.passes._os_plan import NoRoom
 from cnncc.pipeline import Compilation, Settings, Step, StepFailed, import_model
 from cnncc.verify import Differs, Verifier
 
-FAMILIES = {"float": odd_network, "qoperator": quantised_network, "qdq": qdq_network}
+FAMILIES = {"float": odd_network, "qoperator": odd_quantised_network, "qdq": qdq_network}
 # Steps after which the same level has another that is run: `cnncc verify` runs all.
 BETWEEN = (
     "cnn-fuse-epilogue", "cnn-to-nest", "nest-schedule-os", "nest-tile", "nest-permute", "nest-unroll",

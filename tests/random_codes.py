@@ -11,23 +11,24 @@ import numpy as np
 from choices import Choice
 from onnx import helper
 from qlinear_cases import MICROSOFT
-from random_graphs import Dims, Graph, Network, convolution, window
+from random_graphs import Dims, Graph, Network, convolution, shuffle, window
 
 
 @dataclass
 class Codes(Graph):
     """A graph of codes. steps: the names of scale and zero point of each value; kind: uint8 or int8."""
 
-    kind: type[np.generic] = np.uint8
+    kind: type[np.integer[Any]] = np.uint8
+    zeros: tuple[int, ...] = (0, 113, 3, 127)  # zero points, less the least code
     steps: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    def integers(self, dims: Dims, kind: type[np.generic] | None = None) -> np.ndarray:
+    def integers(self, dims: Dims, kind: type[np.integer[Any]] | None = None) -> np.ndarray:
         info = np.iinfo(kind or self.kind)
         return self.rng.integers(info.min, info.max, dims, endpoint=True).astype(kind or self.kind)
 
     def step(self, scale: float) -> tuple[str, str]:
         info = np.iinfo(self.kind)
-        zero = self.one([0, 113, 3, 127]) + int(info.min)
+        zero = self.one(self.zeros) + int(info.min)
         return self.constant(np.float32(scale)), self.constant(self.kind(zero))
 
     def code(self, op: str, inputs: Sequence[str], dims: Dims, step: tuple[str, str], **attributes: Any) -> str:
@@ -93,20 +94,53 @@ def _quantised_concat(graph: Codes) -> None:
     graph.code("Concat", [x, x], (n, 2 * c, *rest), graph.steps[x], axis=1)
 
 
+def _clip_of_codes(graph: Codes) -> None:
+    x = graph.value()
+    if graph.kind == np.int8 and graph.yes():
+        graph.code("Relu", [x], graph.dims[x], graph.steps[x])
+        return
+    info = np.iinfo(graph.kind)
+    lo, hi = sorted(graph.number(int(info.min), int(info.max)) for _ in range(2))
+    bounds = [graph.constant(graph.kind(bound)) for bound in (lo, hi)]
+    graph.code("Clip", [x, *bounds], graph.dims[x], graph.steps[x])
+
+
+def _shuffled_codes(graph: Codes) -> None:
+    """A grouped QLinearConv, and a shuffle of its channels."""
+    x = graph.value(4)
+    n, c, h, w = graph.dims[x]
+    group = graph.one([each for each in range(1, c + 1) if c % each == 0])
+    k = graph.one([each for each in (4, 6, 8, 12) if each % group == 0] or [2 * group])
+    step = graph.step(graph.one([0.05, 0.2, 1.0]))
+    inputs = [x, *graph.steps[x], *_weights(graph, (k, c // group, 1, 1), k), *step]
+    y = graph.code("QLinearConv", inputs, (n, k, h, w), step, group=group)
+    result = shuffle(graph, y, graph.one([each for each in range(1, k + 1) if k % each == 0]))
+    graph.steps[result] = step
+
+
 QUANTISED_IMAGES = (_quantised_conv, _quantised_conv, _quantised_mean, _quantised_pool)
 QUANTISED = (_quantised_sum, _quantised_sum, _quantised_matrix, _quantised_concat)
 
 
-def quantised_network(choice: Choice, most_nodes: int = 6) -> Network:
-    """Networks of onnxruntime's integer operators, bytes in and out."""
+def quantised_network(choice: Choice, most_nodes: int = 6, odd: bool = False) -> Network:
+    """A network of onnxruntime's integer operators, bytes in and out; odd: with what few networks have."""
     graph = Codes(choice, np.random.default_rng(choice.integer(0, 999)))
-    graph.kind = graph.one([np.uint8, np.int8])
+    kinds: tuple[type[np.integer[Any]], ...] = (np.uint8, np.int8)
+    graph.kind = graph.one(kinds)
+    if odd:
+        graph.zeros = (0, 113, 3, 128, 255)
     batch = graph.one([1, 1, 2])
     graph.dims["x"], graph.inputs = (batch, graph.number(1, 6), graph.number(1, 11), graph.number(1, 11)), ["x"]
     graph.steps["x"] = graph.step(0.04)
     nodes = graph.number(1, most_nodes)
     while len(graph.nodes) < nodes:
         images = any(len(dims) == 4 for dims in graph.dims.values())
-        graph.one([*(QUANTISED_IMAGES if images else ()), *QUANTISED])(graph)
-    kinds = dict.fromkeys(graph.dims, helper.np_dtype_to_tensor_dtype(np.dtype(graph.kind)))
-    return Network(graph.model(kinds), {"x": graph.integers((2 * batch, *graph.dims["x"][1:]))}, exact=True)
+        more = (_clip_of_codes, *((_shuffled_codes,) if images else ())) if odd else ()
+        graph.one([*(QUANTISED_IMAGES if images else ()), *QUANTISED, *more])(graph)
+    types = dict.fromkeys(graph.dims, helper.np_dtype_to_tensor_dtype(np.dtype(graph.kind)))
+    return Network(graph.model(types), {"x": graph.integers((2 * batch, *graph.dims["x"][1:]))}, exact=True)
+
+
+def odd_quantised_network(choice: Choice) -> Network:
+    """As a fuzzer draws it: zero points at the ends of the codes, Clips of codes, and shuffles."""
+    return quantised_network(choice, odd=True)

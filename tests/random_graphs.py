@@ -217,13 +217,14 @@ def _shuffle(graph: Graph) -> None:
     shuffle(graph, x, graph.one([each for each in range(1, c + 1) if c % each == 0]))
 
 
-def shuffle(graph: Graph, x: str, groups: int) -> None:
+def shuffle(graph: Graph, x: str, groups: int) -> str:
     """The channels of `groups` by turns."""
     n, c, h, w = graph.dims[x]
     split = graph.add("Reshape", [x, graph.constant(np.array([n, groups, c // groups, h, w]))], ())
     moved = graph.add("Transpose", [split], (), perm=[0, 2, 1, 3, 4])
-    graph.add("Reshape", [moved, graph.constant(np.array([n, c, h, w]))], (n, c, h, w))
+    result = graph.add("Reshape", [moved, graph.constant(np.array([n, c, h, w]))], (n, c, h, w))
     del graph.dims[split], graph.dims[moved]
+    return result
 
 
 def _pad(graph: Graph) -> None:
