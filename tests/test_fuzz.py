@@ -21,8 +21,8 @@ from cnncc.passes._quantise import Lowering
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
-GRAPHS = 6  # of each family
-FIRST = {"float": 0, "qoperator": 0, "qdq": 0}
+GRAPHS = 10  # of each family
+FIRST = {"float": 12, "qoperator": 5, "qdq": 0}
 
 
 @pytest.mark.parametrize("family", fuzz.FAMILIES)
