@@ -108,15 +108,25 @@ def _unfused(graph: Graph) -> None:
 
 
 def _shared(graph: Graph) -> None:
-    """Activations of a convolution's result that is read otherwise, too."""
+    """Activations of a value that is read otherwise, too: a convolution's result, or a sum."""
+    if graph.yes():
+        x = graph.one(graph.inputs)
+        shared = graph.add("Add", [x, graph.alike(x)], graph.dims[x])
+    else:
+        shared = _offset_conv(graph)
+    for _ in range(graph.number(1, 2)):
+        activation(graph, shared)
+    graph.shown.append(shared)
+
+
+def _offset_conv(graph: Graph) -> str:
+    """A 1x1 convolution whose results are often of one sign."""
     x = _small(graph, 4, 400)
     n, c, h, w = graph.dims[x]
     weights = graph.normal((k := graph.number(1, 6), c, 1, 1), 1 / math.sqrt(c))
     offset = graph.one([0, 0, -3, 3])
-    x = graph.add("Conv", [x, graph.constant(weights), graph.constant(graph.normal((k,)) + offset)], (n, k, h, w))
-    for _ in range(graph.number(1, 2)):
-        activation(graph, x)
-    graph.shown.append(x)
+    bias = graph.normal((k,)) + np.float32(offset)
+    return graph.add("Conv", [x, graph.constant(weights), graph.constant(bias)], (n, k, h, w))
 
 
 def _large_sums(graph: Graph) -> None:
@@ -135,13 +145,13 @@ ODD = (_grouped_shuffle, _unfused, _unfused, _shared, _large_sums)
 def _fed(graph: Graph, images: int, dims: tuple[int, ...]) -> np.ndarray:
     """Values of an input: mostly normal, else of a degenerate range."""
     x = graph.normal((images, *dims))
-    match graph.one(["normal", "normal", "normal", "tiny", "constant", "negative", "offset", "large"]):
+    match graph.one(["normal", "normal", "normal", "tiny", "constant", "negative", "negative", "offset", "large"]):
         case "tiny":
             return np.clip(x * np.float32(0.04), -0.1, 0.1)
         case "constant":
             return np.full_like(x, graph.one([0, 1, -0.3]))
         case "negative":
-            return np.minimum(x - 3, np.float32(0.02)).astype(np.float32)
+            return np.minimum(x - np.float32(1.5), np.float32(0.004)) if graph.yes() else -(np.abs(x) ** 3)
         case "offset":
             return x + np.float32(graph.one([20, -100]))
         case "large":
