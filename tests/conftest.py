@@ -15,6 +15,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import numpy as np
 import pytest
 from hypothesis import settings
+from searches import SHORT, forget
 
 from cnncc import kept, searched
 from cnncc.isa.assembly import assemble, disassemble
@@ -75,18 +76,10 @@ def short_searches() -> Iterator[None]:
     What is found is kept where tests with other searches do not find it, and commands in processes of their own do.
     """
 
-    def forget() -> None:
-        searched._found.clear()
-        search.search.cache_clear()
-
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setenv(kept.FOLDER, folder)
-        patch.setattr(search, "RUNS", 4)
-        patch.setattr(search, "PATIENCE", 4)
-        patch.setattr(search, "POINTS", 100)
-        patch.setattr(search, "MOVING_POINTS", 20)
-        patch.setattr(search, "TILES", 200)
-        patch.setattr(search, "MOVING_TILES", 200)
+        for name, value in SHORT.items():
+            patch.setattr(search, name, value)
         forget()
         yield
     forget()

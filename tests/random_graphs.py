@@ -1,4 +1,4 @@
-"""Hypothesis strategies for small networks as ONNX models, legal and broken, and for the arrays that they go to.
+"""Small random networks as ONNX models, from any source of choices.
 
 A network grows value by value: an operator is drawn, its operands among the values that there are (the latest first, so
 that graphs are deep when they shrink), its attributes such that ONNX allows them.
@@ -9,23 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
-from hypothesis import assume, reject
-from hypothesis import strategies as st
+from choices import Choice
 from onnx import TensorProto, helper, numpy_helper
 from qlinear_cases import MICROSOFT
 
-from cnncc.arch.model import parse_arch
-from cnncc.errors import Refusal
-from cnncc.passes._dataflows import AUTO, DATAFLOWS
-from cnncc.passes._os_plan import NoRoom
-from cnncc.pipeline import Compilation, Settings, import_model
-
-Draw = Callable[[Any], Any]
+T = TypeVar("T")
 Dims = tuple[int, ...]
 
 MOST_ELEMENTS = 1200  # of a value's image that anything reads, if there are smaller ones
@@ -45,21 +37,22 @@ class Network:
 class Graph:
     """A graph that grows; `dims` of the values so far, inputs among them."""
 
-    draw: Draw
+    choice: Choice
     rng: np.random.Generator
     dims: dict[str, Dims] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
+    shown: list[str] = field(default_factory=list)  # values that are outputs, whatever reads them
 
     def number(self, least: int, most: int) -> int:
-        return self.draw(st.integers(least, most))
+        return self.choice.integer(least, most)
 
-    def one(self, choices: Sequence[Any]) -> Any:
-        return self.draw(st.sampled_from(choices))
+    def one(self, choices: Sequence[T]) -> T:
+        return self.choice.one(choices)
 
     def yes(self) -> bool:
-        return self.draw(st.booleans())
+        return self.choice.yes()
 
     def value(self, rank: int = 0) -> str:
         """A value of some rank (0: any)."""
@@ -86,11 +79,11 @@ class Graph:
         return name
 
     def outputs(self) -> list[str]:
-        """What nothing reads, and perhaps a value that something does; no inputs."""
+        """What nothing reads, what is shown, and perhaps a value that something reads; no inputs."""
         made = [name for name in self.dims if name not in self.inputs]
         read = {name for node in self.nodes for name in node.input}
-        found = [name for name in made if name not in read]
-        inner = [name for name in made if name in read]
+        found = [name for name in made if name not in read or name in self.shown]
+        inner = [name for name in made if name not in found]
         return found + ([self.one(inner)] if inner and self.number(0, 4) == 4 else [])
 
     def model(self, kinds: dict[str, int] | None = None) -> onnx.ModelProto:
@@ -122,7 +115,7 @@ def _axis(graph: Graph, size: int, dilated: bool, most_pad: int | None = None) -
     return kernel, graph.one([1, 2, 3, 4]), dilation, before, after
 
 
-def _window(graph: Graph, x: str, ceil: bool = False, **limits: Any) -> tuple[Dims, dict[str, Any]]:
+def window(graph: Graph, x: str, ceil: bool = False, **limits: Any) -> tuple[Dims, dict[str, Any]]:
     """Rows and columns of the result, and attributes."""
     sizes = graph.dims[x][2:]
     axes = [_axis(graph, size, **limits) for size in sizes]
@@ -156,17 +149,17 @@ def _groups(graph: Graph, channels: int) -> tuple[int, int]:
     return group, group * graph.number(1, max(1, min(9 // group, 9)))
 
 
-def _convolution(graph: Graph) -> tuple[str, Dims, Dims, dict[str, Any]]:
+def convolution(graph: Graph) -> tuple[str, Dims, Dims, dict[str, Any]]:
     """The input, the shapes of weights and result, and the attributes."""
     x = graph.value(4)
     n, c, *_ = graph.dims[x]
     group, k = _groups(graph, c)
-    image, attributes = _window(graph, x, dilated=True, most_pad=3)
+    image, attributes = window(graph, x, dilated=True, most_pad=3)
     return x, (k, c // group, *attributes["kernel_shape"]), (n, k, *image), {"group": group, **attributes}
 
 
 def _conv(graph: Graph) -> None:
-    x, shape, dims, attributes = _convolution(graph)
+    x, shape, dims, attributes = convolution(graph)
     inputs = [x, graph.constant(graph.normal(shape, 1 / math.sqrt(math.prod(shape[1:]))))]
     if graph.yes():
         inputs.append(graph.constant(graph.normal(shape[:1])))
@@ -175,13 +168,13 @@ def _conv(graph: Graph) -> None:
 
 def _max_pool(graph: Graph) -> None:
     x = graph.value(4)
-    image, attributes = _window(graph, x, ceil=graph.yes(), dilated=True)
+    image, attributes = window(graph, x, ceil=graph.yes(), dilated=True)
     graph.add("MaxPool", [x], graph.dims[x][:2] + image, **attributes)
 
 
 def _average_pool(graph: Graph) -> None:
     x = graph.value(4)
-    image, attributes = _window(graph, x, ceil=graph.yes(), dilated=False)  # ONNX has dilations from opset 19 on
+    image, attributes = window(graph, x, ceil=graph.yes(), dilated=False)  # ONNX has dilations from opset 19 on
     graph.add("AveragePool", [x], graph.dims[x][:2] + image, count_include_pad=graph.number(0, 1), **attributes)
 
 
@@ -220,12 +213,18 @@ def _affine(graph: Graph) -> None:
 
 def _shuffle(graph: Graph) -> None:
     x = graph.value(4)
+    c = graph.dims[x][1]
+    shuffle(graph, x, graph.one([each for each in range(1, c + 1) if c % each == 0]))
+
+
+def shuffle(graph: Graph, x: str, groups: int) -> str:
+    """The channels of `groups` by turns."""
     n, c, h, w = graph.dims[x]
-    groups = graph.one([each for each in range(1, c + 1) if c % each == 0])
     split = graph.add("Reshape", [x, graph.constant(np.array([n, groups, c // groups, h, w]))], ())
     moved = graph.add("Transpose", [split], (), perm=[0, 2, 1, 3, 4])
-    graph.add("Reshape", [moved, graph.constant(np.array([n, c, h, w]))], (n, c, h, w))
+    result = graph.add("Reshape", [moved, graph.constant(np.array([n, c, h, w]))], (n, c, h, w))
     del graph.dims[split], graph.dims[moved]
+    return result
 
 
 def _pad(graph: Graph) -> None:
@@ -323,426 +322,31 @@ ON_MATRICES = (_matrix, _matrix)
 ON_ANY = (_concat, _concat, _activation, _activation, _sum, _sum, _affine, _flat, _on_host)
 
 
-@st.composite
-def networks(draw: Draw, most_nodes: int = 8) -> Network:
-    """Float networks of up to about `most_nodes` nodes, images of up to 13 x 13 in up to 9 channels."""
-    graph = Graph(draw, np.random.default_rng(draw(st.integers(0, 999))))
+def add_inputs(graph: Graph, side: int = 13) -> int:
+    """One to three inputs, images of up to `side` rows and columns; the batch size."""
     batch = graph.one([1, 1, 2, 3])
     for i in range(graph.one([1, 1, 1, 2, 3])):
-        image = (graph.number(1, 9), graph.number(1, 13), graph.number(1, 13))
+        image = (graph.number(1, 9), graph.number(1, side), graph.number(1, side))
         if i and graph.yes():
             image = graph.dims["x0"][1:]
         dims = (batch, image[0] * image[1]) if i == 0 and graph.number(0, 9) == 9 else (batch, *image)
         graph.dims[f"x{i}"] = dims
         graph.inputs.append(f"x{i}")
-    nodes = graph.number(1, most_nodes)
+    return batch
+
+
+def grow(graph: Graph, nodes: int) -> None:
+    """Add operators until there are at least so many nodes."""
     while len(graph.nodes) < nodes:
         ranks = {len(dims) for dims in graph.dims.values()}
         usable = [*ON_ANY, *(ON_IMAGES if 4 in ranks else ()), *(ON_MATRICES if 2 in ranks else ())]
         graph.one(usable)(graph)
+
+
+def float_network(choice: Choice, most_nodes: int = 8) -> Network:
+    """Float networks of up to about `most_nodes` nodes, images of up to 13 x 13 in up to 9 channels."""
+    graph = Graph(choice, np.random.default_rng(choice.integer(0, 999)))
+    batch = add_inputs(graph)
+    grow(graph, graph.number(1, most_nodes))
     feeds = {name: graph.normal((2 * batch, *graph.dims[name][1:])) for name in graph.inputs}
     return Network(graph.model(), feeds)
-
-
-# -- networks that are quantised already -------------------------------------------------------------------------------
-
-
-@dataclass
-class Codes(Graph):
-    """A graph of codes. steps: the names of scale and zero point of each value; kind: uint8 or int8."""
-
-    kind: type[np.generic] = np.uint8
-    steps: dict[str, tuple[str, str]] = field(default_factory=dict)
-
-    def integers(self, dims: Dims, kind: type[np.generic] | None = None) -> np.ndarray:
-        info = np.iinfo(kind or self.kind)
-        return self.rng.integers(info.min, info.max, dims, endpoint=True).astype(kind or self.kind)
-
-    def step(self, scale: float) -> tuple[str, str]:
-        info = np.iinfo(self.kind)
-        zero = self.one([0, 113, 3, 127]) + int(info.min)
-        return self.constant(np.float32(scale)), self.constant(self.kind(zero))
-
-    def code(self, op: str, inputs: Sequence[str], dims: Dims, step: tuple[str, str], **attributes: Any) -> str:
-        name = self.add(op, inputs, dims, **attributes)
-        self.steps[name] = step
-        return name
-
-
-def _weights(graph: Codes, dims: Dims, channels: int) -> list[str]:
-    """Weights (signed), their scale or scales and their zero point."""
-    scales = graph.rng.uniform(0.005, 0.02, channels if graph.yes() else ()).astype(np.float32)
-    # onnxruntime has uint8 x uint8, uint8 x int8 and int8 x int8; one zero point for each scale.
-    zero = np.zeros(np.shape(scales), np.int8) + np.int8(graph.one([0, 0, -3]))
-    return [graph.constant(each) for each in (graph.integers(dims, np.int8), scales, zero)]
-
-
-def _quantised_conv(graph: Codes) -> None:
-    x, shape, dims, attributes = _convolution(graph)
-    step = graph.step(graph.one([0.05, 0.2, 1.0]))
-    inputs = [x, *graph.steps[x], *_weights(graph, shape, shape[0]), *step]
-    if graph.yes():
-        inputs.append(graph.constant(graph.rng.integers(-5000, 5000, shape[0]).astype(np.int32)))
-    graph.code("QLinearConv", inputs, dims, step, **attributes)
-
-
-def _quantised_sum(graph: Codes) -> None:
-    x = graph.value()
-    y, step = graph.alike(x), graph.step(graph.one([0.05, 0.2, 1.0]))
-    inputs = [x, *graph.steps[x], y, *graph.steps[y], *step]
-    graph.code("QLinearAdd", inputs, graph.dims[x], step, domain=MICROSOFT)
-
-
-def _quantised_mean(graph: Codes) -> None:
-    x = graph.value(4)
-    step = graph.step(0.03)
-    inputs = [x, *graph.steps[x], *step]
-    graph.code("QLinearGlobalAveragePool", inputs, (*graph.dims[x][:2], 1, 1), step, domain=MICROSOFT)
-
-
-def _quantised_pool(graph: Codes) -> None:
-    x = graph.value(4)
-    image, attributes = _window(graph, x, ceil=graph.yes(), dilated=True)
-    graph.code("MaxPool", [x], graph.dims[x][:2] + image, graph.steps[x], **attributes)
-
-
-def _quantised_matrix(graph: Codes) -> None:
-    x = graph.value()
-    n, *rest = graph.dims[x]
-    if len(rest) > 1:
-        x = graph.code("Flatten", [x], (n, math.prod(rest)), graph.steps[x])
-    k, step, c = graph.number(1, 9), graph.step(graph.one([0.2, 1.0])), math.prod(rest)
-    weights = _weights(graph, (c, k), k)
-    if graph.yes():
-        graph.code("QLinearMatMul", [x, *graph.steps[x], *weights, *step], (n, k), step)
-    else:
-        bias = graph.constant(graph.rng.integers(-5000, 5000, k).astype(np.int32)) if graph.yes() else ""
-        graph.code("QGemm", [x, *graph.steps[x], *weights, bias, *step], (n, k), step, domain=MICROSOFT)
-
-
-def _quantised_concat(graph: Codes) -> None:
-    x = graph.value()
-    n, c, *rest = graph.dims[x]
-    graph.code("Concat", [x, x], (n, 2 * c, *rest), graph.steps[x], axis=1)
-
-
-QUANTISED_IMAGES = (_quantised_conv, _quantised_conv, _quantised_mean, _quantised_pool)
-QUANTISED = (_quantised_sum, _quantised_sum, _quantised_matrix, _quantised_concat)
-
-
-@st.composite
-def quantised_networks(draw: Draw, most_nodes: int = 6) -> Network:
-    """Networks of onnxruntime's integer operators, bytes in and out."""
-    graph = Codes(draw, np.random.default_rng(draw(st.integers(0, 999))))
-    graph.kind = graph.one([np.uint8, np.int8])
-    batch = graph.one([1, 1, 2])
-    graph.dims["x"], graph.inputs = (batch, graph.number(1, 6), graph.number(1, 11), graph.number(1, 11)), ["x"]
-    graph.steps["x"] = graph.step(0.04)
-    nodes = graph.number(1, most_nodes)
-    while len(graph.nodes) < nodes:
-        images = any(len(dims) == 4 for dims in graph.dims.values())
-        graph.one([*(QUANTISED_IMAGES if images else ()), *QUANTISED])(graph)
-    kinds = dict.fromkeys(graph.dims, helper.np_dtype_to_tensor_dtype(np.dtype(graph.kind)))
-    return Network(graph.model(kinds), {"x": graph.integers((2 * batch, *graph.dims["x"][1:]))}, exact=True)
-
-
-# -- arrays ------------------------------------------------------------------------------------------------------------
-
-
-@st.composite
-def arrays(draw: Draw) -> dict[str, Any]:
-    """The numbers of an array's file: usually such that a row of a kernel fits its register files."""
-
-    def number(least: int, most: int) -> int:
-        return draw(st.integers(least, most))
-
-    small = number(0, 9) == 9  # a row of a kernel may not fit
-    bits = draw(st.sampled_from([16, 16, 8]))
-    return {
-        "rows": number(1, 8),
-        "cols": number(1, 8),
-        "operand_bits": bits,
-        "psum_bits": draw(st.sampled_from([32, 32, 32, 48, 40, 26])),
-        "pe": {
-            "weight_words": number(1, 7) if small else number(7, 150),
-            "ifmap_words": number(1, 25) if small else number(25, 60),
-            "psum_words": number(1, 16),
-            "weight_halves": draw(st.sampled_from([2, 1, 3])),
-            "ifmap_halves": draw(st.sampled_from([2, 1, 3])),
-            "psum_halves": draw(st.sampled_from([2, 1, 3])),
-            "max_pixels": draw(st.sampled_from([16, 1, 3])),
-            "pong_words": draw(st.sampled_from([0, 0, 12])),
-            "virtual_words": draw(st.sampled_from([0, 4, 24])),
-        },
-        "glb": {"words": draw(glb_words()), "words_per_cycle": number(1, 9)},
-        "dram": {"words_per_cycle": number(1, 9), "latency_cycles": number(0, 70)},
-        "bus": {"burst_words": number(1, 10), "latency_cycles": number(0, 3)},
-        "commit": {"units_per_column": number(1, 3), "latency_cycles": number(0, 5)},
-        "links": {"n2n": draw(st.booleans())},
-        "sequencer": {"queue_depth": number(1, 5), "overlap": draw(st.sampled_from([True, True, False]))},
-    }
-
-
-def glb_words() -> st.SearchStrategy[int]:
-    """Large, so small that something moves, and too small: the refusal then says what would do."""
-    return st.one_of(st.just(65536), st.integers(300, 4000), st.integers(1, 300), st.integers(1, 300))
-
-
-def as_toml(array: dict[str, Any]) -> str:
-    """An array's file."""
-
-    def said(value: Any) -> str:
-        return str(value).lower() if isinstance(value, bool) else repr(value)
-
-    lines = ['name = "random"']
-    for name, value in array.items():
-        text = f"{{ {', '.join(f'{k} = {said(v)}' for k, v in value.items())} }}" if isinstance(value, dict) else value
-        lines.append(f"{name} = {text}")
-    return "\n".join(lines) + "\n"
-
-
-def compiled_at_random(data: st.DataObject, folder: Path, check: Callable[[Compilation], object]) -> None:
-    """`check` of a compilation that has not begun: any network under any dataflow, for a GLB that just does."""
-    net, array = data.draw(networks()), data.draw(arrays())
-    dataflow = data.draw(st.sampled_from([None, AUTO, *DATAFLOWS]))
-    array["links"] = {**array["links"], "south": True}
-    (folder / "net.onnx").write_bytes(net.model.SerializeToString())
-    try:
-        for _ in range(20):
-            (folder / "array.toml").write_text(as_toml(array))
-            arch = parse_arch(as_toml(array), "drawn")
-            chosen = Settings(arch, str(folder / "array.toml"), arch.operand_bits, net.feeds, None, dataflow)
-            try:
-                check(import_model(folder / "net.onnx", None, chosen))
-                return
-            except NoRoom as refusal:
-                array = {**array, "glb": {**array["glb"], "words": refusal.words}}
-    except Refusal:
-        reject()
-
-
-# -- broken models -----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Wrench:
-    """What breaks a model, in place."""
-
-    draw: Draw
-    model: onnx.ModelProto
-
-    def one(self, choices: Sequence[Any]) -> Any:
-        assume(choices)
-        return self.draw(st.sampled_from(choices))
-
-    @property
-    def graph(self) -> onnx.GraphProto:
-        return self.model.graph
-
-    def node(self) -> onnx.NodeProto:
-        return self.one(list(self.graph.node))
-
-    def tensor(self) -> onnx.TensorProto:
-        """A constant, or where there is none one that nothing reads."""
-        if not self.graph.initializer:
-            self.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "unread"))
-        return self.one(list(self.graph.initializer))
-
-    def dim(self) -> Any:
-        """A dim of an input or an output."""
-        value = self.one([*self.graph.input, *self.graph.output])
-        return self.one(list(value.type.tensor_type.shape.dim))
-
-
-def _other_size(wrench: Wrench) -> None:
-    wrench.dim().dim_value = wrench.one([0, -1, 1, 5, 17])
-
-
-def _huge_size(wrench: Wrench) -> None:
-    wrench.dim().dim_value = wrench.one([1 << 31, 1 << 40, (1 << 63) - 1])  # less may be run
-
-
-def _symbolic_size(wrench: Wrench) -> None:
-    wrench.dim().dim_param = wrench.one(["n", "?"])
-
-
-def _unknown_size(wrench: Wrench) -> None:
-    wrench.dim().Clear()
-
-
-def _no_shape(wrench: Wrench) -> None:
-    wrench.one([*wrench.graph.input, *wrench.graph.output]).type.tensor_type.ClearField("shape")
-
-
-def _other_element(wrench: Wrench) -> None:
-    wrench.one([*wrench.graph.input, *wrench.graph.output]).type.tensor_type.elem_type = wrench.one([0, 7, 10, 11, 99])
-
-
-def _no_type(wrench: Wrench) -> None:
-    wrench.one([*wrench.graph.input, *wrench.graph.output]).ClearField("type")
-
-
-def _missing_constant(wrench: Wrench) -> None:
-    wrench.graph.initializer.remove(wrench.tensor())
-
-
-def _odd_numbers(wrench: Wrench) -> None:
-    tensor = wrench.tensor()
-    array = numpy_helper.to_array(tensor).copy()
-    if array.dtype == np.float32 and array.size:
-        array.flat[-1] = wrench.one([np.nan, np.inf, -np.inf, 3e38, 1e-45, 1e30])
-        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-
-
-def _other_integers(wrench: Wrench) -> None:
-    found = [tensor for tensor in wrench.graph.initializer if tensor.data_type == TensorProto.INT64]
-    if found:
-        tensor = wrench.one(found)
-        array = numpy_helper.to_array(tensor).copy()
-        array.flat[wrench.one(range(array.size))] = wrench.one([0, -1, -2, 7, 1 << 40, -(1 << 63)])
-        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-
-
-def _constant_of_another_type(wrench: Wrench) -> None:
-    tensor = wrench.tensor()
-    array = numpy_helper.to_array(tensor).astype(wrench.one([np.float64, np.int64, np.float16, np.bool_, np.int8]))
-    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-
-
-def _constant_of_another_shape(wrench: Wrench) -> None:
-    tensor = wrench.tensor()
-    array = numpy_helper.to_array(tensor)
-    array = wrench.one([array[None], array.reshape(-1), array.reshape(-1)[:1], array.reshape(-1)[:0]])
-    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-
-
-def _damaged_constant(wrench: Wrench) -> None:
-    tensor = wrench.tensor()
-    match wrench.one(["short", "dim", "type", "none", "name"]):
-        case "short":
-            tensor.raw_data = tensor.raw_data[:-1]
-        case "dim":
-            tensor.dims.append(wrench.one([-1, 0, 3, 1 << 40]))
-        case "type":
-            tensor.data_type = wrench.one([0, 6, 8, 15, 99])
-        case "none":
-            tensor.ClearField("raw_data")
-        case _:
-            tensor.name = ""
-
-
-def _unknown_operator(wrench: Wrench) -> None:
-    wrench.node().op_type = wrench.one(["Frobnicate", "", "conv", "If", "Loop", "NonZero", "Relu", "Concat", "Sum"])
-
-
-def _unknown_domain(wrench: Wrench) -> None:
-    wrench.node().domain = "com.example"
-    if wrench.draw(st.booleans()):
-        wrench.model.opset_import.add(domain="com.example", version=1)
-
-
-def _attribute(wrench: Wrench) -> tuple[onnx.NodeProto, onnx.AttributeProto | None]:
-    found = [node for node in wrench.graph.node if node.attribute]
-    if not found:
-        return wrench.node(), None
-    node = wrench.one(found)
-    return node, wrench.one(list(node.attribute))
-
-
-ODD_VALUES = (
-    0, -1, 1 << 40, 2.5, math.nan, "text", "SAME_UPPER", [0, 0], [-1, -1], [1, 1], [3], [1, 1, 1, 1], [-1, 0, 0, 2],
-    [1 << 40, 1 << 40], [1 << 62, 1], [2.5], ["a"],
-)  # fmt: skip
-
-
-def _odd_attribute(wrench: Wrench) -> None:
-    node, attribute = _attribute(wrench)
-    if attribute is not None:
-        attribute.CopyFrom(helper.make_attribute(attribute.name, wrench.one(ODD_VALUES)))
-    else:
-        node.attribute.append(helper.make_attribute("axis", wrench.one(ODD_VALUES)))
-
-
-def _new_attribute(wrench: Wrench) -> None:
-    name = wrench.one(["pads", "strides", "dilations", "group", "kernel_shape", "auto_pad", "axis", "odd", "ceil_mode"])
-    node = wrench.node()
-    if all(attribute.name != name for attribute in node.attribute):
-        node.attribute.append(helper.make_attribute(name, wrench.one(ODD_VALUES)))
-
-
-def _missing_attribute(wrench: Wrench) -> None:
-    node, attribute = _attribute(wrench)
-    if attribute is not None:
-        node.attribute.remove(attribute)
-
-
-def _cycle(wrench: Wrench) -> None:
-    node = wrench.node()
-    node.input[0] = wrench.one(list(wrench.graph.node)).output[0]
-
-
-def _other_operand(wrench: Wrench) -> None:
-    node = wrench.node()
-    names = [value.name for value in wrench.graph.input] + [tensor.name for tensor in wrench.graph.initializer]
-    node.input[wrench.one(range(len(node.input)))] = wrench.one(["", "nowhere", *names])
-
-
-def _other_operands(wrench: Wrench) -> None:
-    node = wrench.node()
-    if wrench.draw(st.booleans()):
-        del node.input[wrench.one(range(len(node.input))) :]
-    else:
-        node.input.append(wrench.one([node.input[0], "", "nowhere"]))
-
-
-def _second_name(wrench: Wrench) -> None:
-    """Two values, constants, nodes, inputs or outputs have one name."""
-    graph = wrench.graph
-    match wrench.one(["value", "constant", "node", "input", "output", "input is constant"]):
-        case "value":
-            wrench.node().output[0] = wrench.one([graph.input[0].name, graph.node[0].output[0]])
-        case "constant":
-            graph.initializer.append(wrench.tensor())
-        case "node":
-            wrench.node().name = graph.node[0].name
-        case "input":
-            graph.input.append(graph.input[0])
-        case "output":
-            graph.output.append(graph.output[0])
-        case _:
-            graph.input[-1].name = wrench.tensor().name
-
-
-def _empty(wrench: Wrench) -> None:
-    wrench.graph.ClearField(wrench.one(["node", "input", "output", "initializer", "name"]))
-
-
-def _odd_output(wrench: Wrench) -> None:
-    wrench.one(list(wrench.graph.output)).name = wrench.one(["nowhere", "", wrench.graph.input[0].name])
-
-
-def _odd_version(wrench: Wrench) -> None:
-    if wrench.draw(st.booleans()):
-        wrench.model.ir_version = wrench.one([0, 3, 99])
-    else:
-        wrench.model.opset_import[0].version = wrench.one([0, 1, 6, 9, 12, 21, 99])
-
-
-BREAKS = (
-    _other_size, _huge_size, _symbolic_size, _unknown_size, _no_shape, _other_element, _no_type, _missing_constant,
-    _odd_numbers, _odd_numbers, _other_integers, _constant_of_another_type, _constant_of_another_shape,
-    _damaged_constant, _unknown_operator, _unknown_domain, _odd_attribute, _odd_attribute, _new_attribute,
-    _missing_attribute, _cycle, _other_operand, _other_operands, _second_name, _empty, _odd_output, _odd_version,
-)  # fmt: skip
-
-
-@st.composite
-def broken_models(draw: Draw) -> onnx.ModelProto:
-    """Small networks, float or quantised, that something was done to, once or twice: most are illegal then."""
-    net = draw(st.one_of(networks(most_nodes=4), networks(most_nodes=4), quantised_networks(most_nodes=3)))
-    model = onnx.ModelProto()
-    model.CopyFrom(net.model)
-    draw(st.sampled_from(BREAKS))(Wrench(draw, model))
-    if draw(st.integers(0, 3)) == 3:
-        draw(st.sampled_from(BREAKS))(Wrench(draw, model))
-    return model

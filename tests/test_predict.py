@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_cases import SAMPLES, save
+from drawn import compiled_at_random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nest_cases import Case, layer_of
-from random_graphs import compiled_at_random
 from test_conv_grid import unmapped
 from test_conv_groups import array_file
 from test_dataflows import Drawn, arch_toml, draw

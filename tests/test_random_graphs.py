@@ -18,11 +18,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from broken_models import broken_models
 from cli_cases import done, invoke, snapshot
+from drawn import arrays, networks, quantised_networks
 from frontend_models import run_file
+from fuzz import BETWEEN
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from random_graphs import Network, arrays, as_toml, broken_models, networks, quantised_networks
+from random_arrays import as_toml
+from random_graphs import Network
 
 from cnncc.arch.model import load_arch
 from cnncc.errors import Refusal
@@ -41,13 +45,6 @@ SEED = os.environ.get("CNNCC_SEED")
 LEAST_DB = 30  # of 16-bit operands, where sums have 32 bits
 DEGENERATE = 1e-3  # an output that is so much smaller than what it is made of
 REFUSALS = ("glb.words = ", "pe.", "psum", "weights of channel", "unsigned codes kept in 8 bits", "is the same as")
-
-
-# Steps after which the same level has another that is run: `cnncc verify` runs all.
-BETWEEN = (
-    "cnn-fuse-epilogue", "cnn-to-nest", "nest-schedule-os", "nest-tile", "nest-permute", "nest-unroll",
-    "nest-to-array", "array-prefetch",
-)  # fmt: skip
 
 
 def examples(number: int) -> Callable[[Any], Any]:

@@ -19,10 +19,10 @@ import pytest
 import test_os_mappings as os_mappings
 from cli_cases import LENET, SAMPLES, done, refused, save
 from conv_grid_cases import Case
+from drawn import compiled_at_random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nest_cases import layer_of
-from random_graphs import compiled_at_random
 from test_conv_grid import unmapped
 from test_conv_groups import array_file
 from test_dataflows import arch_text, random_case, random_mapping

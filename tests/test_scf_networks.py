@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn import quantised_networks
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from nest_cases import standard
-from random_graphs import Network, quantised_networks
+from random_graphs import Network
 from standard_ir import Program
 from xdsl.dialects.builtin import ModuleOp
 
