@@ -99,10 +99,13 @@ class _Layers:
         return self.lowering.scales[value].integers(self.exact[value]).reshape(-1, *dims[1:])
 
     def measured(self) -> Iterator[LayerNoise]:
+        seen: set[SSAValue] = set()
         for value in self.exact:
             if self._is_inner(value) or self.lowering.placement.known(value) is not None:
                 continue  # what counts is another value, or the model states codes: it may saturate
-            lowered = base_of(self.lowering.values[value])
+            if (lowered := base_of(self.lowering.values[value])) in seen:
+                continue  # it is another value in another shape
+            seen.add(lowered)
             key, exact, scale = self.references.key(value), self.exact[value], self.lowering.scales[value]
             computed = self.given[lowered]
             if not isinstance(lowered, BlockArgument) and not isinstance(lowered.owner, HostOp):

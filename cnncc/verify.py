@@ -32,6 +32,7 @@ SCHEMA = 1  # of the JSON; a change that a reader would notice raises it
 RELATIVE_TOLERANCE = 1e-4  # of the largest magnitude of an output, for float graphs that were rewritten
 # The same for operators between DequantizeLinear and QuantizeLinear, put on integers: each may differ by a step.
 QDQ_TOLERANCE = 0.05
+NO_STEPS: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,18 @@ Values = Mapping[str, Array]
 Mask = npt.NDArray[np.bool_]
 
 
-def compare_floats(exact: Values, got: Values, tolerance: float = RELATIVE_TOLERANCE) -> str:
-    """The empty string, or which output differs most and by how much."""
+def compare_floats(
+    exact: Values, got: Values, tolerance: float = RELATIVE_TOLERANCE, steps: Mapping[str, float] = NO_STEPS
+) -> str:
+    """The empty string, or which output differs most and by how much. steps: by which outputs may differ besides."""
     for name, reference in exact.items():
         if name not in got:
             return f"output '{name}' is missing"
         scale = float(np.abs(reference).max()) or 1.0
         worst = float(np.abs(np.asarray(got[name], np.float64) - reference).max()) / scale
-        if not worst <= tolerance and not np.array_equal(got[name], reference, equal_nan=True):
+        if not worst <= tolerance + steps.get(name, 0.0) / scale and not np.array_equal(
+            got[name], reference, equal_nan=True
+        ):
             return f"output '{name}' differs by {worst:.2e} of its largest value, more than {tolerance:.0e}"
     return ""
 
@@ -133,7 +138,7 @@ class Verifier:
             difference = compare_floats(self._floats, got)
             if difference and step.name == FOLD_QDQ:
                 tolerance = QDQ_TOLERANCE
-                difference = compare_floats(self._floats, got, tolerance)
+                difference = compare_floats(self._floats, got, tolerance, self._steps(module))
             if step.name == FOLD_QDQ:
                 self._floats = got  # what follows must equal the model as it now is, on integers
             return difference, f"{len(self._floats)} output(s) within {tolerance:.0e}"
@@ -143,6 +148,14 @@ class Verifier:
         """The float outputs by name."""
         outputs = run_floats(module, self.compilation.ctx.weights, self.inputs, returned(module))
         return dict(zip(output_names(module), outputs, strict=True))
+
+    def _steps(self, module: ModuleOp) -> dict[str, float]:
+        """What one step of its codes is worth, by output that is codes or was made of them."""
+        placement = place(module, self.compilation.ctx.weights)
+        codes = {
+            name: placement.codes(value) for name, value in zip(output_names(module), returned(module), strict=True)
+        }
+        return {name: known.scale for name, known in codes.items() if known}
 
     def _check_integers(self, step: Step, module: ModuleOp) -> tuple[str, str]:
         if not self._integers:

@@ -184,12 +184,21 @@ def _users(node: NodeOp) -> list[Operation]:
 
 
 def _is_stranded(node: NodeOp, placement: Placement) -> bool:
-    """Is `node` next to free of cost between host nodes, where going to the array would only cost accuracy?"""
+    """Is `node` next to free of cost between host nodes, where going to the array would only cost accuracy?
+
+    The host can also quantise what it computes, to the bit.
+    """
     layer = placement.layers[node]
     is_free = (moves_integers(layer) and not isinstance(layer, PoolLayer)) or node.is_op("BatchNormalization")
     if not is_free or any(value.owner not in placement.reasons for value in sources(node, layer)):
         return False
-    return all(isinstance(user, ReturnOp) or user in placement.reasons for user in _users(node))
+    return all(
+        isinstance(user, ReturnOp) or user in placement.reasons or _quantises(user, placement) for user in _users(node)
+    )
+
+
+def _quantises(user: Operation, placement: Placement) -> bool:
+    return isinstance(user, NodeOp) and isinstance(placement.layers.get(user), QuantizeLayer)
 
 
 def _gives_codes(node: NodeOp, layer: QuantizeLayer, placement: Placement) -> bool:

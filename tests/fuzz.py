@@ -7,7 +7,7 @@ Graph I of seed S is a function of the family, S and I alone. A graph fails by o
     levels       two levels of the compiler compute different values
     run          the binary gives other outputs than the last level
     wrong        integers are not onnxruntime's; of qdq: further away than steps of its scales explain
-    noise        an output of floats has too low a signal-to-noise ratio (SQNR)
+    noise        a layer errs by more than its steps explain, or an output has too low a signal-to-noise ratio (SQNR)
     references   onnxruntime and tests/float64_ops.py differ
 
 The references are onnxruntime without optimisations and float64_ops. A graph is `illegal`, which is no failure, where
@@ -211,12 +211,14 @@ def judged(case: Case, observed: Observed, known: references.Known, got: dict[st
     for name, want in known.wanted.items():
         if got[name].shape != want.shape or got[name].dtype != want.dtype:
             return "wrong", f"output '{name}' is {got[name].dtype}{list(got[name].shape)}"
+    if beyond := observed.verifier.beyond_noise:
+        return "noise", beyond[0].text
     if case.net.exact:
         return "wrong", known.unequal(got)
     if known.has_codes:
         return "wrong", known.beyond_steps(got)
     if case.bits < 16 or case.array.get("psum_bits", 32) < 32 or observed.is_narrowed:
-        return "noise", ""  # noise that the widths explain; no rule says how much yet
+        return "noise", ""  # the widths explain it: each layer was compared with its own noise
     return "noise", known.too_noisy(got)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -134,7 +135,11 @@ class Known:
         return ""
 
     def rounding(self) -> Callable[[str, Array], Array]:
-        """Rounds a value to 16 bits of its own range; not before an activation, which is fused at best."""
+        """Rounds a value to 16 bits of its own range; not before an activation that alone reads it: it may be fused.
+
+        A Relu of a shared value can be no better than that value: where its greatest magnitudes are negative, it has
+        fewer bits for what is positive.
+        """
         tops: dict[str, float] = {}
         for values in self.exact:
             for name, value in values.items():
@@ -144,7 +149,9 @@ class Known:
                 for name in node.input:
                     tops[name] = max(tops.get(name, 0.0), tops[node.output[0]])
         inputs = {value.name for value in self.graph.input}
-        fused = {node.input[0] for node in self.graph.node if node.op_type in ACTIVATIONS} - inputs
+        readers = Counter([name for node in self.graph.node for name in node.input] + self.outputs)
+        activated = {node.input[0] for node in self.graph.node if node.op_type in ACTIVATIONS} - inputs
+        fused = {name for name in activated if readers[name] == 1}
 
         def rounded(name: str, value: Array) -> Array:
             step = tops[name] / TOP

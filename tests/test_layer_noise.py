@@ -179,3 +179,14 @@ def test_layer_noise_calibration_data_beyond_what_the_model_states(tmp_path: Pat
     assert (
         "saturates" not in done("compile", model, "-o", tmp_path / "net.cnb", "--calibrate", data(tmp_path, x=x)).stderr
     )
+
+
+def test_layer_noise_of_a_value_in_two_shapes(tmp_path: Path) -> None:
+    """A Flatten of a value with other readers is that value: it is compared once."""
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="c"), node("Relu", ["c"], ["r"], name="r"),
+        node("Flatten", ["r"], ["y"], name="y"), node("MaxPool", ["r"], ["z"], kernel_shape=[2, 2], name="z"),
+    ]  # fmt: skip
+    model = build(nodes, {"x": (1, 3, 7, 5)}, ["y", "z"], {"w": noise(1, 4, 3, 3, 3)})
+    found = verified(model, tmp_path, noise(2, 2, 3, 7, 5))["noises"]
+    assert [each["label"] for each in found] == ["input x", "r", "z"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_cases import done, save
 from frontend_models import run_file
 from onnx import TensorProto, helper, numpy_helper
 
@@ -202,3 +203,23 @@ def test_qdq_codes_of_32_bits_are_no_weights(tmp_path: Path) -> None:
     operators, got = folded(path, x)
     assert "QLinearConv" not in operators
     assert np.array_equal(got, run_file(path, {"x": x})[0])
+
+
+def test_fold_may_differ_by_a_step_of_small_outputs(tmp_path: Path) -> None:
+    """A mean of 2.5 codes is rounded to even in integers; 1 code of 5 is 20 % of the largest output."""
+    nodes = [
+        dequantise("x", "s3", "zero", "a"), node("GlobalAveragePool", ["a"], ["m"]),
+        node("QuantizeLinear", ["m", "s2", "zero"], ["q"]), dequantise("q", "s2", "zero", "y"),
+    ]  # fmt: skip
+    arrays = {"s3": np.float32(0.03), "s2": np.float32(0.02), "zero": np.uint8(0)}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, (1, 4, 3, 2))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4, 1, 1))],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    x = [[[0, 1], [1, 0], [4, 0]], [[4, 4], [4, 4], [4, 2]], [[1, 4], [4, 4], [0, 1]], [[2, 1], [4, 3], [2, 0]]]
+    np.savez(tmp_path / "x.npz", x=np.uint8([x]))
+    done("verify", save(model, tmp_path / "net.onnx"), "--input", tmp_path / "x.npz", "--images", 1)

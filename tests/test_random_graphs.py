@@ -94,6 +94,7 @@ def compiled(kept: Kept, net: Network) -> tuple[Compilation, Verifier]:
 def check_accuracy(net: Network, verifier: Verifier, wanted: dict[str, np.ndarray], psum_bits: int) -> None:
     """Models that are quantised already are equal; others near, where words and sums have the bits for it."""
     assert not (net.exact and verifier.accuracy)
+    assert not verifier.beyond_noise, verifier.beyond_noise
     if verifier.compilation.settings.operand_bits < 16 or psum_bits < 32:
         return
     for each in verifier.accuracy:
