@@ -9,6 +9,7 @@ Graph I of seed S is a function of the family, S and I alone. A graph fails by o
     wrong        integers are not onnxruntime's; of qdq: further away than steps of its scales explain
     noise        a layer errs by more than its steps explain, or an output has too low a signal-to-noise ratio (SQNR)
     references   onnxruntime and tests/float64_ops.py differ
+    slow         it took more than a minute
 
 The references are onnxruntime without optimisations and float64_ops. A graph is `illegal`, which is no failure, where
 onnxruntime does not load it: ONNX's shapes of pools with ceil_mode are not always those that onnxruntime computes.
@@ -225,8 +226,12 @@ def judged(case: Case, observed: Observed, known: references.Known, got: dict[st
 # -- one graph ---------------------------------------------------------------------------------------------------------
 
 
+class Late(BaseException):
+    """The time for a graph is over; no handler of errors takes it for one."""
+
+
 def _late(*_: Any) -> None:
-    raise TimeoutError(f"more than {SECONDS} s")
+    raise Late
 
 
 def attempt(family: str, seed: int, index: int, keep: Path | None = None) -> Verdict:
@@ -250,6 +255,8 @@ def outcome(case: Case, folder: Path) -> tuple[str, str]:
     """The kind, and the detail."""
     try:
         check(case, folder)
+    except Late:
+        return "slow", f"more than {SECONDS} s"
     except Refusal as refusal:
         return "refused", one_line("; ".join(refusal.lines))
     except Failure as failure:
