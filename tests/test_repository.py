@@ -33,6 +33,7 @@ LAYERS = (
     ("passes", "machine"),
     ("universe", "eval", "costs", "predict"),
     ("pipeline", "opt", "accuracy"),
+    ("layer_noise",),
     ("verify", "check", "report", "messages", "starts", "planned"),
     ("reuse", "explore"),
     ("commands", "atoms", "estimate"),
