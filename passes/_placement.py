@@ -167,8 +167,8 @@ def _misplaced(node: NodeOp, placement: Placement) -> str:
     match placement.layers[node]:
         case QuantizeLayer() as layer if not _gives_codes(node, layer, placement):
             return "its input has other integers on the array, or none"
-        case DequantizeLayer() if any(user in placement.reasons for user in _users(node)):
-            return "the host reads its result"
+        case DequantizeLayer() if all(user in placement.reasons for user in _users(node)):
+            return "only the host reads its result"
         case ClampLayer() as layer if not _keeps_codes(node, layer, placement):
             return "its bounds lie between integers of its input"
         case LeakyLayer() if _dequantised(node.operands[0], placement) is not None:

@@ -138,8 +138,10 @@ class Known:
         """Rounds a value to 16 bits of its own range; not before an activation that alone reads it: it may be fused.
 
         A Relu of a shared value can be no better than that value: where its greatest magnitudes are negative, it has
-        fewer bits for what is positive.
+        fewer bits for what is positive. Where the grid of integers lies is drawn for every element, so that a value
+        that is there many times does not decide by its own rounding error; 0 is always exact.
         """
+        rng = np.random.default_rng(0)
         tops: dict[str, float] = {}
         for values in self.exact:
             for name, value in values.items():
@@ -155,7 +157,10 @@ class Known:
 
         def rounded(name: str, value: Array) -> Array:
             step = tops[name] / TOP
-            return value if name in fused or not step else np.rint(value / step) * step
+            if name in fused or not step:
+                return value
+            shift = rng.uniform(-0.5, 0.5, value.shape) * (value != 0)
+            return (np.rint(value / step + shift) - shift) * step
 
         return rounded
 

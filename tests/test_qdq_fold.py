@@ -28,7 +28,7 @@ node = helper.make_node
 RNG = np.random.default_rng(0)
 CONSTANTS: dict[str, Any] = {
     **{"sx": np.float32(0.05), "zx": np.int8(-20), "sy": np.float32(0.4), "zy": np.int8(-9), "ux": np.uint8(100)},
-    **{"ls": np.float32(-3.3), "hs": np.float32(6)},
+    **{"ls": np.float32(-3.3), "hs": np.float32(6), "lo": np.float32(-1.23), "hi": np.float32(2.34)},
     "w": RNG.integers(-128, 128, (4, 3, 3, 3)).astype(np.int8),
     "sw": RNG.uniform(0.01, 0.03, 4).astype(np.float32),
     "zw": np.zeros(4, np.int8),
@@ -136,7 +136,7 @@ STAYS: dict[str, tuple[list[Any], tuple[int, ...]]] = {
 
 def saved(nodes: list[Any], shape: tuple[int, ...], path: Path) -> Path:
     used = dict.fromkeys(name for each in nodes for name in each.input)
-    outputs = [name for name in ("y", "z") if any(name in each.output for each in nodes)]
+    outputs = [name for name in ("y", "z", "mean") if any(name in each.output for each in nodes)]
     rank = 2 if len(shape) == 2 else 4
     graph = helper.make_graph(
         nodes,
@@ -223,3 +223,20 @@ def test_fold_may_differ_by_a_step_of_small_outputs(tmp_path: Path) -> None:
     x = [[[0, 1], [1, 0], [4, 0]], [[4, 4], [4, 4], [4, 2]], [[1, 4], [4, 4], [0, 1]], [[2, 1], [4, 3], [2, 0]]]
     np.savez(tmp_path / "x.npz", x=np.uint8([x]))
     done("verify", save(model, tmp_path / "net.onnx"), "--input", tmp_path / "x.npz", "--images", 1)
+
+
+def test_dequantised_values_that_host_and_array_read_keep_their_codes(tmp_path: Path) -> None:
+    """The bounds of the Clip lie between codes, so that the host computes it; the mean is the array's."""
+    clip = node("Clip", ["y", "lo", "hi"], ["z"])
+    mean = node("AveragePool", ["y"], ["mean"], kernel_shape=[2, 2])
+    path, x = (
+        saved([QUANTISE_X, dequantise("q", "sx", "zx", "y"), clip, mean], IMAGE, tmp_path / "net.onnx"),
+        inputs(IMAGE),
+    )
+    np.savez(tmp_path / "x.npz", x=x)
+    done("compile", path, "--calibrate", tmp_path / "x.npz", "--precision", "int8", "-o", tmp_path / "net.cnb")
+    done("run", tmp_path / "net.cnb", "--input", tmp_path / "x.npz", "--output", tmp_path / "y.npz")
+    y, z, *_ = run_file(path, {"x": x})
+    with np.load(tmp_path / "y.npz") as got:
+        assert np.array_equal(got["y"], y)
+        assert np.array_equal(got["z"], z)
