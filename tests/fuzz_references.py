@@ -140,8 +140,8 @@ class Known:
         """Rounds a value to 16 bits of its own range; not before an activation that alone reads it: it may be fused.
 
         A Relu of a shared value can be no better than that value: where its greatest magnitudes are negative, it has
-        fewer bits for what is positive. Where the grid of integers lies is drawn for every element, so that the mean
-        over seeds does not depend on how near one value is to an integer; 0 is always exact.
+        fewer bits for what is positive. Where the grid of integers lies is drawn for every value, so that the mean over
+        seeds does not depend on how near it is to an integer where it is there many times; 0 is always exact.
         """
         rng = np.random.default_rng(seed)
         tops: dict[str, float] = {}
@@ -161,7 +161,7 @@ class Known:
             step = tops[name] / TOP
             if name in fused or not step:
                 return value
-            shift = rng.uniform(-0.5, 0.5, value.shape) * (value != 0)
+            shift = rng.uniform(-0.5, 0.5) * (value != 0)
             return (np.rint(value / step + shift) - shift) * step
 
         return rounded
