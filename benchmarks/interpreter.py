@@ -22,16 +22,16 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from cnncc.arch.model import PRESETS, load_arch
-from cnncc.inputs import read_npz
-from cnncc.machine.container import Binary, from_bytes, to_bytes
-from cnncc.machine.modules import build_binary, layers
+from cnncc.binary.container import Binary, from_bytes, to_bytes
+from cnncc.binary.modules import build_binary, layers
+from cnncc.binary.run import Machine, inputs_of
+from cnncc.binary.run import run as run_values
+from cnncc.driver.pipeline import Settings, import_model
 from cnncc.machine.program import build_tree
-from cnncc.machine.run import Machine, inputs_of
-from cnncc.machine.run import run as run_values
-from cnncc.machine.times import simulate
-from cnncc.machine.traffic import count_traffic
-from cnncc.machine.values import Interpreter
-from cnncc.pipeline import Settings, import_model
+from cnncc.machine.times.times import simulate
+from cnncc.machine.traffic.counts import count_traffic
+from cnncc.machine.values.interpreter import Interpreter
+from cnncc.util.npz import read_npz
 from cnncc.weights import Array
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"

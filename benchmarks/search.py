@@ -25,15 +25,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from cnncc import kept
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects.nest import Sizes
-from cnncc.mapper.blocks import Room
-from cnncc.mapper.layer_shape import LayerShape
+from cnncc.driver.pipeline import ARCH, SCHEDULE
+from cnncc.driver.sources import CompileOptions, resume, start_compilation
 from cnncc.mapper.search import search
-from cnncc.pipeline import ARCH, SCHEDULE
-from cnncc.starts import resume, start_compilation
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.util import disk_cache
 
 MODELS = Path(__file__).resolve().parents[1] / "samples" / "models.py"
 SCALES = (1, 4, 16, 64)  # squares
@@ -62,7 +61,7 @@ def searched(arch_name: str, glb_words: int, where: str, grown: str, scale: int)
     arch = replace(arch, glb=replace(arch.glb, words=glb_words))
     shape = layer(grown, scale)
     start = time.process_time()
-    found = search(shape, arch, Room(glb_words, MOVING[where]))
+    found = search(shape, arch, GlbBudget(glb_words, MOVING[where]))
     seconds = time.process_time() - start
     if found is None:
         return seconds, "no room"
@@ -74,7 +73,7 @@ def nests(name: str, folder: Path) -> Path:
     """A network as loop nests that are not mapped yet, its weights beside them."""
     model = folder / f"{name}.onnx"
     subprocess.run([sys.executable, str(MODELS), name, "--features", "-o", str(model)], check=True, capture_output=True)
-    compilation = start_compilation(model, "spatial-8x8", None, None, None)
+    compilation = start_compilation(model, CompileOptions("spatial-8x8"))
     for step in compilation.remaining():
         if step.name == SCHEDULE:
             break
@@ -94,8 +93,8 @@ def cpu_s() -> float:
 
 def mapped(nest: Path, array: Path, folder: Path) -> tuple[float, float]:
     """CPU seconds and seconds of mapping a network, with what is kept in a folder."""
-    os.environ[kept.FOLDER] = str(folder)
-    compilation = resume(nest, str(array), None, None, None)
+    os.environ[disk_cache.FOLDER] = str(folder)
+    compilation = resume(nest, CompileOptions(str(array)))
     (step,) = [each for each in compilation.remaining() if each.name == SCHEDULE]
     begin = cpu_s(), time.monotonic()
     compilation.step(step)

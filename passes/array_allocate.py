@@ -16,7 +16,7 @@ from cnncc.arch.model import load_arch
 from cnncc.dialects.array import LayerOp, Tensor, TensorAttr, TensorOp, ViewOp
 from cnncc.dialects.weights import GlobalOp
 from cnncc.errors import Finding, Refusal
-from cnncc.isa.memory import dram_layout
+from cnncc.isa.dram_layout import dram_layout
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from cnncc.dialects.cnn import (
 )
 from cnncc.dialects.nest import LayerOp, Sizes, SizesAttr, build_nest, image_shape
 from cnncc.errors import Refusal
-from cnncc.passes._mapping import canonical
+from cnncc.passes._scheduling.rewrites import canonical
 
 
 @dataclass(frozen=True)

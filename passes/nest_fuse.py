@@ -9,9 +9,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import load_arch
-from cnncc.passes._mapping import find, fuse
-from cnncc.passes._nest_layers import reschedule
-from cnncc.passes._on_array import checked_in_space
+from cnncc.passes._scheduling.array_fit import checked_in_space
+from cnncc.passes._scheduling.nest_layers import reschedule
+from cnncc.passes._scheduling.rewrites import find, fuse
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from xdsl.passes import ModulePass
 
 from cnncc.dialects.nest import Mapping
 from cnncc.errors import Refusal
-from cnncc.passes._mapping import find, interchange
-from cnncc.passes._nest_layers import listed, loop_name, reschedule
+from cnncc.passes._scheduling.nest_layers import listed, loop_name, reschedule
+from cnncc.passes._scheduling.rewrites import find, interchange
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from xdsl.passes import ModulePass
 
 from cnncc.arch.model import load_arch
 from cnncc.dialects.nest import LayerOp, Mapping
-from cnncc.passes._mapping import keep
-from cnncc.passes._nest_layers import layer_shape, listed, reschedule
-from cnncc.passes._on_array import file_problems, refuse_any
+from cnncc.passes._scheduling.array_fit import file_problems, refuse_any
+from cnncc.passes._scheduling.nest_layers import layer_shape, listed, reschedule
+from cnncc.passes._scheduling.rewrites import keep
 
 
 @dataclass(frozen=True)

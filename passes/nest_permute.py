@@ -9,8 +9,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from cnncc.dialects.nest import LayerOp, Mapping
-from cnncc.passes._mapping import permute, permute_as
-from cnncc.passes._nest_layers import goal_of, listed, reschedule
+from cnncc.passes._scheduling.nest_layers import goal_of, listed, reschedule
+from cnncc.passes._scheduling.rewrites import permute, permute_as
 
 
 @dataclass(frozen=True)

@@ -18,20 +18,21 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, mapping_of, operands
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
 from cnncc.mapper.blocks import least_words
-from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
+from cnncc.mapper.cached_search import Task, search_ahead, searched
 from cnncc.mapper.search import AHEAD
-from cnncc.passes._ahead import layers_ahead
-from cnncc.passes._dataflows import AUTO
-from cnncc.passes._labels import tidy
-from cnncc.passes._less_room import Wanted
-from cnncc.passes._nest_layers import chosen_layers, label_of, layer_shape
-from cnncc.passes._os_given import given_mapping, violations
-from cnncc.passes._os_plan import NoRoom, Room, StaysOut, no_room
-from cnncc.passes._os_search import copy_mapping, os_mapping
-from cnncc.passes._os_written import written_mapping, written_violations
-from cnncc.passes._residency import choose_mappings
-from cnncc.passes._schedule_file import Entry, Given, Named, Written, read_schedule
-from cnncc.searched import Task, search_ahead, searched
+from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._onnx.labels import tidy
+from cnncc.passes._scheduling.dataflows import AUTO
+from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape
+from cnncc.passes._scheduling.os_given import given_mapping, violations
+from cnncc.passes._scheduling.os_plan import GlbTooSmall, StaysOut, glb_too_small
+from cnncc.passes._scheduling.os_search import copy_mapping, os_mapping
+from cnncc.passes._scheduling.os_written import written_mapping, written_violations
+from cnncc.passes._scheduling.prefetch import layers_ahead
+from cnncc.passes._scheduling.residency import choose_mappings
+from cnncc.passes._scheduling.schedule_file import Entry, Given, Named, Written, read_schedule
+from cnncc.passes._scheduling.smaller_budgets import Wanted
 
 Schedule = Map[str, Entry]  # by the labels of layers
 FAR = 2  # times the cycles that a search has shown to be needed: from there on other mappings are compared
@@ -91,7 +92,7 @@ def choose(module: ModuleOp, label: str | None, choice: Choice) -> None:
         refusals, chosen = Refusals(), dict[LayerOp, Mapping | None]()
         for layer in chosen_layers(module, label):
             with refusals.kept(label_of(layer)):
-                chosen[layer] = choice(layer, Room(arch.glb.words))
+                chosen[layer] = choice(layer, GlbBudget(arch.glb.words))
         refusals.raise_any(name)
     for layer, found in chosen.items():
         layer.mapping = MappingAttr(found) if found else None
@@ -160,39 +161,39 @@ class Choice:
             case None:
                 return []
 
-    def __call__(self, layer: LayerOp, room: Room) -> Mapping | None:
+    def __call__(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:
         """The mapping of `layer`; None for its own nest. Raises Refusal (NoRoom).
 
         auto: of all dataflows; without auto, or where the search finds none or a slower one, output stationary.
         """
         try:
-            return self._mapping(layer, room)
-        except NoRoom as refusal:
+            return self._mapping(layer, budget)
+        except GlbTooSmall as refusal:
             raise self._named(layer, refusal) from refusal
         except StaysOut:
             raise
         except Refusal as refusal:
             raise Refusal(f"{self.name}: layer '{label_of(layer)}': {refusal}") from refusal
 
-    def _named(self, layer: LayerOp, refusal: NoRoom) -> NoRoom:
-        return NoRoom(f"{self.name}: layer '{label_of(layer)}': {refusal}", refusal.words, *refusal.findings)
+    def _named(self, layer: LayerOp, refusal: GlbTooSmall) -> GlbTooSmall:
+        return GlbTooSmall(f"{self.name}: layer '{label_of(layer)}': {refusal}", refusal.words, *refusal.findings)
 
-    def _mapping(self, layer: LayerOp, room: Room) -> Mapping | None:
+    def _mapping(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:
         shape, given = layer_shape(layer), self.given(layer)
         if isinstance(given, Written):
-            return written_mapping(shape, self.arch, room, given)
+            return written_mapping(shape, self.arch, budget, given)
         if isinstance(given, Given):
-            return given_mapping(shape, self.arch, room, given)
+            return given_mapping(shape, self.arch, budget, given)
         if layer.kind.data == "copy":
-            return copy_mapping(shape, self.arch, room)
-        found = searched(shape, self.arch, room) if self.auto else None
+            return copy_mapping(shape, self.arch, budget)
+        found = searched(shape, self.arch, budget) if self.auto else None
         if found is None:
-            return os_mapping(shape, self.arch, room)
+            return os_mapping(shape, self.arch, budget)
         if self.arch.sequencer.overlap and found.cycles <= FAR * found.least:
             return found.mapping
         with suppress(Refusal):  # where nothing overlaps one buffer of weights may do; or the search ended too early
-            other = os_mapping(shape, self.arch, room)
-            plan = LayerPlan("", shape, other, room.residual, AHEAD)
+            other = os_mapping(shape, self.arch, budget)
+            plan = LayerPlan("", shape, other, budget.residual, AHEAD)
             if layer_cycles(plan, self.arch) < found.cycles:
                 return other
         return found.mapping
@@ -201,33 +202,35 @@ class Choice:
         """Whether the layer's mapping is the best one of all for its room."""
         return self.auto is not None and self.given(layer) is None
 
-    def below(self, layer: LayerOp, room: Room, cycles: int, quick: bool) -> Mapping | None:
+    def below(self, layer: LayerOp, budget: GlbBudget, cycles: int, quick: bool) -> Mapping | None:
         """A mapping of a free layer that takes fewer cycles than these; of an elementwise one the best. None if none is
         found."""
         shape = layer_shape(layer)
         if layer.kind.data == "copy":
             with suppress(Refusal):
-                return copy_mapping(shape, self.arch, room)
+                return copy_mapping(shape, self.arch, budget)
             return None
-        found = searched(shape, self.arch, room, below=cycles, quick=quick)
+        found = searched(shape, self.arch, budget, below=cycles, quick=quick)
         return found.mapping if found else None
 
-    def refused(self, layer: LayerOp, room: Room, refusal: NoRoom) -> NoRoom:
+    def refused(self, layer: LayerOp, budget: GlbBudget, refusal: GlbTooSmall) -> GlbTooSmall:
         """The same with the fewest words for which a mapping is found; output stationary ones may need more."""
         if not self.free(layer) or layer.kind.data == "copy":
             return refusal
-        shape, resident = layer_shape(layer), self.arch.glb.words - room.words
+        shape, resident = layer_shape(layer), self.arch.glb.words - budget.words
         most = refusal.words - resident
-        sizes = range(max(least_words(shape, self.arch, room), room.words + 1), most)
-        words = bisect_left(sizes, True, key=lambda n: bool(searched(shape, self.arch, replace(room, words=n))))
+        sizes = range(max(least_words(shape, self.arch, budget), budget.words + 1), most)
+        words = bisect_left(sizes, True, key=lambda n: bool(searched(shape, self.arch, replace(budget, words=n))))
         least = sizes[words] if words < len(sizes) else most
-        return self._named(layer, no_room(self.arch, room, least)) if least < most else refusal
+        return self._named(layer, glb_too_small(self.arch, budget, least)) if least < most else refusal
 
     def soon(self, wanted: Sequence[Wanted]) -> None:
         """Do searches side by side."""
         if self.auto is not None:
             free = [each for each in wanted if self.free(each.layer) and each.layer.kind.data != "copy"]
-            tasks = [Task(layer_shape(layer), self.arch, room, "", below, quick) for layer, room, below, quick in free]
+            tasks = [
+                Task(layer_shape(layer), self.arch, budget, "", below, quick) for layer, budget, below, quick in free
+            ]
             search_ahead(tasks, self._progress, self.auto.processes)
 
     def _progress(self, done: str) -> None:

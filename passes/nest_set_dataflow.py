@@ -11,8 +11,8 @@ from xdsl.passes import ModulePass
 from cnncc.arch.model import load_arch
 from cnncc.dialects._notation import NotationError, read
 from cnncc.errors import Refusal
-from cnncc.passes._dataflows import dataflow
-from cnncc.passes._schedule_file import Named, Written
+from cnncc.passes._scheduling.dataflows import dataflow
+from cnncc.passes._scheduling.schedule_file import Named, Written
 from cnncc.passes.nest_schedule_os import Choice, choose
 
 

@@ -8,8 +8,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from cnncc.passes._mapping import find, split
-from cnncc.passes._nest_layers import reschedule
+from cnncc.passes._scheduling.nest_layers import reschedule
+from cnncc.passes._scheduling.rewrites import find, split
 
 
 @dataclass(frozen=True)

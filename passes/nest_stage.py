@@ -10,8 +10,8 @@ from xdsl.passes import ModulePass
 
 from cnncc.dialects.nest import LayerOp, Mapping, Stage, mapping_of
 from cnncc.errors import Refusal
-from cnncc.passes._mapping import add_stage, stage_as
-from cnncc.passes._nest_layers import chosen_layers, goal_of, reschedule
+from cnncc.passes._scheduling.nest_layers import chosen_layers, goal_of, reschedule
+from cnncc.passes._scheduling.rewrites import add_stage, stage_as
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from xdsl.passes import ModulePass
 
 from cnncc.dialects.nest import LayerOp, Mapping
 from cnncc.errors import Refusal
-from cnncc.passes._mapping import tile, tile_as
-from cnncc.passes._nest_layers import goal_of, reschedule
+from cnncc.passes._scheduling.nest_layers import goal_of, reschedule
+from cnncc.passes._scheduling.rewrites import tile, tile_as
 
 
 @dataclass(frozen=True)

@@ -33,15 +33,15 @@ from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal, Refusals
-from cnncc.mapper.layer_shape import stage_words
-from cnncc.passes._array_tensors import ArrayTensors, is_read_in_glb, source, staged, uses
-from cnncc.passes._layer_operands import glb_stages
-from cnncc.passes._layer_program import layer_program
-from cnncc.passes._layer_records import Body, Home, Layer, Node, Tensors
-from cnncc.passes._layer_sums import partial_sums
-from cnncc.passes._layer_transfers import FULL, PRIMED
-from cnncc.passes._nest_layers import label_of, layer_shape, rows_apart
-from cnncc.passes._stream_program import stream_program
+from cnncc.model.layer_shape import stage_words
+from cnncc.passes._programs.layer_operands import glb_stages
+from cnncc.passes._programs.layer_program import layer_program
+from cnncc.passes._programs.layer_records import Body, Home, Layer, Node, Tensors
+from cnncc.passes._programs.layer_sums import partial_sums
+from cnncc.passes._programs.layer_transfers import FULL, PRIMED
+from cnncc.passes._programs.stream_program import stream_program
+from cnncc.passes._programs.tensors import ArrayTensors, is_read_in_glb, source, staged, uses
+from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
 from cnncc.weights import Array, WeightStore
 
 COPIES = 6  # of a layer: each takes two of its 16 descriptors, and what is fetched ahead four

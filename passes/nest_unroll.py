@@ -11,9 +11,9 @@ from xdsl.passes import ModulePass
 from cnncc.arch.model import load_arch
 from cnncc.dialects.nest import LayerOp, Mapping
 from cnncc.errors import Refusal
-from cnncc.passes._mapping import unroll, unroll_as
-from cnncc.passes._nest_layers import goal_of, reschedule
-from cnncc.passes._on_array import checked_in_space
+from cnncc.passes._scheduling.array_fit import checked_in_space
+from cnncc.passes._scheduling.nest_layers import goal_of, reschedule
+from cnncc.passes._scheduling.rewrites import unroll, unroll_as
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from cnncc.context import weights_of
 from cnncc.dialects.onnx import NodeOp, new_constant
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.export_onnx import opset_imports
-from cnncc.passes._normalisation import constant_f32, read_normalisation
+from cnncc.passes._onnx.normalisation import constant_f32, read_normalisation
 from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import Array, WeightStore
 

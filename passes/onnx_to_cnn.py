@@ -10,7 +10,7 @@ from xdsl.passes import ModulePass
 
 from cnncc.context import weights_of
 from cnncc.errors import Refusal
-from cnncc.passes._quantise import Lowering
+from cnncc.passes._onnx.lowering import lower
 
 OPERAND_BITS = (2, 16)
 PSUM_BITS = (8, 48)
@@ -48,4 +48,4 @@ class OnnxToCnnPass(ModulePass):
         ):
             if not least <= value <= most:
                 raise Refusal(f"onnx-to-cnn: {name} = {value}, it must be within {least}..{most}")
-        Lowering(op, weights_of(ctx), self.operand_bits, self.psum_bits).run()
+        lower(op, weights_of(ctx), self.operand_bits, self.psum_bits)

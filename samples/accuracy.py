@@ -12,19 +12,19 @@ import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in cnncc/cli.py, before numpy is there
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in cnncc/cli/main.py, before numpy is there
 
 import numpy as np
 
-from cnncc.commands import program_stats
+from cnncc.binary.container import Binary
+from cnncc.binary.counters import program_stats
+from cnncc.binary.modules import build_binary
+from cnncc.binary.run import run
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.run_onnx import OnnxSession
-from cnncc.inputs import read_npz
-from cnncc.machine.container import Binary
-from cnncc.machine.modules import build_binary
-from cnncc.machine.run import run
-from cnncc.starts import start_compilation
+from cnncc.util.npz import read_npz
 from cnncc.weights import Array
 
 SAMPLES = Path(__file__).resolve().parent
@@ -35,7 +35,9 @@ NETWORKS = ["depthwise", "lenet", "mnist", "resnet20"]
 
 def compiled(model: Path, precision: str) -> Binary:
     """The binary of a model, quantised on the calibration images."""
-    compilation = start_compilation(model, ARRAY, precision, SAMPLES / "inputs/digits_calibration.npz", batch=1)
+    compilation = start_compilation(
+        model, CompileOptions(ARRAY, precision=precision, calibrate=SAMPLES / "inputs/digits_calibration.npz", batch=1)
+    )
     compilation.run()
     return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
 

@@ -17,13 +17,13 @@ from typing import Any
 import click
 import numpy as np
 
-from cnncc.commands import program_stats
+from cnncc.binary.container import Binary
+from cnncc.binary.counters import program_stats
+from cnncc.binary.modules import build_binary
+from cnncc.binary.run import random_inputs, run
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
-from cnncc.machine.container import Binary
-from cnncc.machine.modules import build_binary
-from cnncc.machine.run import random_inputs, run
-from cnncc.passes._dataflows import DATAFLOWS
-from cnncc.starts import start_compilation
+from cnncc.passes._scheduling.dataflows import DATAFLOWS
 
 SEED = 0
 WORDS = ("dram_read", "dram_write", "glb_read", "glb_write", "bus")
@@ -33,7 +33,9 @@ def compiled(
     model: Path, arch: str, calibrate: Path | None, schedule: Path | None = None, dataflow: str | None = None
 ) -> Binary:
     """The binary of a network of one image at a time."""
-    compilation = start_compilation(model, arch, None, calibrate, 1, schedule, dataflow)
+    compilation = start_compilation(
+        model, CompileOptions(arch, calibrate=calibrate, batch=1, schedule=schedule, dataflow=dataflow)
+    )
     compilation.run()
     return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
 

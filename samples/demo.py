@@ -7,24 +7,24 @@ why, where the array loses more than one point of accuracy or does less than 99 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from cnncc.commands import disassembly, print_stats, program_stats
+from cnncc.binary.container import Binary, load, to_bytes
+from cnncc.binary.counters import program_stats
+from cnncc.binary.modules import disassembly
+from cnncc.binary.run import run
+from cnncc.cli.run import print_stats
+from cnncc.driver.build import Build
+from cnncc.driver.pipeline import Dump
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
-from cnncc.files import write_atomically
 from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.run_onnx import OnnxSession
-from cnncc.inputs import read_npz
-from cnncc.machine.container import Binary, load, to_bytes
-from cnncc.machine.modules import build_binary
-from cnncc.machine.run import run
-from cnncc.pipeline import Dump
-from cnncc.report import Report
-from cnncc.starts import start_compilation
+from cnncc.util.files import write_atomically
+from cnncc.util.npz import read_npz
 from cnncc.weights import Array
 
 MODEL = Path("samples/models/mnist.onnx")
@@ -32,18 +32,21 @@ CALIBRATION = Path("samples/inputs/digits_calibration.npz")
 TEST = Path("samples/inputs/digits_test.npz")
 DEMO = Path("demo")
 BINARY = DEMO / "mnist.cnb"
+WRITTEN = ("mnist.cnb", "mnist.s", "ir/[0-9][0-9]-*.mlir", "ir/weights.npz")  # all that is deleted first
 IMAGES = 100
 
 
-def compile_model() -> Report:
-    """Compile MODEL to BINARY, and write assembly and IR beside it."""
-    compilation = start_compilation(MODEL, "spatial-8x8", "int16", CALIBRATION, batch=1)
-    report = Report()
-    compilation.run("isa", [report, Dump(DEMO / "ir", compilation)])
-    binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, report.about())
+def compile_model() -> int:
+    """Compile MODEL to BINARY, and write assembly and IR beside it. The network's MACs."""
+    compilation = start_compilation(
+        MODEL, CompileOptions("spatial-8x8", precision="int16", calibrate=CALIBRATION, batch=1)
+    )
+    build = Build(compilation, MODEL)
+    compilation.run("isa", [build, Dump(DEMO / "ir", compilation)])
+    binary = build.binary()
     write_atomically(BINARY, to_bytes(binary))
     write_atomically(BINARY.with_suffix(".s"), disassembly(binary).encode())
-    return report
+    return build.share.all_macs
 
 
 def accuracy(binary: Binary) -> tuple[float, float]:
@@ -61,20 +64,22 @@ def accuracy(binary: Binary) -> tuple[float, float]:
 def main() -> None:
     """Compile, run, and print what came out."""
     os.chdir(Path(__file__).resolve().parents[1])
-    shutil.rmtree(DEMO, ignore_errors=True)
-    DEMO.mkdir()
-    report = compile_model()
+    DEMO.mkdir(exist_ok=True)
+    for pattern in WRITTEN:
+        for file in DEMO.glob(pattern):
+            file.unlink()
+    all_macs = compile_model()
 
     binary = load(BINARY)  # from here on, nothing but the file
     in_float, on_array = accuracy(binary)
     stats = program_stats(binary)
-    used, share = stats["utilisation"], stats["macs"] / report.all_macs
+    used, share = stats["utilisation"], stats["macs"] / all_macs
 
     print(f"{MODEL} on {binary.arch.name}, {binary.arch.operand_bits}-bit operands, {IMAGES} test images")
     print(f"  accuracy     float (onnxruntime) {100 * in_float:.1f} % | array {100 * on_array:.1f} %")
     print(f"  cycles       {stats['cycles']['total']:,} an image")
     print(f"  utilisation  {100 * used['compute']:.1f} % of compute cycles, {100 * used['total']:.1f} % of all")
-    print(f"  MACs         {stats['macs']:,} of {report.all_macs:,} on the array ({100 * share:.2f} %)")
+    print(f"  MACs         {stats['macs']:,} of {all_macs:,} on the array ({100 * share:.2f} %)")
     print()
     print_stats(stats)
     print(f"""

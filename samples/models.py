@@ -16,8 +16,8 @@ from networks import SAMPLES
 from networks.features import features as features_of
 
 from cnncc.errors import Refusal
-from cnncc.files import write_atomically
-from cnncc.inputs import npz_bytes
+from cnncc.util.files import write_atomically
+from cnncc.util.npz import npz_bytes
 
 WAVES = 12  # cosines of an image, for each channel
 NOISE = 0.1

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import click
 
+from cnncc.binary.container import Binary, load
 from cnncc.errors import Refusal
 from cnncc.isa.table import Instruction
-from cnncc.machine.container import Binary, load
 from cnncc.machine.program import Loop, Node, build_tree
 
 COLUMNS = ("program bytes", "instructions", "MACs, max, add", "loads", "n2n", "operations a byte")

@@ -19,8 +19,8 @@ from xdsl.parser import Parser
 
 from cnncc.arch.model import Arch, Links, load_arch
 from cnncc.context import CompilerContext
+from cnncc.driver.pipeline import new_context
 from cnncc.numerics import Epilogue
-from cnncc.pipeline import new_context
 
 C, IH, IW, K, OH, OW = 2, 3, 2, 4, 4, 2
 ZERO = 3

@@ -11,7 +11,7 @@ import onnx
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
 
-from cnncc.cli import main
+from cnncc.cli.main import main
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 LENET = SAMPLES / "models" / "lenet.onnx"

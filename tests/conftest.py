@@ -17,12 +17,12 @@ import pytest
 from hypothesis import settings
 from searches import SHORT, forget
 
-from cnncc import kept, searched
+from cnncc.binary import modules
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, encode_program
 from cnncc.isa.table import Instruction
-from cnncc.machine import modules
-from cnncc.mapper import search
+from cnncc.mapper import cached_search, search
+from cnncc.util import disk_cache
 
 # The same examples in every run: what fails here fails everywhere.
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -36,9 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Searches start no processes of their own: the suite has all cores already.
     """
-    searched.ALONE_S = 3600.0
+    cached_search.ALONE_S = 3600.0
     if not hasattr(config, "workerinput"):
-        os.environ[kept.FOLDER] = tempfile.mkdtemp(prefix="cnncc-tests-")
+        os.environ[disk_cache.FOLDER] = tempfile.mkdtemp(prefix="cnncc-tests-")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The process that made the folder is the last one to end."""
     if not hasattr(config, "workerinput"):
-        shutil.rmtree(os.environ.pop(kept.FOLDER), ignore_errors=True)
+        shutil.rmtree(os.environ.pop(disk_cache.FOLDER), ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -77,7 +77,7 @@ def short_searches() -> Iterator[None]:
     """
 
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setenv(kept.FOLDER, folder)
+        patch.setenv(disk_cache.FOLDER, folder)
         for name, value in SHORT.items():
             patch.setattr(search, name, value)
         forget()

@@ -13,10 +13,10 @@ from random_codes import quantised_network
 from random_graphs import Network, float_network
 
 from cnncc.arch.model import parse_arch
+from cnncc.driver.pipeline import Compilation, Settings, import_model
 from cnncc.errors import Refusal
-from cnncc.passes._dataflows import AUTO, DATAFLOWS
-from cnncc.passes._os_plan import NoRoom
-from cnncc.pipeline import Compilation, Settings, import_model
+from cnncc.passes._scheduling.dataflows import AUTO, DATAFLOWS
+from cnncc.passes._scheduling.os_plan import GlbTooSmall
 
 T = TypeVar("T")
 Draw = Callable[[Any], Any]
@@ -70,7 +70,7 @@ def compiled_at_random(data: st.DataObject, folder: Path, check: Callable[[Compi
             try:
                 check(import_model(folder / "net.onnx", None, chosen))
                 return
-            except NoRoom as refusal:
+            except GlbTooSmall as refusal:
                 array = {**array, "glb": {**array["glb"], "words": refusal.words}}
     except Refusal:
         reject()

@@ -45,18 +45,18 @@ from random_graphs import Network
 from random_qdq import qdq_network
 from searches import SHORT, forget
 
-from cnncc import kept, searched
 from cnncc.arch.model import parse_arch
-from cnncc.costs import lost_bits
+from cnncc.binary.container import from_bytes, to_bytes
+from cnncc.binary.modules import build_binary
+from cnncc.binary.run import run
+from cnncc.driver.check_findings import lost_bits
+from cnncc.driver.pipeline import Compilation, Settings, Step, StepFailed, import_model
+from cnncc.driver.verify import Differs, Verifier
 from cnncc.errors import Refusal, one_line
-from cnncc.machine.container import from_bytes, to_bytes
-from cnncc.machine.modules import build_binary
-from cnncc.machine.run import run
-from cnncc.mapper import search
-from cnncc.passes._dataflows import AUTO, DATAFLOWS
-from cnncc.passes._os_plan import NoRoom
-from cnncc.pipeline import Compilation, Settings, Step, StepFailed, import_model
-from cnncc.verify import Differs, Verifier
+from cnncc.mapper import cached_search, search
+from cnncc.passes._scheduling.dataflows import AUTO, DATAFLOWS
+from cnncc.passes._scheduling.os_plan import GlbTooSmall
+from cnncc.util import disk_cache
 
 FAMILIES = {"float": odd_network, "qoperator": odd_quantised_network, "qdq": qdq_network}
 # Steps after which the same level has another that is run: `cnncc verify` runs all.
@@ -154,12 +154,12 @@ def compiled(case: Case, folder: Path) -> tuple[Compilation, Observed]:
     return compilation, observed
 
 
-def with_room(case: Case, folder: Path) -> tuple[Compilation, Observed]:
+def with_budget(case: Case, folder: Path) -> tuple[Compilation, Observed]:
     """As `compiled`, with the GLB that refusals ask for."""
     for _ in range(ATTEMPTS):
         try:
             return compiled(case, folder)
-        except NoRoom as refusal:
+        except GlbTooSmall as refusal:
             if refusal.words <= case.array["glb"]["words"]:
                 raise Failure("exception", f"the GLB that is asked for is there: {refusal}") from refusal
             case = replace(case, array={**case.array, "glb": {**case.array["glb"], "words": refusal.words}})
@@ -185,7 +185,7 @@ def check(case: Case, folder: Path) -> None:
         raise Failure("illegal", str(error)) from error
     if differing := known.disagreement():
         raise Failure("references", differing)
-    compilation, observed = with_room(case, folder)
+    compilation, observed = with_budget(case, folder)
     got = outputs_of_binary(compilation, case)
     if wrong := same_as_levels(observed.verifier, known, got):
         raise Failure("run", wrong)
@@ -316,8 +316,8 @@ def write(case: Case, folder: Path, verdict: Verdict) -> None:
 
 def shorten_searches() -> None:
     """For this process: few candidates, and no processes of their own; nothing that was found before."""
-    searched.ALONE_S = 3600.0
-    os.environ[kept.FOLDER] = "off"
+    cached_search.ALONE_S = 3600.0
+    os.environ[disk_cache.FOLDER] = "off"
     for name in SHORT:
         setattr(search, name, FEWEST.get(name, 20))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cnncc import searched
-from cnncc.mapper import search
+from cnncc.mapper import cached_search, search
 
 # Names in cnncc.mapper.search, and their values.
 SHORT = {"RUNS": 4, "PATIENCE": 4, "POINTS": 100, "MOVING_POINTS": 20, "TILES": 200, "MOVING_TILES": 200}
@@ -11,5 +10,5 @@ SHORT = {"RUNS": 4, "PATIENCE": 4, "POINTS": 100, "MOVING_POINTS": 20, "TILES": 
 
 def forget() -> None:
     """Drop what this process has found."""
-    searched._found.clear()
+    cached_search._found.clear()
     search.search.cache_clear()

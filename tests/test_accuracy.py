@@ -14,8 +14,8 @@ import pytest
 from cli_cases import CALIBRATION, DIGITS, SAMPLES, build, done, invoke, noise, save
 from onnx import helper
 
-from cnncc.accuracy import LayerAccuracy, loses_most, sqnr_db
-from cnncc.verify import SCHEMA
+from cnncc.driver.accuracy import LayerAccuracy, loses_most, sqnr_db
+from cnncc.driver.verify import SCHEMA
 
 node: Any = helper.make_node
 FOUR = ("--images", 4)

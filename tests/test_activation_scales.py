@@ -18,7 +18,7 @@ from cnncc.eval.calibrate import calibrate
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 from cnncc.eval.onnx import evaluate as evaluate_float
 from cnncc.frontend.export_onnx import main_function
-from cnncc.passes._placement import place
+from cnncc.passes._onnx.placement import place
 from cnncc.passes.onnx_to_cnn import OnnxToCnnPass
 from cnncc.quant.split import HEADROOM
 

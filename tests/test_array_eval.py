@@ -21,10 +21,10 @@ from xdsl.parser import Parser
 from cnncc.context import CompilerContext
 from cnncc.dialects import array as A
 from cnncc.dialects._records import RecordAttr, format_record
+from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
 from cnncc.eval._register_files import RegisterFile
 from cnncc.eval.array import evaluate
-from cnncc.pipeline import new_context
 
 
 @pytest.mark.parametrize("images", [1, 3])

@@ -21,15 +21,15 @@ from xdsl.dialects.func import Func
 from xdsl.parser import Parser
 
 from cnncc.arch.model import load_arch
-from cnncc.atoms import schedule_text
 from cnncc.context import CompilerContext
 from cnncc.dialects.cnn import CNN
 from cnncc.dialects.nest import MappingAttr
 from cnncc.dialects.weights import WEIGHTS
 from cnncc.eval.atomic import Atom, Reuse, Word, atomic_schedule
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import mapping_of, whole_plan
-from cnncc.passes._os_tiles import Tile
+from cnncc.eval.atomic_text import schedule_text
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_plan import mapping_of, whole_plan
+from cnncc.passes._scheduling.os_tiles import Tile
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_permute import NestPermutePass
 from cnncc.passes.nest_schedule_os import NestScheduleOsPass

@@ -12,8 +12,8 @@ from cli_cases import SAMPLES, refused, save
 from test_conv_groups import array_file
 from test_glb_blocks import branches, image_for
 
+from cnncc.certificate.certificate import certificate, check
 from cnncc.errors import Refusal
-from cnncc.estimate.certificate import certificate, check
 from cnncc.mapper import blocking, bound, chain, search, space
 
 NO_OPTIONS = {"precision": None, "calibrate": None, "schedule": None, "dataflow": None}

@@ -18,10 +18,11 @@ from test_cli_models import CASES, REFUSED
 from test_cli_verify import network
 
 from cnncc.arch.model import PRESETS
-from cnncc.check import SCHEMA, check
-from cnncc.commands import program_stats
+from cnncc.binary.container import load
+from cnncc.binary.counters import program_stats
+from cnncc.driver.check import SCHEMA, check
+from cnncc.driver.sources import CompileOptions
 from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals
-from cnncc.machine.container import load
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -75,8 +76,8 @@ def test_check_finds_all_of_several_problems(tmp_path: Path) -> None:
     assert (result.exit_code, snapshot(tmp_path)) == (1, before)
     found = json.loads(result.stdout)
     stopping = [f for f in found["findings"] if f["severity"] == "blocking"]
-    rooms = {f["where"]: f["value"] for f in stopping if f["resource"] == "glb.words"}
-    assert set(rooms) == {"damaged", "long", "wide"}
+    budgets = {f["where"]: f["value"] for f in stopping if f["resource"] == "glb.words"}
+    assert set(budgets) == {"damaged", "long", "wide"}
     assert all(f["limit"] == 20 < f["value"] < 400 for f in stopping if f["resource"] == "glb.words")
     assert {(f["where"], f["resource"], f["value"], f["limit"]) for f in stopping if f["resource"] != "glb.words"} == {
         ("input 'x'", "", None, None),
@@ -219,7 +220,7 @@ def test_check_predicts_the_cycles_of_the_array(tmp_path: Path) -> None:
     """Those that the interpreter counts, for layers that leave PEs idle and in sum."""
     arch = array_file(tmp_path, rows=14, cols=15)
     for path in (save(network(), tmp_path / "net.onnx"), SAMPLES / "models" / "mnist.onnx"):
-        findings = check(path, str(arch), batch=1 if path.name == "mnist.onnx" else None)
+        findings = check(path, CompileOptions(str(arch), batch=1 if path.name == "mnist.onnx" else None))
         done(
             "compile",
             path,
@@ -252,7 +253,7 @@ def test_check_names_the_cause_of_idle_pes(tmp_path: Path) -> None:
     ]
     arrays = {"w1": noise(1, 2, 1, 1, 1), "w2": noise(2, 32, 4, 3, 3), "w3": noise(3, 32, 10)}
     path = save(build(nodes, {"x": (1, 1, 8, 8), "z": (1, 64, 5, 5)}, ["a", "y"], arrays), tmp_path / "net.onnx")
-    causes = {f.where: f.what for f in check(path, "spatial-8x8") if f.resource == "% of PEs used"}
+    causes = {f.where: f.what for f in check(path, CompileOptions("spatial-8x8")) if f.resource == "% of PEs used"}
     assert causes["thin"].startswith("macro-instructions of 1 steps take 4 cycles more: 1 x 1x1 terms a sum")
     assert causes["grouped"].startswith("2 x 3x3 outputs (k x h x w) of a group for 64 PEs: too few")
     assert causes["few"].startswith("macro-instructions of 4 steps take 4 cycles more: 32 x 1x1 terms a sum")
@@ -271,17 +272,19 @@ def test_check_blames_the_glb_where_outputs_would_divide(tmp_path: Path) -> None
     """16 x 16x16 outputs fill 8 x 8 PEs; what is staged in a small GLB does not."""
     path = two_convolutions(tmp_path)
     causes = {
-        f.where: f.what for f in check(path, str(array_file(tmp_path, words=300))) if f.resource == "% of PEs used"
+        f.where: f.what
+        for f in check(path, CompileOptions(str(array_file(tmp_path, words=300))))
+        if f.resource == "% of PEs used"
     }
     assert causes["first"].startswith(
         "16 x 16x16 outputs (k x h x w) for 64 PEs: the GLB has no room for larger blocks"
     )
-    assert not any(f.resource == "% of PEs used" for f in check(path, "spatial-8x8"))
+    assert not any(f.resource == "% of PEs used" for f in check(path, CompileOptions("spatial-8x8")))
 
 
 def test_check_says_that_macro_instructions_are_not_all_cycles(tmp_path: Path) -> None:
     done("compile", two_convolutions(tmp_path), "-o", tmp_path / "net.cnb")
-    (found,) = [f for f in check(tmp_path / "net.onnx", "spatial-8x8") if f.resource == "cycles"]
+    (found,) = [f for f in check(tmp_path / "net.onnx", CompileOptions("spatial-8x8")) if f.resource == "cycles"]
     assert "loads, commits and transfers come on top" in found.what
     cycles = program_stats(load(tmp_path / "net.cnb"))["cycles"]
     assert found.value == cycles["compute"] < cycles["total"]
@@ -298,7 +301,7 @@ def test_check_and_compile_count_the_layers_that_move_in_blocks(tmp_path: Path) 
     for words, blocks in ((6_000, 1), (40_000, 0)):
         arch, ir = array_file(tmp_path, words=words), tmp_path / str(words)
         said = [f"{blocks} of 2 layers move activations through it in blocks"] if blocks else []
-        assert [f.what for f in check(path, str(arch)) if f.where == "GLB"] == said
+        assert [f.what for f in check(path, CompileOptions(str(arch))) if f.where == "GLB"] == said
         options = ["--arch", arch, "-o", tmp_path / "net.cnb"]
         printed = [done("compile", path, "--dump-dir", ir, *options).stdout]
         dumps = [dump for dump in sorted(ir.glob("*.mlir")) if "func.func" in dump.read_text()]
@@ -321,12 +324,18 @@ def test_check_says_which_nodes_the_host_runs(tmp_path: Path) -> None:
     arrays = {"w": noise(1, 5, 3, 3, 3), "w2": noise(2, 3, 5, 2, 2)}
     path = save(build(nodes, {"x": (1, 3, 7, 9)}, ["y"], arrays), tmp_path / "net.onnx")
     shares = {
-        f.where: f.value for f in check(path, "spatial-8x8") if f.resource == "% of MACs" and f.severity == "costly"
+        f.where: f.value
+        for f in check(path, CompileOptions("spatial-8x8"))
+        if f.resource == "% of MACs" and f.severity == "costly"
     }
     macs = 5 * 5 * 7 * 27, 3 * 4 * 6 * 20
     assert shares["Conv node 'computed bias'"] == pytest.approx(100 * macs[1] / sum(macs))
     assert shares["Softmax node 'soft'"] == 0
-    (share,) = [f.value for f in check(path, "spatial-8x8") if f.resource == "% of MACs" and f.severity == "note"]
+    (share,) = [
+        f.value
+        for f in check(path, CompileOptions("spatial-8x8"))
+        if f.resource == "% of MACs" and f.severity == "note"
+    ]
     assert share == pytest.approx(100 * macs[0] / sum(macs))
 
 
@@ -336,10 +345,12 @@ def test_check_measures_bits_that_psums_cost(tmp_path: Path) -> None:
     arrays = {"w1": np.ones((3, 32, 5, 5), np.float32), "w2": np.eye(3, 32, dtype=np.float32).reshape(3, 32, 1, 1)}
     path = save(build(nodes, {"x": (1, 32, 9, 7)}, ["a", "y"], arrays), tmp_path / "net.onnx")
     wide = array_file(tmp_path, psum_bits=48)
-    assert not [f for f in check(path, str(wide)) if f.resource == "operand bits"]
+    assert not [f for f in check(path, CompileOptions(str(wide))) if f.resource == "operand bits"]
     for bits in (24, 32):
         found = {
-            f.where: f for f in check(path, str(array_file(tmp_path, psum_bits=bits))) if f.resource == "operand bits"
+            f.where: f
+            for f in check(path, CompileOptions(str(array_file(tmp_path, psum_bits=bits))))
+            if f.resource == "operand bits"
         }
         inputs, weights = map(float, str(found["long"].value).split(" x "))
         # 800 equal weights and the greatest input fill the psum: 2^inputs * 2^weights * 800 / 4 = 2^(bits - 1).

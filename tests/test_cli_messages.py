@@ -9,8 +9,8 @@ import pytest
 from cli_cases import CALIBRATION, LENET, SAMPLES, conv_model, done, refused, save
 from test_cli_models import host_in_the_middle
 
-from cnncc.check import check
 from cnncc.dialects.nest import Loop
+from cnncc.driver.check import check
 
 
 @pytest.fixture(scope="module")

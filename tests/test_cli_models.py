@@ -12,8 +12,8 @@ import pytest
 from cli_cases import build, done, noise, refused, save
 from onnx import helper
 
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
-from cnncc.starts import start_compilation
 
 Case = Callable[[], onnx.ModelProto]
 node: Any = helper.make_node
@@ -349,7 +349,7 @@ CASES: tuple[Case, ...] = (
 
 def reference(path: Path, inputs: dict[str, Any]) -> dict[str, Any]:
     """What the quantised network computes, as real numbers."""
-    compilation = start_compilation(path, "spatial-8x8", None, None, None)
+    compilation = start_compilation(path, CompileOptions("spatial-8x8"))
     compilation.run("cnn")
     module = compilation.module
     outputs, _ = evaluate(module, compilation.ctx.weights, quantise_inputs(module, inputs))

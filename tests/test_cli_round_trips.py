@@ -15,7 +15,7 @@ import test_cli_models as models
 from cli_cases import DIGITS, LENET, SAMPLES, conv_model, done, invoke, noise, save
 from onnx import ModelProto
 
-from cnncc.machine.container import MANIFEST, PROGRAM, Binary, digest, from_bytes, load, pack, to_bytes
+from cnncc.binary.container import MANIFEST, PROGRAM, Binary, digest, from_bytes, load, pack, to_bytes
 
 CALIBRATION = SAMPLES / "inputs" / "digits_calibration.npz"
 Made = tuple[Path, list[object]]

@@ -16,8 +16,8 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import ReturnOp
 
 import cnncc.isa.codec as codec
-import cnncc.passes._layer_macros as layer_macros
-import cnncc.passes._normalisation as normalisation
+import cnncc.passes._onnx.normalisation as normalisation
+import cnncc.passes._programs.layer_macros as layer_macros
 import cnncc.passes.array_allocate as array_allocate
 import cnncc.passes.array_prefetch as array_prefetch
 import cnncc.passes.array_to_isa as array_to_isa
@@ -32,13 +32,13 @@ import cnncc.passes.nest_unroll as nest_unroll
 import cnncc.passes.onnx_dead_code as dead_code
 import cnncc.passes.onnx_fold_pad as fold_pad
 import cnncc.passes.onnx_remove_identity as remove_identity
-from cnncc.accuracy import accuracy
 from cnncc.dialects import array as A
 from cnncc.dialects import isa
 from cnncc.dialects.cnn import ClampOp, ConvOp, StepsAttr, WindowAttr
 from cnncc.dialects.nest import LayerOp
 from cnncc.dialects.onnx import NodeOp
-from cnncc.verify import compare_floats, compare_integers
+from cnncc.driver.accuracy import accuracy
+from cnncc.driver.verify import compare_floats, compare_integers
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -46,10 +46,10 @@ from cnncc.dialects.isa import instructions
 from cnncc.dialects.nest import Mapping
 from cnncc.dialects.weights import WEIGHTS, GlobalOp, constant_array
 from cnncc.isa.codec import decode_program, encode_program
-from cnncc.machine.memory import Memory
 from cnncc.machine.program import Node, build_tree
-from cnncc.machine.times import Cycles, simulate
-from cnncc.machine.values import Interpreter
+from cnncc.machine.times.times import Cycles, simulate
+from cnncc.machine.values.interpreter import Interpreter
+from cnncc.machine.values.memory import Memory
 from cnncc.passes.array_allocate import ArrayAllocatePass
 from cnncc.passes.array_prefetch import ArrayPrefetchPass
 from cnncc.passes.array_to_isa import ArrayToIsaPass

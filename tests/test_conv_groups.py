@@ -24,13 +24,14 @@ from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import ConvOp, HostOp, Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage
 from cnncc.dialects.onnx import NodeOp
+from cnncc.driver.pipeline import DONE, Compilation, Settings, Step, new_context
+from cnncc.driver.sources import CompileOptions
+from cnncc.driver.verify import compare_integers
 from cnncc.errors import Refusal
 from cnncc.eval import array, isa, nest
 from cnncc.eval.calibrate import _rows
-from cnncc.machine.macs import _products
-from cnncc.passes._onnx_layers import read_layer
-from cnncc.pipeline import DONE, Compilation, Settings, Step, new_context
-from cnncc.verify import compare_integers
+from cnncc.machine.values.macs import _products
+from cnncc.passes._onnx.layers import read_layer
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -295,9 +296,9 @@ ON_ARRAY = {
 
 
 def compiled(model, tmp_path: Path, level: str = "cnn") -> Compilation:
-    from cnncc.starts import start_compilation
+    from cnncc.driver.sources import start_compilation
 
-    compilation = start_compilation(save(model, tmp_path / "net.onnx"), "spatial-4x4", None, None, None)
+    compilation = start_compilation(save(model, tmp_path / "net.onnx"), CompileOptions("spatial-4x4"))
     compilation.run(level)
     return compilation
 

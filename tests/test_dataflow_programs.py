@@ -19,9 +19,9 @@ from test_mapping_notation import EQUATIONS
 
 from cnncc.arch.model import parse_arch
 from cnncc.errors import Refusal
-from cnncc.inputs import npz_bytes
-from cnncc.passes._dataflows import DATAFLOWS
+from cnncc.passes._scheduling.dataflows import DATAFLOWS
 from cnncc.passes.nest_set_dataflow import NestSetDataflowPass
+from cnncc.util.npz import npz_bytes
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "4"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))

@@ -25,7 +25,6 @@ from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
 from cnncc.arch.model import Arch, parse_arch
 from cnncc.context import CompilerContext
-from cnncc.costs import predict
 from cnncc.dialects._mapping_text import parse
 from cnncc.dialects._mapping_text import text as text_of
 from cnncc.dialects.isa import instructions
@@ -40,14 +39,15 @@ from cnncc.dialects.nest import (
     mapping_problem,
     operands,
 )
+from cnncc.driver.check_findings import predict
 from cnncc.errors import Refusal
 from cnncc.isa.codec import decode_program, encode_program
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.register_files import file_words
-from cnncc.passes._ahead import come_first
-from cnncc.passes._layer_sums import partial_sums
-from cnncc.passes._layer_transfers import is_one_slice
-from cnncc.passes._nest_layers import layer_shape
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.register_files import file_words
+from cnncc.passes._programs.layer_sums import partial_sums
+from cnncc.passes._programs.layer_transfers import is_one_slice
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.prefetch import come_first
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
@@ -98,10 +98,10 @@ def tiles(rng: Random, extent: int, share: float) -> list[int]:
     return found
 
 
-def random_loops(rng: Random, shape: LayerShape, moving: bool) -> list[Loop]:
+def random_loops(rng: Random, shape: LayerShape, streamed: bool) -> list[Loop]:
     """Loops in any order, and a box of up to three of any dimensions but n."""
     sizes = shape.sizes
-    chains = {dim: tiles(rng, sizes.of(dim), 0.7 if moving and dim in "khw" else 0.4) for dim in DIMS}
+    chains = {dim: tiles(rng, sizes.of(dim), 0.7 if streamed and dim in "khw" else 0.4) for dim in DIMS}
     if shape.tiled_together < sizes.k:
         chains["k"] = [shape.tiled_together, *tiles(rng, shape.tiled_together, 0.4)]
     inner = {dim: chain[-1] if chain else sizes.of(dim) for dim, chain in chains.items()}
@@ -116,7 +116,7 @@ def random_loops(rng: Random, shape: LayerShape, moving: bool) -> list[Loop]:
     queues = [[Loop(dim, step) for step in chains[dim]] for dim in DIMS]
     while left := [chain for chain in queues if chain]:
         loops.append(left[rng.integers(len(left))].pop(0))
-    if moving:  # images and tiles outermost
+    if streamed:  # images and tiles outermost
         loops.sort(key=lambda loop: 0 if loop.dim == "n" else 1 if loop.dim in "khw" and loop.step > 1 else 2)
     kept = [Loop(dim, keep=True) for dim in box]
     return [*loops, *(on_lanes(rng, kept, inner) if rng.random() < 0.4 else kept)]
@@ -152,7 +152,7 @@ def in_space(rng: Random, shape: LayerShape, arch: Arch, loops: list[Loop]) -> l
     return result
 
 
-def random_blocks(rng: Random, loops: list[Loop], held: dict[str, int], moving: bool) -> list[Stage]:
+def random_blocks(rng: Random, loops: list[Loop], held: dict[str, int], streamed: bool) -> list[Stage]:
     """Stages in the GLB, in one or two buffers, of what may move through it; held: depths of those in rf."""
 
     def buffers(depth: int) -> int:
@@ -161,7 +161,7 @@ def random_blocks(rng: Random, loops: list[Loop], held: dict[str, int], moving: 
     outer = [depth for depth, loop in enumerate(loops) if loop.on or loop.keep or loop.dim in "crs"]
     images = max((depth + 1 for depth, loop in enumerate(loops) if loop.dim == "n"), default=0)
     inside = min(outer[0] if outer else len(loops), held["ifmap"])
-    blocks = moving and images <= inside
+    blocks = streamed and images <= inside
     block = int(rng.integers(images, inside + 1)) if blocks else 0
     found: list[Stage] = []
     if blocks:
@@ -177,22 +177,24 @@ def random_blocks(rng: Random, loops: list[Loop], held: dict[str, int], moving: 
     return [weight, params, *found]
 
 
-def random_stages(rng: Random, loops: list[Loop], arch: Arch, moving: bool) -> list[Stage]:
+def random_stages(rng: Random, loops: list[Loop], arch: Arch, streamed: bool) -> list[Stage]:
     """Register files are filled right around the box, or further outside; the GLB before, as a whole or in blocks."""
     box = next((depth for depth, loop in enumerate(loops) if loop.keep), len(loops))
     depths = {operand: max(0, box - int(rng.integers(4))) for operand in ("weight", "ifmap")}
     depths[str(rng.choice(["weight", "ifmap"]))] = box
     halves = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}
     rf = [Stage(operand, "rf", depth, halves[operand]) for operand, depth in depths.items()]
-    return sorted([*random_blocks(rng, loops, depths, moving), *rf], key=lambda stage: (stage.depth, stage.memory))
+    return sorted([*random_blocks(rng, loops, depths, streamed), *rf], key=lambda stage: (stage.depth, stage.memory))
 
 
 def random_mapping(rng: Random, shape: LayerShape, arch: Arch, has_params: bool) -> Mapping:
     """moving: it is such that activations can move through the GLB."""
-    moving = rng.random() < 0.4
+    streamed = rng.random() < 0.4
     while True:
-        loops = in_space(rng, shape, arch, random_loops(rng, shape, moving))
-        stages = [stage for stage in random_stages(rng, loops, arch, moving) if has_params or stage.operand != "params"]
+        loops = in_space(rng, shape, arch, random_loops(rng, shape, streamed))
+        stages = [
+            stage for stage in random_stages(rng, loops, arch, streamed) if has_params or stage.operand != "params"
+        ]
         words = file_words(shape, arch, loops, stages)
         if all(words[key] <= getattr(arch.pe, key) for key in words):
             return Mapping(tuple(loops), tuple(stages))

@@ -141,7 +141,7 @@ def test_docs_links_lead_somewhere() -> None:
 
 def test_docs_ladder_names_every_step() -> None:
     from cnncc.arch.model import load_arch
-    from cnncc.pipeline import Settings, steps
+    from cnncc.driver.pipeline import Settings, steps
 
     text = (ROOT / "docs" / "ladder.md").read_text()
     named = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)

@@ -10,10 +10,10 @@ import pytest
 from cli_cases import CALIBRATION, LENET, SAMPLES, done
 
 from cnncc.arch.model import Arch, Energy, arch_from_table, load_arch
-from cnncc.commands import program_stats
+from cnncc.binary.container import load
+from cnncc.binary.counters import program_stats
 from cnncc.errors import Refusal
-from cnncc.machine.container import load
-from cnncc.mapper.energy import energy
+from cnncc.model.energy import energy
 
 # Which counters of docs/stats.md a key is multiplied with.
 COUNTERS = {

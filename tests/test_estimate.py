@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from cli_cases import CALIBRATION, LENET, SAMPLES, done, refused
 
-from cnncc.machine.container import load, save
-from cnncc.mapper.plans import as_json, from_json
+from cnncc.binary.container import load, save
+from cnncc.model.plan_json import as_json, from_json
 
 LENET_OPTIONS = ("--batch", 1, "--calibrate", CALIBRATION)
 MORE = ("kind", "dataflow", "mapping", "roofline")  # beside the keys of `run --stats`

@@ -13,13 +13,14 @@ from cli_cases import CALIBRATION, LENET, build, done, noise, save
 from onnx import helper
 
 from cnncc.arch.model import Arch, arch_text, load_arch
+from cnncc.driver.sources import CompileOptions
+from cnncc.estimate.alternatives import compared
 from cnncc.estimate.explain import as_text, limit
-from cnncc.estimate.program import Program, of_model
-from cnncc.estimate.runners_up import compared
+from cnncc.estimate.mapped_program import Program, of_model
 from cnncc.explore.vary import with_config
+from cnncc.mapper.cached_search import searched
 from cnncc.mapper.search import search
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.searched import searched
+from cnncc.passes._scheduling.nest_layers import layer_shape
 
 LENET_OPTIONS = ("--batch", 1, "--calibrate", CALIBRATION)
 AUTO, OS = ("--dataflow", "auto"), ("--dataflow", "os")
@@ -33,7 +34,9 @@ def estimated(*args: object) -> dict[str, Any]:
 
 
 def lenet(arch: str = "spatial-8x8", schedule: Path | None = None, dataflow: str | None = None) -> Program:
-    return of_model(LENET, arch, None, CALIBRATION, 1, schedule, dataflow)[0]
+    return of_model(LENET, CompileOptions(arch, calibrate=CALIBRATION, batch=1, schedule=schedule, dataflow=dataflow))[
+        0
+    ]
 
 
 @pytest.fixture
@@ -78,12 +81,12 @@ def test_explain_best_of_each_dataflow_is_counted(
     quick = replace(arch, dram=replace(arch.dram, words_per_cycle=1 << 16, latency_cycles=0))
     (tmp_path / "given.toml").write_text(arch_text(arch))
     model = one_layer(tmp_path, *layer)
-    program, _ = of_model(model, str(tmp_path / "given.toml"), None, None, None, None, "auto")
+    program, _ = of_model(model, CompileOptions(str(tmp_path / "given.toml"), dataflow="auto"))
     assert program.network
     said = compared(program.network, "c", print)
     assert said and [each.dataflow for each in said.dataflows] == ["os", "ws", "is"]
     assert said.cycles == sum(said.spent.values()) == program.counters()["layers"]["c"]["cycles"]["total"]
-    assert not said.moving and "this is the chosen mapping" in [each.why for each in said.dataflows]
+    assert not said.streamed and "this is the chosen mapping" in [each.why for each in said.dataflows]
     transfers = 0
     for each in said.dataflows:
         if not each.mapping:  # weights of 32 x 16 x 3 x 3 as a whole, params, partial sums of 32 x 6 x 6
@@ -122,7 +125,7 @@ def test_explain_no_dataflow_is_quicker_than_the_best(dram_words: int, tmp_path:
             continue
         best = searched(layer_shape(network.layer(label)), network.arch, network.taken(label))
         assert best and best.cycles <= said.cycles
-        if network.taken(label) == network.room(label):  # else a quick search found it, in less room
+        if network.taken(label) == network.budget(label):  # else a quick search found it, in less room
             assert best.cycles == said.cycles
             whole += 1
         if best.least == said.cycles:
@@ -138,10 +141,10 @@ def test_explain_where_few_mappings_fit(tmp_path: Path) -> None:
     """Those of all dataflows at once are too many to come to one that fits; then each is searched by itself."""
     arch = with_config(load_arch("spatial-4x4"), {"glb.words": 600})
     (tmp_path / "given.toml").write_text(arch_text(arch))
-    program, _ = of_model(one_layer(tmp_path, 16, 32, 6), str(tmp_path / "given.toml"), None, None, None, None, "auto")
+    program, _ = of_model(one_layer(tmp_path, 16, 32, 6), CompileOptions(str(tmp_path / "given.toml"), dataflow="auto"))
     network = program.network
-    assert network and network.room("c").moving == {"ifmap", "output"}
-    assert search(layer_shape(network.layer("c")), arch, network.room("c")) is None
+    assert network and network.budget("c").streamed == {"ifmap", "output"}
+    assert search(layer_shape(network.layer("c")), arch, network.budget("c")) is None
     said = compared(network, "c", print)
     assert said and min(each.more for each in said.dataflows if each.mapping) == 0
     assert said.cycles < 16 * 32 * 9 * 36 // 16 * 1.2  # near to what all PEs take that are busy all the time

@@ -20,8 +20,8 @@ from filecheck.matcher import Matcher
 from filecheck.options import parse_argv_options
 from filecheck.parser import Parser
 
+from cnncc.driver.opt_main import run_opt
 from cnncc.errors import Refusal
-from cnncc.opt import run_opt
 
 FOLDER = Path(__file__).parent / "filecheck"
 FILES = sorted(FOLDER.rglob("*.mlir"))

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 from frontend_models import DATA, model, saved
 
-from cnncc.cli import main
-from cnncc.opt import OptMain
+from cnncc.cli.main import main
+from cnncc.driver.opt_main import OptMain
 from cnncc.universe import DIALECTS, PASSES
 
 

@@ -20,7 +20,7 @@ from cnncc.dialects.weights import ConstantOp
 from cnncc.eval.onnx import evaluate, evaluate_values
 from cnncc.frontend.export_onnx import export_onnx, main_function
 from cnncc.frontend.import_onnx import import_onnx
-from cnncc.passes._normalisation import Normalisation
+from cnncc.passes._onnx.normalisation import Normalisation
 from cnncc.passes.onnx_dead_code import OnnxDeadCodePass
 from cnncc.passes.onnx_fold_affine import OnnxFoldAffinePass
 from cnncc.passes.onnx_fold_batch_norm import OnnxFoldBatchNormPass

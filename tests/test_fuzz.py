@@ -17,7 +17,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from random_graphs import Network
 
 from cnncc.errors import Refusal
-from cnncc.passes._quantise import Lowering
+from cnncc.passes._onnx.builder import CnnBuilder
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -81,7 +81,7 @@ def test_fuzz_reports_wrong_integers(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         return any(node.op_type == "QLinearConv" and len(node.input) == 9 for node in case.net.model.graph.node)
 
     index = index_of("qoperator", has_bias)
-    monkeypatch.setattr(Lowering, "bias", lambda _, sums, *others: sums)
+    monkeypatch.setattr(CnnBuilder, "bias", lambda _, sums, *others: sums)
     verdict = fuzz.attempt("qoperator", 0, index, tmp_path)
     assert verdict.kind == "levels" and "onnx-to-cnn" in verdict.detail, verdict.line
     kept = {path.name for path in (tmp_path / f"qoperator-0-{index}").iterdir()}

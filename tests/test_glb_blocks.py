@@ -14,8 +14,8 @@ from test_conv_groups import ARRAYS, Small, array_file, case, check_levels, smal
 
 from cnncc.arch.model import load_arch
 from cnncc.dialects.array import DmaOp, TensorOp, ViewOp
-from cnncc.passes._os_plan import NoRoom
-from cnncc.pipeline import Compilation, Settings, new_context
+from cnncc.driver.pipeline import Compilation, Settings, new_context
+from cnncc.passes._scheduling.os_plan import GlbTooSmall
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -39,7 +39,7 @@ SMALL = {
 def test_glb_blocks_every_level_is_brute_force(name: str, words: int, tmp_path: Path) -> None:
     try:
         check_levels(SMALL[name], array_file(tmp_path, "3x5 small", glb_words=words))
-    except NoRoom as refusal:
+    except GlbTooSmall as refusal:
         assert refusal.words > words
         assert f"the smallest that would do is {refusal.words}" in str(refusal)
         check_levels(SMALL[name], array_file(tmp_path, "3x5 small", glb_words=refusal.words))
@@ -50,7 +50,7 @@ def test_glb_blocks_every_level_is_brute_force(name: str, words: int, tmp_path: 
 def test_glb_blocks_any_window(tmp_path_factory: pytest.TempPathFactory, case: Small, arch: str, words: int) -> None:
     try:
         check_levels(case, array_file(tmp_path_factory.getbasetemp(), arch, glb_words=words))
-    except NoRoom as refusal:
+    except GlbTooSmall as refusal:
         assert refusal.words > words
         assume(False)
 

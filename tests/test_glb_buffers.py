@@ -32,18 +32,18 @@ from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.isa import instructions
 from cnncc.dialects.nest import LayerOp, MappingAttr, mapping_of
+from cnncc.driver.pipeline import DONE, Compilation, Settings, Step, new_context
+from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.driver.verify import compare_integers
 from cnncc.errors import Refusal
 from cnncc.eval import array, isa, nest
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.table import Instruction, instruction
 from cnncc.machine.program import build_tree
-from cnncc.machine.times import simulate
-from cnncc.mapper.layer_schedule import LayerPlan, layer_schedule
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.records import ARRAY, Node, Repeat, Task
-from cnncc.pipeline import DONE, Compilation, Settings, Step, new_context
-from cnncc.starts import start_compilation
-from cnncc.verify import compare_integers
+from cnncc.machine.times.times import simulate
+from cnncc.model.layer_schedule import LayerPlan, layer_schedule
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.timed_program import ARRAY, Node, Repeat, Task
 
 QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"
 
@@ -340,7 +340,7 @@ def test_layers_that_follow_each_other(tmp_path: Path) -> None:
     """Weights come ahead, results go to DRAM while the next layer starts: all without races (G5, G6)."""
     path = array_file(tmp_path, "4x4", glb_words=900)
     path.write_text(path.read_text().replace("dram = { words_per_cycle = 4", "dram = { words_per_cycle = 1"))
-    compilation = start_compilation(save(branches(), tmp_path / "net.onnx"), str(path), None, None, None)
+    compilation = start_compilation(save(branches(), tmp_path / "net.onnx"), CompileOptions(str(path)))
     compilation.run("nest")
     staged = {layer.label.data: {s.operand for s in mapping_of(layer).stages if s.memory == "glb"}
               for layer in compilation.module.walk() if isinstance(layer, LayerOp) and layer.label}  # fmt: skip
@@ -370,7 +370,7 @@ def slices_before_slices(outside: str, channels: int, folder: Path) -> Compilati
         "a".mapping = "{outside} > output@glb*2 > c':{channels} > weight@glb*2 > {inside}"
         "b".mapping = "n > h':2 > ifmap@glb*2 > k':4 > weight@glb*2 > [k''||4@cols h''||2@rows] > c > {{w}}"
     """)
-    return start_compilation(model, str(array_file(folder, "4x4", glb_words=9000)), None, None, None, schedule)
+    return start_compilation(model, CompileOptions(str(array_file(folder, "4x4", glb_words=9000)), schedule=schedule))
 
 
 @pytest.mark.parametrize(("outside", "channels"), [("n > h':2", 4), ("n > h':2", 3), ("h':2 > n", 4), ("n > h':4", 2)])
@@ -414,7 +414,7 @@ def test_a_mark_that_cannot_be_is_refused(name: str, why: str, tmp_path: Path) -
 def test_marks_for_which_there_is_no_room_are_refused(tmp_path: Path) -> None:
     """What is chosen fits; what is marked by hand may not."""
     path = array_file(tmp_path, "4x4", glb_words=500)
-    compilation = start_compilation(save(branches(), tmp_path / "net.onnx"), str(path), None, None, None)
+    compilation = start_compilation(save(branches(), tmp_path / "net.onnx"), CompileOptions(str(path)))
     compilation.run("nest")
     layers = [op for op in compilation.module.walk() if isinstance(op, LayerOp)]
     assert not all(layer.ahead for layer in layers)

@@ -17,12 +17,12 @@ from array_cases import INPUTS, arch_2x2, module
 from test_isa_lowering import lower, two_in_two_out
 
 from cnncc.arch.model import load_arch
+from cnncc.binary.container import Binary, from_bytes, load, pack, save, to_bytes
+from cnncc.binary.modules import about, binary_to_module, build_binary, comments, layers
 from cnncc.dialects.array import TensorAttr, TensorOp
 from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_program
 from cnncc.isa.table import instruction
-from cnncc.machine.container import Binary, from_bytes, load, pack, save, to_bytes
-from cnncc.machine.modules import about, binary_to_module, build_binary, comments, layers
 from cnncc.passes.array_allocate import ArrayAllocatePass
 from cnncc.passes.array_to_isa import ArrayToIsaPass
 

@@ -28,19 +28,19 @@ from test_machine_values import Writer, random_arch, with_pong
 from trap_cases import ADD, ARCH, COMMIT, FAR, FIRST, HOSTILE, LOAD, PONG, SETUP, SOUTH, VALUES
 
 from cnncc.arch.model import Arch, load_arch
+from cnncc.binary.modules import build_binary
+from cnncc.driver.pipeline import Settings, import_model
 from cnncc.errors import Refusal
-from cnncc.inputs import read_npz
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, decode_program, encode_program
-from cnncc.machine.memory import Memory
-from cnncc.machine.modules import build_binary
 from cnncc.machine.program import build_tree
-from cnncc.machine.times import simulate
-from cnncc.machine.traffic import count_traffic
+from cnncc.machine.times.times import simulate
+from cnncc.machine.traffic.counts import count_traffic
 from cnncc.machine.traps import Trap
-from cnncc.machine.values import Interpreter
-from cnncc.machine.work import PER_INSTRUCTION
-from cnncc.pipeline import Settings, import_model
+from cnncc.machine.values.interpreter import Interpreter
+from cnncc.machine.values.memory import Memory
+from cnncc.machine.values.work_limit import PER_INSTRUCTION
+from cnncc.util.npz import read_npz
 
 MANY_WORDS = int(os.environ.get("CNNCC_WORDS", "800"))
 MANY_MUTANTS = int(os.environ.get("CNNCC_MUTANTS", "100"))

@@ -12,15 +12,15 @@ from cli_cases import conv_model, done, refused, save
 from plain_machine import PlainMachine
 
 from cnncc.arch.model import Arch, Dram, Glb, Pe
+from cnncc.binary.container import Binary
+from cnncc.binary.message_listing import listing
+from cnncc.binary.run import Machine
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import decode_message, encode_message, encode_program
 from cnncc.isa.manual import manual
 from cnncc.isa.table import MESSAGES, OPCODE, SPECS, Spec, Value, message
-from cnncc.machine.container import Binary
-from cnncc.machine.messages import Message, messages_at, messages_of
-from cnncc.machine.run import Machine
-from cnncc.messages import listing
+from cnncc.machine.bus_messages import Message, messages_at, messages_of
 
 # Type of command in bits 31..26 of word 0; input data in a word each, as worked out by hand from docs/isa.md.
 ENCODINGS = [
@@ -45,6 +45,11 @@ ENCODINGS = [
     ),
     ("OP", {"command": "max", "data_reuse": 0xFFFF, "tag1": 1}, [], "09000001 00000001 0001ffff 00000000 00000001"),
 ]
+
+
+def run_up_to(machine: Machine, number: int) -> list[Message]:
+    """The messages of instruction `number` when it runs for the first time."""
+    return messages_at(machine.interpreter(), machine.binary.instructions, number)
 
 
 @pytest.mark.parametrize(("name", "fields", "words", "code"), ENCODINGS)
@@ -145,7 +150,7 @@ def test_the_messages_of_the_thesis(
     """
     text = re.sub(r"\n +(extent|ifmap_j)", r" \1", program)
     machine = Machine(binary(text, THESIS, pixels + weights), 1)
-    by_weight, by_ifmap, by_edge, ops = (messages_at(machine, number) for number in (4, 5, 6, 7))
+    by_weight, by_ifmap, by_edge, ops = (run_up_to(machine, number) for number in (4, 5, 6, 7))
     assert [(each.head.number("max_iteration"), len(by_weight)) for each in by_weight] == [weight] * weight[1]
     assert received(by_weight, 0, 2) == weights
     for pe in range(3):
@@ -198,7 +203,7 @@ def test_messages_bring_what_the_plain_interpreter_loads(seed: int) -> None:
     load = random_load(r)
     dram = [r.randint(-300, 300) for _ in range(600)]
     text = f"{before}\nloop count=2\nloop count=3\nend\nloop count=3\n{load}\nend\nend\nhalt"
-    messages = messages_at(Machine(binary(text, TINY, dram), 1), 8)
+    messages = run_up_to(Machine(binary(text, TINY, dram), 1), 8)
     plain = PlainMachine(TINY, dram)
     plain.run(assemble(f"{before}\n{load}\nhalt"))
     (half,) = plain.files["ifmap"].full
@@ -237,7 +242,7 @@ halt
 def test_messages_on_a_diagonal_have_the_same_words() -> None:
     """Row stationary: PE r,c of 3 x 4 has row r + c of the image. A row of PEs has 4 rows of it, all have 6."""
     text = DIAGONAL.replace("desc id=0\n", "desc id=0 pitch=10\n")
-    messages = messages_at(Machine(binary(text, TINY, list(range(600))), 1), 2)
+    messages = run_up_to(Machine(binary(text, TINY, list(range(600))), 1), 2)
     assert [(each.rows, each.cols) for each in messages] == [((r,), (c,)) for r in range(3) for c in range(4)]
     words = {(each.rows[0] + each.cols[0], each.words) for each in messages}
     assert words == {(y, tuple(range(10 * y, 10 * y + 6))) for y in range(6)}
@@ -249,7 +254,7 @@ def test_send_output_holds_in_the_last_iteration() -> None:
     mac = f"load kind=ifmap desc=0 open=always close=always\nmac op=add {ALWAYS.replace('send=always', 'send={}')}"
     for when, count, sends in (("0", 2, 0), ("0", 1, 1), ("always", 2, 1), ("never", 1, 0), ("0+5", 1, 1)):
         text = f"dma words=4\nloop count={count}\n{mac.format(when)}\nend\nhalt"
-        (op,) = messages_at(Machine(binary(text, TINY, [1] * 4), 1), 3)
+        (op,) = run_up_to(Machine(binary(text, TINY, [1] * 4), 1), 3)
         assert op.head.number("send_output") == sends, when
 
 

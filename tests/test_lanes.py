@@ -14,21 +14,21 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.atoms import schedule_text
 from cnncc.context import CompilerContext
 from cnncc.dialects import array as A
 from cnncc.dialects._records import format_record
 from cnncc.dialects.isa import instructions
+from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
 from cnncc.eval.array import evaluate as run_array
 from cnncc.eval.atomic import atomic_schedule
+from cnncc.eval.atomic_text import schedule_text
 from cnncc.eval.isa import evaluate as run_isa
 from cnncc.isa.assembly import assemble
 from cnncc.machine.stats import stats
 from cnncc.machine.traps import Trap
 from cnncc.passes.array_allocate import ArrayAllocatePass
 from cnncc.passes.array_to_isa import ArrayToIsaPass
-from cnncc.pipeline import new_context
 
 PRESET = load_arch("spatial-4x4")
 ARCH = replace(PRESET, pe=replace(PRESET.pe, lanes=4, psum_words=12))

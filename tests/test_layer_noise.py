@@ -14,11 +14,11 @@ from onnx import helper
 from xdsl.ir import SSAValue
 
 from cnncc.arch.model import PRESETS
-from cnncc.layer_noise import LIMIT
-from cnncc.passes._calibration import Scale
-from cnncc.passes._placement import Placement
-from cnncc.passes._quantise import Lowering
-from cnncc.passes._scale_groups import moves_integers
+from cnncc.driver.layer_noise import LIMIT
+from cnncc.passes._onnx.builder import CnnBuilder
+from cnncc.passes._onnx.calibration import Scale
+from cnncc.passes._onnx.placement import Placement
+from cnncc.passes._onnx.scale_groups import moves_integers
 
 node: Any = helper.make_node
 
@@ -121,9 +121,9 @@ def test_layer_noise_finds_an_operand_in_the_scale_of_its_leaky_relu(
 
 
 def test_layer_noise_finds_a_coarse_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calibrated = Lowering.calibrated
+    calibrated = CnnBuilder.calibrated
 
-    def coarse(self: Lowering, value: SSAValue, name: str) -> Scale:
+    def coarse(self: CnnBuilder, value: SSAValue, name: str) -> Scale:
         scale = calibrated(self, value, name)
         return Scale(scale.scale * 8, scale.lo, scale.hi) if name == "c" else scale
 
@@ -131,15 +131,15 @@ def test_layer_noise_finds_a_coarse_scale(tmp_path: Path, monkeypatch: pytest.Mo
     arrays = {"w": noise(1, 4, 3, 3, 3), "v": noise(2, 4, 4, 1, 1)}
     model, x = build(nodes, {"x": (1, 3, 7, 5)}, ["y"], arrays), noise(3, 2, 3, 7, 5)
     assert verified(model, tmp_path, x)["agrees"]
-    monkeypatch.setattr(Lowering, "calibrated", coarse)
+    monkeypatch.setattr(CnnBuilder, "calibrated", coarse)
     found = verified(model, tmp_path, x, code=4)["noises"]
     assert [each["label"] for each in found if each["cause"]] == ["c.requant"]
     assert found[1]["cause"].startswith("its scale is coarse: a step of ")
 
 
 def test_layer_noise_finds_a_wrong_bias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bias = Lowering.bias
-    monkeypatch.setattr(Lowering, "bias", lambda self, sums, values, label: bias(self, sums, values // 2, label))
+    bias = CnnBuilder.bias
+    monkeypatch.setattr(CnnBuilder, "bias", lambda self, sums, values, label: bias(self, sums, values // 2, label))
     model = build(
         [node("Conv", ["x", "w", "b"], ["y"])],
         {"x": (1, 3, 7, 5)},

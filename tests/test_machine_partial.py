@@ -14,11 +14,11 @@ from test_machine_values import DRAM, SHARED, check_moved, plain_run, random_arc
 from cnncc.arch.model import Arch, Dram, Glb, Links, Pe
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.table import Instruction
-from cnncc.machine.memory import Memory
 from cnncc.machine.program import build_tree
 from cnncc.machine.traps import Trap
-from cnncc.machine.values import BLOCK_ELEMENTS, Interpreter
-from cnncc.machine.work import PER_INSTRUCTION
+from cnncc.machine.values.interpreter import BLOCK_ELEMENTS, Interpreter
+from cnncc.machine.values.memory import Memory
+from cnncc.machine.values.work_limit import PER_INSTRUCTION
 
 ALWAYS = " ".join(
     f"{name}=always" for name in ("clear", "send", "take_weight", "give_weight", "take_ifmap", "give_ifmap")

@@ -11,10 +11,10 @@ import pytest
 from test_machine_values import Writer, random_arch
 
 from cnncc.isa.table import Instruction
-from cnncc.machine.blocks import Block, OrderMatters
-from cnncc.machine.memory import Memory
-from cnncc.machine.positions import Descriptor, Grid, axis_index, position
-from cnncc.machine.strided import Strided, even
+from cnncc.machine.values.addresses import Descriptor, Grid, axis_index, position
+from cnncc.machine.values.memory import Memory
+from cnncc.machine.values.strided import Strided, even
+from cnncc.machine.values.vectorised import Block, OrderMatters
 
 
 @pytest.mark.parametrize("seed", range(200))

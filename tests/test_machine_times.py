@@ -13,7 +13,7 @@ from cnncc.arch.model import Arch, Bus, Commit, Dram, Glb, Pe, Sequencer
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import Leaf, Loop, build_tree
-from cnncc.machine.times import Cycles, Times, simulate
+from cnncc.machine.times.times import Cycles, Times, simulate
 from cnncc.machine.traps import Trap
 
 ARCH = Arch(

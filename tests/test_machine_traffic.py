@@ -16,13 +16,13 @@ from trap_cases import TRAFFIC
 from cnncc.arch.model import Arch, Bus, Dram, Glb, Pe, load_arch
 from cnncc.isa.assembly import assemble
 from cnncc.isa.table import Instruction
-from cnncc.machine.durations import load_occupancy
-from cnncc.machine.inside import Index, count_inside
 from cnncc.machine.program import build_tree
 from cnncc.machine.stats import stats
-from cnncc.machine.traffic import Traffic, count_traffic
+from cnncc.machine.times.durations import load_occupancy
+from cnncc.machine.traffic.counts import Traffic, count_traffic
+from cnncc.machine.traffic.in_bounds import Index, count_inside
 from cnncc.machine.traps import Trap
-from cnncc.mapper.energy import with_energy
+from cnncc.model.energy import with_energy
 
 ARCH = Arch("small", 5, 6, Pe(512, 512, 64), Glb(4096, 4), Dram(2, 10), bus=Bus(4, 2))
 

@@ -17,8 +17,8 @@ from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.machine.program import build_tree
-from cnncc.machine.times import simulate
-from cnncc.machine.traffic import count_traffic
+from cnncc.machine.times.times import simulate
+from cnncc.machine.traffic.counts import count_traffic
 from cnncc.machine.traps import Trap
 
 ROOT = Path(cnncc.__file__).parent
@@ -45,7 +45,7 @@ def raises(source: str, file: str) -> Iterator[Site]:
 
 
 def all_sites() -> set[Site]:
-    paths = [path for path in (ROOT / "machine").glob("*.py") if path.name not in ABOUT_FILES]
+    paths = [path for path in (ROOT / "machine").rglob("*.py") if path.name not in ABOUT_FILES]
     paths += [ROOT / "isa" / "codec.py", ROOT / "isa" / "fields.py"]
     return {site for path in paths for site in raises(path.read_text(), f"{path.parent.name}/{path.name}")}
 

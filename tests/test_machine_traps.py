@@ -11,10 +11,10 @@ from trap_cases import ADD, ARCH, COMMIT, FIRST, LOAD, OTHERS, PING_PONG, PONG, 
 
 from cnncc.arch.model import Arch, Links
 from cnncc.isa.assembly import assemble
-from cnncc.machine.memory import Memory
 from cnncc.machine.program import build_tree
 from cnncc.machine.traps import Trap
-from cnncc.machine.values import Interpreter
+from cnncc.machine.values.interpreter import Interpreter
+from cnncc.machine.values.memory import Memory
 
 
 def run(text: str, arch: Arch = ARCH, dram: list[int] | None = None, images: int = 1, shared: int = 0) -> Interpreter:

@@ -14,11 +14,11 @@ from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.fields import Term, Value
 from cnncc.isa.table import Instruction, instruction
-from cnncc.machine.memory import Memory
 from cnncc.machine.program import build_tree
-from cnncc.machine.traffic import count_traffic
+from cnncc.machine.traffic.counts import count_traffic
 from cnncc.machine.traps import Trap
-from cnncc.machine.values import BLOCK_ELEMENTS, Interpreter
+from cnncc.machine.values.interpreter import BLOCK_ELEMENTS, Interpreter
+from cnncc.machine.values.memory import Memory
 
 GLB, SHARED, DRAM = 700, 200, 900
 RESULTS = 500  # results go from here on; loads read below, mostly

@@ -12,18 +12,18 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.mapper.blocking import candidates
-from cnncc.mapper.blocks import Blocks, Room
+from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, Durations
-from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
-from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.space import FORMS, Point, forms_of, mapping_of
 from cnncc.mapper.tiles import Tiles
-from cnncc.mapper.traffic import Traffic
+from cnncc.mapper.transfer_bound import Traffic
+from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.layer_shape import GlbBudget, LayerShape
 
 AHEAD = frozenset({"weight", "params"})
 ARCH = load_arch("spatial-16x16")
-MOVING = Room(65536, frozenset({"ifmap", "output"}))
-WITH_RESIDUAL = Room(65536, frozenset({"ifmap", "output", "residual"}), residual=True)
+MOVING = GlbBudget(65536, frozenset({"ifmap", "output"}))
+WITH_RESIDUAL = GlbBudget(65536, frozenset({"ifmap", "output", "residual"}), residual=True)
 BESIDE = (("ifmap", 2), ("output", 2), ("residual", 2))
 COMPUTE = 512 * 128 * 28 * 28 // 256 + 4 * 1096  # 1,096 macro-instructions
 
@@ -42,12 +42,14 @@ def at_point(order: str, rows: tuple[int, ...], cols: tuple[int, ...], box: tupl
     return Point(form, rows, cols, box, 1)
 
 
-def least_and_cycles(shape: LayerShape, at: Point, room: Room, arch: Arch = ARCH, **wanted: object) -> tuple[int, int]:
+def least_and_cycles(
+    shape: LayerShape, at: Point, budget: GlbBudget, arch: Arch = ARCH, **wanted: object
+) -> tuple[int, int]:
     """The bound of the plan with what is wanted that comes first, and what the model says."""
-    for least, plan in candidates(Bound(Durations(shape, arch, room.residual), at), room, 1 << 60):
+    for least, plan in candidates(Bound(Durations(shape, arch, budget.residual), at), budget, 1 << 60):
         if wanted.items() <= plan._asdict().items():
             mapping = mapping_of(shape, arch, at, plan)
-            return least, layer_cycles(LayerPlan("", shape, mapping, room.residual, AHEAD), arch)
+            return least, layer_cycles(LayerPlan("", shape, mapping, budget.residual, AHEAD), arch)
     raise LookupError(wanted)
 
 
@@ -56,8 +58,10 @@ def test_blocks_begin_with_weights_that_take_longer_than_what_there_is_to_do() -
     behind another. 64 words for each PE take 512 cycles, 48 of the image 48, and one to arrive: meanwhile there are two
     macro-instructions of 196.
     """
-    at, moving = at_point("kcrs|WhwI", (1, 1, 16, 1), (16, 1, 1), (4, 3, 1, 16, 1, 1)), (("ifmap", 2), ("output", 2))
-    least, cycles = least_and_cycles(pointwise(512, 256, 14), at, MOVING, k=64, h=5, w=3, k_outside=True, moving=moving)
+    at, streamed = at_point("kcrs|WhwI", (1, 1, 16, 1), (16, 1, 1), (4, 3, 1, 16, 1, 1)), (("ifmap", 2), ("output", 2))
+    least, cycles = least_and_cycles(
+        pointwise(512, 256, 14), at, MOVING, k=64, h=5, w=3, k_outside=True, streamed=streamed
+    )
     compute = 512 * 256 * 196 // 256 + 4 * 8 * 6 * 14
     assert compute + 48 * (512 + 48 + 1 - 2 * 196) <= least <= cycles
 
@@ -69,7 +73,7 @@ def test_one_buffer_of_the_image_is_filled_behind_the_results_of_its_block() -> 
     shape = depthwise(512, 14)
     form = next(form for form in forms_of(shape) if form.name == "os")
     at = Point(form, (1, 4, 1, 3), (8, 2, 1), (1, 14, 1, 1, 1, 3), 1)
-    least, cycles = least_and_cycles(shape, at, MOVING, k=88, h=14, w=14, moving=(("ifmap", 1), ("output", 2)))
+    least, cycles = least_and_cycles(shape, at, MOVING, k=88, h=14, w=14, streamed=(("ifmap", 1), ("output", 2)))
     compute = 512 * 14 * 14 * 9 // 256
     assert compute + 2 * 512 * 196 // 8 + 5 * (4 + 64) <= least <= cycles < 1.05 * least
 
@@ -79,8 +83,8 @@ def test_residuals_wait_until_the_results_of_two_blocks_before_have_left() -> No
     shape = pointwise(256, 64, 56)
     form = next(form for form in forms_of(shape) if form.name == "os")
     at = Point(form, (1, 4, 4, 1), (4, 1, 4), (7, 1, 2, 16, 1, 1), 1)
-    room = Room(847_872, frozenset({"output", "residual"}), residual=True)
-    least, cycles = least_and_cycles(shape, at, room, k=28, h=8, w=4, weight_buffers=1)
+    budget = GlbBudget(847_872, frozenset({"output", "residual"}), residual=True)
+    least, cycles = least_and_cycles(shape, at, budget, k=28, h=8, w=4, weight_buffers=1)
     assert 2 * 256 * 56 * 56 // 8 + 978 * 64 <= least <= cycles < 1.01 * least
 
 
@@ -91,8 +95,8 @@ def test_nothing_leaves_before_the_first_block_of_results_is_there() -> None:
     shape = depthwise(32, 112)
     form = next(form for form in forms_of(shape) if form.order.endswith("WI"))
     at = Point(form, (1, 4, 1, 3), (1, 16, 1), (3, 4, 1, 1, 1, 3), 1)
-    room = Room(647_168, frozenset({"output"}))
-    least, cycles = least_and_cycles(shape, at, room, k=18, h=112, w=112, weight_buffers=2)
+    budget = GlbBudget(647_168, frozenset({"output"}))
+    least, cycles = least_and_cycles(shape, at, budget, k=18, h=112, w=112, weight_buffers=2)
     assert 6 * 2 * 28 * (4 + 36) - 32 * 9 // 8 + 32 * 112 * 112 // 8 <= least <= cycles < 1.05 * least
 
 
@@ -150,9 +154,9 @@ def test_the_residual_behind_the_next_block_may_be_smaller() -> None:
     arch = replace(arch, pe=pe, dram=replace(arch.dram, words_per_cycle=3, latency_cycles=17))
     arch = replace(arch, glb=replace(arch.glb, words_per_cycle=2))
     shape = LayerShape("mac", Sizes(3, 75, 1, 2, 2, 1, 1), Window((1, 1)), 0, 2, 2)
-    room = Room(121, frozenset({"output", "residual"}), residual=True)
+    budget = GlbBudget(121, frozenset({"output", "residual"}), residual=True)
     at = at_point("kcrs|WhwI", (3, 1, 1, 1), (1, 2, 1), (1, 1, 1, 1, 1, 1))
-    plans = candidates(Bound(Durations(shape, arch, residual=True), at), room, 1 << 60)
+    plans = candidates(Bound(Durations(shape, arch, residual=True), at), budget, 1 << 60)
     least, plan = next(each for each in plans if each[1][:5] == (6, 2, 1, False, 6))
     layer = LayerPlan("", shape, mapping_of(shape, arch, at, plan), residual=True, ahead=AHEAD)
     assert 0.9 * 3154 < least <= layer_cycles(layer, arch) == 3154
@@ -174,7 +178,7 @@ def test_the_image_of_all_pes_comes_through_one_port() -> None:
     pixels for the next 12, 32 words in a cycle, and one to arrive: in front of 343 of 357 full blocks.
     """
     at = at_point("kcrs|WhwI", (2, 1, 8, 1), (1, 4, 4), (5, 1, 3, 16, 1, 1))
-    least, cycles = least_and_cycles(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=10, h=28, w=4, moving=BESIDE)
+    least, cycles = least_and_cycles(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=10, h=28, w=4, streamed=BESIDE)
     assert 205_072 + 343 * (192 + 1 - 84) <= least <= cycles < 1.1 * least
 
 
@@ -193,8 +197,8 @@ SLICED = next(form for form in FORMS if form.order == "ckrs|WhwI")
 
 def test_sums_that_are_added_up_in_the_glb_are_committed_for_each_slice() -> None:
     """By hand: for 16 slices of 32 channels two words of all sums are read and written, and one of a result."""
-    traffic = Traffic(pointwise(256, 512, 28), ARCH, Room(1 << 20, MOVING.moving))
-    blocks = Blocks(traffic.shape, ARCH, traffic.room, Tiles(SLICED, 64, 7, 4, 32))
+    traffic = Traffic(pointwise(256, 512, 28), ARCH, GlbBudget(1 << 20, MOVING.streamed))
+    blocks = Blocks(traffic.shape, ARCH, traffic.budget, Tiles(SLICED, 64, 7, 4, 32))
     sides = zip((blocks.k, blocks.h, blocks.w), (256, 14, 28), strict=True)
     plan = (*(side.sizes.tolist().index(size) for side, size in sides), 0, 1)
     cycles = np.broadcast_to(traffic.of_plans(blocks, np.zeros(1)), blocks.shaped)[plan]

@@ -19,94 +19,94 @@ from test_dataflows import draw
 from test_mapper_search import with_pong
 
 from cnncc.arch.model import Arch, load_arch
+from cnncc.certificate.whole_space import engines_least, streamed_least
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
-from cnncc.estimate.whole_space import engines_least, moving_least
 from cnncc.mapper.blocking import candidates
-from cnncc.mapper.blocks import Room, least_words
+from cnncc.mapper.blocks import least_words
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.combinations import combinations_below
-from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles, layer_schedule
-from cnncc.mapper.layer_shape import LayerShape, buffer_words
-from cnncc.mapper.legal import has_room, is_legal
-from cnncc.mapper.records import LOAD, busy_cycles
 from cnncc.mapper.search import search
 from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import tiles_in_time
-from cnncc.mapper.traffic import Traffic, TrafficOf, cycles_about, moving_cycles
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import stage_sizes
+from cnncc.mapper.transfer_bound import Traffic, TrafficOf, cycles_about, streamed_cycles
+from cnncc.model.layer_schedule import LayerPlan, layer_cycles, layer_schedule
+from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
+from cnncc.model.legal import has_room, is_legal
+from cnncc.model.timed_program import LOAD, busy_cycles
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_plan import stage_sizes
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "40"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
 AHEAD = frozenset({"weight", "params"})
 POINTS, PLANS = 4, 4
-MOVING = Room(65536, frozenset({"ifmap", "output"}))
+MOVING = GlbBudget(65536, frozenset({"ifmap", "output"}))
 
 
 def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter[str]) -> None:
     everything = numbers(shape, arch)
     form = forms_of(shape)[rng.integers(len(forms_of(shape)))]
     residual = bool(rng.random() < 0.4)
-    moving = frozenset(name for name in ("ifmap", "output", *["residual"] * residual) if rng.random() < 0.5)
-    found = combinations_below(everything, form, 1 << 39, bool(moving))
+    streamed = frozenset(name for name in ("ifmap", "output", *["residual"] * residual) if rng.random() < 0.5)
+    found = combinations_below(everything, form, 1 << 39, bool(streamed))
     words = shape.weight_words + shape.channels * shape.ih * shape.iw + prod((*vars(shape.sizes).values(),)[:2])
-    room = Room(int(words * rng.choice([0.1, 0.4, 1.5])), moving, residual)
+    budget = GlbBudget(int(words * rng.choice([0.1, 0.4, 1.5])), streamed, residual)
     tiles = tiles_in_time(everything, found.which)
     steps = int((everything.boxes[:, :-1].prod(axis=1) // everything.boxes[:, -1]).max())
     of_tiles = form, tiles, found.least, found.cycles
-    traffic = TrafficOf(Traffic(shape, arch, room, steps), *of_tiles)
+    traffic = TrafficOf(Traffic(shape, arch, budget, steps), *of_tiles)
     beyond = np.nonzero(~everything.fits[found.which[:, 2], 0])[0]  # more words of the image than ping has
-    most = POINTS if moving else 4 * POINTS  # of these there is but one plan
+    most = POINTS if streamed else 4 * POINTS  # of these there is but one plan
     some = [*rng.permutation(len(found.cycles))[:most], *rng.permutation(beyond)[:most]]
     for i in some:
-        assert traffic.traffic.floor <= traffic.least(int(i), 1 << 60), (shape, arch, room, i)
+        assert traffic.traffic.floor <= traffic.least(int(i), 1 << 60), (shape, arch, budget, i)
         at = point(everything, form, found.which[int(i)].tolist())
         bound = Bound(Durations(shape, arch, residual), at)
-        if not moving:
+        if not streamed:
             plan = Plan(shape.tiled_together, shape.sizes.h, shape.sizes.w)
             least = bound.cycles(int(found.cycles[int(i)]))
             plans, everywhere = [(max(least, int(found.least[int(i)])), plan)], 0
         else:
-            plans = list(islice(candidates(bound, room, 1 << 60), 200))
+            plans = list(islice(candidates(bound, budget, 1 << 60), 200))
             everywhere = bound.in_blocks(int(found.cycles[int(i)]))
             plans = [plans[int(j)] for j in rng.permutation(len(plans))[:PLANS]]
         for least, plan in plans:
             mapping = mapping_of(shape, arch, at, plan)
-            if moving:
-                assert (least, plan) in candidates(bound, room, least + 1)
+            if streamed:
+                assert (least, plan) in candidates(bound, budget, least + 1)
             if not is_legal(shape, mapping, residual):
                 seen["not legal"] += 1
                 continue
             if not has_room(shape, arch, mapping):
-                assert moving, (shape, arch, at)  # else points for which there is none are never bounded
+                assert streamed, (shape, arch, at)  # else points for which there is none are never bounded
                 seen["no room"] += 1
                 continue
             schedule = layer_schedule(LayerPlan("", shape, mapping, residual, AHEAD), arch)
             cycles, partial = schedule.cycles(arch), schedule.partial
-            assert least <= cycles, (shape, arch, room, at, plan, least, cycles)
-            if buffer_words(shape, arch, mapping, partial) <= room.words:
-                assert traffic.least(int(i), 1 << 60) <= cycles, (shape, arch, room, at, plan)
-                limited = TrafficOf(Traffic(shape, arch, room, steps), *of_tiles)
-                assert limited.least(int(i), cycles + 1) <= cycles, (shape, arch, room, at, plan)
-                if moving:
-                    assert (least, plan) in candidates(bound, room, least + 1, limited.cells(int(i)))
+            assert least <= cycles, (shape, arch, budget, at, plan, least, cycles)
+            if buffer_words(shape, arch, mapping, partial) <= budget.words:
+                assert traffic.least(int(i), 1 << 60) <= cycles, (shape, arch, budget, at, plan)
+                limited = TrafficOf(Traffic(shape, arch, budget, steps), *of_tiles)
+                assert limited.least(int(i), cycles + 1) <= cycles, (shape, arch, budget, at, plan)
+                if streamed:
+                    assert (least, plan) in candidates(bound, budget, least + 1, limited.cells(int(i)))
                 seen["fits"] += 1
-            assert moving_cycles(shape, arch, room) <= cycles, (shape, arch, room, at, plan)
-            if moving:
-                assert everywhere <= cycles, (shape, arch, room, at, plan)
+            assert streamed_cycles(shape, arch, budget) <= cycles, (shape, arch, budget, at, plan)
+            if streamed:
+                assert everywhere <= cycles, (shape, arch, budget, at, plan)
                 needs = stage_sizes(shape, arch, mapping)
                 assert buffer_words(shape, arch, mapping, partial) == sum(needs.values()), (shape, arch, at, plan)
                 needs.pop("sums")  # these are looked at when a mapping is run
-                assert sum(needs.values()) <= room.words, (needs, shape.sizes, room, at, plan, shape)
+                assert sum(needs.values()) <= budget.words, (needs, shape.sizes, budget, at, plan, shape)
                 seen["partial"] += partial
-                assert int(found.least[int(i)]) <= cycles, (shape, arch, room, at, plan)
+                assert int(found.least[int(i)]) <= cycles, (shape, arch, budget, at, plan)
             else:
                 assert engines_least(schedule.nodes, arch) <= cycles, (shape, arch, at)
-            seen["moving" if moving else "resident"] += 1
+            seen["moving" if streamed else "resident"] += 1
             seen["beyond ping"] += i in beyond
-            seen["residual"] += "residual" in moving
-            seen["in turn"] += not (moving or arch.sequencer.overlap)
+            seen["residual"] += "residual" in streamed
+            seen["in turn"] += not (streamed or arch.sequencer.overlap)
 
 
 def with_wide_windows(rng: np.random.Generator) -> LayerShape:
@@ -142,7 +142,9 @@ def test_slices_of_weights_come_for_each_tile() -> None:
     form = next(form for form in forms_of(shape) if form.order.startswith("hwk"))
     at = Point(form, (1, 1, 1, 1), (1, 1, 1), (1, 1, 1, 2, 1, 1), 1)
     seen = 0
-    for least, plan in candidates(Bound(Durations(shape, arch, False), at), Room(364, frozenset({"output"})), 1 << 60):
+    for least, plan in candidates(
+        Bound(Durations(shape, arch, False), at), GlbBudget(364, frozenset({"output"})), 1 << 60
+    ):
         if is_legal(shape, mapping := mapping_of(shape, arch, at, plan), False):
             assert least <= layer_cycles(LayerPlan("", shape, mapping, ahead=AHEAD), arch), plan
             seen += plan.weights > 7
@@ -152,20 +154,20 @@ def test_slices_of_weights_come_for_each_tile() -> None:
 def test_an_image_of_which_no_window_fits_moves_in_slices() -> None:
     """One window of all channels is 576 words: slices of them fit 500, and what is always needed is below."""
     shape = LayerShape("mac", Sizes(1, 8, 64, 6, 6, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2, 6, 6)
-    arch, moving = load_arch("spatial-4x4"), frozenset({"ifmap", "output"})
-    room = Room(500, moving)
-    found = search(shape, arch, room)
-    assert found is not None and least_words(shape, arch, room) <= room.words
+    arch, streamed = load_arch("spatial-4x4"), frozenset({"ifmap", "output"})
+    budget = GlbBudget(500, streamed)
+    found = search(shape, arch, budget)
+    assert found is not None and least_words(shape, arch, budget) <= budget.words
     (ifmap,) = (each for each in found.mapping.stages if (each.operand, each.memory) == ("ifmap", "glb"))
     assert "c" in {loop.dim for loop in found.mapping.loops[: ifmap.depth]}
-    assert moving_least(shape, arch, moving, room.words) <= found.least <= found.cycles
+    assert streamed_least(shape, arch, streamed, budget.words) <= found.least <= found.cycles
 
 
 def test_the_search_of_a_layer_that_loads_and_commits_limit_ends_by_itself() -> None:
     """Each result needs nine MACs alone: of combinations with few cycles of macro-instructions most wait for others."""
     window = Window((3, 3), pad=(1, 1, 1, 1), group=128)
     shape = LayerShape("mac", Sizes(1, 128, 1, 14, 14, 3, 3), window, 2, 14, 14)
-    found = search(shape, load_arch("spatial-16x16"), Room(65536))
+    found = search(shape, load_arch("spatial-16x16"), GlbBudget(65536))
     assert found is not None and found.least == found.cycles and found.bounded < 1000
 
 
@@ -173,21 +175,21 @@ def test_blocks_of_results_are_neither_too_small_nor_too_large() -> None:
     """All results go to DRAM, in more cycles than the array needs: each block has a latency, one is waited for."""
     window = Window((3, 3), pad=(1, 1, 1, 1), group=64)
     shape = LayerShape("mac", Sizes(1, 64, 1, 28, 28, 3, 3), window, 2, 28, 28)
-    found = search(shape, load_arch("spatial-16x16"), Room(80_000, frozenset({"output"})))
+    found = search(shape, load_arch("spatial-16x16"), GlbBudget(80_000, frozenset({"output"})))
     assert found is not None and found.least == 64 * 28 * 28 // 8 and found.cycles < 1.1 * found.least
 
 
 def test_where_weights_alone_come_in_slices_enough_is_looked_at() -> None:
     """What all points with few cycles take at least is far below what the best takes."""
     shape = LayerShape("mac", Sizes(1, 512, 512, 7, 7, 1, 1), Window((1, 1)), 2, 7, 7)
-    found = search(shape, load_arch("spatial-16x16"), Room(250_000))
+    found = search(shape, load_arch("spatial-16x16"), GlbBudget(250_000))
     assert found is not None and found.cycles < 1.001 * found.least
 
 
 def test_plans_that_are_alike_do_not_use_up_all_runs() -> None:
     """All blocks of the points with the least bounds take the same cycles: other points are run, too."""
     shape = LayerShape("mac", Sizes(1, 64, 256, 56, 56, 1, 1), Window((1, 1)), 2, 56, 56)
-    found = search(shape, load_arch("spatial-16x16"), Room(245_760, frozenset({"output"})))
+    found = search(shape, load_arch("spatial-16x16"), GlbBudget(245_760, frozenset({"output"})))
     assert found is not None and found.cycles < 1.02 * found.least
 
 
@@ -208,7 +210,7 @@ def test_few_images_fit_where_there_is_little_room() -> None:
     """One channel of the image is 784 words: 15,360 have room for some at a time, each of which comes once."""
     window = Window((3, 3), (2, 2), (1, 1, 1, 1), group=256)
     shape = LayerShape("mac", Sizes(1, 256, 1, 14, 14, 3, 3), window, 2, 28, 28)
-    about = cycles_about(shape, load_arch("spatial-16x16"), Room(15_360, frozenset({"ifmap"})))
+    about = cycles_about(shape, load_arch("spatial-16x16"), GlbBudget(15_360, frozenset({"ifmap"})))
     assert about == 256 * 28 * 28 // 8
 
 

@@ -7,16 +7,15 @@ from dataclasses import replace
 import pytest
 
 from cnncc.arch.model import Arch, load_arch
+from cnncc.certificate.whole_space import look
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
-from cnncc.estimate.whole_space import look
 from cnncc.mapper import boxes, space
-from cnncc.mapper.blocks import Room
-from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.search import _below, search
+from cnncc.model.layer_shape import GlbBudget, LayerShape
 
 ARCH = load_arch("spatial-4x4")
-ROOM = Room(1 << 20)
+ROOM = GlbBudget(1 << 20)
 
 
 def layer(k: int, c: int, side: int, taps: int) -> LayerShape:

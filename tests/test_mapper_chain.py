@@ -16,15 +16,15 @@ from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.dialects._mapping_text import parse
+from cnncc.driver.program_parts import mapped_parts
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.mapper.chain import EARLY, Choice, best_choices
-from cnncc.mapper.layer_schedule import LayerPlan
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.program_counts import program_counts
-from cnncc.mapper.program_schedule import program_cycles
-from cnncc.passes import _less_room, _residency
-from cnncc.passes._less_room import Choose, Tried, Wanted, choice_of
-from cnncc.planned import mapped_parts
-from cnncc.starts import start_compilation
+from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.program_counts import program_counts
+from cnncc.model.program_schedule import program_cycles
+from cnncc.passes._scheduling import residency, smaller_budgets
+from cnncc.passes._scheduling.smaller_budgets import Choose, Tried, Wanted, choice_of
 
 ARCH = load_arch("spatial-4x4")
 _PRESET = load_arch("spatial-16x16")
@@ -48,39 +48,39 @@ def layer(number: random.Random) -> list[Choice]:
     return choices
 
 
-def cycles(*chain: Choice, room: int) -> int:
+def cycles(*chain: Choice, budget: int) -> int:
     """Of a program of layers; what comes first of the first of them takes no time."""
     plans: list[LayerPlan] = []
     for number, choice in enumerate(chain):
         assert choice.plan is not None
-        there = choice.early + chain[number - 1].words <= room
+        there = choice.early + chain[number - 1].words <= budget
         plans.append(replace(choice.plan, label=str(number), ahead=EARLY if number and there else frozenset()))
     return program_cycles(plans, ARCH)[0].total
 
 
-def added_up(chain: Sequence[Choice], room: int) -> int:
+def added_up(chain: Sequence[Choice], budget: int) -> int:
     """Cycles of the first, and what each adds to the one before it."""
-    more = sum(cycles(a, b, room=room) - cycles(a, room=room) for a, b in pairwise(chain))
-    return cycles(chain[0], room=room) + more
+    more = sum(cycles(a, b, budget=budget) - cycles(a, budget=budget) for a, b in pairwise(chain))
+    return cycles(chain[0], budget=budget) + more
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_chain_is_the_best_of_all_combinations(seed: int) -> None:
     number = random.Random(seed)
-    layers, room = [layer(number) for _ in range(number.randint(1, 5))], number.randint(500, 3000)
-    best = best_choices(layers, [room] * len(layers), ARCH)
+    layers, budget = [layer(number) for _ in range(number.randint(1, 5))], number.randint(500, 3000)
+    best = best_choices(layers, [budget] * len(layers), ARCH)
     chosen = [choices[which] for choices, which in zip(layers, best, strict=True)]
-    assert added_up(chosen, room) == min(added_up(chain, room) for chain in product(*layers))
-    least = min(cycles(*chain, room=room) for chain in product(*layers))
-    assert least <= cycles(*chosen, room=room) <= 1.002 * least  # neighbours but one hardly matter
+    assert added_up(chosen, budget) == min(added_up(chain, budget) for chain in product(*layers))
+    least = min(cycles(*chain, budget=budget) for chain in product(*layers))
+    assert least <= cycles(*chosen, budget=budget) <= 1.002 * least  # neighbours but one hardly matter
 
 
 def resnet(monkeypatch: pytest.MonkeyPatch, first_only: bool) -> int:
     """Cycles of ResNet-20, predicted; first_only: each layer with the mapping that is best for itself."""
     if first_only:
-        monkeypatch.setattr(_residency, "best_choices", lambda layers, *_: [0] * len(layers))
+        monkeypatch.setattr(residency, "best_choices", lambda layers, *_: [0] * len(layers))
     model = SAMPLES / "models" / "resnet20_qoperator_u8.onnx"
-    compilation = start_compilation(model, "spatial-16x16", None, None, 1, None, "auto")
+    compilation = start_compilation(model, CompileOptions("spatial-16x16", batch=1, dataflow="auto"))
     return program_counts(mapped_parts(compilation), compilation.settings.arch)["cycles"]["total"]
 
 
@@ -93,7 +93,7 @@ def predicted(model: Path, arch: Arch) -> int:
     """Cycles of a network on an array."""
     array = model.with_suffix(".toml")
     array.write_text(arch_text(arch))
-    compilation = start_compilation(model, str(array), None, None, None, None, "auto")
+    compilation = start_compilation(model, CompileOptions(str(array), dataflow="auto"))
     return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
 
 
@@ -107,13 +107,13 @@ def test_layers_behind_one_with_slices_are_looked_at_again(monkeypatch: pytest.M
     weights = {"wa": noise(0, 64, 32, 3, 3), "wb": noise(1, 64, 64, 3, 3)}
     model = save(build(layers, {"x": (1, 32, 32, 32)}, ["b"], weights), tmp_path / "net.onnx")
 
-    again, wanted = predicted(model, WIDE), _less_room._wanted
+    again, wanted = predicted(model, WIDE), smaller_budgets._wanted
 
     def once(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> Iterator[tuple[int, Wanted]]:
         first, second = (replace(each, mappings=each.mappings[:1]) for each in (before, here))
         return wanted(first, second, i, arch, choose)
 
-    monkeypatch.setattr(_less_room, "_wanted", once)
+    monkeypatch.setattr(smaller_budgets, "_wanted", once)
     assert 1.05 * again < predicted(model, WIDE)
 
 
@@ -126,15 +126,15 @@ def test_weights_come_in_slices_as_large_as_there_is_time_for(monkeypatch: pytes
     weights = {"wa": noise(0, 128, 1, 3, 3), "wb": noise(1, 512, 128, 1, 1)}
     model = save(build(layers, {"x": (1, 128, 14, 14)}, ["b"], weights), tmp_path / "net.onnx")
 
-    in_time, wanted = predicted(model, WIDE), _less_room._wanted
+    in_time, wanted = predicted(model, WIDE), smaller_budgets._wanted
 
     def shares(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> Iterator[tuple[int, Wanted]]:
         for number, each in wanted(before, here, i, arch, choose):
             (words,) = {choice_of(here.layer, mapping, arch).words for mapping in here.mappings[:1]}
-            if number == i or each.room.words in (words // 8, words // 2):
+            if number == i or each.budget.words in (words // 8, words // 2):
                 yield number, each
 
-    monkeypatch.setattr(_less_room, "_wanted", shares)
+    monkeypatch.setattr(smaller_budgets, "_wanted", shares)
     assert 1.015 * in_time < predicted(model, WIDE)
 
 
@@ -150,7 +150,7 @@ def test_a_large_value_stays_in_place_of_a_smaller_one(monkeypatch: pytest.Monke
     arch = replace(ARCH, glb=replace(ARCH.glb, words=10_700), dram=replace(ARCH.dram, words_per_cycle=1))
 
     stays = predicted(model, arch)
-    monkeypatch.setattr(_residency, "_quick_ones", lambda network, resident, arch: resident)
+    monkeypatch.setattr(residency, "_quick_ones", lambda network, resident, arch: resident)
     assert 1.1 * stays < predicted(model, arch)
 
 
@@ -165,5 +165,5 @@ def test_a_value_moves_where_it_holds_up_the_layers_beside_it(monkeypatch: pytes
     arch = replace(ARCH, glb=replace(ARCH.glb, words=4500), dram=replace(ARCH.dram, words_per_cycle=1))
 
     moved = predicted(model, arch)
-    monkeypatch.setattr(_residency, "_quick_ones", lambda network, resident, arch: resident)
+    monkeypatch.setattr(residency, "_quick_ones", lambda network, resident, arch: resident)
     assert 1.5 * moved < predicted(model, arch)

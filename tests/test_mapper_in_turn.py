@@ -11,27 +11,26 @@ from test_conv_grid import unmapped
 from test_mapper_search import array, has_room, plans, points
 
 from cnncc.arch.model import Arch, load_arch
+from cnncc.certificate import whole_space
 from cnncc.context import CompilerContext
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Mapping, Sizes
 from cnncc.dialects._mapping_text import parse
-from cnncc.estimate import whole_space
 from cnncc.mapper.blocking import candidates
-from cnncc.mapper.blocks import Room
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.combinations import combinations_below
-from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.register_files import file_words
 from cnncc.mapper.search import AHEAD, search
 from cnncc.mapper.space import forms_of, mapping_of, numbers, point
-from cnncc.passes._dataflows import AUTO
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_search import os_mapping
+from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.register_files import file_words
+from cnncc.passes._scheduling.dataflows import AUTO
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_search import os_mapping
 from cnncc.passes.nest_schedule_os import NestScheduleOsPass
 
 ARRAY = load_arch("seed-4x4")
-ROOM = Room(1 << 20)
+ROOM = GlbBudget(1 << 20)
 ALL = 1 << 38
 BY_HAND = (
     "weight@glb > params@glb > c':3 > weight@rf > h':8 > w':4 > [k':8||2@cols h''||8@rows w''||4@cols] > "
@@ -59,7 +58,7 @@ def test_what_is_found_has_room() -> None:
     shape = LayerShape("mac", Sizes(1, 2, 6, 1, 3, 1, 4), Window((1, 4)), 2, 1, 6)
     pe = replace(ARRAY.pe, ifmap_words=7, pong_words=1, virtual_words=6)
     arch = replace(ARRAY, rows=2, pe=pe, glb=replace(ARRAY.glb, words_per_cycle=1))
-    found = search(shape, arch, Room(90, frozenset({"output"})))
+    found = search(shape, arch, GlbBudget(90, frozenset({"output"})))
     assert found is not None
     words = file_words(shape, arch, found.mapping.loops, found.mapping.stages)
     assert all(each <= getattr(arch.pe, key) for key, each in words.items()), words
@@ -90,12 +89,12 @@ def test_what_is_taken_is_the_quicker(k: int, c: int, side: int, words: int, qui
     """Slices of weights have two buffers in the space, of which nothing overlaps makes no use."""
     case = Case("mac", 1, k, c, (side, side), Window((3, 3), pad=(1, 1, 1, 1)))
     layer = layer_of(lowered(case)[1])
-    shape, room = layer_shape(layer), Room(words)
-    found = search(shape, ARRAY, room)
+    shape, budget = layer_shape(layer), GlbBudget(words)
+    found = search(shape, ARRAY, budget)
     assert found is not None and found.least == found.cycles  # it came to its end: nothing of the space is quicker
-    by_name = cycles(shape, os_mapping(shape, ARRAY, room))
+    by_name = cycles(shape, os_mapping(shape, ARRAY, budget))
     assert (by_name < found.cycles) == (quicker == "os")
-    chosen = NestScheduleOsPass(ARRAY.name, dataflow=AUTO).choice(CompilerContext(), ARRAY)(layer, room)
+    chosen = NestScheduleOsPass(ARRAY.name, dataflow=AUTO).choice(CompilerContext(), ARRAY)(layer, budget)
     assert chosen is not None and cycles(shape, chosen) == min(by_name, found.cycles)
 
 
@@ -127,19 +126,19 @@ def comes_in_parts(mapping: Mapping) -> bool:
 
 def test_all_mappings_with_room_in_some_blocks_are_looked_at() -> None:
     """What neighbours do may depend on the size of blocks."""
-    case, moving = ConvCase(k=4, c=2, kernel=(1, 3), image=(1, 4)), frozenset({"ifmap", "output"})
+    case, streamed = ConvCase(k=4, c=2, kernel=(1, 3), image=(1, 4)), frozenset({"ifmap", "output"})
     arch = array(1, 4, (6, 2, 2), pong=(2, 2))
     shape = layer_shape(layer_of(unmapped(case)[0]))
     everything, looked_at = numbers(shape, arch), set[Mapping]()
     for form in forms_of(shape):
         for which in combinations_below(everything, form, ALL, cut=True).which.tolist():
             bound = Bound(Durations(shape, arch, False), point(everything, form, which))
-            found = candidates(bound, replace(ROOM, moving=moving), ALL)
+            found = candidates(bound, replace(ROOM, streamed=streamed), ALL)
             looked_at |= {mapping_of(shape, arch, bound.at, plan) for _, plan in found}
-    there = [(at, each) for at in points(case, arch) for each in plans(case, arch, at, moving)]
-    with_room = {each for at, each in there if has_room(case, arch, at, each)}
-    in_space = {each for each in with_room if comes_in_parts(each)}
-    assert in_space <= looked_at and any(beyond_ping(shape, each, arch) for each in with_room)
+    there = [(at, each) for at in points(case, arch) for each in plans(case, arch, at, streamed)]
+    with_budget = {each for at, each in there if has_room(case, arch, at, each)}
+    in_space = {each for each in with_budget if comes_in_parts(each)}
+    assert in_space <= looked_at and any(beyond_ping(shape, each, arch) for each in with_budget)
 
 
 def test_a_better_mapping_with_ping_and_pong_is_found_by_the_check() -> None:

@@ -29,12 +29,11 @@ from cnncc.dialects._layers import Window
 from cnncc.dialects.isa import LayerOp
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, mapping_problem, operands
 from cnncc.errors import Refusal
-from cnncc.machine.times import simulate
-from cnncc.mapper.blocks import Room
-from cnncc.mapper.layer_shape import LayerShape
+from cnncc.machine.times.times import simulate
 from cnncc.mapper.search import search
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import stage_sizes
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_plan import stage_sizes
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
@@ -114,9 +113,9 @@ def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], int]]:
     for k, w, h, c, r, s, lanes in choices:
         box = {"k": k, "w": w, "h": h, "c": c, "r": r, "s": s}
         in_turn = passed(case, arch, box, lanes) > 0 and fits(case, arch, box, True)
-        room = (in_turn or fits(case, arch, box, False)) and h * w <= pe.max_pixels and k * h * w <= pe.psum_words
-        room &= not case.is_mac or k * c * r * s <= pe.weight_words
-        if room and c % lanes == size["c"] % c % lanes == 0 and (lanes == 1 or not channelwise(case)):
+        budget = (in_turn or fits(case, arch, box, False)) and h * w <= pe.max_pixels and k * h * w <= pe.psum_words
+        budget &= not case.is_mac or k * c * r * s <= pe.weight_words
+        if budget and c % lanes == size["c"] % c % lanes == 0 and (lanes == 1 or not channelwise(case)):
             yield box, lanes
 
 
@@ -191,7 +190,7 @@ WHOLE = 1 << 20
 
 def mapping(
     case: Case, arch: Arch, point: Point, blocks: Blocks = (WHOLE, WHOLE, WHOLE, True),
-    weights: tuple[int, int] = (0, 1), moving: dict[str, int] | None = None, sliced: bool = False,
+    weights: tuple[int, int] = (0, 1), streamed: dict[str, int] | None = None, sliced: bool = False,
 ) -> Mapping:  # fmt: skip
     """Q6 to Q8. weights: in which place and in how many buffers. moving: the buffers of operands. sliced: the ifmap."""
     form, rows, cols, box, lanes = point
@@ -227,7 +226,7 @@ def mapping(
         left[loop.dim] = size_
         places.append(len(there))
     stages = list[Stage]()
-    for operand, buffers in (moving or {}).items():
+    for operand, buffers in (streamed or {}).items():
         outside = 6 if sliced else 4 if not blocks[3] and not channelwise(case) else 5
         depth = outside if operand == "ifmap" else 5
         stages.append(Stage(operand, "glb", places[depth], buffers))
@@ -305,10 +304,10 @@ def block_sizes(form: str, dim: str, extent: int, point: Point) -> set[int]:
     return {min(extent, each * tile) for each in equal_parts(ceil(extent / tile))}
 
 
-def plans(case: Case, arch: Arch, point: Point, moving: frozenset[str]) -> Iterator[Mapping]:
+def plans(case: Case, arch: Arch, point: Point, streamed: frozenset[str]) -> Iterator[Mapping]:
     """Q10 to Q12: the mappings of a point whose operands move in blocks."""
     form, size = point[0], sizes_of(case) | {"k": together(case)}
-    cut_k = channelwise(case) or "output" in moving
+    cut_k = channelwise(case) or "output" in streamed
     k_sizes = block_sizes(form, "k", size["k"], point) if cut_k else {size["k"]}
     h_sizes, w_sizes = (block_sizes(form, dim, size[dim], point) for dim in "hw")
     for k, h, w, k_outside in product(k_sizes, h_sizes, w_sizes, (True, False)):
@@ -317,11 +316,11 @@ def plans(case: Case, arch: Arch, point: Point, moving: frozenset[str]) -> Itera
             continue
         times = case.n * pixels * (1 if channelwise(case) else case.groups)
         images = times * (k_blocks if k_outside or channelwise(case) else 1)
-        buffers = dict.fromkeys(sorted(moving), 1 + (times * k_blocks > 1))
-        sliced = form[0] == "c" and "ifmap" in moving and point[1]["c"] * point[3]["c"] < case.c
+        buffers = dict.fromkeys(sorted(streamed), 1 + (times * k_blocks > 1))
+        sliced = form[0] == "c" and "ifmap" in streamed and point[1]["c"] * point[3]["c"] < case.c
         ways = [(1, False)] + [(2, False)] * (images > 1) + [(2, True)] * sliced
         for (count, slice_), weights in product(ways, slices(case, point, k_outside)):
-            chosen = buffers | dict.fromkeys(moving & {"ifmap"}, count)
+            chosen = buffers | dict.fromkeys(streamed & {"ifmap"}, count)
             yield mapping(case, arch, point, (k, h, w, k_outside), weights, chosen, slice_)
 
 
@@ -339,19 +338,19 @@ def slices(case: Case, point: Point, k_outside: bool) -> Iterator[tuple[int, int
             yield 5 + len(before) + spaces + 1, 2
 
 
-def check(case: Case, arch: Arch, folder: Path, moving: frozenset[str] = frozenset()) -> Counter[str]:
+def check(case: Case, arch: Arch, folder: Path, streamed: frozenset[str] = frozenset()) -> Counter[str]:
     """The search's answer is the least of all: returns how many mappings there are, and how many were run.
 
     moving: what does not lie in the GLB; what does has room of its own.
     """
     machine, seen = Machine(case, arch, folder), Counter[str]()
-    there = sum(prod(dims) for name, dims in shapes(case).items() if name not in moving)
-    found = search(machine.shape, arch, Room(arch.glb.words - there, moving))
+    there = sum(prod(dims) for name, dims in shapes(case).items() if name not in streamed)
+    found = search(machine.shape, arch, GlbBudget(arch.glb.words - there, streamed))
     assert found is not None and found.least == found.cycles, (case, arch, found)
     assert machine.cycles(found.mapping) == found.cycles, (case, arch, found)
     space, without = dict[Mapping, None](), dict[Mapping, None]()
     for point in points(case, arch):
-        for each in plans(case, arch, point, moving) if moving else [mapping(case, arch, point)]:
+        for each in plans(case, arch, point, streamed) if streamed else [mapping(case, arch, point)]:
             (space if has_room(case, arch, point, each) else without)[each] = None
             seen["in turn"] += each == found.mapping and not fits(case, arch, point[3], False)
     assert found.mapping in space, (case, arch, found)
@@ -426,36 +425,36 @@ def test_search_no_blocks_are_quicker(number: int, tmp_path: Path, monkeypatch: 
     """Where the search goes on until it ends by itself."""
     for budget in ("MOVING_POINTS", "MOVING_TILES", "PATIENCE", "FEW_RUNS", "TWINS", "TURNED"):
         monkeypatch.setattr(f"cnncc.mapper.search.{budget}", 1 << 30)
-    case, words, moving, arch = MOVING[number]
+    case, words, streamed, arch = MOVING[number]
     dram = replace(arch.dram, latency_cycles=2)
-    seen = check(case, replace(arch, glb=replace(arch.glb, words=words), dram=dram), tmp_path, frozenset(moving))
+    seen = check(case, replace(arch, glb=replace(arch.glb, words=words), dram=dram), tmp_path, frozenset(streamed))
     assert seen["run"] > 5 and bool(seen["in turn"]) == bool(arch.pe.pong_words)
 
 
 @pytest.mark.parametrize("moving", [frozenset[str](), frozenset({"ifmap", "output"})])
-def test_search_below_some_cycles(moving: frozenset[str]) -> None:
+def test_search_below_some_cycles(streamed: frozenset[str]) -> None:
     """What takes fewer is found, and nothing where there is none."""
     shape = layer_shape(layer_of(unmapped(Case(k=6, c=5, image=(9, 7)))[0]))
-    arch, room = array(2, 3, (9, 8, 4)), Room(200 if moving else 4000, moving)
-    best = search(shape, arch, room)
+    arch, budget = array(2, 3, (9, 8, 4)), GlbBudget(200 if streamed else 4000, streamed)
+    best = search(shape, arch, budget)
     assert best is not None
-    limited = search(shape, arch, room, below=best.cycles + 1)
+    limited = search(shape, arch, budget, below=best.cycles + 1)
     assert limited is not None and limited.cycles == best.cycles
-    assert search(shape, arch, room, below=limited.least) is None
+    assert search(shape, arch, budget, below=limited.least) is None
 
 
 def test_search_ends_where_little_can_be_won() -> None:
     """Where something moves: after 20 candidates, of 50."""
     shape = LayerShape("mac", Sizes(1, 128, 128, 56, 56, 1, 1), Window((1, 1)), 2, 56, 56)
-    found = search(shape, load_arch("spatial-16x16"), Room(65_536, frozenset({"ifmap", "output"})))
+    found = search(shape, load_arch("spatial-16x16"), GlbBudget(65_536, frozenset({"ifmap", "output"})))
     assert found and found.cycles * 199 <= found.least * 200 and found.run < 25
 
 
 def test_search_below_some_cycles_need_not_prove_what_it_finds() -> None:
     """It finds the best, 9,553, with half as many runs as a search that proves it."""
     shape = LayerShape("mac", Sizes(1, 64, 64, 8, 8, 3, 3), Window((3, 3), (1, 1), (1, 1, 1, 1)), 2, 8, 8)
-    arch, room = load_arch("spatial-16x16"), Room(37_119)
-    below, exact = search(shape, arch, room, below=13_204), search(shape, arch, room)
+    arch, budget = load_arch("spatial-16x16"), GlbBudget(37_119)
+    below, exact = search(shape, arch, budget, below=13_204), search(shape, arch, budget)
     assert below and exact and below.cycles == exact.cycles == exact.least == 9_553
     assert below.least < below.cycles and below.run < 0.6 * exact.run
 
@@ -468,7 +467,7 @@ def test_search_goes_on_until_there_is_room() -> None:
     pe = replace(arch.pe, weight_halves=1, ifmap_halves=1, psum_halves=1, max_pixels=2)
     dram = replace(arch.dram, words_per_cycle=3, latency_cycles=17)
     arch = replace(arch, pe=pe, dram=dram, glb=replace(arch.glb, words_per_cycle=2))
-    found = search(shape, arch, Room(1145, frozenset({"ifmap"})))
+    found = search(shape, arch, GlbBudget(1145, frozenset({"ifmap"})))
     assert found is not None and found.run > 32
 
 
@@ -484,17 +483,17 @@ def test_search_finds_what_the_machine_runs(tmp_path: Path, monkeypatch: pytest.
         arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20))
         arch = with_pong(arch, rng) if rng.random() < 0.4 else arch
         shape = layer_shape(layer_of(unmapped(drawn.case)[0]))
-        moving = frozenset(name for name in ("ifmap", "output") if rng.random() < 0.5)
+        streamed = frozenset(name for name in ("ifmap", "output") if rng.random() < 0.5)
         everything = shape.weight_words + sum(prod(dims) for dims in shapes(drawn.case).values())
-        room = Room(int(everything * rng.choice([0.1, 0.3, 0.6, 1.5])), moving)
-        found = search(shape, arch, room)
+        budget = GlbBudget(int(everything * rng.choice([0.1, 0.3, 0.6, 1.5])), streamed)
+        found = search(shape, arch, budget)
         seen["found" if found else "no room"] += 1
         if found is None:
             continue
-        assert sum(stage_sizes(shape, arch, found.mapping).values()) <= room.words, (drawn, room, found)
+        assert sum(stage_sizes(shape, arch, found.mapping).values()) <= budget.words, (drawn, budget, found)
         assert found.least <= found.cycles
         try:
             check_mapping(Drawn(drawn.case, arch, found.mapping), tmp_path)
         except (Refusal, AssertionError) as error:
-            raise AssertionError((str(error)[:300], drawn.case, arch, room, found)) from error
+            raise AssertionError((str(error)[:300], drawn.case, arch, budget, found)) from error
     assert seen["no room"] < seen["found"]

@@ -19,12 +19,12 @@ from cnncc.dialects._mapping import AXES, DIMS, MEMORIES, OPERANDS
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.dialects._notation import Fetch, NotationError, Term, read, spelled
 from cnncc.dialects.nest import LayerOp, Loop, Mapping, MappingAttr, Sizes, Stage
+from cnncc.driver.pipeline import Settings, import_model, steps
 from cnncc.errors import Refusal
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import Room
-from cnncc.passes._os_search import os_mapping
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_search import os_mapping
 from cnncc.passes.cnn_to_nest import CnnToNestPass
-from cnncc.pipeline import Settings, import_model, steps
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = Sizes(1, 16, 3, 8, 8, 3, 3)
@@ -178,14 +178,14 @@ def test_any_text_is_read_or_refused_at_a_place(written: str) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(cases(groups=True), arches(), st.sampled_from([(), ("ifmap", "output"), ("output",)]), st.integers(64, 9999))
-def test_the_compilers_mappings_are_one_to_one(case: Case, arch: Arch, moving: tuple[str, ...], words: int) -> None:
+def test_the_compilers_mappings_are_one_to_one(case: Case, arch: Arch, streamed: tuple[str, ...], words: int) -> None:
     ctx = context()
     module = case.module(ctx)
     CnnToNestPass().apply(ctx, module)
     layer = layer_of(module)
     sizes = layer.sizes.data
     try:
-        mapping = os_mapping(layer_shape(layer), arch, Room(words, frozenset(moving)))
+        mapping = os_mapping(layer_shape(layer), arch, GlbBudget(words, frozenset(streamed)))
     except Refusal:
         return
     assert parse(text(mapping, sizes), sizes) == parse(text(mapping)) == mapping

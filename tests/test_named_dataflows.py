@@ -25,26 +25,26 @@ from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Mapping, MappingAttr, Sizes, operands
 from cnncc.errors import Refusal
 from cnncc.eval.nest import LayerRun
-from cnncc.inputs import npz_bytes
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.passes._dataflows import DATAFLOWS
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import NoRoom, Room
-from cnncc.passes._os_written import written_mapping, written_violations
-from cnncc.passes._schedule_file import Named
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.passes._scheduling.dataflows import DATAFLOWS
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_plan import GlbTooSmall
+from cnncc.passes._scheduling.os_written import written_mapping, written_violations
+from cnncc.passes._scheduling.schedule_file import Named
+from cnncc.util.npz import npz_bytes
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "40"))
 ARRAY = load_arch("spatial-8x8")
 SOUTH = replace(ARRAY, links=replace(ARRAY.links, south=True))
 
 
-def mapping_of(name: str, shape: LayerShape, arch: Arch, moving: frozenset[str] = frozenset()) -> Mapping:
-    return written_mapping(shape, arch, Room(arch.glb.words, moving), Named(name).written(shape, arch))
+def mapping_of(name: str, shape: LayerShape, arch: Arch, streamed: frozenset[str] = frozenset()) -> Mapping:
+    return written_mapping(shape, arch, GlbBudget(arch.glb.words, streamed), Named(name).written(shape, arch))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(cases(groups=True), arches(), st.sampled_from([frozenset[str](), frozenset({"ifmap", "output"})]))
-def test_dataflows_are_legal_and_compute_the_same(case: Case, drawn: Arch, moving: frozenset[str]) -> None:
+def test_dataflows_are_legal_and_compute_the_same(case: Case, drawn: Arch, streamed: frozenset[str]) -> None:
     arch = replace(
         drawn, links=replace(drawn.links, south=True), glb=replace(drawn.glb, words=max(drawn.glb.words, 2048))
     )
@@ -58,8 +58,8 @@ def test_dataflows_are_legal_and_compute_the_same(case: Case, drawn: Arch, movin
         given = Named(name).written(shape, arch)
         assert written_violations(shape, arch, given, operands(layer)) == [], name
         try:
-            mapping = mapping_of(name, shape, arch, moving)
-        except NoRoom:
+            mapping = mapping_of(name, shape, arch, streamed)
+        except GlbTooSmall:
             continue
         assert mapping_problem(mapping, shape.sizes, operands(layer)) is None
         layer.mapping = MappingAttr(mapping)

@@ -29,9 +29,9 @@ from cnncc.errors import Refusal
 from cnncc.eval import cnn
 from cnncc.eval._lanes import Body, Buffer
 from cnncc.eval.nest import LayerRun, evaluate
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import Room
-from cnncc.passes._os_search import os_mapping
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_search import os_mapping
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 
 LAYER = Case("mac", 1, 5, 5, (7, 9), Window((3, 2), (1, 2), (1, 1, 1, 0)))
@@ -47,7 +47,7 @@ def scheduled(case: Case, arch: Arch) -> tuple[CompilerContext, ModuleOp]:
     """The layer with the mapping for `arch`, not yet applied."""
     ctx, module = lowered(case)
     layer = layer_of(module)
-    layer.mapping = MappingAttr(os_mapping(layer_shape(layer), arch, Room(arch.glb.words)))
+    layer.mapping = MappingAttr(os_mapping(layer_shape(layer), arch, GlbBudget(arch.glb.words)))
     module.verify()
     return ctx, module
 

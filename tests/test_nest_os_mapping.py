@@ -14,10 +14,10 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, mapping_problem
 from cnncc.eval.nest import LayerRun
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.passes._os_plan import Room, mapping_of, whole_plan
-from cnncc.passes._os_search import os_mapping
-from cnncc.passes._os_tiles import (
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.passes._scheduling.os_plan import mapping_of, whole_plan
+from cnncc.passes._scheduling.os_search import os_mapping
+from cnncc.passes._scheduling.os_tiles import (
     Tile,
     array_cycles,
     best_tile,
@@ -28,7 +28,7 @@ from cnncc.passes._os_tiles import (
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 
 ARCH = load_arch("spatial-8x8")
-ROOM = Room(ARCH.glb.words)
+ROOM = GlbBudget(ARCH.glb.words)
 
 
 def layer_on(kind: str, sizes: Sizes, window: Window, params: int) -> LayerShape:
@@ -202,7 +202,7 @@ def test_nest_os_slices_the_weights_of_groups_that_are_large() -> None:
     for words, depth in ((4 * 1024, 0), (4 * 1024 - 1, 1), (4 * 512, 1), (4 * 512 - 1, 2)):
         pe = replace(ARCH.pe, psum_words=4)
         arch = replace(ARCH, rows=2, cols=2, glb=replace(ARCH.glb, words=words), pe=pe)
-        mapping = os_mapping(layer, arch, Room(arch.glb.words))
+        mapping = os_mapping(layer, arch, GlbBudget(arch.glb.words))
         assert [(loop.dim, loop.on) for loop in mapping.loops[:2]] == [("k", ""), ("k", "")]
         assert mapping.stages[0].depth == depth
 
@@ -229,7 +229,7 @@ def test_nest_os_keeps_weights_that_take_a_quarter_of_the_glb(words: int, depth:
     layer = layer_on("mac", Sizes(1, 32, 16, 9, 9, 1, 1), Window((1, 1)), 2)
     pe = replace(ARCH.pe, psum_words=4)
     arch = replace(ARCH, rows=2, cols=2, glb=replace(ARCH.glb, words=words), pe=pe)
-    stages = os_mapping(layer, arch, Room(arch.glb.words)).stages
+    stages = os_mapping(layer, arch, GlbBudget(arch.glb.words)).stages
     assert stages[:2] == (Stage("weight", "glb", depth, buffers), Stage("params", "glb", depth, buffers))
 
 

@@ -17,7 +17,7 @@ from xdsl.passes import ModulePass
 
 from cnncc.dialects.nest import DIMS, Mapping, build_nest, extents, mapping_of
 from cnncc.errors import Refusal
-from cnncc.passes._mapping import fuse, interchange, normalised, split
+from cnncc.passes._scheduling.rewrites import fuse, interchange, normalised, split
 from cnncc.passes.nest_fuse import NestFusePass
 from cnncc.passes.nest_interchange import NestInterchangePass
 from cnncc.passes.nest_keep import NestKeepPass

@@ -11,7 +11,7 @@ from xdsl.parser import Parser
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents
 from cnncc.errors import Refusal
-from cnncc.passes._mapping import (
+from cnncc.passes._scheduling.rewrites import (
     add_stage,
     canonical,
     permute,

@@ -19,9 +19,9 @@ from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, build_nest
 from cnncc.errors import Refusal
 from cnncc.eval.nest import evaluate
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import Room
-from cnncc.passes._os_search import os_mapping
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_search import os_mapping
 from cnncc.passes.nest_to_scf import NestToScfPass
 
 
@@ -46,7 +46,7 @@ def test_scf_any_mapping_is_brute_force(data: st.DataObject, case: Case) -> None
 def test_scf_of_any_step_is_brute_force(case: Case, arch: Arch) -> None:
     ctx, module = lowered(case)
     layer = layer_of(module)
-    layer.mapping = MappingAttr(os_mapping(layer_shape(layer), arch, Room(arch.glb.words)))
+    layer.mapping = MappingAttr(os_mapping(layer_shape(layer), arch, GlbBudget(arch.glb.words)))
     texts = {standard(ctx, module)}
     for each in SCHEDULE:
         each.apply(ctx, module)

@@ -23,12 +23,12 @@ from xdsl.dialects.builtin import UnitAttr
 from cnncc.arch.model import Arch, parse_arch
 from cnncc.dialects.nest import MappingAttr
 from cnncc.isa.fields import LOOP_REGISTERS
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.register_files import macro_words
-from cnncc.passes._ahead import come_first
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import Plan, mapping_of
-from cnncc.passes._os_tiles import Tile, kernel_columns
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.register_files import macro_words
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_plan import Plan, mapping_of
+from cnncc.passes._scheduling.os_tiles import Tile, kernel_columns
+from cnncc.passes._scheduling.prefetch import come_first
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))

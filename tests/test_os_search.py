@@ -17,10 +17,10 @@ import pytest
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import DIMS, Mapping, Sizes, Stage
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.passes._os_plan import NoRoom, Room, divides, mapping_of, one_pitch
-from cnncc.passes._os_search import least_cycles, plans_tried, tiles_tried
-from cnncc.passes._os_tiles import array_cycles
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.passes._scheduling.os_plan import GlbTooSmall, divides, mapping_of, one_pitch
+from cnncc.passes._scheduling.os_search import least_cycles, plans_tried, tiles_tried
+from cnncc.passes._scheduling.os_tiles import array_cycles
 
 LAYERS = int(os.environ.get("CNNCC_EXAMPLES", "80"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
@@ -56,14 +56,14 @@ def random_arch(rng: Random) -> Arch:
     return replace(LARGE, rows=int(rng.choice([2, 3])), cols=int(rng.choice([2, 4])), pe=pe, dram=dram)
 
 
-def random_room(rng: Random, shape: LayerShape) -> Room:
+def random_budget(rng: Random, shape: LayerShape) -> GlbBudget:
     """For next to nothing, for a part of the layer, for all of it."""
     residual = bool(rng.random() < 0.4)
     operands = ["ifmap", "output", *(["residual"] if residual else [])]
-    moving = frozenset(operand for operand in operands if rng.random() < 0.7)
+    streamed = frozenset(operand for operand in operands if rng.random() < 0.7)
     s = shape.sizes
     most = s.n * (s.k * s.c * s.r * s.s + shape.channels * shape.ih * shape.iw + 2 * s.k * s.h * s.w)
-    return Room(int(most * rng.choice([0.02, 0.1, 0.2, 0.4, 0.7, 1.2])), moving, residual)
+    return GlbBudget(int(most * rng.choice([0.02, 0.1, 0.2, 0.4, 0.7, 1.2])), streamed, residual)
 
 
 def block_words(shape: LayerShape, arch: Arch, mapping: Mapping, stage: Stage) -> int:
@@ -97,20 +97,20 @@ def fetches(shape: LayerShape, mapping: Mapping, stage: Stage) -> int:
     return prod(counts)
 
 
-def search(shape: LayerShape, arch: Arch, room: Room) -> tuple[Mapping | None, int]:
+def search(shape: LayerShape, arch: Arch, budget: GlbBudget) -> tuple[Mapping | None, int]:
     """The first of the mappings that take the fewest cycles, none skipped; and the fewest words that one needs."""
     costs: list[tuple[int, int, Mapping]] = []
     least = 1 << 62
     for tile in tiles_tried(shape, arch):
-        for plan in plans_tried(shape, tile, bool(room.moving)):
-            mapping = mapping_of(shape, arch, tile, plan, room.moving)
-            if not divides(shape, mapping, room) or not one_pitch(shape, mapping):
+        for plan in plans_tried(shape, tile, bool(budget.streamed)):
+            mapping = mapping_of(shape, arch, tile, plan, budget.streamed)
+            if not divides(shape, mapping, budget) or not one_pitch(shape, mapping):
                 continue
             words = [(stage, block_words(shape, arch, mapping, stage)) for stage in mapping.stages]
             words = [(stage, each) for stage, each in words if stage.memory == "glb"]
             needed = sum(each * stage.buffers for stage, each in words)
             least = min(least, needed)
-            if needed <= room.words:
+            if needed <= budget.words:
                 moved = sum(each * fetches(shape, mapping, stage) for stage, each in words)
                 array = array_cycles(shape, arch, replace(tile, q=min(tile.q, plan.c)))
                 costs.append((array + ceil(moved / arch.dram.words_per_cycle), len(costs), mapping))
@@ -123,13 +123,13 @@ def test_os_search_finds_what_a_search_without_skipping_finds(part: int) -> None
     seen: Counter[bool] = Counter()
     for _ in range(LAYERS // 4):
         shape, arch = random_layer(rng), random_arch(rng)
-        room = random_room(rng, shape)
-        wanted, least = search(shape, arch, room)
+        budget = random_budget(rng, shape)
+        wanted, least = search(shape, arch, budget)
         seen[wanted is None] += 1
         if wanted is None:
-            with pytest.raises(NoRoom) as refused:
-                least_cycles(shape, arch, room)
-            assert refused.value.words == least + arch.glb.words - room.words, (shape, arch, room)
+            with pytest.raises(GlbTooSmall) as refused:
+                least_cycles(shape, arch, budget)
+            assert refused.value.words == least + arch.glb.words - budget.words, (shape, arch, budget)
         else:
-            assert least_cycles(shape, arch, room) == wanted, (shape, arch, room)
+            assert least_cycles(shape, arch, budget) == wanted, (shape, arch, budget)
     assert seen[True] and seen[False], seen

@@ -11,14 +11,13 @@ import pytest
 
 from cnncc.arch.model import Arch, Bus, Commit, Dram, Glb, Pe, Sequencer
 from cnncc.isa.assembly import assemble
-from cnncc.machine import durations
-from cnncc.machine.durations import Occupancy
-from cnncc.machine.memory import Memory, OutOfRange
 from cnncc.machine.program import build_tree
-from cnncc.machine.regfile import Half, Sums
-from cnncc.machine.times import simulate
+from cnncc.machine.times.durations import Occupancy
+from cnncc.machine.times.times import durations, simulate
 from cnncc.machine.traps import Trap
-from cnncc.machine.values import Interpreter
+from cnncc.machine.values.interpreter import Interpreter
+from cnncc.machine.values.memory import Memory, OutOfRange
+from cnncc.machine.values.regfile import Half, Sums
 
 ARCH = Arch(
     "row", 1, 3, Pe(32, 12, 4, max_pixels=1), Glb(256, 4), Dram(2, 7), bus=Bus(10, 2), commit=Commit(1, 3),

@@ -29,15 +29,15 @@ from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import PoolOp, Steps, Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage
 from cnncc.dialects.onnx import NodeOp
+from cnncc.driver.pipeline import DONE, Compilation, Settings, Step, new_context
+from cnncc.driver.verify import compare_integers
 from cnncc.errors import Refusal
 from cnncc.eval import array, cnn, isa, nest
 from cnncc.frontend.export_onnx import main_function
-from cnncc.passes._layer_transfers import PRIMED
-from cnncc.passes._onnx_layers import read_layer
-from cnncc.passes._os_plan import NoRoom
-from cnncc.passes._windows import StaysOnHost
-from cnncc.pipeline import DONE, Compilation, Settings, Step, new_context
-from cnncc.verify import compare_integers
+from cnncc.passes._onnx.layers import read_layer
+from cnncc.passes._onnx.windows import StaysOnHost
+from cnncc.passes._programs.layer_transfers import PRIMED
+from cnncc.passes._scheduling.os_plan import GlbTooSmall
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -184,7 +184,7 @@ SMALL = {
 def test_pool_positions_every_level_is_brute_force(name: str, arch: str, words: int, tmp_path: Path) -> None:
     try:
         check_levels(SMALL[name], array_file(tmp_path, arch, glb_words=words))
-    except NoRoom as refusal:
+    except GlbTooSmall as refusal:
         assert refusal.words > words
         check_levels(SMALL[name], array_file(tmp_path, arch, glb_words=refusal.words))
 
@@ -212,7 +212,7 @@ def small_pools(draw: st.DrawFn) -> Pool:
 def test_pool_positions_any_window(tmp_path_factory: pytest.TempPathFactory, case: Pool, arch: str, words: int) -> None:
     try:
         check_levels(case, array_file(tmp_path_factory.getbasetemp(), arch, glb_words=words))
-    except NoRoom as refusal:
+    except GlbTooSmall as refusal:
         assert refusal.words > words
         assume(False)
 

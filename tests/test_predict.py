@@ -31,22 +31,21 @@ from test_pool_positions import pool
 from xdsl.dialects.builtin import StringAttr
 
 from cnncc.arch.model import load_arch
-from cnncc.commands import program_stats
+from cnncc.binary.container import Binary
+from cnncc.binary.counters import program_stats
+from cnncc.binary.modules import build_binary
 from cnncc.dialects._mapping_text import parse
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Mapping, MappingAttr, Sizes
+from cnncc.driver.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings, new_context
+from cnncc.driver.program_parts import Ahead, fetched_ahead, plan_of, predict
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_program
-from cnncc.machine.container import Binary
-from cnncc.machine.modules import build_binary
 from cnncc.machine.traps import Trap
-from cnncc.mapper.layer_schedule import layer_counts, layer_cycles
-from cnncc.passes._dataflows import DATAFLOWS
-from cnncc.passes._nest_layers import label_of
-from cnncc.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings, new_context
-from cnncc.planned import fetched_ahead
-from cnncc.predict import Ahead, plan_of, predict
-from cnncc.starts import start_compilation
+from cnncc.model.layer_schedule import layer_counts, layer_cycles
+from cnncc.passes._scheduling.dataflows import DATAFLOWS
+from cnncc.passes._scheduling.nest_layers import label_of
 
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
 ROOT = Path(__file__).parents[1]
@@ -98,14 +97,14 @@ def check(compilation: Compilation, mapping: Mapping | None = None) -> tuple[dic
     ],
 )
 def test_predict_networks(model: str, arch: str, batch: int, dataflow: str | None) -> None:
-    check(start_compilation(SAMPLES / "models" / f"{model}.onnx", arch, None, None, batch, None, dataflow))
+    check(start_compilation(SAMPLES / "models" / f"{model}.onnx", CompileOptions(arch, batch=batch, dataflow=dataflow)))
 
 
 @pytest.mark.parametrize("words", [240, 700, 1500])
 def test_predict_a_network_that_moves_through_the_glb(words: int, tmp_path: Path) -> None:
     """Blocks of image, residual and output; sums of two tensors, pools."""
     arch = array_file(tmp_path, "4x4", glb_words=words)
-    check(start_compilation(save(branches(image_for(words)), tmp_path / "net.onnx"), str(arch), None, None, None))
+    check(start_compilation(save(branches(image_for(words)), tmp_path / "net.onnx"), CompileOptions(str(arch))))
 
 
 @pytest.mark.parametrize(("outside", "channels"), [("n > h':2", 4), ("n > h':2", 3), ("h':2 > n", 4), ("n > h':4", 2)])
@@ -193,7 +192,9 @@ def test_predict_random_networks(tmp_path_factory: pytest.TempPathFactory, data:
 @pytest.mark.parametrize("dataflow", ["os", "rs"])
 def test_predict_sees_a_wrong_trip_count(dataflow: str) -> None:
     """Every loop of a program, run once more than the mapping of its layer says, takes other cycles (R3)."""
-    compilation = start_compilation(SAMPLES / "models" / "lenet.onnx", "spatial-8x8", None, None, 1, None, dataflow)
+    compilation = start_compilation(
+        SAMPLES / "models" / "lenet.onnx", CompileOptions("spatial-8x8", batch=1, dataflow=dataflow)
+    )
     said, _ = check(compilation)
     right, seen = binary(compilation), 0
     for at, inst in enumerate(right.instructions):
@@ -209,7 +210,8 @@ def test_predict_sees_a_wrong_trip_count(dataflow: str) -> None:
 
 def test_predict_needs_neither_program_nor_ir() -> None:
     """What is said is not taken from what it is compared with, and processes that search start quickly."""
-    for path in (ROOT / "cnncc" / "mapper").glob("*.py"):
+    folders = (ROOT / "cnncc" / "model", ROOT / "cnncc" / "mapper")
+    for path in (path for folder in folders for path in folder.glob("*.py")):
         assert not re.search(r"(from|import) (cnncc\.(machine|isa|eval|passes)|xdsl)", path.read_text()), path
-    script = "import sys, cnncc.mapper.program_counts\nassert not [name for name in sys.modules if 'xdsl' in name]"
+    script = "import sys, cnncc.model.program_counts\nassert not [name for name in sys.modules if 'xdsl' in name]"
     assert not subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode

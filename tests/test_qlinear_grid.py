@@ -29,15 +29,15 @@ from qlinear_cases import (
 )
 
 from cnncc.arch.model import PRESETS, load_arch
+from cnncc.binary.container import from_bytes, to_bytes
+from cnncc.binary.modules import build_binary
+from cnncc.binary.run import run
 from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
 from cnncc.frontend.import_onnx import import_model
 from cnncc.frontend.infer_shapes import inferred
-from cnncc.machine.container import from_bytes, to_bytes
-from cnncc.machine.modules import build_binary
-from cnncc.machine.run import run
-from cnncc.pipeline import Compilation, Settings, Step, new_context
 from cnncc.weights import WeightStore
 
 pytestmark = pytest.mark.usefixtures("short_searches")

@@ -12,7 +12,7 @@ import pytest
 from cli_cases import DIGITS, SAMPLES, done, invoke
 from frontend_models import run_file
 
-import cnncc.passes._quantised_layers as quantised_layers
+import cnncc.passes._onnx.quantised_layers as quantised_layers
 import cnncc.passes.onnx_fold_qdq as fold_qdq
 
 IMAGES = 100

@@ -16,15 +16,16 @@ from cnncc.arch.model import PRESETS, load_arch
 from cnncc.context import CompilerContext
 from cnncc.dialects.cnn import AddOp, ConcatOp, ConvOp, PoolOp, ReshapeOp, shuffled
 from cnncc.dialects.nest import NEST
+from cnncc.driver.pipeline import DONE, Compilation, Settings, new_context
 from cnncc.eval import array, isa, nest
 from cnncc.eval.calibrate import calibrate
 from cnncc.eval.cnn import evaluate
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.numerics import integer_range
-from cnncc.passes._calibration import take_ranges
-from cnncc.passes._onnx_layers import ConcatLayer
-from cnncc.passes._os_plan import NoRoom
-from cnncc.passes._placement import place
+from cnncc.passes._onnx.calibration import take_ranges
+from cnncc.passes._onnx.layers import ConcatLayer
+from cnncc.passes._onnx.placement import place
+from cnncc.passes._scheduling.os_plan import GlbTooSmall
 from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass
 from cnncc.passes.cnn_legalize import CnnLegalizePass
 from cnncc.passes.cnn_to_nest import CnnToNestPass
@@ -33,7 +34,6 @@ from cnncc.passes.nest_schedule_os import NestScheduleOsPass
 from cnncc.passes.nest_stage import NestStagePass
 from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_unroll import NestUnrollPass
-from cnncc.pipeline import DONE, Compilation, Settings, new_context
 from cnncc.universe import PASSES
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -303,7 +303,7 @@ def test_quant_concat_runs_from_the_binary(name: str, words: int, tmp_path: Path
         try:
             compilation.run("array")
             break
-        except NoRoom as refusal:  # inputs that are concatenated stay in the GLB
+        except GlbTooSmall as refusal:  # inputs that are concatenated stay in the GLB
             assert refusal.words > words
             words = refusal.words
     results = [array.evaluate(module, ctx.weights, arch, inputs)]

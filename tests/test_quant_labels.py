@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnncc.passes._labels import Labels, tidy
+from cnncc.passes._onnx.labels import Labels, tidy
 
 
 @pytest.mark.parametrize(

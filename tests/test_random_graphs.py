@@ -29,13 +29,13 @@ from random_arrays import as_toml
 from random_graphs import Network
 
 from cnncc.arch.model import load_arch
+from cnncc.binary.container import from_bytes, to_bytes
+from cnncc.binary.modules import build_binary
+from cnncc.binary.run import run
+from cnncc.driver.pipeline import Compilation, Settings, import_model
+from cnncc.driver.verify import Verifier
 from cnncc.errors import Refusal
-from cnncc.machine.container import from_bytes, to_bytes
-from cnncc.machine.modules import build_binary
-from cnncc.machine.run import run
-from cnncc.passes._os_plan import NoRoom
-from cnncc.pipeline import Compilation, Settings, import_model
-from cnncc.verify import Verifier
+from cnncc.passes._scheduling.os_plan import GlbTooSmall
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -121,7 +121,7 @@ def check_everything(folder: Path, net: Network, array: dict[str, Any], precisio
             wanted = reference(kept.model, net)
             try:
                 compilation, verifier = compiled(kept, net)
-            except NoRoom as refusal:
+            except GlbTooSmall as refusal:
                 needed, message = refusal.words, str(refusal)
             except Refusal as refusal:
                 assert all(

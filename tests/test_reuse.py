@@ -30,25 +30,25 @@ from test_glb_blocks import branches, image_for
 from xdsl.dialects.builtin import StringAttr
 
 from cnncc.arch.model import load_arch, parse_arch
-from cnncc.commands import program_stats
+from cnncc.binary.container import Binary
+from cnncc.binary.counters import program_stats
+from cnncc.binary.modules import build_binary, layers
 from cnncc.dialects._mapping_text import parse
 from cnncc.dialects._mapping_text import text as text_of
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, Sizes, Stage, mapping_of, mapping_problem, operands
+from cnncc.driver.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
+from cnncc.estimate.operand_reuse import analyse
 from cnncc.isa.codec import encode_program
-from cnncc.machine.container import Binary
-from cnncc.machine.modules import build_binary, layers
 from cnncc.machine.traps import Trap
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.reuse import moved
-from cnncc.mapper.routes import Term, inside
-from cnncc.mapper.stationary import name_of
-from cnncc.passes._nest_layers import label_of, layer_shape
-from cnncc.passes._os_plan import mapping_of as plan_mapping
-from cnncc.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings
-from cnncc.reuse import analyse
-from cnncc.starts import start_compilation
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.operand_traffic import moved
+from cnncc.model.routes import Term, inside
+from cnncc.model.stationary import name_of
+from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
+from cnncc.passes._scheduling.os_plan import mapping_of as plan_mapping
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
@@ -202,7 +202,7 @@ def test_reuse_of_mappings_by_hand(mapping: str, tmp_path: Path) -> None:
     ],
 )
 def test_reuse_of_networks(model: str, arch: str, batch: int) -> None:
-    check_layers(start_compilation(SAMPLES / "models" / f"{model}.onnx", arch, None, None, batch))
+    check_layers(start_compilation(SAMPLES / "models" / f"{model}.onnx", CompileOptions(arch, batch=batch)))
 
 
 @pytest.mark.parametrize("words", [240, 700, 1500])
@@ -210,7 +210,7 @@ def test_reuse_of_a_network_that_moves_through_the_glb(words: int, tmp_path: Pat
     """Blocks of image, residual and output; sums of two tensors, pools."""
     arch = array_file(tmp_path, "4x4", glb_words=words)
     kinds = check_layers(
-        start_compilation(save(branches(image_for(words)), tmp_path / "net.onnx"), str(arch), None, None, None)
+        start_compilation(save(branches(image_for(words)), tmp_path / "net.onnx"), CompileOptions(str(arch)))
     )
     assert {"mac", "max", "add"} <= set(kinds)
 
@@ -234,8 +234,8 @@ def test_reuse_takes_no_longer_for_larger_images() -> None:
 
 def test_reuse_of_what_is_fetched_ahead_is_the_same_in_all() -> None:
     """array-prefetch gives transfers of weights to the layer before."""
-    _, rows = analyse(LENET, "spatial-8x8", None, None, 1, None, None)
-    compilation = start_compilation(LENET, "spatial-8x8", None, None, 1)
+    _, rows = analyse(LENET, CompileOptions("spatial-8x8", batch=1))
+    compilation = start_compilation(LENET, CompileOptions("spatial-8x8", batch=1))
     compilation.run()
     binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, {})
     image, logits = 28 * 28, 10
@@ -265,7 +265,7 @@ def test_reuse_command(tmp_path: Path) -> None:
 
 def test_reuse_sees_a_wrong_trip_count() -> None:
     """Every loop of a layer's program, run once more than its mapping says, moves other words."""
-    compilation = start_compilation(SAMPLES / "models" / "lenet.onnx", "spatial-8x8", None, None, 1)
+    compilation = start_compilation(SAMPLES / "models" / "lenet.onnx", CompileOptions("spatial-8x8", batch=1))
     compilation.run("nest")
     op = next(op for op in compilation.module.walk() if isinstance(op, LayerOp) and label_of(op) == "c2")
     words = moved(layer_shape(op), mapping_of(op), compilation.settings.arch).counters()
@@ -305,7 +305,9 @@ def test_reuse_sees_no_program() -> None:
 @pytest.mark.parametrize("model", ["lenet", "resnet20"])
 def test_reuse_derives_the_name_of_a_dataflow(name: str, stationary: str, model: str) -> None:
     """Of every convolution that is compiled under it; and the words are the interpreter's, of all layers."""
-    compilation = start_compilation(SAMPLES / "models" / f"{model}.onnx", "spatial-8x8", None, None, 1, None, name)
+    compilation = start_compilation(
+        SAMPLES / "models" / f"{model}.onnx", CompileOptions("spatial-8x8", batch=1, dataflow=name)
+    )
     compilation.run("nest")
     names = {
         label_of(op): name_of(layer_shape(op), mapping_of(op))

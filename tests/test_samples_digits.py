@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from cli_cases import done
 
+from cnncc.binary.modules import build_binary
+from cnncc.binary.run import run
+from cnncc.driver.array_share import ArrayShare
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.run_onnx import OnnxSession
-from cnncc.machine.modules import build_binary
-from cnncc.machine.run import run
-from cnncc.report import Report
-from cnncc.starts import start_compilation
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 CALIBRATION = SAMPLES / "inputs" / "digits_calibration.npz"
@@ -33,7 +33,10 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 def test_samples_digits_run_exactly(net: str, precision: str, decibels: float, digits) -> None:
     images, labels = digits
     model = SAMPLES / "models" / f"{net}.onnx"
-    compilation, report = start_compilation(model, "spatial-8x8", precision, CALIBRATION, batch=1), Report()
+    compilation, report = (
+        start_compilation(model, CompileOptions("spatial-8x8", precision=precision, calibrate=CALIBRATION, batch=1)),
+        ArrayShare(),
+    )
     compilation.run("cnn", [report])
     module, weights = compilation.module, compilation.ctx.weights
     integers, _ = evaluate(module, weights, quantise_inputs(module, {"input": images}))

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from cli_cases import SAMPLES, conv_model, done, save
 
+from cnncc.binary.container import load
 from cnncc.isa.assembly import assemble
 from cnncc.isa.table import Instruction
-from cnncc.machine.container import load
 from cnncc.machine.program import build_tree
-from cnncc.machine.traffic import count_traffic
+from cnncc.machine.traffic.counts import count_traffic
 
 sys.path.insert(0, str(SAMPLES))
 from program_size import unfolded

@@ -19,8 +19,8 @@ from test_mapper_search import Machine, array, mapping, points
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects._mapping_text import parse
 from cnncc.errors import Refusal
-from cnncc.mapper.blocks import Room
 from cnncc.mapper.search import search
+from cnncc.model.layer_shape import GlbBudget
 
 SEED = load_arch("seed-8x8")
 POINTS = Case(k=16, c=16, kernel=(1, 1), image=(12, 12), pad="none")
@@ -110,7 +110,7 @@ def test_no_mapping_of_any_form_is_below_the_bound(tmp_path: Path) -> None:
         if drawn.case.n > 1:
             continue
         machine = Machine(drawn.case, serial(drawn.arch), tmp_path)
-        found = search(machine.shape, machine.arch, Room(1 << 20))
+        found = search(machine.shape, machine.arch, GlbBudget(1 << 20))
         assert found is None or least(machine) <= found.cycles, drawn
         try:
             assert least(machine) <= machine.cycles(drawn.mapping), drawn

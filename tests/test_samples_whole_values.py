@@ -14,7 +14,7 @@ from onnx import helper
 from whole_values import Layer, Value, fewest_cycles, network_of
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.starts import start_compilation
+from cnncc.driver.sources import CompileOptions, start_compilation
 
 ARCH = load_arch("spatial-16x16")  # 8 words a cycle between DRAM and GLB
 # An image of 800 words, 1600 words between two layers, 400 results; the network's user has the first and the last.
@@ -100,7 +100,7 @@ def test_what_the_host_computes_is_there_for_nothing(tmp_path: Path) -> None:
     ]
     weights = {"a": noise(1, 4, 4, 1, 1), "b": noise(2, 2, 4, 1, 1)}
     path = save(build(nodes, {"x": (1, 4, 8, 8)}, ["y"], weights), tmp_path / "net.onnx")
-    compilation = start_compilation(path, "spatial-4x4", None, None, None)
+    compilation = start_compilation(path, CompileOptions("spatial-4x4"))
     compilation.run("nest")
     layers, values = network_of(compilation.module, [7, 8])
     assert sorted(values, key=lambda value: value.words) == [
@@ -119,7 +119,7 @@ def test_values_of_a_network(tmp_path: Path) -> None:
     ]
     weights = {"a": noise(1, 3, 4, 1, 1), "b": noise(2, 5, 4, 1, 1), "c": noise(3, 2, 8, 3, 3)}
     path = save(build(nodes, {"x": (1, 4, 8, 8)}, ["y"], weights), tmp_path / "net.onnx")
-    compilation = start_compilation(path, "spatial-4x4", None, None, None)
+    compilation = start_compilation(path, CompileOptions("spatial-4x4"))
     compilation.run("nest")
     layers, values = network_of(compilation.module, [7, 8, 9])
     assert values == [Value(256, -1, 1), Value(512, 0, 2), Value(72, 2, 3)]

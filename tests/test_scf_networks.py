@@ -18,9 +18,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import load_arch
 from cnncc.context import CompilerContext
+from cnncc.driver.pipeline import Settings, import_model
 from cnncc.errors import Refusal
 from cnncc.eval import cnn, nest
-from cnncc.pipeline import Settings, import_model
 
 ROOT = Path(__file__).parent.parent
 # xdsl-opt as it is where cnncc is not installed.

@@ -27,19 +27,19 @@ from tile_walk import Walk
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, Glb, load_arch, parse_arch
-from cnncc.costs import predict
 from cnncc.dialects.array import MacOp
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Mapping, mapping_of
 from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.driver.check_findings import predict
+from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
 from cnncc.errors import Finding, Refusal
 from cnncc.eval.nest import LayerRun
-from cnncc.inputs import npz_bytes
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_tiles import Tile, array_cycles
-from cnncc.passes._schedule_file import KEYS, MOST_BYTES, read_schedule
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_tiles import Tile, array_cycles
+from cnncc.passes._scheduling.schedule_file import KEYS, MOST_BYTES, read_schedule
 from cnncc.passes.nest_to_array import NestToArrayPass
-from cnncc.pipeline import Compilation, Settings, Step, new_context
+from cnncc.util.npz import npz_bytes
 
 Numbers = dict[str, int]
 

@@ -16,17 +16,18 @@ import pytest
 from cli_cases import SAMPLES, done
 from test_repository import MODULES, imports
 
-from cnncc import kept, searched
 from cnncc.arch.model import Arch, Energy, load_arch
-from cnncc.check import check
+from cnncc.certificate.certificate import certificate
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
-from cnncc.estimate.certificate import certificate
-from cnncc.estimate.program import of_model
-from cnncc.mapper.blocks import Room
-from cnncc.mapper.layer_shape import LayerShape
+from cnncc.driver.check import check
+from cnncc.driver.sources import CompileOptions
+from cnncc.estimate.mapped_program import of_model
+from cnncc.mapper import cached_search
+from cnncc.mapper.cached_search import Task, search_ahead
 from cnncc.mapper.search import Result, search
-from cnncc.searched import Task, search_ahead
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.util import disk_cache
 
 ROOT = Path(__file__).parent.parent
 ARCH = load_arch("spatial-4x4")
@@ -38,25 +39,25 @@ def conv(k: int, c: int, side: int) -> LayerShape:
 
 
 SHAPE = conv(5, 3, 7)
-ROOM = Room(ARCH.glb.words)
+ROOM = GlbBudget(ARCH.glb.words)
 TASKS = [Task(conv(k, c, 7), ARCH, ROOM) for k, c in ((5, 3), (4, 4), (7, 2), (1, 1), (5, 2), (6, 3))]
-NONE = Task(SHAPE, ARCH, Room(20))
+NONE = Task(SHAPE, ARCH, GlbBudget(20))
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty one, and an empty memory."""
-    monkeypatch.setenv(kept.FOLDER, str(tmp_path / "kept"))
+    monkeypatch.setenv(disk_cache.FOLDER, str(tmp_path / "kept"))
     forget()
     return tmp_path / "kept"
 
 
 def forget() -> None:
-    vars(searched)["_found"].clear()
+    vars(cached_search)["_found"].clear()
 
 
 def here(task: Task) -> Result | None:
-    return searched.searched(task.shape, task.arch, task.room, task.dataflow)
+    return cached_search.searched(task.shape, task.arch, task.budget, task.dataflow)
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[LayerShape]:
         found.append(shape)
         return search(shape, *rest)
 
-    monkeypatch.setattr(searched, "search", counting)
+    monkeypatch.setattr(cached_search, "search", counting)
     return found
 
 
@@ -77,7 +78,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[LayerShape]:
 
 def test_searched_finds_on_disk_what_it_found_before(folder: Path, counted: list[LayerShape]) -> None:
     tasks = [*TASKS, NONE]
-    wanted = [search(task.shape, task.arch, task.room) for task in tasks]
+    wanted = [search(task.shape, task.arch, task.budget) for task in tasks]
     assert wanted[-1] is None and None not in wanted[:-1]
     assert [here(task) for task in tasks] == wanted
     assert len(counted) == len(tasks) == len(list(folder.iterdir()))
@@ -107,7 +108,7 @@ def says(**values: object) -> Callable[[Path], None]:
     """A file that is whole, of a value that is none of this layer's."""
 
     def write(file: Path) -> None:
-        kept.write(file.stem, json.loads(file.read_text())["value"] | values)
+        disk_cache.write(file.stem, json.loads(file.read_text())["value"] | values)
 
     return write
 
@@ -151,9 +152,9 @@ def test_searched_works_without_a_folder(
     (tmp_path / "a file").write_text("")
     path = {"off": "off", "a file": str(tmp_path / "a file"), "in a file": str(tmp_path / "a file" / "kept")}.get(where)
     if path is None:
-        monkeypatch.setattr(kept, "folder", lambda: Path(where))
+        monkeypatch.setattr(disk_cache, "folder", lambda: Path(where))
     else:
-        monkeypatch.setenv(kept.FOLDER, path)
+        monkeypatch.setenv(disk_cache.FOLDER, path)
     for _ in range(2):
         forget()
         assert here(TASKS[0]) == search(TASKS[0].shape, ARCH, ROOM)
@@ -176,20 +177,20 @@ def test_searched_writes_nothing_where_it_may_not(folder: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("variables", "wanted"),
     [
-        ({kept.FOLDER: "/x"}, "/x"),
-        ({kept.FOLDER: "off", "XDG_CACHE_HOME": "/cache"}, None),
-        ({kept.FOLDER: "", "XDG_CACHE_HOME": "/cache"}, "/cache/cnncc"),
+        ({disk_cache.FOLDER: "/x"}, "/x"),
+        ({disk_cache.FOLDER: "off", "XDG_CACHE_HOME": "/cache"}, None),
+        ({disk_cache.FOLDER: "", "XDG_CACHE_HOME": "/cache"}, "/cache/cnncc"),
         ({"XDG_CACHE_HOME": "/cache"}, "/cache/cnncc"),
         ({"XDG_CACHE_HOME": "not/absolute"}, "/home/u/.cache/cnncc"),
         ({}, "/home/u/.cache/cnncc"),
     ],
 )
 def test_kept_folder(variables: dict[str, str], wanted: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (kept.FOLDER, "XDG_CACHE_HOME"):
+    for name in (disk_cache.FOLDER, "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in ({"HOME": "/home/u"} | variables).items():
         monkeypatch.setenv(name, value)
-    assert kept.folder() == (Path(wanted) if wanted else None)
+    assert disk_cache.folder() == (Path(wanted) if wanted else None)
 
 
 def test_searched_programs_are_the_same_with_and_without(
@@ -197,7 +198,7 @@ def test_searched_programs_are_the_same_with_and_without(
 ) -> None:
     model, binaries = SAMPLES / "models" / "lenet_qoperator_u8.onnx", list[bytes]()
     for number, where in enumerate((str(folder), str(folder), "off")):
-        monkeypatch.setenv(kept.FOLDER, where)
+        monkeypatch.setenv(disk_cache.FOLDER, where)
         forget()
         done("compile", model, "--batch", 1, "--dataflow", "auto", "-o", tmp_path / f"{number}.cnb")
         binaries.append((tmp_path / f"{number}.cnb").read_bytes())
@@ -208,7 +209,7 @@ def test_searched_programs_are_the_same_with_and_without(
 
 
 def key(task: Task) -> str:
-    return vars(searched)["_key"](task)
+    return vars(cached_search)["_key"](task)
 
 
 def test_searched_tells_everything_apart_that_a_search_sees(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,14 +220,14 @@ def test_searched_tells_everything_apart_that_a_search_sees(monkeypatch: pytest.
         replace(task, shape=replace(SHAPE, sizes=replace(SHAPE.sizes, k=6))),
         replace(task, shape=replace(SHAPE, window=replace(SAME, dilation=(1, 2)))),
         replace(task, arch=wider),
-        replace(task, room=replace(ROOM, words=ROOM.words - 1)),
-        replace(task, room=replace(ROOM, moving=frozenset({"ifmap", "output"}))),
-        replace(task, room=replace(ROOM, residual=True)),
+        replace(task, budget=replace(ROOM, words=ROOM.words - 1)),
+        replace(task, budget=replace(ROOM, streamed=frozenset({"ifmap", "output"}))),
+        replace(task, budget=replace(ROOM, residual=True)),
         replace(task, dataflow="ws"),
     ]
     keys = {key(each) for each in (task, *others)}
     assert len(keys) == len(others) + 1
-    monkeypatch.setattr(searched, "sources", lambda: "of tomorrow")
+    monkeypatch.setattr(cached_search, "sources", lambda: "of tomorrow")
     assert key(task) not in keys
 
 
@@ -247,7 +248,7 @@ def test_searched_depends_on_all_sources_of_a_search() -> None:
         found = imports(MODULES[name].read_text())
         todo += [each if each in MODULES else each.rpartition(".")[0] for each in found]
     package = ROOT / "cnncc"
-    covered = {path.resolve() for pattern in searched.SOURCES for path in package.glob(pattern)}
+    covered = {path.resolve() for pattern in cached_search.SOURCES for path in package.glob(pattern)}
     assert {MODULES[name].resolve() for name in seen - {"cnncc"}} <= covered
     assert len(seen) > 10 and package / "pipeline.py" not in covered
 
@@ -258,7 +259,7 @@ def test_searched_depends_on_all_sources_of_a_search() -> None:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other processes are started without waiting to see whether it takes long."""
-    monkeypatch.setattr(searched, "ALONE_S", -1.0)
+    monkeypatch.setattr(cached_search, "ALONE_S", -1.0)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -268,7 +269,7 @@ def test_searched_side_by_side_is_as_alone(folder: Path, counted: list[LayerShap
     assert counted == []
     assert said == [f"{n} of 7 mappings" for n in range(1, 8)]
     beside = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert [here(task) for task in TASKS] == [search(task.shape, task.arch, task.room) for task in TASKS]
+    assert [here(task) for task in TASKS] == [search(task.shape, task.arch, task.budget) for task in TASKS]
     forget()
     for path in folder.iterdir():
         path.unlink()
@@ -282,10 +283,10 @@ def test_searched_side_by_side_is_as_alone(folder: Path, counted: list[LayerShap
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("command", ["import os; os.abort()", "import sys; sys.stdin.read(1); sys.exit()", "1 +"])
 def test_searched_goes_on_without_processes_that_end(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searched, "WORKER", command)
+    monkeypatch.setattr(cached_search, "WORKER", command)
     search_ahead(TASKS, lambda _: None, 2)
     forget()
-    assert [here(task) for task in TASKS] == [search(task.shape, task.arch, task.room) for task in TASKS]
+    assert [here(task) for task in TASKS] == [search(task.shape, task.arch, task.budget) for task in TASKS]
 
 
 @pytest.mark.usefixtures("at_once")
@@ -298,7 +299,7 @@ def test_searched_goes_on_where_no_process_can_be_started(monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("at_once")
 def test_searched_says_what_failed_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = replace(TASKS[0], shape=replace(SHAPE, kind="mac", sizes="none"))  # pyright: ignore[reportArgumentType]
-    monkeypatch.setattr(kept, "key_of", lambda *_: "0")
+    monkeypatch.setattr(disk_cache, "key_of", lambda *_: "0")
     with pytest.raises(AttributeError):
         search_ahead([broken, TASKS[1]], lambda _: None, 2)
 
@@ -310,14 +311,14 @@ def script(text: str, *args: object, **options: Any) -> subprocess.Popen[str]:
 
 
 LARGE = """
-from cnncc import searched
+from cnncc.mapper import cached_search
 from cnncc.arch.model import load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.mapper.blocks import Room
-from cnncc.mapper.layer_shape import LayerShape
+from cnncc.model.layer_shape import LayerShape
 
-searched.ALONE_S = -1.0
+cached_search.ALONE_S = -1.0
 arch, moving = load_arch("spatial-8x8"), frozenset({"ifmap", "output"})
 window = Window((3, 3), (1, 1), (1, 1, 1, 1))
 """
@@ -328,17 +329,17 @@ def test_searched_by_many_processes_at_once(folder: Path) -> None:
     text = (
         LARGE
         + """
-tasks = [searched.Task(LayerShape("mac", Sizes(1, k, 3, 7, 7, 3, 3), window, 2, 7, 7), arch, Room(4096, moving))
+tasks = [cached_search.Task(LayerShape("mac", Sizes(1, k, 3, 7, 7, 3, 3), window, 2, 7, 7), arch, Room(4096, moving))
          for k in range(1, 5)]
-searched.search_ahead(tasks, lambda _: None, 1)
-print([searched.searched(task.shape, task.arch, task.room) for task in tasks])
+cached_search.search_ahead(tasks, lambda _: None, 1)
+print([cached_search.searched(task.shape, task.arch, task.room) for task in tasks])
 """
     )
     running = [script(text) for _ in range(3)]
     said = {process.communicate(timeout=100)[0] for process in running}
     assert len(said) == 1 and said.pop().count("Result(") == 4
     files = sorted(folder.iterdir())
-    assert len(files) == 4 and all(kept.read(file.stem) for file in files)
+    assert len(files) == 4 and all(disk_cache.read(file.stem) for file in files)
     assert script(text).communicate(timeout=100)[0].count("Result(") == 4
 
 
@@ -349,9 +350,9 @@ def test_searched_ends_all_processes_on_an_interrupt(folder: Path) -> None:
         + """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what runs in its background ignore it
-tasks = [searched.Task(LayerShape("mac", Sizes(1, k, 512, 56, 56, 3, 3), window, 2, 56, 56), arch, Room(65536, moving))
-         for k in range(256, 300)]
-searched.search_ahead(tasks, lambda done: print(done, flush=True), 2)
+shapes = [LayerShape("mac", Sizes(1, k, 512, 56, 56, 3, 3), window, 2, 56, 56) for k in range(256, 300)]
+tasks = [cached_search.Task(shape, arch, Room(65536, moving)) for shape in shapes]
+cached_search.search_ahead(tasks, lambda done: print(done, flush=True), 2)
 """
     )
     process = script(text, start_new_session=True, stderr=subprocess.PIPE)
@@ -366,7 +367,7 @@ searched.search_ahead(tasks, lambda done: print(done, flush=True), 2)
 
 LENET, DIGITS = SAMPLES / "models" / "lenet.onnx", SAMPLES / "inputs" / "digits_calibration.npz"
 SAY: dict[str, Callable[[list[str]], object]] = {
-    "estimate": lambda said: of_model(LENET, "spatial-4x4", None, DIGITS, 1, None, None, said.append),
+    "estimate": lambda said: of_model(LENET, CompileOptions("spatial-4x4", calibrate=DIGITS, batch=1), said.append),
     "certificate": lambda said: certificate(
         LENET, said.append, arch="spatial-4x4", precision=None, calibrate=DIGITS, batch=1, schedule=None, dataflow=None
     ),
@@ -382,5 +383,6 @@ def test_commands_say_how_far_searches_are(command: str) -> None:
 
 
 def test_searched_processes_start_light() -> None:
-    text = "import sys, cnncc.searched; print(*sorted({'xdsl', 'onnx', 'onnxruntime', 'click'} & {*sys.modules}))"
+    heavy = "{'xdsl', 'onnx', 'onnxruntime', 'click'}"
+    text = f"import sys, cnncc.mapper.cached_search; print(*sorted({heavy} & {{*sys.modules}}))"
     assert script(text).communicate(timeout=100)[0] == "\n"

@@ -19,11 +19,11 @@ from xdsl.utils.exceptions import VerifyException
 from cnncc.arch.model import load_arch
 from cnncc.dialects.cnn import StepsAttr, Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage
+from cnncc.driver.pipeline import DONE, Compilation, Settings, Step, new_context
 from cnncc.errors import Refusal
-from cnncc.mapper.layer_shape import LayerShape, Sizes
-from cnncc.mapper.routes import Nest
-from cnncc.passes._layer_records import Along
-from cnncc.pipeline import DONE, Compilation, Settings, Step, new_context
+from cnncc.model.layer_shape import LayerShape, Sizes
+from cnncc.model.routes import Nest
+from cnncc.passes._programs.layer_records import Along
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

@@ -23,13 +23,13 @@ from xdsl.dialects.builtin import UnitAttr
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects.nest import MappingAttr
-from cnncc.machine.times import simulate
-from cnncc.passes._less_room import come_first
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_given import given_mapping, violations
-from cnncc.passes._os_plan import Room
-from cnncc.passes._os_search import os_mapping
-from cnncc.passes._schedule_file import Given
+from cnncc.machine.times.times import simulate
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_given import given_mapping, violations
+from cnncc.passes._scheduling.os_search import os_mapping
+from cnncc.passes._scheduling.schedule_file import Given
+from cnncc.passes._scheduling.smaller_budgets import come_first
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "os_tables.json").read_text())
 CONFIGS = [(each["network"], each["side"]) for each in GOLDEN]
@@ -78,7 +78,7 @@ def test_cycles_in_closed_form(net: str, side: int, layer: int, tmp_path: Path) 
     op = layer_of(module)
     shape, row = layer_shape(op), given(net, side, layer)
     refused = violations(shape, arch, row, residual=False)
-    mapping = os_mapping(shape, arch, Room(GLB)) if refused else given_mapping(shape, arch, Room(GLB), row)
+    mapping = os_mapping(shape, arch, GlbBudget(GLB)) if refused else given_mapping(shape, arch, GlbBudget(GLB), row)
     op.mapping, op.ahead = MappingAttr(mapping), UnitAttr() if come_first(mapping) else None
     lowered(module, ctx, str(tmp_path / "array.toml"))
     assert simulate(instructions_of(module), arch).cycles.total == ClosedForm(case, mapping, arch).total()

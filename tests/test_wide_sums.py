@@ -14,11 +14,11 @@ from test_estimate import run as counted
 
 from cnncc.arch.model import PRESETS, Arch, Dram, Glb, Links, Pe
 from cnncc.isa.assembly import assemble
-from cnncc.machine.memory import Memory
-from cnncc.machine.outputs import integers_of_words
 from cnncc.machine.program import build_tree
 from cnncc.machine.traps import Trap
-from cnncc.machine.values import Interpreter
+from cnncc.machine.values.interpreter import Interpreter
+from cnncc.machine.values.memory import Memory
+from cnncc.machine.values.output_units import integers_of_words
 
 DATAFLOWS = ("auto", "os", "ws", "is", "nlr")
 node: Any = helper.make_node

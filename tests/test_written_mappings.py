@@ -31,15 +31,15 @@ from cnncc.dialects._notation import Item, Term, read, spelled
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents, operands
 from cnncc.errors import Refusal
-from cnncc.inputs import npz_bytes
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.register_files import macro_words
-from cnncc.passes._dataflows import DATAFLOWS
-from cnncc.passes._nest_layers import layer_shape
-from cnncc.passes._os_plan import NoRoom, Room
-from cnncc.passes._os_written import written_mapping, written_violations
-from cnncc.passes._schedule_file import Written
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.register_files import macro_words
+from cnncc.passes._scheduling.dataflows import DATAFLOWS
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_plan import GlbTooSmall
+from cnncc.passes._scheduling.os_written import written_mapping, written_violations
+from cnncc.passes._scheduling.schedule_file import Written
 from cnncc.passes.nest_schedule_os import NestScheduleOsPass
+from cnncc.util.npz import npz_bytes
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "32"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
@@ -192,10 +192,10 @@ SHAPE = LayerShape("mac", Sizes(1, 16, 6, 10, 10, 5, 5), Window((5, 5)), 2, 14, 
 OPERANDS = {"weight", "ifmap", "params", "output"}
 
 
-def used(text: str, words: int = ARCH.glb.words, moving: frozenset[str] = frozenset()) -> str:
+def used(text: str, words: int = ARCH.glb.words, streamed: frozenset[str] = frozenset()) -> str:
     """The mapping that a text means, as text."""
     assert written_violations(SHAPE, ARCH, Written(text), OPERANDS) == []
-    return text_of(written_mapping(SHAPE, ARCH, Room(words, moving), Written(text)), SHAPE.sizes)
+    return text_of(written_mapping(SHAPE, ARCH, GlbBudget(words, streamed), Written(text)), SHAPE.sizes)
 
 
 def _text(written: str | Equation) -> str:
@@ -235,10 +235,10 @@ def _text(written: str | Equation) -> str:
 )  # fmt: skip
 def test_what_is_left_out_is_chosen_by_rules(written: str | Equation, meant: str) -> None:
     text = _text(written)
-    mapping = written_mapping(SHAPE, ARCH, Room(ARCH.glb.words), Written(text))
+    mapping = written_mapping(SHAPE, ARCH, GlbBudget(ARCH.glb.words), Written(text))
     assert mapping.loops == parse(meant, SHAPE.sizes).loops, text_of(mapping, SHAPE.sizes)
     again = text_of(mapping, SHAPE.sizes)
-    assert written_mapping(SHAPE, ARCH, Room(ARCH.glb.words), Written(again)) == mapping
+    assert written_mapping(SHAPE, ARCH, GlbBudget(ARCH.glb.words), Written(again)) == mapping
 
 
 def test_the_tables_of_the_document() -> None:
@@ -247,7 +247,10 @@ def test_the_tables_of_the_document() -> None:
     assert [number for number, _, _ in rows] == list(EQUATIONS)
     for number, book, here in rows:
         assert read(book) == read(EQUATIONS[number][0])
-        assert written_mapping(SHAPE, ARCH, Room(ARCH.glb.words), Written(book)).loops == parse(here, SHAPE.sizes).loops
+        assert (
+            written_mapping(SHAPE, ARCH, GlbBudget(ARCH.glb.words), Written(book)).loops
+            == parse(here, SHAPE.sizes).loops
+        )
     rows = re.findall(r"^\| (?:`(\w+)`)? ?\| (.*) \| `(.*)` \|$", document, re.MULTILINE)
     said = [row for name, each in DATAFLOWS.items() for row in ((name, each.stays, each.mapping), each.channelwise)]
     assert [row if row[0] else row[2] for row in rows if row[0] in {"", *DATAFLOWS}] == [row for row in said if row]
@@ -258,14 +261,14 @@ def test_lanes_take_equal_parts() -> None:
     arch = replace(ARCH, pe=replace(ARCH.pe, lanes=2, weight_words=16))
     text = "k > [h||2@rows w||5@cols] > c' > r > {s > c''||@lanes}"
     assert written_violations(SHAPE, arch, Written(text), OPERANDS) == []
-    found = written_mapping(SHAPE, arch, Room(ARCH.glb.words), Written(text))
+    found = written_mapping(SHAPE, arch, GlbBudget(ARCH.glb.words), Written(text))
     assert text_of(found, SHAPE.sizes).endswith("> c':2 > r > weight@rf*2 > ifmap@rf*2 > {s > c''||2@lanes}")
     wider = Written("k > [h||2@rows w||5@cols] > c > r > {s||3@lanes}")
     assert [each.resource for each in written_violations(SHAPE, arch, wider, OPERANDS)] == ["lanes"]
 
 
 def test_stages_that_are_left_out() -> None:
-    moving = frozenset({"ifmap", "output"})
+    streamed = frozenset({"ifmap", "output"})
     plain = "k':4 > h' > w' > [h''|| w''||] > c > {s > r > k''}"
     rest = "h':8 > w':8 > [h''||8@rows w''||8@cols] > c > weight@rf*2 > ifmap@rf*2 > {s > r > k''}"
     assert used(plain) == f"weight@glb > params@glb > k':4 > {rest}"
@@ -274,7 +277,7 @@ def test_stages_that_are_left_out() -> None:
     assert used(plain, words=1300) == f"params@glb > k':4 > weight@glb*2 > {rest}"
     assert used(plain, words=700) == f"params@glb > k':4 > weight@glb > {rest}"
     # What moves: the ifmap once for all channels, outputs by 4 channels; the image by 8 x 8 outputs where it must.
-    assert used(plain, words=5000, moving=moving) == (
+    assert used(plain, words=5000, streamed=streamed) == (
         f"weight@glb > ifmap@glb > params@glb > k':4 > output@glb > {rest}"
     )
     # What is written stays.
@@ -315,7 +318,7 @@ def test_what_is_refused(written: str | Equation, messages: list[str]) -> None:
 def test_stages_of_what_does_not_move_are_refused() -> None:
     with pytest.raises(Refusal, match="its ifmap lies in the GLB as a whole: leave out ifmap@glb"):
         used("ifmap@glb > k > h > w > c > {r > s}")
-    with pytest.raises(NoRoom, match=r"glb.words = 65536 .* or smaller tiles around it"):
+    with pytest.raises(GlbTooSmall, match=r"glb.words = 65536 .* or smaller tiles around it"):
         used("k > h > w > c > {r > s}", words=20)
 
 

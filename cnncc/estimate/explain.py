@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from cnncc.estimate.changes import changes
-from cnncc.estimate.program import Program
-from cnncc.estimate.runners_up import AS_QUICK, compared
-from cnncc.estimate.table import LIMITS, percent
+from cnncc.estimate.alternatives import AS_QUICK, compared
+from cnncc.estimate.array_changes import changes
+from cnncc.estimate.estimate_table import LIMITS, percent
+from cnncc.estimate.mapped_program import Program
 from cnncc.explore.vary import Value, with_config
-from cnncc.mapper.layer_schedule import LayerPlan
+from cnncc.model.layer_schedule import LayerPlan
 
 BUSY = {"compute": "array", "load": "loads", "commit": "commits", "dma": "DMA"}  # the engines, by their counters
 RATES = {  # what an engine's cycles depend on, but for the mapping
@@ -90,8 +90,8 @@ def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
 def _dataflows(compared: Mapping[str, Any]) -> Iterator[str]:
     """The best mapping of each dataflow, and why it was not chosen."""
     moves = f", {' and '.join(compared['moving'])} moving" if compared["moving"] else ""
-    room = f"in {compared['room']:,} words of the GLB{moves}"
-    yield f"  alone it takes {compared['cycles']:,} cycles; the best of each dataflow {room}:"
+    budget = f"in {compared['room']:,} words of the GLB{moves}"
+    yield f"  alone it takes {compared['cycles']:,} cycles; the best of each dataflow {budget}:"
     for each in compared["dataflows"]:
         cycles = f"{each['cycles']:,} cycles ({_more(each['more'], compared['cycles'])}): " if each["mapping"] else ""
         yield f"    {each['dataflow']}  {cycles}{each['why']}"

@@ -18,11 +18,11 @@ from cnncc.eval.cnn import joined, windows
 from cnncc.eval.onnx import Evaluator
 from cnncc.frontend.export_onnx import input_names, main_arguments, returned
 from cnncc.numerics import Ints
-from cnncc.passes._calibration import Scale, write_ranges
-from cnncc.passes._integer_lowering import scale_of
-from cnncc.passes._onnx_layers import ConvLayer, PoolLayer, is_tensor_of
-from cnncc.passes._placement import Placement, place
-from cnncc.passes._scale_groups import counts_alone
+from cnncc.passes._onnx.calibration import Scale, write_ranges
+from cnncc.passes._onnx.integer_lowering import scale_of
+from cnncc.passes._onnx.layers import ConvLayer, PoolLayer, is_tensor_of
+from cnncc.passes._onnx.placement import Placement, place
+from cnncc.passes._onnx.scale_groups import counts_alone
 from cnncc.quant.split import Doubles, Use, choose_top
 from cnncc.weights import Array, WeightStore
 

@@ -9,13 +9,13 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch
+from cnncc.binary.container import from_bytes, to_bytes
+from cnncc.binary.modules import build_binary
+from cnncc.binary.run import Machine, inputs_of, outputs_of
 from cnncc.dialects.array import Tensor, TensorOp
 from cnncc.dialects.isa import LayerOp
 from cnncc.errors import Refusal
-from cnncc.machine.container import from_bytes, to_bytes
-from cnncc.machine.modules import build_binary
-from cnncc.machine.run import Machine, inputs_of, outputs_of
-from cnncc.machine.values import Interpreter
+from cnncc.machine.values.interpreter import Interpreter
 from cnncc.numerics import Ints
 from cnncc.weights import Array, WeightStore
 

@@ -37,7 +37,7 @@ from cnncc.eval import cnn
 from cnncc.eval._lanes import Body, Buffer, Ints, Values, spread, visited
 from cnncc.frontend.export_onnx import main_function
 from cnncc.numerics import Epilogue, integer_range
-from cnncc.passes._nest_layers import layer_shape
+from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.weights import Array, WeightStore
 
 EXACT_LIMIT = 1 << 53  # of integers in float64

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from cnncc.arch.model import Arch
-from cnncc.mapper.energy import energy
-from cnncc.mapper.program_counts import program_counts
-from cnncc.planned import mapped_parts
-from cnncc.starts import resume
+from cnncc.driver.program_parts import mapped_parts
+from cnncc.driver.sources import CompileOptions, resume
+from cnncc.model.energy import energy
+from cnncc.model.program_counts import program_counts
 
 MEASURES = ("cycles", "energy", "multipliers", "memory_bits", "dram_words")  # the less the better
 ALSO = ("macs", "utilisation")
 
 
-def evaluate(nest: Path, arch: Path, schedule: Path | None, dataflow: str | None) -> dict[str, float]:
-    """`MEASURES` and `ALSO` of a network, given as loop nests that are not mapped yet, on the array in file `arch`.
+def evaluate(nest: Path, options: CompileOptions) -> dict[str, float]:
+    """`MEASURES` and `ALSO` of a network, given as loop nests that are not mapped yet, on an array.
 
     By the cost model, which agrees with the interpreter on all of them. Raises Refusal where the array cannot run it.
     """
-    compilation = resume(nest, str(arch), None, None, schedule, dataflow)
+    compilation = resume(nest, options)
     compilation.ctx.processes = 1  # there are many of this one
     array = compilation.settings.arch
     return measured(program_counts(mapped_parts(compilation), array), array)

@@ -16,7 +16,7 @@ from typing import Any, Self, cast
 
 from cnncc.errors import Refusal
 from cnncc.explore.vary import Config, shown
-from cnncc.files import check_writable, write_atomically
+from cnncc.util.files import check_writable, write_atomically
 
 FORMAT = 1
 Result = Mapping[str, Any]  # `config`, and either measures or `refused`, the reason
@@ -75,7 +75,7 @@ class Results:
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Refusal(f"{self.path}: another exploration is writing it; give another --out") from error
+            raise Refusal(f"{self.path}: another exploration is writing it; give another --output") from error
 
     def _read(self) -> None:
         data = self.path.read_bytes()
@@ -86,7 +86,7 @@ class Results:
         whole = data[: data.rfind(b"\n") + 1]
         first, *rest = whole.splitlines(keepends=True) or [b""]
         if first != self.header:
-            raise Refusal(f"{self.path}: {_difference(first, self.header)}; give another --out, or delete the file")
+            raise Refusal(f"{self.path}: {_difference(first, self.header)}; give another --output, or delete the file")
         for number, text in enumerate(rest, 2):
             self._take(number, text)
         os.truncate(self.file, len(whole))

@@ -10,44 +10,31 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import cnncc
 from cnncc.arch.model import Arch, arch_text
+from cnncc.driver.pipeline import ARCH, SCHEDULE, Compilation, Settings, operand_bits
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal, one_line
 from cnncc.explore.evaluate import evaluate
 from cnncc.explore.results import FORMAT, Result, Results
 from cnncc.explore.vary import Config, Vary, configurations, with_config
-from cnncc.passes._dataflows import AUTO
-from cnncc.pipeline import ARCH, SCHEDULE, Compilation, Settings, operand_bits
-from cnncc.starts import start_compilation
+from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.weights import WeightStore
 
 Widths = tuple[int, int]  # operand_bits, psum_bits: all of an array that quantisation depends on
 
 
-@dataclass(frozen=True)
-class Options:
-    """What every array is evaluated with, as on the command line."""
-
-    model: Path
-    arch: str
-    precision: str | None
-    calibrate: Path | None
-    batch: int | None
-    schedule: Path | None
-    dataflow: str | None
-
-
-def header(options: Options, base: Arch, vary: Vary) -> dict[str, Any]:
+def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict[str, Any]:
     """The first line of the file: all that results depend on. Raises Refusal."""
     return {
         "explore": FORMAT,
         "compiler": f"cnncc {cnncc.__version__}",
-        "model": options.model.name,
-        "model_sha256": _digest(options.model),
+        "model": model.name,
+        "model_sha256": _digest(model),
         "options": {
             "precision": options.precision,
             "calibrate_sha256": _digest(options.calibrate),
@@ -70,25 +57,25 @@ def _digest(path: Path | None) -> str | None:
 
 
 def explore(
-    options: Options, vary: Vary, out: Path, jobs: int, progress: Callable[[str], None]
+    model: Path, options: CompileOptions, vary: Vary, output: Path, jobs: int, progress: Callable[[str], None]
 ) -> tuple[Compilation, list[Result]]:
     """The compilation that all start from, and the results of all configurations, in order.
 
-    Those that `out` has already are taken from there.
+    Those that `output` has already are taken from there.
 
     Raises Refusal; or, after all others were evaluated, what a defect raised.
     """
     configs = configurations(vary)
-    start = start_compilation(
-        options.model, options.arch, options.precision, options.calibrate, options.batch, options.schedule,
-        options.dataflow,
-    )  # fmt: skip
+    start = start_compilation(model, options)
     base = start.settings.arch
     try:
-        out.parent.mkdir(exist_ok=True)
+        output.parent.mkdir(exist_ok=True)
     except OSError as error:
-        raise Refusal(f"--out {out.parent}: {error.strerror}") from error
-    with Results(out, header(options, base, vary), configs) as results, tempfile.TemporaryDirectory() as folder:
+        raise Refusal(f"--output {output.parent}: {error.strerror}") from error
+    with (
+        Results(output, header(model, options, base, vary), configs) as results,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         todo = [config for config, key in zip(configs, results.order, strict=True) if key not in results.found]
         for result in _evaluated(todo, Nests(start, options, Path(folder)), jobs):
             results.append(result)
@@ -100,7 +87,7 @@ def explore(
 class Nests:
     """The network as loop nests in files, quantised once for each width of operands and psums; and arrays in files."""
 
-    def __init__(self, start: Compilation, options: Options, folder: Path) -> None:
+    def __init__(self, start: Compilation, options: CompileOptions, folder: Path) -> None:
         self.start, self.options, self.folder = start, options, folder
         self.nests = dict[Widths, Path | Refusal]()
         self.arrays = 0
@@ -149,14 +136,14 @@ def _evaluated(todo: Sequence[Config], nests: Nests, jobs: int) -> Iterator[Resu
             files[number] = nests.task(config)
         except Refusal as refusal:
             yield {"config": config, "refused": one_line(str(refusal))}
-    given = (nests.options.schedule, nests.options.dataflow)
+    given = replace(nests.options, precision=None, calibrate=None, batch=None)
     if jobs == 1 or len(files) < 2:
         for number, pair in files.items():
-            yield {"config": todo[number], **measures(*pair, *given)}
+            yield {"config": todo[number], **measures(*pair, given)}
         return
     spawn = multiprocessing.get_context("spawn")  # a fork would take over threads of onnxruntime in any state
     with ProcessPoolExecutor(min(jobs, len(files)), spawn, _end_with_parent) as pool:
-        futures = {pool.submit(measures, *pair, *given): todo[number] for number, pair in files.items()}
+        futures = {pool.submit(measures, *pair, given): todo[number] for number, pair in files.items()}
         defects: list[BaseException] = []
         try:
             for future in as_completed(futures):
@@ -171,10 +158,10 @@ def _evaluated(todo: Sequence[Config], nests: Nests, jobs: int) -> Iterator[Resu
         raise defects[0]
 
 
-def measures(nest: Path, arch: Path, schedule: Path | None, dataflow: str | None) -> Mapping[str, Any]:
+def measures(nest: Path, arch: Path, options: CompileOptions) -> Mapping[str, Any]:
     """What `evaluate` finds, or why it refuses."""
     try:
-        return evaluate(nest, arch, schedule, dataflow)
+        return evaluate(nest, replace(options, arch=str(arch)))
     except Refusal as refusal:
         return {"refused": one_line("; ".join(refusal.lines))}
 

@@ -1,1 +1,1 @@
-"""The reference machine: container, interpreter of values, interpreter of times."""
+"""The reference machine: executes instructions. It knows the array and the instruction table; no IR, no ONNX."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import build_tree
-from cnncc.machine.times import DEFAULT_BUDGET_CYCLES, Cycles, simulate
-from cnncc.machine.traffic import Traffic, count_traffic
+from cnncc.machine.times.times import DEFAULT_BUDGET_CYCLES, Cycles, simulate
+from cnncc.machine.traffic.counts import Traffic, count_traffic
 
 Stats = dict[str, object]
 

@@ -1,1 +1,1 @@
-"""What a mapping costs, by analysis of the layer's shape, the mapping and the array alone: no IR, no program."""
+"""Which mapping of a layer is best: a search, exact wherever it ends by itself. No IR."""

@@ -131,7 +131,7 @@ class BlockTimes:
     def array(self) -> Any:
         """Cycles of the array, between the first block's and the last block's transfers; of loads; of commits."""
         blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
-        cut = bool(blocks.room.moving)
+        cut = bool(blocks.budget.streamed)
         comes = np.where(blocks.first > 0, blocks.first // dram.words_per_cycle + dram.latency_cycles, 0)
         drain = (1 if cut else bound.drain) + np.where(
             blocks.last > 0, blocks.last // dram.words_per_cycle + dram.latency_cycles, 0
@@ -148,7 +148,7 @@ class BlockTimes:
     def residual_comes(self) -> Any:
         """Cycles that the array waits for the first block of a residual alone: what does not fit their sums."""
         blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
-        if "residual" not in blocks.room.moving or "ifmap" in blocks.room.moving:
+        if "residual" not in blocks.budget.streamed or "ifmap" in blocks.budget.streamed:
             return 0
         comes = blocks.outputs // dram.words_per_cycle + dram.latency_cycles
         alone = prod(np.where(blocks.adds_up[dim], 1, bound.trips(dim)) for dim in "crs")
@@ -212,7 +212,7 @@ class BlockTimes:
     def buffers_of_results(self) -> Any:
         """Cycles in which results go through their two buffers: each is filled, emptied, and filled again."""
         blocks, bound, arch = self.blocks, self.bound, self.bound.arch
-        if "output" not in blocks.room.moving:
+        if "output" not in blocks.budget.streamed:
             return 0
         waits = blocks.results * (arch.commit.latency_cycles + arch.dram.latency_cycles)
         words = blocks.everything * (blocks.commit(False) + 1 / arch.dram.words_per_cycle)

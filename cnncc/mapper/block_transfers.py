@@ -24,17 +24,17 @@ class BlockTransfers:
     def beside_array(self, stage: Weights) -> Any:
         """Cycles of array and DMA together, block after block."""
         blocks, bound, times = self.blocks, self.bound, self.times
-        moving, wpc = blocks.room.moving, bound.arch.dram.words_per_cycle
+        streamed, wpc = blocks.budget.streamed, bound.arch.dram.words_per_cycle
         weights, turns = stage.words - stage.buffer, blocks.turns
-        inner = np.maximum(blocks.images // turns, 1) if "ifmap" in moving else np.ones_like(blocks.images)
+        inner = np.maximum(blocks.images // turns, 1) if "ifmap" in streamed else np.ones_like(blocks.images)
         last: Any = self._moved_last + weights * self._weights_last(stage)
-        waits = self.between_blocks if {"ifmap", "output"} <= moving else 0
+        waits = self.between_blocks if {"ifmap", "output"} <= streamed else 0
         together: Any = np.maximum(bound.head + blocks.transfers(weights), times.compute)
         before, others = times.compute - times.in_last, (blocks.moved + weights - last) / wpc
         runs = _runs(before, others, (turns - 1) * inner, waits) + _runs(times.in_last, last / wpc, inner, waits)
         least: Any = np.maximum(together, np.where(blocks.sliced, 0, runs))
-        if "output" in moving:  # of the last blocks of all two come ahead, behind whose buffers are the others
-            ahead = 2 * (blocks.image + stage.buffer + blocks.outputs * ("residual" in moving))
+        if "output" in streamed:  # of the last blocks of all two come ahead, behind whose buffers are the others
+            ahead = 2 * (blocks.image + stage.buffer + blocks.outputs * ("residual" in streamed))
             behind = (last / bound.times - ahead) / wpc
             least = np.maximum(least, times.compute - times.in_last / bound.times + behind)
         least = np.maximum(least, self.behind_first_results(stage))
@@ -62,7 +62,7 @@ class BlockTransfers:
     @cached_property
     def between_blocks(self) -> int:
         """Cycles between the last macro-instruction of a block and the first of the next but one, beside transfers."""
-        residual = "residual" in self.blocks.room.moving
+        residual = "residual" in self.blocks.budget.streamed
         return self.bound.arch.dram.latency_cycles * (1 + residual) + self.bound.between()
 
     @cached_property
@@ -76,11 +76,11 @@ class BlockTransfers:
         slices), and of residuals, and for the weights of this block and two slices more.
         """
         blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
-        if "output" not in blocks.room.moving:
+        if "output" not in blocks.budget.streamed:
             return 0
         slices = np.where(blocks.sliced, up(bound.shape.sizes.c, blocks.tiles.c), 1)
         words = np.minimum(blocks.image * (1 + slices), blocks.moved_image - blocks.image)
-        words = words + 3 * blocks.outputs * ("residual" in blocks.room.moving)
+        words = words + 3 * blocks.outputs * ("residual" in blocks.budget.streamed)
         weights = stage.words - stage.buffer
         if stage.part is not None:
             number = np.where(stage.place == 3, blocks.k.full[blocks.kk], blocks.full)
@@ -103,7 +103,7 @@ class BlockTransfers:
         alone.
         """
         bound, blocks, dram = self.bound, self.blocks, self.bound.arch.dram
-        if "output" not in blocks.room.moving:
+        if "output" not in blocks.budget.streamed:
             return 0
         inside: Any = (stage.part is not None) & (stage.place > 5)
         weights: Any = np.where(inside, stage.buffer, 0)
@@ -115,7 +115,7 @@ class BlockTransfers:
         second = blocks.image * blocks.sliced if self.times.weights_stay else weights
         held = bound.arch.pe.ifmap_halves * bound.first_last[0]
         images = blocks.double & ~blocks.sliced & (blocks.k_outside | bound.shape.channelwise)
-        residual = "residual" in blocks.room.moving
+        residual = "residual" in blocks.budget.streamed
         words = blocks.outputs * residual + blocks.image * images + third
         comes = np.maximum(second // dram.words_per_cycle - held, 0) - 2 * self.times.in_full * part
         comes = comes + dram.latency_cycles * (1 + residual) + bound.arch.commit.latency_cycles
@@ -132,10 +132,10 @@ class BlockTransfers:
         two before. Of full blocks alone.
         """
         blocks, wpc = self.blocks, self.bound.arch.dram.words_per_cycle
-        if not {"ifmap", "output"} <= blocks.room.moving:
+        if not {"ifmap", "output"} <= blocks.budget.streamed:
             return 0
         w_number, (k_full, h_full, _) = blocks.w.number[blocks.ww], blocks.full_sides
-        words = blocks.image + blocks.outputs * ("residual" in blocks.room.moving)
+        words = blocks.image + blocks.outputs * ("residual" in blocks.budget.streamed)
         first = (words + self._end_words + stage.buffer) // wpc + self.between_blocks - self.times.in_full
         slices = self._slices_behind_results(stage)
         end = (words + blocks.outputs) // wpc + self.between_blocks - self.times.in_end
@@ -148,7 +148,7 @@ class BlockTransfers:
         take in turn: that comes behind the results of the last one of these. Of full blocks alone.
         """
         blocks, dram = self.blocks, self.bound.arch.dram
-        if stage.part is None or not {"ifmap", "output"} <= blocks.room.moving or self.bound.shape.channelwise:
+        if stage.part is None or not {"ifmap", "output"} <= blocks.budget.streamed or self.bound.shape.channelwise:
             return 0
         k_full, h_full, w_full = blocks.full_sides
         results = blocks.outputs // blocks.k.sizes[blocks.kk] * blocks.k.last[blocks.kk]
@@ -190,8 +190,8 @@ class BlockTransfers:
     def in_turn(self, stage: Weights) -> Any:
         """Cycles of all engines together, where nothing overlaps (Z6)."""
         blocks, bound, times = self.blocks, self.bound, self.times
-        arch, moving = bound.arch, blocks.room.moving
-        transfers = blocks.images * ("ifmap" in moving) + blocks.results * len(moving & {"output", "residual"})
+        arch, streamed = bound.arch, blocks.budget.streamed
+        transfers = blocks.images * ("ifmap" in streamed) + blocks.results * len(streamed & {"output", "residual"})
         transfers = transfers + np.maximum(stage.words // np.maximum(stage.buffer, 1) - 1, 0)
         words = blocks.moved + stage.words - stage.buffer
         dma = words // arch.dram.words_per_cycle + transfers * (1 + arch.dram.latency_cycles)

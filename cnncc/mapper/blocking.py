@@ -12,24 +12,25 @@ import numpy as np
 
 from cnncc.mapper.block_times import BlockTimes, trips_of
 from cnncc.mapper.block_transfers import BlockTransfers
-from cnncc.mapper.blocks import Blocks, Cells, Counts, Room, Weights, cells_below, sides, some_of
+from cnncc.mapper.blocks import Blocks, Cells, Counts, Weights, cells_below, sides, some_of
 from cnncc.mapper.bound import Bound
 from cnncc.mapper.space import Plan
 from cnncc.mapper.tiles import tiles_of
+from cnncc.model.layer_shape import GlbBudget
 
 
-def candidates(bound: Bound, room: Room, limit: int, cells: Cells | None = None) -> Iterator[tuple[int, Plan]]:
+def candidates(bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None = None) -> Iterator[tuple[int, Plan]]:
     """All plans of a point for which there is room and that may take less than `limit` cycles, and what they take at
     least. In this order. cells: no others may.
     """
     shape, arch, tiles = bound.shape, bound.arch, tiles_of(bound.shape, bound.at)
-    cells = cells_below(shape, arch, room, tiles, limit) if cells is None else cells
+    cells = cells_below(shape, arch, budget, tiles, limit) if cells is None else cells
     if bound.depends_on_blocks:
-        each = zip(trips_of(bound, sides(shape, room, tiles)), cells[:3], strict=True)
+        each = zip(trips_of(bound, sides(shape, budget, tiles)), cells[:3], strict=True)
         cells = some_of(cells, np.logical_and.reduce([trips.own[at] for trips, at in each]))
     if not len(cells[0]):
         return
-    blocks = Blocks(shape, arch, room, tiles, cells)
+    blocks = Blocks(shape, arch, budget, tiles, cells)
     times = BlockTimes(blocks, bound)
     array, transfers, found = times.array(), BlockTransfers(times), list[Iterator[tuple[int, Plan]]]()
     possible = array < limit
@@ -56,5 +57,5 @@ def _in_order(blocks: Blocks, least: Counts, where: Counts, stage: Weights) -> I
         i = where[number]
         k, h, w, order, ifmap = (int(each[i]) for each in blocks.cells)
         k, h, w = (int(side.sizes[at]) for side, at in zip((blocks.k, blocks.h, blocks.w), (k, h, w), strict=True))
-        moving = tuple((operand, int(count[i])) for operand, count in buffers)
-        yield int(least[number]), Plan(k, h, w, order == 0, int(places[i]), stage.buffers, moving, ifmap == 2)
+        streamed = tuple((operand, int(count[i])) for operand, count in buffers)
+        yield int(least[number]), Plan(k, h, w, order == 0, int(places[i]), stage.buffers, streamed, ifmap == 2)

@@ -6,7 +6,6 @@ All sizes of blocks, in both orders, in one buffer or two, are looked at togethe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -16,35 +15,23 @@ import numpy.typing as npt
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.bound import up
-from cnncc.mapper.layer_shape import LayerShape, reach
 from cnncc.mapper.space import Form
 from cnncc.mapper.tiles import Tiles, any_of
+from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 
 Counts = npt.NDArray[np.int64]
 Cells = tuple[Counts, ...]  # of some plans: numbers of the sizes of k, h and w, the order, buffers of the ifmap
 
 
-@dataclass(frozen=True)
-class Room:
-    """Words of the GLB for the buffers of a layer; which of ifmap, residual and output do not lie there as a whole.
-
-    residual: whether there is one.
-    """
-
-    words: int
-    moving: frozenset[str] = frozenset()
-    residual: bool = False
-
-
-def least_words(shape: LayerShape, arch: Arch, room: Room) -> int:
+def least_words(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
     """Words that buffers take at least in any mapping: of one output, its window, and the weights of one product.
 
     Of the window all channels, or two slices of one.
     """
     sizes, window = shape.sizes, shape.window
     words = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
-    words += sizes.r * sizes.s * shape.is_mac + sum(operand in room.moving for operand in ("output", "residual"))
-    if "ifmap" in room.moving:
+    words += sizes.r * sizes.s * shape.is_mac + sum(operand in budget.streamed for operand in ("output", "residual"))
+    if "ifmap" in budget.streamed:
         sides = zip((sizes.r, sizes.s), (sizes.h, sizes.w), (shape.ih, shape.iw), window.dilation, strict=True)
         channels = sizes.c if shape.channelwise else min(sizes.c, 2)
         words += channels * prod(whole if n == 1 else reach(1, taps, 1, step) for taps, n, whole, step in sides)
@@ -60,16 +47,16 @@ class Side(NamedTuple):
     full: Counts
 
 
-def cut_dims(shape: LayerShape, room: Room) -> str:
+def cut_dims(shape: LayerShape, budget: GlbBudget) -> str:
     """Which of k, h and w blocks may cut."""
-    moving = room.moving
-    alone = room.residual and len(moving & {"output", "residual"}) == 1  # one start of a commit is for both
+    streamed = budget.streamed
+    alone = budget.residual and len(streamed & {"output", "residual"}) == 1  # one start of a commit is for both
     cut = {
-        "k": shape.shuffle == 1 and not alone and (shape.channelwise or "output" in moving),
+        "k": shape.shuffle == 1 and not alone and (shape.channelwise or "output" in streamed),
         "h": True,
         "w": not shape.per_position,
     }
-    return "".join(dim for dim, may_be in cut.items() if moving and may_be)
+    return "".join(dim for dim, may_be in cut.items() if streamed and may_be)
 
 
 @lru_cache(maxsize=4096)
@@ -81,16 +68,16 @@ def side(extent: int, tile: int) -> Side:
     return Side(found, number, extent - (number - 1) * found, extent // found)
 
 
-def sides(shape: LayerShape, room: Room, tiles: Tiles) -> tuple[Side, Side, Side]:
+def sides(shape: LayerShape, budget: GlbBudget, tiles: Tiles) -> tuple[Side, Side, Side]:
     """Of k, h and w."""
-    tile, sizes = _block_tiles(shape, room, tiles), shape.sizes
+    tile, sizes = _block_tiles(shape, budget, tiles), shape.sizes
     return side(shape.tiled_together, tile["k"]), side(sizes.h, tile["h"]), side(sizes.w, tile["w"])
 
 
-def _block_tiles(shape: LayerShape, room: Room, tiles: Tiles) -> dict[str, int]:
+def _block_tiles(shape: LayerShape, budget: GlbBudget, tiles: Tiles) -> dict[str, int]:
     """What blocks are multiples of; all where they do not cut."""
     extent = {"k": shape.tiled_together, "h": shape.sizes.h, "w": shape.sizes.w}
-    return extent | {dim: tiles.block(dim) for dim in cut_dims(shape, room)}
+    return extent | {dim: tiles.block(dim) for dim in cut_dims(shape, budget)}
 
 
 @lru_cache(maxsize=4096)
@@ -121,12 +108,14 @@ class Blocks:
     but for those that blocks are made of.
     """
 
-    def __init__(self, shape: LayerShape, arch: Arch, room: Room, tiles: Tiles, cells: Cells | None = None) -> None:
-        self.shape, self.arch, self.room, self.tiles = shape, arch, room, tiles
-        self.tile = _block_tiles(shape, room, tiles)
-        self.k, self.h, self.w = sides(shape, room, tiles)
+    def __init__(
+        self, shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles, cells: Cells | None = None
+    ) -> None:
+        self.shape, self.arch, self.budget, self.tiles = shape, arch, budget, tiles
+        self.tile = _block_tiles(shape, budget, tiles)
+        self.k, self.h, self.w = sides(shape, budget, tiles)
         lengths = [len(each.sizes) for each in (self.k, self.h, self.w)]
-        ways = 1 if "ifmap" not in room.moving else 2 + self._may_be_sliced()
+        ways = 1 if "ifmap" not in budget.streamed else 2 + self._may_be_sliced()
         self.cells = cells or _axes((*lengths, 2, ways))
         self.shaped = np.broadcast_shapes(*(each.shape for each in self.cells))
         self.kk, self.hh, self.ww, order, ifmap = self.cells
@@ -156,12 +145,12 @@ class Blocks:
         self.h_outermost: Any = ~self.k_outermost & (self.h.number[self.hh] > 1)
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
         # One block needs one buffer only.
-        twice = (self.images > 1) if "ifmap" in self.room.moving else np.False_
+        twice = (self.images > 1) if "ifmap" in self.budget.streamed else np.False_
         self.legal: Any = either & (twice | ~self.double) & (~self.sliced | (self.tiles.c < sizes.c))
-        moving, many = self.room.moving, self.results > 1
-        beside = many & self.double if "ifmap" in moving and "output" not in moving else many
+        streamed, many = self.budget.streamed, self.results > 1
+        beside = many & self.double if "ifmap" in streamed and "output" not in streamed else many
         double = {"ifmap": self.double, "residual": beside, "output": many}
-        self.buffers = {operand: 1 + double[operand] for operand in moving}
+        self.buffers = {operand: 1 + double[operand] for operand in streamed}
 
     def of_outermost(self, k: Any, h: Any, w: Any) -> Any:
         """Of the loop over blocks that is outside the others, unless there is but one block along it."""
@@ -181,7 +170,7 @@ class Blocks:
     @cached_property
     def image_of_last(self) -> Any:
         """Of the words of the image that come, those that do in that iteration."""
-        if "ifmap" not in self.room.moving:
+        if "ifmap" not in self.budget.streamed:
             return 0
         rows, cols = (_image(self.shape, axis, self.tile[dim]) for axis, dim in enumerate("hw"))
         h, w = (1 - each[at] * (side.number[at] - 1) / all_[at] for (each, all_), (side, at) in zip(
@@ -202,13 +191,13 @@ class Blocks:
 
     def _may_be_sliced(self) -> bool:
         """Whether the ifmap may come in slices of c: inside a loop over c that is outside all others."""
-        alone = "residual" in self.room.moving and "output" not in self.room.moving
+        alone = "residual" in self.budget.streamed and "output" not in self.budget.streamed
         outside = self.tiles.form.order.startswith("c") and not self.shape.channelwise
         return outside and bool(np.any(self.tiles.c < self.shape.sizes.c)) and not alone
 
     def _count_words(self) -> None:
         """Of all buffers; moved in all, of the ifmap alone, of one block of it; before the first and after the last."""
-        shape, sizes, moving = self.shape, self.shape.sizes, self.room.moving
+        shape, sizes, streamed = self.shape, self.shape.sizes, self.budget.streamed
         k, h, w = (side.sizes[at] for side, at in self._sides())
         outputs, everything = k * h * w, sizes.n * sizes.k * sizes.h * sizes.w
         self.everything = everything
@@ -216,33 +205,33 @@ class Blocks:
         self.share: Any = outputs / everything  # of a block of results
         self.moved_image: Any = np.zeros(1)
         self.image: Any = self.moved_image
-        if "ifmap" in moving:
+        if "ifmap" in streamed:
             rows, cols = (_image(shape, axis, self.tile[dim]) for axis, dim in enumerate("hw"))
             of_block = k * sizes.c if shape.channelwise else np.where(self.sliced, self.tiles.c, sizes.c)
             self.image = of_block * rows[0][self.hh] * cols[0][self.ww]
             channels = shape.channels if shape.channelwise else sizes.c * (sizes.k // self.group)
             again = np.where((self.k_outside | self.sliced) & (not shape.channelwise), self.k.number[self.kk], 1)
             self.moved_image = sizes.n * channels * again * rows[1][self.hh] * cols[1][self.ww]
-        results = len(moving & {"output", "residual"})
+        results = len(streamed & {"output", "residual"})
         self.moved: Any = self.moved_image + results * everything
-        self.first: Any = self.image + outputs * ("residual" in moving and "ifmap" in moving)
+        self.first: Any = self.image + outputs * ("residual" in streamed and "ifmap" in streamed)
         last = self.k.last[self.kk] * self.h.last[self.hh] * self.w.last[self.ww]
-        self.last: Any = last * ("output" in moving)
+        self.last: Any = last * ("output" in streamed)
         params = shape.params * self.arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
         words: Any = params + self.buffers.get("ifmap", 0) * self.image
-        for operand in moving & {"output", "residual"}:
+        for operand in streamed & {"output", "residual"}:
             words = words + self.buffers[operand] * outputs
         self.words_of_blocks: Any = words
         runs = {"c": self.tiles.c < sizes.c, "r": self.tiles.taps, "s": self.tiles.taps}
         self.adds_up = self.tiles.adds_up({"k": k, "h": h, "w": w})
         self.partial: Any = any_of(self.adds_up[dim] & (shape.is_mac and runs[dim]) for dim in "crs")
-        sums = self.arch.words_per_sum * (outputs if "output" in moving else everything)
+        sums = self.arch.words_per_sum * (outputs if "output" in streamed else everything)
         self.words: Any = words + np.where(self.partial, sums, 0)
 
     def commit(self, partial: Any) -> Any:
         """Cycles for a result: its words through the GLB, or the units."""
         arch = self.arch
-        words = 1 + self.room.residual + 2 * arch.words_per_sum * partial
+        words = 1 + self.budget.residual + 2 * arch.words_per_sum * partial
         return np.maximum(words / arch.glb.words_per_cycle, 1 / (arch.cols * arch.commit.units_per_column))
 
     def committing(self, again: Any) -> Any:
@@ -286,11 +275,11 @@ class Blocks:
 
         held: cycles of what PEs hold meanwhile, which is nothing where the results of a block go out in between.
         """
-        moving, sizes, arch = self.room.moving, self.shape.sizes, self.arch
-        if "ifmap" not in moving:
+        streamed, sizes, arch = self.budget.streamed, self.shape.sizes, self.arch
+        if "ifmap" not in streamed:
             return 0
         words, each = self.moved_image - self.image, arch.dram.latency_cycles - held
-        if "output" in moving:
+        if "output" in streamed:
             (k, h, w), times = (side.last[at] for side, at in self._sides()), sizes.n * (sizes.k // self.group)
             # Where k goes on with an image, these are the last channels of each.
             everything = times * sizes.h * sizes.w * np.where(self.images == self.results, self.group, k)
@@ -305,7 +294,7 @@ class Blocks:
         comes meanwhile.
         """
         dram, others = self.arch.dram, self.moved_image + weights
-        if not {"residual", "output"} <= self.room.moving:
+        if not {"residual", "output"} <= self.budget.streamed:
             return (self.moved - self.moved_image + others) // dram.words_per_cycle
         waits = np.maximum(self.results - 2, 0) * dram.latency_cycles
         results = (self.moved - self.moved_image) // dram.words_per_cycle
@@ -314,18 +303,18 @@ class Blocks:
     def fits(self, stage: Weights) -> Any:
         """Plans for which there is room, and whose slices of weights are less than all weights."""
         some = stage.part is None or stage.buffer < self.shape.weight_words
-        return self.legal & some & (self.words + stage.buffers * stage.buffer <= self.room.words)
+        return self.legal & some & (self.words + stage.buffers * stage.buffer <= self.budget.words)
 
 
-def least_words_of(shape: LayerShape, arch: Arch, room: Room, form: Form, tiles: Counts) -> Counts:
+def least_words_of(shape: LayerShape, arch: Arch, budget: GlbBudget, form: Form, tiles: Counts) -> Counts:
     """Words that buffers take at least, by tiles (number, k h w c): one buffer each, a block being one tile."""
-    sizes, window, moving = shape.sizes, shape.window, room.moving
+    sizes, window, streamed = shape.sizes, shape.window, budget.streamed
     of_tiles = Tiles(form, *tiles.T)
-    block: dict[str, Any] = dict(_block_tiles(shape, room, of_tiles))
+    block: dict[str, Any] = dict(_block_tiles(shape, budget, of_tiles))
     k, h, w = (block[dim] for dim in "khw")
     words: Any = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
-    words = words + k * h * w * len(moving & {"output", "residual"})
-    if "ifmap" in moving:
+    words = words + k * h * w * len(streamed & {"output", "residual"})
+    if "ifmap" in streamed:
         sliced = np.minimum(sizes.c, 2 * of_tiles.c) if form.order[0] == "c" else sizes.c
         rows = np.minimum(shape.ih, reach(h, sizes.r, window.stride[0], window.dilation[0]))
         columns = np.minimum(shape.iw, reach(w, sizes.s, window.stride[1], window.dilation[1]))
@@ -334,16 +323,16 @@ def least_words_of(shape: LayerShape, arch: Arch, room: Room, form: Form, tiles:
     return words + np.minimum(shape.weight_words, slices)
 
 
-def cells_below(shape: LayerShape, arch: Arch, room: Room, tiles: Tiles, limit: int) -> Cells:
+def cells_below(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles, limit: int) -> Cells:
     """The plans for which there may be room, and whose transfers may take less than `limit` cycles."""
-    cells, cycles = _cells(shape, arch, room, tiles)
+    cells, cycles = _cells(shape, arch, budget, tiles)
     return some_of(cells, cycles < limit)
 
 
 @lru_cache(maxsize=32)  # each may have megabytes
-def _cells(shape: LayerShape, arch: Arch, room: Room, tiles: Tiles) -> tuple[Cells, Counts]:
-    blocks = Blocks(shape, arch, room, tiles)
-    there = np.broadcast_to(blocks.legal & (blocks.words_of_blocks <= room.words), blocks.shaped)
+def _cells(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> tuple[Cells, Counts]:
+    blocks = Blocks(shape, arch, budget, tiles)
+    there = np.broadcast_to(blocks.legal & (blocks.words_of_blocks <= budget.words), blocks.shaped)
     return np.nonzero(there), np.broadcast_to(blocks.transfers(0), blocks.shaped)[there]
 
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import even_sets
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.register_files import positions, shared_columns
 from cnncc.mapper.space import Chain, Point, shared, steps_of
 from cnncc.mapper.tiles import tiles_of
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.register_files import positions, shared_columns
 
 
 class Way(NamedTuple):

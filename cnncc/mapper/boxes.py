@@ -7,9 +7,9 @@ from itertools import islice
 from math import gcd
 
 from cnncc.arch.model import Arch
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.register_files import most_channels, positions, shared_columns
 from cnncc.mapper.tables import even_parts
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.register_files import most_channels, positions, shared_columns
 
 MOST = 40_000  # boxes that are looked at
 FEW = (32, 16, 10, 7, 5, 4)  # numbers of each of the seven dimensions: with 4 there are 16,384 boxes at most

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from cnncc.arch.model import Arch
-from cnncc.mapper.layer_schedule import LayerPlan, layer_cycles
-from cnncc.mapper.program_schedule import program_cycles
+from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.program_schedule import program_cycles
 
 EARLY = frozenset({"weight", "params"})
 
@@ -30,15 +30,15 @@ class Choice:
     early: int
 
 
-def best_choices(layers: Sequence[Sequence[Choice]], rooms: Sequence[int], arch: Arch) -> list[int]:
+def best_choices(layers: Sequence[Sequence[Choice]], budgets: Sequence[int], arch: Arch) -> list[int]:
     """For each layer of a chain the number of its choice. rooms: words of the GLB that each layer has for buffers."""
     costs, came = [_alone(each, arch) for each in layers[0]] if layers else [], list[list[int]]()
-    for before, here, room in zip(layers, layers[1:], rooms, strict=False):
+    for before, here, budget in zip(layers, layers[1:], budgets, strict=False):
         if len(before) == len(here) == 1:
             came.append([0])  # the same cycles whatever others have
             continue
         steps = [
-            [cost + step(a, b, a.words + b.early <= room, arch) for cost, a in zip(costs, before, strict=True)]
+            [cost + step(a, b, a.words + b.early <= budget, arch) for cost, a in zip(costs, before, strict=True)]
             for b in here
         ]
         came.append([step.index(min(step)) for step in steps])

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.space import BOX_DIMS, Counts, Form, Numbers, shared
 from cnncc.mapper.tables import NEVER, Loops, Table, table
+from cnncc.model.layer_shape import LayerShape
 
 
 class Found(NamedTuple):

@@ -19,12 +19,9 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.blocking import candidates
-from cnncc.mapper.blocks import Cells, Room, least_words
+from cnncc.mapper.blocks import Cells, least_words
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
 from cnncc.mapper.combinations import Found, combinations_below
-from cnncc.mapper.layer_schedule import LayerPlan, layer_schedule
-from cnncc.mapper.layer_shape import LayerShape, buffer_words
-from cnncc.mapper.legal import has_room, is_legal
 from cnncc.mapper.space import (
     Form,
     Numbers,
@@ -36,7 +33,10 @@ from cnncc.mapper.space import (
     point,
 )
 from cnncc.mapper.tiles import tiles_in_time
-from cnncc.mapper.traffic import NEVER, Traffic, TrafficOf, moving_cycles
+from cnncc.mapper.transfer_bound import NEVER, Traffic, TrafficOf, streamed_cycles
+from cnncc.model.layer_schedule import LayerPlan, layer_schedule
+from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
+from cnncc.model.legal import has_room, is_legal
 
 POINTS = 3000  # that are looked at
 TILES = 2000  # of points of which there are several plans, of which it is found out what transfers take
@@ -73,13 +73,13 @@ class Result:
 class _Search:
     """One search, as it goes on: the best so far, and candidates that may be better, the least bound first."""
 
-    def __init__(self, shape: LayerShape, arch: Arch, room: Room, below: int, quick: bool) -> None:
-        self.shape, self.arch, self.room = shape, arch, room
-        self.durations = Durations(shape, arch, room.residual)
+    def __init__(self, shape: LayerShape, arch: Arch, budget: GlbBudget, below: int, quick: bool) -> None:
+        self.shape, self.arch, self.budget = shape, arch, budget
+        self.durations = Durations(shape, arch, budget.residual)
         self.best: Result | None = None
         self.limit = below
         self.quick = quick
-        self.exact = below == NEVER and not room.moving  # then it goes on as long as anything can be won
+        self.exact = below == NEVER and not budget.streamed  # then it goes on as long as anything can be won
         self.less = LESS if quick or below < NEVER else 1
         self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
         self.number, self.bounded, self.left_out = count(), 0, NEVER
@@ -91,15 +91,15 @@ class _Search:
         self.later: list[tuple[int, int, Point, Plan]] = []
         sizes = shape.sizes
         params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
-        left = room.words - shape.weight_words - params
+        left = budget.words - shape.weight_words - params
         whole = Plan(shape.tiled_together, sizes.h, sizes.w)
         window = shape.window
         self.is_square = (sizes.h, sizes.r, shape.ih) == (sizes.w, sizes.s, shape.iw)
         self.is_square &= all(down == across for down, across in (window.stride, window.dilation))
         self.turned = TURNED or self.exact or not self.is_square
-        moves = bool(room.moving)
+        moves = bool(budget.streamed)
         self.most_points, self.most_tiles = (MOVING_POINTS, MOVING_TILES) if moves else (POINTS, TILES)
-        self.whole = whole if not room.moving and left >= 0 else None  # then there is no other plan
+        self.whole = whole if not budget.streamed and left >= 0 else None  # then there is no other plan
         self.sums_fit = left >= arch.words_per_sum * sizes.n * sizes.k * sizes.h * sizes.w
 
     def add(self, least: int, compute: int, at: Point, cells: Cells | None) -> None:
@@ -113,11 +113,11 @@ class _Search:
 
     def plans(self, bound: Bound, least: int, compute: int, cells: Cells | None) -> _Plans:
         """All candidates of a point; first what all of them take at least, which is soon known."""
-        yield max(least, bound.in_blocks(compute) if self.room.moving else bound.array(compute)), None
+        yield max(least, bound.in_blocks(compute) if self.budget.streamed else bound.array(compute)), None
         if self.whole is not None:
             yield bound.cycles(compute), self.whole
         else:
-            yield from candidates(bound, self.room, self.limit, cells)
+            yield from candidates(bound, self.budget, self.limit, cells)
 
     def dive(self, least: int, compute: int, at: Point, cells: Cells) -> None:
         """Run the first plan of a point at once: below its cycles there are fewer others."""
@@ -176,7 +176,7 @@ class _Search:
         if not last and (family in self.families or (not self.exact and self.of_point[at] >= ONE_POINT)):
             self.later.append((bound, next(self.number), at, plan))
             return
-        if not is_legal(self.shape, mapping, self.room.residual):
+        if not is_legal(self.shape, mapping, self.budget.residual):
             return
         if self.whole is None and not has_room(self.shape, self.arch, mapping):
             return
@@ -184,8 +184,8 @@ class _Search:
         self.families.add(family)
         self.of_point[at] += 1
         self.runs += 1
-        schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.room.residual, AHEAD), self.arch)
-        if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.room.words:
+        schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.budget.residual, AHEAD), self.arch)
+        if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.budget.words:
             return  # bounds know of those partial sums alone that there are in any case
         if (cycles := schedule.cycles(self.arch)) < self.limit:
             self.limit, self.best, self.in_vain = cycles, Result(mapping, cycles), 0
@@ -197,7 +197,7 @@ class _Search:
     def has_enough(self, points: int) -> bool:
         """Whether enough points were looked at, so many now; where something moves, enough that may be better."""
         most = self.most_points // self.less
-        return points >= most if not self.room.moving else self.points >= most or points >= 3 * most
+        return points >= most if not self.budget.streamed else self.points >= most or points >= 3 * most
 
     def is_over(self) -> bool:
         """Whether enough have been run; unless the search is exact, none was better for long, or little can be won."""
@@ -236,19 +236,19 @@ def _family(mapping: Mapping, is_square: bool) -> _Family:
 
 @lru_cache(maxsize=4096)
 def search(
-    shape: LayerShape, arch: Arch, room: Room, dataflow: str = "", below: int = NEVER, quick: bool = False
+    shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str = "", below: int = NEVER, quick: bool = False
 ) -> Result | None:
     """The mapping with the fewest cycles, if these are fewer than `below`; None where there is room for none.
 
     dataflow: of the forms with this name alone. quick: a search that looks at a part of what others do.
     """
-    if least_words(shape, arch, room) > room.words:
+    if least_words(shape, arch, budget) > budget.words:
         return None
-    found, now = numbers(shape, arch), _Search(shape, arch, room, below, quick)
+    found, now = numbers(shape, arch), _Search(shape, arch, budget, below, quick)
     beyond = NEVER
     looks = _looks(found, now, dataflow)
     steps = int((found.boxes[:, :-1].prod(axis=1) // found.boxes[:, -1]).max(initial=0))
-    traffic = Traffic(shape, arch, room, steps)
+    traffic = Traffic(shape, arch, budget, steps)
     by_traffic = _ByTraffic(found, looks, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i, cells) in enumerate(by_traffic or _by_cycles(looks)):
         now.until(least, 0 if now.exact else min(number // POINTS_A_RUN, FEW_RUNS // now.less))
@@ -261,7 +261,7 @@ def search(
         return None
     beyond = min(beyond, by_traffic.beyond) if by_traffic else beyond
     least = min(beyond, now.least(), ideal_cycles(shape, arch) if found.some else NEVER)
-    least = min(now.limit, max(least, moving_cycles(shape, arch, room)))
+    least = min(now.limit, max(least, streamed_cycles(shape, arch, budget)))
     return replace(now.best, least=least, run=now.runs, bounded=now.bounded)
 
 
@@ -272,7 +272,7 @@ _Look = tuple[list[Found], int]  # of all forms, what takes less than some limit
 
 def _looks(found: Numbers, search: _Search, dataflow: str) -> Iterator[_Look]:
     """All combinations, looked for in wider and wider circles."""
-    shape, arch, cut = found.shape, found.arch, bool(search.room.moving)
+    shape, arch, cut = found.shape, found.arch, bool(search.budget.streamed)
     forms = [form for form in forms_of(shape) if dataflow in ("", form.name)]
     ideal, done, slacks = ideal_cycles(shape, arch), 0, [*SLACKS]
     while done < search.limit:

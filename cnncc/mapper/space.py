@@ -18,8 +18,8 @@ import numpy.typing as npt
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Loop, Mapping, Stage
 from cnncc.mapper.boxes import boxes
-from cnncc.mapper.layer_shape import LayerShape
-from cnncc.mapper.register_files import MACHINE_ORDER
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.register_files import MACHINE_ORDER
 
 Counts = npt.NDArray[np.int64]
 
@@ -160,7 +160,7 @@ class Plan(NamedTuple):
     k_outside: bool = True
     weights: int = 0
     weight_buffers: int = 1
-    moving: tuple[tuple[str, int], ...] = ()
+    streamed: tuple[tuple[str, int], ...] = ()
     slices: bool = False
 
 
@@ -173,7 +173,7 @@ def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: Plan) -> Mapping:
     loops, staged = _loops(shape, at, extent)
     stages = [(("weight", "ifmap")["WI".index(each)], "rf", len(outer) + depth) for each, depth in staged.items()]
     of_ifmap = 6 if plan.slices else 5 if plan.k_outside or shape.channelwise else 4
-    stages += [(operand, "glb", of_ifmap if operand == "ifmap" else 5) for operand, _ in plan.moving]
+    stages += [(operand, "glb", of_ifmap if operand == "ifmap" else 5) for operand, _ in plan.streamed]
     if shape.is_mac:
         stages.append(("weight", "glb", plan.weights))
     if shape.params:
@@ -191,7 +191,7 @@ def _clipped(
         running.append(Loop(loop.dim, step, loop.on, loop.keep) if step < left[loop.dim] else None)
         left[loop.dim] = step
     halves = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}
-    in_glb = {"weight": plan.weight_buffers, **dict(plan.moving)}
+    in_glb = {"weight": plan.weight_buffers, **dict(plan.streamed)}
     found: list[Stage] = []
     for operand, memory, place in stages:
         depth = sum(loop is not None for loop in running[:place])

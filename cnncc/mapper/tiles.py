@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cnncc.mapper.layer_shape import LayerShape
 from cnncc.mapper.space import Form, Numbers, Point, shared
+from cnncc.model.layer_shape import LayerShape
 
 Counts = npt.NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, helper, shape_inference
 
-from cnncc.files import write_atomically
+from cnncc.util.files import write_atomically
 
 CHUNK = 1 << 20  # values drawn at a time
 TAIL = 3.0  # deviations: beyond, values are cut, so that a scale of 1 +- 0.1 stays positive

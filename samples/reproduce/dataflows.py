@@ -19,11 +19,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from cnncc.commands import program_stats
+from cnncc.binary.counters import program_stats
+from cnncc.binary.modules import build_binary
+from cnncc.binary.run import random_inputs, run
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
-from cnncc.machine.modules import build_binary
-from cnncc.machine.run import random_inputs, run
-from cnncc.starts import start_compilation
 
 SEED = 0
 N, K, C, SIDE, TAPS = 2, 4, 3, 6, 3
@@ -136,7 +136,7 @@ def reproduce(arch: str, progress: bool) -> list[Run]:
             if progress:
                 click.echo(f"({number}) …", err=True)
             schedule.write_text(f'["conv"]\nmapping = "{equation.mapping}"\n')
-            compilation = start_compilation(model, arch, None, None, None, schedule)
+            compilation = start_compilation(model, CompileOptions(arch, schedule=schedule))
             compilation.run()
             binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
             outputs.append(next(iter(run(binary, random_inputs(binary, SEED)).values())))

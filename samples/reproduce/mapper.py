@@ -30,16 +30,15 @@ from whole_values import fewest_cycles, network_of
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, arch_text, load_arch
-from cnncc.commands import program_stats
+from cnncc.binary.counters import program_stats
+from cnncc.binary.modules import build_binary
 from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import LayerOp, mapping_of
+from cnncc.driver.pipeline import SCHEDULE, TO_PROGRAMS, Compilation
+from cnncc.driver.program_parts import fetched_ahead, predict
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
-from cnncc.machine.modules import build_binary
-from cnncc.passes._nest_layers import label_of
-from cnncc.pipeline import SCHEDULE, TO_PROGRAMS, Compilation
-from cnncc.planned import fetched_ahead
-from cnncc.predict import predict
-from cnncc.starts import start_compilation
+from cnncc.passes._scheduling.nest_layers import label_of
 
 MODELS = Path(__file__).resolve().parents[1] / "models.py"
 NETWORKS = ("alexnet", "vgg16", "resnet20", "light-resnet50", "mobilenet")
@@ -104,7 +103,7 @@ def quantised(name: str, image_size: int | None, folder: Path) -> Compilation:
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
         raise Refusal(made.stderr.strip().splitlines()[-1])
-    compilation = start_compilation(folder / "net.onnx", "spatial-8x8", None, None, None)
+    compilation = start_compilation(folder / "net.onnx", CompileOptions("spatial-8x8"))
     for step in compilation.remaining():
         if step.name == SCHEDULE:
             return compilation

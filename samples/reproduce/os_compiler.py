@@ -30,10 +30,10 @@ from os_formulas import (
 )
 from os_tables import NAMES, SHAPES, TILES, UNROLLING, rows
 
-from cnncc.check import check
-from cnncc.commands import program_stats
-from cnncc.machine.modules import build_binary
-from cnncc.starts import start_compilation
+from cnncc.binary.counters import program_stats
+from cnncc.binary.modules import build_binary
+from cnncc.driver.check import check
+from cnncc.driver.sources import CompileOptions, start_compilation
 
 SEED = 0
 SIDES = (4, 6, 8)
@@ -94,7 +94,7 @@ def schedule(net: str, side: int, layers: list[int]) -> str:
 def refusals(model: Path, arch: str, file: Path) -> dict[int, list[str]]:
     """Why rows of a schedule are refused, by layer."""
     found: dict[int, list[str]] = {}
-    for finding in check(model, arch, schedule=file):
+    for finding in check(model, CompileOptions(arch, schedule=file)):
         if finding.severity == "blocking":
             found.setdefault(int(finding.where.removeprefix("conv")), []).append(f"{finding.numbers}: {finding.text}")
     return found
@@ -107,7 +107,7 @@ def layers_of(net: str, side: int, model: Path, folder: Path) -> Iterator[Layer]
     file.write_text(schedule(net, side, list(shapes)))
     refused = refusals(model, arch, file)
     file.write_text(schedule(net, side, [layer for layer in shapes if layer not in refused]))
-    compilation = start_compilation(model, arch, None, None, None, file)
+    compilation = start_compilation(model, CompileOptions(arch, schedule=file))
     compilation.run()
     binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
     counted = program_stats(binary)["layers"]

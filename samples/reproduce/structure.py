@@ -207,13 +207,13 @@ def _most_channels(shape: Shape, arch: Arch, k: int, h: int, w: int, r: int, s: 
     """The most input channels in a box; 0 where there is no room for one."""
     pe, rows = arch.pe, _side(h, r, shape.stride[0], shape.dilation[0])
     columns = _side(w, s, shape.stride[1], shape.dilation[1])
-    most = _room(shape, arch, rows * (k if shape.own else 1), columns, w, s)
+    most = _budget(shape, arch, rows * (k if shape.own else 1), columns, w, s)
     if shape.kind == "mac":
         most = min(most, pe.weight_words // (k * r * s))
     return min(most, shape.c)
 
 
-def _room(shape: Shape, arch: Arch, column: int, columns: int, w: int, s: int) -> int:
+def _budget(shape: Shape, arch: Arch, column: int, columns: int, w: int, s: int) -> int:
     """How many times the file of the ifmap holds these words: as one memory, or as ping and pong (A6)."""
     pe = arch.pe
     whole = pe.ifmap_words // (column * columns)

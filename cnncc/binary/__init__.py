@@ -1,0 +1,1 @@
+"""The `.cnb` file: read, written, made from the `isa` dialect, and run."""

@@ -1,0 +1,214 @@
+"""Between the `isa` dialect and binaries: `binary_to_module` and `build_binary` undo each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, cast
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation
+
+import cnncc
+from cnncc.arch.model import Arch
+from cnncc.binary.container import Binary, arch_digest, placed
+from cnncc.dialects import isa
+from cnncc.dialects.array import Tensor, TensorAttr, TensorOp
+from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
+from cnncc.errors import Refusal
+from cnncc.frontend.segments import interface
+from cnncc.isa.assembly import disassemble, parse_instruction
+from cnncc.isa.codec import encode_program
+from cnncc.isa.dram_layout import dram_layout
+from cnncc.weights import Array, WeightStore
+
+FROM_MODULE = ("arch_sha256", "weights", "layers", "comments", "buffers", "segments")
+
+
+def build_binary(module: ModuleOp, store: WeightStore, arch: Arch, about: Mapping[str, Any] | None = None) -> Binary:
+    """The binary of a module at the machine level. `about` is further metadata, such as the model's name and hash.
+
+    Raises Refusal where weights are no operand words, or tensors do not lie where rule W2 has them.
+    """
+    weights = [(op.sym_name.data, constant_array(op, store)) for op in module.ops if isinstance(op, GlobalOp)]
+    tensors = [op.record.data for op in module.ops if isinstance(op, TensorOp)]
+    _check_weights(weights, tensors, arch)
+    kept = [t for t in tensors if t.memory != "glb" and t.role != "weight" and not t.part_of]
+    for tensor, right in zip(kept, placed(kept, weights), strict=True):
+        _check_place(tensor, right.at)
+    segments = sorted((op for op in module.ops if isinstance(op, isa.SegmentOp)), key=lambda op: op.record.data.number)
+    if [op.record.data.number for op in segments] != list(range(len(segments))):
+        raise Refusal("host segments are not numbered from 0 on")
+    models = [store[op.model.key.data].tobytes() for op in segments]
+    return Binary(
+        program=encode_program(isa.instructions(module)),
+        weights=weights,
+        tensors=[replace(tensor, words=int(np.prod(tensor.shape))) for tensor in kept],
+        segments=models,
+        arch=arch,
+        metadata={**_metadata(module, tensors, models), "arch_sha256": arch_digest(arch), **(about or {})},
+    )
+
+
+def about(binary: Binary) -> dict[str, Any]:
+    """The metadata that does not come from the module: what `build_binary` takes beside it."""
+    return {key: value for key, value in binary.metadata.items() if key not in FROM_MODULE}
+
+
+def _check_weights(weights: Sequence[tuple[str, Array]], tensors: Sequence[Tensor], arch: Arch) -> None:
+    places = {tensor.name: tensor for tensor in tensors if tensor.role == "weight"}
+    for (name, array), at in zip(weights, dram_layout([array.size for _, array in weights]), strict=True):
+        if array.dtype != np.dtype(f"int{arch.operand_bits}"):
+            raise Refusal(f"weights {name} are {array.dtype}, the words of {arch.name} have {arch.operand_bits} bits")
+        if name not in places:
+            raise Refusal(f"weights {name} have no tensor")
+        _check_place(places[name], at)
+    if missing := places.keys() - {name for name, _ in weights}:
+        raise Refusal(f"there are no weights {min(missing)}")
+
+
+def _check_place(tensor: Tensor, at: int) -> None:
+    if tensor.at != at:
+        raise Refusal(f"tensor {tensor.name} lies at word {tensor.at}, rule W2 has it at {at}: run array-allocate")
+    if tensor.role != "weight" and tensor.words != int(np.prod(tensor.shape)):
+        raise Refusal(f"tensor {tensor.name} has {tensor.words} words, its shape {list(tensor.shape)}")
+
+
+def _metadata(module: ModuleOp, tensors: Sequence[Tensor], models: Sequence[bytes]) -> dict[str, Any]:
+    layers = [_layer_entry(op) for op in module.ops if isinstance(op, isa.LayerOp)]
+    insts = [op for op in module.ops if isinstance(op, isa.InstOp)]
+    buffers = [t for t in tensors if t.memory == "glb" or t.part_of]
+    return {
+        "compiler": f"cnncc {cnncc.__version__}",
+        "weights": [op.sym_name.data for op in module.ops if isinstance(op, GlobalOp)],
+        "layers": layers,
+        "segments": [{"inputs": [*inputs], "outputs": [*outputs]} for inputs, outputs in map(interface, models)],
+        "buffers": [_buffer_entry(tensor) for tensor in buffers],
+        "comments": {str(i): op.comment.data for i, op in enumerate(insts) if op.comment is not None},
+    }
+
+
+def _buffer_entry(tensor: Tensor) -> dict[str, Any]:
+    entry = {"name": tensor.name, "at": tensor.at, "words": tensor.words, "shape": list(tensor.shape)}
+    part = {"memory": tensor.memory, "of": tensor.part_of, "offset": tensor.offset, "image": tensor.image}
+    return {**entry, "part": part} if tensor.part_of else entry
+
+
+def _layer_entry(op: isa.LayerOp) -> dict[str, Any]:
+    notes = {name: value.data for name, value in op.attributes.items() if isinstance(value, StringAttr)}
+    return {**asdict(op.record.data), "about": notes}
+
+
+# -- from a binary -----------------------------------------------------------------------------------------------------
+
+
+def _entries(binary: Binary, key: str) -> Iterator[dict[str, Any]]:
+    """The entries of a table in the metadata; none where it is missing or no table."""
+    table = binary.metadata.get(key)
+    for entry in cast("list[object]", table) if isinstance(table, list) else []:
+        if isinstance(entry, dict):
+            yield cast("dict[str, Any]", entry)
+
+
+def layers(binary: Binary) -> list[tuple[isa.Layer, dict[str, str]]]:
+    """The layers that the metadata lists, each with its notes. Raises Refusal where an entry is none."""
+    found: list[tuple[isa.Layer, dict[str, str]]] = []
+    for entry in _entries(binary, "layers"):
+        label, value, first, count = (entry.get(key) for key in ("label", "value", "first", "count"))
+        notes = entry.get("about", {})
+        is_text = isinstance(label, str) and isinstance(value, str) and isinstance(notes, dict)
+        if not is_text or not isinstance(first, int) or not isinstance(count, int) or min(first, count) < 0:
+            raise Refusal(f"manifest.json: layers: {entry} is no layer")
+        texts = {str(k): str(v) for k, v in cast("dict[object, object]", notes).items()}
+        found.append((isa.Layer(cast("str", label), first, count, cast("str", value)), texts))
+    return found
+
+
+def comments(binary: Binary) -> dict[int, str]:
+    """Comments by number of the instruction; where there are none, the layers' labels at their first instructions."""
+    table = binary.metadata.get("comments")
+    if not isinstance(table, dict):
+        return {layer.first: layer.label for layer, _ in layers(binary)}
+    items = cast("dict[str, object]", table).items()
+    return {int(number): str(text) for number, text in items if number.isdecimal()}
+
+
+def disassembly(binary: Binary) -> str:
+    """The program of a binary as assembly, with what is known of each instruction as a comment."""
+    return disassemble(binary.instructions, comments(binary))
+
+
+def check_names(assembly: str, binary: Binary) -> None:
+    """Refuse assembly whose comments name tensors that `binary` has not, or has elsewhere: it was made for another.
+
+    A descriptor's comment ends with its tensor; one without a comment is taken as it is. Raises Refusal.
+    """
+    if "buffers" not in binary.metadata:
+        return  # then nothing is known of the names
+    sizes = [array.size for _, array in binary.weights]
+    at = dict(zip((name for name, _ in binary.weights), dram_layout(sizes), strict=True))
+    at |= {tensor.name: tensor.at for tensor in (*binary.tensors, *_buffers(binary))}
+    for number, line in enumerate(assembly.splitlines(), 1):
+        code, _, comment = line.partition(";")
+        if not code.strip().startswith("desc") or ": " not in comment:
+            continue
+        names = [name for name in at if comment.endswith(f": {name}")]
+        base = parse_instruction(code.strip()).values["base"]
+        if not names:
+            name = comment.rpartition(": ")[2]
+            raise Refusal(f"line {number}: the data has no tensor '{name}': it is of another model")
+        if base not in {at[name] for name in names}:
+            where = f"is at word {at[names[0]]} in the data, not at {base}"
+            raise Refusal(f"line {number}: '{names[0]}' {where}: it is of another model")
+
+
+def _buffers(binary: Binary) -> Iterator[Tensor]:
+    """What metadata says of the GLB's tensors, and of those that are part of another."""
+    for entry in _entries(binary, "buffers"):
+        try:
+            shape, part = tuple(int(dim) for dim in entry["shape"]), entry.get("part")
+            tensor = Tensor(str(entry["name"]), "glb", int(entry["words"]), shape, at=int(entry["at"]))
+            yield _as_part(tensor, part) if part else tensor
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Refusal(f"manifest.json: buffers: {entry} is no buffer") from error
+
+
+def _as_part(tensor: Tensor, part: Mapping[str, Any]) -> Tensor:
+    memory, scale = str(part["memory"]), 0.0 if part["memory"] == "glb" else 1.0
+    places = {"part_of": str(part["of"]), "offset": int(part["offset"]), "image": int(part["image"])}
+    return replace(tensor, memory=memory, scale=scale, **places)
+
+
+def binary_to_module(binary: Binary) -> tuple[ModuleOp, WeightStore]:
+    """The module at the machine level of a binary, and the store with its weights."""
+    store = WeightStore()
+    return ModuleOp([*_memory_ops(binary, store), *_program_ops(binary, store)]), store
+
+
+def _memory_ops(binary: Binary, store: WeightStore) -> Iterator[Operation]:
+    for name, array in binary.weights:
+        ref = {"value": RefAttr(StringAttr(store.add(array))), "type": tensor_type(array)}
+        yield GlobalOp.create(properties={"sym_name": StringAttr(name), **ref})
+    for (name, array), at in zip(binary.weights, dram_layout([a.size for _, a in binary.weights]), strict=True):
+        yield _tensor_op(Tensor(name, "dram", array.size, array.shape, "weight", at=at))
+    for tensor in (*binary.tensors, *_buffers(binary)):
+        yield _tensor_op(tensor)
+
+
+def _tensor_op(tensor: Tensor) -> Operation:
+    return TensorOp.create(properties={"record": TensorAttr(tensor)})
+
+
+def _program_ops(binary: Binary, store: WeightStore) -> Iterator[Operation]:
+    for number, model in enumerate(binary.segments):
+        inputs, outputs = interface(model)
+        record = isa.SegmentAttr(isa.Segment(number, tuple(inputs), tuple(outputs)))
+        ref = RefAttr(StringAttr(store.add(np.frombuffer(model, np.uint8))))
+        yield isa.SegmentOp.create(properties={"record": record, "model": ref})
+    for layer, notes in layers(binary):
+        texts = {name: StringAttr(text) for name, text in notes.items()}
+        yield isa.LayerOp.create(properties={"record": isa.LayerAttr(layer)}, attributes=texts)
+    said = comments(binary)
+    for number, inst in enumerate(binary.instructions):
+        yield isa.inst_op(inst, said.get(number, ""))

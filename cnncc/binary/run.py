@@ -1,0 +1,153 @@
+"""Runs a binary: its instructions on its weights and inputs, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cnncc.binary.container import Binary
+from cnncc.dialects.array import Tensor
+from cnncc.errors import Refusal
+from cnncc.frontend.segments import RunModel, interface, run_on_host
+from cnncc.machine.program import Loop, build_tree
+from cnncc.machine.values.interpreter import Interpreter
+from cnncc.machine.values.memory import Memory, OutOfRange
+from cnncc.machine.values.strided import Strided
+from cnncc.numerics import dequantise, integer_range, quantise
+from cnncc.util.npz import count_batches, noise
+from cnncc.weights import Array
+
+Watch = Callable[[int, Interpreter], None]
+
+
+@dataclass
+class Machine:
+    """A binary with its memory filled for some images.
+
+    An image is one pass through the program: as many samples as the batch that the model was compiled for.
+    """
+
+    binary: Binary
+    images: int
+    run_model: RunModel = run_on_host
+    dram: Memory = field(init=False)
+    on_host: dict[str, Array] = field(default_factory=dict[str, Array])
+
+    def __post_init__(self) -> None:
+        shared = sum(array.size for _, array in self.binary.weights)
+        self.dram = Memory("dram", self.binary.dram_words, self.images, shared)
+        at = 0
+        for _, array in self.binary.weights:
+            self.dram.write(_run(at, array.size), array.reshape(1, -1))
+            at += array.size
+
+    def store(self, tensor: Tensor, values: Array) -> None:
+        """Put values [images * batch, …] where a tensor lies: integers in DRAM, reals in the host's memory."""
+        if tensor.memory == "host":
+            self.on_host[tensor.name] = values.reshape(self.images, *tensor.shape)
+            return
+        rows = np.ascontiguousarray(values).reshape(self.images, tensor.words)
+        self.dram.write(_run(tensor.at, tensor.words), rows)
+
+    def integers(self, tensor: Tensor) -> Array:
+        """The integers of a tensor in DRAM, as [images * batch, …]."""
+        words = self.dram.read(_run(tensor.at, tensor.words))
+        rows = np.broadcast_to(words, (self.images, tensor.words)).astype(np.int64)
+        return rows.reshape(_batched(tensor, self.images))
+
+    def real(self, tensor: Tensor) -> Array:
+        """A tensor as real numbers."""
+        if tensor.memory == "host":
+            if tensor.name not in self.on_host:
+                raise Refusal(f"tensor {tensor.name} is read before any host segment has written it")
+            return self.on_host[tensor.name].reshape(_batched(tensor, self.images))
+        return dequantise(self.integers(tensor), tensor.scale, tensor.zero).astype(tensor.element, copy=False)
+
+    def interpreter(self) -> Interpreter:
+        """What executes the program, before its first instruction."""
+        return Interpreter(self.binary.arch, self.dram, self._segment)
+
+    def run(self, watch: Watch | None = None) -> None:
+        """Execute the program. `watch` sees the number of the next instruction between the outermost nodes.
+
+        Raises Trap for a program that does what the machine cannot.
+        """
+        interpreter = self.interpreter()
+        for node in build_tree(self.binary.instructions):
+            interpreter.run([node])
+            if watch is not None:
+                watch(1 + (node.last if isinstance(node, Loop) else node.index), interpreter)
+
+    def _segment(self, number: int, _: Memory) -> None:
+        """A host segment, image by image: real numbers in, real numbers out (P4)."""
+        tensors = {tensor.name: tensor for tensor in self.binary.tensors}
+        model = self.binary.segments[number]
+        inputs, outputs = interface(model)
+        reals = [self.real(tensors[name]).reshape(self.images, *tensors[name].shape) for name in inputs]
+        results = [self.run_model(model, [real[image] for real in reals]) for image in range(self.images)]
+        for i, name in enumerate(outputs):
+            self.take(tensors[name], np.stack([result[i] for result in results]))
+
+    def take(self, tensor: Tensor, values: Array) -> None:
+        """Store real numbers, quantised where the tensor has integers. Raises Refusal where they do not fit it."""
+        if values.size != self.images * tensor.words:
+            raise Refusal(f"tensor {tensor.name} has shape {list(tensor.shape)}, its values {list(values.shape)}")
+        on_host = tensor.memory == "host"
+        self.store(tensor, values if on_host else quantised(tensor, values, self.binary.arch.operand_bits))
+
+
+def _run(start: int, words: int) -> Strided:
+    """Words one after the other."""
+    return Strided(start, (words,), (1,))
+
+
+def _batched(tensor: Tensor, images: int) -> tuple[int, ...]:
+    if not tensor.shape:
+        return () if images == 1 else (images,)
+    return (images * tensor.shape[0], *tensor.shape[1:])
+
+
+def quantised(tensor: Tensor, values: Array, bits: int) -> Array:
+    """Real values as a tensor's integers, saturated to its clamp."""
+    low, high = integer_range(bits)
+    return quantise(values, tensor.scale, tensor.zero, max(low, tensor.clamp[0]), min(high, tensor.clamp[1]))
+
+
+def inputs_of(binary: Binary) -> list[Tensor]:
+    """The network's inputs."""
+    return [tensor for tensor in binary.tensors if tensor.role == "input"]
+
+
+def outputs_of(binary: Binary) -> list[Tensor]:
+    """The network's outputs."""
+    return [tensor for tensor in binary.tensors if tensor.role == "output"]
+
+
+def count_images(binary: Binary, inputs: Mapping[str, Array]) -> int:
+    """How many images real `inputs` hold. Raises Refusal for a wrong type or shape, or values that are not finite."""
+    given = inputs_of(binary)
+    return count_batches(inputs, {t.name: t.shape for t in given}, {t.name: t.element for t in given})
+
+
+def run(binary: Binary, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The network's outputs, as real numbers by name, for real `inputs` of any number of images. Raises Refusal."""
+    machine = Machine(binary, count_images(binary, inputs))
+    for tensor in inputs_of(binary):
+        machine.take(tensor, inputs[tensor.name].astype(tensor.element, copy=False))
+    machine.run()
+    return {tensor.name: _output(machine, tensor) for tensor in outputs_of(binary)}
+
+
+def _output(machine: Machine, tensor: Tensor) -> Array:
+    try:
+        return machine.real(tensor)
+    except OutOfRange as error:
+        raise Refusal(f"the program never writes all of output '{tensor.name}': {error}") from error
+
+
+def random_inputs(binary: Binary, seed: int = 0) -> dict[str, Array]:
+    """One image of seeded noise for each input."""
+    rng = np.random.default_rng(seed)
+    return {tensor.name: noise(tensor.shape, tensor.element, rng) for tensor in inputs_of(binary)}

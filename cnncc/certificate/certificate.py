@@ -1,0 +1,141 @@
+"""What is proven of a network's mappings, written down: the best cycles of each layer, and that none takes fewer.
+
+Checking takes the layers from the model, mappings and numbers from the file, and uses no code of the search
+(`whole_space.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from xdsl.dialects.func import FuncOp
+
+from cnncc.arch.model import Arch, arch_text
+from cnncc.certificate import whole_space
+from cnncc.dialects.nest import LayerOp
+from cnncc.driver.pipeline import SCHEDULE, Compilation
+from cnncc.driver.sources import CompileOptions, start_before_programs
+from cnncc.errors import Refusal
+from cnncc.estimate.mapped_network import budgets, streamed
+from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.plan_json import as_json, from_json
+from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
+from cnncc.passes._scheduling.os_plan import glb_words
+
+Json = dict[str, Any]
+Progress = Callable[[str], None]
+Known = dict[tuple[LayerShape, bool, int, int], whole_space.Seen]  # by shape, residual, room and least
+
+
+def _start(source: Path, options: CompileOptions, progress: Progress, mapped: bool) -> tuple[Compilation, FuncOp]:
+    """A compilation up to its layers, with mappings or not yet."""
+    compilation, todo = start_before_programs(source, options)
+    compilation.ctx.progress = progress
+    names = [step.name for step in todo]
+    if SCHEDULE not in names:
+        raise Refusal(
+            f"{source}: its layers are mapped already: a certificate is of a model, or of IR before {SCHEDULE}"
+        )
+    for step in todo[: names.index(SCHEDULE) + mapped]:
+        compilation.step(step)
+    return compilation, next(op for op in compilation.module.ops if isinstance(op, FuncOp))
+
+
+def certificate(source: Path, options: CompileOptions, progress: Progress) -> Json:
+    """What the search knows of each layer that it maps. Raises Refusal as `compile` does."""
+    from cnncc.mapper.cached_search import searched
+
+    compilation, func = _start(source, options, progress, mapped=True)
+    arch, moves, entries = compilation.settings.arch, streamed(func), list[Json]()
+    for layer, budget in budgets(func, arch, moves).items():
+        if layer.kind.data == "copy":
+            continue
+        shape = layer_shape(layer)
+        progress(label_of(layer))
+        found = searched(shape, arch, budget)
+        if found is None:
+            continue
+        least = found.least
+        if budget.streamed or not whole_space.stays(shape, arch, budget.words):
+            least = min(least, whole_space.streamed_least(shape, arch, budget.streamed, budget.words))
+        plan = LayerPlan(label_of(layer), shape, found.mapping, budget.residual, whole_space.AHEAD)
+        entries.append(
+            as_json([plan])[0]
+            | {"room": budget.words, "moving": sorted(budget.streamed), "cycles": found.cycles, "least": least}
+            | {"bounded": found.bounded, "run": found.run, "proven": least == found.cycles}
+        )
+    moved = {label_of(layer): sorted(some) for layer, some in moves.items() if some}
+    return {"source": source.name, "array": arch_text(arch), "moves": moved, "layers": entries}
+
+
+def check(source: Path, file: Path, options: CompileOptions, progress: Progress) -> Iterator[str]:
+    """A line for each layer of a certificate. Raises Refusal naming the first layer of which it says what is not so."""
+    try:
+        given = json.loads(file.read_text())
+        entries, array = cast("list[Json]", given["layers"]), given["array"]
+        moves = {str(label): frozenset(map(str, some)) for label, some in given["moves"].items()}
+        plans = cast("Sequence[LayerPlan]", from_json(entries))
+    except OSError as error:
+        raise Refusal(f"{file}: cannot be read: {error.strerror}") from error
+    except KeyError as error:
+        raise Refusal(f"{file}: no certificate: there is no {error}") from error
+    except (ValueError, TypeError, AttributeError, RecursionError, Refusal) as error:
+        raise Refusal(f"{file}: no certificate: {error}") from error
+    compilation, func = _start(source, options, progress, mapped=False)
+    arch = compilation.settings.arch
+    if array != arch_text(arch):
+        raise Refusal(f"{file}: it is of another array than {arch.name}")
+    layers = {label_of(op): op for op in func.walk() if isinstance(op, LayerOp)}
+    found, known = budgets(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}), Known()
+    for plan, entry in zip(plans, entries, strict=True):
+        progress(plan.label)
+        try:
+            yield _checked(plan, entry, arch, layers, found, known)
+        except Refusal as refusal:
+            raise Refusal(f"{file}: layer '{plan.label}': {refusal}") from refusal
+
+
+def _checked(
+    plan: LayerPlan, entry: Json, arch: Arch, layers: Mapping[str, LayerOp], found: Mapping[LayerOp, GlbBudget],
+    known: Known,
+) -> str:  # fmt: skip
+    layer = layers.get(plan.label)
+    residual = layer is not None and layer.residual is not None
+    if (
+        layer is None
+        or plan.shape != layer_shape(layer)
+        or plan.residual != residual
+        or plan.ahead != whole_space.AHEAD
+    ):
+        raise Refusal("the model has no such layer")
+    shape, least, budget, streamed = plan.shape, int(entry["least"]), int(entry["room"]), frozenset(entry["moving"])
+    if budget != found[layer].words:
+        raise Refusal(f"its buffers have {found[layer].words} words of room, not {budget}")
+    moves = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"} & {"ifmap", "output", "residual"}
+    if moves != set(streamed) or (words := glb_words(shape, arch, plan.mapping)) > budget:
+        raise Refusal(f"its mapping moves {', '.join(sorted(moves)) or 'nothing'} and has to fit {budget} words")
+    cycles = layer_cycles(plan, arch)
+    if cycles != entry["cycles"]:
+        raise Refusal(f"its mapping takes {cycles:,} cycles, not {entry['cycles']:,}")
+    if entry["proven"] != (least == cycles):
+        raise Refusal(
+            f"it is said to be {'' if entry['proven'] else 'not '}proven, with {cycles:,} and {least:,} cycles"
+        )
+    if streamed or not whole_space.stays(shape, arch, budget):
+        bound = whole_space.streamed_least(shape, arch, streamed, budget)
+        if bound < least:
+            raise Refusal(f"some mapping may take {bound:,} cycles, fewer than {least:,}")
+        how = f"{bound:,} by products and words that move"
+    else:
+        key = (shape, residual, budget, least)
+        seen = known.get(key) or whole_space.look(shape, arch, residual, budget, least)
+        known[key] = seen
+        if seen.better is not None:
+            raise Refusal(f"a mapping takes {seen.better[1]:,} cycles, fewer than {least:,}")
+        how = f"{seen.combinations:,} mappings looked at, {seen.run:,} run"
+    what = "the best" if entry["proven"] else f"at most {100 * (cycles / least - 1):.1f} % above the best"
+    return f"  {plan.label}: {cycles:,} cycles, none below {least:,} ({how}): {what}; {words:,} of {budget:,} words"

@@ -1,0 +1,49 @@
+"""`cnncc asm`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import click
+
+from cnncc.cli.options import FILE, output_option
+from cnncc.errors import Refusal
+
+
+@click.command("asm")
+@click.argument("source", type=FILE)
+@output_option("The binary to write.", required=True)
+@click.option("--data", type=FILE, required=True, help="Binary that gives array, weights and tensors.")
+def command(source: Path, output: Path, data: Path) -> None:
+    """Assemble SOURCE.s into a binary with the weights and tensors of another.
+
+    \b
+    cnncc disasm lenet.cnb -o lenet.s
+    cnncc asm lenet.s --data lenet.cnb -o same.cnb
+    """
+    from cnncc.binary.container import from_bytes, load, to_bytes
+    from cnncc.binary.modules import check_names
+    from cnncc.isa.assembly import assemble
+    from cnncc.isa.codec import decode_program, encode_program
+    from cnncc.util.files import check_writable, write_atomically
+
+    check_writable(output)
+    try:
+        text = source.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"{source}: cannot be read as text") from error
+    binary = load(data)
+    try:
+        instructions = assemble(text)
+        program = encode_program(instructions)
+        metadata = dict(binary.metadata)
+        if len(instructions) != len(decode_program(binary.program)):  # what is said of them by number no longer fits
+            metadata = {key: value for key, value in metadata.items() if key not in ("layers", "comments")}
+        content = to_bytes(dataclasses.replace(binary, program=program, metadata=metadata))
+        from_bytes(content)  # what no one could load is not written
+        check_names(text, binary)
+    except Refusal as refusal:
+        raise Refusal(f"{source}: {refusal}") from refusal
+    write_atomically(output, content)
+    click.echo(f"{source} -> {output}, {program.nbytes:,} bytes of program")

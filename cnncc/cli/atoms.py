@@ -1,0 +1,45 @@
+"""`cnncc atoms`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cnncc.cli.options import FILE, Pair, compile_options
+
+if TYPE_CHECKING:
+    from cnncc.driver.sources import CompileOptions
+
+
+@click.command("atoms")
+@click.argument("source", type=FILE)
+@compile_options
+@click.option("--layer", help="A layer's label; default: the first.")
+@click.option("--pe", type=Pair("row,col", ","), default=(0, 0), help="The PE; default: 0,0.")
+@click.option("--macros", type=Pair("from:to", ":"), default=(0, 1), help="Its macro-instructions; default: 0:1.")
+def command(
+    source: Path, options: CompileOptions, layer: str | None, pe: tuple[int, int], macros: tuple[int, int]
+) -> None:
+    """Print what one PE does cycle by cycle: its multiply-accumulates, what it sends west and receives from the east.
+
+    SOURCE is a model, or IR that was dumped before nest-to-array.
+
+    \b
+    cnncc atoms net.onnx --arch seed-4x4 --layer conv1 --pe 0,1 --macros 0:2
+    """
+    from cnncc.driver.sources import start_before_programs
+    from cnncc.eval.atomic import atomic_schedule, programs
+    from cnncc.eval.atomic_text import schedule_text
+
+    compilation, steps = start_before_programs(source, options)
+    for step in steps:
+        compilation.step(step)
+    module, store, arch = compilation.module, compilation.ctx.weights, compilation.settings.arch
+    label, first, end = layer or next(iter(programs(module)), ""), *macros
+    reuses = atomic_schedule(module, store, arch, label, pe, range(first, end))
+    if not reuses:
+        click.echo(f"{label}: PE {pe[0]},{pe[1]} has no part in macro-instructions {first} to {end - 1}")
+    for line in schedule_text(label, pe, reuses):
+        click.echo(line)

@@ -1,0 +1,37 @@
+"""`cnncc check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cnncc.cli.options import FILE, compile_options, json_option, new_progress
+
+if TYPE_CHECKING:
+    from cnncc.driver.sources import CompileOptions
+
+
+@click.command("check")
+@click.argument("model", type=FILE)
+@compile_options
+@json_option("the findings")
+def command(model: Path, options: CompileOptions, as_json: bool) -> None:
+    """Say all that is wrong with MODEL.onnx, what costs time or accuracy, and what was folded; writes nothing.
+
+    \b
+    cnncc check net.onnx --arch mine.toml
+
+    Exit code 1 if anything stops `compile`.
+    """
+    from cnncc.driver import check
+
+    progress = new_progress()
+    findings = check.check(model, options, progress)
+    progress("")
+    text = json.dumps(check.as_json(findings, model, options.arch), indent=1) if as_json else ""
+    click.echo(text or "\n".join(check.as_text(findings, model)))
+    if check.count(findings)["blocking"]:
+        raise SystemExit(1)

@@ -1,0 +1,127 @@
+"""`cnncc compile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from cnncc.cli.options import FILE, compile_options, new_progress, output_option, print_warnings, write_text
+from cnncc.errors import Refusal
+
+if TYPE_CHECKING:
+    from cnncc.driver.build import Build
+    from cnncc.driver.pipeline import Compilation
+    from cnncc.driver.sources import CompileOptions
+
+
+@click.command("compile")
+@click.argument("model", type=FILE, required=False)
+@output_option("Default: MODEL.cnb here; IR and assembly go to the terminal.")
+@compile_options
+@click.option(
+    "--emit",
+    type=click.Choice(["onnx", "cnn", "nest", "array", "isa", "asm", "bin"]),
+    default="bin",
+    show_default=True,
+    help="Stop at this level and write it.",
+)
+@click.option("--dump-dir", type=FILE, help="Write the IR after every step there, as NN-step.mlir.")
+@click.option("--from", "start", type=FILE, help="Compile on from a dumped, perhaps edited .mlir.")
+def command(
+    model: Path | None, output: Path | None, options: CompileOptions, emit: str, dump_dir: Path | None,
+    start: Path | None,
+) -> None:  # fmt: skip
+    """Compile MODEL.onnx to a binary, MODEL.cnb.
+
+    \b
+    cnncc compile net.onnx
+    cnncc compile net.onnx --emit nest                    read the loop nests
+    cnncc compile net.onnx --schedule mine.toml           layers mapped by hand
+    cnncc compile net.onnx --dataflow ws                  weight stationary
+    cnncc compile net.onnx --dump-dir ir                  the IR after every step
+    cnncc compile --from ir/16-nest-permute.mlir -o net.cnb     … and on from any of them
+    """
+    from cnncc.driver.build import Build
+    from cnncc.driver.pipeline import LEVELS, Dump, StepFailed
+    from cnncc.driver.sources import resume, start_compilation
+    from cnncc.util.files import check_writable
+
+    if (model is None) == (start is None):
+        raise click.UsageError("give either MODEL.onnx or --from DUMP.mlir")
+    if start is not None and options.batch is not None:
+        raise click.UsageError("--batch has no effect on a dump: its shapes are fixed")
+    source = cast("Path", start or model)
+    if output is None and emit == "bin":  # IR and assembly go to the terminal
+        output = Path(f"{source.stem}.cnb")
+    check_writable(output)
+    compilation = resume(source, options) if start is not None else start_compilation(source, options)
+    build, progress = Build(compilation, source), new_progress()
+    dump = [Dump(dump_dir, compilation)] if dump_dir else []
+    compilation.ctx.progress = progress
+    try:
+        level = emit if emit in LEVELS else "isa"
+        compilation.run(level, [lambda step, _: progress(step.name), build, *dump])
+    except StepFailed as failure:
+        if start is None:
+            raise
+        raise Refusal(f"{start}: edited IR that is not consistent? {failure}") from failure
+    progress("")
+    if emit in LEVELS:
+        _write_ir(compilation, output)
+    else:
+        _write_program(build, output, emit)
+    if emit == "bin" and dump_dir is not None:
+        click.echo(f"  IR       {dump_dir}/: after every step, with its weights")
+    print_warnings(compilation.warnings)
+
+
+def _write_program(build: Build, output: Path | None, emit: str) -> None:
+    from cnncc.binary.container import to_bytes
+    from cnncc.binary.modules import disassembly
+    from cnncc.passes._scheduling.schedule_file import read_schedule
+    from cnncc.util.files import write_atomically
+
+    binary, settings, share = build.binary(), build.compilation.settings, build.share
+    if emit == "asm":
+        write_text(output, disassembly(binary))
+        return
+    assert output is not None
+    data = to_bytes(binary)
+    write_atomically(output, data)
+    click.echo(f"{build.source} -> {output}, {len(data):,} bytes")
+    words = sum(array.size for _, array in binary.weights)
+    click.echo(f"  array    {binary.arch.name}, int{settings.operand_bits} operands")
+    click.echo(f"  program  {binary.program.nbytes:,} bytes; weights {words:,} words")
+    if share.all_macs:
+        click.echo(f"  MACs     {share.macs:,} of {share.all_macs:,} on the array ({100 * share.share:.2f} %)")
+    if (schedule := settings.schedule) is not None:
+        click.echo(f"  schedule {len(read_schedule(schedule))} layer(s) mapped as {schedule} says")
+    if share.blocks:
+        click.echo(f"  GLB      {share.blocks}")
+    for reason in share.hosted:
+        click.echo(f"  host     {reason}")
+
+
+def _write_ir(compilation: Compilation, output: Path | None) -> None:
+    """The IR, and in a file beside it its weights, from which `--from` and `opt` read on. Raises Refusal."""
+    from cnncc.util.files import write_atomically
+
+    text, store = str(compilation.module) + "\n", compilation.ctx.weights
+    if output is not None and len(store):
+        weights = output.with_suffix(".npz")
+        if weights.exists():
+            _check_is_weights(weights)
+        write_atomically(weights, store.to_bytes())
+    write_text(output, text)
+
+
+def _check_is_weights(path: Path) -> None:
+    """Never overwrite a user's arrays with weights. Raises Refusal."""
+    from cnncc.weights import WeightStore
+
+    try:
+        WeightStore().load(path)
+    except Refusal as refusal:
+        raise Refusal(f"{path}: exists and holds no weights, which would be written there") from refusal

@@ -1,0 +1,93 @@
+"""`cnncc estimate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from cnncc.cli.options import FILE, NAMES, compile_options, json_option, new_progress, print_warnings
+from cnncc.errors import Refusal
+
+if TYPE_CHECKING:
+    from cnncc.driver.sources import CompileOptions
+
+
+@click.command("estimate")
+@click.argument("source", type=FILE)
+@compile_options
+@click.option("--explain", "explained", metavar="LAYER", help="Why this layer takes so long, and what would help.")
+@json_option()
+@click.option("--certificate", type=FILE, help="Write what is proven of each layer's mapping, as JSON.")
+@click.option(
+    "--check-certificate", type=FILE, help="Show that it is so, with no code of the search; print no estimate."
+)
+@click.pass_context
+def command(
+    ctx: click.Context, source: Path, options: CompileOptions, explained: str | None, as_json: bool,
+    certificate: Path | None, check_certificate: Path | None,
+) -> None:  # fmt: skip
+    """Say what each layer takes: its mapping, cycles, words, energy, and what limits it.
+
+    By analysis, without running anything: the numbers are those that `run --stats` counts. SOURCE is a model, IR that
+    was dumped before nest-to-array, or a binary, of which the metadata is read and not the program.
+
+    \b
+    cnncc estimate net.onnx --arch spatial-16x16
+    cnncc estimate net.cnb --explain conv2
+    """
+    if check_certificate:
+        if explained or as_json or certificate:
+            raise click.UsageError("--check-certificate goes with no other output")
+        _check(source, check_certificate, options)
+        return
+    given = [name for name in NAMES if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if source.suffix == ".cnb" and given:
+        raise click.UsageError(f"--{min(given)} has no effect: a binary is mapped, to an array of its own")
+    if source.suffix == ".cnb" and certificate:
+        raise click.UsageError("--certificate is of a model: a binary is mapped")
+    _estimate(source, options, explained, as_json, certificate)
+
+
+def _estimate(source: Path, options: CompileOptions, explained: str | None, as_json: bool, proof: Path | None) -> None:
+    from cnncc.certificate.certificate import certificate
+    from cnncc.estimate import estimate_table, explain
+    from cnncc.estimate.mapped_program import of_binary, of_model
+    from cnncc.util.files import check_writable, write_atomically
+
+    check_writable(proof)
+    progress = new_progress()
+    is_binary = source.suffix == ".cnb"
+    program, warnings = (of_binary(source), list[str]()) if is_binary else of_model(source, options, progress)
+    if explained is not None and explained not in (labels := list(program.layers())):
+        raise Refusal(f"there is no layer '{explained}'; layers: {', '.join(labels) or 'none'}")
+    estimate = estimate_table.as_json(program)
+    if explained is not None:
+        estimate["explain"] = explain.explained(program, explained, progress)
+    if proof:
+        text = json.dumps(certificate(source, options, progress), indent=1)
+        write_atomically(proof, f"{text}\n".encode())
+    if as_json:
+        text = json.dumps(estimate, indent=1)
+    elif explained is not None:
+        text = "\n".join(explain.as_text(estimate, program.layers()[explained]))
+    else:
+        text = "\n".join(estimate_table.as_text(estimate, program))
+    progress("")
+    print_warnings(warnings)
+    click.echo(text)
+
+
+def _check(source: Path, file: Path, options: CompileOptions) -> None:
+    """Raises Refusal for what is not as the certificate says."""
+    from cnncc.certificate.certificate import check
+
+    progress = new_progress()
+    lines = list(check(source, file, options, progress))
+    progress("")
+    click.echo(f"{file.name}: all of its {len(lines)} layers are as it says")
+    for line in lines:
+        click.echo(line)

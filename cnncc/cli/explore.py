@@ -1,0 +1,59 @@
+"""`cnncc explore`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cnncc.cli.options import FILE, compile_options, new_progress, output_option, print_warnings
+from cnncc.errors import Refusal, hint
+
+if TYPE_CHECKING:
+    from cnncc.driver.sources import CompileOptions
+
+
+@click.command("explore")
+@click.argument("model", type=FILE)
+@click.option("--vary", multiple=True, required=True, metavar="KEY=VALUES", help="rows=4,8 or pe.psum_words=8:32:8 …")
+@compile_options
+@output_option("The results: a .jsonl file or a folder; default: MODEL.explore.jsonl here.")
+@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: as many as processors.")
+@click.option("--objective", "objectives", multiple=True, metavar="NAME", help="What is to be small, several times.")
+def command(
+    model: Path, vary: Sequence[str], options: CompileOptions, output: Path | None, jobs: int | None,
+    objectives: Sequence[str],
+) -> None:  # fmt: skip
+    """Say what MODEL.onnx takes on every array that --vary spans, with --arch for all other keys, and which are best.
+
+    Each result is added to a file at once. The same command goes on where it was ended, by whatever. Objectives are
+    cycles, energy, multipliers, memory_bits and dram_words; default: the first three.
+
+    \b
+    cnncc explore net.onnx --vary rows=4,8,16 --vary cols=4:16:4 --vary links.south=true,false
+    """
+    from cnncc.arch.model import load_arch
+    from cnncc.explore.evaluate import MEASURES
+    from cnncc.explore.pareto import as_csv, as_text
+    from cnncc.explore.run import explore
+    from cnncc.explore.vary import read_vary
+    from cnncc.util.files import write_atomically
+
+    objectives = list(dict.fromkeys(objectives)) or MEASURES[:3]
+    if unknown := [name for name in objectives if name not in MEASURES]:
+        raise Refusal(f"--objective {unknown[0]}: {hint(unknown[0], MEASURES)}")
+    varied = read_vary(vary, load_arch(options.arch))
+    output = output or Path(f"{model.stem}.explore.jsonl")
+    if output.suffix != ".jsonl":
+        output = output / "explore.jsonl"
+    progress = new_progress()
+    start, results = explore(model, options, varied, output, jobs or os.cpu_count() or 1, progress)
+    progress("")
+    print_warnings(start.warnings)
+    table = output.with_suffix(".csv")
+    write_atomically(table, as_csv(results, objectives))
+    click.echo("\n".join(as_text(results, objectives, start.settings.arch.energy.unit)))
+    click.echo(f"all of them: {output}, {table}")

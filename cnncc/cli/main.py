@@ -1,0 +1,78 @@
+"""The command line: parses, calls one function, and turns its outcome into an exit code.
+
+0 done; 1 the input is refused (one line on stderr, and one for each problem where there are several); 2 wrong usage;
+3 a defect of cnncc (one line; with CNNCC_TRACEBACK=1 also the traceback).
+
+`cnncc NAME` is the file `cnncc/cli/NAME.py`, which is imported when the command is used.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import pkgutil
+import sys
+import traceback
+from pathlib import Path
+from typing import cast
+
+import click
+
+import cnncc
+from cnncc.errors import MESSAGE_LIMIT, Refusal, one_line
+
+NO_COMMANDS = ("main", "options")  # modules of this package
+
+# numpy reads it when it is first imported, which the commands do. Why one thread: the matrix products of a program are
+# small, and a second thread costs more than it gives (2026-11: LeNet's convolutions 2.8 times slower with two).
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+class _Commands(click.Group):
+    """The commands beside this file; they end in the exit codes above."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """By name."""
+        names = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+        return sorted(name for name in names if name not in NO_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The object `command` of the file."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        return cast("click.Command", importlib.import_module(f"cnncc.cli.{cmd_name}").command)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; what it raises becomes an exit code."""
+        try:
+            return super().invoke(ctx)
+        except Refusal as refusal:
+            click.echo("cnncc: " + "\n".join(refusal.lines), err=True)
+            sys.exit(1)
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise  # the reader has gone: click's business
+            if os.environ.get("CNNCC_TRACEBACK") == "1":
+                traceback.print_exc()
+            message = one_line(str(error), MESSAGE_LIMIT - 150)
+            click.echo(
+                f"cnncc: {type(error).__name__}: {message}: this is a defect of cnncc, please report "
+                f"(CNNCC_TRACEBACK=1 shows where)",
+                err=True,
+            )
+            sys.exit(3)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(cnncc.__version__)
+def main() -> None:
+    """Compile ONNX convolutional networks to instructions for an array of processing elements, and run them.
+
+    \b
+    cnncc compile samples/models/lenet.onnx --batch 1 --calibrate samples/inputs/digits_calibration.npz
+    cnncc run lenet.cnb --input samples/inputs/digits_test.npz
+    cnncc verify samples/models/lenet.onnx --batch 1 --input samples/inputs/digits_test.npz
+    """

@@ -1,0 +1,96 @@
+"""What commands have in common: their options, and how they print."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+if TYPE_CHECKING:
+    pass
+
+FILE = click.Path(path_type=Path)
+Progress = Callable[[str], None]
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_COMPILE_OPTIONS = (
+    click.option("--arch", default="spatial-8x8", show_default=True, help="Array: a preset or a TOML file."),
+    click.option("--precision", type=click.Choice(["int8", "int16"]), help="Operands; default: the array's width."),
+    click.option("--calibrate", type=FILE, help="Samples of the inputs (.npz by tensor name), for the scales."),
+    click.option("--batch", type=click.IntRange(min=1), help="Size of a symbolic batch dimension."),
+    click.option("--schedule", type=FILE, help="Mappings of some layers (TOML, docs/schedule.md), used as given."),
+    click.option(
+        "--dataflow",
+        metavar="NAME",
+        help="Of the layers that --schedule leaves: auto (the default, the best of all), os, ws, is, rs or nlr.",
+    ),
+)
+NAMES = ("arch", "precision", "calibrate", "batch", "schedule", "dataflow")
+
+
+def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of every command that compiles; the command gets them as one argument, `options`."""
+
+    @wraps(command)
+    def with_options(**given: Any) -> Any:
+        from cnncc.driver.sources import CompileOptions
+
+        return command(options=CompileOptions(**{name: given.pop(name) for name in NAMES}), **given)
+
+    parsed = with_options
+    for option in reversed(_COMPILE_OPTIONS):
+        parsed = option(parsed)
+    return parsed
+
+
+def output_option(what: str, *, required: bool = False) -> Decorator:
+    """`-o, --output`."""
+    return click.option("-o", "--output", type=FILE, required=required, help=what)
+
+
+def json_option(what: str = "all of it") -> Decorator:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
+
+
+class Pair(click.ParamType[tuple[int, int]]):
+    """Two numbers with a separator between."""
+
+    def __init__(self, name: str, separator: str) -> None:
+        self.name, self.separator = name, separator
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Both numbers. Raises what click takes for wrong usage."""
+        if isinstance(value, tuple):
+            return cast("tuple[int, int]", value)
+        first, _, second = str(value).partition(self.separator)
+        if not (first.isdecimal() and second.isdecimal()):
+            self.fail(f"'{value}' is not {self.name.upper()}, for example 0{self.separator}1", param, ctx)
+        return int(first), int(second)
+
+
+def new_progress() -> Progress:
+    """Says what is being done on one line of a terminal; nothing on a pipe."""
+    if not sys.stderr.isatty():
+        return lambda _: None
+    return lambda step: click.echo(f"\r\033[K{step}", nl=False, err=True)
+
+
+def print_warnings(warnings: list[str]) -> None:
+    """On stderr, each once."""
+    for warning in dict.fromkeys(warnings):
+        click.echo(f"cnncc: warning: {warning}", err=True)
+
+
+def write_text(path: Path | None, text: str) -> None:
+    """To a file, or to the terminal."""
+    from cnncc.util.files import write_atomically
+
+    if path is None:
+        click.echo(text, nl=False)
+    else:
+        write_atomically(path, text.encode())

@@ -1,0 +1,41 @@
+"""`cnncc reuse`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cnncc.cli.options import FILE, compile_options, json_option
+from cnncc.errors import Refusal
+
+if TYPE_CHECKING:
+    from cnncc.driver.sources import CompileOptions
+
+
+@click.command("reuse")
+@click.argument("source", type=FILE)
+@compile_options
+@click.option("--layer", help="Only the layer with this label.")
+@json_option()
+def command(source: Path, options: CompileOptions, layer: str | None, as_json: bool) -> None:
+    """Say what each layer's operands move at each level of the array, how often words are used, and what stays where.
+
+    By analysis of the mappings, without running anything: the words are those that `run --stats` counts. SOURCE is a
+    model, or IR that was dumped before nest-to-array.
+
+    \b
+    cnncc reuse net.onnx --schedule mine.toml --layer conv1
+    """
+    from cnncc.estimate import operand_reuse
+
+    compilation, rows = operand_reuse.analyse(source, options)
+    if layer is not None and layer not in (labels := [row.label for row in rows]):
+        raise Refusal(f"there is no layer '{layer}'; layers: {', '.join(labels) or 'none'}")
+    rows = [row for row in rows if layer in (None, row.label)]
+    if as_json:
+        click.echo(json.dumps(operand_reuse.as_json(rows, source, compilation.settings.arch), indent=1))
+    else:
+        click.echo("\n".join(operand_reuse.as_text(rows)))

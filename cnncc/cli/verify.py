@@ -1,0 +1,111 @@
+"""`cnncc verify`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cnncc.cli.options import FILE, compile_options, json_option, new_progress, print_warnings
+from cnncc.errors import Refusal, one_line
+
+if TYPE_CHECKING:
+    from cnncc.driver.sources import CompileOptions
+    from cnncc.driver.verify import Verifier
+    from cnncc.weights import Array
+
+
+@click.command("verify")
+@click.argument("model", type=FILE)
+@compile_options
+@click.option("--input", "inputs", type=FILE, help="Inputs to run (.npz by tensor name); default: random.")
+@click.option("--images", type=click.IntRange(min=1), default=4, show_default=True, help="How many of them.")
+@click.option("--layers", is_flag=True, help="Print the accuracy of every value, not of the worst few.")
+@json_option()
+@click.option("--min-sqnr", type=float, metavar="DB", help="Exit code 1 if an output is less accurate.")
+def command(
+    model: Path, options: CompileOptions, inputs: Path | None, images: int, layers: bool, as_json: bool,
+    min_sqnr: float | None,
+) -> None:  # fmt: skip
+    """Run MODEL.onnx at every level and after every step, and compare: names the step that changed a value.
+
+    Then says how far the quantised network is from float, which layer loses most, and whether one errs by more than
+    the steps of its integers explain.
+
+    \b
+    cnncc verify net.onnx --precision int8 --input images.npz
+
+    Exit code 3 if a step changed a value, 4 if a layer errs by more, 1 below --min-sqnr (docs/verify.md).
+    """
+    from cnncc.driver import verify
+    from cnncc.driver.pipeline import StepFailed
+    from cnncc.driver.sources import start_compilation
+    from cnncc.frontend.export_onnx import input_names, main_arguments
+
+    compilation, progress = start_compilation(model, options), new_progress()
+    names, arguments = input_names(compilation.module), main_arguments(compilation.module)
+    shapes = {name: value.type for name, value in zip(names, arguments, strict=True)}
+    verifier = verify.Verifier(compilation, _inputs(inputs, shapes, images))
+    compilation.ctx.progress = progress
+    try:
+        compilation.run("isa", [lambda step, _: progress(step.name), verifier])
+    except StepFailed as failure:
+        verifier.failed(failure)
+    except verify.Differs:
+        pass
+    progress("")
+    print_warnings(compilation.warnings)
+    measured = [
+        *verify.accuracy_text(verifier.accuracy, verifier.layers, whole=layers),
+        *verify.noise_text(verifier.noises),
+    ]
+    report = json.dumps(verify.as_json(verifier, model), indent=1) if as_json else ""
+    click.echo(report or "\n".join([*verify.checks_text(verifier.checks), *measured]))
+    failed = [check for check in verifier.checks if not check.agrees]
+    if failed:
+        click.echo(one_line(f"cnncc: step {failed[0].step} is wrong: {failed[0].detail}"), err=True)
+        raise SystemExit(3)
+    if not as_json:
+        click.echo(f"all {len(verifier.checks)} steps agree")
+    if beyond := verifier.beyond_noise:
+        more = f"; {len(beyond) - 1} more" if len(beyond) > 1 else ""
+        click.echo(one_line(f"cnncc: layer {beyond[0].text}{more}"), err=True)
+        raise SystemExit(4)
+    if min_sqnr is not None:
+        _check_sqnr(verifier, min_sqnr)
+
+
+def _check_sqnr(verifier: Verifier, least_db: float) -> None:
+    """Raises Refusal for an output that is less accurate."""
+    from cnncc.driver.accuracy import loses_most
+
+    if not verifier.accuracy:
+        click.echo("cnncc: warning: --min-sqnr: the model's own integers are not compared with float", err=True)
+    most = loses_most(verifier.layers)
+    for output in verifier.accuracy:
+        if output.sqnr_db < least_db:
+            where = f": {most.label} loses most, {most.drop_db:.1f} dB" if most else ""
+            raise Refusal(f"output '{output.output}': SQNR {output.sqnr_db:.1f} dB, --min-sqnr {least_db:g}{where}")
+
+
+def _inputs(path: Path | None, shapes: Mapping[str, Any], images: int) -> dict[str, Array]:
+    """The first `images` samples of a file, or seeded noise, in whole batches. Raises Refusal."""
+    import numpy as np
+
+    from cnncc.dialects.cnn import shape
+    from cnncc.dialects.weights import element_dtype
+    from cnncc.util.npz import count_batches, noise, read_npz
+
+    dims = {name: shape(kind) for name, kind in shapes.items()}
+    elements = {name: element_dtype(kind.element_type).name for name, kind in shapes.items()}
+    batches = max(-(-images // batch) for batch, *_ in dims.values())
+    if path is None:
+        rng = np.random.default_rng(0)
+        sizes = {name: (batches * batch, *rest) for name, (batch, *rest) in dims.items()}
+        return {name: noise(size, elements[name], rng) for name, size in sizes.items()}
+    data = read_npz(path, list(dims))
+    count_batches(data, dims, elements)
+    return {name: data[name][: batches * dims[name][0]].astype(elements[name]) for name in dims}

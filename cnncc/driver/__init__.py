@@ -1,0 +1,1 @@
+"""Compilations: where they start, their steps, and what is observed, verified and checked along them."""

@@ -1,0 +1,155 @@
+"""How much accuracy quantisation costs: the outputs, and every value on the way, against the float network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, f32
+from xdsl.ir import BlockArgument, OpResult, SSAValue
+
+from cnncc.dialects.cnn import HostOp, shape, value_key
+from cnncc.dialects.onnx import NodeOp
+from cnncc.eval.cnn import joined
+from cnncc.eval.onnx import Evaluator
+from cnncc.frontend.export_onnx import input_names, main_arguments
+from cnncc.passes._onnx.builder import base_of
+from cnncc.passes._onnx.layers import is_tensor_of
+from cnncc.passes._onnx.lowering import lower
+from cnncc.passes._onnx.scale_groups import counts_alone
+from cnncc.weights import Array, WeightStore
+
+Values = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """An output of the quantised network against float: SQNR in dB, greatest error, share of equal argmax."""
+
+    output: str
+    sqnr_db: float
+    max_error: float
+    top1_agreement: float
+
+
+def accuracy(name: str, exact: Array, got: Array) -> Accuracy:
+    """How far `got` is from `exact` (both real, [n, …])."""
+    reference = np.asarray(exact, np.float64)
+    error = np.asarray(got, np.float64) - reference
+    rows = (reference.reshape(len(reference), -1), np.asarray(got).reshape(len(reference), -1))
+    agree = float((rows[0].argmax(axis=1) == rows[1].argmax(axis=1)).mean())
+    return Accuracy(name, sqnr_db(reference, error), float(np.abs(error).max()), agree)
+
+
+def sqnr_db(exact: Array, error: Array) -> float:
+    """The power of `exact` over that of `error` in dB: inf without error, -inf for an error of nothing."""
+    signal, noise = float(np.square(exact, dtype=np.float64).sum()), float(np.square(error, dtype=np.float64).sum())
+    if noise == 0:
+        return float("inf")
+    return 10 * float(np.log10(signal / noise)) if signal else float("-inf")
+
+
+@dataclass(frozen=True)
+class LayerAccuracy:
+    """A value of the network by its key: its SQNR in dB, and what it lost against the worst value it is made of.
+
+    The drop of an input of the network, which is made of nothing, counts from itself: 0. beyond: the share of float's
+    values that saturate; 0 where a value after it is all that counts, as after a Conv that only a Relu reads.
+    """
+
+    label: str
+    sqnr_db: float
+    drop_db: float
+    beyond: float = 0.0
+
+
+class References:
+    """The float values of a calibrated `onnx` module, and the scales of the integers that stand for them.
+
+    Values are those of `lowering`, the module's lowering to `cnn`. A value that the graph has as integers is none.
+    """
+
+    def __init__(self, module: ModuleOp, store: WeightStore, bits: tuple[int, int]) -> None:
+        """bits: of operands and psums. Raises Refusal as `onnx-to-cnn`."""
+        own_of: dict[SSAValue, SSAValue] = {}
+        self.lowering = lower(module.clone(own_of), store, *bits)
+        everything = [
+            *main_arguments(module),
+            *(v for op in module.walk() if isinstance(op, NodeOp) for v in op.results),
+        ]
+        self._module, self._store = module, store
+        self._original = {
+            own_of[v]: v for v in everything if own_of[v] in self.lowering.scales and is_tensor_of(v, f32)
+        }
+        self.values: Sequence[SSAValue] = list(self._original)
+
+    def exact(self, values: Iterable[SSAValue], inputs: Values) -> dict[SSAValue, Array]:
+        """What float computes for some of the values, [n, …]."""
+        wanted = list(values)
+        originals = [self._original[value] for value in wanted]
+        return dict(zip(wanted, run_floats(self._module, self._store, inputs, originals), strict=True))
+
+    def key(self, value: SSAValue) -> str:
+        """What `value` is called in a trace of the `cnn` level; the empty string where it has no name."""
+        match base_of(self.lowering.values[value]):
+            case BlockArgument(index=index):
+                return f"input {value.name_hint or index}"
+            case OpResult(op=HostOp() as op, index=index) if len(op.outputs) > 1:
+                return f"{value_key(op)}.{index}"
+            case OpResult(op=op):
+                return value_key(op) or ""
+            case _:
+                return ""
+
+    def _counts(self, value: SSAValue) -> bool:
+        """Is `value` not to saturate? It may where the model states its integers, or for the sake of a later value."""
+        placement = self.lowering.placement
+        stated = value.owner in placement.layers and placement.known(value) is not None
+        return not stated and not counts_alone(value, placement.layers)
+
+    def measured(self, trace: Values, inputs: Values, quantised: Sequence[Array]) -> list[LayerAccuracy]:
+        """The accuracy of the values that `trace` has, in the order of the network. inputs: reals, and `quantised`."""
+        first: dict[str, SSAValue] = {}  # those that stand for the same integers, as after a Reshape, are one
+        for value in self.values:
+            first.setdefault(self.key(value), value)
+        known = {value: trace[key] for key, value in first.items() if key in trace}
+        known |= {value: quantised[value.index] for value in first.values() if isinstance(value, BlockArgument)}
+        found: dict[SSAValue, float] = {}
+        result: list[LayerAccuracy] = []
+        for value, exact in self.exact((value for value in first.values() if value in known), inputs).items():
+            scale = self.lowering.scales[value]
+            found[value] = sqnr_db(exact, scale.reals(np.asarray(known[value])).reshape(exact.shape) - exact)
+            worst = min(_sources(value, found), default=found[value])
+            drop = 0.0 if worst == found[value] else worst - found[value]
+            beyond = scale.outside(exact) if self._counts(value) else 0.0
+            result.append(LayerAccuracy(self.key(value), found[value], drop, beyond))
+        return result
+
+
+def loses_most(layers: Sequence[LayerAccuracy]) -> LayerAccuracy | None:
+    """The value with the greatest drop; None without any."""
+    return max(layers, key=lambda layer: layer.drop_db, default=None)
+
+
+def run_floats(module: ModuleOp, store: WeightStore, inputs: Values, values: Sequence[SSAValue]) -> list[Array]:
+    """What float computes for some `values` of an `onnx` module, batch by batch of the model's size."""
+    names, sizes = input_names(module), [shape(value.type)[0] for value in main_arguments(module)]
+    session = Evaluator(module, store, values)
+    runs = [
+        session.run({name: inputs[name][i * size : (i + 1) * size] for name, size in zip(names, sizes, strict=True)})
+        for i in range(len(inputs[names[0]]) // sizes[0])
+    ]
+    return [joined([run[i] for run in runs]) for i in range(len(values))]
+
+
+def _sources(value: SSAValue, found: Mapping[SSAValue, float]) -> Iterator[float]:
+    """The SQNR of the nearest values before `value` that were measured."""
+    pending, seen = [value], {value}
+    while pending:
+        owner = pending.pop().owner
+        operands = dict.fromkeys(owner.operands) if isinstance(owner, NodeOp) else {}
+        yield from (found[operand] for operand in operands if operand in found)
+        fresh = [operand for operand in operands if operand not in found and operand not in seen]
+        seen.update(fresh)
+        pending += fresh

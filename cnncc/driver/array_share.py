@@ -1,0 +1,49 @@
+"""Which part of a network the array does, and which the host."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, cast
+
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp
+from xdsl.dialects.func import FuncOp
+
+from cnncc.dialects.cnn import ConvOp, HostOp
+from cnncc.dialects.nest import LayerOp
+from cnncc.driver.check_findings import glb_blocks
+from cnncc.driver.pipeline import Step
+
+
+class ArrayShare:
+    """Watches a compilation for what its user should know: what the host does and why, the array's share, GLB use."""
+
+    def __init__(self) -> None:
+        self.hosted: list[str] = []
+        self.macs = self.all_macs = 0
+        self.blocks = ""
+
+    def __call__(self, step: Step, module: ModuleOp) -> None:
+        """Look at the quantised layers, and again at their mappings."""
+        if step.name in ("cnn-legalize", "nest-schedule-os"):
+            self.read(module)
+
+    def read(self, module: ModuleOp) -> None:
+        """Take what a module of the `cnn` or `nest` level knows; nothing from one of another."""
+        self.hosted = [op.reason.data for op in module.walk() if isinstance(op, HostOp)]
+        layers = [op.sizes.data for op in module.walk() if isinstance(op, LayerOp) and op.kind.data == "mac"]
+        self.macs = sum(op.macs() for op in module.walk() if isinstance(op, ConvOp)) + sum(
+            prod(vars(sizes).values()) for sizes in layers
+        )
+        self.blocks = glb_blocks(module)
+        total = module.attributes.get("cnn.macs_total")
+        knows = isinstance(total, IntegerAttr) and any(isinstance(op, FuncOp) for op in module.ops)
+        self.all_macs = cast("IntegerAttr", total).value.data if knows else 0
+
+    @property
+    def share(self) -> float:
+        """The array's share of the network's MACs; 1 where there are none."""
+        return self.macs / self.all_macs if self.all_macs else 1.0
+
+    def about(self) -> dict[str, Any]:
+        """What the binary's metadata keeps of it."""
+        return {"macs": self.macs, "all_macs": self.all_macs, "host": self.hosted}

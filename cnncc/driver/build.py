@@ -1,0 +1,42 @@
+"""A binary from a compilation, with what is known of the network in its metadata."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from xdsl.dialects.builtin import ModuleOp
+
+from cnncc.binary.container import Binary
+from cnncc.binary.modules import build_binary
+from cnncc.driver.array_share import ArrayShare
+from cnncc.driver.pipeline import Compilation, Step
+from cnncc.driver.program_parts import Planned
+from cnncc.model.plan_json import as_json
+
+
+class Build:
+    """Watches a compilation of `source` for what its binary's metadata says: the array's share, and the plan.
+
+    build = Build(compilation, source)
+    compilation.run("isa", [build])
+    binary = build.binary()
+    """
+
+    def __init__(self, compilation: Compilation, source: Path) -> None:
+        self.compilation, self.source = compilation, source
+        self.share, self.plan = ArrayShare(), Planned(compilation)
+        self.share.read(compilation.module)
+
+    def __call__(self, step: Step, module: ModuleOp) -> None:
+        """Look at the module after `step`."""
+        self.share(step, module)
+        self.plan(step, module)
+
+    def binary(self) -> Binary:
+        """The binary of a compilation that has come to the `isa` level."""
+        digest = hashlib.sha256(self.source.read_bytes()).hexdigest()
+        about = {"model": self.source.name, "model_sha256": digest, **self.share.about()}
+        about |= {} if self.plan.parts is None else {"plan": as_json(self.plan.parts)}
+        compilation = self.compilation
+        return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, about)

@@ -1,0 +1,219 @@
+"""Everything that can be said of a model before it is run: what stops it, what it check_findings, what was done to it.
+
+The steps of a compilation run one after the other; what one of them refuses is noted and, where the rest can be
+looked at without it, set aside:
+
+    symbolic batch            1
+    weights that are NaN      0
+    calibration               made-up ranges, of integers of 8 bits
+    sums that exceed a psum   made-up ranges, of integers of 2 bits
+    a schedule                the compiler's own mappings
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+
+from cnncc.arch.model import load_arch
+from cnncc.context import silent
+from cnncc.dialects.cnn import Range
+from cnncc.driver import check_findings
+from cnncc.driver.pipeline import (
+    CALIBRATE,
+    DONE,
+    SCHEDULE,
+    Compilation,
+    Settings,
+    Step,
+    check_interface,
+    new_context,
+    operand_bits,
+    steps,
+)
+from cnncc.driver.sources import CompileOptions
+from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, aligned
+from cnncc.frontend.export_onnx import input_names, main_function
+from cnncc.frontend.import_onnx import read_onnx
+from cnncc.numerics import integer_range
+from cnncc.passes._onnx.calibration import write_ranges
+from cnncc.passes._scheduling.dataflows import check_dataflow
+from cnncc.passes._scheduling.schedule_file import read_schedule
+from cnncc.util.npz import read_npz
+
+SCHEMA = 1  # of the JSON; a change that a reader would notice raises it
+CALIBRATED_BITS = 8  # the least that calibration chooses
+LEAST_BITS = 2
+
+
+def check(path: Path, options: CompileOptions, progress: Callable[[str], None] = silent) -> list[Finding]:
+    """All findings of a model on an array, blocking ones first. `compile` refuses it if there is one of these.
+
+    Raises StepFailed for a defect of a step.
+    """
+    refusals = Refusals()
+    with refusals.kept("--arch"):
+        array = load_arch(options.arch)
+        settings = Settings(array, options.arch, array.operand_bits)
+        with refusals.kept("--precision"):
+            settings = replace(settings, operand_bits=operand_bits(options.precision, array))
+        with refusals.kept("--schedule"):
+            if options.schedule is not None:
+                read_schedule(str(options.schedule))
+                settings = replace(settings, schedule=str(options.schedule))
+        with refusals.kept("--dataflow"):
+            if options.dataflow is not None:
+                check_dataflow(options.dataflow)
+                settings = replace(settings, dataflow=options.dataflow)
+        checker = _Checker(path, settings, refusals)
+        checker.read(options.calibrate, options.batch, progress)
+        checker.steps()
+        return _sorted([*refusals.findings, *checker.findings])
+    return _sorted(refusals.findings)
+
+
+def _sorted(findings: Sequence[Finding]) -> list[Finding]:
+    """Each once, by severity."""
+    return sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+class _Checker:
+    """A compilation that goes on after a refusal, as long as there is something to look at."""
+
+    def __init__(self, path: Path, settings: Settings, refusals: Refusals) -> None:
+        self.path, self.settings, self.refusals = path, settings, refusals
+        self.compilation: Compilation | None = None
+        self.findings: list[Finding] = []
+        self.assumes_ranges = False
+
+    def read(self, calibrate: Path | None, batch: int | None, progress: Callable[[str], None]) -> None:
+        """The model and the calibration data."""
+        ctx = new_context()
+        ctx.progress = progress
+        with self.refusals.kept():
+            module = read_onnx(self.path, ctx, self.refusals, batch)
+            module.attributes[DONE] = StringAttr("import")
+            self.compilation = Compilation(ctx, module, self.settings)
+            with self.refusals.kept():
+                check_interface(self.path, module)
+            with self.refusals.kept("--calibrate"):
+                data = read_npz(calibrate, input_names(module)) if calibrate else None
+                self.compilation.settings = replace(self.settings, calibration=data)
+                return
+            self.assumes_ranges = True
+
+    def steps(self) -> None:
+        """Run them, reading costs between them."""
+        compilation = self.compilation
+        for step in compilation.remaining() if compilation else ():
+            assert compilation is not None
+            if step.name == CALIBRATE and self.assumes_ranges:
+                self.assume_ranges(compilation.module, CALIBRATED_BITS)
+                continue
+            self.before(step, compilation)
+            whole = compilation.module.clone() if step.level in ("onnx", "cnn") else compilation.module
+            try:
+                compilation.step(step)
+            except Refusal as refusal:
+                self.refusals.add(refusal)
+                if not self.set_aside(step, whole, refusal):
+                    what = f"the steps from {step.name} on could not be looked at"
+                    self.findings.append(Finding(what, "note", "network"))
+                    return
+            self.after(step, whole, compilation)
+
+    def before(self, step: Step, compilation: Compilation) -> None:
+        """What is read before it is lowered."""
+        if step.name == "onnx-to-cnn":
+            self.findings += check_findings.hosted(compilation.module, compilation.ctx.weights)
+
+    def after(self, step: Step, before: ModuleOp, compilation: Compilation) -> None:
+        """What a step has done, and what its result will cost."""
+        module, arch = compilation.module, self.settings.arch
+        match step.name:
+            case "onnx-calibrate":
+                severity = "costly" if compilation.settings.calibration is None else "note"
+                self.findings += [Finding(text, severity, where="--calibrate") for text in compilation.warnings]
+            case "onnx-to-cnn":
+                lost = [] if self.assumes_ranges else check_findings.lost_bits(module, compilation.ctx.weights)
+                self.findings += [*lost, *check_findings.shares(module)]
+            case "nest-schedule-os":
+                self.findings += [
+                    *check_findings.idle_pes(module, arch),
+                    *check_findings.array_cycles(module, arch),
+                    *check_findings.blocked(module),
+                ]
+            case "array-allocate":
+                self.findings += check_findings.glb_use(module, arch)
+            case _ if step.level == "onnx":
+                self.findings += check_findings.rewritten(
+                    step.name, check_findings.operators(before), check_findings.operators(module)
+                )
+            case _:
+                pass
+
+    def set_aside(self, step: Step, whole: ModuleOp, refusal: Refusal) -> bool:
+        """Put the module into a form from which the rest can be looked at; False where there is none."""
+        assert self.compilation is not None
+        if step.level == "onnx":
+            self.compilation.module = whole
+            if step.name == CALIBRATE:
+                self.assume_ranges(whole, CALIBRATED_BITS)
+            return True
+        if step.name == "onnx-to-cnn":
+            self.compilation.module = whole
+            self.assume_ranges(whole, LEAST_BITS)
+            with Refusals().kept():
+                self.compilation.step(step)
+                return True
+        if step.name == SCHEDULE and (self.settings.schedule or self.settings.dataflow):  # the compiler's own mappings
+            self.settings = replace(self.settings, schedule=None, dataflow=None)
+            own = next(each for each in steps(self.settings) if each.name == SCHEDULE)
+            with Refusals().kept():
+                self.compilation.step(own)
+                return True
+        return False
+
+    def assume_ranges(self, module: ModuleOp, bits: int) -> None:
+        """Ranges for all values, of integers of so many bits."""
+        self.assumes_ranges = True
+        top = integer_range(bits)[1]
+        block = main_function(module).body.block
+        values = [*block.args, *(result for op in block.ops for result in op.results)]
+        write_ranges(module, dict.fromkeys(values, Range(-1.0, 1.0, top)))
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+
+
+def count(findings: Sequence[Finding]) -> dict[str, int]:
+    """How many there are of each severity."""
+    return {severity: sum(finding.severity == severity for finding in findings) for severity in SEVERITIES}
+
+
+def as_text(findings: Sequence[Finding], model: Path) -> list[str]:
+    """A group for each severity that occurs, one aligned line a finding, and a summary."""
+    lines: list[str] = []
+    for severity in SEVERITIES:
+        group = [finding for finding in findings if finding.severity == severity]
+        lines += [severity, *(f"  {line}" for line in aligned(group))] if group else []
+    numbers = count(findings)
+    verdict = "does not compile" if numbers["blocking"] else "compiles"
+    costly, notes = numbers["costly"], numbers["note"]
+    return [*lines, f"{model} {verdict}: {numbers['blocking']} blocking, {costly} costly, {notes} note(s)"]
+
+
+def as_json(findings: Sequence[Finding], model: Path, arch: str) -> dict[str, Any]:
+    """What docs/check.md describes."""
+    return {
+        "schema": SCHEMA,
+        "model": str(model),
+        "arch": arch,
+        "compiles": not count(findings)["blocking"],
+        "count": count(findings),
+        "findings": [asdict(finding) for finding in findings],
+    }

@@ -1,0 +1,295 @@
+"""What a network costs, read from its IR between two steps: nodes on the host, operand bits lost, idle PEs.
+
+Nothing here changes a module. Every function returns findings, in the order of the network.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp
+from xdsl.ir import BlockArgument, OpResult, SSAValue
+
+from cnncc.arch.model import Arch
+from cnncc.dialects.array import TensorOp
+from cnncc.dialects.cnn import AddOp, BiasOp, ClampOp, ConvOp, HostOp, PoolOp, QuantAttr, RequantOp, ReshapeOp
+from cnncc.dialects.nest import DIMS, LayerOp, Mapping, mapping_of
+from cnncc.dialects.onnx import NodeOp
+from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.errors import Finding
+from cnncc.frontend.export_onnx import main_function
+from cnncc.frontend.macs import module_macs, node_macs
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.routes import Nest
+from cnncc.numerics import integer_range
+from cnncc.passes._onnx.placement import place
+from cnncc.passes._scheduling.nest_layers import goal_of, layer_shape
+from cnncc.weights import WeightStore
+
+LEAST_UTILISATION = 50.0  # per cent of the PEs' cycles
+ACTIVATIONS = ("ifmap", "residual", "output")  # operands of a layer
+
+
+# -- onnx --------------------------------------------------------------------------------------------------------------
+
+
+def operators(module: ModuleOp) -> Counter[str]:
+    """How many nodes of each operator there are."""
+    return Counter(op.op_type.data for op in module.walk() if isinstance(op, NodeOp))
+
+
+def rewritten(step: str, before: Counter[str], after: Counter[str]) -> list[Finding]:
+    """Which nodes a step removed; none where it removed none."""
+    gone = ", ".join(f"{count} {name}" for name, count in sorted((before - after).items()))
+    return [Finding(f"folded or removed: {gone}", "note", where=step)] if gone else []
+
+
+def hosted(module: ModuleOp, store: WeightStore) -> list[Finding]:
+    """The nodes of an `onnx` module that stay on the host, why, and their shares of the MACs."""
+    total = module_macs(module)
+    return [
+        Finding(
+            f"runs on the host: {reason}",
+            "costly",
+            where=node.label(),
+            resource="% of MACs",
+            value=100.0 * node_macs(node) / total if total else 0.0,
+        )
+        for node, reason in place(module, store).reasons.items()
+    ]
+
+
+# -- cnn ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Operands:
+    """Integers of a convolution: inputs within -top..top of `source`, weights [k, …], bias [k]."""
+
+    label: str
+    source: SSAValue
+    top: int
+    weights: npt.NDArray[np.int64]
+    bias: npt.NDArray[np.int64]
+    weight_limit: int
+    psum_limit: int
+
+    @cached_property
+    def greatest(self) -> npt.NDArray[np.int64]:
+        """The largest magnitude of a weight, by channel; channels of zeros are left out."""
+        found = np.abs(self.weights).max(axis=1)
+        return found[found > 0]
+
+    @property
+    def fills_psum(self) -> bool:
+        """Is there a channel whose sums would not fit with one bit more?"""
+        return bool((2 * (np.abs(self.weights).sum(axis=1) * self.top + np.abs(self.bias)) > self.psum_limit).any())
+
+
+def lost_bits(module: ModuleOp, store: WeightStore) -> list[Finding]:
+    """The convolutions of a freshly lowered `cnn` module whose operands are narrower so that no psum overflows.
+
+    Bits are those that the greatest magnitude takes, with the sign; of the weights in the middle channel.
+    """
+    convolutions = [found for op in module.walk() if isinstance(op, ConvOp) and (found := _operands(op, module, store))]
+    full = {found.source for found in convolutions if found.fills_psum}
+    findings: list[Finding] = []
+    for found in convolutions:
+        bits = _bits(found.weight_limit)
+        inputs, weights = _bits(found.top), _bits(float(np.median(found.greatest))) if found.greatest.size else bits
+        narrow = found.fills_psum and weights <= bits - 1
+        if found.source in full and (narrow or found.top < found.weight_limit):
+            what = f"activations x weights: narrower than {bits:.0f} bits so that no psum can overflow"
+            value, help_ = f"{inputs:.1f} x {weights:.1f}", "an array with more psum_bits"
+            findings.append(Finding(what, "costly", found.label, "operand bits", value, f"{bits:.0f}", help_))
+    return findings
+
+
+def _bits(magnitude: float) -> float:
+    return float(np.log2(magnitude + 1)) + 1
+
+
+def _operands(op: ConvOp, module: ModuleOp, store: WeightStore) -> _Operands | None:
+    """None where the input is no integer between -top and top."""
+    source, top = _source(op.x, module)
+    if top is None or op.label is None:
+        return None
+    arrays = {found.sym_name.data: found for found in module.ops if isinstance(found, GlobalOp)}
+    weights = constant_array(arrays[op.weights.root_reference.data], store).astype(np.int64)
+    user = op.result.get_user_of_unique_use()
+    bias = np.zeros(len(weights), np.int64)
+    if isinstance(user, BiasOp):
+        bias = constant_array(arrays[user.bias.root_reference.data], store).astype(np.int64)
+    limits = [integer_range(_width(module, name))[1] for name in ("cnn.operand_bits", "cnn.psum_bits")]
+    return _Operands(op.label.data, source, top, weights.reshape(len(weights), -1), bias, limits[0], limits[1])
+
+
+def _width(module: ModuleOp, name: str) -> int:
+    return cast("IntegerAttr", module.attributes[name]).value.data
+
+
+def _source(value: SSAValue, module: ModuleOp) -> tuple[SSAValue, int | None]:
+    """Where the integers of `value` got their scale, and their greatest magnitude; None where 0 is not half-way."""
+    match value.owner:
+        case ReshapeOp() | ClampOp() as op:
+            return _source(op.x, module)
+        case PoolOp(kind=kind) as op if kind.data == "max":
+            return _source(op.x, module)
+        case RequantOp() as op if not op.by.data.zero:
+            return value, _top(op.by.data.clamp)
+        case AddOp() as op:
+            return value, _top(op.steps.data.add_clamp)
+        case HostOp() as op if isinstance(value, OpResult):
+            return value, _top(op.output_quants.data[value.index].data.clamp)
+        case _:
+            quant = _argument_quant(value, module)
+            return value, _top(quant.data.clamp) if quant else None
+
+
+def _argument_quant(value: SSAValue, module: ModuleOp) -> QuantAttr | None:
+    attrs = main_function(module).arg_attrs
+    if not isinstance(value, BlockArgument) or attrs is None:
+        return None
+    found = attrs.data[value.index].data.get("cnn.quant")
+    return found if isinstance(found, QuantAttr) else None
+
+
+def _top(clamp: tuple[int, ...]) -> int | None:
+    return clamp[1] if clamp[0] == -clamp[1] else None
+
+
+def shares(module: ModuleOp) -> list[Finding]:
+    """How many layers there are and how many of the MACs the array does, of a freshly lowered `cnn` module."""
+    macs = sum(op.macs() for op in module.walk() if isinstance(op, ConvOp))
+    total = _width(module, "cnn.macs_total")
+    layers = sum(isinstance(op, ConvOp | PoolOp | AddOp) for op in module.walk())
+    share = 100.0 * macs / total if total else 100.0
+    what = f"{layers:,} layers; {macs:,} of {total:,} MACs are on the array"
+    return [Finding(what, "note", "network", "% of MACs", share)]
+
+
+# -- nest --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the array does for a layer: macro-instructions one after the other, their steps, and operations in all."""
+
+    macros: int
+    steps: int
+    operations: int
+    overhead_cycles: int
+    pes: int
+    lanes: int
+
+    @property
+    def cycles(self) -> int:
+        """Rule A4, summed."""
+        return self.macros * self.overhead_cycles + self.steps
+
+    @property
+    def utilisation(self) -> float:
+        """Per cent of the cycles of the PEs' multipliers that do an operation."""
+        return 100.0 * self.operations / (self.cycles * self.pes * self.lanes)
+
+
+def predict(shape: LayerShape, mapping: Mapping, arch: Arch) -> Prediction:
+    """What a mapping costs the array: bodies of loops over different dimensions combine freely."""
+    macros, steps, nest = 1, 1, Nest(shape, mapping)
+    for dim in DIMS:
+        routes = nest.routes(dim, len(nest.outer))
+        macros *= sum(route.trips for route in routes)
+        steps *= sum(route.trips * (route.held // nest.lanes(dim, route.held)) for route in routes)
+    operations = prod(shape.sizes.of(dim) for dim in DIMS)
+    overhead = arch.pe.start_cycles + arch.pe.finish_cycles
+    return Prediction(macros, steps, operations, overhead, arch.rows * arch.cols, arch.pe.lanes)
+
+
+def predictions(module: ModuleOp, arch: Arch) -> dict[str, tuple[LayerOp, Prediction]]:
+    """By label, for the layers of a `nest` module that have got a mapping and not reached it yet."""
+    layers = [op for op in module.walk() if isinstance(op, LayerOp) and op.mapping and op.label]
+    return {
+        op.label.data: (op, predict(layer_shape(op), op.mapping.data, arch)) for op in layers if op.label and op.mapping
+    }
+
+
+def idle_pes(module: ModuleOp, arch: Arch) -> list[Finding]:
+    """The layers whose macro-instructions leave more than half of the PEs' cycles unused, and why."""
+    found = predictions(module, arch)
+    total = sum(prediction.cycles for _, prediction in found.values())
+    return [
+        Finding(
+            f"{_why_idle(layer, prediction)} ({100 * prediction.cycles / total:.1f} % of the array's cycles)",
+            "costly",
+            label,
+            "% of PEs used",
+            prediction.utilisation,
+            LEAST_UTILISATION,
+        )
+        for label, (layer, prediction) in found.items()
+        if prediction.utilisation < LEAST_UTILISATION
+    ]
+
+
+def _why_idle(layer: LayerOp, prediction: Prediction) -> str:
+    """The greater of two losses: start and finish of macro-instructions, or PEs without an output of their own."""
+    sizes = layer.sizes.data
+    group = sizes.k if layer_shape(layer).channelwise else sizes.k // layer.window.data.group
+    busy = prediction.operations / (prediction.steps * prediction.pes * prediction.lanes)
+    if prediction.steps / prediction.cycles < busy:
+        each = prediction.steps / prediction.macros
+        terms = f"{sizes.c} x {sizes.r}x{sizes.s} terms a sum (c x r x s)"
+        return f"macro-instructions of {each:.0f} steps take {prediction.overhead_cycles} cycles more: {terms}"
+    outputs = f"{group} x {sizes.h}x{sizes.w} outputs (k x h x w)"
+    part = " of a group" if group < sizes.k else ""
+    cause = "the GLB has no room for larger blocks" if streams_in_blocks(layer) else "do not divide evenly"
+    cause = "too few" if group * sizes.h * sizes.w < prediction.pes else cause
+    return f"{outputs}{part} for {prediction.pes} PEs: {cause}"
+
+
+def streams_in_blocks(layer: LayerOp) -> bool:
+    """Do activations move between DRAM and the GLB in blocks, by the mapping that the layer has or is to reach?"""
+    mapping = goal_of(layer) or mapping_of(layer)
+    return any(stage.memory == "glb" and stage.operand in ACTIVATIONS for stage in mapping.stages)
+
+
+def glb_blocks(module: ModuleOp) -> str:
+    """How many layers of a scheduled `nest` module move activations in blocks; empty where none does."""
+    layers = [streams_in_blocks(op) for op in module.walk() if isinstance(op, LayerOp)]
+    return f"{sum(layers):,} of {len(layers):,} layers move activations through it in blocks" if any(layers) else ""
+
+
+def blocked(module: ModuleOp) -> list[Finding]:
+    """What `glb_blocks` says, if anything."""
+    said = glb_blocks(module)
+    return [Finding(said, "note", "GLB")] if said else []
+
+
+def array_cycles(module: ModuleOp, arch: Arch) -> list[Finding]:
+    """The cycles of all macro-instructions, which are not all cycles of the array."""
+    found = [prediction for _, prediction in predictions(module, arch).values()]
+    cycles = sum(prediction.cycles for prediction in found)
+    used = (
+        100.0 * sum(each.operations for each in found) / (cycles * arch.rows * arch.cols * arch.pe.lanes)
+        if cycles
+        else 100.0
+    )
+    alone = f"predicted for the macro-instructions, {used:.1f} % of the PEs used"
+    what = f"{alone}; loads, commits and transfers come on top, `cnncc run` counts all"
+    return [Finding(what, "note", "network", "cycles", cycles)]
+
+
+# -- array -------------------------------------------------------------------------------------------------------------
+
+
+def glb_use(module: ModuleOp, arch: Arch) -> list[Finding]:
+    """How much of the GLB an `array` module takes, once its tensors have places."""
+    tensors = [op.record.data for op in module.ops if isinstance(op, TensorOp)]
+    used = max((tensor.at + tensor.words for tensor in tensors if tensor.memory == "glb"), default=0)
+    return [Finding("in use at most", "note", "network", "glb.words", used, arch.glb.words)]

@@ -1,0 +1,77 @@
+"""IR text in files, with its weights beside it.
+
+Weights of `NAME.mlir` are in `NAME.npz`, else in `weights.npz`, in the same folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import DiagnosticException, ParseError
+
+from cnncc.context import CompilerContext
+from cnncc.dialects._notation import NotationError
+from cnncc.errors import Finding, Refusal
+
+MESSAGE_LIMIT = 400  # characters of a verifier's message; its notes hold the whole module
+
+
+def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
+    """The verified module of a .mlir file, the weights beside it in `ctx`. Raises Refusal."""
+    load_weights(path, ctx)
+    with user_errors():
+        try:
+            module = Parser(ctx, path.read_text(), name=str(path)).parse_module()
+            module.verify()
+        except UnicodeDecodeError as error:
+            raise Refusal(f"{path}: is no IR text: give a .mlir file") from error
+        except (RecursionError, ValueError) as error:
+            raise Refusal(f"{path}: {shortened(str(error))}") from error
+        return module
+
+
+def load_weights(source: Path, ctx: CompilerContext) -> None:
+    """Read the weight files beside `source`, where there are any."""
+    for path in (source.with_suffix(".npz"), source.with_name("weights.npz")):
+        if path.is_file():
+            ctx.weights.load(path)
+            return
+
+
+@contextmanager
+def user_errors() -> Generator[None]:
+    """What xDSL raises for bad text and bad IR, as a Refusal of one line; below it the place in a mapping's text."""
+    try:
+        yield
+    except ParseError as error:
+        message = f"{error.span.get_location()}: {shortened(error.msg)}"
+        why = error.__context__
+        excerpt = why.excerpt if isinstance(why, NotationError) else ()
+        raise Refusal(message, Finding(message, excerpt=excerpt)) from None
+    except DiagnosticException as error:
+        raise Refusal(f"{shortened(str(error))}{_culprit(error)}") from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Refusal(f"{error.filename}: {error.strerror}") from error
+
+
+def shortened(message: str) -> str:
+    """The message on one line, cut at `MESSAGE_LIMIT`."""
+    line = " ".join(message.split())
+    return line if len(line) <= MESSAGE_LIMIT else line[:MESSAGE_LIMIT] + "…"
+
+
+def _culprit(error: Exception) -> str:
+    """The op that does not verify: in the note, which is the whole module, the line above the carets."""
+    for note in getattr(error, "__notes__", ()):
+        lines = note.splitlines()
+        for above, line in pairwise(lines):
+            if line.strip().startswith("^^^"):
+                return f" in: {shortened(above)}"
+    return ""

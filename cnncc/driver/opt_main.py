@@ -1,0 +1,126 @@
+"""The usual opt tool for cnncc's IR: all dialects and passes, `.onnx` as input, weights beside the IR.
+
+    cnncc opt MODEL.onnx|IN.mlir [-p PASSES] [-o OUT.mlir] [--batch N]
+
+Weights of `NAME.mlir` are read from `NAME.npz`, else from `weights.npz`, in the same folder;
+`-o OUT.mlir` writes them to `OUT.npz`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Dialect
+from xdsl.passes import ModulePass
+from xdsl.universe import Universe
+from xdsl.utils.exceptions import ArgSpecParseError
+from xdsl.xdsl_opt_main import xDSLOptMain
+
+from cnncc.context import CompilerContext
+from cnncc.driver.ir_files import load_weights, shortened, user_errors
+from cnncc.errors import Refusal
+from cnncc.frontend.import_onnx import import_onnx
+from cnncc.universe import DIALECTS, PASSES
+
+
+def run_opt(args: Sequence[str]) -> None:
+    """Run the tool with command line `args`.
+
+    Raises: Refusal for what the user can mend; SystemExit(2) for wrong usage, from argparse.
+    """
+    with user_errors():
+        OptMain(args=args).run()
+
+
+class OptMain(xDSLOptMain):
+    """xDSL's opt with a compiler context, cnncc's dialects and passes, ONNX input and weight files."""
+
+    ctx: CompilerContext
+
+    def register_all_dialects(self) -> None:
+        """Register all dialects, from the checkout where cnncc is not installed."""
+        self.ctx = CompilerContext()
+        known: dict[str, Callable[[], Dialect]] = Universe.get_multiverse().all_dialects | DIALECTS
+        for name, factory in known.items():
+            self.ctx.register_dialect(name, factory)
+
+    def register_all_passes(self) -> None:
+        """Register all passes, as `register_all_dialects`."""
+        known: dict[str, Callable[[], type[ModulePass]]] = Universe.get_multiverse().all_passes | PASSES
+        for name, factory in known.items():
+            self.register_pass(name, factory)
+
+    def register_all_frontends(self) -> None:
+        """Add ONNX files, and weights to MLIR files."""
+        super().register_all_frontends()
+        parse_mlir = self.available_frontends["mlir"]
+
+        def parse_with_weights(stream: IO[bytes]) -> ModuleOp:
+            if self.args.input_file is not None:
+                load_weights(Path(self.args.input_file), self.ctx)
+            try:
+                return parse_mlir(stream)
+            except RecursionError as error:
+                raise Refusal(f"{self.get_input_name()}: nested too deeply") from error
+            except ValueError as error:  # attributes with values out of range, text that is not UTF-8
+                raise Refusal(f"{self.get_input_name()}: {shortened(str(error))}") from error
+
+        def parse_onnx(_: IO[bytes]) -> ModuleOp:
+            return import_onnx(Path(self.get_input_name()), self.ctx, self.args.batch)
+
+        self.available_frontends |= {"mlir": parse_with_weights, "onnx": parse_onnx}
+
+    def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
+        """Add what ONNX files need."""
+        super().register_all_arguments(arg_parser)
+        arg_parser.add_argument("--batch", type=int, help="size of symbolic leading dims of an ONNX model's inputs")
+
+    def setup_pipeline(self) -> None:
+        """Parse the pass list. Raises Refusal for an unknown pass or option."""
+        try:
+            super().setup_pipeline()
+        except (ArgSpecParseError, ValueError) as error:
+            raise Refusal(f"-p: {shortened(str(error))}") from error
+
+    def prepare_input(self) -> tuple[list[tuple[IO[bytes], int]], str]:
+        """Open the input. Raises Refusal for a file that is neither MLIR nor ONNX."""
+        try:
+            return super().prepare_input()
+        except ValueError as error:
+            raise Refusal(f"{self.get_input_name()}: expected a .mlir or .onnx file") from error
+
+    def prepare_output(self) -> IO[str]:
+        """Open a file beside the output, which takes its place when all has gone well."""
+        if self.args.output_file is None:
+            return sys.stdout
+        return self._unfinished(Path(self.args.output_file)).open("w")
+
+    def run(self) -> None:
+        """Read, apply the passes, and write all or nothing."""
+        if self.args.output_file is None:
+            super().run()
+            return
+        output = Path(self.args.output_file)
+        weights = output.with_suffix(".npz")
+        if not output.parent.is_dir():
+            raise Refusal(f"{output}: the folder {output.parent} does not exist")
+        parts = {self._unfinished(output): output, self._unfinished(weights): weights}
+        try:
+            super().run()
+            if len(self.ctx.weights):
+                self.ctx.weights.save(self._unfinished(weights))
+            for part, final in parts.items():
+                if part.exists():
+                    part.replace(final)
+        finally:
+            for part in parts:
+                part.unlink(missing_ok=True)
+
+    @staticmethod
+    def _unfinished(path: Path) -> Path:
+        return path.with_name(f".unfinished-{path.name}")

@@ -1,0 +1,285 @@
+"""From a model to the machine's instructions: which steps, in which order.
+
+A step is a pass by name, or the calibration, which needs data and is no pass. Every step leaves its name on the
+module, so that a dumped file compiles on from where it stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from xdsl.dialects.builtin import Float32Type, IntAttr, IntegerType, ModuleOp, StringAttr, TensorType
+from xdsl.passes import PassPipeline
+from xdsl.universe import Universe
+
+from cnncc.arch.model import Arch
+from cnncc.context import CompilerContext
+from cnncc.dialects.onnx import NodeOp
+from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.passes._scheduling.dataflows import AUTO
+from cnncc.universe import DIALECTS, PASSES
+from cnncc.weights import Array
+
+DONE = "cnncc.done"  # module attribute: the last step that was run
+ARCH = "cnncc.arch"  # module attribute: the array that the layers are mapped to
+CALIBRATE = "onnx-calibrate"
+FOLD_QDQ = "onnx-fold-qdq"
+TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
+SCHEDULE = "nest-schedule-os"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: the level that it leaves the module at, its name, and its options as on the command line."""
+
+    level: str
+    name: str
+    options: str = ""
+
+    @property
+    def spec(self) -> str:
+        """As in a pass list: `nest-schedule-os{arch=spatial-8x8}`."""
+        return f"{self.name}{{{self.options}}}" if self.options else self.name
+
+
+_ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", "\v": r"\v"}
+FUNCTIONS = "onnx.functions"  # module attribute: the functions that the model defines
+DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.")  # of operators that onnxruntime comes with
+LEVELS = ("onnx", "cnn", "nest", "array", "isa")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to compile: the array (and the name or file that passes read it from), operand width, calibration data.
+
+    schedule: the file with the mappings of some layers, if any. dataflow: of the other layers, by name; None is auto.
+    """
+
+    arch: Arch
+    arch_source: str
+    operand_bits: int
+    calibration: Mapping[str, Array] | None = None
+    schedule: str | None = None
+    dataflow: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.operand_bits > self.arch.operand_bits:
+            width = f"the operands of {self.arch.name} have {self.arch.operand_bits} bits"
+            raise Refusal(f"--precision int{self.operand_bits}: {width}")
+
+
+def operand_bits(precision: str | None, arch: Arch) -> int:
+    """The width that `--precision` names, as `int8`; the array's own without it."""
+    return int(precision.removeprefix("int")) if precision else arch.operand_bits
+
+
+def _quoted(name: str) -> str:
+    """A string as pass options write it: names of files hold anything."""
+    return f'"{name.translate(str.maketrans(_ESCAPES))}"'
+
+
+def steps(settings: Settings) -> tuple[Step, ...]:
+    """All steps from an imported model to instructions."""
+    arch = f"arch={_quoted(settings.arch_source)}"
+    schedule = f" schedule={_quoted(settings.schedule)}" if settings.schedule else ""
+    dataflow = f" dataflow={settings.dataflow or AUTO}"
+    widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
+    return (
+        Step("onnx", "onnx-fold-constants"),
+        Step("onnx", "onnx-remove-identity"),
+        Step("onnx", FOLD_QDQ),
+        Step("onnx", "onnx-fold-affine"),
+        Step("onnx", "onnx-fold-batch-norm"),
+        Step("onnx", "onnx-fold-pad"),
+        Step("onnx", "onnx-split-sum"),
+        Step("onnx", "onnx-dead-code"),
+        Step("onnx", CALIBRATE),
+        Step("cnn", "onnx-to-cnn", widths),
+        Step("cnn", "cnn-fuse-epilogue"),
+        Step("cnn", "cnn-legalize"),
+        Step("nest", "cnn-to-nest"),
+        Step("nest", SCHEDULE, arch + schedule + dataflow),
+        Step("nest", "nest-tile"),
+        Step("nest", "nest-permute"),
+        Step("nest", "nest-unroll"),
+        Step("nest", "nest-stage"),
+        Step("array", TO_PROGRAMS, arch),
+        Step("array", "array-prefetch", arch),
+        Step("array", "array-allocate", arch),
+        Step("isa", "array-to-isa"),
+    )
+
+
+def new_context() -> CompilerContext:
+    """A context that knows all dialects."""
+    ctx = CompilerContext()
+    for name, dialect in (Universe.get_multiverse().all_dialects | DIALECTS).items():
+        ctx.register_dialect(name, dialect)
+    return ctx
+
+
+def described(arch: Arch) -> str:
+    """An array's name, size and the head of a hash of all its numbers: two files may bear one name."""
+    digest = hashlib.sha256(repr(arch).encode()).hexdigest()[:8]
+    return f"{arch.name} ({arch.rows} x {arch.cols} PEs, #{digest})"
+
+
+class StepFailed(Exception):
+    """A step that raised what no user can mend, or left IR that does not verify."""
+
+    def __init__(self, step: Step, error: Exception) -> None:
+        super().__init__(f"step {step.name}: {type(error).__name__}: {error}")
+        self.step, self.error = step, error
+
+
+Observer = Callable[[Step, ModuleOp], None]
+
+
+@dataclass
+class Compilation:
+    """A module on its way down the ladder."""
+
+    ctx: CompilerContext
+    module: ModuleOp
+    settings: Settings
+    warnings: list[str] = field(default_factory=list[str])
+
+    def remaining(self) -> tuple[Step, ...]:
+        """The steps that were not run yet, by the mark that the last one left.
+
+        Raises Refusal for an unknown mark, or IR that was mapped to another array.
+        """
+        mark = self.module.attributes.get(DONE)
+        todo = steps(self.settings)
+        if not isinstance(mark, StringAttr) or mark.data == "import":
+            return todo
+        names = [step.name for step in todo]
+        if mark.data not in names:
+            raise Refusal(f"the IR says it was left by step '{mark.data}', which is none of {', '.join(names)}")
+        array, mapped = described(self.settings.arch), self.module.attributes.get(ARCH)
+        if isinstance(mapped, StringAttr) and mapped.data != array:
+            raise Refusal(f"the IR was mapped to {mapped.data}, not to {array}: give the same --arch as then")
+        return todo[names.index(mark.data) + 1 :]
+
+    def run(self, level: str = "isa", after: Sequence[Observer] = ()) -> None:
+        """Run the remaining steps up to and including `level`; `after` sees the module after each step.
+
+        Raises: Refusal; StepFailed for a defect of a step.
+        """
+        for step in self.remaining():
+            if LEVELS.index(step.level) > LEVELS.index(level):
+                return
+            self.step(step)
+            for observer in after:
+                observer(step, self.module)
+
+    def step(self, step: Step) -> None:
+        """Run one step. Raises: Refusal; StepFailed for a defect of the step."""
+        try:
+            self._run(step)
+            self.module.attributes[DONE] = StringAttr(step.name)
+            if step.level not in ("onnx", "cnn"):
+                self.module.attributes[ARCH] = StringAttr(described(self.settings.arch))
+            self.module.verify()
+        except Refusal:
+            raise
+        except Exception as error:
+            raise StepFailed(step, error) from error
+
+    def _run(self, step: Step) -> None:
+        if step.name != CALIBRATE:
+            PassPipeline.parse_spec(PASSES, step.spec).apply(self.ctx, self.module)
+            return
+        from cnncc.eval.calibrate import calibrate
+
+        _check_domains(self.module)
+        data, bits = self.settings.calibration, self.settings.operand_bits
+        self.warnings += calibrate(self.module, self.ctx.weights, data, bits, self.settings.arch.psum_bits)
+
+
+def import_model(path: Path, batch: int | None, settings: Settings) -> Compilation:
+    """A compilation that starts at an ONNX file. Raises Refusal."""
+    from cnncc.frontend.import_onnx import read_onnx
+
+    refusals, ctx, module = Refusals(), new_context(), ModuleOp([])
+    with refusals.kept():
+        module = read_onnx(path, ctx, refusals, batch)
+        check_interface(path, module)
+    refusals.raise_any(str(path))
+    module.attributes[DONE] = StringAttr("import")
+    return Compilation(ctx, module, settings)
+
+
+def check_interface(path: Path, module: ModuleOp) -> None:
+    """A binary's inputs are batches of f32 or bytes, and a tensor has one name. Raises Refusal."""
+    from cnncc.frontend.export_onnx import input_names, main_arguments, output_names
+
+    inputs, outputs = input_names(module), output_names(module)
+    if not inputs:
+        raise Refusal(f"{path}: the model has no inputs: its outputs are constant, there is nothing to compile")
+    if not outputs:
+        raise Refusal(f"{path}: the model has no outputs: there is nothing to compile")
+    refusals = Refusals()
+    for name, argument in zip(inputs, main_arguments(module), strict=True):
+        match argument.type:
+            case TensorType(element_type=Float32Type() | IntegerType(width=IntAttr(data=8))) as kind if (
+                kind.get_shape() and min(kind.get_shape()) > 0
+            ):
+                pass
+            case _:
+                what = f"is {argument.type}, an input is f32, i8 or ui8 with a leading batch dim"
+                refusals.add(Refusal(f"{path}: input '{name}' {what}", Finding(what, where=f"input '{name}'")))
+    for i, name in enumerate(outputs):
+        if name in inputs or name in outputs[:i]:
+            what, help_ = "has the name of another input or output", "give it one of its own"
+            finding = Finding(what, where=f"output '{name}'", help=help_)
+            refusals.add(Refusal(f"{path}: output '{name}' {what}: {help_}", finding))
+    refusals.raise_any(str(path))
+
+
+def _check_domains(module: ModuleOp) -> None:
+    """Refuse the nodes that onnxruntime, which runs the graph, cannot know. Raises Refusal."""
+    refusals = Refusals()
+    for op in module.walk():
+        if isinstance(op, NodeOp) and op.domain and not _is_known(op.domain.data, module):
+            where, help_ = op.label(), "replace the node by standard operators, or define it as a function of the model"
+            what = f"operator domain '{op.domain.data}' is unknown to onnxruntime"
+            refusals.add(Refusal(f"{where}: {what}: {help_}", Finding(what, where=where, help=help_)))
+    refusals.raise_any()
+
+
+def _is_known(domain: str, module: ModuleOp) -> bool:
+    """Does onnxruntime come with operators of `domain`, or may the model define them itself?"""
+    return domain.startswith(DOMAINS) or FUNCTIONS in module.attributes
+
+
+class Dump:
+    """Writes the module after every step as NN-step.mlir into a folder, and the weights beside them."""
+
+    def __init__(self, folder: Path, compilation: Compilation) -> None:
+        self.folder, self.compilation, self.number, self.saved = folder, compilation, 0, 0
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not there.stat().st_mode & 0o222:
+            raise Refusal(f"--dump-dir {folder}: {there} is read-only")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Refusal(f"--dump-dir {folder}: {error.strerror}") from error
+        self._write("import", compilation.module)
+
+    def __call__(self, step: Step, module: ModuleOp) -> None:
+        """Write the module after `step`."""
+        self._write(step.name, module)
+
+    def _write(self, name: str, module: ModuleOp) -> None:
+        try:
+            (self.folder / f"{self.number:02}-{name}.mlir").write_text(str(module) + "\n")
+            if len(self.compilation.ctx.weights) != self.saved:  # a store only grows
+                self.compilation.ctx.weights.save(self.folder / "weights.npz")
+                self.saved = len(self.compilation.ctx.weights)
+        except OSError as error:
+            raise Refusal(f"--dump-dir {self.folder}: {error.strerror}") from error
+        self.number += 1

@@ -1,0 +1,166 @@
+"""The parts of a network's program, as the cost model takes them, from the mapped layers of a module (rule R3).
+
+`cnncc/model/` says what they cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, cast
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import SSAValue
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import array
+from cnncc.dialects.cnn import HostOp, Quant, QuantAttr, shape
+from cnncc.dialects.nest import LayerOp, mapping_of
+from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, Step
+from cnncc.model.energy import with_energy
+from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.program_counts import program_counts
+from cnncc.model.program_schedule import Host, Part, copies
+from cnncc.passes._programs.tensors import is_read_in_glb, source, staged, uses
+from cnncc.passes._programs.tensors import parts as concatenated
+from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
+
+Ahead = Mapping[str, frozenset[str]]
+
+
+def plan_of(op: LayerOp, ahead: frozenset[str] = frozenset()) -> LayerPlan:
+    """A mapped layer as the cost model takes it."""
+    return LayerPlan(label_of(op), layer_shape(op), mapping_of(op), op.residual is not None, ahead, _apart(op))
+
+
+def _apart(op: LayerOp) -> bool:
+    """Whether images of an operand are parts of larger ones, so that they do not lie one after the other."""
+    values = [op.ifmap, op.result, *([op.residual] if op.residual else [])]
+    block = op.parent_block()
+    inside = concatenated(block) if block else {}
+
+    def whole(value: SSAValue) -> SSAValue:
+        value = source(value)
+        return whole(inside[value][0]) if value in inside else value
+
+    images = [(shape(value.type), shape(whole(value).type)) for value in values]
+    return any(own[0] > 1 and prod(own[1:]) != prod(around[1:]) for own, around in images)
+
+
+class _Network:
+    """The parts of a network's program, in its order, and what lies in the GLB so far."""
+
+    def __init__(self, func: FuncOp, ahead: Ahead) -> None:
+        self.func, self.ahead = func, ahead
+        self.concatenated = concatenated(func.body.block)
+        self.in_glb: set[SSAValue] = set()
+        self.in_dram: set[tuple[SSAValue, Quant]] = set()  # by the scales that the host may read
+
+    def parts(self) -> Iterator[Part]:
+        """All parts."""
+        quants = [cast("QuantAttr | None", attr.data.get("cnn.quant")) for attr in self.func.arg_attrs or ()]
+        given = [
+            (arg, quant.data) for arg, quant in zip(self.func.args, quants, strict=True) if isinstance(quant, QuantAttr)
+        ]
+        yield from self._arrive("inputs", given)
+        for op in self.func.body.block.ops:
+            match op:
+                case LayerOp():
+                    if "output" not in staged(op):
+                        self._into_glb(op.result)
+                    yield plan_of(op, self.ahead.get(label_of(op), frozenset()))
+                case HostOp():
+                    yield from self._host(op)
+                case ReturnOp():
+                    yield from copies(
+                        "outputs", "out", [_words(value) for value in op.arguments if source(value) in self.in_glb]
+                    )
+                case _:
+                    pass
+
+    def _into_glb(self, value: SSAValue) -> None:
+        """A value lies in the GLB, and so does what it is a part of."""
+        self.in_glb.add(source(value))
+        if source(value) in self.concatenated:
+            self._into_glb(self.concatenated[source(value)][0])
+
+    def _arrive(self, label: str, values: Sequence[tuple[SSAValue, Quant]]) -> Iterator[Part]:
+        """Values that lie in DRAM by a scale, and are copied to the GLB where anything reads them there."""
+        self.in_dram |= {(source(value), quant) for value, quant in values}
+        read = [value for value, quant in values if any(is_read_in_glb(use, quant) for use in uses(value))]
+        for value in read:
+            self._into_glb(value)
+        yield from copies(label, "in", [_words(value) for value in read])
+
+    def _host(self, op: HostOp) -> Iterator[Part]:
+        label = op.label.data if op.label else "host"
+        operands: list[SSAValue] = []
+        for value, quant in zip(op.inputs, op.input_quants.data, strict=True):
+            if (source(value), quant.data) not in self.in_dram and source(value) in self.in_glb:
+                operands.append(value)
+                self.in_dram.add((source(value), quant.data))
+        yield from copies(f"{label} operands", "out", [_words(value) for value in operands])
+        yield Host()
+        results = [
+            (value, quant.data)
+            for value, quant in zip(op.outputs, op.output_quants.data, strict=True)
+            if quant.data.scale != 0.0
+        ]
+        yield from self._arrive(f"{label} results", results)
+
+
+def _words(value: SSAValue) -> int:
+    return prod(shape(value.type))
+
+
+def program_parts(module: ModuleOp, ahead: Ahead) -> list[Part]:
+    """The parts of the program of a module whose layers are mapped. ahead: operands fetched in the layer before."""
+    func = next(op for op in module.ops if isinstance(op, FuncOp))
+    return list(_Network(func, ahead).parts())
+
+
+def predict(module: ModuleOp, arch: Arch, ahead: Ahead) -> dict[str, Any]:
+    """What `run --stats` will count of the program (docs/stats.md), by the same keys."""
+    return with_energy(program_counts(program_parts(module, ahead), arch), arch.energy)
+
+
+class Planned:
+    """Watches a compilation for the parts of its program: None where it starts below the nest level."""
+
+    def __init__(self, compilation: Compilation) -> None:
+        names = [step.name for step in compilation.remaining()]
+        self.mapped = compilation.module.clone() if names[:1] == [TO_PROGRAMS] else None
+        self.parts: list[Part] | None = None
+
+    def __call__(self, step: Step, module: ModuleOp) -> None:
+        """Keep the mapped layers, and look later at what is fetched ahead for them."""
+        if step.name == "nest-stage":
+            self.mapped = module.clone()
+        elif step.name == "array-prefetch" and self.mapped is not None:
+            self.parts = program_parts(self.mapped, fetched_ahead(module))
+
+
+def fetched_ahead(module: ModuleOp) -> dict[str, frozenset[str]]:
+    """By layer the operands that the layer before fetches for it, in a module that `array-prefetch` has left."""
+    found: dict[str, frozenset[str]] = {}
+    before: array.LayerOp | None = None
+    for op in module.ops:
+        if isinstance(op, array.LayerOp):
+            moved = [each.record.data.glb for each in before.walk() if isinstance(each, array.DmaOp)] if before else []
+            found[op.label.data] = frozenset(name.removeprefix("next.") for name in moved if name.startswith("next."))
+            before = op
+        elif isinstance(op, array.HostOp):
+            before = None
+    return found
+
+
+def mapped_parts(compilation: Compilation) -> list[Part]:
+    """The parts of the program of a compilation that has not come below the nest level.
+
+    Goes on with it until all steps that may refuse it have taken it. Raises Refusal.
+    """
+    plan = Planned(compilation)
+    compilation.run("array", [plan])
+    assert plan.parts is not None
+    return plan.parts

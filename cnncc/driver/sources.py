@@ -1,0 +1,103 @@
+"""Where a compilation starts: at an ONNX file, or at IR that was dumped on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from xdsl.dialects.builtin import IntegerAttr
+
+from cnncc.arch.model import load_arch
+from cnncc.driver.ir_files import read_ir
+from cnncc.driver.pipeline import (
+    CALIBRATE,
+    SCHEDULE,
+    TO_PROGRAMS,
+    Compilation,
+    Settings,
+    Step,
+    import_model,
+    new_context,
+    operand_bits,
+)
+from cnncc.errors import Refusal
+from cnncc.passes._scheduling.dataflows import check_dataflow
+from cnncc.passes._scheduling.schedule_file import read_schedule
+from cnncc.util.npz import read_npz
+from cnncc.weights import Array
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """How a network is compiled, as the command line says it: all commands that compile take these options.
+
+    arch: a preset or a TOML file. precision: int8 or int16; None: the array's width. calibrate: samples of the inputs.
+    batch: the size of a symbolic batch dimension. schedule: mappings of some layers. dataflow: of the other layers.
+    """
+
+    arch: str = "spatial-8x8"
+    precision: str | None = None
+    calibrate: Path | None = None
+    batch: int | None = None
+    schedule: Path | None = None
+    dataflow: str | None = None
+
+    def settings(self, calibration: Mapping[str, Array] | None = None) -> Settings:
+        """With the array's numbers, and calibration data. Raises Refusal."""
+        array, schedule = load_arch(self.arch), str(self.schedule) if self.schedule else None
+        return Settings(array, self.arch, operand_bits(self.precision, array), calibration, schedule, self.dataflow)
+
+
+def start_compilation(model: Path, options: CompileOptions) -> Compilation:
+    """A compilation of an ONNX file, with calibration data named after its inputs. Raises Refusal."""
+    from cnncc.frontend.export_onnx import input_names
+
+    if options.schedule is not None:
+        read_schedule(str(options.schedule))  # what is wrong with it alone is said before anything is run
+    if options.dataflow is not None:
+        check_dataflow(options.dataflow)
+    compilation = import_model(model, options.batch, options.settings())
+    if options.calibrate is not None:
+        data = read_npz(options.calibrate, input_names(compilation.module))
+        compilation.settings = options.settings(data)
+    return compilation
+
+
+def start_before_programs(source: Path, options: CompileOptions) -> tuple[Compilation, list[Step]]:
+    """A compilation of an ONNX file, or of IR dumped before nest-to-array, and its steps up to that one.
+
+    Raises Refusal, also for IR from after that step.
+    """
+    start = resume if source.suffix == ".mlir" else start_compilation
+    compilation = start(source, options)
+    if TO_PROGRAMS not in (names := [step.name for step in compilation.remaining()]):
+        raise Refusal(f"{source}: was lowered beyond {TO_PROGRAMS}: give IR from before that step, or the model")
+    return compilation, list(compilation.remaining()[: names.index(TO_PROGRAMS) + 1])
+
+
+def resume(start: Path, options: CompileOptions) -> Compilation:
+    """A compilation that goes on from dumped IR, its weights beside it. Raises Refusal."""
+    from cnncc.frontend.export_onnx import input_names
+
+    ctx = new_context()
+    module = read_ir(start, ctx)
+    bits = module.attributes.get("cnn.operand_bits")
+    if isinstance(bits, IntegerAttr):  # quantised already
+        dumped = f"int{cast('IntegerAttr[Any]', bits).value.data}"
+        if options.precision not in (None, dumped):
+            raise Refusal(f"{start}: was quantised to {dumped}, --precision {options.precision} comes too late")
+        options = replace(options, precision=dumped)
+    compilation = Compilation(ctx, module, options.settings())
+    remaining = [step.name for step in compilation.remaining()]
+    if options.dataflow is not None:
+        check_dataflow(options.dataflow)
+    for option, value in (("--schedule", options.schedule), ("--dataflow", options.dataflow)):
+        if value is not None and SCHEDULE not in remaining:
+            raise Refusal(f"{start}: its layers are mapped already, {option} {value} comes too late")
+    if options.calibrate is not None and CALIBRATE in remaining:
+        compilation.settings = options.settings(read_npz(options.calibrate, input_names(module)))
+    elif options.calibrate is not None:
+        compilation.warnings.append(f"--calibrate {options.calibrate} has no effect: {start} was calibrated already")
+    return compilation

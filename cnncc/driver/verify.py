@@ -1,0 +1,306 @@
+"""Every level against the one above: runs the IR after each step and names the step and the value that changed.
+
+Above `cnn` the outputs are compared as floats, within a stated relative tolerance; the integers of a model that is
+quantised already must give onnxruntime's outputs, bit for bit. From `cnn` down every value that two levels have in
+common is compared as integers; the last step is run from its encoded binary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ModuleOp
+
+from cnncc.driver.accuracy import Accuracy, LayerAccuracy, References, accuracy, loses_most, run_floats
+from cnncc.driver.layer_noise import LIMIT, LayerNoise, layer_noise
+from cnncc.driver.pipeline import CALIBRATE, FOLD_QDQ, TO_PROGRAMS, Compilation, Step, StepFailed
+from cnncc.errors import Refusal, one_line
+from cnncc.frontend.export_onnx import output_names, returned
+from cnncc.passes._onnx.placement import place
+from cnncc.weights import Array
+
+OUTPUT = "output "  # and its number: the key of an output
+FUSED = "cnn-legalize"  # the step after which a layer has one value
+WORST = 3  # layers that are printed where not all are
+SCHEMA = 1  # of the JSON; a change that a reader would notice raises it
+RELATIVE_TOLERANCE = 1e-4  # of the largest magnitude of an output, for float graphs that were rewritten
+# The same for operators between DequantizeLinear and QuantizeLinear, put on integers: each may differ by a step.
+QDQ_TOLERANCE = 0.05
+NO_STEPS: Mapping[str, float] = {}
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome for one step: `detail` says what was compared, or what differs first."""
+
+    step: str
+    level: str
+    agrees: bool
+    detail: str
+
+
+Values = Mapping[str, Array]
+Mask = npt.NDArray[np.bool_]
+
+
+def compare_floats(
+    exact: Values, got: Values, tolerance: float = RELATIVE_TOLERANCE, steps: Mapping[str, float] = NO_STEPS
+) -> str:
+    """The empty string, or which output differs most and by how much. steps: by which outputs may differ besides."""
+    for name, reference in exact.items():
+        if name not in got:
+            return f"output '{name}' is missing"
+        scale = float(np.abs(reference).max()) or 1.0
+        worst = float(np.abs(np.asarray(got[name], np.float64) - reference).max()) / scale
+        if not worst <= tolerance + steps.get(name, 0.0) / scale and not np.array_equal(
+            got[name], reference, equal_nan=True
+        ):
+            return f"output '{name}' differs by {worst:.2e} of its largest value, more than {tolerance:.0e}"
+    return ""
+
+
+def compare_integers(before: Values, after: Values, where: Callable[[str, Mask], str] = lambda _, __: "") -> str:
+    """The empty string, or the first value, in the order of the network, that differs, and where.
+
+    where: what there is to say about the places of a value, by its name, that differ.
+    """
+    for name, reference in before.items():
+        if name not in after:
+            if name.startswith(OUTPUT):
+                return f"{name} is missing"
+            continue
+        got = np.asarray(after[name])
+        if got.size != reference.size:
+            return f"value '{name}' has shape {list(got.shape)} instead of {list(reference.shape)}"
+        got = got.reshape(reference.shape)
+        same = (got == reference) | ((got != got) & (reference != reference))  # NaN from a host segment is one, too
+        if (different := np.argwhere(~same)).size:
+            at = tuple(int(i) for i in different[0])
+            return (
+                f"value '{name}' differs in {len(different):,} of {reference.size:,} places, "
+                f"first at {list(at)}: {got[at]} instead of {reference[at]}{where(name, ~same)}"
+            )
+    return ""
+
+
+class Differs(Exception):
+    """The last check failed: there is nothing to compare what follows with."""
+
+
+class Verifier:
+    """Observes a compilation step by step and collects the checks; raises Differs at the first that fails."""
+
+    def __init__(self, compilation: Compilation, inputs: Values) -> None:
+        self.compilation, self.inputs = compilation, inputs
+        self.checks: list[Check] = []
+        self.accuracy: list[Accuracy] = []
+        self.layers: list[LayerAccuracy] = []
+        self.noises: list[LayerNoise] = []
+        self._floats = self._run_floats(compilation.module)
+        self._integers: Values = {}
+        self._quantised: Sequence[Array] = ()
+        self._is_exact = False  # are all integers the model's own?
+        self._calibrated = ModuleOp([])
+        self._programs = ModuleOp([])  # the PE-set programs that `array` and `isa` run
+
+    def __call__(self, step: Step, module: ModuleOp) -> None:
+        """Run `module` and compare it with the level before `step`."""
+        if step.name == CALIBRATE:
+            self._is_exact = place(module, self.compilation.ctx.weights).is_exact
+            self._calibrated = module.clone()
+            return
+        try:
+            difference, compared = self._check(step, module)
+        except Refusal as refusal:  # a Trap is one, too
+            difference, compared = f"cannot be run: {refusal}", ""
+        except Exception as error:
+            difference, compared = f"cannot be run: {type(error).__name__}: {error}", ""
+        self.checks.append(Check(step.name, step.level, not difference, difference or compared))
+        if difference:
+            raise Differs
+
+    def failed(self, failure: StepFailed) -> None:
+        """Note a step that did not come to its end."""
+        step, error = failure.step, failure.error
+        self.checks.append(Check(step.name, step.level, False, f"{type(error).__name__}: {error}"))
+
+    def _check(self, step: Step, module: ModuleOp) -> tuple[str, str]:
+        """What differs, or the empty string; what was compared."""
+        if step.level == "onnx":
+            got = self._run_floats(module)
+            tolerance = RELATIVE_TOLERANCE
+            difference = compare_floats(self._floats, got)
+            if difference and step.name == FOLD_QDQ:
+                tolerance = QDQ_TOLERANCE
+                difference = compare_floats(self._floats, got, tolerance, self._steps(module))
+            if step.name == FOLD_QDQ:
+                self._floats = got  # what follows must equal the model as it now is, on integers
+            return difference, f"{len(self._floats)} output(s) within {tolerance:.0e}"
+        return self._check_integers(step, module)
+
+    def _run_floats(self, module: ModuleOp) -> Values:
+        """The float outputs by name."""
+        outputs = run_floats(module, self.compilation.ctx.weights, self.inputs, returned(module))
+        return dict(zip(output_names(module), outputs, strict=True))
+
+    def _steps(self, module: ModuleOp) -> dict[str, float]:
+        """What one step of its codes is worth, by output that is codes or was made of them."""
+        placement = place(module, self.compilation.ctx.weights)
+        codes = {
+            name: placement.codes(value) for name, value in zip(output_names(module), returned(module), strict=True)
+        }
+        return {name: known.scale for name, known in codes.items() if known}
+
+    def _check_integers(self, step: Step, module: ModuleOp) -> tuple[str, str]:
+        if not self._integers:
+            return self._first_integers(module)
+        if step.name == TO_PROGRAMS:
+            self._programs = module.clone()
+        values = self._evaluated(step.level, module)
+        if step.name == FUSED and not self._is_exact:
+            self._measure(values)
+        common = [name for name in self._integers if name in values]
+        difference = compare_integers(self._integers, values, self._where)
+        self._integers = {**self._integers, **values}
+        return difference, f"{len(common)} value(s), {sum(values[n].size for n in common):,} integers"
+
+    def _where(self, name: str, wrong: Mask) -> str:
+        """Which PE computed the first wrong result, once there are programs."""
+        from cnncc.eval.locate import locate
+
+        store, arch = self.compilation.ctx.weights, self.compilation.settings.arch
+        try:
+            location = locate(self._programs, store, arch, name, wrong)
+        except Refusal:  # the program is wrong: it may break a rule, too
+            return ""
+        return f"; {location}" if location else ""
+
+    def _first_integers(self, module: ModuleOp) -> tuple[str, str]:
+        """The quantised network: measured against float, and the integers that all below must have.
+
+        Where the model has been quantised before, its outputs must be onnxruntime's, bit for bit.
+        """
+        from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
+
+        self._quantised = quantise_inputs(module, self.inputs)
+        outputs, trace = evaluate(module, self.compilation.ctx.weights, self._quantised)
+        real = dequantise_outputs(module, outputs)
+        self._integers = _keyed(outputs, trace)
+        if self._is_exact:
+            return compare_integers(self._floats, real), f"{len(real)} output(s) equal onnxruntime's in every bit"
+        self.accuracy = [accuracy(name, self._floats[name], real[name]) for name in self._floats]
+        return "", "quantised: " + ", ".join(f"{a.output} {a.sqnr_db:.1f} dB" for a in self.accuracy)
+
+    def _measure(self, values: Values) -> None:
+        """All that is left when what can be fused is, against float: each value as it is, each layer by itself."""
+        from cnncc.eval.calibrate import samples
+
+        store, settings = self.compilation.ctx.weights, self.compilation.settings
+        references = References(self._calibrated, store, (settings.operand_bits, settings.arch.psum_bits))
+        self.layers = references.measured(values, self.inputs, self._quantised)
+        images = len(next(iter(self.inputs.values())))
+        self.noises = layer_noise(references, store, samples(self._calibrated, settings.calibration, images))
+
+    @property
+    def beyond_noise(self) -> list[LayerNoise]:
+        """The layers that err by more than their steps explain."""
+        return [each for each in self.noises if each.cause]
+
+    def _evaluated(self, level: str, module: ModuleOp) -> Values:
+        store, arch = self.compilation.ctx.weights, self.compilation.settings.arch
+        match level:
+            case "cnn":
+                from cnncc.eval import cnn
+
+                outputs, trace = cnn.evaluate(module, store, self._quantised)
+            case "nest":
+                from cnncc.eval import nest
+
+                outputs, trace = nest.evaluate(module, store, self._quantised)
+            case "array":
+                from cnncc.eval import array
+
+                outputs, trace = array.evaluate(module, store, arch, self._quantised)
+            case _:
+                from cnncc.eval import isa
+
+                outputs, trace = isa.evaluate(module, store, arch, self._quantised)
+        return _keyed(outputs, trace)
+
+
+def _keyed(outputs: Sequence[Array], trace: Values) -> Values:
+    return {**trace, **{f"{OUTPUT}{i}": value for i, value in enumerate(outputs)}}
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+
+
+def checks_text(checks: Sequence[Check]) -> list[str]:
+    """One line for each step."""
+    width = max(len(check.step) for check in checks)
+    marks = {True: "agrees ", False: "DIFFERS"}
+    return [
+        f"  {check.level:<5} {check.step:<{width}}  {marks[check.agrees]}  {one_line(check.detail)}" for check in checks
+    ]
+
+
+def accuracy_text(outputs: Sequence[Accuracy], layers: Sequence[LayerAccuracy], *, whole: bool) -> list[str]:
+    """The outputs, the layers that lose most (or all of them, in the order of the network), and the first of those."""
+    lines = [
+        f"{a.output} against float: SQNR {a.sqnr_db:.1f} dB, greatest error {a.max_error:.3g}, "
+        f"top-1 agreement {100 * a.top1_agreement:.1f} %"
+        for a in outputs
+    ]
+    most = loses_most(layers)
+    if most is None:
+        return lines
+    shown = layers if whole else sorted(layers, key=lambda layer: -layer.drop_db)[:WORST]
+    width = max(len(layer.label) for layer in shown)
+    lines.append(f"  {'value':<{width}}  SQNR dB  drop dB")
+    lines += [f"  {layer.label:<{width}}  {layer.sqnr_db:7.1f}  {layer.drop_db:7.1f}" for layer in shown]
+    lines.append(f"{most.label} loses most: {most.drop_db:.1f} dB")
+    beyond = sorted((layer for layer in layers if layer.beyond), key=lambda layer: -layer.beyond)
+    return [*lines, *(_beyond_text(layer) for layer in (beyond if whole else beyond[:WORST]))]
+
+
+def _beyond_text(layer: LayerAccuracy) -> str:
+    return f"{100 * layer.beyond:.3g} % of {layer.label} saturates: calibrate with data like these inputs"
+
+
+def noise_text(layers: Sequence[LayerNoise]) -> list[str]:
+    """Whether each layer, with exact operands, is as near to float as its steps allow; those that are not."""
+    narrowed = [f"{each.label} ({each.narrowed} channels)" for each in layers if each.narrowed]
+    lines = [f"psums narrow the weights of {', '.join(narrowed)}"] if narrowed else []
+    if beyond := [each for each in layers if each.cause]:
+        return [*lines, *(f"layer {each.text}" for each in beyond)]
+    times, label = max(((each.error / each.noise, each.label) for each in layers), default=(0.0, ""))
+    if layers:
+        lines.append(
+            f"each layer by itself errs as its steps explain: at most {times:.2f} of {LIMIT} times, at {label}"
+        )
+    return lines
+
+
+def as_json(verifier: Verifier, model: Path) -> dict[str, Any]:
+    """What docs/verify.md describes; a number that is not finite is null."""
+    most = loses_most(verifier.layers)
+    return {
+        "schema": SCHEMA,
+        "model": str(model),
+        "agrees": all(check.agrees for check in verifier.checks),
+        "steps": [asdict(check) for check in verifier.checks],
+        "outputs": [_finite(asdict(each)) for each in verifier.accuracy],
+        "layers": [_finite(asdict(each)) for each in verifier.layers],
+        "loses_most": most.label if most else None,
+        "noises": [_finite(asdict(each)) for each in verifier.noises],
+    }
+
+
+def _finite(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in record.items()}

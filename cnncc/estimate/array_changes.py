@@ -1,0 +1,142 @@
+"""What other numbers of the array do for one layer: each key by itself, the layer mapped anew, all others as they are.
+
+See L2 of docs/estimate.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from typing import Any, cast
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping_text import text
+from cnncc.errors import Refusal
+from cnncc.estimate.mapped_network import MappedNetwork, mapping_in
+from cnncc.estimate.mapped_program import Program
+from cnncc.explore.vary import Value, with_config
+from cnncc.mapper.cached_search import Task, search_ahead
+from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.program_schedule import Part, program_cycles
+from cnncc.passes._scheduling.nest_layers import layer_shape
+
+KEPT = ("operand_bits", "psum_bits", "energy")  # the network would be another one, or nothing would
+MOST = 3  # changes that are said
+OF_PES = ("pe.", "links.")  # keys that what a mapping holds in a PE depends on
+
+
+@dataclass(frozen=True)
+class Change:
+    """What another value of a key makes of the cycles of a layer, and of the program if only this layer is mapped anew.
+
+    mapping: what it has then, as text.
+    """
+
+    key: str
+    was: Value
+    value: Value
+    layer: int
+    program: int
+    mapping: str
+
+
+def variations(arch: Arch) -> Iterator[tuple[str, Value, Value]]:
+    """Each key with its value, and with the one to try.
+
+    Sizes, numbers and rates twice as large, cycles that something takes half as many, links and overlap where there are
+    none; as far as the architecture file allows.
+    """
+    for key, value in _flat(asdict(arch)):
+        if key.startswith(KEPT) or isinstance(value, str):
+            continue
+        if isinstance(value, bool):
+            tried: Value = True
+        else:
+            tried = value // 2 if key.endswith("_cycles") else 2 * value
+        if tried != value:
+            yield key, value, tried
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(cast("dict[str, Any]", value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def changes(program: Program, label: str, progress: Callable[[str], None]) -> list[Change]:
+    """Of each key changed by itself those few with which the layer is fastest; the fastest first."""
+    now, shape = program_cycles(program.parts, program.arch)[1][label].total, program.layers()[label].shape
+    arrays: list[tuple[int, str, Value, Value, Arch]] = []
+    for key, was, value in variations(program.arch):
+        with suppress(Refusal):  # out of range
+            arch = with_config(program.arch, {key: value})
+            arrays.append((_least(shape, arch), key, was, value, arch))
+    arrays.sort(key=lambda each: each[0])
+    anew = _Anew(program.network, label) if program.network and program.network.choice else None
+    found: list[Change] = []
+    for first in range(0, len(arrays), MOST):
+        if len(found) == MOST and found[-1].layer <= arrays[first][0]:
+            break  # no other can be faster
+        some = arrays[first : first + MOST]
+        if anew:
+            anew.soon([arch for *_, arch in some], progress)
+        for _, key, was, value, arch in some:
+            progress(f"{label}: {key}")
+            tried = anew.programs(arch, kept=not key.startswith(OF_PES)) if anew else [program.parts]
+            there = [(program_cycles(parts, arch), parts) for parts in tried]
+            for (whole, layers), parts in sorted(there, key=lambda each: each[0][0].total)[:1]:
+                plan = next(part for part in parts if isinstance(part, LayerPlan) and part.label == label)
+                says = text(plan.mapping, plan.shape.sizes)
+                found.append(Change(key, was, value, layers[label].total, whole.total, says))
+        found = [change for change in found if change.layer < now]
+        found = sorted(found, key=lambda change: (change.layer, change.program))[:MOST]
+    return found
+
+
+def _least(shape: LayerShape, arch: Arch) -> int:
+    """Cycles of a layer on an array at least: with all multipliers busy."""
+    lanes = 1 if shape.channelwise else arch.pe.lanes
+    return 0 if shape.kind == "copy" else prod(vars(shape.sizes).values()) // (arch.rows * arch.cols * lanes)
+
+
+class _Anew:
+    """One layer of a network, mapped anew to other arrays in the room that it has.
+
+    That is larger where the GLB is. Where its mapping was chosen for less (C1), what that takes is a room, too.
+    """
+
+    def __init__(self, network: MappedNetwork, label: str) -> None:
+        assert network.choice
+        self.network, self.label, self.choice = network, label, network.choice
+        self.layer = network.layer(label)
+        self.own = mapping_in(self.layer)
+        self.budgets = list(dict.fromkeys((network.budget(label), network.taken(label))))
+
+    def _budgets(self, arch: Arch) -> list[GlbBudget]:
+        more = arch.glb.words - self.network.arch.glb.words
+        return [replace(budget, words=budget.words + more) for budget in self.budgets]
+
+    def soon(self, arrays: Sequence[Arch], progress: Callable[[str], None]) -> None:
+        """Do searches side by side."""
+        if self.layer.kind.data != "copy" and self.choice(self.network.arch).free(self.layer):
+            shape = layer_shape(self.layer)
+            search_ahead([Task(shape, arch, budget) for arch in arrays for budget in self._budgets(arch)], progress)
+
+    def programs(self, arch: Arch, kept: bool) -> list[Sequence[Part]]:
+        """The program on another array with each mapping of the layer that is tried. kept: with its own, too."""
+        network, choice = self.network, self.choice(arch)
+        found = [self.own] if kept else []
+        for budget in self._budgets(arch) if not choice.violations(self.layer) else ():
+            with suppress(Refusal):  # does not fit
+                mapping = choice(self.layer, budget)
+                found += [mapping] if mapping and mapping not in found else []
+        as_it_was = arch.glb.words == network.arch.glb.words
+        return [
+            network.parts if as_it_was and mapping == self.own else network.with_mapping(self.label, mapping, arch)
+            for mapping in found
+        ]

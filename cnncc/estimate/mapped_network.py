@@ -1,0 +1,99 @@
+"""A network at the nest level whose layers are mapped: what room each has, and the program with another mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from xdsl.dialects.func import FuncOp
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import nest
+from cnncc.dialects.nest import LayerOp
+from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.model.program_schedule import Part
+from cnncc.passes._scheduling.nest_layers import goal_of, label_of, layer_shape
+from cnncc.passes._scheduling.os_plan import glb_words
+from cnncc.passes._scheduling.prefetch import layers_ahead
+from cnncc.passes._scheduling.residency import Network
+from cnncc.passes._scheduling.smaller_budgets import come_first
+from cnncc.passes.nest_schedule_os import Choice
+
+Streamed = Mapping[LayerOp, frozenset[str]]  # the operands of each layer that move through the GLB
+
+
+def streamed(func: FuncOp) -> Streamed:
+    """By the mappings of a network's layers."""
+    network = Network(func)
+    return {
+        layer: frozenset(
+            stage.operand
+            for stage in mapping_in(layer).stages
+            if stage.memory == "glb" and stage.operand in network.operands(layer)
+        )
+        for layer in network.layers
+    }
+
+
+def budgets(func: FuncOp, arch: Arch, moves: Streamed) -> dict[LayerOp, GlbBudget]:
+    """What each layer of a network has for its buffers in the GLB beside the values that do not move."""
+    network = Network(func)
+    outside = {network.operands(layer)[operand] for layer, some in moves.items() for operand in some}
+    resident = [value for value in network.values if value.root not in outside]
+    found: dict[LayerOp, GlbBudget] = {}
+    for layer in network.layers:
+        number = network.number[layer]
+        words = arch.glb.words - sum(each.words for each in resident if each.first <= number <= each.last)
+        found[layer] = GlbBudget(words, moves[layer], layer.residual is not None)
+    return found
+
+
+def mapping_in(layer: LayerOp) -> nest.Mapping:
+    """What is chosen for a layer, or what its nest is."""
+    return goal_of(layer) or nest.mapping_of(layer)
+
+
+@dataclass(frozen=True)
+class MappedNetwork:
+    """The layers of a module, and `parts` of its program.
+
+    choice: how they are mapped, to this array or another one; None where they were mapped before.
+    """
+
+    func: FuncOp
+    arch: Arch
+    parts: Sequence[Part]
+    choice: Callable[[Arch], Choice] | None
+
+    def layer(self, label: str) -> LayerOp:
+        """The one of this label."""
+        return next(op for op in self.func.walk() if isinstance(op, LayerOp) and label_of(op) == label)
+
+    def budget(self, label: str) -> GlbBudget:
+        """What a layer has for its buffers."""
+        return budgets(self.func, self.arch, streamed(self.func))[self.layer(label)]
+
+    def taken(self, label: str) -> GlbBudget:
+        """The same; or what the layer's mapping takes of it, where it was chosen for less: others are quicker then."""
+        layer, budget = self.layer(label), self.budget(label)
+        mapping, choice = mapping_in(layer), self.choice and self.choice(self.arch)
+        if not choice or not choice.free(layer) or choice(layer, budget) == mapping:
+            return budget
+        return replace(budget, words=glb_words(layer_shape(layer), self.arch, mapping))
+
+    def with_mapping(self, label: str, mapping: nest.Mapping, arch: Arch) -> list[Part]:
+        """The program on an array with another mapping of a layer: the others keep theirs; what comes ahead does so
+        where there is room for it then.
+        """
+        layers = [op for op in self.func.walk() if isinstance(op, LayerOp)]
+        mappings = {op: mapping if label_of(op) == label else mapping_in(op) for op in layers}
+        ahead = {label_of(op) for op in layers_ahead(self.func, arch, mappings)}
+        by_label = {label_of(op): each for op, each in mappings.items()}
+
+        def plan(part: LayerPlan) -> LayerPlan:
+            own = by_label[part.label]
+            first = frozenset(come_first(own)) if part.label in ahead else frozenset[str]()
+            return replace(part, mapping=own, ahead=first)
+
+        return [plan(part) if isinstance(part, LayerPlan) else part for part in self.parts]

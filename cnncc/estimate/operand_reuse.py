@@ -1,0 +1,124 @@
+"""What each layer's operands move at each level of the array, how often words are used, what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping_text import text
+from cnncc.dialects.nest import LayerOp, Mapping, Sizes, mapping_of, operands
+from cnncc.driver.pipeline import Compilation
+from cnncc.driver.sources import CompileOptions, start_before_programs
+from cnncc.model.energy import energy
+from cnncc.model.operand_traffic import PLACES, Moved, moved
+from cnncc.model.stationary import Stay, name_of, stays
+from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
+
+HEADS = ("DRAM read", "write", "GLB read", "write", "bus", "n2n", "psum link", "RF read", "write")
+USED = {"dram": "dram_read", "glb": "glb_read", "rf": "rf_write"}  # where words come from, and into the PEs
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer with what is known of it. stays: by memory (rf, glb) and operand; none of an elementwise layer."""
+
+    label: str
+    kind: str
+    sizes: Sizes
+    mapping: Mapping
+    moved: Moved
+    dataflow: str
+    stays: dict[str, dict[str, Stay]]
+    energy: dict[str, float]
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "kind": self.kind,
+            "mapping": text(self.mapping, self.sizes),
+            "dataflow": self.dataflow,
+            **self.moved.counters(),
+            "dram": {
+                way: {name: words[f"dram_{way}"] for name, words in self.moved.words.items() if words[f"dram_{way}"]}
+                for way in ("read", "write")
+            },
+            "energy": self.energy,
+            "macs_per_word": self.macs_per_word(),
+            "stays": {
+                memory: {name: {"loops": list(stay.loops), "macros": stay.macros} for name, stay in found.items()}
+                for memory, found in self.stays.items()
+            },
+        }
+
+    def macs_per_word(self) -> dict[str, dict[str, float]]:
+        """The reuse of weights and ifmap: operations for each word read in DRAM or the GLB, or brought to a PE."""
+        return {
+            operand: {level: self.moved.steps / words[place] for level, place in USED.items() if words[place]}
+            for operand, words in self.moved.words.items()
+            if operand in ("weight", "ifmap") and self.moved.steps
+        }
+
+
+def row_of(op: LayerOp, arch: Arch) -> Row:
+    """What is known of a layer that is mapped."""
+    shape, mapping = layer_shape(op), mapping_of(op)
+    words = moved(shape, mapping, arch, "residual" in operands(op))
+    label, kind, takes = label_of(op), op.kind.data, energy(words.counters(), arch.energy)
+    if kind == "copy":
+        return Row(label, kind, shape.sizes, mapping, words, "PEs idle", {}, takes)
+    found = {memory: stays(shape, mapping, memory) for memory in ("rf", "glb")}
+    return Row(label, kind, shape.sizes, mapping, words, name_of(shape, mapping), found, takes)
+
+
+def analyse(source: Path, options: CompileOptions) -> tuple[Compilation, list[Row]]:
+    """All layers of an ONNX file, or of IR that was dumped before nest-to-array. Raises Refusal as `compile` does."""
+    compilation, (*steps, to_programs) = start_before_programs(source, options)
+    for step in steps:
+        compilation.step(step)
+    mapped = [op for op in compilation.module.clone().walk() if isinstance(op, LayerOp)]
+    compilation.step(to_programs)  # refuses what the array cannot run
+    return compilation, [row_of(op, compilation.settings.arch) for op in mapped]
+
+
+def as_json(rows: Sequence[Row], source: Path, arch: Arch) -> dict[str, Any]:
+    """The whole answer."""
+    return {"source": source.name, "arch": arch.name, "layers": {row.label: row.as_json for row in rows}}
+
+
+def as_text(rows: Sequence[Row]) -> Iterator[str]:
+    """A table for each layer."""
+    for row in rows:
+        sizes = " ".join(f"{dim} {size}" for dim, size in vars(row.sizes).items())
+        yield f"{row.label}  {row.kind}, {sizes}: {row.dataflow}, {row.moved.steps:,} operations"
+        yield f"  {text(row.mapping, row.sizes)}"
+        yield from _table(row)
+
+
+def _table(row: Row) -> Iterator[str]:
+    used = [place for place in PLACES if row.moved.of(place)]
+    heads = [HEADS[PLACES.index(place)] for place in used]
+    per_word = row.macs_per_word()
+    lines = [["", *heads, "uses of a word: DRAM", "GLB", "PE"]]
+    for operand, words in row.moved.words.items():
+        if words.total():
+            reuse = per_word.get(operand, {})
+            factors = [f"{reuse[level]:,.1f}" if level in reuse else "" for level in USED]
+            lines.append([operand, *(f"{words[place]:,}" if words[place] else "" for place in used), *factors])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *rest in lines:
+        cells = [f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)]
+        yield "  ".join([f"  {first:<{widths[0]}}", *cells]).rstrip()
+    for memory, where in (("rf", "PEs"), ("glb", "the GLB")):
+        if found := row.stays.get(memory):
+            each = ", ".join(f"{name} {_during(stay)}" for name, stay in found.items())
+            yield f"  macro-instructions that words stay for in {where}: {each}"
+
+
+def _during(stay: Stay) -> str:
+    if stay.all_along:
+        return "all along"
+    return f"over {' '.join(stay.loops)} ({stay.macros:,})" if stay.loops else "1"

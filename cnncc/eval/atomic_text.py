@@ -1,0 +1,49 @@
+"""The atomic schedule of a PE as text: a table of cycles for each macro-instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cnncc.eval.atomic import Atom, Reuse, Word
+
+WORDS_A_LINE = 12
+
+
+def schedule_text(label: str, pe: tuple[int, int], reuses: Sequence[Reuse]) -> Iterator[str]:
+    """The lines that show what a PE (row, column) does in macro-instructions of a layer."""
+    for reuse in reuses:
+        around = ", ".join(f"{name} = {index}" for name, index in reuse.loops.items())
+        yield f"{label}, PE {pe[0]},{pe[1]}, macro-instruction {reuse.number}" + (f" ({around})" if around else "")
+        for kind, letter in (("ifmap", "I"), ("weight", "W")):
+            if words := [_name(letter, word) for word in reuse.loaded.get(kind, [])]:
+                shown = words if len(words) <= WORDS_A_LINE else [*words[: WORDS_A_LINE - 2], "…", words[-1]]
+                yield f"  load {kind:<6}  {len(words)}: {' '.join(shown)}"
+        columns = [_columns(reuse, atom) for atom in reuse.atoms]
+        widths = [max(len(column[i]) for column in columns) for i in range(2)]
+        yield f"  cycle  {'west n2n':<{max(widths[0], 8)}}  {'PE':<{widths[1]}}  east n2n"
+        for atom, (west, does, east) in zip(reuse.atoms, columns, strict=True):
+            yield f"  {atom.cycle:>5}  {west:<{max(widths[0], 8)}}  {does:<{widths[1]}}  {east}".rstrip()
+        if reuse.sends:
+            yield f"  send   {' '.join(_name('O', word) for _, word in sorted(reuse.sums.items()))}"
+
+
+def _columns(reuse: Reuse, atom: Atom) -> tuple[str, str, str]:
+    """What the west link, the PE and the east link do."""
+    total, sign = _name("O", reuse.sums.get(atom.psum, Word())), "max=" if reuse.op == "max" else "+="
+    terms = (_name("I", x) + (f" * {_name('W', w)}" if w else "") for x, w in atom.terms)
+    does = f"{total} {sign} {' + '.join(terms)}"
+    west = f"send {_name('I', atom.sent)}" if atom.sent else ""
+    east = f"receive {_name('I', atom.received)}" if atom.received else ""
+    return west, does, f"{east} (virtual)" if atom.source == "virtual" else east
+
+
+def _name(letter: str, word: Word) -> str:
+    """I[c,h,w], W[k,c,r,s], O[k,h,w] (with n in front where there are several images); 0 in the padding.
+
+    >>> _name("I", Word("x", (0, 2, 5, 5))), _name("I", Word())
+    ('I[2,5,5]', '0')
+    """
+    if not word.tensor:
+        return "0"
+    at = word.at[1:] if letter != "W" and len(word.at) > 1 and not word.at[0] else word.at
+    return f"{letter}[{','.join(map(str, at))}]"

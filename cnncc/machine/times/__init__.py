@@ -1,0 +1,1 @@
+"""When instructions happen."""

@@ -1,0 +1,234 @@
+"""The machine's times at one moment of a program, relative to an origin, and what they become (rules Z1 to Z4, Z6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cnncc.arch.model import Arch
+from cnncc.machine.times.durations import Occupancy, UnitSettings
+from cnncc.machine.times.tasks import ARRAY, ENGINES, HALVES, QUEUES, Task, partner, queue_name
+
+# Tokens that a semaphore holds at most: it is a 16-bit counter (T4).
+MOST_TOKENS = (1 << 16) - 1
+_MANY_RUNS = 16  # of tokens of one queue: from so many on, those of equal times become one
+
+# Counters by (owner, name): the owner is the layer whose instruction they are charged to.
+Key = tuple[int, str]
+Runs = tuple[tuple[int, int], ...]
+
+
+class Fault(Exception):
+    """What an instruction cannot do; the simulation makes it a trap."""
+
+
+class State(NamedTuple):
+    """What the rest of a program can see: times relative to the sequencer's, earlier ones as 0; halves held; settings.
+
+    starts: of each engine's last queue_depth instructions; tokens: runs of (time, tokens) of each queue.
+    """
+
+    starts: tuple[tuple[int, ...], ...]
+    free: tuple[int, ...]
+    done: tuple[int, ...]
+    tokens: tuple[Runs, ...]
+    held: tuple[int, ...]
+    unit: UnitSettings
+
+
+class Effect(NamedTuple):
+    """What a piece of program does from a state: cycles of the sequencer, the state after it, counts.
+
+    The array is accounted for up to `mark`, relative to the sequencer's time at the end. How long it has been idle at
+    the start is not part of a state; those cycles are charged to `absorber` (None: the piece leaves them open).
+    """
+
+    elapsed: int
+    state: State
+    counts: Mapping[Key, int]
+    absorber: Key | None
+    mark: int
+
+
+def start_state(arch: Arch) -> State:
+    """All engines idle, all halves free."""
+    idle = (0,) * len(ENGINES)
+    tokens: list[Runs] = [()] * QUEUES
+    for queue, halves in zip(
+        (0, 2, 4), (arch.pe.weight_halves, arch.pe.ifmap_halves, arch.pe.psum_halves), strict=True
+    ):
+        tokens[queue] = ((0, halves),)
+    depth = arch.sequencer.queue_depth
+    return State(((0,) * depth,) * len(ENGINES), idle, idle, tuple(tokens), (0,) * len(HALVES), UnitSettings())
+
+
+class Clock:
+    """The machine's times, from `state` on.
+
+    They count from the moment at which a state was last taken over, `past` cycles after the clock began: the times of
+    a state are then times of the clock as they are. A state is taken over only when the next instruction needs it.
+    """
+
+    def __init__(self, state: State, overlap: bool) -> None:
+        self.past = self.now = 0
+        self.mark = max(0, state.free[ARRAY])
+        self.counts: dict[Key, int] = {}
+        self.absorber: Key | None = None
+        self._overlap = overlap
+        self._state: State | None = state  # at this moment, where it is known
+        self._stale = True  # whether the times below are not those of the state
+        self.unit = state.unit
+
+    @property
+    def elapsed(self) -> int:
+        """Cycles since the clock began."""
+        return self.past + self.now
+
+    def _go_on(self) -> None:
+        """Make ready for times to change."""
+        state = self._state
+        if self._stale and state is not None:
+            self.past, self.mark, self.now = self.past + self.now, self.mark - self.now, 0
+            self._starts, self._free, self._done = list(state.starts), list(state.free), list(state.done)
+            self._tokens, self._held, self.unit = list(state.tokens), list(state.held), state.unit
+        self._state, self._stale = None, False
+
+    def set_unit(self, unit: UnitSettings) -> None:
+        """The output units' settings from now on (C2)."""
+        if self._state is not None:
+            self._go_on()
+        self.unit = unit
+
+    def freeze(self) -> State:
+        """The state at this moment."""
+        if self._state is None:
+            now = self.now
+            starts = tuple([_relative(times, now) for times in self._starts])
+            tokens = tuple([_merged(runs, now) if runs else () for runs in self._tokens])
+            times = _relative(self._free, now), _relative(self._done, now)
+            self._state = State(starts, *times, tokens, tuple(self._held), self.unit)
+        return self._state
+
+    def effect(self) -> Effect:
+        """What has happened since the clock began."""
+        return Effect(self.elapsed, self.freeze(), self.counts, self.absorber, self.mark - self.now)
+
+    def apply(self, effect: Effect, times: int = 1, owner: int = 0) -> None:
+        """Let `effect` happen, `times` times over (then it ends in the state that it starts from).
+
+        owner: what its owners are counted from.
+        """
+        counts = self.counts
+        for (whose, name), count in effect.counts.items():
+            key = (whose + owner, name)
+            counts[key] = counts.get(key, 0) + count * times
+        if effect.absorber:
+            idle = max(0, self.now - self.mark) + (times - 1) * max(0, -effect.mark)
+            self._charge((effect.absorber[0] + owner, effect.absorber[1]), idle)
+            self.mark = self.now + times * effect.elapsed + effect.mark
+        self.now += times * effect.elapsed
+        self._state, self._stale, self.unit = effect.state, True, effect.state.unit
+
+    def _charge(self, key: Key, idle: int) -> None:
+        self.counts[key] = self.counts.get(key, 0) + idle
+        self.absorber = self.absorber or key
+
+    def tick(self, owner: int, cycles: int = 1) -> None:
+        """The sequencer spends cycles on an instruction of `owner`."""
+        if self._state is not None:
+            self._go_on()
+        self.now += cycles
+        key = (owner, "total")
+        self.counts[key] = self.counts.get(key, 0) + cycles
+
+    def wait(self, owner: int, engines: tuple[int, ...], cycles: int) -> None:
+        """The sequencer waits until engines are done, then spends `cycles`; the array's idle cycles drain (P4, Z3)."""
+        if self._state is not None:
+            self._go_on()
+        idle_at = max([self.now, *(self._done[engine] for engine in engines)])
+        self.tick(owner, idle_at - self.now + cycles)
+        if ARRAY in engines:
+            self._charge((owner, "drain"), self.now - self.mark)
+            self.mark = self.now
+
+    def issue(self, owner: int, task: Task, took: Occupancy, first: int, last: int) -> None:
+        """Decode an instruction for an engine and settle when it runs (Z1, Z2). Raises Fault.
+
+        first, last: masks of the loop registers that are in their first, last iteration.
+        """
+        if self._state is not None:
+            self._go_on()
+        engine, starts = task.engine, self._starts
+        decoded = self.now if self._overlap else max(self.now, *self._done)  # Z6
+        decoded = max(decoded, starts[engine][0]) + 1
+        self.tick(owner, decoded - self.now)
+        start, cause = max(decoded, self._free[engine]), "issue"
+        for token in task.takes:
+            if not token.mask & ~first:
+                time = self._take(token.queue)
+                if time > start or (time == start and cause == "issue"):
+                    start, cause = time, token.file
+        starts[engine] = (*starts[engine][1:], start)
+        busy, latency = took
+        end = self._free[engine] = start + busy
+        done = end + latency
+        self._done[engine] = max(self._done[engine], done)
+        for token in task.gives:
+            if not token.mask & ~last:
+                self.give(token.queue, done)
+        key = (owner, ENGINES[engine])
+        self.counts[key] = self.counts.get(key, 0) + busy
+        if engine == ARRAY:
+            self._charge((owner, cause), start - self.mark)
+            self.mark = end
+
+    def _take(self, queue: int) -> int:
+        """The time of the oldest token of a queue."""
+        runs = self._tokens[queue]
+        if not runs:
+            raise Fault(f"deadlock: no {queue_name(queue)} will ever come")
+        time, count = runs[0]
+        self._tokens[queue] = runs[1:] if count == 1 else ((time, count - 1), *runs[1:])
+        if queue < len(HALVES):
+            if self._held[queue]:
+                raise Fault(f"takes a {queue_name(queue)} while it still holds one")
+            self._held[queue] = 1
+        return time
+
+    def signal(self, owner: int, queue: int, tokens: int) -> None:
+        """The sequencer spends a cycle on giving tokens to a semaphore (Z1). Raises Fault."""
+        self.tick(owner)
+        self.give(queue, self.now, tokens)
+
+    def give(self, queue: int, time: int, tokens: int = 1) -> None:
+        """Add tokens to a queue. Raises Fault where it would hold more than the machine has."""
+        runs = self._tokens[queue]
+        if queue < len(HALVES):
+            if not self._held[partner(queue)]:
+                raise Fault(f"gives a {queue_name(queue)} but holds none")
+            self._held[partner(queue)] = 0
+        elif sum([count for _, count in runs]) + tokens > MOST_TOKENS:
+            raise Fault(f"a semaphore holds at most {MOST_TOKENS} tokens, not one more {queue_name(queue)}")
+        if len(runs) >= _MANY_RUNS:
+            now = self.now
+            runs = tuple([(now + time, count) for time, count in _merged(runs, now)])
+        self._tokens[queue] = (*runs, (time, tokens))
+
+
+def _relative(times: list[int] | tuple[int, ...], now: int) -> tuple[int, ...]:
+    return tuple([time - now if time > now else 0 for time in times])
+
+
+def _merged(runs: Runs, now: int) -> Runs:
+    """Runs of tokens relative to now, those of equal times as one."""
+    if len(runs) == 1:
+        ((time, count),) = runs
+        return ((time - now if time > now else 0, count),)
+    merged: list[tuple[int, int]] = []
+    for time, count in runs:
+        time = time - now if time > now else 0
+        if merged and merged[-1][0] == time:
+            merged[-1] = (time, merged[-1][1] + count)
+        else:
+            merged.append((time, count))
+    return tuple(merged)

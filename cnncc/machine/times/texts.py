@@ -1,0 +1,92 @@
+"""What of a program its times depend on: loops of which it is the same take the same times (rules Z1 to Z4)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from cnncc.arch.model import Arch
+from cnncc.isa.table import Instruction
+from cnncc.machine.program import Leaf, Loop, Node
+from cnncc.machine.times.durations import Occupancy, UnitSettings, occupancy
+from cnncc.machine.times.tasks import ENGINES, Task, task_of
+
+
+def waits_for(sync: Instruction) -> tuple[int, ...]:
+    """The engines that a `sync` names."""
+    return tuple([i for i, engine in enumerate(ENGINES) if sync.number(engine)])
+
+
+class Texts:
+    """The tasks and durations of a program's instructions, and loops numbered by these.
+
+    owner: of each instruction, the layer that it counts for.
+    """
+
+    def __init__(self, arch: Arch, owner: Sequence[int]) -> None:
+        self.arch = arch
+        self.owner = owner
+        self._tasks: dict[int, Task] = {}
+        self._took: dict[tuple[int, UnitSettings], Occupancy] = {}
+        self._mentions: dict[int, tuple[int, int]] = {}
+        self._numbers: dict[tuple[int, UnitSettings], int] = {}
+        self._distinct: dict[Hashable, int] = {}
+
+    def task(self, leaf: Leaf) -> Task:
+        """The task of an engine's instruction."""
+        if (task := self._tasks.get(leaf.index)) is None:
+            task = self._tasks[leaf.index] = task_of(leaf.instruction)
+        return task
+
+    def took(self, leaf: Leaf, unit: UnitSettings) -> Occupancy:
+        """The occupancy of an engine's instruction."""
+        key = (leaf.index, unit)
+        if (took := self._took.get(key)) is None:
+            took = self._took[key] = occupancy(leaf.instruction, unit, self.arch)
+        return took
+
+    def mentions(self, loop: Loop) -> tuple[int, int]:
+        """Masks of the loop registers whose first, last iterations matter inside a loop."""
+        if loop.first not in self._mentions:
+            first = last = 0
+            for node in loop.body:
+                if isinstance(node, Loop):
+                    masks = self.mentions(node)
+                elif node.instruction.spec.engine in ENGINES:
+                    masks = (self.task(node).first_loops, self.task(node).last_loops)
+                else:
+                    continue
+                first, last = first | masks[0], last | masks[1]
+            self._mentions[loop.first] = (first, last)
+        return self._mentions[loop.first]
+
+    def number(self, loop: Loop, unit: UnitSettings) -> int:
+        """The same for two loops whose iterations are the same for the clock, from settings `unit` on.
+
+        That is: for each instruction the task, the occupancy, the registers of loops, and the owner counted from the
+        loop's. A loop that sets up the output units is like no other.
+        """
+        key = (loop.first, unit)
+        if (number := self._numbers.get(key)) is None:
+            first_owner = self.owner[loop.first]
+            text = tuple([self._part(node, first_owner, unit) for node in loop.body])
+            number = self._numbers[key] = self._distinct.setdefault(text, len(self._distinct))
+        return number
+
+    def _part(self, node: Node, first_owner: int, unit: UnitSettings) -> Hashable:
+        """What is the same for two pieces of the bodies of such loops."""
+        if isinstance(node, Loop):
+            return self.owner[node.first] - first_owner, node.register, node.count, self.number(node, unit)
+        inst, owner = node.instruction, self.owner[node.index] - first_owner
+        match inst.spec.name:
+            case "unit":
+                return "unit", node.index
+            case "desc" | "step":
+                return owner
+            case "host" | "halt":
+                return owner, inst.spec.name
+            case "sync":
+                return owner, "sync", waits_for(inst)
+            case "signal":
+                return owner, "signal", inst.number("semaphore"), inst.number("count")
+            case _:
+                return owner, self.task(node), self.took(node, unit)

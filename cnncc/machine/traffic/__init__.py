@@ -1,0 +1,1 @@
+"""What instructions move and compute, counted."""

@@ -1,0 +1,114 @@
+"""A commit: sums through the output units to the GLB (rules C1 to C5), in a block for all iterations at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cnncc.arch.model import Arch
+from cnncc.isa.fields import Term
+from cnncc.isa.table import Instruction
+from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints
+from cnncc.machine.values.delivery import Delivered, with_axes
+from cnncc.machine.values.memory import Memory, Place
+from cnncc.machine.values.output_units import Unit, apart, integers_of_words, of_shape, pattern_of, place_of, shape_of
+from cnncc.machine.values.partial_sums import Accumulated, accumulated
+from cnncc.machine.values.regfile import Fault
+from cnncc.machine.values.vectorised import Block, find
+from cnncc.numerics import Epilogue, integer_range
+
+
+@dataclass(frozen=True)
+class Output:
+    """A commit, its results' PEs and the loops' indices, on the machine as it is then.
+
+    Sums and results are [image, block…, *grid, *pattern].
+    """
+
+    arch: Arch
+    glb: Memory
+    descriptors: Sequence[Descriptor]
+    unit: Unit
+    block: Block | None
+    inst: Instruction
+    grid: Grid
+    loops: Sequence[Index]
+
+    @property
+    def pattern(self) -> list[tuple[int, Term]]:
+        """Its extents and their terms (C1)."""
+        return pattern_of(self.inst)
+
+    def _axes(self, after: int = 0) -> int:
+        """The axes of sums, and `after` more."""
+        return 1 + (self.block.axes if self.block else 0) + PE_AXES + len(self.pattern) + after
+
+    def operand(self, name: str) -> Ints:
+        """The words at the results' positions of another descriptor. Raises Fault outside its bounds."""
+
+        def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
+            outside = f"{name} words lie outside their tensor"
+            place = place_of(self.inst, self.grid, loops, self.pattern, descriptor, outside)
+            return Delivered(with_axes(memory.read(place), self._axes()), [place])
+
+        descriptor = self.descriptors[self.inst.number(name)]
+        return find(self.block, read, self.glb, self.loops, descriptor).astype(np.int64)
+
+    def accumulated(self, sums: Ints, ends: tuple[frozenset[int] | None, frozenset[int] | None]) -> Accumulated:
+        """Add sums to the partial ones in the GLB (C5); ends as for `partial.accumulated`."""
+        counts = {axis: self.block.counts[axis] for axis in self.block.scope} if self.block else {}
+        side = self.descriptors[self.inst.number("sums")]
+        parts = accumulated(
+            self.inst, self.grid, self.loops, self.pattern, sums, self.glb, side, self.arch, counts, ends
+        )
+        if parts.kept is not None:
+            self.glb.check(parts.place)
+            self._write(parts.place, parts.kept)
+        elif parts.read and self.block is not None:
+            self.block.reads.append(parts.place)
+        return parts
+
+    def at_last(self, axes: Sequence[int]) -> Output:
+        """The same in the last iterations along some axes of the block."""
+        at = list(self.loops)
+        for register, axis in self.block.axis_of.items() if self.block else ():
+            if axis in axes:
+                at[register] = int(np.asarray(at[register]).flat[-1])
+        return replace(self, loops=at)
+
+    def results(self, sums: Ints) -> None:
+        """Store the results of sums. Raises Fault (C4)."""
+        result = self.descriptors[self.inst.number("desc")]
+        place = place_of(self.inst, self.grid, self.loops, self.pattern, result, "a result lies outside its tensor")
+        self.glb.check(place)
+        shape = np.broadcast_shapes(shape_of(place), (*self.grid.shape, *(n for n, _ in self.pattern)))
+        place = apart(place, shape, self.block is None)
+        residual = None if self.unit.epilogue.factors is None else self.operand("residual")
+        with np.errstate(over="ignore", invalid="ignore"):  # a scale may be any bits
+            results = self._epilogue().apply(sums, slice(None), residual)
+        low, high = integer_range(self.arch.operand_bits)
+        if results.min() < low or results.max() > high:
+            raise Fault(f"a result of {int(results.min())}..{int(results.max())} does not fit a word")
+        full = np.broadcast_shapes(results.shape[1:], shape)
+        self._write(of_shape(place, full), np.broadcast_to(results, (results.shape[0], *full)))
+
+    def _epilogue(self) -> Epilogue:
+        """The output units' function with the parameters of each result's channel in place (C2)."""
+        if not self.unit.params:
+            return self.unit.epilogue
+
+        def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
+            words = self.arch.words_per_param
+            place = self.unit.param_address(self.inst, self.grid, self.pattern, descriptor, loops, words)
+            return Delivered(with_axes(memory.read(place), self._axes(2)), [place])
+
+        words = find(self.block, read, self.glb, self.loops, self.descriptors[self.inst.number("params")])
+        return self.unit.function(integers_of_words(words.astype(np.int64), self.arch.operand_bits))
+
+    def _write(self, place: Place, values: Ints) -> None:
+        if self.block is not None:
+            self.block.writes.append((place, values))
+        else:
+            self.glb.write(place, values)

@@ -1,0 +1,121 @@
+"""What a load delivers (D2, D3): a view of the memory, of a copy with its padding, or words address by address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from cnncc.isa.table import Instruction
+from cnncc.machine.values.addresses import Descriptor, Grid, Index, position
+from cnncc.machine.values.memory import Memory, Operands, Place
+from cnncc.machine.values.regfile import Fault, Words
+from cnncc.machine.values.strided import Even, Strided, even
+from cnncc.numerics import integer_range
+
+_MOST_COPIED = 8  # words of a copy for each word that is delivered
+_MOST_TURNS = 1 << 10  # of rings: of more, a list of addresses is quicker
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """Words [images or 1, block…, *grid or 1s, *pattern], and the places that they were read from, or that hold it."""
+
+    words: Words
+    reads: list[Place]
+
+
+def with_axes(words: Words, axes: int) -> Words:
+    """Words [image, …] with `axes` axes, the missing ones after that of the images."""
+    return words.reshape(words.shape[0], *[1] * (axes - words.ndim), *words.shape[1:])
+
+
+def deliver(
+    memory: Memory, inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: Descriptor, bits: int
+) -> Delivered:
+    """The words of a load, less their zero point. Raises Fault, OutOfRange."""
+    pattern = [(inst.number(f"extent{i}"), inst.term(f"term{i}")) for i in range(4)]
+    where = even(inst, grid, loops, pattern, descriptor)
+    evenly = None if where is None else _evenly(memory, where, descriptor, bits)
+    if evenly is not None:
+        return evenly
+    address, inside = position(inst, grid, loops, pattern).address(descriptor)
+    words: Words = memory.read(address, inside)
+    read = address if inside is None else address[inside]
+    if inside is not None:
+        words = np.where(inside, words, np.int16(descriptor.fill))
+    if descriptor.zero or inside is not None:
+        low, high = integer_range(bits + 1)
+        if (less := _less_zero(words, descriptor.zero, bits)) is None:
+            raise Fault(f"an operand less its zero point {descriptor.zero} is outside {low}..{high}")
+        words = less
+    return Delivered(np.broadcast_to(words, (*words.shape[:-4], *(extent for extent, _ in pattern))), [read])
+
+
+def _evenly(memory: Memory, where: Even, descriptor: Descriptor, bits: int) -> Delivered | None:
+    """The words at even positions; None where it takes a list of addresses to know them, or that they trap."""
+    padded = descriptor.height > 0 and not where.inside(descriptor.height, descriptor.width)
+    place = None if padded or descriptor.zero else where.addresses(descriptor)
+    if place is None:
+        return _copied(memory, where, descriptor, bits)
+    words = memory.view(place)
+    return None if words is None else Delivered(words, [place])
+
+
+def _copied(memory: Memory, where: Even, descriptor: Descriptor, bits: int) -> Delivered | None:
+    """From a copy [images or 1, *axes of words, row, column] of all rows and columns, each once, padding among them."""
+    y, x = where.reach(1), where.reach(2)
+    axes = [axis for axis, step in enumerate(where.steps) if step[0]]
+    sizes = tuple(where.sizes[axis] for axis in axes)
+    if prod(sizes) * len(y) * len(x) > _MOST_COPIED * prod(where.sizes):
+        return None
+    turns = prod(len(reach) // ring + 2 for reach, ring in ((y, descriptor.ring_y), (x, descriptor.ring_x)) if ring)
+    if turns > _MOST_TURNS:
+        return None
+    copy = np.full((memory.images, *sizes, len(y), len(x)), descriptor.fill, np.int16)
+    reads: list[Place] = []
+    bounded = descriptor.height > 0
+    for rows, row in _runs(y, descriptor.height if bounded else None, descriptor.ring_y):
+        for cols, col in _runs(x, descriptor.width if bounded else None, descriptor.ring_x):
+            start = where.start[0] + row * descriptor.pitch + col
+            steps = (*(where.steps[axis][0] for axis in axes), descriptor.pitch, 1)
+            place = Strided(start, (*sizes, len(rows), len(cols)), steps)
+            if (words := memory.view(place)) is None:
+                return None
+            copy[..., rows.start - y.start : rows.stop - y.start, cols.start - x.start : cols.stop - x.start] = words
+            reads.append(place)
+    less = _less_zero(copy, descriptor.zero, bits)
+    return None if less is None else Delivered(_again(less, where, axes, (y, x)), reads)
+
+
+def _runs(reach: range, limit: int | None, ring: int) -> Iterator[tuple[range, int]]:
+    """The rows (or columns) inside the limit, if any, in runs within a turn of the ring, and where each lies."""
+    start, stop = (reach.start, reach.stop) if limit is None else (max(reach.start, 0), min(reach.stop, limit))
+    while start < stop:
+        end = min(stop, (start // ring + 1) * ring) if ring else stop
+        yield range(start, end), start % ring if ring else start
+        start = end
+
+
+def _less_zero(words: Operands | Words, zero: int, bits: int) -> Words | None:
+    """The words less their zero point; None where one does not fit an operand, which is a bit wider than a word."""
+    low, high = integer_range(bits + 1)
+    least, most = int(words.min()) - zero, int(words.max()) - zero
+    if least < low or most > high:
+        return None
+    if not zero:
+        return words
+    fits = np.iinfo(np.int16).min <= least and most <= np.iinfo(np.int16).max
+    return np.subtract(words, zero, dtype=np.int32).astype(np.int16 if fits else np.int32)
+
+
+def _again(copy: Words, where: Even, axes: list[int], reach: tuple[range, range]) -> Words:
+    """The view [images, *axes] of a copy that has every word once."""
+    pitch = copy.shape[-1]
+    steps = [y * pitch + x for _, y, x in where.steps]
+    for number, axis in enumerate(axes):
+        steps[axis] += copy.strides[1 + number] // copy.itemsize
+    start = (where.start[1] - reach[0].start) * pitch + where.start[2] - reach[1].start
+    return Strided(start, where.sizes, tuple(steps)).of(copy.reshape(copy.shape[0], -1))

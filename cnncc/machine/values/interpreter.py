@@ -1,0 +1,358 @@
+"""Values of a program: what each instruction does to the memories and register files, for all images at once.
+
+Instructions are done one after the other in program order (P5), each for all its PEs, pixels, taps and channels. Loops
+whose iterations do not depend on each other run as a block, their iterations being array axes. Times are `times.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cnncc.arch.model import Arch
+from cnncc.isa.fields import LOOP_REGISTERS, When
+from cnncc.isa.table import Instruction
+from cnncc.machine.program import Loop, Node
+from cnncc.machine.times.durations import ceil_div, commit_results
+from cnncc.machine.traps import Trap
+from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
+from cnncc.machine.values.commits import Output
+from cnncc.machine.values.delivery import Delivered, deliver, with_axes
+from cnncc.machine.values.fetched import fetches
+from cnncc.machine.values.macs import accumulate, check_neighbours, check_sizes
+from cnncc.machine.values.memory import Memory, OutOfRange
+from cnncc.machine.values.output_units import Unit, psum_slots
+from cnncc.machine.values.partial_sums import reduced
+from cnncc.machine.values.regfile import Fault, Half, Halves, Sums, Words, active
+from cnncc.machine.values.transfer_addresses import sides
+from cnncc.machine.values.vectorised import Block, OrderMatters, depth, divisible, find, independent, largest_array
+from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work, work_of
+from cnncc.numerics import integer_range
+
+BLOCK_ELEMENTS = 1 << 22  # of one array in a block: larger loops run in smaller blocks
+
+HostCall = Callable[[int, Memory], None]
+
+
+class Interpreter:
+    """The state of the machine; `run` executes a tree. Raises Trap."""
+
+    def __init__(self, arch: Arch, dram: Memory, host: HostCall) -> None:
+        self.arch, self.dram, self.host = arch, dram, host
+        self.glb = Memory("glb", arch.glb.words, dram.images)
+        self.descriptors = [Descriptor() for _ in range(16)]
+        self.files = {"weight": Halves(), "ifmap": Halves()}
+        self.limits = {
+            "weight": (arch.pe.weight_halves, arch.pe.weight_words),
+            "ifmap": (arch.pe.ifmap_halves, arch.pe.ifmap_words),
+        }
+        self.sums: Sums | None = None
+        self.sent: list[Sums] = []
+        self.unit = Unit()
+        self.index: list[Index] = [0] * LOOP_REGISTERS
+        self.count = [1] * LOOP_REGISTERS
+        self.block: Block | None = None
+        self.block_elements = BLOCK_ELEMENTS
+        self.work = Work()
+        self._independent: dict[tuple[object, ...], bool] = {}
+        self.rules: dict[str, Callable[[Instruction], None]] = {
+            "desc": self._desc, "step": self._step, "dma": self._dma, "load": self._load, "mac": self._mac,
+            "unit": self._set_unit, "commit": self._commit, "host": self._host,
+        }  # fmt: skip
+
+    def run(self, nodes: Sequence[Node]) -> None:
+        """Execute nodes in order."""
+        for node in nodes:
+            try:
+                if isinstance(node, Loop):
+                    self._loop(node)
+                elif (rule := self.rules.get(node.instruction.spec.name)) is not None:
+                    at_once = [self.block.counts[axis] for axis in self.block.scope] if self.block else []
+                    self.work.spend(PER_INSTRUCTION + work_of(node.instruction) * prod(at_once) * self.dram.images)
+                    rule(node.instruction)
+            except (Fault, OutOfRange) as fault:
+                raise (node.head if isinstance(node, Loop) else node).trap(str(fault)) from fault
+
+    # -- loops ---------------------------------------------------------------------------------------------------
+
+    def _loop(self, loop: Loop) -> None:
+        if loop.count == 1:
+            self.run(loop.body)
+        elif self.block is not None:
+            self._axis(loop, self.block, range(loop.count))
+        else:
+            self.count[loop.register] = loop.count
+            self._iterate(loop)
+        self.index[loop.register], self.count[loop.register] = 0, 1
+
+    def _iterate(self, loop: Loop) -> None:
+        """All iterations, as many at once as make a block; after one that cannot be, the others one by one."""
+        start, one_by_one = 0, False
+        while start < loop.count:
+            part = range(start, start + (1 if one_by_one else self._at_once(loop, loop.count - start)))
+            if len(part) > 1 and self._ran_as_block(loop, part):
+                start = part.stop
+                continue
+            one_by_one = True
+            self.work.spend(PER_INSTRUCTION)
+            self.index[loop.register] = start
+            self.run(loop.body)
+            start += 1
+
+    def _at_once(self, loop: Loop, left: int) -> int:
+        """How many of the iterations that are left the next block is to have; 1: none."""
+        images, most = self.dram.images, self.block_elements
+        if not self._makes_block(loop):
+            return 1
+        if images * largest_array(loop, left, self.descriptors) <= most:
+            return left
+        each = images * largest_array(loop, 1, self.descriptors)
+        if each > most or not divisible(loop):
+            return 1
+        return ceil_div(left, ceil_div(left, most // each))
+
+    def _makes_block(self, loop: Loop) -> bool:
+        files = self.files.values()
+        if self.sent or any(file.full or file.opened for file in files):
+            return False
+        used = [*(file.current is not None for file in files), self.sums is not None]
+        around = range(loop.register)
+        not_first = {register for register in around if self.index[register] != 0}
+        not_last = {register for register in around if self.index[register] != self.count[register] - 1}
+        key = (loop.first, tuple(used), frozenset(not_first), frozenset(not_last))
+        if key not in self._independent:
+            self._independent[key] = independent(loop, used, not_first, not_last)
+        return self._independent[key]
+
+    def _ran_as_block(self, loop: Loop, iterations: range) -> bool:
+        """Run iterations of a loop as a block, unless it turns out that their order matters."""
+        files = {name: Halves(current=f.current.copy() if f.current else None) for name, f in self.files.items()}
+        sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
+        self.block = block = Block(depth(loop), loop.register, iterations)
+        try:
+            self.work.spend(len(iterations) * len(fetches(loop)) * PER_INSTRUCTION)
+            block.fetch(fetches(loop), self.index, self.descriptors, (self.dram, self.glb), self.block_elements)
+            self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
+            self._axis(loop, self.block, iterations)
+            self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *data.shape[1 + axes :]))
+            block.check_order(self.glb.words)
+            for place, values in block.writes:
+                self.glb.write(place, values)
+        except (OrderMatters, Fault, OutOfRange, Trap):
+            # Iteration by iteration, a trap also names the instruction that runs into it first.
+            for fetched in block.fetched:
+                self.glb.put_back(fetched.low, fetched.before)
+            self.files, self.sums, self.sent = files, sums, []
+            self.index[loop.register :] = [0] * (LOOP_REGISTERS - loop.register)
+            return False
+        finally:
+            self.block = None
+        return True
+
+    def _axis(self, loop: Loop, block: Block, iterations: range) -> None:
+        """Iterations of a loop of a block: all at once, on an axis of their own."""
+        self.work.spend(PER_INSTRUCTION + len(iterations))
+        axis = len(block.scope)
+        self.index[loop.register] = iterations.start + axis_index(len(iterations), axis, block.axes)
+        block.counts[axis], block.axis_of[loop.register] = len(iterations), axis
+        block.scope = (*block.scope, axis)
+        self.run(loop.body)
+        block.scope = block.scope[:-1]
+        del block.axis_of[loop.register]
+
+    def _reshape_live(self, reshape: Callable[[npt.NDArray[Any], int], npt.NDArray[Any]]) -> None:
+        """Give the halves in use the block's axes, or take them away."""
+        axes = self.block.axes if self.block else 0
+        sums = [*self.sent, *([self.sums] if self.sums else [])]
+        for half in [file.current for file in self.files.values()] + [s.half for s in sums]:
+            if half is not None:
+                half.data, half.room = reshape(half.data, axes), None
+        for s in sums:
+            s.bound = reshape(s.bound, axes)
+
+    def _holds(self, when: When, last: bool) -> bool:
+        """Whether a condition holds now (P2); the loops of a block count as holding, as `blocks.py` made sure."""
+        if when is None:
+            return False
+        inside = self.block.axis_of if self.block else {}
+        return all(loop in inside or self.index[loop] == (self.count[loop] - 1 if last else 0) for loop in when)
+
+    # -- the sequencer and the DMA -------------------------------------------------------------------------------
+
+    def _desc(self, inst: Instruction) -> None:
+        self.descriptors[inst.number("id")] = Descriptor.of(inst)
+
+    def _step(self, inst: Instruction) -> None:
+        term = inst.term("by")
+        self.descriptors[inst.number("id")].steps[inst.number("loop"), term.axis == "lin"] = term
+
+    def _host(self, inst: Instruction) -> None:
+        self.host(inst.number("segment"), self.dram)
+
+    def _dma(self, inst: Instruction) -> None:
+        if self.block is not None:
+            return  # done before it, for all iterations
+        dram, glb = sides(inst, self.index, self.descriptors, self.glb.words)
+        if inst.text("direction") == "in":
+            self.glb.write_in_order(glb, self.dram.read(dram))
+        else:
+            self.dram.write_in_order(dram, self.glb.read(glb))
+
+    # -- loads ---------------------------------------------------------------------------------------------------
+
+    def _load(self, inst: Instruction) -> None:
+        kind = inst.text("kind")
+        file, (halves, words) = self.files[kind], self.limits[kind]
+        if kind == "ifmap" and inst.number("edge") and self.arch.pe.pong_words:
+            words += self.arch.pe.virtual_words  # they wait outside of ping and pong (A6)
+        if inst.number("slot") + (count := prod(inst.number(f"extent{i}") for i in range(4))) > words:
+            raise Fault(f"{count} words from {kind} slot {inst.number('slot')} on are beyond the {words} of a half")
+        grid = active(inst, inst.number("set_rows"), self.arch)
+        if self._holds(inst.when("open"), last=False):
+            if file.opened is not None:
+                raise Fault(f"the {kind} half being filled was not closed")
+            if len(file.held()) >= halves:
+                raise Fault(f"no {kind} half is free")
+            file.opened = Half.empty(grid, self._axes())
+        if file.opened is None:
+            raise Fault(f"no {kind} half is open")
+        self._deliver(inst, file.opened, grid, words)
+        if self._holds(inst.when("close"), last=True):
+            file.full.append(file.opened)
+            file.opened = None
+
+    def _axes(self) -> int:
+        return self.block.axes if self.block else 0
+
+    def _deliver(self, inst: Instruction, half: Half, grid: Grid, most: int) -> None:
+        """Fill slots of an open half with an instruction's words (L1)."""
+        if half.grid != grid:
+            raise Fault("the loads of one half go to the same PEs in the same sets")
+        edge = bool(inst.number("edge"))
+        half.put(inst.number("slot"), self._words(inst, replace(grid, edge=edge)), edge, most)
+
+    def _words(self, inst: Instruction, grid: Grid) -> Words:
+        """The words of a load as [image, block…, *grid or 1s, *pattern] (D2, D3)."""
+
+        def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
+            taken = deliver(memory, inst, grid, loops, descriptor, self.arch.operand_bits)
+            return Delivered(with_axes(taken.words, 1 + self._axes() + PE_AXES + 4), taken.reads)
+
+        return find(self.block, read, self.glb, self.index, self.descriptors[inst.number("desc")])
+
+    # -- macro-instructions --------------------------------------------------------------------------------------
+
+    def _mac(self, inst: Instruction) -> None:
+        check_sizes(inst, self.arch)
+        names = ("ifmap", "weight") if inst.text("op") == "mac" else ("ifmap",)
+        halves = {name: self._take(inst, name) for name in names}
+        grid = self._mac_grid(inst, halves["ifmap"])
+        takes, gives = inst.when("take_ifmap"), inst.when("give_ifmap")
+        whole = self._holds(takes, last=False) and self._holds(gives, last=True)
+        ifmap = halves["ifmap"].window(grid, "ifmap")
+        check_neighbours(inst, ifmap, whole, self.arch)
+        if reuse := inst.number("data_reuse"):
+            ifmap.shift_west(inst.number("n2n_slot"), reuse)
+            if ifmap is not halves["ifmap"]:
+                halves["ifmap"].replace(ifmap)
+                ifmap = halves["ifmap"].window(grid, "ifmap")
+        sums = self._clear(inst, grid)
+        weight = halves["weight"].window(grid, "weight") if "weight" in halves else None
+        accumulate(inst, sums, ifmap, weight, self._reduced(sums), self.arch, self.work)
+        for name in names:
+            if self._holds(inst.when(f"give_{name}"), last=True):
+                self.files[name].current = None
+        if self._holds(inst.when("send"), last=True):
+            self.sent.append(sums)
+            self.sums = None
+
+    def _take(self, inst: Instruction, name: str) -> Half:
+        file = self.files[name]
+        if self._holds(inst.when(f"take_{name}"), last=False):
+            if file.current is not None:
+                raise Fault(f"the {name} half in use was not given back")
+            if not file.full:
+                raise Fault(f"no {name} half is full")
+            file.current = file.full.pop(0)
+        if file.current is None:
+            raise Fault(f"no {name} half is in use")
+        return file.current
+
+    def _mac_grid(self, inst: Instruction, ifmap: Half) -> Grid:
+        """The sets of a macro-instruction: columns as it says, rows as its psums were cleared or its ifmap loaded."""
+        grid = active(inst, inst.number("rows"), self.arch)
+        clears = self._holds(inst.when("clear"), last=False)
+        for half in ([self.sums.half] if self.sums and not clears else []) + [ifmap]:
+            if half.grid.rectangle == grid.rectangle:
+                return active(inst, half.grid.set_rows, self.arch)
+        return grid
+
+    def _clear(self, inst: Instruction, grid: Grid) -> Sums:
+        """The psum half that the instruction adds to (T3)."""
+        if self._holds(clear := inst.when("clear"), last=False):
+            if self.sums is not None:
+                raise Fault("the psum half in use was not sent")
+            if len(self.sent) >= self.arch.pe.psum_halves:
+                raise Fault("no psum half is free")
+            least = float(integer_range(self.arch.psum_bits)[0]) if inst.text("op") == "max" else 0.0
+            axis_of, scope = (self.block.axis_of, self.block.scope) if self.block else ({}, ())
+            own = frozenset(scope) - {axis_of[loop] for loop in clear or () if loop in axis_of}
+            self.sums = Sums.fresh(grid, self._axes(), least, own)
+        if self.sums is None:
+            raise Fault("no psum half is open: the first macro-instruction must clear")
+        if self.sums.half.grid != grid:
+            raise Fault("the macro-instructions from clear to send have the same PEs in the same sets")
+        return self.sums
+
+    def _reduced(self, sums: Sums) -> dict[int, int]:
+        """Array axes of the block loops that are summed over, with their iterations."""
+        if self.block is None:
+            return {}
+        return {1 + axis: self.block.counts[axis] for axis in self.block.scope if axis not in sums.scope}
+
+    # -- output units --------------------------------------------------------------------------------------------
+
+    def _set_unit(self, inst: Instruction) -> None:
+        self.unit = Unit.of(inst)
+
+    def _commit(self, inst: Instruction) -> None:
+        grid = active(inst, inst.number("set_rows"), self.arch)
+        if commit_results(inst) > self.arch.glb.words:
+            raise Fault("there are more results than words in the GLB")
+        output = Output(self.arch, self.glb, self.descriptors, self.unit, self.block, inst, grid, self.index)
+        sums = output.operand("operand") if inst.text("source") == "glb" else self._committed(inst, grid)
+        if inst.number("reduce"):
+            south, sums = reduced(inst, grid, sums, self.arch)
+            output = replace(output, grid=south)
+        if inst.number("partial"):
+            ends = self._asked(inst.when("fresh"), last=False), self._asked(inst.when("final"), last=True)
+            parts = output.accumulated(sums, ends)
+            if not parts.turns.final:
+                return
+            sums, output = parts.sums, output.at_last(parts.turns.summed)
+        output.results(sums)
+
+    def _asked(self, when: When, last: bool) -> frozenset[int] | None:
+        """The axes of the block whose first (last) iterations a condition asks for; None where it never holds (P2)."""
+        if when is None or not self._holds(when, last):
+            return None
+        if (block := self.block) is None:
+            return frozenset()
+        has_end = block.iterations.stop == self.count[block.register] if last else block.iterations.start == 0
+        if block.register in when and not has_end:
+            return None
+        return frozenset(block.axis_of[loop] for loop in when if loop in block.axis_of)
+
+    def _committed(self, inst: Instruction, grid: Grid) -> Ints:
+        """The psums of the half that was sent first, as [image, block…, *grid, *pattern] (C1)."""
+        if not self.sent:
+            raise Fault("no psum half was sent")
+        sums = self.sent.pop(0)
+        slots = psum_slots(inst, self.arch.pe.psum_words)
+        sums.grow(slots.ends[1] + 1)
+        return sums.half.window(grid, "psum").read(slots, "psum").astype(np.int64)

@@ -1,0 +1,245 @@
+"""The arithmetic of a macro-instruction (rules A1, A2): three counters over slots of three register files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from string import ascii_letters
+
+import numpy as np
+
+from cnncc.arch.model import Arch
+from cnncc.isa.table import Instruction
+from cnncc.machine.times.durations import mac_operations
+from cnncc.machine.values.products import multiply
+from cnncc.machine.values.regfile import Fault, Half, Sums, Values, Words
+from cnncc.machine.values.strided import Ints, Strided
+from cnncc.machine.values.vectorised import OrderMatters
+from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work
+from cnncc.numerics import integer_range
+
+MOST_OPERATIONS = 1 << 24
+_MOST_PRODUCTS = 1 << 23  # words that are multiplied at a time; of more, the taps in parts
+COUNTERS = ("pixels", "taps", "step_range")  # z, j, i
+
+
+def check_sizes(inst: Instruction, arch: Arch) -> None:
+    """Counters and lanes that the machine has (A5), and an array of its words that the host has. Raises Fault."""
+    if (pixels := inst.number("pixels")) > arch.pe.max_pixels:
+        raise Fault(f"{pixels} pixels are more than max_pixels = {arch.pe.max_pixels}")
+    if (lanes := inst.number("lanes")) > arch.pe.lanes:
+        raise Fault(f"{lanes} lanes are more than the {arch.pe.lanes} of a PE")
+    if lanes > 1 and inst.text("op") != "mac":
+        raise Fault(f"{lanes} lanes of a {inst.text('op')}, which has no products to add up")
+    if mac_operations(inst) > MOST_OPERATIONS:
+        raise Fault(f"pixels * taps * step_range * lanes is more than the {MOST_OPERATIONS} of this interpreter")
+
+
+def accumulate(
+    inst: Instruction, sums: Sums, ifmap: Half, weight: Half | None, reduced: Mapping[int, int], arch: Arch, work: Work
+) -> None:
+    """Add (or take the greatest of) all products (or words) of a macro-instruction into its psums.
+
+    reduced: array axes of block loops that are summed over, with their iterations. Raises Fault for a slot that is
+    empty or outside, and for a sum that leaves the psum's width at any step (A2); OrderMatters where the block loops
+    must run one by one to tell.
+    """
+    psum = _sum_slots(inst)
+    low, high = psum.ends
+    if low < 0 or high >= arch.pe.psum_words:
+        raise Fault(f"psum slots {low}..{high} are not in the {arch.pe.psum_words} of a half")
+    sums.grow(high + 1)
+    x = _operand(inst, ifmap, "ifmap")
+    w = None if weight is None else _operand(inst, weight, "weight")
+    if not _at_once(inst, psum, sums, x, w, reduced, arch):
+        if reduced:
+            raise OrderMatters
+        work.spend(psum.size * PER_INSTRUCTION)
+        _one_by_one(inst, psum, sums, x, w, arch)
+
+
+def check_neighbours(inst: Instruction, half: Half, whole: bool, arch: Arch) -> None:
+    """The neighbours' words arrive while the macro-instruction runs, before they are used (A3). Raises Fault.
+
+    whole: whether the instruction takes the half and gives it back, which must be so where it is ping and pong (A6).
+    """
+    slot, reuse = inst.number("n2n_slot"), inst.number("data_reuse")
+    if reuse and not arch.links.n2n:
+        raise Fault("this array has no n2n links")
+    if arch.pe.pong_words:
+        _check_ping_pong(inst, half, whole, arch)
+    elif reuse and slot + reuse > arch.pe.ifmap_words:
+        raise Fault(f"n2n fills ifmap slot {slot + reuse - 1}, beyond the {arch.pe.ifmap_words} of a half")
+    if not reuse:
+        return
+    if reuse > inst.number("pixels") * inst.number("taps"):
+        raise Fault(f"data_reuse {reuse} is more than the pixel steps")
+    early = _early_slot(_read_slots(inst, "ifmap"), slot, reuse)
+    if early is not None and len(half.grid.last_columns) < half.grid.cols:
+        raise Fault(f"ifmap slot {early} is used before its word arrives from the neighbour")
+
+
+def _check_ping_pong(inst: Instruction, half: Half, whole: bool, arch: Arch) -> None:
+    """Where an ifmap half is ping and pong, words pass through it in turn (A6). Raises Fault."""
+    slot, reuse, pe = inst.number("n2n_slot"), inst.number("data_reuse"), arch.pe
+    if not reuse:
+        if half.virtual:
+            raise Fault("a virtual neighbour has words, but data_reuse = 0")
+        return
+    if not whole:
+        raise Fault("with data_reuse, a macro-instruction takes ping and pong and gives them back")
+    if slot == 0 or half.loaded > slot:
+        raise Fault(f"ping is loaded up to slot {half.loaded - 1}, the neighbour's words begin at slot {slot}")
+    if slot > pe.ifmap_words or min(slot, reuse) > pe.pong_words:
+        raise Fault(f"{slot} slots a turn do not fit a ping of {pe.ifmap_words} and a pong of {pe.pong_words}")
+    if reuse > pe.virtual_words:
+        raise Fault(f"{reuse} words of a virtual neighbour do not fit its {pe.virtual_words} (virtual_words)")
+    if half.virtual and not slot <= half.virtual.start < half.virtual.stop <= slot + reuse:
+        first, last = half.virtual.start, half.virtual.stop - 1
+        raise Fault(f"a virtual neighbour's words are in slots {first}..{last}, not in {slot}..{slot + reuse - 1}")
+    if (stale := _stale_slot(_read_slots(inst, "ifmap"), slot, reuse)) is not None:
+        raise Fault(f"ifmap slot {stale} is used after another word has taken its place")
+
+
+@lru_cache(maxsize=256)
+def _stale_slot(ifmap: Strided, turn: int, reuse: int) -> int | None:
+    """A slot that is read when a word 2 turns later takes its place, or after that: word k moves in step k."""
+    for steps, slots in _pixel_steps(ifmap):
+        stale = (slots + turn < reuse) & (slots + turn <= steps)
+        if stale.any():
+            return int(slots[stale][0])
+    return None
+
+
+@lru_cache(maxsize=256)
+def _early_slot(ifmap: Strided, n2n_slot: int, reuse: int) -> int | None:
+    """A slot that is read before its word has arrived: word k moves in pixel step k."""
+    step, channels = abs(ifmap.steps[3]) or 1, ifmap.sizes[3] if ifmap.steps[3] else 1
+    for steps, slots in _pixel_steps(ifmap):
+        later = -(-np.maximum(steps + n2n_slot - slots, 0) // step)  # the first channel whose word is yet to come
+        word = slots - n2n_slot + later * step
+        early = (word < reuse) & (later < channels)
+        if early.any():
+            return int(word[early][0]) + n2n_slot
+    return None
+
+
+def _pixel_steps(ifmap: Strided) -> Iterator[tuple[Ints, Ints]]:
+    """The steps of each pixel and lane in turn, and the least slot that any channel reads in them."""
+    (pixels, taps, lanes, channels), (z, j, along, i) = ifmap.sizes, ifmap.steps
+    tap = np.arange(taps)
+    for pixel, lane in np.ndindex(pixels, lanes):
+        yield pixel * taps + tap, ifmap.start + pixel * z + tap * j + lane * along + min(0, (channels - 1) * i)
+
+
+def _sum_slots(inst: Instruction) -> Strided:
+    """Slots [pixel, tap, channel] of the psums (A1)."""
+    counts = tuple(inst.number(counter) for counter in COUNTERS)
+    return Strided(inst.number("psum_slot"), counts, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
+
+
+def _read_slots(inst: Instruction, name: str) -> Strided:
+    """Slots [pixel, tap, lane, channel] of ifmap or weight (A1)."""
+    pixels, taps, channels = (inst.number(counter) for counter in COUNTERS)
+    counts = pixels, taps, inst.number("lanes"), channels
+    return Strided(inst.number(f"{name}_slot"), counts, tuple(inst.number(f"{name}_{counter}") for counter in "zjli"))
+
+
+def _operand(inst: Instruction, half: Half, name: str) -> Words:
+    """[image, block…, *grid, pixel, tap, lane, channel], size 1 along pixels or channels that it does not step by."""
+    slots = _read_slots(inst, name)
+    z, j, lanes, i = slots.sizes
+    return half.read(replace(slots, sizes=(z if slots.steps[0] else 1, j, lanes, i if slots.steps[3] else 1)), name)
+
+
+def _terms(x: Words) -> Words:
+    """The words of an operand with the lanes as further taps: [image, block…, *grid, pixel, tap and lane, channel]."""
+    *lead, taps, lanes, channels = x.shape
+    return x.reshape(*lead, taps * lanes, channels)
+
+
+def _at_once(
+    inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words | None, reduced: Mapping[int, int], arch: Arch
+) -> bool:
+    """Do all steps in one array expression; False, and nothing done, where that cannot be or might hide an overflow."""
+    (pixels, _, channels), (z, j, i) = psum.sizes, psum.steps
+    own = Strided(psum.start, (pixels, channels), (z, i))
+    if j or own.size > arch.pe.psum_words or not (own.distinct or np.unique(own.listed()).size == own.size):
+        return False  # taps, pixels or channels share a psum
+    if inst.text("op") == "max":
+        taken = _terms(x).max(axis=-2).max(axis=tuple(reduced), keepdims=True)
+        sums.raise_to(own, np.broadcast_to(taken, (*taken.shape[:-2], *own.sizes)))
+        return True
+    added, bound = _products(x, w, reduced) if w is not None else _words(x, reduced)
+    before = sums.half.data, sums.bound
+    sums.add(own, np.broadcast_to(added, (*added.shape[:-2], *own.sizes)), bound)
+    if float(sums.bound.max()) <= integer_range(arch.psum_bits)[1]:
+        return True
+    sums.half.data, sums.bound = before
+    return False
+
+
+def _greatest(x: Words) -> float:
+    """max |x|."""
+    return float(max(int(x.max()), -int(x.min())))
+
+
+def _products(x: Words, w: Words, reduced: Mapping[int, int]) -> tuple[Values, Values]:
+    """The sums of products, and a bound on the magnitude of any part of them: max |x| * Σ |w|."""
+    if max(x.size, w.size) > _MOST_PRODUCTS and (half := x.shape[-3] // 2):
+        halves = slice(half), slice(half, None)
+        parts = [_products(x[..., taps, :, :], w[..., taps, :, :], reduced) for taps in halves]
+        return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
+    x, w = _terms(x), _terms(w)
+    axes = frozenset(reduced)
+    neither = prod(n for axis, n in reduced.items() if x.shape[axis] == w.shape[axis] == 1)
+    repeats = prod(n for axis, n in reduced.items() if w.shape[axis] == 1)
+    if x.shape[-1] == w.shape[-3] == 1:
+        added, magnitude = multiply(x[..., 0], w[..., 0, :, :], axes)
+    else:
+        added = _elementwise(x.astype(np.float64), w.astype(np.float64), axes)
+        magnitude = np.abs(w, dtype=np.float64).sum(axis=-2).sum(axis=tuple(reduced), keepdims=True)
+    return added if neither == 1 else added * neither, np.asarray(magnitude * (_greatest(x) * repeats))
+
+
+def _elementwise(x: Values, w: Values, reduced: frozenset[int]) -> Values:
+    """Σ over the taps and the `reduced` axes of x * w, those axes (but not that of the taps) left with size 1."""
+    axes, taps = ascii_letters[: x.ndim], x.ndim - 2
+    kept = "".join(letter for axis, letter in enumerate(axes) if axis != taps and axis not in reduced)
+    added: Values = np.einsum(f"{axes},{axes}->{kept}", x, w)
+    return np.expand_dims(added, tuple(sorted(reduced)))
+
+
+def _words(x: Words, reduced: Mapping[int, int]) -> tuple[Values, Values]:
+    """The sums of words, and a bound on the magnitude of any part of them."""
+    repeats = prod(n for axis, n in reduced.items() if x.shape[axis] == 1)
+    x = _terms(x)
+    added: Values = x.sum(axis=-2, dtype=np.float64).sum(axis=tuple(reduced), keepdims=True) * repeats
+    terms = prod(reduced.values()) * x.shape[-2]
+    return added, np.full((1,) * added.ndim, _greatest(x) * terms)
+
+
+def _one_by_one(inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words | None, arch: Arch) -> None:
+    """The steps in the order of the counters, each sum checked against the width of a psum (A2)."""
+    low, high = integer_range(arch.psum_bits)
+    steps = psum.steps
+    for z, j, i in np.ndindex(psum.sizes):
+        terms = _at(x, z, j, i) if w is None else _at(x, z, j, i) * _at(w, z, j, i)
+        word: Values = terms.sum(axis=-1)
+        slot = Strided(psum.start + z * steps[0] + j * steps[1] + i * steps[2], (1,), (1,))
+        if inst.text("op") == "max":
+            sums.raise_to(slot, word[..., None])
+            continue
+        sums.add(slot, word[..., None], np.zeros((1,) * (word.ndim + 1)))
+        total = sums.half.data[..., slot.start]
+        if total.min() < low or total.max() > high:
+            raise Fault(f"psum {slot.start} leaves {arch.psum_bits} bits at pixel {z}, tap {j}, channel {i}")
+    sums.bound = np.abs(sums.half.data).max(axis=0, keepdims=True)
+
+
+def _at(values: Words, z: int, j: int, i: int) -> Values:
+    """The words of a step: [image, block…, *grid, lane]."""
+    one = values[..., min(z, values.shape[-4] - 1), j, :, min(i, values.shape[-1] - 1)]
+    return np.asarray(one, np.float64)

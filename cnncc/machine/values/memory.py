@@ -1,0 +1,138 @@
+"""A memory of words, for one or many images at once.
+
+Words that are the same for every image (weights, parameters) are stored once; words that differ have an
+image axis. Arrays of values carry that axis first, of size 1 where all images agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cnncc.machine.values.strided import Strided
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Operands = npt.NDArray[np.int16]
+Place = Ints | Strided  # where words lie, as a list or by steps
+
+
+class OutOfRange(Exception):
+    """An address that the memory does not have, or a word that was never written; the message says which."""
+
+
+class Memory:
+    """`words` words; those below `shared_words` can only hold what is equal for all images."""
+
+    def __init__(self, name: str, words: int, images: int, shared_words: int = 0) -> None:
+        self.name, self.words, self.images, self.shared_words = name, words, images, shared_words
+        self._common = np.zeros(words, np.int16)
+        self._each: Operands | None = None
+        self._differs = np.zeros(words, np.bool_)
+        self._written = np.zeros(words, np.bool_)
+
+    def part(self, start: int, stop: int) -> Memory:
+        """A copy of the words start .. stop - 1, counted from 0 on; of a memory without shared words."""
+        part, words = Memory(self.name, stop - start, self.images), slice(start, stop)
+        part._common[:] = self._common[words]
+        part._differs[:] = self._differs[words]
+        part._written[:] = self._written[words]
+        if self._each is not None and part._differs.any():
+            part._each = self._each[:, words].copy()
+        return part
+
+    def put_back(self, start: int, part: Memory) -> None:
+        """Have the words from `start` on as they were when `part` was copied."""
+        words = slice(start, start + part.words)
+        self._common[words], self._differs[words], self._written[words] = part._common, part._differs, part._written
+        if self._each is not None and part._each is not None:
+            self._each[:, words] = part._each
+
+    def check(self, place: Place) -> None:
+        """Raises OutOfRange for an address outside."""
+        low, high = ends(place) if place.size else (0, 0)
+        if low < 0:
+            raise OutOfRange(f"{self.name} address {low} is below 0")
+        if high >= self.words:
+            raise OutOfRange(f"{self.name} address {high} is beyond the last word {self.words - 1}")
+
+    def view(self, place: Strided) -> Operands | None:
+        """The words [images or 1, *place.sizes] as a view; None where there is none, or not all are written."""
+        low, high = place.ends
+        if low < 0 or high >= self.words:
+            return None
+        between = slice(low, high + 1)
+        if not self._written[between].all() and not place.of(self._written).all():
+            return None
+        if self._each is None or not self._differs[between].any():
+            return place.of(self._common[None])
+        if not self._differs[between].all():
+            differs = place.of(self._differs)
+            if not differs.all():
+                return None if differs.any() else place.of(self._common[None])
+        return replace(place, start=place.start - self.shared_words).of(self._each)
+
+    def read(self, place: Place, used: Mask | None = None) -> Operands:
+        """The words at `place` as [images or 1, *its shape]; where `used` is False any value.
+
+        Raises OutOfRange for an address outside, or a used word that was never written (W3).
+        """
+        if isinstance(place, Strided):
+            view = self.view(place)
+            return self.read(place.listed(), used) if view is None else view
+        address = place
+        if used is not None:
+            address = np.where(used, address, address[used].flat[0] if used.any() else 0)
+        self.check(address)
+        written = self._written[address]
+        if not written.all():
+            missing = address[~written] if used is None else address[~written & used]
+            if missing.size:
+                raise OutOfRange(f"{self.name} word {int(missing.flat[0])} is read but was never written")
+        differs = self._differs[address]
+        if self._each is None or not differs.any():
+            return self._common[address][None]
+        each = np.take(self._each, address - self.shared_words, axis=1, mode="clip")
+        return each if differs.all() else np.where(differs, each, self._common[address])
+
+    def write_in_order(self, place: Place, values: npt.NDArray[np.integer]) -> None:
+        """Store values one after the other: of those for the same word the last one stays. Raises OutOfRange."""
+        if isinstance(place, Strided) and place.distinct:
+            self.write(place, values)
+            return
+        address = (place.listed() if isinstance(place, Strided) else place).ravel()
+        words, from_end = np.unique(address[::-1], return_index=True)
+        self.write(words, values.reshape(values.shape[0], -1)[:, address.size - 1 - from_end])
+
+    def write(self, place: Place, values: npt.NDArray[np.integer]) -> None:
+        """Store values [images or 1, *the place's shape], for different words each. Raises OutOfRange."""
+        self.check(place)
+        fill(self._written, place, True)
+        if values.shape[0] == 1:
+            fill(self._common, place, values[0])
+            fill(self._differs, place, False)
+            return
+        if place.size and (low := ends(place)[0]) < self.shared_words:
+            raise OutOfRange(f"{self.name} word {low} holds weights, which differ for no image")
+        if self._each is None:
+            self._each = np.zeros((self.images, self.words - self.shared_words), np.int16)
+        if isinstance(place, Strided):
+            replace(place, start=place.start - self.shared_words).of(self._each)[...] = values
+        else:
+            self._each[:, place - self.shared_words] = values
+        fill(self._differs, place, True)
+
+
+def ends(place: Place) -> tuple[int, int]:
+    """The least and the greatest address of a place that is not empty."""
+    return place.ends if isinstance(place, Strided) else (int(place.min()), int(place.max()))
+
+
+def fill(words: npt.NDArray[np.generic], place: Place, values: npt.NDArray[np.integer] | bool) -> None:
+    """Set the words at a place."""
+    if isinstance(place, Strided):
+        place.of(words)[...] = values
+    else:
+        words[place] = values

@@ -1,0 +1,135 @@
+"""The output units: their settings, and the parameters of each result's channel (rule C2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+
+from cnncc.isa.fields import LOOP_REGISTERS, Term
+from cnncc.isa.table import Instruction
+from cnncc.machine.times.durations import EXTENTS
+from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, on_block, position
+from cnncc.machine.values.memory import Place
+from cnncc.machine.values.regfile import Fault
+from cnncc.machine.values.strided import Strided, even, params
+from cnncc.numerics import Epilogue
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a `unit` instruction sets; bias and scale say what the parameters of a channel are."""
+
+    bias: bool = False
+    scale: bool = False
+    epilogue: Epilogue = field(default_factory=Epilogue)
+
+    @classmethod
+    def of(cls, inst: Instruction) -> Unit:
+        """The settings of a `unit` instruction."""
+        factors = np.array([inst.number(name) for name in ("factor_a", "factor_b", "fixed")], np.uint32)
+        epilogue = Epilogue(
+            zero=inst.number("zero"),
+            clamp=(inst.number("clamp_lo"), inst.number("clamp_hi")),
+            factors=factors.view(np.float32) if inst.number("residual") else None,
+            add_clamp=(inst.number("add_lo"), inst.number("add_hi")),
+            slope=float(np.uint32(inst.number("slope")).view(np.float32)) if inst.number("leaky") else 1.0,
+        )
+        return cls(bool(inst.number("bias")), bool(inst.number("scale")), epilogue)
+
+    @property
+    def params(self) -> int:
+        """Parameters of a channel."""
+        return self.bias + self.scale
+
+    def param_address(
+        self,
+        inst: Instruction,
+        grid: Grid,
+        pattern: Sequence[tuple[int, Term]],
+        descriptor: Descriptor,
+        loops: Sequence[Index],
+        param_words: int,
+    ) -> Place:
+        """Where the parameters of a commit's results lie, as [block…, *grid, *pattern, parameter, word] or 1s."""
+        words = self.params * param_words
+        if (evenly := params(inst, grid, loops, pattern, descriptor, words)) is not None:
+            sizes, steps = (*evenly.sizes, self.params, param_words), (*evenly.steps, param_words, 1)
+            return Strided(evenly.start, sizes, steps)
+        channel = position(inst, grid, [0] * LOOP_REGISTERS, pattern).terms["k"] - inst.number("channel")
+        start = descriptor.linear(
+            inst.number("param") * words, [on_block(loop, PE_AXES + len(pattern)) for loop in loops]
+        )
+        first = np.asarray(start + channel * words)[..., None, None]
+        return first + param_words * np.arange(self.params)[:, None] + np.arange(param_words)
+
+    def function(self, params: Ints) -> Epilogue:
+        """What is done with each result. params: the bits of its parameters as int32, [image, …, parameter]."""
+        bias = params[..., 0] if self.bias else None
+        scale = params[..., -1].astype(np.int32).view(np.float32) if self.scale else None
+        return replace(self.epilogue, bias=bias, scale=scale)
+
+
+def pattern_of(inst: Instruction) -> list[tuple[int, Term]]:
+    """The extents of a commit's pattern and their terms (C1)."""
+    return [(inst.number(f"{extent}s"), inst.term(f"{extent}_term")) for extent in EXTENTS]
+
+
+def place_of(
+    inst: Instruction,
+    grid: Grid,
+    loops: Sequence[Index],
+    pattern: Sequence[tuple[int, Term]],
+    descriptor: Descriptor,
+    outside: str,
+) -> Place:
+    """Where a commit's results, residuals or streamed words lie. Raises Fault(outside) beyond the bounds (C4)."""
+    where = even(inst, grid, loops, pattern, descriptor)
+    inside_all = where is not None and (not descriptor.height or where.inside(descriptor.height, descriptor.width))
+    if where is not None and inside_all and (addresses := where.addresses(descriptor)) is not None:
+        return addresses
+    address, inside = position(inst, grid, loops, pattern).address(descriptor)
+    if inside is not None:
+        raise Fault(outside)
+    return address
+
+
+def shape_of(place: Place) -> tuple[int, ...]:
+    """The shape of places."""
+    return place.sizes if isinstance(place, Strided) else place.shape
+
+
+def apart(place: Place, shape: tuple[int, ...], all_of_it: bool) -> Place:
+    """Places of results of a `shape`. Raises Fault where two results go to one word, `all_of_it` being there (C4)."""
+    if isinstance(place, Strided) and place.sizes == shape[-len(place.sizes) :] and place.distinct:
+        return place
+    listed = place.listed() if isinstance(place, Strided) else place
+    if all_of_it and np.unique(listed).size < prod(shape):
+        raise Fault("two results go to one word")
+    return listed
+
+
+def of_shape(place: Place, shape: tuple[int, ...]) -> Place:
+    """The places of results of a `shape`, one each."""
+    if isinstance(place, Strided) and place.sizes == shape:
+        return place
+    return np.broadcast_to(place.listed() if isinstance(place, Strided) else place, shape)
+
+
+def psum_slots(inst: Instruction, words: int) -> Strided:
+    """The psum slots of a commit, [pixel, line, channel], of a half of `words` (C1). Raises Fault beyond it."""
+    counts = tuple(inst.number(f"{extent}s") for extent in EXTENTS)
+    slots = Strided(inst.number("psum_slot"), counts, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
+    low, high = slots.ends
+    if low < 0 or high >= words:
+        raise Fault(f"psum slots {low}..{high} are not in the {words} of a half")
+    return slots
+
+
+def integers_of_words(words: Ints, operand_bits: int) -> Ints:
+    """Signed integers of up to 63 bits from their words [..., word], the least significant first (W1)."""
+    shift = np.asarray(operand_bits * np.arange(words.shape[-1]), np.int64)
+    low = (words[..., :-1] & np.int64((1 << operand_bits) - 1)) << shift[:-1]
+    return np.asarray(low.sum(axis=-1), np.int64) + (words[..., -1] << shift[-1])

@@ -1,0 +1,187 @@
+"""Sums on their way to the output units: down a column of a set (rule C6), and in parts in the GLB (rule C5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from cnncc.arch.model import Arch
+from cnncc.isa.fields import Term
+from cnncc.isa.table import Instruction
+from cnncc.machine.times.durations import EXTENTS
+from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints
+from cnncc.machine.values.memory import Memory, Place
+from cnncc.machine.values.output_units import integers_of_words, place_of
+from cnncc.machine.values.regfile import Fault
+from cnncc.machine.values.strided import Strided
+from cnncc.machine.values.vectorised import OrderMatters
+from cnncc.numerics import integer_range
+
+ROWS = 1 - PE_AXES - len(EXTENTS)  # of [image, block…, *grid, *pattern], the axis of rows within a set
+
+
+def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid, Ints]:
+    """The psums [image, block…, *grid, *pattern] of a set's rows added from north to south, and their PEs (C6).
+
+    Raises Fault where there are no links, sets are not whole, and where a sum leaves the width of a psum on its way.
+    """
+    if not arch.links.south:
+        raise Fault("this array has no links for psums to the south")
+    if inst.text("source") == "glb":
+        raise Fault("streamed words come from no rows that could be added up")
+    if grid.rows != grid.set_rows or inst.term("row").step:
+        raise Fault("sets whose rows are added up are whole, and their results do not depend on the row")
+    shape = (*sums.shape[: ROWS - 1], *grid.shape, *sums.shape[-len(EXTENTS) :])
+    low, high = integer_range(arch.psum_bits)
+    all_fit = max(-int(sums.min()), int(sums.max())) * shape[ROWS] <= high
+    sums, south = np.broadcast_to(sums, shape), replace(grid, rows=1, set_rows=1)
+    if all_fit:
+        return south, sums.sum(axis=ROWS, keepdims=True)
+    totals = np.cumsum(sums, axis=ROWS)
+    if totals.min() < low or totals.max() > high:
+        raise Fault(f"a psum leaves {arch.psum_bits} bits on its way south")
+    return south, np.take(totals, [-1], axis=ROWS)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How the iterations of a block come to one place of partial sums, as the block's axes that do not move the place.
+
+    anew: the outer ones, whose iterations begin anew; summed: the inner ones, along which what comes is added up.
+    fresh: whether nothing is there before the first of these; final: whether the last one completes the sums.
+    """
+
+    anew: tuple[int, ...]
+    summed: tuple[int, ...]
+    fresh: bool
+    final: bool
+
+    @classmethod
+    def of(cls, still: Sequence[int], fresh: frozenset[int] | None, final: frozenset[int] | None) -> Turns:
+        """still: the axes that do not move the place, from the outermost on. fresh, final: those that must be in their
+        first, last iteration for the condition to hold; None where it never does.
+
+        Raises OrderMatters where a condition holds in other iterations than the first or last one of a sum.
+        """
+        begins = len(still) - len(fresh) if fresh is not None else 0
+        turns = cls(tuple(still[:begins]), tuple(still[begins:]), fresh is not None, final is not None)
+        if any(axes is not None and axes != frozenset(turns.summed) for axes in (fresh, final)):
+            raise OrderMatters
+        return turns
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """Partial sums after a commit, or after those of a block: [image, block…, *grid, *pattern], summed axes of size 1.
+
+    place: where they are in the GLB; kept: the words to be stored there, if any; read: whether they were read.
+    """
+
+    sums: Ints
+    turns: Turns
+    place: Place
+    kept: Ints | None
+    read: bool
+
+
+def accumulated(
+    inst: Instruction,
+    grid: Grid,
+    loops: Sequence[Index],
+    pattern: Sequence[tuple[int, Term]],
+    sums: Ints,
+    glb: Memory,
+    descriptor: Descriptor,
+    arch: Arch,
+    counts: Mapping[int, int],
+    ends: tuple[frozenset[int] | None, frozenset[int] | None],
+) -> Accumulated:
+    """`sums` plus what the GLB has of them, unless they are fresh; unless they are final they go back there (C5).
+
+    counts: the iterations of each axis of the block that the commit is in. ends: the axes that `fresh` and `final` ask
+    for, None where they do not hold. Raises Fault for a place outside the tensor or two sums in one, and for a sum that
+    leaves `sum_bits`; OrderMatters where the iterations must run one by one.
+    """
+    axes = sums.ndim - 1 - PE_AXES - len(pattern)
+    side = replace(descriptor, base=0)
+    place = _padded(place_of(inst, grid, loops, pattern, side, "partial sums lie outside their tensor"), sums.ndim - 1)
+    each = (*(counts.get(axis, 1) for axis in range(axes)), *grid.shape, *(n for n, _ in pattern))
+    values = np.broadcast_to(sums, np.broadcast_shapes(sums.shape, each))
+    still = [axis for axis in sorted(counts) if not _moves(place, axis)]
+    turns = Turns.of(still, *ends)
+    at = _words_at(place, tuple(1 if axis in still else n for axis, n in enumerate(each)), descriptor.base, arch)
+    before: Ints = np.zeros((1,) * sums.ndim, np.int64)
+    if not turns.fresh:
+        before = integers_of_words(glb.read(at).astype(np.int64), arch.operand_bits)
+    along = tuple(1 + axis for axis in turns.summed)
+    total = before + values.sum(axis=along, keepdims=True)
+    _check_width(before, values, along, arch.sum_bits)
+    kept = total - _last(values, along) if turns.final else total
+    kept = _last(kept, tuple(1 + axis for axis in turns.anew))
+    stays = not turns.final or bool(along)  # a sum that is complete at once never was in the GLB
+    return Accumulated(total, turns, at, _words(kept, arch) if stays else None, not turns.fresh)
+
+
+def _padded(place: Place, axes: int) -> Place:
+    """A place with at least `axes` axes."""
+    if isinstance(place, Strided):
+        ones = axes - len(place.sizes)
+        return replace(place, sizes=(*[1] * ones, *place.sizes), steps=(*[0] * ones, *place.steps))
+    return place.reshape(*[1] * (axes - place.ndim), *place.shape)
+
+
+def _moves(place: Place, axis: int) -> bool:
+    """Whether a place depends on an axis."""
+    if isinstance(place, Strided):
+        return place.sizes[axis] > 1 and place.steps[axis] != 0
+    return bool((place != place.take([0], axis)).any())
+
+
+def _words_at(place: Place, shape: tuple[int, ...], base: int, arch: Arch) -> Place:
+    """The words of the partial sums at places of a `shape`, [*shape, word]. Raises Fault for two in one place."""
+    words = arch.words_per_sum
+    if isinstance(place, Strided):
+        sizes = tuple(min(size, n) for size, n in zip(place.sizes, shape, strict=True))
+        steps = (*(words * step for step in place.steps), 1)
+        at = Strided(base + words * place.start, (*sizes, words), steps)
+        if sizes == shape and at.distinct:
+            return at
+        listed = replace(place, sizes=sizes).listed()
+    else:
+        listed = place[tuple(slice(n) for n in shape)]
+    listed = np.broadcast_to(listed, shape)
+    if np.unique(listed).size < listed.size:
+        raise Fault("two partial sums lie in one place")
+    return base + words * listed[..., None] + np.arange(words)
+
+
+def _last(values: Ints, axes: tuple[int, ...]) -> Ints:
+    """The last along axes, which stay."""
+    return values[tuple(slice(-1, None) if axis in axes else slice(None) for axis in range(values.ndim))]
+
+
+def _check_width(before: Ints, values: Ints, along: tuple[int, ...], bits: int) -> None:
+    """Raises Fault where a sum leaves so many bits on its way, `values` being added along axes in order."""
+    low, high = integer_range(bits)
+    terms, most = prod(values.shape[axis] for axis in along), max(int(values.max()), -int(values.min()))
+    if max(int(before.max()), -int(before.min())) + terms * most <= high:
+        return
+    running = np.cumsum(_in_order(values, along), axis=-1) + _in_order(before, along)
+    if running.min() < low or running.max() > high:
+        raise Fault(f"a partial sum of {int(running.min())}..{int(running.max())} leaves {bits} bits")
+
+
+def _in_order(values: Ints, along: tuple[int, ...]) -> Ints:
+    """Values with some of their axes as one, the last."""
+    moved = np.moveaxis(values, along, range(-len(along), 0))
+    return moved.reshape(*moved.shape[: moved.ndim - len(along)], prod(values.shape[axis] for axis in along))
+
+
+def _words(sums: Ints, arch: Arch) -> Ints:
+    """The words [..., word] of partial sums, the least significant first (W1)."""
+    bits = arch.operand_bits
+    parts = (sums[..., None] >> (bits * np.arange(arch.words_per_sum))) & ((1 << bits) - 1)
+    return parts - ((parts >> (bits - 1)) << bits)

@@ -1,0 +1,263 @@
+"""Register files of the PEs: halves, what is in their slots, and macro-instructions on them (rules T1-T3, W5, A1-A3).
+
+Arrays have axes [image, block loops…, set by rows, row, set by columns, column, slot]; an axis of size 1 holds what is
+equal along it. Operands are int16, or int32 where one does not fit that (D3); products and sums are float64, in which
+every one of this machine is exact (below 2^53). In memory the slots are the outermost axis, and the others lie as they
+did where they came from: copies and matrix products then go along long runs of neighbouring words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cnncc.arch.model import Arch
+from cnncc.isa.table import Instruction
+from cnncc.machine.values.addresses import PE_AXES, Grid, Ints
+from cnncc.machine.values.strided import Strided
+
+Values = npt.NDArray[np.float64]
+Words = npt.NDArray[np.int16 | np.int32]
+Mask = npt.NDArray[np.bool_]
+
+
+class Fault(Exception):
+    """A trap of the PEs; the message says which operand and why. The interpreter adds where."""
+
+
+def active(inst: Instruction, set_rows: int, arch: Arch) -> Grid:
+    """The active PEs of an instruction, in sets of `set_rows` rows (D4). Raises Fault for some that there are not."""
+    grid = Grid.of(inst, set_rows, inst.number("set_cols"))
+    row0, col0, rows, cols = grid.rectangle
+    if row0 + rows > arch.rows or col0 + cols > arch.cols:
+        raise Fault(f"rows {row0}..{row0 + rows - 1}, columns {col0}..{col0 + cols - 1} are not all in the array")
+    return grid
+
+
+@dataclass
+class Half:
+    """One half: `data` [image, block…, *grid, slot] and which slots of which PEs are filled [*grid, slot].
+
+    room: what `data` is the first slots of, if more may still come. loaded: the end of what loads filled; virtual: the
+    slots that loads with `edge` filled (A6 tells them apart).
+    """
+
+    grid: Grid
+    data: npt.NDArray[Any]
+    filled: Mask
+    room: npt.NDArray[Any] | None = None
+    loaded: int = 0
+    virtual: range = range(0)
+
+    @classmethod
+    def empty(cls, grid: Grid, axes: int, kind: type[np.number[Any]] = np.int16) -> Half:
+        """A half without slots, in a block of `axes` loops."""
+        ones = (1,) * PE_AXES
+        return cls(grid, np.zeros((1,) * (1 + axes) + ones + (0,), kind), np.zeros((*ones, 0), np.bool_))
+
+    def copy(self) -> Half:
+        """A half that shares nothing with this one."""
+        return replace(self, data=self.data.copy(), filled=self.filled.copy(), room=None)
+
+    def spread(self) -> None:
+        """Give every PE its own copy and forget the sets, so that any rectangle can be compared with any other."""
+        lead = self.data.shape[: -PE_AXES - 1]
+        row0, col0, rows, cols = self.grid.rectangle
+        before, after = (*self.grid.shape, self.data.shape[-1]), (1, rows, 1, cols, self.data.shape[-1])
+        self.data, self.room = np.broadcast_to(self.data, (*lead, *before)).reshape(*lead, *after), None
+        self.filled = np.broadcast_to(self.filled, before).reshape(after)
+        self.grid = Grid(row0, col0, 1, rows, 1, cols, rows, cols)
+
+    def window(self, grid: Grid, operand: str) -> Half:
+        """The part of this half under `grid`. Raises Fault where an active PE has none of it."""
+        if grid == self.grid:
+            return self
+        part = replace(self, room=None)
+        part.spread()
+        row, col = grid.row0 - self.grid.row0, grid.col0 - self.grid.col0
+        _, _, rows, cols = grid.rectangle
+        if min(row, col) < 0 or row + rows > part.grid.rows or col + cols > part.grid.cols:
+            raise Fault(f"PEs outside rows {self.grid.row0}.., columns {self.grid.col0}.. have no {operand}")
+        part.data = part.data[..., row : row + rows, :, col : col + cols, :]
+        part.filled = part.filled[:, row : row + rows, :, col : col + cols, :]
+        lead = part.data.shape[: -PE_AXES - 1]
+        part.data = part.data.reshape(*lead, *grid.shape, part.data.shape[-1])
+        part.filled = part.filled.reshape(*grid.shape, part.filled.shape[-1])
+        part.grid = grid
+        return part
+
+    def replace(self, part: Half) -> None:
+        """Take over what has changed in `part`, a window of this half."""
+        self.spread()
+        self.grow(part.data.shape[-1])
+        part.spread()
+        row, col, rows, cols = part.grid.rectangle
+        row, col = row - self.grid.row0, col - self.grid.col0
+        lead = np.broadcast_shapes(self.data.shape[: -PE_AXES - 1], part.data.shape[: -PE_AXES - 1])
+        self.data, self.room = np.broadcast_to(self.data, (*lead, *self.data.shape[-PE_AXES - 1 :])).copy(), None
+        self.filled = self.filled.copy()
+        self.data[..., row : row + rows, :, col : col + cols, :] = part.data
+        self.filled[:, row : row + rows, :, col : col + cols, :] = part.filled
+
+    def put(self, slot: int, words: Words, edge: bool, most: int) -> None:
+        """Fill slots from `slot` on with words [image, block…, *grid or 1s, *pattern].
+
+        edge: of the last columns only; the words' axis of columns then has those, or size 1. most: the slots that the
+        half may come to have.
+        """
+        axes = self.data.ndim - 1
+        lead, pattern = words.shape[:axes], words.shape[axes:]
+        end = slot + prod(pattern)
+        if edge:
+            self.virtual = range(min(slot, self.virtual.start) if self.virtual else slot, max(end, self.virtual.stop))
+        else:
+            self.loaded = max(end, self.loaded)
+        pes = (1, 1, 1, self.grid.cols) if edge else (1,) * PE_AXES
+        self._reserve(
+            np.broadcast_shapes(self.data.shape[:-1], (*lead[:-1], 1) if edge else lead, pes), end, most, words
+        )
+        self.filled = self._filled(np.broadcast_shapes(self.filled.shape[:-1], pes))
+        columns = self.grid.last_columns
+        if edge and len(columns) > 1:
+            self.data[..., columns, slot:end] = words.reshape(*lead, end - slot)
+            self.filled[..., columns, slot:end] = True
+            return
+        taking = slice(columns[0], columns[0] + 1) if edge else slice(None)
+        steps = tuple(prod(pattern[axis + 1 :]) for axis in range(len(pattern)))
+        Strided(slot, pattern, steps).of(self.data[..., taking, :])[...] = words
+        self.filled[..., taking, slot:end] = True
+
+    def _reserve(self, lead: tuple[int, ...], slots: int, most: int, like: Words) -> None:
+        """Have leading axes `lead` and `slots` slots at least, in memory in the order in which `like` lies."""
+        before, kind = self.data.shape[-1], np.promote_types(self.data.dtype, like.dtype)
+        if (self.data.shape[:-1], self.data.dtype) != (lead, kind) or self.room is None or slots > self.room.shape[-1]:
+            old = self.data
+            order = sorted(range(len(lead)), key=lambda axis: (-abs(like.strides[axis]), lead[axis]))
+            room = np.empty((max(slots, most), *(lead[axis] for axis in order)), kind)
+            self.room = room.transpose(*(1 + order.index(axis) for axis in range(len(lead))), 0)
+            self.room[..., :before] = old
+        self.data = self.room[..., : max(before, slots)]
+
+    def _filled(self, lead: tuple[int, ...]) -> Mask:
+        """Which slots are filled, as an array of its own with leading axes `lead` and all the slots of the data."""
+        filled = np.zeros((*lead, self.data.shape[-1]), np.bool_)
+        filled[..., : self.filled.shape[-1]] = self.filled
+        return filled
+
+    def grow(self, slots: int) -> None:
+        """Have at least `slots` slots, the new ones empty."""
+        if (more := slots - self.data.shape[-1]) <= 0:
+            return
+        if self.room is not None and slots <= self.room.shape[-1]:
+            self.data = self.room[..., :slots]
+        else:
+            new = np.zeros((*self.data.shape[:-1], more), self.data.dtype)
+            self.data, self.room = np.concatenate([self.data, new], axis=-1), None
+        self.filled = self._filled(self.filled.shape[:-1])
+
+    def read(self, slots: Strided, operand: str) -> npt.NDArray[Any]:
+        """The values of `slots` [*any] as a view [image, block…, *grid, *any]. Raises Fault for an empty slot (W5)."""
+        low, high = slots.ends
+        if low < 0 or high >= self.data.shape[-1]:
+            raise Fault(f"{operand} slot {low if low < 0 else high} is read but empty")
+        if not self.filled.all():
+            full: Mask = np.asarray(self.filled.reshape(-1, self.filled.shape[-1]).all(axis=0))
+            if not (read := slots.of(full)).all():
+                raise Fault(f"{operand} slot {int(slots.listed()[~read].flat[0])} is read but empty in some PE")
+        return slots.of(self.data)
+
+    def shift_west(self, slot: int, reuse: int) -> None:
+        """n2n: every PE but the last column of its set takes slots from its east neighbour (A3). Raises Fault."""
+        self.grow(slot + reuse)
+        self._own_columns()
+        takers, senders = self._neighbours()
+        run = max(slot, 1)
+        for start in range(0, reuse, run):  # what the neighbour received itself travels on in the next run
+            end = min(start + run, reuse)
+            if not self.filled[..., senders, start:end].all():
+                raise Fault("ifmap words are sent to the west neighbour from empty slots")
+            self.data[..., takers, slot + start : slot + end] = self.data[..., senders, start:end]
+            self.filled[..., takers, slot + start : slot + end] = True
+
+    def _neighbours(self) -> tuple[slice | Ints, slice | Ints]:
+        """The columns that take words from their east neighbours, and these."""
+        last = self.grid.last_columns
+        if len(last) == 1:
+            return slice(0, last[0]), slice(1, last[0] + 1)
+        takers = np.setdiff1d(np.arange(self.grid.cols), last)
+        return takers, takers + 1
+
+    def _own_columns(self) -> None:
+        """Have an entry for every column, in arrays that nothing else shares."""
+        shape = (*self.data.shape[:-2], self.grid.cols, self.data.shape[-1])
+        if self.data.shape != shape or not self.data.flags.writeable:
+            self.data, self.room = np.broadcast_to(self.data, shape).copy(), None
+        self.filled = np.broadcast_to(self.filled, (*self.filled.shape[:-2], *shape[-2:])).copy()
+
+
+@dataclass
+class Halves:
+    """The halves of an operand's register file: one being filled, those full, the one in use."""
+
+    opened: Half | None = None
+    full: list[Half] = field(default_factory=list[Half])
+    current: Half | None = None
+
+    def held(self) -> list[Half]:
+        """Every half that holds something."""
+        return [half for half in (self.opened, *self.full, self.current) if half is not None]
+
+
+@dataclass
+class Sums:
+    """A psum half. All its slots hold `least` from the start (0, or the least integer for max).
+
+    scope: the block axes whose every iteration has a half of its own; the others of the block are summed over.
+    bound: [image or 1, block…, *grid or 1s, slot], at least the magnitude of every sum so far.
+    """
+
+    half: Half
+    least: float
+    scope: frozenset[int]
+    bound: Values
+
+    @classmethod
+    def fresh(cls, grid: Grid, axes: int, least: float, scope: frozenset[int]) -> Sums:
+        """A half after `clear`."""
+        half = Half.empty(grid, axes, np.float64)
+        return cls(half, least, scope, half.data)
+
+    def grow(self, slots: int) -> None:
+        """Have at least `slots` slots."""
+        if (more := slots - self.half.data.shape[-1]) <= 0:
+            return
+        self.half.grow(slots)
+        self.half.data[..., -more:] = self.least
+        self.half.filled[..., -more:] = True
+        self.bound = np.concatenate([self.bound, np.full((*self.bound.shape[:-1], more), -self.least)], axis=-1)
+
+    def add(self, slots: Strided, amount: Values, bound: Values) -> None:
+        """Add `amount` [image, block…, *grid, *slots] to `slots`, every slot named once."""
+        self.half.data = _into(self.half.data, slots, amount, np.add)
+        shape = (*bound.shape[: -len(slots.sizes)], *slots.sizes)
+        self.bound = _into(self.bound, slots, np.broadcast_to(bound, shape), np.add)
+
+    def raise_to(self, slots: Strided, values: npt.NDArray[Any]) -> None:
+        """Replace the sums by the greater of each and `values`; their bound is then unknown."""
+        self.half.data = _into(self.half.data, slots, values, np.maximum)
+        self.bound = np.full((*[1] * (self.bound.ndim - 1), self.bound.shape[-1]), np.inf)
+
+
+def _into(data: Values, slots: Strided, values: npt.NDArray[Any], combine: np.ufunc) -> Values:
+    """A copy of `data` [lead…, slot] with `values` [lead…, *slots] combined into its slots; leading axes broadcast."""
+    lead = np.broadcast_shapes(data.shape[:-1], values.shape[: -len(slots.sizes)])
+    if slots.size == data.shape[-1] and slots.in_order:
+        return combine(data.reshape(*data.shape[:-1], *slots.sizes), values).reshape(*lead, slots.size)
+    result = np.broadcast_to(data, (*lead, data.shape[-1])).copy()
+    part = slots.of(result)
+    combine(part, values, out=part)
+    return result

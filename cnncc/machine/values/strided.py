@@ -1,0 +1,256 @@
+"""Addresses that step evenly: words of a memory as a strided view instead of a list of addresses.
+
+Most instructions of a network step by the same words from index to index of each axis. Then nothing needs to be listed,
+and the words can be copied straight from a view of the memory. What does not step evenly (a wrap in the middle, ragged
+PE sets) has no such form: `even` says None, and `positions.py` lists the addresses instead. Both mean the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cnncc.isa.fields import AXES, Term
+from cnncc.isa.table import Instruction
+from cnncc.machine.values.addresses import FAR, PE_AXES, Descriptor, Grid, Index
+
+Operands = npt.NDArray[np.int16]
+Ints = npt.NDArray[np.int64]
+Word = TypeVar("Word", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class Strided:
+    """The addresses start + Σ step * index, the index of each axis running from 0 to its size - 1."""
+
+    start: int
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many addresses there are, each counted as often as it occurs."""
+        return prod(self.sizes)
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """The least and the greatest address."""
+        low = high = self.start
+        for size, step in zip(self.sizes, self.steps, strict=True):
+            if step > 0:
+                high += (size - 1) * step
+            else:
+                low += (size - 1) * step
+        return low, high
+
+    @property
+    def distinct(self) -> bool:
+        """Whether no address occurs twice, as far as that follows from each step passing all the smaller ones."""
+        reach = 0
+        for step, size in sorted((abs(step), size) for size, step in zip(self.sizes, self.steps, strict=True)):
+            if size > 1 and step <= reach:
+                return False
+            reach += (size - 1) * step
+        return True
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the addresses are 0, 1, 2, … as they are listed."""
+        expected = self.size
+        for size, step in zip(self.sizes, self.steps, strict=True):
+            expected //= size
+            if size > 1 and step != expected:
+                return False
+        return self.start == 0
+
+    def listed(self) -> Ints:
+        """The addresses, index by index: [*sizes]; those farther than FAR, which no memory has, as FAR."""
+        far = max(map(abs, self.ends)) >= FAR
+        indices = np.ix_(*(np.arange(size, dtype=object if far else np.int64) for size in self.sizes))
+        start = self.start if far else np.int64(self.start)
+        listed = np.asarray(sum((step * i for step, i in zip(self.steps, indices, strict=True)), start))
+        return np.clip(listed, -FAR, FAR).astype(np.int64) if far else listed
+
+    def of(self, words: npt.NDArray[Word]) -> npt.NDArray[Word]:
+        """The view [lead…, *sizes] of an array [lead…, address]. Raises ValueError for addresses outside."""
+        low, high = self.ends
+        if low < 0 or high >= words.shape[-1]:
+            raise ValueError(f"addresses {low}..{high} are not in 0..{words.shape[-1] - 1}")
+        sizes, steps = (*words.shape[:-1], *self.sizes), tuple(step * words.strides[-1] for step in self.steps)
+        strides = (*words.strides[:-1], *steps)
+        if words.flags.c_contiguous:  # several times as quick
+            return np.ndarray(sizes, words.dtype, words, self.start * words.itemsize, strides)
+        return np.lib.stride_tricks.as_strided(words[..., self.start :], sizes, strides)
+
+
+@dataclass(frozen=True)
+class Even:
+    """Positions that step evenly, along each axis on one of lin, k, y, x.
+
+    start, steps: in words, rows, columns.
+    """
+
+    sizes: tuple[int, ...]
+    start: tuple[int, int, int]
+    steps: tuple[tuple[int, int, int], ...]
+
+    def reach(self, which: int) -> range:
+        """All that lies between the least and the greatest of the words (0), rows (1) or columns (2)."""
+        low = high = self.start[which]
+        for size, step in zip(self.sizes, self.steps, strict=True):
+            if step[which] > 0:
+                high += (size - 1) * step[which]
+            else:
+                low += (size - 1) * step[which]
+        return range(low, high + 1)
+
+    def inside(self, height: int, width: int) -> bool:
+        """Whether all rows and columns are inside bounds (D3)."""
+        y, x = self.reach(1), self.reach(2)
+        return y.start >= 0 and x.start >= 0 and y.stop <= height and x.stop <= width
+
+    def addresses(self, descriptor: Descriptor) -> Strided | None:
+        """As addresses of words; None where a ring breaks their steps."""
+        lin, y, x = self.start
+        pitch = descriptor.pitch
+        for which, ring in ((1, descriptor.ring_y), (2, descriptor.ring_x)):
+            if not ring:
+                continue
+            reach = self.reach(which)
+            if reach[0] // ring != reach[-1] // ring:
+                return None
+            turn = reach[0] // ring * ring
+            lin -= turn * (pitch if which == 1 else 1)
+        return Strided(lin + y * pitch + x, self.sizes, tuple(lin + y * pitch + x for lin, y, x in self.steps))
+
+
+def params(
+    inst: Instruction,
+    grid: Grid,
+    loops: Sequence[Index],
+    pattern: Sequence[tuple[int, Term]],
+    descriptor: Descriptor,
+    words: int,
+) -> Strided | None:
+    """Where the parameters of a commit's results begin, `words` words a channel, as `even` has its positions (C2)."""
+    linear = {key: term for key, term in descriptor.steps.items() if key[1]}
+    block = max((loop.ndim for loop in loops if not isinstance(loop, int)), default=0)
+    walk = _Walk(replace(descriptor, plane=words, steps=linear), [1] * (block + PE_AXES + len(pattern)), ("k",))
+    walk.start[0] = inst.number("param") * words
+    if not (walk.loops(loops) and walk.pes(inst, grid, block)):
+        return None
+    walk.pattern(pattern)
+    return Strided(
+        descriptor.base + walk.start[0] + walk.start[1], tuple(walk.sizes), tuple(s for s, _, _ in walk.steps)
+    )
+
+
+def even(
+    inst: Instruction, grid: Grid, loops: Sequence[Index], pattern: Sequence[tuple[int, Term]], descriptor: Descriptor
+) -> Even | None:
+    """The positions of an instruction as [block…, *PE axes, *pattern] where they step evenly, else None (D2, D4)."""
+    block = max((loop.ndim for loop in loops if not isinstance(loop, int)), default=0)
+    walk = _Walk(descriptor, [1] * (block + PE_AXES + len(pattern)))
+    walk.start = [inst.number("offset"), inst.number("channel") * descriptor.plane, inst.number("y"), inst.number("x")]
+    if not (walk.loops(loops) and walk.pes(inst, grid, block)):
+        return None
+    walk.pattern(pattern)
+    lin, k, y, x = walk.start
+    return Even(tuple(walk.sizes), (descriptor.base + lin + k, y, x), tuple(walk.steps))
+
+
+def even_from(
+    start: Sequence[int], loops: Sequence[Index], pattern: Sequence[tuple[int, Term]], descriptor: Descriptor
+) -> Even | None:
+    """The positions [*pattern] from start (lin, k, y, x) on, without PEs, where they step evenly, else None."""
+    walk = _Walk(descriptor, [1] * len(pattern))
+    walk.start = [start[0], start[1] * descriptor.plane, *start[2:]]
+    if not walk.loops(loops):
+        return None
+    walk.pattern(pattern)
+    lin, k, y, x = walk.start
+    return Even(tuple(walk.sizes), (descriptor.base + lin + k, y, x), tuple(walk.steps))
+
+
+class _Walk:
+    """The sizes and steps of axes as they are found, one after the other.
+
+    counted: the axes of memory on which the terms of PEs and pattern count.
+    """
+
+    def __init__(self, descriptor: Descriptor, sizes: list[int], counted: Sequence[str] = AXES) -> None:
+        self.descriptor, self.sizes, self.counted = descriptor, sizes, counted
+        self.steps = [(0, 0, 0)] * len(sizes)
+        self.start = [0, 0, 0, 0]  # lin, k, y, x
+
+    def pattern(self, pattern: Sequence[tuple[int, Term]]) -> None:
+        """The last axes."""
+        for axis, (extent, term) in enumerate(pattern, len(self.sizes) - len(pattern)):
+            if term.axis in self.counted:
+                self.along(axis, extent, term)
+
+    def along(self, axis: int, size: int, term: Term, first: int = 0) -> None:
+        """A term of an index that runs from `first` on along an axis; a loop's may have two, on different axes."""
+        self.shift(term, first)
+        self.sizes[axis] = size
+        lin, y, x = self.steps[axis]
+        match term.axis:
+            case "lin":
+                self.steps[axis] = (lin + term.step, y, x)
+            case "k":
+                self.steps[axis] = (lin + term.step * self.descriptor.plane, y, x)
+            case "y":
+                self.steps[axis] = (lin, y + term.step, x)
+            case _:
+                self.steps[axis] = (lin, y, x + term.step)
+
+    def shift(self, term: Term, index: int) -> None:
+        """An index that is the same everywhere."""
+        if index:
+            which = AXES.index(term.axis)
+            self.start[which] += index * term.step * (self.descriptor.plane if which == 1 else 1)
+
+    def loops(self, loops: Sequence[Index]) -> bool:
+        """The loops around; False where a wrap breaks the steps of those that are array axes."""
+        linear = range(self.start[0], self.start[0] + 1)
+        for (register, _), term in self.descriptor.steps.items():
+            if register >= len(loops) or not term.step:
+                continue
+            loop = loops[register]
+            if isinstance(loop, int):
+                count, first = 1, loop
+                self.shift(term, first)
+            else:
+                count, first = loop.size, int(loop.flat[0])
+                self.along(loop.shape.index(count), count, term, first)
+            if term.axis == "lin":
+                ends = sorted((first * term.step, (first + count - 1) * term.step))
+                linear = range(linear.start + ends[0], linear.stop + ends[1])
+        return self._wrapped(linear)
+
+    def _wrapped(self, linear: range) -> bool:
+        wrap = self.descriptor.wrap
+        if not wrap:
+            return True
+        turn = linear.start // wrap
+        self.start[0] -= turn * wrap
+        return (linear.stop - 1) // wrap == turn
+
+    def pes(self, inst: Instruction, grid: Grid, block: int) -> bool:
+        """The rows and columns of PEs; False where a set is cut short."""
+        row, row_set, col, col_set = (inst.term(name) for name in ("row", "row_set", "col", "col_set"))
+        if grid.rows != grid.set_rows and (row.step or row_set.step):
+            return False
+        if grid.cols != grid.set_cols and (col.step or col_set.step):
+            return False
+        counts = (grid.row_sets, grid.rows, grid.col_sets, len(grid.columns))
+        for axis, (size, term) in enumerate(zip(counts, (row_set, row, col_set, col), strict=True), block):
+            if term.step and term.axis in self.counted:
+                self.along(axis, size, term, grid.columns[0] if axis == block + 3 else 0)
+        return True

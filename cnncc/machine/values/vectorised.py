@@ -1,0 +1,319 @@
+"""Which loops can be run at once, as array axes, instead of one iteration after the other.
+
+A loop nest may become a block when the order of its iterations cannot matter: every half is filled, used and given
+back within one iteration, except psums that the innermost loops accumulate; nothing read in the GLB is written in the
+block, except partial sums by the commit that adds to them (`partial.py`); and no word is written twice. The first is
+decided here, from conditions and scopes alone; the others are found when the block has run and its addresses are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+
+from cnncc.isa.fields import When
+from cnncc.isa.table import Instruction
+from cnncc.machine.program import Leaf, Loop, Node
+from cnncc.machine.times.durations import ceil_div, commit_results, dma_words
+from cnncc.machine.values.addresses import Descriptor, Index, Ints
+from cnncc.machine.values.fetched import Fetched, Read, fetches
+from cnncc.machine.values.memory import Memory, Place, ends, fill
+from cnncc.machine.values.regfile import Words
+from cnncc.machine.values.strided import Strided
+from cnncc.machine.values.transfer_addresses import sides
+
+Registers = tuple[int, ...]
+
+_LEAST_COPY = 1 << 10  # words; a smaller copy of what a transfer reaches takes as much room
+
+_RUNNABLE = ("load", "mac", "commit")
+_CONDITIONS = ("open", "close", "take_weight", "give_weight", "take_ifmap", "give_ifmap", "clear", "send")
+
+
+def depth(node: Node) -> int:
+    """How deep the loops of a node nest, those that run once not counted."""
+    if not isinstance(node, Loop):
+        return 0
+    return (node.count > 1) + max((depth(inner) for inner in node.body), default=0)
+
+
+def leaves(node: Node) -> list[Leaf]:
+    """The instructions of a node, in order."""
+    return [node] if isinstance(node, Leaf) else [leaf for inner in node.body for leaf in leaves(inner)]
+
+
+@dataclass
+class Block:
+    """Loops that run at once: what was read, and what is to be written when all of it has run.
+
+    axes: of arrays, one for each loop. register, iterations: of the outermost of them; fetched: what these fetch.
+    reads: the other places read, or more. scope, counts, axis_of: the axes of the loops
+    that the present instruction is in, the iterations of each, and the axis of each register.
+    """
+
+    axes: int
+    register: int
+    iterations: range
+    fetched: list[Fetched] = field(default_factory=list[Fetched])
+    reads: list[Place] = field(default_factory=list[Place])
+    writes: list[tuple[Place, Ints]] = field(default_factory=list[tuple[Place, Ints]])
+    scope: tuple[int, ...] = ()
+    counts: dict[int, int] = field(default_factory=dict[int, int])
+    axis_of: dict[int, int] = field(default_factory=dict[int, int])
+
+    def fetch(
+        self,
+        transfers: Sequence[Leaf],
+        loops: list[Index],
+        descriptors: Sequence[Descriptor],
+        memories: tuple[Memory, Memory],
+        most: int,
+    ) -> None:
+        """Do the transfers of all iterations, from the first of the memories to the second, and keep what they reach.
+
+        loops: the index of each register; that of the block's outermost loop is set. Raises Fault, OutOfRange, and
+        OrderMatters where more than `most` elements would be kept.
+        """
+        dram, glb = memories
+        places: list[list[tuple[Place, Place]]] = []
+        for i in self.iterations if transfers else ():
+            loops[self.register] = i
+            places.append([sides(leaf.instruction, loops, descriptors, glb.words) for leaf in transfers])
+        for number, leaf in enumerate(transfers):
+            side = descriptors[leaf.instruction.number("glb")]
+            self.fetched.append(Fetched.of(glb, side, [iteration[number][1] for iteration in places]))
+        if sum(part.before.words for part in self.fetched) * len(places) * glb.images > most:
+            raise OrderMatters
+        for iteration in places:
+            for source, target in iteration:
+                glb.write_in_order(target, dram.read(source))
+            for part in self.fetched:
+                part.keep(glb)
+
+    def read(self, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
+        """What `read` finds in a memory in all iterations (P5): in what they fetched, or in what all of them find."""
+        for part in self.fetched:
+            if part.side is descriptor:
+                return part.read(read, self.register, self.iterations, loops)
+        taken = read(memory, loops, descriptor)
+        for part in self.fetched:
+            if part.touches(taken.reads):
+                return replace(part, side=descriptor).read(read, self.register, self.iterations, loops)
+        self.reads.extend(taken.reads)
+        return taken.words
+
+    def check_order(self, words: int) -> None:
+        """Raises OrderMatters where one of `words` words is read or fetched and written, or written twice."""
+        if any(fetched.touches([place for place, _ in self.writes]) for fetched in self.fetched):
+            raise OrderMatters
+        reads = [ends(place) for place in self.reads if place.size]
+        writes = [ends(place) for place, _ in self.writes]
+        apart = all(read[1] < write[0] or write[1] < read[0] for read in reads for write in writes)
+        if apart and len(writes) == 1 and isinstance(place := self.writes[0][0], Strided) and place.distinct:
+            return
+        written, read = np.zeros(words, np.bool_), np.zeros(words, np.bool_)
+        for place, _ in self.writes:
+            fill(written, place, True)
+        for place in self.reads:
+            fill(read, place, True)
+        if int(written.sum()) != sum(place.size for place, _ in self.writes) or (written & read).any():
+            raise OrderMatters
+
+
+def find(block: Block | None, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
+    """What `read` finds in a memory, in a block in all iterations (P5)."""
+    if block is not None:
+        return block.read(read, memory, loops, descriptor)
+    return read(memory, loops, descriptor).words
+
+
+@dataclass
+class _File:
+    """One register file: the scopes in which its halves were opened."""
+
+    opened: Registers | None = None
+    full: list[Registers] = field(default_factory=list[Registers])
+    current: Registers | None = None
+
+    def mentions(self, register: int) -> bool:
+        halves = [self.opened, self.current, *self.full]
+        return any(half is not None and register in half for half in halves)
+
+
+class OrderMatters(Exception):
+    """A block reads what it writes, writes a word twice, or might overflow a psum: its loop runs one by one."""
+
+
+class _Dependent(Exception):
+    """The iterations depend on each other, or on what was before."""
+
+
+class _Order:
+    """A walk through a block's instructions that follows halves by their scopes.
+
+    not_first, not_last: the registers of loops around the block that are not in their first, last iteration.
+    """
+
+    def __init__(self, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> None:
+        weight, ifmap, psum = used
+        self.not_first, self.not_last = not_first, not_last
+        self.files = {"weight": _File(current=() if weight else None), "ifmap": _File(current=() if ifmap else None)}
+        self.psum = _File(current=() if psum else None)
+
+    def _first(self, when: When, scope: Registers) -> Registers | None:
+        return _scope(when, scope, self.not_first)
+
+    def _last(self, when: When, scope: Registers) -> Registers | None:
+        return _scope(when, scope, self.not_last)
+
+    def walk(self, loop: Loop, scope: Registers) -> None:
+        inner = (*scope, loop.register) if loop.count > 1 else scope
+        for node in loop.body:
+            if isinstance(node, Loop):
+                self.walk(node, inner)
+            else:
+                self._step(node.instruction, inner)
+        if any(file.mentions(loop.register) for file in (*self.files.values(), self.psum)):
+            raise _Dependent
+
+    def _step(self, inst: Instruction, scope: Registers) -> None:
+        match inst.spec.name:
+            case "load":
+                self._load(inst, scope)
+            case "mac":
+                self._mac(inst, scope)
+            case "dma":
+                pass  # a transfer that the iteration begins with: done before the block
+            case _:
+                if inst.text("source") == "psum" and (not self.psum.full or self.psum.full.pop(0) != scope):
+                    raise _Dependent
+
+    def _load(self, inst: Instruction, scope: Registers) -> None:
+        file = self.files[inst.text("kind")]
+        opens, closes = self._first(inst.when("open"), scope), self._last(inst.when("close"), scope)
+        file.opened = scope if opens is not None else file.opened
+        if file.opened != scope or opens not in (None, scope) or closes not in (None, scope):
+            raise _Dependent
+        if closes is not None:
+            file.full.append(scope)
+            file.opened = None
+
+    def _mac(self, inst: Instruction, scope: Registers) -> None:
+        for name in ("weight", "ifmap") if inst.text("op") == "mac" else ("ifmap",):
+            taken = self._first(inst.when(f"take_{name}"), scope)
+            given = self._last(inst.when(f"give_{name}"), scope)
+            used = self._use(self.files[name], taken, given)
+            if name == "ifmap" and inst.number("data_reuse") and used != scope:
+                raise _Dependent  # neighbours change the half: the next iteration finds it so
+        fresh = self._first(inst.when("clear"), scope)
+        if fresh is not None:
+            self.psum.current = fresh
+        if self.psum.current is None or scope[: len(self.psum.current)] != self.psum.current:
+            raise _Dependent
+        sent = self._last(inst.when("send"), scope)
+        if sent is not None:
+            if sent != self.psum.current:
+                raise _Dependent
+            self.psum.full.append(sent)
+            self.psum.current = None
+
+    def _use(self, file: _File, taken: Registers | None, given: Registers | None) -> Registers:
+        """The scope of the half that a macro-instruction takes, uses and gives."""
+        if taken is not None:
+            if not file.full or file.full.pop(0) != taken:
+                raise _Dependent
+            file.current = taken
+        used = file.current
+        if used is None or given not in (None, used):
+            raise _Dependent
+        if given is not None:
+            file.current = None
+        return used
+
+
+def _scope(when: When, scope: Registers, not_now: set[int]) -> Registers | None:
+    """The loops whose every iteration sees a condition hold once; None where it never holds.
+
+    not_now: loops around the block of which it does not hold. Loops that run once, or not at all, always do (P2).
+    Only conditions on the innermost loops of the block hold once per iteration of the others, in order.
+    """
+    if when is None or not_now.intersection(when):
+        return None
+    inner = set(when).intersection(scope)
+    outer = scope[: len(scope) - len(inner)]
+    if inner.intersection(outer):
+        raise _Dependent
+    return outer
+
+
+def independent(loop: Loop, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> bool:
+    """Whether the loop's iterations use the register files independently.
+
+    used: whether a half of weights, ifmap and psums is in use when the loop starts; none may be full or half filled.
+    not_first, not_last: the registers of loops around it that are not in their first, last iteration.
+    """
+    instructions = [leaf.instruction for leaf in leaves(loop)]
+    if any(inst.spec.name not in _RUNNABLE for inst in instructions[len(fetches(loop)) :]):
+        return False
+    if len({inst.text("op") == "max" for inst in instructions if inst.spec.name == "mac"}) > 1:
+        return False  # sums and greatest values by turns
+    try:
+        _Order(used, not_first, not_last).walk(loop, ())
+    except _Dependent:
+        return False
+    return True
+
+
+def divisible(loop: Loop) -> bool:
+    """Whether some of the loop's iterations can be a block without the others: no condition asks which they are."""
+    for leaf in leaves(loop):
+        conditions = (leaf.instruction.when(name) for name in _CONDITIONS if name in leaf.instruction.values)
+        if any(loop.register in when for when in conditions if when):
+            return False
+    return True
+
+
+def largest_array(loop: Loop, iterations: int, descriptors: Sequence[Descriptor]) -> int:
+    """Elements, per image, of the largest array that so many iterations of the loop as a block would make."""
+    return max(_arrays(loop.body, ((loop.register, iterations),), descriptors))
+
+
+def _arrays(
+    nodes: Sequence[Node], around: tuple[tuple[int, int], ...], descriptors: Sequence[Descriptor]
+) -> Iterator[int]:
+    """around: register and iterations of each loop of the block that is around the nodes."""
+    for node in nodes:
+        if isinstance(node, Loop):
+            yield from _arrays(node.body, (*around, (node.register, node.count)), descriptors)
+        else:
+            yield _array(node.instruction, around, descriptors)
+    yield around[-1][1]  # the loop's indices
+
+
+def _array(inst: Instruction, around: tuple[tuple[int, int], ...], descriptors: Sequence[Descriptor]) -> int:
+    if inst.spec.name == "mac":
+        summed = inst.when("clear") or ()
+        loops = prod(count for register, count in around if register not in summed)
+        return loops * prod(inst.number(name) for name in ("rows", "cols", "pixels", "step_range"))
+    if inst.spec.name == "dma":
+        return prod(count for _, count in around) * max(_LEAST_COPY, dma_words(inst))
+    if inst.spec.name == "commit":
+        return prod(count for _, count in around) * commit_results(inst)
+    steps = descriptors[inst.number("desc")].steps
+    moving = {register for (register, _), term in steps.items() if term.step}
+    loops = prod(count for register, count in around if register in moving)
+    return (
+        loops
+        * prod(_distinct(inst, axis) for axis in ("row", "col"))
+        * prod(inst.number(f"extent{i}") for i in range(4))
+    )
+
+
+def _distinct(inst: Instruction, axis: str) -> int:
+    """The rows or columns of PEs that may get different words from a load (D2, D4)."""
+    pes, in_set = inst.number(f"{axis}s"), inst.number(f"set_{axis}s")
+    within = min(pes, in_set) if inst.term(axis).step else 1
+    return within * (ceil_div(pes, in_set) if inst.term(f"{axis}_set").step else 1)

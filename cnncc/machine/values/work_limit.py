@@ -1,0 +1,44 @@
+"""How much work an interpreter may do: what bounds its time where a program's loops do not (rule P6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cnncc.isa.table import Instruction
+from cnncc.machine.times.durations import commit_results, dma_words, load_words, mac_operations
+from cnncc.machine.values.regfile import Fault
+
+# An instruction, however small, takes as long as so many words or operations do in arrays.
+PER_INSTRUCTION = 1 << 13
+DEFAULT_BUDGET = 1 << 50
+_MOST = 1 << 40  # of one instruction: one that asks for more traps by itself
+
+
+@dataclass
+class Work:
+    """Words moved and operations done so far, instructions and loops' iterations being PER_INSTRUCTION of them each."""
+
+    budget: int = DEFAULT_BUDGET
+    done: int = 0
+
+    def spend(self, amount: int) -> None:
+        """Account for work that is about to be done. Raises Fault where that is beyond the budget."""
+        self.done += amount
+        if self.done > self.budget:
+            raise Fault(f"the interpreter's budget of {self.budget} words and operations is spent")
+
+
+def work_of(inst: Instruction) -> int:
+    """The words or operations of one instruction, padding and words that PEs share included."""
+    match inst.spec.name:
+        case "load":
+            work = load_words(inst) * inst.number("rows") * inst.number("cols")
+        case "mac":
+            work = mac_operations(inst) * inst.number("rows") * inst.number("cols")
+        case "commit":
+            work = commit_results(inst)
+        case "dma":
+            work = dma_words(inst)
+        case _:
+            work = 0
+    return min(work, _MOST)

@@ -1,0 +1,239 @@
+"""The mapper's searches, each done once: found in memory or on disk, else done, several side by side. No IR.
+
+What is kept on disk is found by the hash of all that a search depends on: the sources of the mapper and of what it
+imports, the layer, its room, and the array but for its name and energies (docs/mapper.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import cnncc
+from cnncc.arch.model import Arch, Energy
+from cnncc.dialects._mapping import mapping_problem
+from cnncc.dialects._mapping_text import parse, text
+from cnncc.errors import Refusal
+from cnncc.mapper.blocks import least_words
+from cnncc.mapper.search import Result, ideal_cycles, search
+from cnncc.mapper.space import forms_of
+from cnncc.mapper.transfer_bound import NEVER
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.util import disk_cache
+
+SOURCES = ("mapper/*.py", "dialects/_*.py", "arch/*.py", "numerics.py", "errors.py")  # all that a search imports
+COUNTS = ("cycles", "least", "run", "bounded")
+ALONE_S = 1.0  # of searching before other processes are started: each takes 0.4 s to start (2026-11)
+MOST_PROCESSES = 8  # each holds about 80 MB
+MOST_FOUND = 4096  # results in memory
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What `search` is asked for, without what no result depends on."""
+
+    shape: LayerShape
+    arch: Arch
+    budget: GlbBudget
+    dataflow: str = ""
+    below: int = NEVER
+    quick: bool = False
+
+    def __post_init__(self) -> None:
+        window = replace(self.shape.window, fill=0, zero=0)  # values, which the mapper knows nothing of
+        object.__setattr__(self, "shape", replace(self.shape, window=window))
+        object.__setattr__(self, "arch", replace(self.arch, name="", energy=Energy()))
+
+    def search(self) -> Result | None:
+        """Its result; where it finds nothing that fits, the best of each dataflow by itself (B8)."""
+        found = search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick)
+        if (
+            found
+            or self.dataflow
+            or self.below < NEVER
+            or least_words(self.shape, self.arch, self.budget) > self.budget.words
+        ):
+            return found
+        names = dict.fromkeys(form.name for form in forms_of(self.shape))
+        each = [search(self.shape, self.arch, self.budget, name) for name in names]
+        best = min(filter(None, each), key=lambda result: result.cycles, default=None)
+        return best and replace(best, least=min(best.cycles, ideal_cycles(self.shape, self.arch)))
+
+
+_found = dict[Task, Result | None]()
+
+
+def searched(
+    shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str = "", below: int = NEVER, quick: bool = False
+) -> Result | None:
+    """What `search` finds, from memory or disk if it is there."""
+    task = Task(shape, arch, budget, dataflow, below, quick)
+    if not _is_known(task):
+        _keep(task, task.search())
+    return _found[task]
+
+
+def search_ahead(tasks: Sequence[Task], progress: Progress, processes: int | None = None) -> None:
+    """Have the results of all these in memory. processes: at most so many, this one alone for 1; None: one a core."""
+    todo = [task for task in dict.fromkeys(tasks) if not _is_known(task)]
+    processes = min(processes or _cores(), MOST_PROCESSES)
+    done, start = 0, time.monotonic()
+
+    def finish(task: Task, result: Result | None) -> None:
+        nonlocal done
+        _keep(task, result)
+        done += 1
+        progress(f"{done:,} of {len(todo):,} mappings")
+
+    while done < len(todo):
+        left = todo[done:]
+        if time.monotonic() - start > ALONE_S and (count := min(processes, len(left))) > 1:
+            _side_by_side(left, count, finish)
+        else:
+            finish(left[0], left[0].search())
+
+
+def _cores() -> int:
+    """Of this machine that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def _is_known(task: Task) -> bool:
+    """Whether the result is in memory, or else on disk, from where it is taken."""
+    if task not in _found:
+        value = disk_cache.read(_key(task))
+        if value is None:
+            return False
+        try:
+            _remember(task, _result(task, value))
+        except (KeyError, TypeError, ValueError, Refusal):
+            return False
+    return True
+
+
+def _keep(task: Task, result: Result | None) -> None:
+    _remember(task, result)
+    disk_cache.write(_key(task), as_json(task, result))
+
+
+def _remember(task: Task, result: Result | None) -> None:
+    if len(_found) >= MOST_FOUND:
+        del _found[next(iter(_found))]
+    _found[task] = result
+
+
+def _key(task: Task) -> str:
+    return disk_cache.key_of("search", sources(), asdict(task))
+
+
+@cache
+def sources() -> str:
+    """The hash of all sources that a search depends on."""
+    folder, digest = Path(cnncc.__file__).parent, hashlib.sha256()
+    for pattern in SOURCES:
+        for path in sorted(folder.glob(pattern)):
+            digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def as_json(task: Task, result: Result | None) -> dict[str, Any]:
+    """A result, as it is disk_cache."""
+    if result is None:
+        return {}
+    return {"mapping": text(result.mapping, task.shape.sizes)} | {name: getattr(result, name) for name in COUNTS}
+
+
+def _result(task: Task, value: dict[str, Any]) -> Result | None:
+    """The reverse. Raises KeyError, TypeError, ValueError or Refusal for what is no result of this task."""
+    if not value:
+        return None
+    shape = task.shape
+    mapping = parse(str(value["mapping"]), shape.sizes)
+    has = {"weight": shape.is_mac, "params": shape.params > 0, "residual": task.budget.residual}
+    if problem := mapping_problem(mapping, shape.sizes, {"ifmap", "output", *(name for name in has if has[name])}):
+        raise ValueError(problem)
+    if not all(type(value[name]) is int for name in COUNTS):
+        raise TypeError("no counts")
+    return Result(mapping, **{name: value[name] for name in COUNTS})
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+# Why not those of `multiprocessing`: a fork would take over threads of onnxruntime in any state, and a process that is
+# spawned runs the caller's script again up to its `if __name__ == "__main__"`, which not every script has.
+WORKER = "import sys; sys.path[:] = sys.argv[1:]; from cnncc.mapper.cached_search import work; work()"
+
+
+def work() -> None:
+    """What such a process does: a result for each task, until there are no more, or nobody takes it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
+    while True:
+        try:
+            task: Task = pickle.load(sys.stdin.buffer)
+            pickle.dump(task.search(), sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        except (EOFError, BrokenPipeError):
+            os._exit(0)
+
+
+def _started(count: int) -> list[subprocess.Popen[bytes]]:
+    """Processes that wait for tasks; fewer where the system has no more."""
+    command = [sys.executable, "-c", WORKER, *(path or str(Path.cwd()) for path in sys.path)]
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    pipe, found = subprocess.PIPE, list[subprocess.Popen[bytes]]()
+    with suppress(OSError):
+        for _ in range(count):
+            found.append(subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL))
+    return found
+
+
+def _side_by_side(tasks: Sequence[Task], count: int, done: Callable[[Task, Result | None], None]) -> None:
+    """Say each result as it comes."""
+    processes, idle = _started(count), SimpleQueue[subprocess.Popen[bytes]]()
+    for process in processes:
+        idle.put(process)
+
+    def result(task: Task) -> Result | None:
+        process = idle.get()
+        try:
+            assert process.stdin and process.stdout
+            pickle.dump(task, process.stdin)
+            process.stdin.flush()
+            return pickle.load(process.stdout)
+        finally:
+            idle.put(process)
+
+    threads = ThreadPoolExecutor(max(1, len(processes)))
+    try:
+        futures = {threads.submit(result, task): task for task in tasks if processes}
+        for future in as_completed(futures):
+            # A process that was ended, or in which the search has a defect: it is searched, or fails, here.
+            task, lost = futures[future], future.exception()
+            done(task, task.search() if lost else future.result())
+        for task in tasks if not processes else ():
+            done(task, task.search())
+    finally:
+        for process in processes:
+            process.kill()
+        threads.shutdown(cancel_futures=True)
+        for process in processes:
+            with suppress(OSError), process:  # OSError: what was written and not read cannot be flushed
+                pass

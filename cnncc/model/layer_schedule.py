@@ -1,0 +1,264 @@
+"""The program of a layer as records of a timeline, from its shape and mapping alone. No IR.
+
+It is what `nest-to-array` makes of the layer, instruction by instruction, as far as times depend on it: docs/model.md
+has the rules. Nothing is shared with that pass but what a mapping is (`routes.py`, `register_files.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping import OUTPUT_DIMS, REDUCTION_DIMS, Mapping
+from cnncc.model.descriptors import own_cycles
+from cnncc.model.layer_shape import LayerShape, whole
+from cnncc.model.loop_walk import MOST_BODIES, At, Order
+from cnncc.model.occupancy import Engines, Side
+from cnncc.model.register_files import ifmap_words, indexed_by, passes_columns, shared_columns
+from cnncc.model.routes import Nest
+from cnncc.model.stream_schedule import stream_schedule
+from cnncc.model.timed_program import (
+    ARRAY,
+    COMMIT,
+    DMA,
+    IFMAP_FREE,
+    IFMAP_FULL,
+    LOAD,
+    PSUM_FREE,
+    PSUM_FULL,
+    WEIGHT_FREE,
+    WEIGHT_FULL,
+    Cycles,
+    Node,
+    Own,
+    Task,
+    Token,
+    Wait,
+    repeat,
+)
+from cnncc.model.timeline import Machine, State, Timeline, cycles, idle_state
+from cnncc.model.transfers import FULL, PRIMED, Fetch, Transfers
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A layer that is mapped.
+
+    ahead: the operands whose first transfers stand in the layer before. apart: there are several images, and those of
+    an operand are parts of others, not one after the other. drains: it ends when all its results are in DRAM, as it has
+    to where the next layer might write what the DMA still reads.
+    """
+
+    label: str
+    shape: LayerShape
+    mapping: Mapping
+    residual: bool = False
+    ahead: frozenset[str] = frozenset()
+    apart: bool = False
+    drains: bool = True
+
+
+def machine(arch: Arch) -> Machine:
+    """What of an array times depend on beside the tasks."""
+    halves = arch.pe.weight_halves, arch.pe.ifmap_halves, arch.pe.psum_halves
+    return Machine(arch.sequencer.queue_depth, halves, arch.sequencer.overlap)
+
+
+class LayerSchedule(NamedTuple):
+    """The program of a layer with its `sync`, and the transfers for it that stand in the layer before.
+
+    partial: whether there are partial sums, which lie in the GLB.
+    """
+
+    nodes: tuple[Node, ...]
+    ahead: tuple[Fetch, ...]
+    partial: bool = False
+
+    def start(self, arch: Arch) -> State:
+        """An idle machine before the layer: all buffers are free, and what is fetched ahead is there."""
+        state = idle_state(machine(arch))
+        tokens = list(state.tokens)
+        for queue, count in PRIMED.items():
+            tokens[queue] = (0,) * count
+        for fetch in self.ahead:
+            for queue, _ in fetch.task.takes:
+                tokens[queue] = tokens[queue][1:]
+            for queue, _ in fetch.task.gives:
+                tokens[queue] += (0,)
+        return state._replace(tokens=tuple(tokens))
+
+    def cycles(self, arch: Arch) -> int:
+        """From an idle machine, what is fetched ahead being there, to the end of the layer's `sync`."""
+        return Timeline(machine(arch), self.nodes).run(self.start(arch)).elapsed
+
+
+def layer_schedule(plan: LayerPlan, arch: Arch, full: int = FULL) -> LayerSchedule:
+    """The program of a layer by a mapping that `nest-to-array` takes. full: the tokens of its weights."""
+    staged = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"}
+    wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if plan.drains and "output" in staged else ())))
+    if plan.shape.kind == "copy":
+        return LayerSchedule((*stream_schedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart), wait), ())
+    walk = _Walk(plan, arch, full)
+    return LayerSchedule((*walk.nodes(), wait), tuple(walk.ahead), walk.partial)
+
+
+@lru_cache(maxsize=4096)
+def layer_cycles(plan: LayerPlan, arch: Arch) -> int:
+    """Cycles of a layer from an idle machine, what is fetched ahead there, to the end of its `sync`."""
+    return layer_schedule(plan, arch).cycles(arch)
+
+
+def layer_counts(plan: LayerPlan, arch: Arch) -> Cycles:
+    """The same, with what the engines are busy and the array waits for."""
+    schedule = layer_schedule(plan, arch)
+    return cycles(schedule.nodes, Timeline(machine(arch), schedule.nodes).run(schedule.start(arch)))
+
+
+class _Walk:
+    """One walk through a layer's nest."""
+
+    def __init__(self, plan: LayerPlan, arch: Arch, full: int) -> None:
+        self.plan, self.shape, self.arch = plan, plan.shape, arch
+        mapping = plan.mapping
+        self.nest = Nest(plan.shape, mapping)
+        self.outer = self.nest.outer
+        self.engines = Engines(plan.shape, arch)
+        self.transfers = Transfers(mapping, self.engines, full)
+        self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
+        self.passes = passes_columns(plan.shape, arch, mapping.loops, mapping.stages)
+        self.lane_dim = next((loop.dim for loop in self.nest.kept if loop.on), "")
+        self.outputs = [dim for dim in OUTPUT_DIMS if any(loop.dim == dim for loop in self.nest.kept)]
+        unrolled = {
+            depth
+            for operand, staged in self.rf.items()
+            for depth, loop in enumerate(self.outer)
+            if depth >= staged and not loop.on and loop.dim in indexed_by(plan.shape, operand)
+        }
+        peeled = max(self.transfers.depths, default=0)
+        self.order = Order(self.nest, unrolled, peeled, self.transfers.opened)
+        if self.transfers.slices and self.order.bodies_of(At(whole(self.shape.sizes)), 0, peeled) > MOST_BODIES:
+            self.transfers.keep_order()
+            self.order = Order(self.nest, unrolled, peeled)
+        self.watched = self.transfers.watched
+        self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
+        self.partial = False
+        self.ahead: list[Fetch] = []
+
+    def nodes(self) -> list[Node]:
+        """All of it but the `sync`."""
+        start = At(whole(self.shape.sizes))
+        fetches = self.transfers.firsts(start, self.order)
+        self.ahead = [fetch for fetch in fetches if fetch.operand in self.plan.ahead]
+        firsts = [fetch.task for fetch in fetches if fetch.operand not in self.plan.ahead]
+        if self.transfers.slices:
+            block = self.order.first(start, 0, self.transfers.output_depth)
+            firsts += self.transfers.seconds(block, self.order)
+        body = self._walk(0, start)
+        staged = self.transfers.stages
+        views = own_cycles(self.shape, self.order, staged, self.plan.residual, self.partial)
+        return [Own(views), Task(COMMIT, 1), *firsts, *body]
+
+    def _walk(self, depth: int, at: At) -> list[Node]:
+        fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at, self.order)
+        if at.section >= 0 or self.nest.summed_over(depth, at.extent) is None:
+            return [*fetches, *self._inside(depth, at), *drains]
+        at = at._replace(section=depth)
+        return [*fetches, *self._inside(depth, at), self._commit(depth, at), *drains]
+
+    def _inside(self, depth: int, at: At) -> list[Node]:
+        nodes: list[Node] = []
+        if self.rf.get("weight") == depth:
+            nodes.append(self._weights(self._spread(depth, at)))
+        if self.rf.get("ifmap") == depth:
+            nodes += self._ifmap(self._spread(depth, at))
+        if depth == len(self.outer):
+            return [*nodes, self._macro(at)]
+        return nodes + self._pieces(depth, at)
+
+    def _pieces(self, depth: int, at: At) -> list[Node]:
+        loop, result = self.outer[depth], list[Node]()
+        for count, inner in self.order.bodies(at, depth, self.watched):
+            body = self._walk(depth + 1, inner)
+            if loop.on or depth in self.order.unrolled:
+                result += body
+            else:
+                result.append(repeat(count, 1 << depth, tuple(body)))
+        return result
+
+    def _spread(self, depth: int, at: At) -> At:
+        """With the PEs of the loops in space further inside, and what each of them has."""
+        if not any(loop.on for loop in self.outer[depth:]):
+            return at
+        tile, held, sides = dict(at.extent), dict(at.extent), list(at.sides)
+        for number, loop in enumerate(self.outer[depth:], depth):
+            count, size, _ = next(self.nest.pieces(number, tile[loop.dim]))
+            if loop.on:
+                sides.append(Side(loop.dim, size, count, loop.on))
+                held[loop.dim] = size
+            tile[loop.dim] = size
+        return at._replace(extent=held, sides=tuple(sides))
+
+    # -- instructions --------------------------------------------------------------------------------------------
+
+    def _weights(self, at: At) -> Task:
+        takes, gives = self.transfers.weight_tokens(at)
+        words = prod(at.extent[dim] for dim in "kcrs")
+        return self.engines.weights(words, at.sides, (Token(WEIGHT_FREE), *takes), (Token(WEIGHT_FULL), *gives))
+
+    def _ifmap(self, at: At) -> list[Node]:
+        """A load, or two where PEs pass columns on: what is theirs, and what the last of each set is short of."""
+        columns, column = ifmap_words(self.shape, at.extent)
+        takes, gives = self.transfers.ifmap_tokens(at)
+        takes, gives = (Token(IFMAP_FREE), *takes), (Token(IFMAP_FULL), *gives)
+        chain = self._chain(at)
+        shared = shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"]) if self.passes else 0
+        if not shared or not (self.arch.pe.pong_words or (chain and chain.pes > 1)):
+            return [self.engines.ifmap(columns * column, at.sides, takes, gives)]
+        lasts = tuple(side for side in at.sides if side is not chain)
+        return [
+            self.engines.ifmap((columns - shared) * column, at.sides, takes, ()),
+            self.engines.ifmap(shared * column, lasts, (), gives),
+        ]
+
+    def _chain(self, at: At) -> Side | None:
+        """The PEs of a set that are neighbours on columns; none where each is a set by itself."""
+        cols = [side for side in at.sides if side.on == "cols"]
+        if len(cols) > 1:
+            return cols[-1]
+        if not cols:
+            return None
+        shares = self.passes and shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"])
+        side = cols[0]
+        of_set = (side.dim == "w" and side.step == at.extent["w"]) or (side.dim in "hwcrs" and not shares)
+        return side if of_set else None
+
+    def _macro(self, at: At) -> Task:
+        steps = prod(at.extent.values())
+        if self.lane_dim:
+            steps //= self.nest.lanes(self.lane_dim, at.extent[self.lane_dim])
+        used = [("ifmap", IFMAP_FULL, IFMAP_FREE)]
+        if self.shape.is_mac:
+            used.insert(0, ("weight", WEIGHT_FULL, WEIGHT_FREE))
+        halves = [(full, free, self.rf[operand]) for operand, full, free in used]
+        halves.append((PSUM_FREE, PSUM_FULL, at.section))
+        takes = [Token(queue, when) for queue, _, depth in halves if (when := at.first(depth)) is not None]
+        gives = [Token(queue, when) for _, queue, depth in halves if (when := at.last(depth)) is not None]
+        return self.engines.macro(steps, tuple(takes), tuple(gives))
+
+    def _commit(self, depth: int, at: At) -> Task:
+        partial = bool((at.runs | at.late | at.early) & self.summed & ((1 << depth) - 1))
+        self.partial = self.partial or partial
+        takes, gives = self.transfers.commit_tokens(at)
+        at = self._spread(depth, at)
+        sums = prod(at.extent[dim] for dim in self.outputs)
+        together = prod(side.pes for side in at.sides if side.dim in REDUCTION_DIMS)
+        rows, cols = (prod(side.pes for side in at.sides if side.on == on) for on in ("rows", "cols"))
+        own = "hw" if self.shape.per_position else "k"
+        channels = prod(at.extent[dim] for dim in own) * prod(side.pes for side in at.sides if side.dim in own)
+        return self.engines.commit(
+            rows // together * cols * sums, cols, channels, together - 1, partial, self.plan.residual,
+            (Token(PSUM_FULL), *takes), (Token(PSUM_FREE), *gives),
+        )  # fmt: skip

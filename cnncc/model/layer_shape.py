@@ -1,0 +1,229 @@
+"""What a layer is to those who map it, and the buffers that its stages in the GLB fill. No IR.
+
+A stage holds what the loops inside it need. Of an image or an output that is some channels of some rows of some
+columns; where these are not all rows (columns), row y lies at y mod their number (rule D2), so that the rest of a
+program knows positions in the image only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._layers import Window
+from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
+
+Extents = dict[str, int]
+
+
+@dataclass(frozen=True)
+class GlbBudget:
+    """The words of the GLB that the buffers of a layer may take.
+
+    streamed: those of ifmap, residual and output that lie in DRAM and pass through the GLB block by block; the others
+    are resident, and take none of `words`. residual: whether the layer reads one.
+    """
+
+    words: int
+    streamed: frozenset[str] = frozenset()
+    residual: bool = False
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """A layer of a kind (mac, max, add, copy) on an image of ih x iw.
+
+    params: how many of bias and scale each output channel, or with per_position each output position, has. shuffle: in
+    how many groups its output channels are shuffled.
+    """
+
+    kind: str
+    sizes: Sizes
+    window: Window
+    params: int
+    ih: int
+    iw: int
+    shuffle: int = 1
+    per_position: bool = False
+
+    @property
+    def is_mac(self) -> bool:
+        """Whether there are weights."""
+        return self.kind == "mac"
+
+    @property
+    def weight_words(self) -> int:
+        """Words of all weights."""
+        return self.sizes.k * self.sizes.c * self.sizes.r * self.sizes.s if self.is_mac else 0
+
+    @property
+    def channelwise(self) -> bool:
+        """Whether each output channel has input channels of its own: pools, and as many groups as output channels."""
+        return not self.is_mac or 1 < self.window.group == self.sizes.k
+
+    @property
+    def group(self) -> int:
+        """Output channels of a group."""
+        return self.sizes.k // self.window.group
+
+    @property
+    def channels(self) -> int:
+        """Channels of the image."""
+        return self.sizes.c * self.window.group
+
+    @property
+    def periods(self) -> dict[str, int]:
+        """Output channels after which an operand's positions start anew, by operand; no entry where they never do.
+
+        Channel k reads the input channels of group k // period, and a shuffle by S groups moves it to
+        k % period * S + k // period. A loop over k is one step through such positions if its step is a multiple of the
+        period, or if it runs inside one period.
+
+        >>> window = Window((1, 1), group=2)
+        >>> LayerShape("mac", Sizes(1, 12, 3, 4, 4, 1, 1), window, 0, 4, 4, shuffle=3).periods
+        {'ifmap': 6, 'output': 4}
+        """
+        grouped = self.window.group > 1 and not self.channelwise
+        return ({"ifmap": self.group} if grouped else {}) | (
+            {"output": self.sizes.k // self.shuffle} if self.shuffle > 1 else {}
+        )
+
+    @property
+    def tiled_together(self) -> int:
+        """How many output channels may be tiled together: those of the smallest period, or all."""
+        return min(self.periods.values(), default=self.sizes.k)
+
+
+@dataclass(frozen=True)
+class Box:
+    """A buffer of images, channels, rows and columns. Where these are not all, they take turns in it (rings)."""
+
+    images: int
+    channels: int
+    rows: int
+    cols: int
+    all_rows: bool
+    all_cols: bool
+
+    @property
+    def plane(self) -> int:
+        """Words of a channel."""
+        return self.rows * self.cols
+
+    @property
+    def words(self) -> int:
+        """Words of all."""
+        return self.images * self.channels * self.plane
+
+    @property
+    def ring_y(self) -> int:
+        """The number of rows, if they turn."""
+        return 0 if self.all_rows else self.rows
+
+    @property
+    def ring_x(self) -> int:
+        """The number of columns, if they turn."""
+        return 0 if self.all_cols else self.cols
+
+
+def whole(sizes: Sizes) -> Extents:
+    """All indices of a layer."""
+    return dict(vars(sizes))
+
+
+def inside(sizes: Sizes, loops: Sequence[Loop]) -> Extents:
+    """How many indices of each dimension a full iteration of these nested loops has."""
+    extent = whole(sizes)
+    for loop in loops:
+        if loop.step < extent[loop.dim]:
+            extent[loop.dim] = loop.step
+    return extent
+
+
+def reach(outputs: int, taps: int, stride: int, dilation: int) -> int:
+    """Rows (columns) of the image from the first to the last that so many windows of so many taps touch."""
+    return (outputs - 1) * stride + (taps - 1) * dilation + 1
+
+
+def ifmap_box(shape: LayerShape, extent: Extents) -> Box:
+    """What outputs of this extent need of the image: all its rows (columns) where they are all rows (columns)."""
+    sizes, window = shape.sizes, shape.window
+    if shape.channelwise:
+        channels = extent["k"] * sizes.c
+    else:  # of all groups that are touched
+        channels = extent["c"] if extent["k"] <= shape.group else extent["k"] // shape.group * sizes.c
+    all_rows, all_cols = extent["h"] == sizes.h, extent["w"] == sizes.w
+    rows = shape.ih if all_rows else reach(extent["h"], sizes.r, window.stride[0], window.dilation[0])
+    cols = shape.iw if all_cols else reach(extent["w"], sizes.s, window.stride[1], window.dilation[1])
+    return Box(extent["n"], channels, rows, cols, all_rows, all_cols)
+
+
+def output_box(shape: LayerShape, extent: Extents) -> Box:
+    """Outputs of this extent; of a residual the same."""
+    sizes = shape.sizes
+    all_rows, all_cols = extent["h"] == sizes.h, extent["w"] == sizes.w
+    return Box(extent["n"], extent["k"], extent["h"], extent["w"], all_rows, all_cols)
+
+
+def activation_box(shape: LayerShape, operand: str, extent: Extents) -> Box:
+    """What outputs of this extent need of the ifmap or the residual, or are."""
+    return ifmap_box(shape, extent) if operand == "ifmap" else output_box(shape, extent)
+
+
+def stage_box(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> Box:
+    """What the buffer of a stage of an activation holds."""
+    return activation_box(shape, stage.operand, inside(shape.sizes, loops[: stage.depth]))
+
+
+def slice_channels(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> int:
+    """Output channels of a full slice of weights or params: those of all PEs, where it stands inside loops in space."""
+    return inside(shape.sizes, [loop for loop in loops[: stage.depth] if not loop.on])["k"]
+
+
+def slice_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, params_words: int) -> int:
+    """Words of a full slice of weights or params, of which a channel, or a position, has `params_words`."""
+    channels, sizes = slice_channels(shape, loops, stage), shape.sizes
+    if stage.operand == "params" and shape.per_position:
+        extent = inside(sizes, loops[: stage.depth])
+        return extent["h"] * extent["w"] * params_words
+    if stage.operand == "params":
+        return channels * params_words
+    return channels * inside(sizes, loops[: stage.depth])["c"] * sizes.r * sizes.s
+
+
+def stage_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, params_words: int) -> int:
+    """Words of the buffers that a stage in the GLB fills."""
+    if stage.operand in ("weight", "params"):
+        return stage.buffers * slice_words(shape, loops, stage, params_words)
+    return stage.buffers * stage_box(shape, loops, stage).words
+
+
+def slices(mapping: Mapping) -> tuple[list[int], int]:
+    """The depths of stages in the GLB that fetch slices one ahead inside the blocks of an output with two buffers, in
+    one loop in time, and the number of that loop; -1 where there are none (docs/mapping.md, G3).
+    """
+    stages = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
+    output = stages.pop("output", None)
+    found, opened = list[int](), -1
+    if output is None or output.buffers == 1:
+        return found, opened
+    for depth in sorted({stage.depth for stage in stages.values() if stage.buffers > 1 and stage.depth}):
+        between = [loop for loop in range(output.depth, depth) if not mapping.loops[loop].on]
+        if len(between) == 1:
+            found.append(depth)
+            opened = between[0]
+    return found, opened
+
+
+def buffer_words(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool) -> int:
+    """Words of the GLB that all stages of a mapping fill, and its partial sums, if there are some."""
+    staged = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
+    each = shape.params * arch.words_per_param
+    words = sum(stage_words(shape, mapping.loops, stage, each) for stage in staged.values())
+    if not partial:
+        return words
+    output, sizes = staged.get("output"), shape.sizes
+    everything = sizes.n * sizes.k * sizes.h * sizes.w
+    sums = stage_box(shape, mapping.loops, output).words if output else everything
+    return words + arch.words_per_sum * sums

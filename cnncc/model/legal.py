@@ -1,0 +1,71 @@
+"""What of the space's mappings the machine cannot run: too many loops, two buffers that do not alternate. No IR."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping import DIMS, Mapping
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.register_files import file_words
+from cnncc.model.routes import Nest
+
+LOOP_REGISTERS = 8
+
+
+def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
+    """Whether a mapping of the space has registers for its loops, and two buffers only where these alternate.
+
+    Where one of residual and output moves alone, a commit starts at one place for both: no block of the image, and no
+    slice of weights, comes ahead of its own iteration of a loop over n or k.
+    """
+    staged = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
+    outside = mapping.loops[: staged["output"].depth] if "output" in staged else ()
+    if shape.shuffle > 1 and any(loop.dim == "k" for loop in outside):  # what a block gives belongs to all groups
+        return False
+    if residual and ("residual" in staged) != ("output" in staged):
+        alone = staged["residual" if "residual" in staged else "output"]
+        ahead = max((stage.depth for stage in staged.values() if stage.buffers > 1), default=0)
+        outer = [loop for loop in mapping.loops if not loop.keep]
+        if any(loop.dim in "nk" for loop in outer[:ahead]) or (alone.buffers > 1 and shape.sizes.n > 1):
+            return False
+    if sum(not (loop.on or loop.keep) for loop in mapping.loops) > LOOP_REGISTERS:
+        return False
+    turns = {stage.depth for stage in mapping.stages if stage.memory == "glb" and stage.buffers > 1}
+    return all(alternate(shape, mapping, depth) for depth in turns)
+
+
+def has_room(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
+    """Whether register files have room for a mapping of the space: where ping and pong are used in turn that depends on
+    blocks, too.
+    """
+    if not arch.pe.pong_words:
+        return True
+    words = file_words(shape, arch, mapping.loops, mapping.stages)
+    return all(each <= getattr(arch.pe, key) for key, each in words.items())
+
+
+def alternate(shape: LayerShape, mapping: Mapping, staged: int) -> bool:
+    """Whether blocks inside `staged` loops fall into two buffers in turn.
+
+    One step of a loop says in which buffer an iteration begins: in all bodies it has an even number of blocks, or an
+    odd one.
+    """
+    nest, parities = Nest(shape, mapping), dict[int, set[int]]()
+
+    @cache
+    def blocks(depth: int, extents: tuple[int, ...]) -> int:
+        """Blocks in the loops from `depth` on."""
+        if depth == staged:
+            return 1
+        loop, total = nest.outer[depth], 0
+        place = DIMS.index(loop.dim)
+        for count, size, _ in nest.pieces(depth, extents[place]):
+            inner = blocks(depth + 1, (*extents[:place], size, *extents[place + 1 :]))
+            if count > 1 and not loop.on:
+                parities.setdefault(depth, set()).add(inner % 2)
+            total += inner if loop.on else count * inner
+        return total
+
+    blocks(0, tuple(shape.sizes.of(dim) for dim in DIMS))
+    return all(len(each) == 1 for each in parities.values())

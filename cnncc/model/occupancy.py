@@ -1,0 +1,137 @@
+"""For how long loads, macro-instructions, commits and transfers occupy their engines, from sizes alone. No IR.
+
+The rules are L2, A4, C3, C6 and X2 of docs/machine.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache, lru_cache
+from itertools import product
+from typing import NamedTuple
+
+from cnncc.arch.model import Arch
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.timed_program import ARRAY, COMMIT, DMA, LOAD, Task, Token
+
+Tokens = tuple[Token, ...]
+
+
+class Side(NamedTuple):
+    """PEs side by side: so many, at `step` indices of a dimension from one to the next, on rows or columns."""
+
+    dim: str
+    step: int
+    pes: int
+    on: str
+
+
+Sides = tuple[Side, ...]
+
+
+@lru_cache(maxsize=1 << 14)
+def _distinct_sums(terms: tuple[tuple[int, int], ...]) -> int:
+    ranges = [range(0, count * step, step) for count, step in terms]
+    return len({sum(each) for each in product(*ranges)})
+
+
+def distinct(moves: Iterable[tuple[str, int, int]]) -> int:
+    """Distinct positions of PEs that lie `step` apart on an axis, for each (axis, count, step) (rule L2).
+
+    >>> distinct([("y", 3, 1), ("y", 2, 1), ("x", 4, 2)])
+    16
+    """
+    axes: dict[str, list[tuple[int, int]]] = {}
+    for axis, count, step in moves:
+        if count > 1 and step:
+            axes.setdefault(axis, []).append((count, step))
+    found = 1
+    for terms in axes.values():
+        found *= terms[0][0] if len(terms) == 1 else _distinct_sums(tuple(terms))
+    return found
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+class Engines:
+    """The tasks of one layer's instructions on one array."""
+
+    def __init__(self, shape: LayerShape, arch: Arch) -> None:
+        self.shape, self.arch = shape, arch
+        self.params_words = shape.params * arch.words_per_param
+        self._weights, self._ifmap = cache(self._weights_cycles), cache(self._ifmap_cycles)  # loads are often alike
+        window = shape.window
+        self._moves = {
+            "n": ("lin", 1),
+            "c": ("channel", 1),
+            "h": ("y", window.stride[0]),
+            "r": ("y", window.dilation[0]),
+            "w": ("x", window.stride[1]),
+            "s": ("x", window.dilation[1]),
+        }
+
+    def _ifmap_move(self, side: Side) -> tuple[str, int, int]:
+        """How far PEs lie apart in the image; output channels of one group have the same channels of it."""
+        if side.dim == "k":
+            return "channel", side.pes, side.step // self.shape.group * self.shape.sizes.c
+        axis, step = self._moves[side.dim]
+        return axis, side.pes, side.step * step
+
+    def weights(self, words: int, sides: Sides, takes: Tokens, gives: Tokens) -> Task:
+        """A load of so many weights a PE."""
+        return Task(LOAD, self._weights(words, sides), self.arch.bus.latency_cycles, takes, gives)
+
+    def ifmap(self, words: int, sides: Sides, takes: Tokens, gives: Tokens) -> Task:
+        """A load of so many words of the image a PE."""
+        return Task(LOAD, self._ifmap(words, sides), self.arch.bus.latency_cycles, takes, gives)
+
+    def _weights_cycles(self, words: int, sides: Sides) -> int:
+        """PEs that differ in k, c, r or s have different ones."""
+        rows = cols = 1
+        for side in sides:
+            if side.dim in "kcrs":
+                rows, cols = (rows, cols * side.pes) if side.on == "cols" else (rows * side.pes, cols)
+        return self._load(words, rows * cols, cols)
+
+    def _ifmap_cycles(self, words: int, sides: Sides) -> int:
+        moves = [(side.on, self._ifmap_move(side)) for side in sides]
+        in_row = distinct(move for on, move in moves if on == "cols")
+        return self._load(words, distinct(move for _, move in moves), in_row)
+
+    def _load(self, words: int, positions: int, in_row: int) -> int:
+        """L2."""
+        port = ceil_div(words * positions, self.arch.glb.words_per_cycle)
+        return max(port, in_row * ceil_div(words, self.arch.bus.burst_words), words)
+
+    def macro(self, steps: int, takes: Tokens, gives: Tokens) -> Task:
+        """A4."""
+        return Task(ARRAY, self.arch.pe.start_cycles + steps + self.arch.pe.finish_cycles, 0, takes, gives)
+
+    def commit(
+        self, results: int, cols: int, params: int, hops: int, partial: bool, residual: bool, takes: Tokens,
+        gives: Tokens,
+    ) -> Task:  # fmt: skip
+        """C3 and C6: results of `cols` columns, with parameters of so many channels, over so many links."""
+        words = results * (1 + residual + 2 * self.arch.words_per_sum * partial) + params * self.params_words
+        units = ceil_div(results, cols * self.arch.commit.units_per_column)
+        busy = max(units, ceil_div(words, self.arch.glb.words_per_cycle)) + hops
+        return Task(COMMIT, busy, self.arch.commit.latency_cycles, takes, gives)
+
+    def stream(self, results: int, residual: bool, takes: Tokens, gives: Tokens) -> Task:
+        """C3 where words of the GLB take the place of psums: the output units of all columns have them."""
+        words = results * (2 + residual) + self.params_words
+        units = ceil_div(results, self.arch.cols * self.arch.commit.units_per_column)
+        busy = max(units, ceil_div(words, self.arch.glb.words_per_cycle))
+        return Task(COMMIT, busy, self.arch.commit.latency_cycles, takes, gives)
+
+    def transfer(self, words: int, takes: Tokens = (), gives: Tokens = ()) -> Task:
+        """X2."""
+        return transfer(words, self.arch, takes, gives)
+
+
+def transfer(words: int, arch: Arch, takes: Tokens = (), gives: Tokens = ()) -> Task:
+    """X2."""
+    return Task(DMA, ceil_div(words, arch.dram.words_per_cycle), arch.dram.latency_cycles, takes, gives)

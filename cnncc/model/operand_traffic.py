@@ -1,0 +1,304 @@
+"""Words that a layer's operands move at each level of the array, from its shape, the mapping and the array alone.
+
+A word of an operand moves again for each trip of the loops that the operand does not depend on and that are outside
+the place where it is fetched; what it does depend on tiles it, so that each index counts once. So weights come into
+register files as K C R S words times the trips of the loops over n, h and w outside their stage. Rows and columns of
+the image overlap from tile to tile, and some lie in the padding: they are counted route by route (`routes.py`).
+
+The levels and what counts as a word there are those of docs/machine.md; docs/reuse.md has the formulas.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Mapping, Stage
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.register_files import passes_columns, positions, shared_columns
+from cnncc.model.routes import Nest, Route, Term, inside, sums
+
+KINDS = {"macs": "mac", "max": "max", "add": "add"}  # operations, by the counter
+OPERANDS = ("weight", "ifmap", "params", "residual", "output", "sums")
+PLACES = ("dram_read", "dram_write", "glb_read", "glb_write", "bus", "n2n", "psum_link", "rf_read", "rf_write")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Words by operand and place: `words["weight"]["glb_read"]`; `steps`: operations of PEs, of a kind of layer.
+
+    Operands are weight, ifmap, params, residual, output and sums; places
+
+        dram_read dram_write    by DMA
+        glb_read glb_write      by DMA and by loads (weight, ifmap) or commits (all others)
+        bus                     row buses, padding included
+        n2n psum_link           links from PE to PE, to the west and to the south
+        rf_read rf_write        register files of all PEs; of sums the psums
+    """
+
+    kind: str
+    steps: int
+    words: dict[str, Counter[str]]
+
+    def of(self, place: str) -> int:
+        """Words of all operands at a place."""
+        return sum(counts[place] for counts in self.words.values())
+
+    def counters(self) -> dict[str, Any]:
+        """By the keys of `run --stats` (docs/stats.md)."""
+        words = self.words
+        loaded, fed = ("weight", "ifmap"), ("weight", "ifmap", "params", "residual")
+        streams = self.kind == "copy"
+        read = {name: words[name]["glb_read"] for name in (*fed, "sums")} | {"dma": words["output"]["glb_read"]}
+        write = {"results": self.words["output"]["glb_write"], "sums": words["sums"]["glb_write"]}
+        return {
+            **{name: self.steps if kind == self.kind else 0 for name, kind in KINDS.items()},
+            "words": {place: self.of(place) for place in PLACES if not place.startswith("rf")},
+            "operands": {
+                "glb_read": read | {"operand": read["ifmap"] if streams else 0} | ({"ifmap": 0} if streams else {}),
+                "glb_write": write | {"dma": sum(words[name]["glb_write"] for name in fed)},
+                "bus": {name: words[name]["bus"] for name in loaded},
+            },
+            "rf": {
+                file: {way: words[name][f"rf_{way}"] for way in ("read", "write")}
+                for file, name in (("weight", "weight"), ("ifmap", "ifmap"), ("psum", "sums"))
+            },
+        }
+
+
+def moved(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool = False) -> Moved:
+    """What a layer moves, with a residual or without. Raises Refusal for a mapping that `nest-to-array` refuses."""
+    return _Layer(shape, mapping, arch, residual).moved()
+
+
+class Delivered(NamedTuple):
+    """What loads bring: words read from the GLB, on the buses (with padding), over links, into register files."""
+
+    read: int
+    bus: int
+    n2n: int
+    filled: int
+
+
+class Commits(NamedTuple):
+    """What commits take: results, the psums in PEs that they are made of, psums over links to the south."""
+
+    results: int
+    psums: int
+    hops: int
+
+    def plus(self, other: Commits, times: int) -> Commits:
+        """With so many times what others take."""
+        return Commits(*(mine + times * each for mine, each in zip(self, other, strict=True)))
+
+
+class _Layer:
+    """One layer and its mapping."""
+
+    def __init__(self, shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool) -> None:
+        self.shape, self.sizes, self.window, self.arch, self.residual = shape, shape.sizes, shape.window, arch, residual
+        self.nest = Nest(shape, mapping)
+        self.depth = len(self.nest.outer)
+        self.glb = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
+        self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
+        self.passes = passes_columns(shape, arch, mapping.loops, mapping.stages)
+        self.outputs = prod(self.sizes.of(dim) for dim in OUTPUT_DIMS)
+
+    def moved(self) -> Moved:
+        words = {name: Counter[str]() for name in OPERANDS}
+        for operand, stage in self.glb.items():
+            there, back = ("glb_read", "dram_write") if operand == "output" else ("dram_read", "glb_write")
+            words[operand][there] = words[operand][back] = self.transferred(operand, stage)
+        words["output"]["glb_write"] += self.outputs
+        words["residual"]["glb_read"] += self.outputs if self.residual else 0
+        if self.shape.kind == "copy":
+            words["ifmap"]["glb_read"] += self.outputs
+            return Moved(self.shape.kind, 0, words)
+        steps = prod(self.sizes.of(dim) for dim in DIMS)
+        words["params"]["glb_read"] += self.params(self.depth)
+        for operand in self.rf:
+            came = self.weights() if operand == "weight" else self.ifmap()
+            words[operand] += Counter(
+                glb_read=came.read, bus=came.bus, n2n=came.n2n, rf_write=came.filled, rf_read=steps
+            )
+        commits = self.commits()
+        partial = self.arch.words_per_sum * (commits.results - self.outputs)
+        added = self._added(steps)
+        words["sums"] += Counter(
+            glb_read=partial, glb_write=partial, psum_link=commits.hops, rf_read=added + commits.psums, rf_write=added
+        )
+        return Moved(self.shape.kind, steps, words)
+
+    def _added(self, steps: int) -> int:
+        """How often something is added to a psum: the products of lanes are one."""
+        for dim in {loop.dim for loop in self.nest.kept if loop.on}:
+            routes = self.nest.routes(dim, self.depth)
+            times = sum(route.trips * route.pes * (route.held // self.nest.lanes(dim, route.held)) for route in routes)
+            return steps // self.sizes.of(dim) * times
+        return steps
+
+    # -- DRAM ------------------------------------------------------------------------------------------------------
+
+    def transferred(self, operand: str, stage: Stage) -> int:
+        """Words that are copied at a stage in the GLB."""
+        depth = stage.depth
+        match operand:
+            case "weight":
+                return self.shape.weight_words * self.nest.trips("nhw", depth)
+            case "params":
+                return self.params(depth)
+            case "ifmap" if self.shape.kind != "copy":
+                return self._blocks(depth)
+            case _:
+                return self.outputs
+
+    def params(self, depth: int) -> int:
+        """Words of biases and scales that are fetched inside `depth` loops."""
+        own = "hw" if self.shape.per_position else "k"
+        each = self.shape.params * self.arch.words_per_param
+        others = [dim for dim in OUTPUT_DIMS if dim not in own]
+        return each * prod(self.sizes.of(dim) for dim in own) * self.nest.trips(others, depth)
+
+    def _blocks(self, depth: int) -> int:
+        """Words of the image that blocks of it take from DRAM: whole windows, but no padding."""
+        channels = sum(
+            k.trips * c.trips * self._channels(k, c)
+            for k, c in product(self.nest.routes("k", depth), self.nest.routes("c", depth))
+        )
+        rows, cols = (
+            sum(
+                self._lines(axis, out, tap)
+                for out, tap in product(self.nest.routes("hw"[axis], depth), self.nest.routes("rs"[axis], depth))
+            )
+            for axis in range(2)
+        )
+        return self.nest.trips("n", depth) * channels * rows * cols
+
+    def _channels(self, k: Route, c: Route) -> int:
+        """Channels of the image that these output and input channels need: of all groups that are touched."""
+        if self.shape.channelwise:
+            return k.held * self.sizes.c
+        return c.held if k.held <= self.shape.group else k.held // self.shape.group * self.sizes.c
+
+    def _lines(self, axis: int, out: Route, tap: Route) -> int:
+        """Rows (axis 0) or columns of the image in all blocks of these routes: all of them, or those of whole windows.
+
+        Loops over taps outside move a block, which is as large nevertheless.
+        """
+        limit = (self.shape.ih, self.shape.iw)[axis]
+        stride, dilation, span = self.window.stride[axis], self.window.dilation[axis], self.window.spans[axis]
+        start, lines = out.first * stride + tap.first * dilation - self.window.pad[axis], (out.held - 1) * stride + span
+        if out.held == (self.sizes.h, self.sizes.w)[axis]:
+            start, lines = 0, limit
+        times = [*out.terms(stride, in_space=False), *tap.terms(dilation, in_space=False)]
+        return inside(start, limit, [*times, Term(lines, 1)])
+
+    # -- loads -----------------------------------------------------------------------------------------------------
+
+    def weights(self) -> Delivered:
+        """PEs that differ in n, h or w only have the same weights: one word for all of them."""
+        depth = self.rf["weight"]
+        self._check_equal("kcrs", depth)
+        read = self.shape.weight_words * self.nest.trips("nhw", depth)
+        return Delivered(read, read, 0, self.shape.weight_words * self.nest.visits("nhw", depth))
+
+    def _check_equal(self, dims: str, depth: int) -> None:
+        for dim in dims:
+            self.nest.spread(dim, depth)
+
+    def ifmap(self) -> Delivered:
+        """Images, channels, rows and columns of what PEs hold, each by itself."""
+        depth = self.rf["ifmap"]
+        self._check_equal("n", depth)
+        taken, filled = self._taken_channels(depth)
+        rows = self._side(0, depth)
+        cols = self._side(1, depth)
+        images = self.sizes.n
+        return Delivered(
+            images * taken * rows.read * cols.read,
+            images * taken * rows.bus * cols.bus,
+            images * filled * rows.filled * cols.n2n,
+            images * filled * rows.filled * (cols.filled + cols.n2n),
+        )
+
+    def _taken_channels(self, depth: int) -> tuple[int, int]:
+        """Channels that loads take, those of PEs that have the same once; and channels that PEs get."""
+        taken = filled = 0
+        for k, c in product(self.nest.spread("k", depth), self.nest.spread("c", depth)):
+            words = (k.held if self.shape.channelwise else 1) * c.held * k.trips * c.trips
+            among = [Term(run.n, run.step // self.shape.group * self.sizes.c) for run in k.runs if run.on]
+            taken += words * len(sums([*among, *c.terms(1, in_space=True)]))
+            filled += words * k.pes * c.pes
+        return taken, filled
+
+    def _side(self, axis: int, depth: int) -> Delivered:
+        """Rows (axis 0) or columns of the image, in all loads of all routes through loops over outputs and taps."""
+        found = [
+            self._windows(axis, out, tap)
+            for out, tap in product(self.nest.spread("hw"[axis], depth), self.nest.spread("rs"[axis], depth))
+        ]
+        return Delivered(*map(sum, zip(*found, strict=True)))
+
+    def _windows(self, axis: int, out: Route, tap: Route) -> Delivered:
+        """The rows (columns) that PEs hold: a run of `n`, at `among` from PE to PE, at `times` from load to load."""
+        stride, dilation = self.window.stride[axis], self.window.dilation[axis]
+        limit = (self.shape.ih, self.shape.iw)[axis]
+        n, step = positions(out.held, tap.held, stride, dilation)
+        start = out.first * stride + tap.first * dilation - self.window.pad[axis]
+        times = [*out.terms(stride, in_space=False), *tap.terms(dilation, in_space=False)]
+        among = [*out.terms(stride, in_space=True), *tap.terms(dilation, in_space=True)]
+        pes, trips = out.pes * tap.pes, out.trips * tap.trips
+        passed, together = self._passed(out, tap) if axis else (0, 1)
+        own, places = n - passed, sums(among)
+        read = _at(start, limit, places, [*times, Term(own, step)])
+        if not passed:
+            return Delivered(read, trips * len(places) * n, 0, trips * pes * n)
+        east = places
+        # The last column of a set has no neighbour to the east: what that would pass on is loaded.
+        if together > 1:
+            last = next(run for run in reversed(out.runs) if run.on == "cols")
+            among.remove(Term(last.n, last.step * stride))
+            east = {each + (last.n - 1) * last.step * stride for each in sums(among)}
+        bus = len(places) * own + len(east) * passed
+        read += _at(start + own * step, limit, east, [*times, Term(passed, step)])
+        lasts = pes // together
+        return Delivered(read, trips * bus, trips * (pes - lasts) * passed, trips * (pes * own + lasts * passed))
+
+    def _passed(self, out: Route, tap: Route) -> tuple[int, int]:
+        """How many columns of a PE's window its east neighbour passes on, and how many PEs side by side do so."""
+        passed = shared_columns(self.shape, self.arch, tap.held, out.held) if self.passes else 0
+        runs = [run for run in out.runs if run.on == "cols"]
+        alone = len([loop for loop in self.nest.outer if loop.on == "cols"]) == 1
+        together = runs[-1].n if runs and (not alone or runs[-1].step == out.held) else 1
+        return (passed, together) if passed and (self.arch.pe.pong_words or together > 1) else (0, 1)
+
+    # -- sums ------------------------------------------------------------------------------------------------------
+
+    def commits(self) -> Commits:
+        """What all commits take. Inside which depth sums stay depends on what is left there of each dimension."""
+
+        @cache
+        def inside_of(depth: int, extents: tuple[int, ...], rows: int) -> Commits:
+            left = dict[str, int](zip(DIMS, extents, strict=True))
+            if (added := self.nest.summed_over(depth, left)) is not None:
+                results = prod(left[dim] for dim in OUTPUT_DIMS)
+                return Commits(results, results * rows * added, results * (rows * added - 1))
+            loop, total = self.nest.outer[depth], Commits(0, 0, 0)
+            for count, size, _ in self.nest.pieces(depth, left[loop.dim]):
+                down = loop.on and loop.dim in REDUCTION_DIMS
+                within = tuple((left | {loop.dim: size}).values())
+                each = inside_of(depth + 1, within, rows * count if down else rows)
+                total = total.plus(each, 1 if down else count)
+            return total
+
+        return inside_of(0, tuple(self.sizes.of(dim) for dim in DIMS), 1)
+
+
+def _at(start: int, limit: int, offsets: set[int], terms: list[Term]) -> int:
+    """Positions inside of all these PEs."""
+    return sum(inside(start + offset, limit, terms) for offset in offsets)

@@ -1,0 +1,74 @@
+"""The parts of a network's program as JSON, which a binary's metadata keeps: `from_json` undoes `as_json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, cast
+
+from cnncc.dialects._layers import Window
+from cnncc.dialects._mapping import Sizes, mapping_problem
+from cnncc.dialects._mapping_text import parse, text
+from cnncc.errors import Refusal
+from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.program_schedule import Copy, Host, Part
+
+Json = dict[str, Any]
+
+
+def as_json(parts: Sequence[Part]) -> list[Json]:
+    """An entry for each part, by its kind: `copy`, `layer`, `host`."""
+    return [_entry(part) for part in parts]
+
+
+def _entry(part: Part) -> Json:
+    match part:
+        case Copy():
+            return {"copy": part.label, "way": part.way, "words": list(part.words)}
+        case Host():
+            return {"host": True}
+        case LayerPlan(shape=shape):
+            plain = {name: getattr(shape, name) for name in ("kind", "params", "ih", "iw", "shuffle", "per_position")}
+            return {
+                "layer": part.label,
+                **plain,
+                "sizes": vars(shape.sizes),
+                "window": asdict(shape.window),
+                "mapping": text(part.mapping, shape.sizes),
+                "residual": part.residual,
+                "ahead": sorted(part.ahead),
+                "apart": part.apart,
+            }
+
+
+def from_json(entries: object) -> list[Part]:
+    """The parts. Raises Refusal for what are none."""
+    if not isinstance(entries, list):
+        raise Refusal("plan: is no list")
+    return [_part(number, entry) for number, entry in enumerate(cast("list[object]", entries))]
+
+
+def _part(number: int, value: object) -> Part:
+    try:
+        entry = cast("Json", value)
+        if "copy" in entry:
+            return Copy(str(entry["copy"]), {"in": "in", "out": "out"}[entry["way"]], tuple(map(int, entry["words"])))
+        return Host() if "host" in entry else _layer(entry)
+    except (KeyError, TypeError, ValueError, AttributeError, Refusal) as error:
+        raise Refusal(f"plan: entry {number} is no part of a program: {error}") from error
+
+
+def _layer(entry: Json) -> LayerPlan:
+    sizes = Sizes(**{dim: int(size) for dim, size in entry["sizes"].items()})
+    given = cast("Json", entry["window"])
+    kernel, stride, pad, dilation = (tuple(map(int, given[name])) for name in ("kernel", "stride", "pad", "dilation"))
+    window = Window(kernel, stride, pad, dilation, *(int(given[name]) for name in ("group", "fill", "zero")))
+    kind, params, ih, iw, shuffle = entry["kind"], *(int(entry[name]) for name in ("params", "ih", "iw", "shuffle"))
+    shape = LayerShape(str(kind), sizes, window, params, ih, iw, shuffle, bool(entry["per_position"]))
+    mapping = parse(str(entry["mapping"]), sizes)
+    has = {"weight": shape.is_mac, "params": shape.params > 0, "residual": bool(entry["residual"])}
+    if problem := mapping_problem(mapping, sizes, {"ifmap", "output", *(name for name in has if has[name])}):
+        raise Refusal(problem)
+    flags = has["residual"], frozenset(map(str, entry["ahead"])), bool(entry["apart"])
+    return LayerPlan(str(entry["layer"]), shape, mapping, *flags)

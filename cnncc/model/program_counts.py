@@ -1,0 +1,116 @@
+"""All counters of a program and of its layers, by the keys of docs/stats.md. No IR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any, cast
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping import DIMS
+from cnncc.model.layer_schedule import LayerPlan, layer_schedule
+from cnncc.model.operand_traffic import KINDS, Moved, moved
+from cnncc.model.program_schedule import Copy, Part, program_cycles
+from cnncc.model.register_files import file_words
+from cnncc.model.routes import Nest
+from cnncc.model.timed_program import Cycles
+
+Counts = dict[str, Any]
+
+FILES = ("weight", "ifmap", "psum")
+NOTHING: Counts = {
+    **dict.fromkeys(KINDS, 0),
+    "idle_pe_cycles": 0,
+    "words": dict.fromkeys(("dram_read", "dram_write", "glb_read", "glb_write", "bus", "n2n", "psum_link"), 0),
+    "operands": {
+        "glb_read": dict.fromkeys(("weight", "ifmap", "params", "residual", "operand", "sums", "dma"), 0),
+        "glb_write": dict.fromkeys(("results", "sums", "dma"), 0),
+        "bus": dict.fromkeys(("weight", "ifmap"), 0),
+    },
+    "rf": {file: dict.fromkeys(("read", "write"), 0) for file in FILES},
+}
+
+
+def program_counts(parts: Sequence[Part], arch: Arch) -> Counts:
+    """The counters of a program, and under `layers` those of its layers by label."""
+    whole, cycles = program_cycles(parts, arch)
+    counts = dict.fromkeys(cycles, NOTHING)
+    peaks: dict[str, dict[str, int]] = {label: {} for label in cycles}
+    for part, after in pairwise([*parts, None]):
+        if isinstance(part, Copy):
+            counts[part.label] = _copied(part)
+        elif isinstance(part, LayerPlan):
+            counts[part.label] = _added([_layer(part, arch, cycles[part.label]), _fetched(-_ahead(part, arch))])
+            peaks[part.label] = _peaks(part, arch)
+        if isinstance(part, Copy | LayerPlan) and isinstance(after, LayerPlan):
+            counts[part.label] = _added([counts[part.label], _fetched(_ahead(after, arch))])
+    layers = {label: _stats(cycles[label], counts[label], peaks[label], arch) for label in cycles}
+    highest: dict[str, int] = {file: max((peak.get(file, 0) for peak in peaks.values()), default=0) for file in FILES}
+    return {**_stats(whole, _added([NOTHING, *counts.values()]), highest, arch), "layers": layers}
+
+
+def _stats(cycles: Cycles, counts: Counts, peaks: dict[str, int], arch: Arch) -> Counts:
+    multipliers, macs = arch.rows * arch.cols * arch.pe.lanes, counts["macs"]
+    busy = {"compute": cycles.compute * multipliers, "total": cycles.total * multipliers}
+    return {
+        "cycles": asdict(cycles),
+        **{name: counts[name] for name in KINDS},
+        "idle_pe_cycles": counts["idle_pe_cycles"],
+        "utilisation": {name: macs / most if most else 0.0 for name, most in busy.items()},
+        **{name: counts[name] for name in ("words", "operands", "rf")},
+        "rf_peak": {file: peaks.get(file, 0) for file in FILES},
+    }
+
+
+def _layer(plan: LayerPlan, arch: Arch, cycles: Cycles) -> Counts:
+    words = moved(plan.shape, plan.mapping, arch, plan.residual)
+    return {**words.counters(), "idle_pe_cycles": _idle(plan, arch, words, cycles.compute)}
+
+
+def _idle(plan: LayerPlan, arch: Arch, words: Moved, compute: int) -> int:
+    """Cycles of PEs outside a macro-instruction's rectangle: those of all, without those of the PEs in it (A4)."""
+    if plan.shape.kind == "copy":
+        return 0
+    nest = Nest(plan.shape, plan.mapping)
+    around = (arch.pe.start_cycles + arch.pe.finish_cycles) * nest.visits(DIMS, len(nest.outer))
+    return compute * arch.rows * arch.cols - around - words.words["sums"]["rf_write"]
+
+
+def _peaks(plan: LayerPlan, arch: Arch) -> dict[str, int]:
+    """Most slots in use; of ping and pong those of both (A6)."""
+    if plan.shape.kind == "copy":
+        return {}
+    words = file_words(plan.shape, arch, plan.mapping.loops, plan.mapping.stages)
+    ifmap = words["ifmap_words"] + words.get("pong_words", 0)
+    return {"weight": words.get("weight_words", 0), "ifmap": ifmap, "psum": words["psum_words"]}
+
+
+def _ahead(plan: LayerPlan, arch: Arch) -> int:
+    """Words that are fetched in the layer before."""
+    return sum(fetch.words for fetch in layer_schedule(plan, arch).ahead) if plan.ahead else 0
+
+
+def _fetched(words: int) -> Counts:
+    return {"words": {"dram_read": words, "glb_write": words}, "operands": {"glb_write": {"dma": words}}}
+
+
+def _copied(part: Copy) -> Counts:
+    words = sum(part.words)
+    if part.way == "in":
+        return _added([NOTHING, _fetched(words)])
+    there = {"words": {"dram_write": words, "glb_read": words}, "operands": {"glb_read": {"dma": words}}}
+    return _added([NOTHING, there])
+
+
+def _added(counts: Iterable[Counts]) -> Counts:
+    """The sums of all counters, by key."""
+    found: Counts = {}
+    for each in counts:
+        for key, value in each.items():
+            found[key] = (
+                _added([found.get(key, {}), cast("Counts", value)])
+                if isinstance(value, dict)
+                else found.get(key, 0) + value
+            )
+    return found

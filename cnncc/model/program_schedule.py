@@ -1,0 +1,225 @@
+"""The program of a network as records of a timeline, layer by layer, and its cycles. No IR.
+
+A network is a sequence of parts: copies between DRAM and GLB, mapped layers, segments on the host. What a layer has
+fetched ahead stands in the part before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import TypeGuard
+
+from cnncc.arch.model import Arch
+from cnncc.model.layer_schedule import LayerPlan, LayerSchedule, layer_schedule, machine
+from cnncc.model.occupancy import transfer
+from cnncc.model.timed_program import (
+    COMMIT,
+    DMA,
+    ENGINES,
+    STALLS,
+    Cycles,
+    Node,
+    Own,
+    Repeat,
+    Signal,
+    Task,
+    Wait,
+    repeat,
+)
+from cnncc.model.timeline import Timeline, cycles, idle_state
+from cnncc.model.transfers import FULL, NEXT_FULL, OUTPUT_FULL, PRIMED, Fetch
+
+MOST_COPIES = 6  # of a part: they take two descriptors each
+DESCRIPTORS_OF_COPY = 2
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Values that move between DRAM and GLB, `in` or `out`, so many words each."""
+
+    label: str
+    way: str
+    words: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A segment that the host runs."""
+
+
+Part = Copy | LayerPlan | Host
+
+
+def copies(label: str, way: str, words: Sequence[int]) -> list[Part]:
+    """Copies of so many words each, in parts of a few."""
+    if not words:
+        return []
+    return [Copy(label, way, tuple(words[:MOST_COPIES])), *copies(f"more {label}", way, words[MOST_COPIES:])]
+
+
+def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple[Node, ...]]]:
+    """The program, by label of the layer that each piece counts for."""
+    following = [*parts[1:], None]
+    schedules = [
+        _schedule(replace(part, drains=_drains(follows)) if isinstance(part, LayerPlan) else part, number % 2, arch)
+        for number, (part, follows) in enumerate(zip(parts, following, strict=True))
+    ]
+    taken = {queue for each in schedules for queue in _taken((*each.nodes, *(fetch.task for fetch in each.ahead)))}
+    signals = [Signal(queue, tokens) for queue, tokens in PRIMED.items() if queue in taken]
+    found: list[tuple[str, tuple[Node, ...]]] = []
+    if signals:
+        found.append(("semaphores", (*signals, Wait((DMA,)))))
+    hosts: tuple[Node, ...] = ()  # what stands before the first layer belongs to it, the rest to the one before
+    for part, (own, after) in zip(parts, pairwise([*schedules, LayerSchedule((), ())]), strict=True):
+        if not isinstance(part, Host):
+            found.append((part.label, (*hosts, *_carrying(own.nodes, after.ahead))))
+            hosts = ()
+        elif found:
+            found[-1] = found[-1][0], (*found[-1][1], *own.nodes)
+        else:
+            hosts = (*hosts, *own.nodes)
+    label, nodes = found.pop() if found else ("", hosts)
+    return [*found, (label, (*nodes, Wait(tuple(range(len(ENGINES))), 0)))]  # `halt`
+
+
+@lru_cache(maxsize=256)
+def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
+    match part:
+        case Copy():
+            one = [(Own(DESCRIPTORS_OF_COPY), transfer(words, arch)) for words in part.words]
+            return LayerSchedule((*(node for each in one for node in each), Wait((DMA,))), ())
+        case Host():
+            return LayerSchedule((Wait(tuple(range(len(ENGINES)))),), ())
+        case LayerPlan():
+            return layer_schedule(part, arch, (FULL, NEXT_FULL)[turn])
+
+
+def _drains(follows: Part | None) -> bool:
+    """Whether a layer waits for the DMA at its end: the next one could write what that still reads, or there is none.
+
+    It cannot where all that it writes waits for a transfer of its own, which is behind; nor can copies and the host.
+    """
+    if not isinstance(follows, LayerPlan):
+        return follows is None
+    staged = {stage.operand for stage in follows.mapping.stages if stage.memory == "glb"}
+    return not staged & {"ifmap", "residual"}
+
+
+def _carrying(nodes: tuple[Node, ...], ahead: Sequence[Fetch]) -> tuple[Node, ...]:
+    """A layer with transfers for the next one, each with two descriptors.
+
+    They stand behind the transfers at its head; where others come in after these, behind the last loop around such;
+    where both buffers are full then, behind what frees the first.
+    """
+    carried = tuple(node for fetch in ahead for node in (Own(DESCRIPTORS_OF_COPY), fetch.task))
+    head = 0
+    while head < len(nodes) and (isinstance(nodes[head], Own) or _is_transfer(nodes[head]) or head == 1):
+        head += 1  # the settings of the output units are the second
+    if any(_comes_in(node) for node in nodes[head:]):
+        place = _last_that_comes_in(nodes)
+    else:
+        own = [number for number, node in enumerate(nodes[:head]) if isinstance(node, Own) or _is_transfer(node)]
+        place = (own[-1] if own else -1,)
+    for queue in dict.fromkeys(token.queue for fetch in ahead for token in fetch.task.takes):
+        place = _where_free(nodes, place, queue)
+    return _inserted(nodes, place, carried)
+
+
+_Place = tuple[int, ...]  # of a node: its number, in each of the loops around it
+
+
+def _last_that_comes_in(nodes: tuple[Node, ...]) -> _Place:
+    last = max(at for at, node in enumerate(nodes) if _comes_in(node))
+    node = nodes[last]
+    inner = node.body if isinstance(node, Repeat) and node.count == 1 else ()
+    if any(isinstance(each, Repeat) and _comes_in(each) for each in inner):
+        return (last, *_last_that_comes_in(inner))
+    return (last,)
+
+
+def _where_free(nodes: tuple[Node, ...], place: _Place, queue: int) -> _Place:
+    """The place, or one behind it, after which one of two buffers is free: one token comes later, not both."""
+    while sum(_given(node, queue) for _, node in _behind(nodes, place)) > 1:
+        place, node = next(each for each in _behind(nodes, place) if _given(each[1], queue))
+        while isinstance(node, Repeat) and _given(node, queue) > 1:
+            at, node = next((at, inner) for at, inner in enumerate(node.body) if _given(inner, queue))
+            place = (*place, at)
+    return place
+
+
+def _behind(nodes: tuple[Node, ...], place: _Place) -> Iterator[tuple[_Place, Node]]:
+    """What follows a node, in the loop that it is in and in those around it."""
+    first, inner = place[0], nodes[place[0]]
+    if len(place) > 1 and isinstance(inner, Repeat):
+        for at, node in _behind(inner.body, place[1:]):
+            yield (first, *at), node
+    for at, node in enumerate(nodes[first + 1 :], first + 1):
+        yield (at,), node
+
+
+def _given(node: Node, queue: int) -> int:
+    """How many tokens, where what gives in some iterations of a loop does so in one."""
+    if isinstance(node, Repeat):
+        return sum(_given(inner, queue) for inner in node.body)
+    return sum(token.queue == queue for token in node.gives) if isinstance(node, Task) else 0
+
+
+def _inserted(nodes: tuple[Node, ...], place: _Place, more: tuple[Node, ...]) -> tuple[Node, ...]:
+    """With more nodes behind one."""
+    first, node = place[0], nodes[place[0]]
+    if len(place) > 1 and isinstance(node, Repeat):
+        return (
+            *nodes[:first],
+            repeat(node.count, node.bit, _inserted(node.body, place[1:], more)),
+            *nodes[first + 1 :],
+        )
+    return (*nodes[: first + 1], *more, *nodes[first + 1 :])
+
+
+def _comes_in(node: Node) -> bool:
+    """Whether something comes in from DRAM there: transfers of results wait for these."""
+    if isinstance(node, Repeat):
+        return any(_comes_in(inner) for inner in node.body)
+    return _is_transfer(node) and all(token.queue != OUTPUT_FULL for token in node.takes)
+
+
+def _is_transfer(node: Node) -> TypeGuard[Task]:
+    return isinstance(node, Task) and node.engine == DMA
+
+
+def _taken(nodes: Sequence[Node]) -> set[int]:
+    """The tokens that transfers and commits wait for."""
+    found: set[int] = set()
+    for node in nodes:
+        if isinstance(node, Repeat):
+            found |= _taken(node.body)
+        elif isinstance(node, Task) and node.engine in (DMA, COMMIT):
+            found |= {token.queue for token in node.takes}
+    return found
+
+
+def program_cycles(parts: Sequence[Part], arch: Arch) -> tuple[Cycles, dict[str, Cycles]]:
+    """The cycles of a program and of its layers by label, as docs/stats.md says (rule Z5)."""
+    state, mark = idle_state(machine(arch)), 0
+    programs, found = program_schedule(parts, arch), dict[str, Cycles]()
+    for label, nodes in programs:
+        effect = Timeline(machine(arch), nodes).run(state)
+        stalls, state = list(effect.stalls), effect.state
+        if effect.open >= 0:  # what the array was idle before
+            stalls[effect.open] += max(0, -mark)
+            mark = effect.mark
+        else:
+            mark -= effect.elapsed
+        found[label] = cycles(nodes, effect._replace(stalls=tuple(stalls)))
+    whole = total(list(found.values()))
+    return whole, {label: each for label, each in found.items() if label}
+
+
+def total(parts: Sequence[Cycles]) -> Cycles:
+    """The cycles of several pieces together."""
+    stall = {name: sum(part.stall[name] for part in parts) for name in STALLS}
+    sums = {name: sum(getattr(part, name) for part in parts) for name in ("total", "compute", "load", "commit", "dma")}
+    return Cycles(**sums, stall=stall)

@@ -1,0 +1,193 @@
+"""What of a layer the register files of a PE hold, and in which slots. No IR.
+
+A half holds the ifmap (weights) of all indices that loops in time inside its stage run over: the rest of those loops in
+space has its own PEs. Its words lie in the order of the box: along what its innermost loop runs over they are
+neighbours. Where a half of the ifmap is ping and pong (rule A6), the columns that the window of the east neighbour has,
+too, pass through it in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Map
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import NamedTuple
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._instructions import Extent
+from cnncc.dialects._mapping import OUTPUT_DIMS, Loop, Stage
+from cnncc.model.layer_shape import Extents, LayerShape, inside
+
+MACHINE_ORDER = {False: "wscrk", True: "wksr"}  # of a box, by whether a layer is channelwise
+
+
+def indexed_by(shape: LayerShape, operand: str) -> str:
+    """The dimensions that the words of weights or ifmap depend on."""
+    return {"weight": "kcrs", "ifmap": "nkchwrs" if shape.channelwise else "nchwrs"}.get(operand, "")
+
+
+class Axis(NamedTuple):
+    """One axis of an operand in a half: its words in a load, and by how many of them each dimension steps."""
+
+    extent: Extent
+    steps: Map[str, int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The axes of an operand in a half, outermost first."""
+
+    axes: tuple[Axis, ...]
+
+    @property
+    def pattern(self) -> tuple[Extent, ...]:
+        """What a load delivers."""
+        return tuple(axis.extent for axis in self.axes)
+
+    @property
+    def words(self) -> int:
+        """Slots that it takes."""
+        return prod(axis.extent.n for axis in self.axes)
+
+    def step(self, dim: str) -> int:
+        """Slots from an index of a dimension to its next; 0 where the operand does not depend on it."""
+        inner = 1
+        for axis in reversed(self.axes):
+            if dim in axis.steps:
+                return axis.steps[dim] * inner
+            inner *= axis.extent.n
+        return 0
+
+
+def positions(outputs: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
+    """How many rows (columns) of the image so many outputs and taps need, and the step from each to its next.
+
+    >>> positions(1, 3, 1, 2), positions(3, 1, 2, 1), positions(3, 3, 2, 1)
+    ((3, 2), (3, 2), (7, 1))
+    """
+    step = dilation if outputs == 1 else stride if taps == 1 else gcd(stride, dilation)
+    return ((outputs - 1) * stride + (taps - 1) * dilation) // step + 1, step
+
+
+def ifmap_layout(shape: LayerShape, held: Extents, image: int, box: str) -> Layout:
+    """The ifmap of the indices `held`, `image` words from image to image; `box`: the dimensions of the box."""
+    own = {dim: held.get(dim, 1) for dim in "nkchwrs"}
+    channels = [Axis(Extent(own["k"], "k", shape.sizes.c), {"k": 1})] if shape.channelwise else []
+    if not shape.channelwise or own["c"] > 1:
+        channels.append(Axis(Extent(own["c"], "k", 1), {"c": 1}))
+    sides: list[Axis] = []
+    for axis, (out, tap) in enumerate(("hr", "ws")):
+        stride, dilation = shape.window.stride[axis], shape.window.dilation[axis]
+        count, step = positions(own[out], own[tap], stride, dilation)
+        sides.append(
+            Axis(Extent(count, "yx"[axis], step), {out: max(1, stride // step), tap: max(1, dilation // step)})
+        )
+    images = [Axis(Extent(own["n"], "lin", image), {"n": 1})] if own["n"] > 1 else []
+    return _in_order([*images, *channels, *sides], box, MACHINE_ORDER[shape.channelwise])
+
+
+def ifmap_words(shape: LayerShape, held: Extents) -> tuple[int, int]:
+    """Columns of the image that the indices `held` need, and the words of one, as in the layout."""
+    rows, columns = (
+        positions(held.get(out, 1), held[tap], shape.window.stride[axis], shape.window.dilation[axis])[0]
+        for axis, (out, tap) in enumerate(("hr", "ws"))
+    )
+    return columns, held.get("n", 1) * held["c"] * (held["k"] if shape.channelwise else 1) * rows
+
+
+def weight_layout(shape: LayerShape, held: Extents, steps: Map[str, int], box: str) -> Layout:
+    """The weights of the indices `held`, whose words in the GLB lie `steps` apart."""
+    dims = "krs" if shape.channelwise and held["c"] == 1 else "kcrs"
+    axes = [Axis(Extent(held[dim], "lin", steps[dim]), {dim: 1}) for dim in dims]
+    return _in_order(axes, box, MACHINE_ORDER[shape.channelwise])
+
+
+def _in_order(axes: Sequence[Axis], box: str, order: str) -> Layout:
+    """The axes along which inner loops of the box run inside the others."""
+    order = order if is_in_order(box, order) else box
+    return Layout(tuple(sorted(axes, key=lambda axis: max(order.rfind(dim) for dim in axis.steps))))
+
+
+def is_in_order(box: str, order: str) -> bool:
+    """Whether the loops of a box are some of `order`, as they stand there.
+
+    >>> is_in_order("wck", "wscrk"), is_in_order("kc", "wscrk"), is_in_order("h", "wscrk")
+    (True, False, False)
+    """
+    return box == "".join(dim for dim in order if dim in box)
+
+
+def held_extents(shape: LayerShape, outer: Sequence[Loop], depth: int) -> Extents:
+    """The indices that a PE holds of what is staged inside `depth` of the loops outside the box."""
+    extent = inside(shape.sizes, outer[:depth])
+    for loop in (loop for loop in outer[depth:] if loop.on):
+        extent[loop.dim] = min(loop.step, extent[loop.dim])
+    return extent
+
+
+def passes_columns(shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages: Sequence[Stage]) -> bool:
+    """Whether PEs may get columns of the image from their east neighbours: each macro-instruction has its own half.
+
+    The loop nearest to the box on columns then runs over w, a macro-instruction's pixels at a time, or its PEs are
+    sets of one.
+    """
+    outer = [loop for loop in loops if not loop.keep]
+    box = "".join(loop.dim for loop in loops if loop.keep)
+    cols = [loop for loop in outer if loop.on == "cols"]
+    ends = all(stage.depth == len(outer) for stage in stages if (stage.operand, stage.memory) == ("ifmap", "rf"))
+    pixels = [loop for loop in outer if loop.dim == "w"]
+    alone = len(cols) < 2 or (cols[-1].dim == "w" and pixels[-1] is cols[-1])
+    if any(loop.on for loop in loops if loop.keep):
+        return False  # with lanes, steps are too few for the neighbour's words to come
+    if arch.pe.pong_words and held_extents(shape, outer, len(outer))["w"] > 1:
+        return False  # turns are of single pixels: not even where one is left over, for which there may be no room
+    return arch.links.n2n and ends and alone and is_in_order(box, MACHINE_ORDER[shape.channelwise])
+
+
+def shared_columns(shape: LayerShape, arch: Arch, s: int, z: int) -> int:
+    """How many columns, the last ones, a neighbour can pass on: it sends one run of slots, and no dilated columns."""
+    shares = arch.links.n2n and not shape.channelwise and shape.window.dilation[1] == 1
+    return max(0, s - shape.window.stride[1]) if shares and (z == 1 or not arch.pe.pong_words) else 0
+
+
+def file_words(shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages: Sequence[Stage]) -> dict[str, int]:
+    """Words that a PE needs of its register files for a mapping, by the key of `arch.pe` that limits them."""
+    outer = [loop for loop in loops if not loop.keep]
+    depth = {stage.operand: stage.depth for stage in stages if stage.memory == "rf"}
+    box = held_extents(shape, outer, len(outer))
+    weight = held_extents(shape, outer, depth.get("weight", len(outer)))
+    ifmap = held_extents(shape, outer, depth.get("ifmap", len(outer)))
+    return _words(shape, arch, box, weight, ifmap, passes_columns(shape, arch, loops, stages))
+
+
+def macro_words(shape: LayerShape, arch: Arch, extent: Extents) -> dict[str, int]:
+    """The same for a macro-instruction of this extent, all of whose words are its own."""
+    return _words(shape, arch, extent, extent, extent, passes=True)
+
+
+def _words(
+    shape: LayerShape, arch: Arch, box: Extents, weight: Extents, ifmap: Extents, passes: bool
+) -> dict[str, int]:
+    words = {"psum_words": prod(box.get(dim, 1) for dim in OUTPUT_DIMS)}
+    if shape.is_mac:
+        words["weight_words"] = prod(weight[dim] for dim in "kcrs")
+    columns, column = ifmap_words(shape, ifmap)
+    shared = shared_columns(shape, arch, ifmap["s"], ifmap["w"]) if passes else 0
+    if not (arch.pe.pong_words and shared):
+        return words | {"ifmap_words": columns * column}
+    turn = (columns - shared) * column
+    return words | {
+        "ifmap_words": turn,
+        "pong_words": min(turn, shared * column),
+        "virtual_words": shared * column,
+    }
+
+
+def most_channels(shape: LayerShape, arch: Arch, extent: Extents) -> int:
+    """The most input channels for which a macro-instruction finds room, its other extents given; 0 where none does."""
+    words = macro_words(shape, arch, {**extent, "c": 1})
+    if words.pop("psum_words") > arch.pe.psum_words:
+        return 0
+    most = min(int(getattr(arch.pe, key)) // each for key, each in words.items())
+    return min(most, 1) if shape.channelwise else most

@@ -1,0 +1,73 @@
+"""The program of an elementwise layer as records of a timeline: words through the output units, PEs idle. No IR."""
+
+from __future__ import annotations
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping import Mapping
+from cnncc.model.layer_shape import LayerShape, inside, whole
+from cnncc.model.loop_walk import At, Order
+from cnncc.model.occupancy import Engines
+from cnncc.model.routes import Nest
+from cnncc.model.timed_program import COMMIT, Node, Own, Task, Token, repeat
+from cnncc.model.transfers import OUTPUT_FULL, RESIDUAL_FULL, budget, input_free
+
+
+def stream_schedule(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, apart: bool) -> list[Node]:
+    """The program up to its `sync`. apart: images of an operand do not lie one after the other."""
+    return _Stream(shape, mapping, arch, residual, apart).nodes()
+
+
+class _Stream:
+    """One layer: a block of all operands after the other, inside `depth` loops."""
+
+    def __init__(self, shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, apart: bool) -> None:
+        self.shape, self.engines, self.residual = shape, Engines(shape, arch), residual
+        self.staged = {stage.operand: stage for stage in mapping.stages}
+        self.depth = max([int(apart), *(stage.depth for stage in mapping.stages)])
+        self.inputs = [operand for operand in ("ifmap", "residual") if operand in self.staged]
+        self.doubled = any(self.staged[operand].buffers > 1 for operand in self.inputs)
+        self.blocks = mapping.loops[: self.depth]
+        self.order = Order(Nest(shape, mapping), set(), self.depth if self.doubled else 0)
+        block = inside(shape.sizes, self.blocks)
+        self.words = block["n"] * block["k"] * block["h"] * block["w"]
+
+    def nodes(self) -> list[Node]:
+        """Descriptors, settings, the first block where blocks are fetched one ahead, the loops."""
+        first = self._fetched() if self.doubled and self.depth else []
+        return [Own(self._descriptors()), Task(COMMIT, 1), *first, *self._walk(0, At(whole(self.shape.sizes)))]
+
+    def _descriptors(self) -> int:
+        operands = 2 + self.residual
+        turns = self.order.turns(self.depth)
+        between = sum(turns for stage in self.staged.values() if stage.buffers > 1)
+        return operands + len(self.staged) + operands * sum(loop.dim in "nkh" for loop in self.blocks) + between
+
+    def _walk(self, depth: int, at: At) -> list[Node]:
+        if depth < self.depth:
+            bodies = self.order.bodies(at, depth, [self.depth] if self.doubled else [])
+            return [repeat(count, 1 << depth, tuple(self._walk(depth + 1, inner))) for count, inner in bodies]
+        ahead = self.doubled and self.depth and self.depth not in at.following
+        return [*([] if ahead else self._fetched()), self._commit(), *self._drained()]
+
+    def _free(self) -> int:
+        """Which tokens say that there is room for a block."""
+        return budget(self.staged["output"]) if "output" in self.staged else input_free(self.staged[self.inputs[0]])
+
+    def _fetched(self) -> list[Node]:
+        """The inputs of a block: the first waits for room, the last says that all are there."""
+        found: list[Node] = []
+        for operand in self.inputs:
+            takes = (Token(self._free()),) if operand == self.inputs[0] else ()
+            gives = (Token(RESIDUAL_FULL),) if operand == self.inputs[-1] else ()
+            found.append(self.engines.transfer(self.words, takes, gives))
+        return found
+
+    def _commit(self) -> Task:
+        waits = (Token(RESIDUAL_FULL if self.inputs else self._free()),) if self.staged else ()
+        says = (Token(OUTPUT_FULL if "output" in self.staged else self._free()),) if self.staged else ()
+        return self.engines.stream(self.words, self.residual, waits, says)
+
+    def _drained(self) -> list[Node]:
+        if "output" not in self.staged:
+            return []
+        return [self.engines.transfer(self.words, (Token(OUTPUT_FULL),), (Token(self._free()),))]

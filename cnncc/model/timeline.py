@@ -1,0 +1,383 @@
+"""When the tasks of a program happen: its cycles, exactly, from nested records (`records.py`). No IR, no instructions.
+
+Times are max-plus linear (docs/machine.md, Z1 to Z6). What an iteration of a loop takes depends on which conditions
+hold in it, and on the times at its start of what it touches (its engines and queues of tokens), counted from the
+sequencer's; what is earlier than that cannot hold anything up any more and counts as zero. Such a state recurs, as
+engines run ahead only so far; iterations from one occurrence to the next are multiplied, and each with loops inside is
+remembered by its state. docs/model.md says more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+from typing import NamedTuple
+
+from cnncc.model.timed_program import (
+    ALL,
+    ARRAY,
+    COMMIT,
+    DMA,
+    DRAIN,
+    ENGINES,
+    IFMAP_FREE,
+    IFMAP_FULL,
+    ISSUE,
+    LOAD,
+    PSUM_FREE,
+    QUEUES,
+    STALLS,
+    WEIGHT_FREE,
+    WEIGHT_FULL,
+    Cycles,
+    Node,
+    Own,
+    Repeat,
+    Signal,
+    Task,
+    Token,
+    Wait,
+    busy_cycles,
+)
+
+_CAUSE = {WEIGHT_FULL: 0, IFMAP_FULL: 1, PSUM_FREE: 2}  # of what a macro-instruction waits for, in the order of Z3
+
+
+class Machine(NamedTuple):
+    """What of an array times depend on beside the tasks: queues of the engines, halves, whether engines overlap."""
+
+    queue_depth: int
+    halves: tuple[int, int, int]
+    overlap: bool = True
+
+
+class State(NamedTuple):
+    """Times from the sequencer's on, earlier ones as 0.
+
+    starts: of the last tasks of each engine, as many as its queue holds; tokens: of each queue the times.
+    """
+
+    starts: tuple[tuple[int, ...], ...]
+    free: tuple[int, ...]
+    done: tuple[int, ...]
+    tokens: tuple[tuple[int, ...], ...]
+
+
+class Effect(NamedTuple):
+    """What a program does from a state: cycles, the state at its end, stalls.
+
+    mark: until when the array is accounted for, from the end on. How long it was idle before the program is not known;
+    that is charged to stall number `open` (-1: no task of the array, which leaves it to what follows).
+    """
+
+    elapsed: int
+    state: State
+    stalls: tuple[int, ...]
+    open: int
+    mark: int
+
+
+def idle_state(machine: Machine) -> State:
+    """All engines idle, all halves free, no other tokens."""
+    engines = range(len(ENGINES))
+    tokens: list[tuple[int, ...]] = [()] * QUEUES
+    for queue, halves in zip((WEIGHT_FREE, IFMAP_FREE, PSUM_FREE), machine.halves, strict=True):
+        tokens[queue] = (0,) * halves
+    idle = tuple(0 for _ in engines)
+    return State(tuple((0,) * machine.queue_depth for _ in engines), idle, idle, tuple(tokens))
+
+
+Times = tuple[int, ...]  # of what an iteration touches, then how many tokens there are of each of its queues
+
+
+class _Change(NamedTuple):
+    """What an iteration does, as `Effect` says."""
+
+    elapsed: int
+    times: Times
+    stalls: tuple[int, ...]
+    open: int
+    mark: int
+
+
+class _Step(NamedTuple):
+    """A node in known iterations of the loops around it: of a task the tokens that it takes, each with the stall that
+    it may cause, and gives; engine -1: anything else.
+    """
+
+    engine: int
+    busy: int
+    latency: int
+    takes: tuple[tuple[int, int], ...]
+    gives: tuple[int, ...]
+    first: int
+    last: int
+    node: Node
+
+
+class _Body(NamedTuple):
+    """A loop's body in iterations in which the same conditions hold: what it touches, and what is known of it.
+
+    innermost: whether it is nothing but tasks; then it takes less time to run it than to remember what it does.
+    """
+
+    steps: list[_Step]
+    engines: tuple[int, ...]
+    queues: tuple[int, ...]
+    innermost: bool
+    known: dict[Times, _Change]
+
+
+class _Inside(NamedTuple):
+    """The engines that are used in a loop, and the tokens, whose loops are this one and those around it.
+
+    bodies: by the tokens that are taken and given in an iteration; of_masks: by the loops in their first and last one.
+    """
+
+    engines: tuple[int, ...]
+    takes: tuple[Token, ...]
+    gives: tuple[Token, ...]
+    bodies: dict[tuple[bool, ...], _Body]
+    of_masks: dict[tuple[int, int], _Body]
+
+
+def _outside(tokens: Sequence[Token], bit: int) -> list[Token]:
+    """The tokens of a loop for those around it."""
+    return [token._replace(when=token.when & ~bit) if token.when & bit else token for token in tokens]
+
+
+class _Clock:
+    """The times of a machine as a program runs; the sequencer's is `now`, the array is accounted for up to `mark`."""
+
+    __slots__ = ("depth", "done", "free", "mark", "now", "open", "stalls", "starts", "tokens")
+
+    def __init__(self, queue_depth: int) -> None:
+        self.depth, self.now, self.mark, self.open, self.stalls = queue_depth, 0, 0, -1, [0] * len(STALLS)
+        nothing: list[int] = []
+        self.starts, self.free, self.done = [nothing] * len(ENGINES), [0] * len(ENGINES), [0] * len(ENGINES)
+        self.tokens = [nothing] * QUEUES
+
+    def set(self, state: State) -> None:
+        """Begin at a state."""
+        self.starts, self.free = [list(times) for times in state.starts], list(state.free)
+        self.done, self.tokens, self.mark = list(state.done), [list(times) for times in state.tokens], state.free[ARRAY]
+
+    def charge(self, cause: int, idle: int) -> None:
+        """The array was idle."""
+        self.stalls[cause] += idle
+        if self.open < 0:
+            self.open = cause
+
+    def read(self, body: _Body) -> Times:
+        """The times of what a body touches, from now on."""
+        times: list[int] = []
+        now, tokens = self.now, self.tokens
+        for engine in body.engines:
+            times += (self.free[engine], self.done[engine], *self.starts[engine])
+        for queue in body.queues:
+            times += tokens[queue]
+        return (*[time - now if time > now else 0 for time in times], *[len(tokens[queue]) for queue in body.queues])
+
+    def write(self, body: _Body, times: Times) -> None:
+        """The reverse."""
+        now, at, depth = self.now, 0, self.depth
+        later = [time + now for time in times]
+        for engine in body.engines:
+            end = at + 2 + depth
+            self.free[engine], self.done[engine], self.starts[engine] = later[at], later[at + 1], later[at + 2 : end]
+            at = end
+        for queue, count in zip(body.queues, times[len(times) - len(body.queues) :], strict=True):
+            self.tokens[queue] = later[at : at + count]
+            at += count
+
+    def account(self, change: _Change, now: int, mark: int) -> None:
+        """An iteration has happened since `now`, when the array was accounted for up to `mark`."""
+        self.mark = mark
+        if change.open >= 0:
+            self.charge(change.open, max(0, now - mark))
+            self.mark = now + change.elapsed + change.mark
+            self.stalls = [own + more for own, more in zip(self.stalls, change.stalls, strict=True)]
+
+    def apply(self, body: _Body, change: _Change) -> None:
+        """Let an iteration happen."""
+        self.account(change, self.now, self.mark)
+        self.now += change.elapsed
+        self.write(body, change.times)
+
+    def repeat(self, body: _Body, often: int, now: int, mark: int, stalls: list[int]) -> None:
+        """Let all that has happened since then happen so many times more, after which times are the same."""
+        times, more = self.read(body), often * (self.now - now)
+        self.stalls = [own + often * (own - old) for own, old in zip(self.stalls, stalls, strict=True)]
+        self.now += more
+        self.mark += more if self.mark != mark else 0
+        self.write(body, times)
+
+
+class Timeline:
+    """Runs one program on one array, from any state; what is known of an iteration holds for all of them, and for other
+    programs with the same loops.
+    """
+
+    def __init__(self, machine: Machine, program: Sequence[Node]) -> None:
+        self.machine, self.program = machine, tuple(program)
+
+    def run(self, state: State) -> Effect:
+        """The program from a state. Raises LookupError where a token never comes."""
+        clock = _Clock(self.machine.queue_depth)
+        clock.set(state)
+        self._sequence(self._steps(self.program, ALL, ALL), clock)
+        now = clock.now
+
+        def left(times: Sequence[int]) -> tuple[int, ...]:
+            return tuple(max(0, time - now) for time in times)
+
+        starts, tokens = (tuple(map(left, each)) for each in (clock.starts, clock.tokens))
+        end = State(starts, left(clock.free), left(clock.done), tokens)
+        return Effect(now, end, tuple(clock.stalls), clock.open, clock.mark - now)
+
+    # -- what is the same for all states -------------------------------------------------------------------------
+
+    def _inside(self, loop: Repeat) -> _Inside:
+        """What a loop's body uses: engines, and queues with the loops that matter to it: this one and those around."""
+        found: _Inside | None = loop.known.get(self.machine)
+        if found is None:
+            engines, takes, gives = set[int](), set[Token](), set[Token]()
+            for node in loop.body:
+                if isinstance(node, Task):
+                    engines.add(node.engine)
+                    takes.update(node.takes)
+                    gives.update(node.gives)
+                elif isinstance(node, Repeat):
+                    inner = self._inside(node)
+                    engines.update(inner.engines)
+                    takes.update(_outside(inner.takes, node.bit))
+                    gives.update(_outside(inner.gives, node.bit))
+                elif isinstance(node, Wait):
+                    engines.update(node.engines)
+                elif isinstance(node, Signal):
+                    gives.add(Token(node.queue))
+            used = tuple(sorted(engines)) if self.machine.overlap else tuple(range(len(ENGINES)))
+            found = loop.known[self.machine] = _Inside(used, tuple(sorted(takes)), tuple(sorted(gives)), {}, {})
+        return found
+
+    def _body(self, loop: Repeat, inside: _Inside, first: int, last: int) -> _Body:
+        """A loop's body; the same for all iterations in which the same conditions hold."""
+        if (found := inside.of_masks.get((first, last))) is None:
+            takes = [not when & ~first for _, when in inside.takes]
+            gives = [not when & ~last for _, when in inside.gives]
+            if (found := inside.bodies.get(key := (*takes, *gives))) is None:
+                held = [*compress(inside.takes, takes), *compress(inside.gives, gives)]
+                queues = tuple(dict.fromkeys(token.queue for token in held))
+                steps = self._steps(loop.body, first, last)
+                innermost = all(step.engine >= 0 for step in steps)
+                found = inside.bodies[key] = _Body(steps, inside.engines, queues, innermost, {})
+            inside.of_masks[first, last] = found
+        return found
+
+    def _steps(self, nodes: tuple[Node, ...], first: int, last: int) -> list[_Step]:
+        """A sequence whose conditions are known."""
+        found: list[_Step] = []
+        for node in nodes:
+            if isinstance(node, Task):
+                takes = [(queue, _CAUSE.get(queue, ISSUE)) for queue, when in node.takes if not when & ~first]
+                gives = [queue for queue, when in node.gives if not when & ~last]
+                found.append(_Step(node.engine, node.busy, node.latency, tuple(takes), tuple(gives), first, last, node))
+            else:
+                found.append(_Step(-1, 0, 0, (), (), first, last, node))
+        return found
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def _loop(self, loop: Repeat, first: int, last: int, clock: _Clock) -> None:
+        """P2: the first iteration, those between, the last."""
+        bit, count, inside = loop.bit, loop.count, self._inside(loop)
+        self._iteration(self._body(loop, inside, first | bit, last | bit if count == 1 else last & ~bit), clock)
+        if count > 2:
+            self._between(self._body(loop, inside, first & ~bit, last & ~bit), count - 2, clock)
+        if count > 1:
+            self._iteration(self._body(loop, inside, first & ~bit, last | bit), clock)
+
+    def _iteration(self, body: _Body, clock: _Clock) -> None:
+        if body.innermost:
+            self._sequence(body.steps, clock)
+        elif known := body.known.get(times := clock.read(body)):
+            clock.apply(body, known)
+        else:
+            body.known[times] = self._change(body, clock)
+
+    def _change(self, body: _Body, clock: _Clock) -> _Change:
+        """What an iteration does from these times on, while it happens."""
+        now, mark, cause, stalls = clock.now, clock.mark, clock.open, clock.stalls
+        clock.mark = max(now, clock.free[ARRAY]) if ARRAY in body.engines else now
+        clock.open, clock.stalls = -1, [0] * len(STALLS)
+        self._sequence(body.steps, clock)
+        change = _Change(
+            clock.now - now, clock.read(body), tuple(clock.stalls), clock.open, clock.mark - clock.now
+        )  # fmt: skip
+        clock.open, clock.stalls = cause, stalls
+        clock.account(change, now, mark)
+        return change
+
+    def _between(self, body: _Body, count: int, clock: _Clock) -> None:
+        """So many iterations alike: one by one until their times return, then all periods at once."""
+        met: dict[Times, int] = {}
+        for number in range(count):
+            if (times := clock.read(body)) in met:
+                self._periods(body, number - met[times], count - number, clock)
+                return
+            met[times] = number
+            self._iteration(body, clock)
+
+    def _periods(self, body: _Body, period: int, count: int, clock: _Clock) -> None:
+        """So many iterations more, whose times return after each period."""
+        often, rest = divmod(count, period)
+        if often:
+            before = clock.now, clock.mark, clock.stalls[:]
+            for _ in range(period):
+                self._iteration(body, clock)
+            clock.repeat(body, often - 1, *before)
+        for _ in range(rest):
+            self._iteration(body, clock)
+
+    def _sequence(self, steps: list[_Step], clock: _Clock) -> None:
+        """One step after the other."""
+        overlap, starts, free, done, tokens = self.machine.overlap, clock.starts, clock.free, clock.done, clock.tokens
+        for engine, busy, latency, takes, gives, first, last, node in steps:
+            if engine >= 0:
+                queued, now = starts[engine], clock.now
+                now = clock.now = max(now if overlap else max(now, *done), queued.pop(0)) + 1  # Z1, Z6
+                start, cause = max(now, free[engine]), ISSUE  # Z2
+                for queue, why in takes:
+                    arrived = tokens[queue].pop(0)
+                    if arrived > start or (arrived == start and cause == ISSUE):
+                        start, cause = arrived, why
+                queued.append(start)
+                free[engine] = end = start + busy
+                finished = end + latency
+                if finished > done[engine]:
+                    done[engine] = finished
+                for queue in gives:
+                    tokens[queue].append(finished)
+                if engine == ARRAY:
+                    clock.charge(cause, start - clock.mark)
+                    clock.mark = end
+            elif isinstance(node, Repeat):
+                clock.now += 1  # `loop`
+                self._loop(node, first, last, clock)
+            elif isinstance(node, Own):
+                clock.now += node.cycles
+            elif isinstance(node, Signal):
+                clock.now += 1
+                tokens[node.queue] += [clock.now] * node.tokens
+            elif isinstance(node, Wait):
+                clock.now = max([clock.now, *(done[engine] for engine in node.engines)]) + node.cycles  # P4
+                if ARRAY in node.engines:
+                    clock.charge(DRAIN, clock.now - clock.mark)
+                    clock.mark = clock.now
+
+
+def cycles(nodes: Sequence[Node], effect: Effect) -> Cycles:
+    """The counters of a piece of program that takes a wait of the array to end in."""
+    engines = busy_cycles(nodes)
+    stall = dict[str, int](zip(STALLS, effect.stalls, strict=True))
+    return Cycles(effect.elapsed, engines[ARRAY], engines[LOAD], engines[COMMIT], engines[DMA], stall)

@@ -1,0 +1,1 @@
+"""Files that are written whole, arrays that users bring, values kept on disk."""

@@ -1,0 +1,212 @@
+"""Emits ops of the `cnn` dialect one by one, and knows what was emitted for each value. No pass: for `onnx-to-cnn`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    IntegerType,
+    ModuleOp,
+    StringAttr,
+    SymbolRefAttr,
+    TensorType,
+)
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+from cnncc.dialects.cnn import (
+    BiasOp,
+    ConvOp,
+    PoolOp,
+    Quant,
+    QuantAttr,
+    RequantOp,
+    ReshapeOp,
+    Steps,
+    StepsAttr,
+    Window,
+    WindowAttr,
+    element_bits,
+    shape,
+)
+from cnncc.dialects.onnx import NodeOp
+from cnncc.dialects.weights import GlobalOp, RefAttr, tensor_type
+from cnncc.errors import Refusal
+from cnncc.numerics import Floats, Ints, integer_range
+from cnncc.passes._onnx.calibration import Scale, scale_of, take_ranges
+from cnncc.passes._onnx.labels import Labels
+from cnncc.passes._onnx.placement import place
+from cnncc.passes._onnx.quantised_layers import (
+    codes_of,
+)
+from cnncc.passes._onnx.scale_groups import leaky_after
+from cnncc.weights import Array, WeightStore
+
+Dims = tuple[int, ...]
+
+
+def image_dims(dims: Dims) -> Dims:
+    """n c h w for a tensor of any rank, in the same order of elements."""
+    padded = dims + (1,) * (4 - len(dims))
+    return (*padded[:3], int(np.prod(padded[3:])))
+
+
+def base_of(value: SSAValue) -> SSAValue:
+    """What `value` is a reshape of, or itself."""
+    return value.owner.x if isinstance(value.owner, ReshapeOp) else value
+
+
+class CnnBuilder:
+    """The `cnn` form of an `onnx` module while it is built. Keys of its tables are values of the `onnx` graph."""
+
+    def __init__(self, module: ModuleOp, store: WeightStore, operand_bits: int, psum_bits: int) -> None:
+        self.module = module
+        self.store = store
+        self.operand_bits = operand_bits
+        self.psum_bits = psum_bits
+        self.operand = IntegerType(8 if operand_bits <= 8 else 16)
+        self.psum = IntegerType(psum_bits)
+        self.placement = place(module, store)
+        self.ranges = take_ranges(module)
+        self.names = Labels()
+        nodes = [op for op in self.placement.block.ops if isinstance(op, NodeOp)]
+        self.labels = {node: self.names.of(node, index) for index, node in enumerate(nodes)}
+        self.order = {node: index for index, node in enumerate(nodes)}
+        self.values: dict[SSAValue, SSAValue] = {}
+        self.scales: dict[SSAValue, Scale] = {}
+        self.weight_scales: dict[NodeOp, Floats] = {}  # f32[k]
+        self.narrowed: dict[NodeOp, int] = {}  # channels with coarser weights than operands allow, for their psums
+        self.globals: list[GlobalOp] = []
+        self.block = Block()
+
+    def emit(
+        self,
+        kind: type[Operation],
+        operands: Sequence[SSAValue],
+        element: Attribute,
+        dims: Dims,
+        label: str,
+        properties: Mapping[str, Attribute],
+    ) -> SSAValue:
+        """Append an op with one result, a tensor of `element`s."""
+        named = {**properties, "label": StringAttr(label)}
+        op = kind.create(operands=operands, properties=named, result_types=[TensorType(element, dims)])
+        self.block.add_op(op)
+        return op.results[0]
+
+    def symbol(self, name: str, array: Array) -> str:
+        """Keep `array` under the symbol `name`."""
+        ref = RefAttr(StringAttr(self.store.add(array)))
+        properties = {"sym_name": StringAttr(name), "value": ref, "type": tensor_type(array)}
+        self.globals.append(GlobalOp.create(properties=properties))
+        return name
+
+    def scale(self, value: SSAValue, name: str) -> Scale:
+        """Give `value` its scale: that of the model, or that of calibration. Raises Refusal where it has none."""
+        codes = codes_of(value.type) or self.placement.known(value)
+        self.scales[value] = scale_of(codes, self.operand_bits) if codes else self.calibrated(value, name)
+        return self.scales[value]
+
+    def calibrated(self, value: SSAValue, name: str) -> Scale:
+        """The scale that calibration chose. Raises Refusal where it did not, or for other integers."""
+        found = self.ranges.get(self.placement.last(value))
+        if found is None:
+            raise Refusal(f"'{name}' has no calibrated range (#cnn.range): calibrate the model first")
+        limit = integer_range(self.operand_bits)[1]
+        if found.top > limit:
+            raise Refusal(
+                f"'{name}' is calibrated for ±{found.top}, operands of {self.operand_bits} bits reach ±{limit}"
+            )
+        return Scale.of(found)
+
+    def quant(self, value: SSAValue) -> QuantAttr:
+        if value not in self.scales:
+            return QuantAttr(Quant(0.0))
+        codes = codes_of(value.type)
+        return self.scales[value].attr(codes.element if codes else "float32")
+
+    def reshape(self, source: SSAValue, dims: Dims, label: str) -> SSAValue:
+        if shape(source.type) == dims:
+            return source
+        return self.emit(ReshapeOp, [source], self.operand, dims, label, {})
+
+    def shaped(self, value: SSAValue, dims: Dims, label: str) -> SSAValue:
+        """The lowered `value` with shape `dims`, past any reshape of it."""
+        return self.reshape(base_of(self.values[value]), dims, label)
+
+    def image(self, value: SSAValue, label: str) -> SSAValue:
+        """The lowered `value` with any four dims, for what works element by element."""
+        source = base_of(self.values[value])
+        return source if len(shape(source.type)) == 4 else self.nchw(value, label)
+
+    def nchw(self, value: SSAValue, label: str) -> SSAValue:
+        """The lowered `value` with its own dims as n c h w; those that it lacks are 1."""
+        return self.shaped(value, image_dims(shape(value.type)), label)
+
+    def products(self, source: SSAValue, weights: Ints, window: Window, label: str) -> SSAValue:
+        """The sums of a convolution of an image with weights [k, c / group, r, s], which are words."""
+        element = np.int8 if self.operand.width.data == 8 else np.int16
+        symbol = SymbolRefAttr(self.symbol(f"{label}.w", weights.astype(element)))
+        n, _, ih, iw = shape(source.type)
+        properties = {"weights": symbol, "window": WindowAttr(window)}
+        return self.emit(ConvOp, [source], self.psum, (n, len(weights), *window.output(ih, iw)), label, properties)
+
+    def pooled(self, kind: str, source: SSAValue, window: Window, element: IntegerType, label: str) -> SSAValue:
+        """The maxima, or the sums, over the windows of an image."""
+        n, k, ih, iw = shape(source.type)
+        properties = {"kind": StringAttr(kind), "window": WindowAttr(window)}
+        return self.emit(PoolOp, [source], element, (n, k, *window.output(ih, iw)), label, properties)
+
+    def bias(self, sums: SSAValue, bias: Ints, label: str) -> SSAValue:
+        symbol = SymbolRefAttr(self.symbol(f"{label}.b", bias.astype(np.int32)))
+        return self.emit(BiasOp, [sums], self.psum, shape(sums.type), f"{label}.bias", {"bias": symbol})
+
+    def requant(
+        self,
+        sums: SSAValue,
+        multipliers: Floats,
+        y_scale: Scale,
+        label: str,
+        final: str = "",
+        slope: float = 1.0,
+        clamp: tuple[int, int] | None = None,
+    ) -> SSAValue:
+        """A requantisation by multipliers f32[k], or f32[h, w]; `final` is the label of its result.
+
+        clamp: the least and the greatest result, if not those of the scale.
+        """
+        scale, per_position = self.symbol(f"{label}.q", checked(multipliers, label)), multipliers.ndim == 2
+        clamp = clamp or y_scale.clamp
+        steps = Steps(scale=scale, per_position=per_position, zero=y_scale.zero, clamp=clamp, slope=slope)
+        final = final or f"{label}.requant"
+        return self.emit(RequantOp, [sums], self.operand, shape(sums.type), final, {"by": StepsAttr(steps)})
+
+    def finish(self, sums: SSAValue, multipliers: Floats, y: SSAValue, label: str) -> SSAValue:
+        """The result `y` of some sums; at once that of a LeakyRelu after it, so that its product is rounded once."""
+        if (leaky := leaky_after(y, self.placement.layers)) is None:
+            return self.requant(sums, multipliers, self.scales[y], label)
+        node, layer = leaky
+        return self.requant(sums, multipliers, self.scales[y], label, self.labels[node], layer.slope)
+
+    def pool(self, kind: str, x: SSAValue, window: Window, element: IntegerType, label: str) -> SSAValue:
+        if kind == "max":
+            window = replace(window, fill=integer_range(element_bits(self.values[x].type))[0])
+        else:
+            window = replace(window, fill=self.scales[x].zero, zero=self.scales[x].zero)
+        return self.pooled(kind, self.shaped(x, shape(x.type), f"{label}.in"), window, element, label)
+
+    def images(self, values: Sequence[SSAValue], dims: Dims, label: str) -> list[SSAValue]:
+        """The lowered `values` of equal shape `dims`, with the same four dims."""
+        names = [f"{label}.in", f"{label}.in2"]
+        sources = [self.image(value, name) for value, name in zip(values, names, strict=True)]
+        if len({shape(source.type) for source in sources}) == 1:
+            return sources
+        return [self.shaped(value, image_dims(dims), name) for value, name in zip(values, names, strict=True)]
+
+
+def checked(multipliers: Floats, label: str) -> Floats:
+    """`multipliers`, if they are normal numbers. Raises Refusal where not."""
+    if not np.isfinite(multipliers).all() or (multipliers < np.finfo(np.float32).tiny).any():
+        raise Refusal(f"'{label}': the ranges of its input, weights and result lie too far apart for f32 scales")
+    return multipliers

@@ -1,0 +1,124 @@
+"""Calibrated ranges on an `onnx` graph, and the integer scales that follow from them. No pass.
+
+`cnncc.eval.calibrate` writes them and `onnx-to-cnn` reads them: `cnn.range` on arguments of `@main`, and
+`cnn.ranges`, one per result, on nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
+
+from cnncc.dialects.cnn import Quant, QuantAttr, Range, RangeAttr
+from cnncc.errors import Refusal
+from cnncc.frontend.export_onnx import main_function
+from cnncc.numerics import Ints, quantise
+from cnncc.passes._onnx.quantised_layers import BYTE_BITS, Codes
+from cnncc.quant.split import activation_scale
+
+ON_ARGUMENT = "cnn.range"
+ON_NODE = "cnn.ranges"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Integers lo..hi, each standing for (itself - zero) * scale."""
+
+    scale: float
+    lo: int
+    hi: int
+    zero: int = 0
+
+    @classmethod
+    def of(cls, values: Range) -> Scale:
+        """The scale at which the greatest magnitude of `values` is `top`."""
+        return cls(activation_scale(max(abs(values.lo), abs(values.hi)), values.top), -values.top, values.top)
+
+    @property
+    def clamp(self) -> tuple[int, int]:
+        """lo, hi."""
+        return (self.lo, self.hi)
+
+    @property
+    def reach(self) -> int:
+        """The greatest |integer - zero|."""
+        return max(abs(self.lo - self.zero), abs(self.hi - self.zero))
+
+    def integer(self, real: float) -> int:
+        """The integer that stands for `real`, or the nearest that there is."""
+        return int(np.clip(np.rint(np.float32(real) / np.float32(self.scale)) + self.zero, self.lo, self.hi))
+
+    def integers(self, reals: npt.NDArray[np.floating]) -> Ints:
+        """The integers that stand for `reals`, or the nearest that there are."""
+        return quantise(reals, self.scale, self.zero, self.lo, self.hi)
+
+    def reals(self, integers: Ints) -> npt.NDArray[np.float64]:
+        """What `integers` stand for."""
+        return (integers.astype(np.float64) - self.zero) * self.scale
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The reals that lo and hi stand for."""
+        return (self.lo - self.zero) * self.scale, (self.hi - self.zero) * self.scale
+
+    def outside(self, reals: npt.NDArray[np.floating]) -> float:
+        """The share of `reals` that no integer is within half a step of: they saturate."""
+        (lo, hi), margin = self.limits, self.scale / 2
+        return float(((reals < lo - margin) | (reals > hi + margin)).mean())
+
+    def within(self, lo: float, hi: float) -> tuple[int, int]:
+        """The integers for the bounds lo..hi of reals."""
+        return (self.integer(lo), self.integer(hi))
+
+    def attr(self, element: str) -> QuantAttr:
+        """As an attribute, of a tensor whose reals are of type `element`."""
+        return QuantAttr(Quant(self.scale, self.zero, self.clamp, element))
+
+
+def _argument_attrs(func: FuncOp) -> list[dict[str, Attribute]]:
+    count = len(func.body.block.args)
+    return [dict(attrs.data) for attrs in func.arg_attrs] if func.arg_attrs else [{} for _ in range(count)]
+
+
+def take_ranges(module: ModuleOp) -> dict[SSAValue, Range]:
+    """What calibration wrote; nodes lose it, as ONNX, to which parts of the graph go, has no such attribute."""
+    func = main_function(module)
+    found: dict[SSAValue, Attribute] = {}
+    for value, attrs in zip(func.body.block.args, _argument_attrs(func), strict=True):
+        if ON_ARGUMENT in attrs:
+            found[value] = attrs[ON_ARGUMENT]
+    for op in func.body.block.ops:
+        ranges = op.attributes.pop(ON_NODE, None)
+        if isinstance(ranges, ArrayAttr):
+            found.update(zip(op.results, ranges, strict=False))
+    return {value: known.data for value, known in found.items() if isinstance(known, RangeAttr)}
+
+
+def write_ranges(module: ModuleOp, ranges: Mapping[SSAValue, Range]) -> None:
+    """Put `ranges` on the arguments and nodes of `module`; a node is left out unless all its results are known."""
+    func = main_function(module)
+    attrs = _argument_attrs(func)
+    for value, known in ranges.items():
+        match value:
+            case BlockArgument():
+                attrs[value.index][ON_ARGUMENT] = RangeAttr(known)
+            case OpResult() if all(result in ranges for result in value.op.results):
+                value.op.attributes[ON_NODE] = ArrayAttr([RangeAttr(ranges[result]) for result in value.op.results])
+            case _:
+                pass
+    func.arg_attrs = ArrayAttr([DictionaryAttr(known) for known in attrs])
+
+
+def scale_of(codes: Codes, operand_bits: int) -> Scale:
+    """How words of `operand_bits` stand for the reals that `codes` stand for. Raises Refusal for too narrow words."""
+    if operand_bits < BYTE_BITS:
+        raise Refusal(f"the model's codes have {BYTE_BITS} bits, operands have {operand_bits}")
+    lo, hi = codes.range
+    shift = 0 if codes.signed or operand_bits > BYTE_BITS else 1 << BYTE_BITS - 1
+    return Scale(codes.scale, lo - shift, hi - shift, codes.zero - shift)

@@ -1,0 +1,112 @@
+"""Emits the `cnn` ops of layers that the model has in integers already. No pass: part of `onnx-to-cnn`'s builder.
+
+A code is kept in a word as it is where words are wider than a byte. In words of 8 bits an unsigned code is kept less
+128, as its zero point is: differences are the same, and so is every sum of a convolution. Only the sum of two layers
+rounds products of the codes themselves; there all pairs are tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cnncc.dialects.cnn import AddOp, Steps, StepsAttr, Window, shape
+from cnncc.dialects.onnx import NodeOp
+from cnncc.errors import Refusal
+from cnncc.numerics import Floats, Ints, integer_range, residual_add
+from cnncc.passes._onnx.builder import CnnBuilder
+from cnncc.passes._onnx.calibration import Scale, scale_of
+from cnncc.passes._onnx.quantised_layers import BYTE_BITS, QuantizeLayer, SumLayer, SumOfTwoLayer, rescaling
+
+
+def lower_sum(builder: CnnBuilder, node: NodeOp, layer: SumLayer, label: str) -> SSAValue:
+    """A convolution, matrix product or global average in the model's own integers.
+
+    Raises Refusal where a sum may exceed a psum, or a weight less its zero point an operand.
+    """
+    x, y = (scale_of(codes, builder.operand_bits) for codes in (layer.x, layer.y))
+    window = replace(layer.window, fill=x.zero, zero=x.zero)
+    _check_psums(layer, x.reach, builder.psum_bits, label)
+    source = builder.nchw(node.operands[0], f"{label}.in")
+    if layer.weights is None:
+        sums = builder.pooled("sum", source, window, builder.psum, label)
+    else:
+        _check_words(layer.weights, builder.operand.width.data, label)
+        sums = builder.products(source, layer.weights, window, label)
+    if layer.bias.any():
+        sums = builder.bias(sums, layer.bias, label)
+    return builder.requant(sums, layer.multipliers, y, label)
+
+
+def _check_psums(layer: SumLayer, reach: int, psum_bits: int, label: str) -> None:
+    """No order of additions exceeds a psum. Raises Refusal naming the first channel where one might."""
+    limit = integer_range(psum_bits)[1]
+    taps = np.prod(layer.window.kernel)
+    sizes = np.full(len(layer.bias), taps) if layer.weights is None else np.abs(layer.weights).sum(axis=(1, 2, 3))
+    need = sizes * reach + np.abs(layer.bias)
+    if need.max() > limit:
+        k = int(need.argmax())
+        raise Refusal(
+            f"'{label}': the sums of channel {k} may reach {need[k]}, psums of {psum_bits} bits hold {limit}: "
+            f"an array with wider psums is needed"
+        )
+
+
+def _check_words(weights: Ints, operand_bits: int, label: str) -> None:
+    """Each weight is a word. Raises Refusal naming the first channel where one is none."""
+    lo, hi = integer_range(operand_bits)
+    if weights.min() < lo or weights.max() > hi:
+        k = int(np.argmax((weights < lo).any(axis=(1, 2, 3)) | (weights > hi).any(axis=(1, 2, 3))))
+        raise Refusal(f"'{label}': weights of channel {k} less their zero point exceed {lo}..{hi}: use wider operands")
+
+
+def lower_quantize(builder: CnnBuilder, node: NodeOp, layer: QuantizeLayer, label: str) -> SSAValue:
+    """Reals to codes: the same words, or those of other codes through a pooling over one pixel."""
+    x = node.operands[0]
+    held, wanted = builder.scales[x], scale_of(layer.y, builder.operand_bits)
+    if held == wanted:
+        return builder.values[x]
+    codes = builder.placement.known(x)
+    multiplier = rescaling(codes, layer.y) if codes else None
+    assert multiplier is not None, "placed on the array without a way to do it"
+    source = builder.image(x, f"{label}.in")
+    channels = shape(source.type)[1]
+    words = builder.pooled("max", source, Window((1, 1)), builder.operand, label)
+    if held.zero:
+        words = builder.bias(words, np.full(channels, -held.zero), label)
+    return builder.requant(words, np.full(channels, multiplier, np.float32), wanted, label)
+
+
+def lower_sum_of_two(builder: CnnBuilder, node: NodeOp, layer: SumOfTwoLayer, label: str) -> SSAValue:
+    """A residual sum in the model's own integers. Raises Refusal where words round otherwise than codes."""
+    a, b, y = (scale_of(codes, builder.operand_bits) for codes in (layer.a, layer.b, layer.y))
+    factors = word_factors(layer, a, b, y)
+    if factors is None:
+        raise Refusal(
+            f"'{label}': unsigned codes kept in {BYTE_BITS} bits would be rounded otherwise: use wider operands"
+        )
+    x, residual = (node.operands[index] for index in (0, 3))
+    sources = builder.images([x, residual], shape(node.results[0].type), label)
+    steps = Steps(factors=builder.symbol(f"{label}.q", factors), add_clamp=y.clamp)
+    dims = shape(sources[0].type)
+    return builder.emit(AddOp, sources, builder.operand, dims, label, {"steps": StepsAttr(steps)})
+
+
+def word_factors(layer: SumOfTwoLayer, a: Scale, b: Scale, y: Scale) -> Floats | None:
+    """Factors with which words add as `layer` adds codes, for all pairs of them; None where f32 has none."""
+    factors = layer.factors()
+    codes = [np.arange(each.range[0], each.range[1] + 1) for each in (layer.a, layer.b)]
+    shifts = [layer.a.zero - a.zero, layer.b.zero - b.zero, layer.y.zero - y.zero]
+    if not any(shifts):
+        return factors
+    wanted = residual_add(codes[0][:, None], codes[1], factors, *layer.y.range) - shifts[2]
+    exact = factors.astype(np.float64)
+    fixed = np.float32(exact[2] + exact[0] * shifts[0] + exact[1] * shifts[1] - shifts[2])
+    for candidate in (fixed, np.nextafter(fixed, np.float32(np.inf)), np.nextafter(fixed, np.float32(-np.inf))):
+        moved = np.array([factors[0], factors[1], candidate], np.float32)
+        got = residual_add(codes[0][:, None] - shifts[0], codes[1] - shifts[1], moved, *y.clamp)
+        if (got == wanted).all():
+            return moved
+    return None

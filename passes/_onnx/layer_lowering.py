@@ -1,0 +1,135 @@
+"""Emits the `cnn` ops of sums of two, means, concatenations, shuffles and activations. No pass: for `onnx-to-cnn`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.ir import SSAValue
+
+from cnncc.dialects.cnn import AddOp, ClampOp, ConcatOp, ShuffleOp, Steps, StepsAttr, Window, shape
+from cnncc.dialects.onnx import NodeOp
+from cnncc.errors import Finding, Refusal
+from cnncc.numerics import Floats, integer_range
+from cnncc.passes._onnx.builder import CnnBuilder, checked
+from cnncc.passes._onnx.calibration import Scale
+from cnncc.passes._onnx.layers import ClampLayer, ConvLayer, PoolLayer, ShuffleLayer
+from cnncc.quant.split import narrowed_channels, psum_need, quantise_layer
+
+
+def lower_conv(builder: CnnBuilder, node: NodeOp, layer: ConvLayer, label: str) -> SSAValue:
+    """A convolution or matrix product. Raises Refusal where it has no integers."""
+    x, y = node.operands[0], node.results[0]
+    source, x_scale = builder.nchw(x, f"{label}.in"), builder.scales[x]
+    bits = builder.operand_bits, builder.psum_bits
+    try:
+        ints = quantise_layer(layer.weights, layer.bias, x_scale.scale, x_scale.reach, *bits)
+    except Refusal as refusal:
+        raise Refusal(f"'{label}': {refusal}") from refusal
+    builder.weight_scales[node] = ints.scale
+    builder.narrowed[node] = narrowed_channels(layer.weights, ints, builder.operand_bits)
+    assert psum_need(ints, x_scale.reach).max() <= integer_range(builder.psum_bits)[1]
+    window = replace(layer.window, fill=x_scale.zero, zero=x_scale.zero)
+    sums = builder.products(source, ints.weights, window, label)
+    if ints.bias.any():
+        sums = builder.bias(sums, ints.bias, label)
+    multipliers = np.float32(x_scale.scale) * ints.scale / np.float32(builder.scales[y].scale)
+    return builder.finish(sums, multipliers, y, label)
+
+
+def lower_add(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:
+    """The sum of two activations, each rescaled to the result's scale."""
+    # Only `x` of a cnn.add can be fused with it: the operand that is computed last, and for it alone.
+    x, residual = sorted(node.operands, key=lambda value: _readiness(builder, value), reverse=True)
+    sources, y = builder.images([x, residual], shape(node.results[0].type), label), builder.scales[node.results[0]]
+    ratios = [np.float32(builder.scales[value].scale) / np.float32(y.scale) for value in (x, residual)]
+    moved = sum(ratio * builder.scales[value].zero for ratio, value in zip(ratios, (x, residual), strict=True))
+    factors = np.append(checked(np.array(ratios, np.float32), label), np.float32(y.zero - moved))
+    steps = Steps(factors=builder.symbol(f"{label}.q", factors), add_clamp=y.clamp)
+    return builder.emit(AddOp, sources, builder.operand, shape(sources[0].type), label, {"steps": StepsAttr(steps)})
+
+
+def _readiness(builder: CnnBuilder, value: SSAValue) -> int:
+    """The position of the node that computes `value`; -1 where it cannot be fused with its reader."""
+    node = value.owner
+    if value.has_one_use() and isinstance(node, NodeOp) and node in builder.placement.layers:
+        return builder.order[node]
+    return -1
+
+
+def lower_concat(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:
+    """The operands, those of another scale requantised, along the channels of images."""
+    y = builder.scale(node.results[0], label)
+    sources = [_scaled(builder, value, y, label) for value in node.operands]
+    n, _, h, w = shape(sources[0].type)
+    dims = (n, sum(shape(source.type)[1] for source in sources), h, w)
+    return builder.emit(ConcatOp, sources, builder.operand, dims, label, {})
+
+
+def _scaled(builder: CnnBuilder, value: SSAValue, y: Scale, label: str) -> SSAValue:
+    image = builder.nchw(value, builder.names.free(f"{label}.in"))
+    x = builder.scales[value]
+    if x == y:
+        return image
+    label = builder.names.free(f"{label}.copy")
+    return builder.requant(_less_zero(builder, image, x, label), _ratios(image, x, y), y, label)
+
+
+def lower_activation(
+    builder: CnnBuilder, node: NodeOp, label: str, bounds: tuple[float, float] = (-inf, inf), slope: float = 1.0
+) -> SSAValue:
+    """A Relu, Clip or LeakyRelu whose result has a scale of its own: its operand's integers, requantised."""
+    x, y = builder.scales[node.operands[0]], builder.scale(node.results[0], label)
+    image = builder.image(node.operands[0], f"{label}.in")
+    words = _less_zero(builder, image, x, label)
+    return builder.requant(words, _ratios(image, x, y), y, label, label, slope, y.within(*bounds))
+
+
+def _less_zero(builder: CnnBuilder, image: SSAValue, x: Scale, label: str) -> SSAValue:
+    """The integers of `image` less their zero point: what can be requantised."""
+    if x.zero == 0:
+        return image
+    return builder.pooled("sum", image, Window((1, 1), fill=x.zero, zero=x.zero), builder.psum, f"{label}.sum")
+
+
+def _ratios(image: SSAValue, x: Scale, y: Scale) -> Floats:
+    """By how much the integers of `image` change from one scale to another, f32[k]."""
+    return np.full(shape(image.type)[1], np.float32(x.scale) / np.float32(y.scale))
+
+
+def lower_mean(builder: CnnBuilder, node: NodeOp, layer: PoolLayer, label: str) -> SSAValue:
+    """A mean as a sum, its scale divided by the count, which may differ from position to position.
+
+    Raises Refusal where the sum may exceed a psum.
+    """
+    x, y = node.operands[0], node.results[0]
+    count, x_scale = int(np.prod(layer.window.kernel)), builder.scales[x]
+    if (most := count * x_scale.reach) > (limit := integer_range(builder.psum_bits)[1]):
+        what, help_ = f"{count} values of ±{x_scale.reach} may exceed a psum", "a smaller window, or more psum_bits"
+        raise Refusal(
+            f"'{label}': {what} of {builder.psum_bits} bits: {help_}",
+            Finding(what, where=label, resource="psum_bits", value=most, limit=limit, help=help_),
+        )
+    sums = builder.pool("sum", x, layer.window, builder.psum, label)
+    counts = np.outer(layer.rows, layer.cols).astype(np.float32)
+    multipliers = np.float32(x_scale.scale) / (np.float32(builder.scales[y].scale) * counts)
+    _, k, h, w = shape(sums.type)
+    if multipliers.size == 1:
+        return builder.finish(sums, np.full(k, multipliers[0, 0]), y, label)
+    return builder.finish(sums, np.full((h, w), multipliers, np.float32), y, label)
+
+
+def lower_shuffle(builder: CnnBuilder, node: NodeOp, layer: ShuffleLayer, label: str) -> SSAValue:
+    """A Transpose of n g c/g h w as a shuffle of the channels of n c h w."""
+    n, groups, each, h, w = shape(node.operands[0].type)
+    dims = (n, groups * each, h, w)
+    source = builder.shaped(node.operands[0], dims, f"{label}.in")
+    return builder.emit(ShuffleOp, [source], builder.operand, dims, label, {"groups": IntegerAttr(layer.groups, i64)})
+
+
+def lower_clamp(builder: CnnBuilder, x: SSAValue, layer: ClampLayer, label: str) -> SSAValue:
+    """A Relu or Clip whose result has its operand's scale."""
+    source, steps = builder.image(x, f"{label}.in"), Steps(clamp=builder.scales[x].within(layer.lo, layer.hi))
+    return builder.emit(ClampOp, [source], builder.operand, shape(source.type), label, {"by": StepsAttr(steps)})

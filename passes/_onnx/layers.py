@@ -1,0 +1,369 @@
+"""Reads an ONNX node as a layer of the array, or says why it has to stay on the host.
+
+No pass: `onnx-to-cnn` lowers what is read here, and calibration measures it. Sources: ONNX operators of the
+names below, all opsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, TensorType, f32
+from xdsl.ir import Attribute, SSAValue
+
+from cnncc.dialects.cnn import Window, shape
+from cnncc.dialects.onnx import NodeOp
+from cnncc.dialects.weights import ConstantOp, constant_array
+from cnncc.errors import Refusal
+from cnncc.frontend.export_onnx import opset_imports
+from cnncc.numerics import Floats
+from cnncc.passes._onnx.normalisation import read_normalisation
+from cnncc.passes._onnx.windows import StaysOnHost, image_sizes, position_counts, read_pads, read_window, require
+from cnncc.weights import Array, WeightStore
+
+Dims = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ConvLayer:
+    """Conv, Gemm or MatMul: weights f32[k, c / group, r, s], bias f32[k]; a matrix product is a 1x1 convolution.
+
+    A batch normalisation is a depthwise 1x1 convolution.
+    """
+
+    window: Window
+    weights: Floats
+    bias: Floats
+
+
+@dataclass(frozen=True)
+class PoolLayer:
+    """MaxPool ("max"), AveragePool or ReduceMean ("sum": the mean at h, w is the sum over rows[h] * cols[w]).
+
+    rows, cols: one number where it is the same for all h, all w.
+    """
+
+    kind: str
+    window: Window
+    rows: Dims = (1,)
+    cols: Dims = (1,)
+
+
+@dataclass(frozen=True)
+class AddLayer:
+    """The sum of two activations."""
+
+
+@dataclass(frozen=True)
+class ClampLayer:
+    """Relu or Clip to the reals lo..hi."""
+
+    lo: float
+    hi: float
+
+
+@dataclass(frozen=True)
+class LeakyLayer:
+    """LeakyRelu: x, times `slope` where it is negative."""
+
+    slope: float
+
+
+@dataclass(frozen=True)
+class ReshapeLayer:
+    """The same numbers in the same order under another shape."""
+
+
+@dataclass(frozen=True)
+class ConcatLayer:
+    """All inputs one after the other, along the channels."""
+
+
+@dataclass(frozen=True)
+class ShuffleLayer:
+    """Channel shuffle: channels in `groups` groups, the first of each group, the second of each, and so on."""
+
+    groups: int
+
+
+Layer = ConvLayer | PoolLayer | AddLayer | ClampLayer | LeakyLayer | ReshapeLayer | ConcatLayer | ShuffleLayer
+SHUFFLE = (0, 2, 1, 3, 4)  # of n g c/g h w
+T = TypeVar("T")
+Reader = Callable[[NodeOp, WeightStore], T]
+
+
+def read_layer(node: NodeOp, store: WeightStore) -> Layer:
+    """The layer that `node` is. Raises StaysOnHost with the reason where the array cannot do it."""
+    read = _READERS.get(node.op_type.data) if node.domain is None else None
+    if read is None:
+        raise StaysOnHost("the array has no such operator")
+    return read_with(read, node, store)
+
+
+def read_with(
+    read: Reader[T],
+    node: NodeOp,
+    store: WeightStore,
+    inputs: Sequence[Attribute] = (f32,),
+    results: Sequence[Attribute] = (f32,),
+) -> T:
+    """What `read` makes of `node`, whose first input and result have one of these element types.
+
+    Raises StaysOnHost.
+    """
+    if not node.operands or not node.results:
+        raise StaysOnHost("it has no inputs or no results")
+    _require_tensor(node.operands[0], "input 0", inputs)
+    _require_tensor(node.results[0], "the result", results)
+    if isinstance(node.operands[0].owner, ConstantOp):
+        raise StaysOnHost("input 0 is constant")
+    if any(result.first_use for result in node.results[1:]):
+        raise StaysOnHost("it has more than one result")
+    try:
+        return read(node, store)
+    except (Refusal, ValueError) as error:
+        raise StaysOnHost(str(error)) from error
+
+
+def is_tensor_of(value: SSAValue, element_type: Attribute) -> bool:
+    """Is `value` a tensor of `element_type` whose shape is known and not empty?"""
+    match value.type:
+        case TensorType() as tensor_type:
+            known = all(size > 0 for size in tensor_type.get_shape())
+            return known and tensor_type.element_type == element_type
+        case _:
+            return False
+
+
+def _require_tensor(value: SSAValue, what: str, elements: Sequence[Attribute] = (f32,)) -> None:
+    wanted = " or ".join(str(element) for element in elements)
+    holds = any(is_tensor_of(value, element) for element in elements)
+    require(holds, f"{what} is {value.type}, not a tensor of {wanted} of known shape")
+
+
+def constant_input(node: NodeOp, index: int, store: WeightStore) -> Array | None:
+    """Input `index` as an array, None where it is left out. Raises StaysOnHost where it is computed."""
+    value = node.operand(index)
+    if value is None:
+        return None
+    if not isinstance(value.owner, ConstantOp):
+        raise StaysOnHost(f"input {index} is computed, not constant")
+    return constant_array(value.owner, store).reshape(shape(value.type))
+
+
+def _weights(node: NodeOp, index: int, rank: int, store: WeightStore) -> Floats:
+    array = constant_input(node, index, store)
+    if array is None or array.dtype != np.float32 or array.ndim != rank or not array.size:
+        raise StaysOnHost(f"input {index} is not an f32 constant of rank {rank}")
+    require(bool(np.isfinite(array).all()), f"input {index} has values that are not finite")
+    return array
+
+
+def _conv(node: NodeOp, store: WeightStore) -> Layer:
+    weights = _weights(node, 1, 4, store)
+    channels = weights.shape[0]
+    bias = np.zeros(channels, np.float32) if node.operand(2) is None else _weights(node, 2, 1, store)
+    window = read_window(node, weights.shape[2:], node.int_attr("group", 1))
+    require(weights.shape[1] * window.group == shape(node.operands[0].type)[1], "weights and input differ in channels")
+    require(channels % window.group == 0, f"{channels} output channels are not a multiple of group = {window.group}")
+    require(bias.shape == (channels,), "the bias does not have one value per channel")
+    return ConvLayer(window, weights, bias)
+
+
+def _matrix(weights: Floats, bias: Floats) -> ConvLayer:
+    return ConvLayer(Window((1, 1)), np.ascontiguousarray(weights[:, :, None, None]), bias)
+
+
+def _gemm(node: NodeOp, store: WeightStore) -> Layer:
+    require(not node.int_attr("transA", 0), "transA = 1")
+    weights = _weights(node, 1, 2, store)
+    weights = weights if node.int_attr("transB", 0) else weights.T
+    rows, channels = shape(node.results[0].type)
+    addend = constant_input(node, 2, store)
+    beta = np.float32(node.float_attr("beta", 1))
+    offset = np.zeros((), np.float32) if addend is None else (addend * beta).astype(np.float32)
+    biases: Floats = np.zeros((rows, channels), np.float32) + offset
+    require(bool((biases == biases[0]).all()), "input 2 differs from row to row")
+    bias: Floats = biases[0]
+    return _matrix(weights * np.float32(node.float_attr("alpha", 1)), bias)
+
+
+def _matmul(node: NodeOp, store: WeightStore) -> Layer:
+    rank = len(shape(node.operands[0].type))
+    require(rank == 2, f"input 0 has rank {rank}, not 2")
+    weights = _weights(node, 1, 2, store)
+    return _matrix(weights.T, np.zeros(int(weights.shape[1]), np.float32))
+
+
+def _batch_normalisation(node: NodeOp, store: WeightStore) -> Layer:
+    module = node.get_toplevel_object()
+    assert isinstance(module, ModuleOp)
+    found = read_normalisation(node, opset_imports(module)[""], store)
+    if found is None:
+        raise StaysOnHost("it is no normalisation in inference with f32 constants")
+    dims = shape(node.operands[0].type)
+    require(2 <= len(dims) <= 4 and found.scale.shape == (dims[1],), f"input 0 has shape {dims}, not n c h w")
+    weights, bias = found.fold(np.ones((dims[1], 1, 1, 1), np.float32), 0, np.zeros((), np.float32))
+    require(bool(np.isfinite(weights).all() and np.isfinite(bias).all()), "its factors are not finite")
+    return ConvLayer(Window((1, 1), group=dims[1]), weights, bias)
+
+
+def _max_pool(node: NodeOp, store: WeightStore) -> Layer:
+    window = read_window(node, node.ints_attr("kernel_shape", ()))
+    _pool_counts(window, image_sizes(node))
+    return PoolLayer("max", window)
+
+
+def _pool_counts(window: Window, sizes: tuple[int, int], pads: tuple[int, ...] = (0, 0, 0, 0)) -> tuple[Dims, Dims]:
+    """`position_counts`. Raises StaysOnHost where a window has no position inside."""
+    rows, cols = position_counts(window, sizes, pads)
+    require(min(*rows, *cols) > 0, f"pads = {list(window.pad)} leave windows without input")
+    return rows, cols
+
+
+def _global_max_pool(node: NodeOp, store: WeightStore) -> Layer:
+    return PoolLayer("max", read_window(node, image_sizes(node)))
+
+
+def _average_pool(node: NodeOp, store: WeightStore) -> Layer:
+    window, sizes = read_window(node, node.ints_attr("kernel_shape", ())), image_sizes(node)
+    counted = node.int_attr("count_include_pad", 0) == 1
+    # What a window of ceil_mode reaches beyond the pads never counts.
+    pads = read_pads(node, window.spans, window.stride) if counted else (0, 0, 0, 0)
+    counts = _pool_counts(window, sizes, pads)
+    rows, cols = (each if len(set(each)) > 1 else each[:1] for each in counts)
+    return PoolLayer("sum", window, rows, cols)
+
+
+def _global_average_pool(node: NodeOp, store: WeightStore) -> Layer:
+    rows, cols = image_sizes(node)
+    return PoolLayer("sum", read_window(node, (rows, cols)), (rows,), (cols,))
+
+
+def _reduce_mean(node: NodeOp, store: WeightStore) -> Layer:
+    """Axes: an attribute before opset 18, an input from then on."""
+    given = constant_input(node, 1, store)
+    axes = node.ints_attr("axes", ()) if given is None else tuple(int(axis) for axis in given.flat)
+    sizes = image_sizes(node)
+    reduced = {axis % 4 for axis in axes}
+    require(bool(reduced) and reduced <= {2, 3}, f"axes = {list(axes)}: the array has means over h and w")
+    kernel = tuple(size if axis in reduced else 1 for axis, size in enumerate(sizes, 2))
+    return PoolLayer("sum", Window(kernel), kernel[:1], kernel[1:])
+
+
+def _add(node: NodeOp, store: WeightStore) -> Layer:
+    require(len(node.operands) == 2, f"it has {len(node.operands)} inputs, not 2")
+    _require_tensor(node.operands[1], "input 1")
+    require(not isinstance(node.operands[1].owner, ConstantOp), "input 1 is constant")
+    shapes = [shape(value.type) for value in (*node.operands, node.results[0])]
+    require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
+    return AddLayer()
+
+
+def _relu(node: NodeOp, store: WeightStore) -> Layer:
+    return ClampLayer(0.0, float("inf"))
+
+
+def _bound(node: NodeOp, name: str, index: int, default: float, store: WeightStore) -> float:
+    """A bound of Clip: an attribute before opset 11, an input from then on."""
+    array = constant_input(node, index, store)
+    return node.float_attr(name, default) if array is None else float(array.reshape(()))
+
+
+def _clip(node: NodeOp, store: WeightStore) -> Layer:
+    lo = _bound(node, "min", 1, float("-inf"), store)
+    hi = _bound(node, "max", 2, float("inf"), store)
+    require(lo <= hi, f"min = {lo} and max = {hi} are no range")
+    return ClampLayer(lo, hi)
+
+
+def _leaky(slope: float) -> Layer:
+    require(abs(slope) <= 1, f"the slope {slope} is not within -1 to 1: the result may not have the input's scale")
+    return LeakyLayer(float(np.float32(slope)))
+
+
+def _leaky_relu(node: NodeOp, store: WeightStore) -> Layer:
+    return _leaky(node.float_attr("alpha", 0.01))
+
+
+def _prelu(node: NodeOp, store: WeightStore) -> Layer:
+    slopes = constant_input(node, 1, store)
+    if slopes is None or slopes.size == 0 or not (slopes == slopes.flat[0]).all():
+        raise StaysOnHost("its slopes differ: the output units have one")
+    require(shape(node.operands[0].type) == shape(node.results[0].type), "input 1 is broadcast beyond input 0")
+    return _leaky(float(slopes.flat[0]))
+
+
+def _transpose(node: NodeOp, store: WeightStore) -> Layer:
+    dims = shape(node.operands[0].type)
+    order = node.ints_attr("perm", tuple(reversed(range(len(dims)))))
+    moved = [axis for axis in order if dims[axis] != 1]
+    if moved == sorted(moved):
+        return ReshapeLayer()
+    require(order == SHUFFLE, f"perm = {list(order)} changes the order of the elements, and is no channel shuffle")
+    return ShuffleLayer(dims[1])
+
+
+def _concat(node: NodeOp, store: WeightStore) -> Layer:
+    dims = shape(node.operands[0].type)
+    axis = node.int_attr("axis", 1)
+    require(axis in (1, 1 - len(dims)), f"axis = {axis}: the array concatenates channels")
+    require(len(dims) in (2, 4), f"input 0 has rank {len(dims)}, not 2 or 4")
+    for index, value in enumerate(node.operands):
+        require(not isinstance(value.owner, ConstantOp), f"input {index} is constant")
+        kind = cast("TensorType[Attribute]", node.operands[0].type).element_type
+        require(is_tensor_of(value, kind), f"input {index} is {value.type}, not a tensor of {kind} of known shape")
+    return ConcatLayer()
+
+
+def _reshape(node: NodeOp, store: WeightStore) -> Layer:
+    constant_input(node, 1, store)
+    sizes = [int(np.prod(shape(value.type))) for value in (node.operands[0], node.results[0])]
+    require(sizes[0] == sizes[1], "input and result differ in size")
+    return ReshapeLayer()
+
+
+_READERS: dict[str, Reader[Layer]] = {
+    "Conv": _conv,
+    "BatchNormalization": _batch_normalisation,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "GlobalAveragePool": _global_average_pool,
+    "GlobalMaxPool": _global_max_pool,
+    "ReduceMean": _reduce_mean,
+    "Add": _add,
+    "Sum": _add,
+    "Relu": _relu,
+    "Clip": _clip,
+    "LeakyRelu": _leaky_relu,
+    "PRelu": _prelu,
+    "Flatten": _reshape,
+    "Reshape": _reshape,
+    "Squeeze": _reshape,
+    "Unsqueeze": _reshape,
+    "Identity": _reshape,
+    "Transpose": _transpose,
+    "Concat": _concat,
+}
+
+# What is the same on integers as on reals: it looks at shapes and attributes, and moves or compares numbers.
+ON_INTEGERS: dict[str, Reader[Layer]] = {
+    name: _READERS[name]
+    for name in (
+        "MaxPool",
+        "Relu",
+        "Clip",
+        "Flatten",
+        "Reshape",
+        "Squeeze",
+        "Unsqueeze",
+        "Identity",
+        "Transpose",
+        "Concat",
+    )
+}

@@ -1,0 +1,317 @@
+"""Which nodes of an `onnx` graph run on the array and which on the host. No pass: `onnx-to-cnn` uses it.
+
+Host nodes are gathered in stages: the stage of a value counts the changes from host to array before it, so
+everything that the array does in stage i comes before segment i, and the segments are as few as can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, f32
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
+
+from cnncc.dialects.cnn import shape
+from cnncc.dialects.onnx import NodeOp
+from cnncc.dialects.weights import ConstantOp
+from cnncc.frontend.export_onnx import main_function
+from cnncc.numerics import dequantise, quantise
+from cnncc.passes._onnx.layers import (
+    ClampLayer,
+    ConcatLayer,
+    LeakyLayer,
+    PoolLayer,
+    StaysOnHost,
+    is_tensor_of,
+)
+from cnncc.passes._onnx.quantised_layers import (
+    AnyLayer,
+    Codes,
+    DequantizeLayer,
+    QuantizeLayer,
+    SumLayer,
+    SumOfTwoLayer,
+    codes_of,
+    read_any_layer,
+    rescaling,
+)
+from cnncc.passes._onnx.scale_groups import ScaleGroups, keeping, moves_integers, sources
+from cnncc.weights import WeightStore
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Nodes that run on the host in one go, the values that they take and give, and why they do."""
+
+    nodes: Sequence[NodeOp]
+    inputs: Sequence[SSAValue]
+    outputs: Sequence[SSAValue]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The layers of the nodes on the array, and the reasons of the others; both in the graph's order."""
+
+    block: Block
+    layers: dict[NodeOp, AnyLayer] = field(default_factory=dict[NodeOp, AnyLayer])
+    reasons: dict[NodeOp, str] = field(default_factory=dict[NodeOp, str])
+
+    @cached_property
+    def groups(self) -> ScaleGroups:
+        """The values that share one scale."""
+        return ScaleGroups(self.layers, self.keeping, self._codes)
+
+    @cached_property
+    def keeping(self) -> frozenset[NodeOp]:
+        """The nodes whose results have the scale of their operands."""
+        return keeping(self.layers)
+
+    def _codes(self, makers: Sequence[SSAValue]) -> Codes | None:
+        """The codes of values of one group."""
+        return codes_of(makers[0].type) or self._stated_of(makers)
+
+    def _stated_of(self, makers: Sequence[SSAValue]) -> Codes | None:
+        found = (self.stated(maker) or self.stated(self.last(maker)) for maker in makers)
+        return next((codes for codes in found if codes is not None), None)
+
+    def codes(self, value: SSAValue) -> Codes | None:
+        """The codes that the model has, or states, for the group of `value`."""
+        return self._codes(self.groups.makers(value))
+
+    def root(self, value: SSAValue) -> SSAValue:
+        """The value that stands for all that `value` shares scale with."""
+        return self.groups.root(value)
+
+    def stated(self, value: SSAValue) -> Codes | None:
+        """The codes by which the model itself has the reals `value`: before quantising, or after dequantising."""
+        layer = self.layers.get(value.owner) if isinstance(value.owner, NodeOp) else None
+        if isinstance(layer, DequantizeLayer):
+            return layer.x
+        readers = [self.layers.get(use.operation) for use in value.uses if isinstance(use.operation, NodeOp)]
+        return next((reader.y for reader in readers if isinstance(reader, QuantizeLayer)), None)
+
+    def last(self, value: SSAValue) -> SSAValue:
+        """The last value that shares scale with `value` alone: nothing else reads any between.
+
+        Its range is what counts: what a Clip, MaxPool or LeakyRelu takes away may saturate before.
+        """
+        while (use := value.get_user_of_unique_use()) in self.keeping:
+            assert use is not None
+            value = use.results[0]
+        return value
+
+    def known(self, value: SSAValue) -> Codes | None:
+        """The codes that the model states for the reals that `value` shares scale with."""
+        return self._stated_of(self.groups.makers(value))
+
+    def needs_range(self, value: SSAValue) -> bool:
+        """Do calibrated values decide the integers of `value`?"""
+        if not is_tensor_of(value, f32) or not self.is_quantised(value):
+            return False
+        return self.known(value) is None
+
+    @property
+    def values(self) -> list[SSAValue]:
+        """The inputs, and the results of all nodes."""
+        nodes = [op for op in self.block.ops if isinstance(op, NodeOp)]
+        return [*self.block.args, *(value for node in nodes for value in node.results)]
+
+    @property
+    def is_exact(self) -> bool:
+        """Are all integers on the array the model's own, so that results are onnxruntime's bit for bit?"""
+        own = QuantizeLayer | DequantizeLayer | SumLayer | SumOfTwoLayer
+        layers = self.layers.values()
+        return all(isinstance(layer, own) or moves_integers(layer) for layer in layers) and not self.needs_ranges
+
+    @property
+    def needs_ranges(self) -> bool:
+        """Do calibrated values decide any integers?"""
+        return any(self.needs_range(value) for value in self.values)
+
+    def is_quantised(self, value: SSAValue) -> bool:
+        """Is `value` made of integers: does the array compute it or read it?"""
+        if value.owner in self.layers:
+            return True
+        readers = (use.operation for use in value.uses)
+        return any(reader in self.layers for reader in readers) and not isinstance(value.owner, ConstantOp)
+
+
+def place(module: ModuleOp, store: WeightStore) -> Placement:
+    """Decide for every node of the graph."""
+    placement = Placement(main_function(module).body.block)
+    for op in placement.block.ops:
+        if isinstance(op, NodeOp):
+            try:
+                placement.layers[op] = read_any_layer(op, store)
+            except StaysOnHost as reason:
+                placement.reasons[op] = str(reason)
+    while misplaced := {node: why for node in placement.layers if (why := _misplaced(node, placement))}:
+        for node, why in misplaced.items():
+            del placement.layers[node]
+            placement.reasons[node] = why
+        placement = Placement(placement.block, placement.layers, placement.reasons)  # groups change
+    order = {op: index for index, op in enumerate(placement.block.ops)}
+    reasons = dict(sorted(placement.reasons.items(), key=lambda item: order[item[0]]))
+    return Placement(placement.block, placement.layers, reasons)
+
+
+def _misplaced(node: NodeOp, placement: Placement) -> str:
+    """Why `node` goes to the host although the array could do it; the empty string where it stays."""
+    if _is_stranded(node, placement):
+        return "it stands between host nodes"
+    match placement.layers[node]:
+        case QuantizeLayer() as layer if not _gives_codes(node, layer, placement):
+            return "its input has other integers on the array, or none"
+        case DequantizeLayer() if all(user in placement.reasons for user in _users(node)):
+            return "only the host reads its result"
+        case ClampLayer() as layer if not _keeps_codes(node, layer, placement):
+            return "its bounds lie between integers of its input"
+        case LeakyLayer() if _dequantised(node.operands[0], placement) is not None:
+            return "its results lie between integers of its input"
+        case ConcatLayer() if len({placement.codes(value) for value in node.operands} - {None}) > 1:
+            return "the model has its inputs in different scales"
+        case _:
+            return ""
+
+
+def _users(node: NodeOp) -> list[Operation]:
+    return [use.operation for result in node.results for use in result.uses]
+
+
+def _is_stranded(node: NodeOp, placement: Placement) -> bool:
+    """Is `node` next to free of cost between host nodes, where going to the array would only cost accuracy?
+
+    The host can also quantise what it computes, to the bit.
+    """
+    layer = placement.layers[node]
+    is_free = (moves_integers(layer) and not isinstance(layer, PoolLayer)) or node.is_op("BatchNormalization")
+    if not is_free or any(value.owner not in placement.reasons for value in sources(node, layer)):
+        return False
+    return all(
+        isinstance(user, ReturnOp) or user in placement.reasons or _quantises(user, placement) for user in _users(node)
+    )
+
+
+def _quantises(user: Operation, placement: Placement) -> bool:
+    return isinstance(user, NodeOp) and isinstance(placement.layers.get(user), QuantizeLayer)
+
+
+def _gives_codes(node: NodeOp, layer: QuantizeLayer, placement: Placement) -> bool:
+    """Can the reals that `node` reads be its result's integers from the start?
+
+    They are codes already; or an input of the network or the result of a layer of reals, and nothing needs other
+    integers of them.
+    """
+    value = node.operands[0]
+    if (codes := _dequantised(value, placement)) is not None:
+        return rescaling(codes, layer.y) is not None
+    readers = [use.operation for use in value.uses]
+    if any(not isinstance(reader, NodeOp) or placement.layers.get(reader) != layer for reader in readers):
+        return False
+    return all(_takes_codes(maker, value, placement) for maker in placement.groups.makers(value))
+
+
+def _takes_codes(maker: SSAValue, value: SSAValue, placement: Placement) -> bool:
+    if isinstance(maker, BlockArgument):
+        return maker is value
+    made = placement.layers.get(maker.owner) if isinstance(maker.owner, NodeOp) else None
+    return made is not None and placement.last(maker) is value
+
+
+def _dequantised(value: SSAValue, placement: Placement) -> Codes | None:
+    """The codes that the reals `value` were; None where they were none on the array."""
+    root = placement.root(value)
+    made = placement.layers.get(root.owner) if isinstance(root.owner, NodeOp) else None
+    return made.x if isinstance(made, DequantizeLayer) else None
+
+
+def _keeps_codes(node: NodeOp, layer: ClampLayer, placement: Placement) -> bool:
+    """Are the reals that `layer` makes of codes codes again, or quantised to the same codes at once?"""
+    codes = _dequantised(node.operands[0], placement)
+    if codes is None:
+        return True
+    lo, hi = dequantise(np.array(codes.range), codes.scale, codes.zero)
+    bounds = np.array([layer.lo] * bool(layer.lo > lo) + [layer.hi] * bool(layer.hi < hi), np.float32)
+    if (dequantise(quantise(bounds, codes.scale, codes.zero, *codes.range), codes.scale, codes.zero) == bounds).all():
+        return True
+    reader = node.results[0].get_user_of_unique_use()
+    return isinstance(reader, NodeOp) and placement.layers.get(reader) == QuantizeLayer(codes)
+
+
+def stages(placement: Placement) -> dict[NodeOp, int]:
+    """The stage of every node."""
+    stage: dict[NodeOp, int] = {}
+    for op in placement.block.ops:
+        if isinstance(op, NodeOp):
+            on_array = op in placement.layers
+            producers = [value.owner for value in op.operands if isinstance(value.owner, NodeOp)]
+            stage[op] = max((stage[node] + (on_array and node in placement.reasons) for node in producers), default=0)
+    return stage
+
+
+def segments(placement: Placement) -> dict[int, Segment]:
+    """The host's work by stage; constant outputs are in stage 0."""
+    stage = stages(placement)
+    returned = _returned(placement.block)
+    found: dict[int, Segment] = {}
+    for level in sorted({0, *(stage[node] for node in placement.reasons)}):
+        members = [node for node in placement.reasons if stage[node] == level]
+        outputs = [value for node in members for value in node.results if _leaves(value, level, stage, placement)]
+        constants = [value for value in returned if isinstance(value.owner, ConstantOp)]
+        outputs += list(dict.fromkeys(constants)) if level == 0 else []
+        if outputs:
+            found[level] = _segment(outputs, level, stage, placement)
+    return found
+
+
+def _returned(block: Block) -> Sequence[SSAValue]:
+    assert isinstance(block.last_op, ReturnOp)
+    return block.last_op.operands
+
+
+def _crosses(value: SSAValue) -> bool:
+    """May `value` leave its segment? Anything but f32 and bytes is computed again instead."""
+    return is_tensor_of(value, f32) or (codes_of(value.type) is not None and min(shape(value.type), default=1) > 0)
+
+
+def _leaves(value: SSAValue, level: int, stage: dict[NodeOp, int], placement: Placement) -> bool:
+    """Does anything outside segment `level` read `value`, one of its results?"""
+    users = [use.operation for use in value.uses]
+    if any(isinstance(user, ReturnOp) for user in users):
+        return True
+    nodes = [user for user in users if isinstance(user, NodeOp)]
+    return _crosses(value) and any(node in placement.layers or stage[node] != level for node in nodes)
+
+
+def _segment(outputs: list[SSAValue], level: int, stage: dict[NodeOp, int], placement: Placement) -> Segment:
+    needed: set[NodeOp] = set()
+    pending: list[SSAValue] = list(outputs)
+    while pending:
+        node = pending.pop().owner
+        if isinstance(node, NodeOp) and node not in needed:
+            needed.add(node)
+            pending += [value for value in node.operands if _is_inside(value, level, stage, placement)]
+    nodes = [node for node in placement.reasons if node in needed]
+    taken = dict.fromkeys(value for node in nodes for value in node.operands)
+    inputs = [value for value in taken if _is_input(value, needed)]
+    reasons = dict.fromkeys(f"{node.label()}: {placement.reasons[node]}" for node in nodes)
+    return Segment(nodes, inputs, outputs, "; ".join(reasons) or "the output is constant")
+
+
+def _is_inside(value: SSAValue, level: int, stage: dict[NodeOp, int], placement: Placement) -> bool:
+    """Does the host compute `value`, a node's operand, in segment `level`?"""
+    node = value.owner
+    if not isinstance(node, NodeOp) or node not in placement.reasons:
+        return False
+    return stage[node] == level or not _crosses(value)
+
+
+def _is_input(value: SSAValue, needed: set[NodeOp]) -> bool:
+    if isinstance(value, BlockArgument):
+        return True
+    return isinstance(value, OpResult) and isinstance(value.owner, NodeOp) and value.owner not in needed

@@ -1,0 +1,299 @@
+"""Reads nodes of a model that is quantised already, in integers and with its own scales. No pass.
+
+A *code* is an integer as the model has it, a signed or unsigned byte. Sources: ONNX QuantizeLinear, DequantizeLinear,
+QLinearConv, QLinearMatMul; com.microsoft QGemm, QLinearAdd, QLinearGlobalAveragePool as onnxruntime computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from xdsl.dialects.builtin import IntegerType, Signedness, TensorType, f32
+from xdsl.ir import Attribute, SSAValue
+
+from cnncc.dialects.cnn import Window, shape
+from cnncc.dialects.onnx import NodeOp
+from cnncc.frontend.microsoft_ops import MICROSOFT
+from cnncc.numerics import Floats, Ints, dequantise, integer_range, quantise, requantise
+from cnncc.passes._onnx import layers as floats
+from cnncc.passes._onnx.layers import Layer, constant_input, read_layer, read_with
+from cnncc.passes._onnx.windows import StaysOnHost, read_window, require
+from cnncc.weights import Array, WeightStore
+
+BYTE_BITS = 8
+SIGNED = IntegerType(BYTE_BITS)
+UNSIGNED = IntegerType(BYTE_BITS, Signedness.UNSIGNED)
+BYTES = (SIGNED, UNSIGNED)
+
+
+@dataclass(frozen=True)
+class Codes:
+    """How the codes of a tensor stand for reals: real = (code - zero) * scale."""
+
+    signed: bool
+    scale: float = 1.0
+    zero: int = 0
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The least and the greatest code."""
+        return integer_range(BYTE_BITS, self.signed)
+
+    @property
+    def element(self) -> str:
+        """The type of a code."""
+        return "int8" if self.signed else "uint8"
+
+
+@dataclass(frozen=True)
+class QuantizeLayer:
+    """Reals to codes: sat(rne(real / scale) + zero)."""
+
+    y: Codes
+
+
+@dataclass(frozen=True)
+class DequantizeLayer:
+    """Codes to reals: (code - zero) * scale."""
+
+    x: Codes
+
+
+@dataclass(frozen=True, eq=False)
+class SumLayer:
+    """sat(rne(f32(sum) * multiplier[k]) + zero of y) with sum = Σ (x - zero of x) * weights[k] + bias[k].
+
+    weights: int64[k, c / group, r, s] less their zero points; None for a sum over each channel, whose multiplier
+    divides by the window. A matrix product is a 1x1 convolution.
+    """
+
+    window: Window
+    weights: Ints | None
+    bias: Ints
+    multipliers: Floats
+    x: Codes
+    y: Codes
+
+
+@dataclass(frozen=True)
+class SumOfTwoLayer:
+    """sat(rne(fma(a, ra, fma(b, rb, fixed)))).
+
+    ra = a.scale / y.scale, rb = b.scale / y.scale, fixed = y.zero - (ra * a.zero + rb * b.zero).
+    """
+
+    a: Codes
+    b: Codes
+    y: Codes
+
+    def factors(self) -> Floats:
+        """ra, rb, fixed: each f32 operation rounded, as onnxruntime does it."""
+        scale = np.float32(self.y.scale)
+        ra, rb = np.float32(self.a.scale) / scale, np.float32(self.b.scale) / scale
+        moved = ra * np.float32(self.a.zero) + rb * np.float32(self.b.zero)
+        return np.array([ra, rb, np.float32(self.y.zero) - moved], np.float32)
+
+
+def rescaling(x: Codes, y: Codes) -> np.float32 | None:
+    """The multiplier from a code of x, less its zero point, to that of y for the same real; None where f32 has none.
+
+    Quantising divides what dequantising has rounded, so a product may differ: all codes are tried.
+    """
+    codes = np.arange(x.range[0], x.range[1] + 1)
+    wanted = quantise(dequantise(codes, x.scale, x.zero), y.scale, y.zero, *y.range)
+    ratio = np.float32(x.scale) / np.float32(y.scale)
+    for multiplier in (ratio, np.nextafter(ratio, np.float32(0)), np.nextafter(ratio, np.float32(np.inf))):
+        if (requantise(codes - x.zero, np.array([multiplier], np.float32), y.zero, *y.range) == wanted).all():
+            return multiplier
+    return None
+
+
+QuantisedLayer = QuantizeLayer | DequantizeLayer | SumLayer | SumOfTwoLayer
+AnyLayer = Layer | QuantisedLayer
+
+
+def codes_of(value_type: Attribute) -> Codes | None:
+    """The codes of a tensor of bytes, each standing for itself; None for any other type."""
+    element = value_type.element_type if isinstance(value_type, TensorType) else None
+    return Codes(signed=element == SIGNED) if element in BYTES else None
+
+
+def read_any_layer(node: NodeOp, store: WeightStore) -> AnyLayer:
+    """The layer that `node` is, in reals or in codes. Raises StaysOnHost with the reason where there is none."""
+    domain = node.domain.data if node.domain else ""
+    if (reader := _READERS.get((domain, node.op_type.data))) is not None:
+        return reader(node, store)
+    shared = floats.ON_INTEGERS.get(node.op_type.data)
+    if not domain and shared is not None and node.operands and codes_of(node.operands[0].type):
+        return read_with(shared, node, store, BYTES, BYTES)
+    return read_layer(node, store)
+
+
+def _scales(node: NodeOp, index: int, store: WeightStore) -> Floats:
+    """Input `index` as scales f32[1] or f32[k]."""
+    array = constant_input(node, index, store)
+    if array is None or array.dtype != np.float32 or array.ndim > 1 or not array.size:
+        raise StaysOnHost(f"input {index} is not an f32 scale, or one for each channel")
+    normal = np.isfinite(array).all() and (array >= np.finfo(np.float32).tiny).all()
+    require(bool(normal), f"input {index} has scales that are no normal positive numbers")
+    return array.reshape(-1)
+
+
+def _zeros(node: NodeOp, index: int, element: Attribute, store: WeightStore) -> Ints:
+    """Input `index` as zero points int64[1] or int64[k] of codes of type `element`; 0 where it is left out."""
+    array = constant_input(node, index, store)
+    if array is None:
+        return np.zeros(1, np.int64)
+    is_theirs = _element(node.operands[index]) == element
+    require(is_theirs and array.ndim <= 1 and array.size > 0, f"input {index} is no zero point of {element}")
+    return array.reshape(-1).astype(np.int64)
+
+
+def _element(value: SSAValue) -> Attribute:
+    return cast("TensorType[Attribute]", value.type).element_type
+
+
+def _codes(node: NodeOp, value: SSAValue, scale: int, store: WeightStore) -> Codes:
+    """The codes of `value`, an operand or the result of `node`; `scale` is the input with their scale."""
+    require(codes_of(value.type) is not None, f"a quantised tensor is {value.type}, not of bytes")
+    scales, zeros = _scales(node, scale, store), _zeros(node, scale + 1, _element(value), store)
+    require(scales.size == zeros.size == 1, f"input {scale} scales an activation channel by channel")
+    return Codes(_element(value) == SIGNED, float(scales[0]), int(zeros[0]))
+
+
+def _quantize(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    require("block_size" not in node.attributes or not node.int_attr("block_size", 0), "it has a block_size")
+    y = _codes(node, node.results[0], 1, store)
+    require(node.int_attr("precision", 1) == 1, "it divides in another precision than f32")
+    return QuantizeLayer(y)
+
+
+def _dequantize(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    return DequantizeLayer(_codes(node, node.operands[0], 1, store))
+
+
+def _weights(node: NodeOp, index: int, rank: int, store: WeightStore) -> Array:
+    array = constant_input(node, index, store)
+    if array is None or array.dtype.type not in (np.int8, np.uint8) or array.ndim != rank or not array.size:
+        raise StaysOnHost(f"input {index} is not a constant of bytes of rank {rank}")
+    return array
+
+
+def _centred(weights: Array, zeros: Ints) -> Ints:
+    """Weights [k, …] less their zero points: one, or one for each k."""
+    require(zeros.size in (1, len(weights)), f"there are {zeros.size} zero points for {len(weights)} channels")
+    return weights.astype(np.int64) - zeros.reshape(-1, *[1] * (weights.ndim - 1))
+
+
+def _bias(node: NodeOp, index: int, channels: int, store: WeightStore) -> Ints:
+    """Input `index`, or zeros: int64[k]."""
+    array = constant_input(node, index, store)
+    if array is None:
+        return np.zeros(channels, np.int64)
+    require(array.dtype == np.int32, f"input {index} is {array.dtype}, a bias is int32")
+    rows = np.broadcast_to(array, (*np.broadcast_shapes(array.shape, (1, channels))[:-1], channels))
+    rows = rows.reshape(-1, channels)
+    require(bool((rows == rows[0]).all()), f"input {index} differs from row to row")
+    return rows[0].astype(np.int64)
+
+
+def _multipliers(x: Floats, weights: Floats, y: float, channels: int) -> Floats:
+    """x * weights / y for each channel, in this order in f32."""
+    require(weights.size in (1, channels), f"there are {weights.size} weight scales for {channels} channels")
+    with np.errstate(over="ignore", under="ignore"):
+        found = np.broadcast_to(x * weights / np.float32(y), (channels,)).astype(np.float32)
+    normal = np.isfinite(found).all() and (found >= np.finfo(np.float32).tiny).all()
+    require(bool(normal), "its scales lie too far apart for f32")
+    return found
+
+
+def _conv(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    weights = _weights(node, 3, 4, store)
+    channels, group = len(weights), node.int_attr("group", 1)
+    x, y = _codes(node, node.operands[0], 1, store), _codes(node, node.results[0], 6, store)
+    window = read_window(node, weights.shape[2:], group)
+    inputs = shape(node.operands[0].type)[1]
+    require(weights.shape[1] * group == inputs, "weights and input differ in channels")
+    require(channels % group == 0, f"{channels} output channels are not a multiple of group = {group}")
+    centred = _centred(weights, _zeros(node, 5, _element(node.operands[3]), store))
+    multipliers = _multipliers(np.array([x.scale], np.float32), _scales(node, 4, store), y.scale, channels)
+    return SumLayer(window, centred, _bias(node, 8, channels, store), multipliers, x, y)
+
+
+def _matrix(node: NodeOp, weights: Array, bias: Ints, y: Codes, alpha: float, store: WeightStore) -> SumLayer:
+    """A matrix product with weights [k, c]; inputs 1, 2 quantise the first operand, 4, 5 the weights."""
+    rank = len(shape(node.operands[0].type))
+    require(rank == 2, f"input 0 has rank {rank}, not 2")
+    x = _codes(node, node.operands[0], 1, store)
+    centred = _centred(weights, _zeros(node, 5, _element(node.operands[3]), store))[:, :, None, None]
+    scale = np.array([alpha], np.float32) * np.float32(x.scale)
+    scales = _multipliers(scale, _scales(node, 4, store), y.scale, len(weights))
+    return SumLayer(Window((1, 1)), np.ascontiguousarray(centred), bias, scales, x, y)
+
+
+def _matmul(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    weights = _weights(node, 3, 2, store).T
+    y = _codes(node, node.results[0], 6, store)
+    return _matrix(node, weights, np.zeros(len(weights), np.int64), y, 1.0, store)
+
+
+def _gemm(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    require(not node.int_attr("transA", 0), "transA = 1")
+    require(node.operand(7) is not None, "its result is float (no y_scale)")
+    weights = _weights(node, 3, 2, store)
+    weights = weights if node.int_attr("transB", 0) else weights.T
+    y = _codes(node, node.results[0], 7, store)
+    bias = _bias(node, 6, len(weights), store)
+    return _matrix(node, weights, bias, y, node.float_attr("alpha", 1.0), store)
+
+
+def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    require(len(node.own_operands) > 3, f"it has {len(node.own_operands)} inputs")
+    a, b, y = node.operands[0], node.operands[3], node.results[0]
+    constant_second = codes_of(b.type) is not None and not _is_computed(b)
+    require(not constant_second, "input 3 is constant")
+    shapes = [shape(value.type) for value in (a, b, y)]
+    require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
+    layer = SumOfTwoLayer(_codes(node, a, 1, store), _codes(node, b, 4, store), _codes(node, y, 6, store))
+    require(bool(np.isfinite(layer.factors()).all()), "its scales lie too far apart for f32")
+    return layer
+
+
+def _is_computed(value: SSAValue) -> bool:
+    return not isinstance(value.owner, floats.ConstantOp)
+
+
+def _global_average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    require(not node.int_attr("channels_last", 0), "channels_last = 1")
+    x, y = _codes(node, node.operands[0], 1, store), _codes(node, node.results[0], 3, store)
+    _, channels, *sizes = shape(node.operands[0].type)
+    window = read_window(node, tuple(sizes))
+    count = np.float32(np.prod(sizes))
+    multiplier = np.float32(x.scale) / (np.float32(y.scale) * count)
+    require(bool(np.isfinite(multiplier) and multiplier > 0), "its scales lie too far apart for f32")
+    bias = np.zeros(channels, np.int64)
+    return SumLayer(window, None, bias, np.full(channels, multiplier, np.float32), x, y)
+
+
+def _reader(
+    read: Callable[[NodeOp, WeightStore], QuantisedLayer],
+    inputs: tuple[Attribute, ...] = BYTES,
+    results: tuple[Attribute, ...] = BYTES,
+) -> Callable[[NodeOp, WeightStore], QuantisedLayer]:
+    return lambda node, store: read_with(read, node, store, inputs, results)
+
+
+_READERS: dict[tuple[str, str], Callable[[NodeOp, WeightStore], QuantisedLayer]] = {
+    ("", "QuantizeLinear"): _reader(_quantize, inputs=(f32,)),
+    ("", "DequantizeLinear"): _reader(_dequantize, results=(f32,)),
+    ("", "QLinearConv"): _reader(_conv),
+    ("", "QLinearMatMul"): _reader(_matmul),
+    (MICROSOFT, "QuantizeLinear"): _reader(_quantize, inputs=(f32,)),
+    (MICROSOFT, "DequantizeLinear"): _reader(_dequantize, results=(f32,)),
+    (MICROSOFT, "QGemm"): _reader(_gemm),
+    (MICROSOFT, "QLinearAdd"): _reader(_add),
+    (MICROSOFT, "QLinearGlobalAveragePool"): _reader(_global_average_pool),
+}

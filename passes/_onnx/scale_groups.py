@@ -1,0 +1,133 @@
+"""Which values of an `onnx` graph share one scale. No pass: placement uses it.
+
+The result of a MaxPool or Reshape is made of its operand's integers, and so are a concatenation's of all its operands'
+and, where `keeping` says so, those of a Relu, Clip or LeakyRelu. Values that are so connected are a *group*; its
+*makers* are those that no such layer computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from xdsl.ir import SSAValue
+
+from cnncc.dialects.onnx import NodeOp
+from cnncc.passes._onnx.layers import (
+    ClampLayer,
+    ConcatLayer,
+    ConvLayer,
+    LeakyLayer,
+    PoolLayer,
+    ReshapeLayer,
+    ShuffleLayer,
+)
+from cnncc.passes._onnx.quantised_layers import AnyLayer, Codes, DequantizeLayer, codes_of
+
+CodesOf = Callable[[Sequence[SSAValue]], Codes | None]
+Layers = Mapping[NodeOp, AnyLayer]
+
+
+def moves_integers(layer: AnyLayer | None) -> bool:
+    """Does `layer` only select, move or compare integers, so that its result may have its operand's scale?"""
+    if isinstance(layer, PoolLayer):
+        return layer.kind == "max"
+    return isinstance(layer, ClampLayer | LeakyLayer | ReshapeLayer | ShuffleLayer | ConcatLayer)
+
+
+def leaky_after(value: SSAValue, layers: Layers) -> tuple[NodeOp, LeakyLayer] | None:
+    """The LeakyRelu that alone reads `value`, where that is the result of products or sums of reals."""
+    node, use = value.owner, value.get_user_of_unique_use()
+    made = layers.get(node) if isinstance(node, NodeOp) else None
+    layer = layers.get(use) if isinstance(use, NodeOp) else None
+    has_sums = isinstance(made, ConvLayer) or (isinstance(made, PoolLayer) and made.kind == "sum")
+    if not (has_sums and isinstance(use, NodeOp) and isinstance(layer, LeakyLayer)):
+        return None
+    return use, layer
+
+
+def sources(node: NodeOp, layer: AnyLayer) -> Sequence[SSAValue]:
+    """The operands of a layer that moves integers."""
+    return node.operands if isinstance(layer, ConcatLayer) else node.operands[:1]
+
+
+def counts_alone(value: SSAValue, layers: Layers) -> bool:
+    """Does `value` only go into one that is made of its integers, so that it may saturate where that one does?"""
+    use = value.get_user_of_unique_use()
+    layer = layers.get(use) if isinstance(use, NodeOp) else None
+    if isinstance(layer, LeakyLayer):
+        return leaky_after(value, layers) is not None
+    return moves_integers(layer)
+
+
+def keeping(layers: Layers) -> frozenset[NodeOp]:
+    """The nodes whose results have their operands' scale; `layers` in the graph's order.
+
+    A LeakyRelu keeps it if it is computed with the sum before it, while that is no integer yet: see `leaky_after`.
+    A Relu or Clip keeps it if nothing else reads what its operand is made of: then its result is all that the scale
+    is for. It also keeps codes of the model. Else its range may be a small part of its operand's, or lie outside:
+
+        a = Conv(x), r = Relu(a), y = Add(r, x)    r keeps the scale of a
+        a = Conv(x), r = Relu(a), y = Add(r, a)    r has its own: a may be -9..0.1, r is 0..0.1
+    """
+    found: set[NodeOp] = set()
+    alone: set[SSAValue] = set()  # results of those found that are made of values that nothing else reads
+    coded: set[SSAValue] = set()  # results of those found that are codes
+
+    def is_alone(value: SSAValue) -> bool:
+        return value.has_one_use() and (value.owner not in found or value in alone)
+
+    def is_coded(value: SSAValue) -> bool:
+        made = layers.get(value.owner) if isinstance(value.owner, NodeOp) else None
+        return codes_of(value.type) is not None or isinstance(made, DequantizeLayer) or value in coded
+
+    for node, layer in layers.items():
+        if not moves_integers(layer):
+            continue
+        read, result = sources(node, layer), node.results[0]
+        if isinstance(layer, LeakyLayer) and leaky_after(read[0], layers) is None:
+            continue
+        if isinstance(layer, ClampLayer) and not (is_alone(read[0]) or is_coded(read[0])):
+            continue
+        found.add(node)
+        alone |= {result} if all(map(is_alone, read)) else set()
+        coded |= {result} if all(map(is_coded, read)) else set()
+    return frozenset(found)
+
+
+class ScaleGroups:
+    """The groups, as a forest of values (union-find); the root of a group is its first maker."""
+
+    def __init__(self, layers: Layers, keeping: frozenset[NodeOp], codes_of: CodesOf) -> None:
+        """layers: in the graph's order. codes_of: the codes that the model states for the group of some makers.
+
+        A concatenation of operands in different codes, or of some in codes and some without, is of no operand's group.
+        """
+        self._parents: dict[SSAValue, SSAValue] = {}
+        self._makers: dict[SSAValue, list[SSAValue]] = {}
+        self._joined: set[SSAValue] = set()
+        for node, layer in layers.items():
+            if node not in keeping:
+                continue
+            first, *others = dict.fromkeys(self.root(value) for value in sources(node, layer))
+            if any(codes_of(self.makers(other)) != codes_of(self.makers(first)) for other in others):
+                continue
+            if isinstance(layer, ConcatLayer):
+                self._joined.add(first)
+            self._makers[first] = [maker for root in (first, *others) for maker in self.makers(root)]
+            self._parents |= dict.fromkeys((*others, node.results[0]), first)
+        self._joined = {self.root(value) for value in self._joined}
+
+    def root(self, value: SSAValue) -> SSAValue:
+        """The value that stands for the group of `value`."""
+        while (parent := self._parents.get(value)) is not None:
+            value = parent
+        return value
+
+    def makers(self, value: SSAValue) -> Sequence[SSAValue]:
+        """The values that the group of `value` comes from."""
+        root = self.root(value)
+        return self._makers.get(root, [root])
+
+    def is_joined(self, value: SSAValue) -> bool:
+        """Is there a concatenation in the group of `value`?"""
+        return self.root(value) in self._joined

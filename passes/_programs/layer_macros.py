@@ -1,0 +1,321 @@
+"""The instructions of a layer's program that PEs see: loads, macro-instructions, commits. No IR.
+
+A macro-instruction runs all loops of the box. Its three counters are, as far as they go, pixels (loops over n, h, w),
+taps (c, r, s) and channels (k). Loops become one counter where one continues the other in every register file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Map
+from dataclasses import replace
+from itertools import permutations
+from math import prod
+from typing import NamedTuple
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import array as A
+from cnncc.dialects.nest import LANES, OUTPUT_DIMS, REDUCTION_DIMS, Loop
+from cnncc.errors import Refusal
+from cnncc.model.register_files import ifmap_layout, passes_columns, shared_columns, weight_layout
+from cnncc.passes._programs.layer_operands import Operands
+from cnncc.passes._programs.layer_records import Coordinates, Held, Layer, Node, Position
+from cnncc.passes._programs.layer_sums import Ends
+
+COUNTERS = 3
+
+
+class Steps(NamedTuple):
+    """How one loop of the box, or several that are one counter, goes through the three register files."""
+
+    dims: str
+    times: int
+    ifmap: int
+    weight: int
+    psum: int
+
+    def around(self, inner: Steps) -> Steps | None:
+        """One counter for this loop and the one directly inside it, if there is one."""
+        own, other = self[2:], inner[2:]
+        if any(step != inner.times * each for step, each in zip(own, other, strict=True)):
+            return None
+        return Steps(self.dims + inner.dims, self.times * inner.times, *other)
+
+
+class Macros:
+    """Loads, macro-instructions and commits of one layer at positions of its walk."""
+
+    def __init__(self, layer: Layer, arch: Arch, operands: Operands) -> None:
+        self.layer, self.arch, self.operands = layer, arch, operands
+        self.shape, self.loops, self.glb = layer.shape, operands.loops, operands.glb
+        mapping = layer.mapping
+        kept = [loop for loop in mapping.loops if loop.keep]
+        self.lanes = next((loop for loop in kept if loop.on), None)
+        self._check_box([loop for loop in kept if not loop.on])
+        self.box = "".join(dict.fromkeys(loop.dim for loop in kept))
+        self.passes = passes_columns(layer.shape, arch, mapping.loops, mapping.stages)
+
+    def _refuse(self, why: str) -> Refusal:
+        return Refusal(f"layer {self.layer.label}: {why}")
+
+    def _check_box(self, timed: list[Loop]) -> None:
+        dims = [loop.dim for loop in timed]
+        whole = [loop.step == 1 or (self.lanes is not None and self.lanes.dim == loop.dim) for loop in timed]
+        if not all(whole) or len(set(dims)) < len(dims) or (self.lanes and self.lanes.step != 1):
+            raise self._refuse("the box has one loop over a dimension, with a step of 1, and one on lanes inside it")
+        if self.lanes and not self.shape.is_mac:
+            raise self._refuse("lanes are multipliers, a pool has none")
+        if any(loop.on == LANES and not loop.keep for loop in self.layer.mapping.loops):
+            raise self._refuse("a loop on lanes stands in the box: a PE holds the words of all its lanes")
+
+    # -- places --------------------------------------------------------------------------------------------------
+
+    def _place(self, at: Position, coordinates: Coordinates) -> A.Place:
+        rows, set_rows, row, row_set = self._side(at, "rows", coordinates)
+        cols, set_cols, col, col_set = self._side(at, "cols", coordinates)
+        for needed, most, on in ((rows, self.arch.rows, "rows"), (cols, self.arch.cols, "cols")):
+            if needed > most:
+                raise self._refuse(f"{needed} PEs side by side do not fit {most} {on}")
+        return A.Place(rows, cols, 0, 0, set_rows, set_cols, row, row_set, col, col_set)
+
+    def _side(self, at: Position, on: str, coordinates: Coordinates) -> tuple[int, int, A.Term, A.Term]:
+        """PEs, PEs of a set and the terms on one side of the array: of two loops the inner one is inside a set."""
+        loops = [(loop, count) for loop, count in at.space if loop.on == on]
+        inner = loops[-1] if len(loops) > 1 or (loops and self._inside_set(loops[-1][0], at.extent)) else None
+        outer = loops[:-1] if inner else loops
+        if len(outer) > 1:
+            raise self._refuse(f"{len(loops)} loops are on {on}, at most one over sets and one inside a set fit")
+        inner_count, outer_count = inner[1] if inner else 1, outer[0][1] if outer else 1
+        return (
+            inner_count * outer_count,
+            inner_count,
+            self._term(inner, coordinates),
+            self._term(outer[0] if outer else None, coordinates),
+        )
+
+    def _inside_set(self, loop: Loop, extent: Map[str, int]) -> bool:
+        """Whether the PEs of the only loop on a side are one set: each passes on what the next window needs."""
+        shares = loop.on == "cols" and self.passes and shared_columns(self.shape, self.arch, extent["s"], extent["w"])
+        return loop.dim == "w" and loop.step == extent["w"] or loop.dim in "hwcrs" and not shares
+
+    def _term(self, placed: tuple[Loop, int] | None, coordinates: Coordinates) -> A.Term:
+        if placed is None or placed[1] == 1 or placed[0].dim not in coordinates:
+            return A.Term()
+        along = coordinates[placed[0].dim]
+        step = along.of(placed[0].step)
+        return A.Term(along.axis, step) if step else A.Term()
+
+    # -- loads ---------------------------------------------------------------------------------------------------
+
+    def loads(self, operand: str, at: Position, tokens: A.Tokens) -> tuple[Held, list[Node]]:
+        """What PEs hold of an operand from here on, and the loads that bring it."""
+        return self._ifmap(at, tokens) if operand == "ifmap" else self._weights(at, tokens)
+
+    def _weights(self, at: Position, tokens: A.Tokens) -> tuple[Held, list[Node]]:
+        weight, stage = self.glb["weight"], self.operands.stages["weight"]
+        place, start = self._place(at, weight.coordinates), self.loops.start(weight, at)
+        base = self.operands.buffer(stage, at)
+        steps = {dim: along.step for dim, along in weight.coordinates.items()}
+        layout = weight_layout(self.shape, dict(at.extent), steps, self.box)
+        start = replace(start, offset=start.offset + base)
+        load = A.Load("weight", "weight", place, start, layout.pattern, open=(), close=(), tokens=tokens)
+        return Held(layout), [load]
+
+    def _ifmap(self, at: Position, tokens: A.Tokens) -> tuple[Held, list[Node]]:
+        ifmap = self.glb["ifmap"]
+        place, start = self._place(at, ifmap.coordinates), self.loops.start(ifmap, at)
+        top, left = self.shape.window.pad[:2]
+        if stage := self.operands.stages.get("ifmap"):
+            start = replace(start, offset=start.offset + self.operands.buffer(stage, at))
+        start = replace(start, y=start.y - top, x=start.x - left)
+        layout = ifmap_layout(self.shape, dict(at.extent), ifmap.coordinates["n"].step, self.box)
+        if len(layout.axes) > 4:
+            raise self._refuse("a load has four extents: n and c stand in the box, or inside the ifmap's stage, both")
+        shared = self._shared(at, place)
+        pattern = layout.pattern
+        if not shared:
+            load = A.Load("ifmap", "ifmap", place, start, pattern, open=(), close=(), tokens=tokens)
+            return Held(layout), [load]
+
+        def of(count: int) -> tuple[A.Extent, ...]:
+            return tuple(replace(extent, n=count) if extent.axis == "x" else extent for extent in pattern)
+
+        columns = next(extent.n for extent in pattern if extent.axis == "x")
+        words = layout.words // columns
+        take, give = replace(tokens, give=0, give_when=()), replace(tokens, take=0, take_when=())
+        fresh = A.Load("ifmap", "ifmap", place, start, of(columns - shared), open=(), close=None, tokens=take)
+        # The east neighbour's window starts where this PE's fresh columns end.
+        edge = replace(start, x=start.x + columns - shared)
+        slot = (columns - shared) * words
+        rest = A.Load("ifmap", "ifmap", place, edge, of(shared), slot, edge=True, close=(), tokens=give)
+        return Held(layout, shared * words), [fresh, rest]
+
+    def _shared(self, at: Position, place: A.Place) -> int:
+        """How many columns of the image, the last ones, come from a PE's east neighbour."""
+        if not self.passes or not (self.arch.pe.pong_words or place.set_cols > 1):
+            return 0
+        return shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"])
+
+    # -- macro-instructions --------------------------------------------------------------------------------------
+
+    def mac(self, at: Position, staged: Map[str, int]) -> A.Mac:
+        """A macro-instruction; `staged`: inside how many loops each operand comes into the register files."""
+        held, section = at.held, at.pieces[at.section or 0 :]
+        (z, j, i), lanes = self._counters(at), self._lanes(at)
+        ifmap = self._slots("ifmap", at, staged, (z.ifmap, j.ifmap, i.ifmap))
+        weight, whens = A.Slots(), dict[str, A.Names | None](take_weight=None, give_weight=None)
+        if self.shape.is_mac:
+            weight = self._slots("weight", at, staged, (z.weight, j.weight, i.weight))
+        for operand, depth in staged.items():
+            pieces = at.pieces[depth:]
+            whens |= {f"take_{operand}": self.loops.first(pieces), f"give_{operand}": self.loops.last(pieces)}
+        reuse = held["ifmap"].reuse
+        return A.Mac(
+            self.layer.shape.kind,
+            self._place(at, {}),
+            pixels=z.times,
+            taps=j.times,
+            step_range=i.times,
+            lanes=lanes,
+            data_reuse=reuse,
+            n2n_slot=held["ifmap"].layout.words - reuse if reuse else 0,
+            ifmap=ifmap,
+            weight=weight,
+            psum=A.Slots(0, z.psum, j.psum, i.psum),
+            clear=self.loops.first(section),
+            send=self.loops.last(section),
+            **whens,
+        )
+
+    def _slots(self, operand: str, at: Position, staged: Map[str, int], steps: tuple[int, int, int]) -> A.Slots:
+        """The slots of an operand: unrolled loops inside its stage begin somewhere in the half."""
+        layout, base = at.held[operand].layout, 0
+        for piece in at.pieces[staged[operand] :]:
+            loop = self.loops.loops[piece.loop]
+            if not loop.on:
+                base += piece.base * loop.step * layout.step(loop.dim)
+        return A.Slots(base, *steps, layout.step(self.lanes.dim) if self.lanes and self._lanes(at) > 1 else 0)
+
+    def _counters(self, at: Position) -> tuple[Steps, Steps, Steps]:
+        """The loops of the box as pixels, taps and channels."""
+        groups: list[Steps] = []
+        together = self._lanes(at)
+        for dim in self.box:
+            times = together if self.lanes and dim == self.lanes.dim else 1
+            each = Steps(dim, at.extent[dim] // times, *(times * step for step in self._steps(dim, at)))
+            if each.times == 1:
+                continue
+            if groups and (both := groups[-1].around(each)):
+                groups[-1] = both
+            else:
+                groups.append(each)
+        if len(groups) > COUNTERS:
+            raise self._refuse(
+                f"the box {{{' > '.join(self.box)}}} needs {len(groups)} counters, a macro-instruction has "
+                f"{COUNTERS}: move a loop out of it, or together what is together in the image and in the weights"
+            )
+        padded = [*groups, *[Steps("", 1, 0, 0, 0)] * (COUNTERS - len(groups))]
+        pixels, taps, channels = min(permutations(padded), key=self._misplaced)
+        if pixels.times > self.arch.pe.max_pixels:
+            raise self._refuse(
+                f"{pixels.times} pixels of the box are more than pe.max_pixels = {self.arch.pe.max_pixels}"
+            )
+        return pixels, taps, channels
+
+    def _lanes(self, at: Position) -> int:
+        """Products of a PE at a time: indices of the loop on lanes, which the loop around it takes in equal parts."""
+        if self.lanes is None:
+            return 1
+        dim = self.lanes.dim
+        around = [loop.step for loop in self.layer.mapping.loops if loop.keep and not loop.on and loop.dim == dim]
+        count = min([at.extent[dim], *around])
+        if at.extent[dim] % count:
+            raise self._refuse(
+                f"{at.extent[dim]} indices of {dim} in the box are no multiple of {count} lanes: a loop over {dim} "
+                f"around the box takes what is left over"
+            )
+        if count > self.arch.pe.lanes:
+            raise self._refuse(f"{count} products at a time are more than pe.lanes = {self.arch.pe.lanes}")
+        return count
+
+    def _misplaced(self, counters: tuple[Steps, ...]) -> int:
+        """How far counters are from what they are named for."""
+        pixels, taps, channels = counters
+        over = pixels.times > self.arch.pe.max_pixels
+        mixed = sum(bool(each.dims) and each.psum == 0 for each in (pixels, channels)) + (taps.psum != 0)
+        return 8 * over + 4 * mixed + ("k" in pixels.dims) + any(dim in channels.dims for dim in "nhw")
+
+    def _steps(self, dim: str, at: Position) -> tuple[int, int, int]:
+        """Slots from an index of a dimension of the box to its next: of ifmap, weights, psums."""
+        weight = at.held["weight"].layout.step(dim) if self.shape.is_mac else 0
+        return at.held["ifmap"].layout.step(dim), weight, self._psum_step(dim, at)
+
+    def _psum_step(self, dim: str, at: Position) -> int:
+        outputs = [each for each in self.box if each in OUTPUT_DIMS]
+        return prod(at.extent[each] for each in outputs[outputs.index(dim) + 1 :]) if dim in outputs else 0
+
+    # -- commits -------------------------------------------------------------------------------------------------
+
+    def commit(self, at: Position, ends: Ends | None, tokens: A.Tokens) -> A.Commit:
+        """The commit of a section; `ends`: when its sums are complete, if they are partial."""
+        if ends and not self.shape.is_mac:
+            raise self._refuse("a pool is not put together from parts: no loop over its window outside others")
+        output = self.glb["output"]
+        place = self._place(at, output.coordinates)
+        summed = [(loop, count) for loop, count in at.space if loop.on == "rows" and loop.dim in REDUCTION_DIMS]
+        if summed:
+            place = self._summed(at, place)
+        (pixels, lines, channels), slots = self._committed(at)
+        start = self.loops.start(output, at)
+        return A.Commit(
+            "output",
+            place,
+            replace(start, offset=start.offset + self.operands.committed(at)),
+            residual="residual" if self.layer.tensors.residual else "",
+            params="params" if "params" in self.glb else "",
+            param=self._param(at),
+            pixels=pixels,
+            lines=lines,
+            channels=channels,
+            psum=slots,
+            reduce=prod(count for _, count in summed) > 1,
+            sums="sums" if ends else "",
+            fresh=ends.fresh if ends else None,
+            final=ends.final if ends else None,
+            tokens=tokens,
+        )
+
+    def _summed(self, at: Position, place: A.Place) -> A.Place:
+        """The place of a commit that adds up rows: sets of all rows of the loops over c, r, s."""
+        rows = [(loop, count) for loop, count in at.space if loop.on == "rows"]
+        inner = [loop.dim in REDUCTION_DIMS for loop, _ in rows]
+        if inner != sorted(inner):
+            names = " ".join(loop.dim for loop, _ in rows)
+            raise self._refuse(f"of the loops {names} on rows those over c, r, s come last: sums go to the next row")
+        together = prod(count for loop, count in rows if loop.dim in REDUCTION_DIMS)
+        outer = next((each for each in rows if each[0].dim not in REDUCTION_DIMS), None)
+        term = self._term(outer, self.glb["output"].coordinates)
+        return replace(place, set_rows=together, row=A.Term(), row_set=term)
+
+    def _committed(self, at: Position) -> tuple[list[A.Extent], A.Slots]:
+        """The outputs of a PE as pixels, lines and channels of a commit, and their slots."""
+        left = [dim for dim in self.box if dim in OUTPUT_DIMS and at.extent[dim] > 1]
+        usual = {"pixels": "w", "lines": "h", "channels": "k"}
+        chosen = {name: dim for name, dim in usual.items() if dim in left}
+        for dim in (dim for dim in left if dim not in chosen.values()):
+            free = next((name for name in usual if name not in chosen), "")
+            if not free:
+                raise self._refuse(f"the box has loops over {' '.join(left)}, a commit has three extents")
+            chosen[free] = dim
+        along, extents, steps = self.glb["output"].coordinates, dict[str, A.Extent](), dict[str, int]()
+        for name, dim in chosen.items():
+            extents[name] = A.Extent(at.extent[dim], along[dim].axis, along[dim].of(1))
+            steps[name] = self._psum_step(dim, at)
+        return [extents.get(name, A.Extent()) for name in usual], A.Slots(0, *(steps.get(name, 0) for name in usual))
+
+    def _param(self, at: Position) -> int:
+        """The place of the first parameters, in units of those of a channel (or position)."""
+        if "params" not in self.glb:
+            return 0
+        stage = self.operands.stages["params"]
+        start = self.loops.start(self.glb["params"], at).offset
+        return (self.operands.buffer(stage, at) + start) // self.layer.params_words

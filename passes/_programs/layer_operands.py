@@ -1,0 +1,185 @@
+"""Where the operands of a layer lie, as a whole and in the buffers that its stages in the GLB fill. No IR.
+
+Parameters go by the channel axis of a commit (rule C2). Where each position has its own, the output in the GLB has its
+positions on that axis, a row `pitch` after the other, and its channels as linear steps. In the buffer of a stage these
+positions count from where the block begins, and with it the ring of its rows (columns).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cnncc.dialects import array as A
+from cnncc.dialects.nest import Stage
+from cnncc.errors import Refusal
+from cnncc.model.layer_shape import Box, inside, slice_words, stage_box
+from cnncc.passes._programs.layer_order import Order
+from cnncc.passes._programs.layer_records import Along, Home, Layer, Operand, Position
+
+OF_COMMIT = ("output", "residual")
+
+
+def glb_stages(layer: Layer) -> dict[str, Stage]:
+    """The stages in the GLB, by operand."""
+    return {stage.operand: stage for stage in layer.mapping.stages if stage.memory == "glb"}
+
+
+def buffer_box(layer: Layer, stage: Stage) -> Box:
+    """What the buffer of a stage of an activation holds."""
+    return stage_box(layer.shape, layer.mapping.loops, stage)
+
+
+def full_slice(layer: Layer, stage: Stage) -> int:
+    """Words of a full slice of weights or params."""
+    return slice_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
+
+
+class Operands:
+    """The operands of one layer: `home[…]` as a whole, `glb[…]` in the GLB, which is the same without a stage."""
+
+    def __init__(self, layer: Layer, order: Order) -> None:
+        self.layer, self.order, self.loops, self.stages = layer, order, order.loops, glb_stages(layer)
+        staged = [self.stages[name] for name in OF_COMMIT if name in self.stages]
+        self.doubled = next((stage for stage in staged if stage.buffers > 1), None)
+        self.home = {name: self._activation(name, home.image) for name, home in layer.tensors.homes().items()}
+        self.glb = {name: self._in_glb(name, operand) for name, operand in self.home.items()}
+        if layer.shape.per_position:
+            self.glb["output"] = self._output_by_position()
+        taps = layer.shape.sizes.r * layer.shape.sizes.s
+        self.weight_in_dram = self._weight(layer.shape.sizes.c * taps, 0)
+        if weight := self.stages.get("weight"):
+            extent = inside(layer.shape.sizes, order.loops.loops[: weight.depth])
+            self.glb["weight"] = self._weight(extent["c"] * taps, weight.depth)
+        self.params_in_dram = self._params(0)
+        if params := self.stages.get("params"):
+            self.glb["params"] = self._params(params.depth)
+
+    def _params(self, depth: int) -> Operand:
+        """Parameters in a buffer that is filled inside `depth` loops."""
+        words = self.layer.params_words
+        if not self.layer.shape.per_position:
+            return Operand({"k": self._channel(words, "lin")}, depth)
+        cols = inside(self.layer.shape.sizes, self.loops.loops[:depth])["w"]
+        return Operand({"h": Along("lin", cols * words), "w": Along("lin", words)}, depth)
+
+    def _channel(self, words: int, axis: str) -> Along:
+        """How results move from output channel to output channel."""
+        shuffle, channels = self.layer.shape.shuffle, self.layer.shape.sizes.k
+        return Along(axis, words, channels // shuffle, shuffle * words) if shuffle > 1 else Along(axis, words)
+
+    def _activation(self, name: str, image: int, depth: int = 0) -> Operand:
+        shape, window = self.layer.shape, self.layer.shape.window
+        if name != "ifmap":
+            along = {"k": self._channel(1, "k"), "h": Along("y", 1), "w": Along("x", 1)}
+            return Operand({"n": Along("lin", image), **along}, depth)
+        return Operand(
+            {
+                "n": Along("lin", image),
+                "k": Along("k", shape.sizes.c, per=shape.group),
+                "c": Along("k", 1),
+                "h": Along("y", window.stride[0]),
+                "r": Along("y", window.dilation[0]),
+                "w": Along("x", window.stride[1]),
+                "s": Along("x", window.dilation[1]),
+            },
+            depth,
+        )
+
+    def _in_glb(self, name: str, home: Operand) -> Operand:
+        stage = self.stages.get(name)
+        if stage is None:
+            return home
+        box = buffer_box(self.layer, stage)
+        return self._activation(name, box.channels * box.plane, stage.depth)
+
+    def _output_by_position(self) -> Operand:
+        sizes, stage, images = self.layer.shape.sizes, self.stages.get("output"), self.glb["output"].coordinates["n"]
+        box = buffer_box(self.layer, stage) if stage else Box(1, sizes.k, sizes.h, sizes.w, True, True)
+        along = {"k": self._channel(box.plane, "lin"), "h": Along("k", box.cols), "w": Along("k", 1)}
+        return Operand({"n": images, **along}, stage.depth if stage else 0)
+
+    def _weight(self, channel_words: int, depth: int) -> Operand:
+        sizes = self.layer.shape.sizes
+        along = {"k": channel_words, "c": sizes.r * sizes.s, "r": sizes.s, "s": 1}
+        return Operand({dim: Along("lin", step) for dim, step in along.items()}, depth)
+
+    # -- views ---------------------------------------------------------------------------------------------------
+
+    def views(self) -> list[A.View]:
+        """The views of all operands; of a staged one also of where it lies as a whole, `….dram`."""
+        homes = self.layer.tensors.homes()
+        found = self._activation_views("ifmap", homes["ifmap"])
+        for name, tensor, dram in (
+            ("weight", self.layer.tensors.weight, self.weight_in_dram),
+            ("params", self.layer.tensors.params, self.params_in_dram),
+        ):
+            if stage := self.stages.get(name):
+                steps = self.block_terms(stage) + self.loops.steps(self.glb[name])
+                found.append(A.View(f"{name}.dram", tensor, steps=self.loops.steps(dram, stage.depth)))
+                found.append(A.View(name, self.layer.tensors.buffers[name], wrap=self._circle(name), steps=steps))
+        for name in ("output", "residual"):
+            found += self._activation_views(name, homes[name]) if name in homes else []
+        if tensor := self.layer.tensors.buffers.get("sums"):
+            output = next(view for view in found if view.name == "output")
+            wrap = self.buffer_words(self.doubled) if self.doubled else 0
+            found.append(replace(output, name="sums", tensor=tensor, wrap=wrap))
+        return found
+
+    def _activation_views(self, name: str, home: Home) -> list[A.View]:
+        shape = self.layer.shape
+        height, width = (shape.ih, shape.iw) if name == "ifmap" else (shape.sizes.h, shape.sizes.w)
+        fill, zero = (shape.window.fill, shape.window.zero) if name == "ifmap" else (0, 0)
+        tensor, steps = home.tensor, self.loops.steps(self.glb[name])
+        by_position = shape.per_position and name == "output"
+        stage, wrap = self.stages.get(name), self._circle(name)
+        if stage is None:
+            channel = 1 if by_position else home.plane
+            return [A.View(name, tensor, height, width, home.pitch, channel, fill, zero, wrap, steps=steps)]
+        box, outside = buffer_box(self.layer, stage), self.loops.steps(self.home[name], stage.depth)
+        return [
+            A.View(f"{name}.dram", tensor, height, width, home.pitch, home.plane, steps=outside),
+            A.View(
+                name, self.layer.tensors.buffers[name], height, width, box.cols, 1 if by_position else box.plane, fill,
+                zero, wrap, ring_y=box.ring_y, ring_x=box.ring_x, steps=self.block_terms(stage) + steps,
+            ),
+        ]  # fmt: skip
+
+    # -- blocks that alternate between two buffers ---------------------------------------------------------------
+
+    def buffer_words(self, stage: Stage) -> int:
+        """Words of one buffer of a stage."""
+        if stage.operand in ("weight", "params"):
+            return full_slice(self.layer, stage)
+        return buffer_box(self.layer, stage).words
+
+    def block_terms(self, stage: Stage) -> tuple[A.LoopTerm, ...]:
+        """How the loops outside a stage step from buffer to buffer. Raises Refusal where these would not alternate."""
+        if stage.buffers == 1:
+            return ()
+        strides = self.order.strides(stage.depth)
+        if strides is None:
+            raise Refusal(
+                f"layer {self.layer.label}: {stage.operand} is staged in glb in two buffers inside loops that have an "
+                f"even number of blocks at times and an odd one at others: one buffer, or tiles that divide"
+            )
+        words = self.buffer_words(stage)
+        return tuple(A.LoopTerm(self.loops.name(i), "lin", n * words) for i, n in strides.items())
+
+    def buffer(self, stage: Stage, at: Position) -> int:
+        """Where the buffer of a block begins, in a circle of all of them, before the loops' steps."""
+        return self.order.before(at, stage.depth) * self.buffer_words(stage) if stage.buffers > 1 else 0
+
+    def committed(self, at: Position) -> int:
+        """The part of a commit's start that says which buffers it works on."""
+        return self.buffer(self.doubled, at) if self.doubled else 0
+
+    def _circle(self, name: str) -> int:
+        """The words after which the buffers of a view come round; 0 where there is one.
+
+        A commit has one start for all that it reads and writes: where some of it alternates, the rest has a circle of
+        one buffer, in which that counts for nothing.
+        """
+        stage = self.stages.get(name)
+        if name in OF_COMMIT and self.doubled:
+            return self.buffer_words(self.doubled) * (stage.buffers if stage else 1)
+        return stage.buffers * self.buffer_words(stage) if stage and stage.buffers > 1 else 0

@@ -1,0 +1,137 @@
+"""In which order a program comes to the pieces of its loops, and to the blocks that its stages in the GLB hold. No IR.
+
+What a stage holds at a time is a *block* (of weights or parameters, a slice). With two buffers blocks alternate, and
+the next one is fetched while the present one is in use. So a program has to say which is next: the loops outside are
+*peeled*, their last full tile is a piece of its own. In all iterations but a loop's last, what comes next is the same
+piece one iteration on; in its last one, the first block of what follows. A peeled loop may be *opened*, too: so that
+its first iteration is a piece of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Map
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from cnncc.model.layer_shape import Extents
+from cnncc.passes._programs.layer_records import Loops, Piece, Position, split
+
+Cut = tuple[int, int, int]  # iterations, size, first iteration
+
+
+@dataclass(frozen=True)
+class Order:
+    """The loops of a layer of these sizes, the `peeled` outermost of them peeled; `sets` as of `split`.
+
+    opened: the number of one of those, or -1.
+    """
+
+    loops: Loops
+    sizes: Map[str, int]
+    sets: Sequence[int]
+    peeled: int = 0
+    opened: int = -1
+    _counts: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
+
+    def cuts(self, depth: int, extent: Map[str, int]) -> list[Cut]:
+        """The pieces of a loop in program order. Side by side iterations of one are at one time."""
+        loop = self.loops.loops[depth]
+        found = [(n, size, base // loop.step) for n, size, base in split(extent[loop.dim], loop.step, self.sets[depth])]
+        if loop.on:
+            return found
+        if depth in self.loops.unrolled:
+            return [(1, size, first + i) for n, size, first in found for i in range(n)]
+        if depth < self.peeled:
+            found = [cut for n, size, first in found for cut in ((n - 1, size, first), (1, size, first + n - 1))]
+        if depth == self.opened:
+            (n, size, first), *rest = found
+            found = [(min(n, 1), size, first), (n - 1, size, first + 1), *rest]
+        return [cut for cut in found if cut[0] > 0]
+
+    def inside(self, at: Position, number: int, on: int = 0) -> Position:
+        """The position in piece `number` of the next loop inside, `on` iterations further."""
+        depth = len(at.pieces)
+        loop, cuts = self.loops.loops[depth], self.cuts(depth, at.extent)
+        count, size, first = cuts[number]
+        times = 1 if loop.on else count
+        piece = Piece(depth, first + on, times, number == 0, number == len(cuts) - 1)
+        space = (*at.space, (replace(loop, step=size), count)) if loop.on else at.space
+        return replace(at, extent={**at.extent, loop.dim: size}, pieces=(*at.pieces, piece), space=space)
+
+    def first(self, at: Position, depth: int) -> Position:
+        """The first block of a stage at `depth` from a position outside it on."""
+        while len(at.pieces) < depth:
+            at = self.inside(at, 0)
+        return at
+
+    def bodies(self, at: Position, staged: Sequence[int]) -> list[tuple[Cut, Position]]:
+        """The pieces of the next loop inside and their positions, which say what follows for stages at these depths."""
+        depth = len(at.pieces)
+        cuts, result = self.cuts(depth, at.extent), list[tuple[Cut, Position]]()
+        for number, cut in enumerate(cuts):
+            here, after = self.inside(at, number), dict(at.following)
+            for inner in (inner for inner in staged if inner > depth):
+                if here.pieces[-1].count > 1:
+                    after[inner] = self.first(self.inside(at, number, on=1), inner)
+                elif number + 1 < len(cuts):
+                    after[inner] = self.first(self.inside(at, number + 1), inner)
+            result.append((cut, replace(here, following=after)))
+        return result
+
+    # -- how many ------------------------------------------------------------------------------------------------
+
+    def blocks(self, depth: int, staged: int, extent: Map[str, int]) -> int:
+        """How many blocks of a stage at depth `staged` an iteration around loop number `depth` has."""
+        if depth == staged:
+            return 1
+        key = (depth, staged, *extent.values())
+        if key not in self._counts:
+            self._counts[key] = sum(
+                count * self.blocks(depth + 1, staged, inner) for count, inner in self._times(depth, extent)
+            )
+        return self._counts[key]
+
+    def bodies_of(self, depth: int, staged: int, extent: Map[str, int]) -> int:
+        """How many bodies of the program these blocks have."""
+        if depth == staged:
+            return 1
+        return sum(self.bodies_of(depth + 1, staged, inner) for _, inner in self._times(depth, extent))
+
+    def _times(self, depth: int, extent: Map[str, int]) -> list[tuple[int, Extents]]:
+        loop = self.loops.loops[depth]
+        return [(1 if loop.on else n, {**extent, loop.dim: size}) for n, size, _ in self.cuts(depth, extent)]
+
+    def before(self, at: Position, staged: int) -> int:
+        """How many blocks come before the first of those at a position."""
+        total, extent = 0, dict(self.sizes)
+        for piece in at.pieces[:staged]:
+            loop, current = self.loops.loops[piece.loop], extent
+            for count, size, first in self.cuts(piece.loop, current):
+                if first > piece.base:
+                    break
+                extent = {**current, loop.dim: size}
+                times = 1 if loop.on else count
+                total += min(times, piece.base - first) * self.blocks(piece.loop + 1, staged, extent)
+        return total
+
+    def strides(self, staged: int) -> dict[int, int] | None:
+        """How many blocks pass from one iteration of each loop to its next; None where they would not alternate.
+
+        A loop has one stride in all bodies of a program, which decides between two buffers: it is even in all, or odd.
+        """
+        found: dict[int, set[int]] = {}
+        seen: set[tuple[int, ...]] = set()
+
+        def visit(depth: int, extent: Map[str, int]) -> None:
+            if depth == staged or (key := (depth, *extent.values())) in seen:
+                return
+            seen.add(key)
+            for count, inner in self._times(depth, extent):
+                if count > 1:
+                    found.setdefault(depth, set()).add(self.blocks(depth + 1, staged, inner))
+                visit(depth + 1, inner)
+
+        visit(0, self.sizes)
+        if any(len({blocks % 2 for blocks in each}) > 1 for each in found.values()):
+            return None
+        return {depth: max(each) for depth, each in found.items()}

@@ -1,0 +1,202 @@
+"""The PE-set program of one layer, as plain records: no IR.
+
+The loops of a mapping outside the box, outermost first, become loops of the program, PEs side by side (in space), or
+are *unrolled*: those that step through what a register file holds already have a body for each iteration. A loop whose
+step does not divide its extent becomes two pieces: its full tiles, and a body of its own for the remainder. Space loops
+give a piece its rectangle of PEs; their remainder is a further step in time. Each piece of a time loop is a `Repeat`,
+also of one iteration, so that a loop has the same register in all bodies of the layer. The rest of the innermost loop
+over channels in space is spread over its sets.
+
+Sums stay in their PEs while loops over c, r, s run that have no loop over outputs inside them. When these are done a
+commit takes them, added up down the columns where loops over c, r, s are on rows (rule C6). Where more such loops are
+outside they are partial sums, which the GLB adds up (rule C5).
+
+The input channels of output channel k, of K in g groups, begin at k // (K / g) * c. A loop over k adds to that
+(step / (K / g)) * c an iteration where its step is a multiple of K / g, and nothing where it is inside one group.
+Channels that are computed side by side are of one group and share their ifmap; or each is a group of its own and has
+its own (*channelwise*: pools and depthwise convolutions).
+
+What a macro-instruction is made of is in `_layer_macros.py`, what moves between DRAM and the GLB meanwhile in
+`_layer_transfers.py`, where operands lie in `_layer_operands.py` and, in a PE, in `cnncc/model/register_files.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import array as A
+from cnncc.dialects.nest import rest_sets
+from cnncc.errors import Refusal
+from cnncc.model.layer_shape import slices, whole
+from cnncc.model.loop_walk import MOST_BODIES
+from cnncc.model.register_files import indexed_by
+from cnncc.passes._programs.layer_macros import Macros
+from cnncc.passes._programs.layer_operands import Operands, glb_stages
+from cnncc.passes._programs.layer_order import Order
+from cnncc.passes._programs.layer_records import Body, Layer, Loops, Node, Position, split
+from cnncc.passes._programs.layer_sums import Sections
+from cnncc.passes._programs.layer_transfers import Transfers, alternating
+from cnncc.passes._scheduling.array_fit import file_problems, link_problems, refuse_any
+
+
+def layer_program(layer: Layer, arch: Arch) -> list[Node]:
+    """The program of a layer, views first. Raises Refusal where the array cannot run the mapping, saying why."""
+    return _Walk(layer, arch).program()
+
+
+class _Walk:
+    """One walk through a layer's nest; the fields are fixed at the start."""
+
+    def __init__(self, layer: Layer, arch: Arch) -> None:
+        self.layer, self.arch = layer, arch
+        loops = layer.mapping.loops
+        self.outer = tuple(loop for loop in loops if not loop.keep)
+        self.sets = rest_sets(layer.shape.sizes, loops, layer.shape.tiled_together)
+        self.rf = {stage.operand: stage.depth for stage in layer.mapping.stages if stage.memory == "rf"}
+        self._check_form()
+        self.unrolled = self._unrolled()
+        self.order = self._order()
+        self.operands = Operands(layer, self.order)
+        self.sections = Sections(layer.shape, self.outer, self.sets)
+        self.macros = Macros(layer, arch, self.operands)
+        self.transfers = Transfers(layer, self.operands)
+        self.watched = sorted({*self.transfers.depths, *(stage.depth for stage in glb_stages(layer).values())})
+
+    def _refuse(self, why: str) -> Refusal:
+        return Refusal(f"layer {self.layer.label}: {why}")
+
+    def _check_form(self) -> None:
+        self._check_groups()
+        mapping, shape = self.layer.mapping, self.layer.shape
+        for problems in (link_problems, file_problems):
+            refuse_any(problems(mapping, shape, self.arch), f"layer {self.layer.label}: ")
+        wanted = {"ifmap", "weight"} if shape.is_mac else {"ifmap"}
+        if shape.is_mac and "weight" not in glb_stages(self.layer):
+            raise self._refuse("weights must be staged in glb: they come from DRAM")
+        if set(self.rf) != wanted:
+            raise self._refuse(f"{' and '.join(sorted(wanted))} must be staged in rf")
+
+    def _check_groups(self) -> None:
+        """Every loop over k goes from period to period of an operand, or runs inside one; a PE has one ifmap."""
+        for operand, period in self.layer.shape.periods.items():
+            extent = self.layer.shape.sizes.k
+            for depth, loop in enumerate(self.layer.mapping.loops):
+                if loop.dim != "k":
+                    continue
+                if extent > period and loop.step % period:
+                    raise self._refuse(
+                        f"the loop over k takes {loop.step} of {extent} output channels at a time, across groups of "
+                        f"{period} in the {operand}: it needs steps that are multiples of {period}, or a loop of step "
+                        f"{period} around it"
+                    )
+                if operand == "ifmap" and extent > period and self.rf.get("ifmap", depth + 1) <= depth:
+                    raise self._refuse("the ifmap is staged in rf inside the loops over groups: each has its own")
+                extent = min(loop.step, extent)
+
+    def _unrolled(self) -> frozenset[int]:
+        """The loops in time that step through what a register file holds. Raises Refusal for too many iterations."""
+        found = {
+            depth
+            for operand, staged in self.rf.items()
+            for depth, loop in enumerate(self.outer)
+            if depth >= staged and not loop.on and loop.dim in indexed_by(self.layer.shape, operand)
+        }
+        extent, counts = whole(self.layer.shape.sizes), dict[int, int]()
+        for depth, loop in enumerate(self.outer):
+            counts[depth] = -(-extent[loop.dim] // loop.step)
+            extent[loop.dim] = min(loop.step, extent[loop.dim])
+        if (bodies := prod(counts[depth] for depth in found)) > MOST_BODIES:
+            names = " ".join(self.outer[depth].dim for depth in sorted(found))
+            raise self._refuse(
+                f"loops {names} step through what the register files hold, a body of the program for each of {bodies} "
+                f"iterations, more than {MOST_BODIES}: put them in the box, or stage inside them"
+            )
+        return frozenset(found)
+
+    def _order(self) -> Order:
+        """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many bodies."""
+        sizes, loops = whole(self.layer.shape.sizes), Loops(self.outer, self.unrolled)
+        peeled = max((stage.depth for stage in alternating(glb_stages(self.layer))), default=0)
+        order = Order(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
+        if order.opened >= 0 and order.bodies_of(0, peeled, sizes) > MOST_BODIES:
+            order = Order(loops, sizes, self.sets, peeled)
+        if (bodies := order.bodies_of(0, peeled, sizes)) > MOST_BODIES:
+            raise self._refuse(
+                f"the {peeled} loops around a stage in glb with two buffers take {bodies} bodies of the program, more "
+                f"than {MOST_BODIES}: one buffer, or a stage inside fewer loops"
+            )
+        return order
+
+    # -- the walk ------------------------------------------------------------------------------------------------
+
+    def program(self) -> list[Node]:
+        start = Position(whole(self.layer.shape.sizes))
+        return [*self.operands.views(), self.layer.unit, *self.transfers.firsts(start), *self._walk(0, start)]
+
+    def _walk(self, depth: int, at: Position) -> list[Node]:
+        fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at)
+        if at.section is not None or not self.sections.opens(depth, at.extent):
+            return [*fetches, *self._inside(depth, at), *drains]
+        self._check_section(depth)
+        at = replace(at, section=depth)
+        ends = self.sections.ends(self.operands.loops, at.pieces)
+        commit = self.macros.commit(self._spread(depth, at), ends, self.transfers.commit_tokens(at))
+        return [*fetches, *self._inside(depth, at), commit, *drains]
+
+    def _check_section(self, depth: int) -> None:
+        for stage in glb_stages(self.layer).values():
+            by_loads = stage.operand == "weight" or (stage.operand == "ifmap" and self.transfers.is_freed_by_loads())
+            if stage.depth > depth and not by_loads:
+                raise self._refuse(f"{stage.operand} is staged in glb inside loops that add up sums in the PEs")
+
+    def _inside(self, depth: int, at: Position) -> list[Node]:
+        nodes: list[Node] = []
+        for operand in ("weight", "ifmap"):
+            if self.rf.get(operand) == depth:
+                here = self._spread(depth, at, operand)
+                held, loads = self.macros.loads(operand, here, self._tokens(operand, at))
+                at, nodes = replace(at, held={**at.held, operand: held}), [*nodes, *loads]
+        if depth == len(self.outer):
+            return [*nodes, self.macros.mac(at, self.rf)]
+        return [*nodes, *self._pieces(depth, at)]
+
+    def _tokens(self, operand: str, at: Position) -> A.Tokens:
+        return self.transfers.weight_tokens(at) if operand == "weight" else self.transfers.ifmap_tokens(at)
+
+    def _pieces(self, depth: int, at: Position) -> list[Node]:
+        result: list[Node] = []
+        for (count, _, _), here in self.order.bodies(at, self.watched):
+            body = self._walk(depth + 1, here)
+            plain = self.outer[depth].on or depth in self.unrolled
+            result += body if plain else [Body(A.Repeat(self.operands.loops.name(depth), count), tuple(body))]
+        return result
+
+    def _spread(self, depth: int, at: Position, operand: str = "") -> Position:
+        """A position with the PEs of the loops in space inside it, and what each of these PEs has of it.
+
+        operand: what is to be loaded there. Raises Refusal where PEs would not have the same at all times.
+        """
+        if not any(loop.on for loop in self.outer[depth:]):
+            return at
+        if not self.sections.uniform(depth, at.extent):
+            raise self._refuse(
+                f"{operand} is staged in rf outside loops in space that do not take equal parts: tiles must divide "
+                f"what is around them there, or the stage stand inside these loops"
+            )
+        tile, held, space = dict(at.extent), dict(at.extent), at.space
+        timed: set[str] = set()
+        for i, loop in enumerate(self.outer[depth:], depth):
+            (count, size, _), *_ = split(tile[loop.dim], loop.step, self.sets[i])
+            if loop.on:
+                if loop.dim in timed and loop.dim in indexed_by(self.layer.shape, operand):
+                    raise self._refuse(
+                        f"{operand} is staged in rf outside a loop over {loop.dim} in time around one in space: a PE "
+                        f"would hold parts of it that do not lie beside each other"
+                    )
+                space, held[loop.dim] = (*space, (replace(loop, step=size), count)), size
+            elif count > 1:
+                timed.add(loop.dim)
+            tile[loop.dim] = size
+        return replace(at, extent=held, space=space)

@@ -1,0 +1,203 @@
+"""A layer to be programmed and the nodes of its program, as plain records: no IR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Map
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cnncc.dialects import array as A
+from cnncc.dialects.nest import Loop, Mapping, even_sets
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.register_files import Layout
+
+Record = A.View | A.Dma | A.Load | A.Mac | A.Unit | A.Commit
+
+
+@dataclass(frozen=True)
+class Body:
+    """A hardware loop and what it repeats."""
+
+    repeat: A.Repeat
+    nodes: tuple[Node, ...]
+
+
+Node = Record | Body
+
+
+class Along(NamedTuple):
+    """`step` on an axis for every `per` indices of a dimension, `rest` for each index below that.
+
+    Channels that are shuffled in groups of `per` go one on (step) from group to group, and as many as there are
+    groups (rest) from channel to channel.
+    """
+
+    axis: str
+    step: int
+    per: int = 1
+    rest: int = 0
+
+    def of(self, indices: int) -> int:
+        """The step for so many indices: periods of `per`, or a part of one.
+
+        >>> Along("k", 3, 4).of(8), Along("k", 3, 4).of(2), Along("k", 1, 4, 5).of(2)
+        (6, 0, 10)
+        """
+        if indices > self.per and indices % self.per:
+            raise ValueError(f"a step by {indices} crosses a period of {self.per} on axis {self.axis}")
+        return indices // self.per * self.step + indices % self.per * self.rest
+
+
+Coordinates = Map[str, Along]  # by dimension
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Where the words of an operand are. A buffer holds what the loops inside the `depth` outermost need at a time.
+
+    Rows and columns are those of the image wherever the words lie; the rest is counted from the buffer's start.
+    """
+
+    coordinates: Coordinates
+    depth: int = 0
+
+    def counts(self, loop: int, dim: str) -> bool:
+        """Whether a position in the operand depends on loop number `loop`, which runs over `dim`."""
+        return dim in self.coordinates and (loop >= self.depth or self.coordinates[dim].axis in ("y", "x"))
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where an activation lies as a whole: a tensor, in which an image, channel or row is so many words behind the one
+    before it.
+    """
+
+    tensor: str
+    image: int
+    plane: int
+    pitch: int
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a layer. `buffers`: by operand, those in the GLB that a stage fills; the rest lies there."""
+
+    ifmap: Home
+    output: Home
+    residual: Home | None = None
+    weight: str = ""
+    params: str = ""
+    buffers: Map[str, str] = field(default_factory=dict[str, str])
+
+    def homes(self) -> dict[str, Home]:
+        """Where the activations lie, by operand."""
+        homes = {"ifmap": self.ifmap, "residual": self.residual, "output": self.output}
+        return {operand: home for operand, home in homes.items() if home is not None}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What `layer_program` needs to know: the nest.layer as plain data.
+
+    params_words: words of the biases and scales of one channel, or of one position; full: the semaphore that says that
+    weights have arrived in the GLB.
+    """
+
+    label: str
+    shape: LayerShape
+    mapping: Mapping
+    tensors: Tensors
+    params_words: int
+    unit: A.Unit
+    full: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where a walk is in one loop: its loop number, index of its first iteration, iterations, first or last piece."""
+
+    loop: int
+    base: int
+    count: int
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a walk through the nest is: current extents, pieces of the loops around, space loops with their PEs.
+
+    section: the depth from which on sums stay in their PEs, once the walk is there. held: what the register files hold.
+    following: by depth of a stage in the GLB, the first block of it that comes after all that is inside this position;
+    none at the end.
+    """
+
+    extent: Map[str, int]
+    pieces: tuple[Piece, ...] = ()
+    space: tuple[tuple[Loop, int], ...] = ()
+    section: int | None = None
+    held: Map[str, Held] = field(default_factory=dict[str, "Held"])
+    following: Map[int, Position] = field(default_factory=dict[int, "Position"])
+
+
+@dataclass(frozen=True)
+class Held:
+    """An operand in a half: its layout, and of the ifmap how many slots from the end come from the east neighbour."""
+
+    layout: Layout
+    reuse: int = 0
+
+
+def split(extent: int, step: int, sets: int = 1) -> list[tuple[int, int, int]]:
+    """(iterations, size, first index) of the pieces of a loop: full tiles, then the rest, spread over up to `sets`.
+
+    >>> split(10, 4), split(10, 4, 2)
+    ([(2, 4, 0), (1, 2, 8)], [(2, 4, 0), (2, 1, 8)])
+    """
+    full, rest = divmod(extent, step)
+    count = even_sets(rest, sets) if rest else 0
+    return ([(full, step, 0)] if full else []) + ([(count, rest // count, full * step)] if rest else [])
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The loops of a program, outermost first: their names, conditions on them, and how they move through operands.
+
+    unrolled: those that have a body for each iteration instead of a register.
+    """
+
+    loops: Sequence[Loop]
+    unrolled: Set[int] = frozenset()
+
+    def name(self, depth: int) -> str:
+        """The name of loop number `depth`."""
+        return f"{self.loops[depth].dim}{depth}"
+
+    def first(self, pieces: Sequence[Piece]) -> A.Names | None:
+        """The condition that all these loops are in their first iteration."""
+        return tuple(self.name(p.loop) for p in pieces if p.count > 1) if all(p.first for p in pieces) else None
+
+    def last(self, pieces: Sequence[Piece]) -> A.Names | None:
+        """The condition that all these loops are in their last iteration."""
+        return tuple(self.name(p.loop) for p in pieces if p.count > 1) if all(p.last for p in pieces) else None
+
+    def start(self, operand: Operand, at: Position) -> A.Start:
+        """Where the pieces at a position begin in an operand."""
+        sums: dict[str, int] = dict.fromkeys(A.AXES, 0)
+        for piece in at.pieces:
+            loop = self.loops[piece.loop]
+            if operand.counts(piece.loop, loop.dim):
+                along = operand.coordinates[loop.dim]
+                sums[along.axis] += piece.base * along.of(loop.step)
+        return A.Start(sums["lin"], sums["k"], sums["y"], sums["x"])
+
+    def steps(self, operand: Operand, outside: int | None = None) -> tuple[A.LoopTerm, ...]:
+        """The terms of the loops in time (only of the `outside` outermost)."""
+        return tuple(
+            A.LoopTerm(self.name(i), along.axis, along.of(loop.step))
+            for i, loop in enumerate(self.loops[:outside])
+            if not loop.on and i not in self.unrolled and operand.counts(i, loop.dim)
+            for along in [operand.coordinates[loop.dim]]
+            if along.of(loop.step)
+        )

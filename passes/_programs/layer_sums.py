@@ -1,0 +1,93 @@
+"""Where the sums of a layer's mapping stay in their PEs, and where they are partial. No IR.
+
+Sums stay while nothing but loops over c, r, s runs, on the same PEs (a *section*). A commit follows; where loops over
+c, r, s are outside it, its sums are partial, and the GLB adds them up (docs/machine.md, C5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as Map
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cnncc.dialects.array import Names
+from cnncc.dialects.nest import REDUCTION_DIMS, Loop, Mapping, rest_sets
+from cnncc.model.layer_shape import Extents, LayerShape, stage_box, whole
+from cnncc.passes._programs.layer_records import Loops, Piece, split
+
+
+class Ends(NamedTuple):
+    """When partial sums begin and when they are complete."""
+
+    fresh: Names | None
+    final: Names | None
+
+
+class Sections:
+    """The sections of a layer whose loops outside the box are `outer`, over how many sets each spreads its rest."""
+
+    def __init__(self, shape: LayerShape, outer: Sequence[Loop], sets: Sequence[int]) -> None:
+        self.shape, self.outer, self.sets = shape, outer, sets
+
+    def uniform(self, depth: int, extent: Map[str, int]) -> bool:
+        """Whether loops in space inside `depth` use the same PEs, with equal parts, in all iterations around them."""
+        extent = dict(extent)
+        for i, loop in enumerate(self.outer[depth:], depth):
+            spread = loop.on or any(inner.on and inner.dim == loop.dim for inner in self.outer[i + 1 :])
+            (_, size, _), *rest = split(extent[loop.dim], loop.step, self.sets[i])
+            if spread and rest:
+                return False
+            extent[loop.dim] = size
+        return True
+
+    def opens(self, depth: int, extent: Map[str, int]) -> bool:
+        """Whether a section begins at the body of the loop at `depth` - 1."""
+        inner = self.outer[depth:]
+        if inner and (inner[0].on or inner[0].dim not in REDUCTION_DIMS):
+            return False  # as far inside as may be
+        left = dict(extent)
+        for loop in inner:
+            if left[loop.dim] > loop.step and not loop.on and loop.dim not in REDUCTION_DIMS:
+                return False
+            left[loop.dim] = min(loop.step, left[loop.dim])
+        return self.uniform(depth, extent)
+
+    def ends(self, loops: Loops, pieces: Sequence[Piece]) -> Ends | None:
+        """When the partial sums of a section begin and are complete, `pieces` around it; None where none are."""
+        around = [piece for piece in pieces if self.outer[piece.loop].dim in REDUCTION_DIMS]
+        if all(piece.first and piece.last and piece.count == 1 for piece in around):
+            return None
+        return Ends(loops.first(around), loops.last(around))
+
+
+def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0) -> int:
+    """How many partial sums lie in the GLB at a time: one for each place of a result there; 0 where there are none.
+
+    image: how far images lie apart where the output is part of another tensor.
+    """
+    if not _has_partial_sums(shape, mapping.loops):
+        return 0
+    stages = [stage for stage in mapping.stages if stage.operand == "output"]
+    if stages:
+        return stage_box(shape, mapping.loops, stages[0]).words
+    own = shape.sizes.k * shape.sizes.h * shape.sizes.w
+    return (shape.sizes.n - 1) * max(image, own) + own
+
+
+def _has_partial_sums(shape: LayerShape, loops: Sequence[Loop]) -> bool:
+    outer = [loop for loop in loops if not loop.keep]
+    sections = Sections(shape, outer, rest_sets(shape.sizes, tuple(loops), shape.tiled_together))
+    seen: set[tuple[object, ...]] = set()
+
+    def partial(depth: int, extent: Extents, around: bool) -> bool:
+        if sections.opens(depth, extent):
+            return around
+        if depth == len(outer) or (key := (depth, around, *extent.values())) in seen:
+            return False
+        seen.add(key)
+        loop = outer[depth]
+        pieces = split(extent[loop.dim], loop.step, sections.sets[depth])
+        many = loop.dim in REDUCTION_DIMS and (len(pieces) > 1 or (not loop.on and pieces[0][0] > 1))
+        return any(partial(depth + 1, {**extent, loop.dim: size}, around or many) for _, size, _ in pieces)
+
+    return shape.is_mac and partial(0, whole(shape.sizes), False)

@@ -1,0 +1,341 @@
+"""What moves between DRAM and the GLB while a layer runs: the transfers at its stages, and the tokens around them.
+
+One DMA engine does all transfers in program order: one that waits holds up those behind it, and one that has arrived
+vouches for those before it. The buffer of a stage is filled anew in each iteration of the loops around it. With one
+buffer that happens at the head of the iteration whose block comes. With two the block of the iteration that comes next
+is fetched there, into the buffer that is not in use, and the first one at the head of the layer.
+
+Blocks of ifmap or weights may be slices of what a block of the output needs, fetched in one loop in time inside it. At
+its end two things wait for the DMA: the results, which nobody needs soon, and the second slice for the next block. That
+goes first: it stands before the transfer of the results, that of the first block at the head of the layer. The loop is
+opened for it, as its first iteration has nothing to fetch; unless the program had too many bodies then.
+
+    weights, params   taken as free (FREE: two slices in turn; FREE_ONE: one), given as full to the loads; params per
+                      position that come with the blocks of ifmap or output are as free as these
+    residual          given as full to the commits (RESIDUAL_FULL)
+    ifmap             given as full to the loads (IFMAP_FULL); with two buffers taken as free from these (IFMAP_FREE),
+                      unless the output comes and goes as often
+    output            taken as full from the commits (OUTPUT_FULL), given back as free (OUTPUT_FREE)
+
+What frees residual, and an ifmap with one buffer, is the last commit of their block. It gives OUTPUT_FULL, for which
+the transfer of the output waits, and with it those behind, also those into two buffers: they are behind the output of
+the block before the present one, which was the last to use the buffer. Where the output stays in the GLB that commit
+gives INPUT_FREE. INPUT_FREE and OUTPUT_FREE are two semaphores each, for one buffer and for two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from collections.abc import Mapping as Map
+from math import prod
+
+from cnncc.dialects import array as A
+from cnncc.dialects.nest import Loop, Stage
+from cnncc.errors import Refusal
+from cnncc.model.layer_shape import activation_box, inside, slices
+from cnncc.passes._programs.layer_operands import Operands, buffer_box
+from cnncc.passes._programs.layer_records import Layer, Node, Piece, Position
+
+FREE = 1
+FULL = (2, 3)  # weights, in turn from layer to layer: those of the next may arrive during this one
+IFMAP_FULL = 4
+RESIDUAL_FULL = 6
+OUTPUT_FULL = 7
+FREE_ONE = 9
+IFMAP_FREE = 10
+INPUT_FREE = {1: 5, 2: 11}  # by buffers
+OUTPUT_FREE = {1: 8, 2: 12}
+# What is free before the first layer: as many as there are buffers.
+PRIMED = {FREE: 2, FREE_ONE: 1, IFMAP_FREE: 2} | {each[n]: n for each in (INPUT_FREE, OUTPUT_FREE) for n in each}
+FREE_TWICE = (FREE, INPUT_FREE[2])  # what transfers of weights and parameters in two buffers wait for
+MOVING = ("ifmap", "residual", "output")
+ORDER = ("params", "weight", "residual", "ifmap")  # of transfers at one place: each vouches for those before
+
+
+def alternating(stages: Map[str, Stage]) -> list[Stage]:
+    """Those whose blocks are fetched one ahead: what comes in, into two buffers."""
+    return [stage for stage in stages.values() if stage.buffers > 1 and stage.depth and stage.operand != "output"]
+
+
+def is_one_slice(outside: Sequence[Loop]) -> bool:
+    """Whether the weights that all PEs need inside these loops are all taps of neighbouring output channels."""
+    over_k = [bool(loop.on) for loop in outside if loop.dim == "k"]
+    parts = [loop for loop in outside if loop.dim in "rs" or (loop.on and loop.dim == "c")]
+    return over_k == sorted(over_k) and not parts
+
+
+class Transfers:
+    """The transfers of one layer. `depths`: those of stages whose blocks are fetched one ahead."""
+
+    def __init__(self, layer: Layer, operands: Operands) -> None:
+        self.layer, self.operands, self.loops = layer, operands, operands.loops
+        self.stages = operands.stages
+        self.ahead = {stage.operand for stage in alternating(self.stages)}
+        self.depths = sorted({stage.depth for stage in alternating(self.stages)})
+        self.slices = slices(layer.mapping)[0] if operands.order.opened >= 0 else []
+        params = self.stages.get("params")
+        self._with_blocks = bool(params and params.depth and self.stages.keys() & {"ifmap", "output"})
+        self._check()
+
+    def _refuse(self, why: str) -> Refusal:
+        return Refusal(f"layer {self.layer.label}: {why}")
+
+    def _check(self) -> None:
+        """The stages are such that the tokens do. Raises Refusal."""
+        depth = {operand: stage.depth for operand, stage in self.stages.items()}
+        streamed = [operand for operand in MOVING if operand in depth]
+        if "output" not in depth and len({depth[operand] for operand in streamed}) > 1:
+            raise self._refuse("ifmap and residual are staged in glb at one place, unless the output is, too")
+        if "output" in depth and depth.get("residual", depth["output"]) != depth["output"]:
+            raise self._refuse("residual is staged in glb where output is")
+        if "output" in depth and depth.get("ifmap", 0) > depth["output"] and self.stages["ifmap"].buffers == 1:
+            raise self._refuse("ifmap is staged in glb in two buffers where that is inside the blocks of the output")
+        if self.layer.shape.per_position:
+            self._check_positions(depth, streamed)
+        elif depth.get("params") and (streamed or self.layer.shape.shuffle > 1):
+            raise self._refuse("params come in slices only where ifmap, residual and output lie in the GLB, unshuffled")
+        elif depth.get("params") and "weight" in depth and not self._alike("params", "weight"):
+            raise self._refuse("slices of params are staged in glb where and as those of weights are")
+        self._check_buffers()
+        for stage in self.stages.values():
+            if stage.operand in streamed:
+                self._check_blocks(stage, streamed)
+            if stage.operand == "weight" and not is_one_slice(self.loops.loops[: stage.depth]):
+                raise self._refuse(
+                    "weights are staged in glb outside loops over r and s, over c in space, and over k in time inside "
+                    "those in space"
+                )
+
+    def _check_buffers(self) -> None:
+        """There are one or two of each; where one token is for two operands, as many of both."""
+        buffers = {operand: stage.buffers for operand, stage in self.stages.items()}
+        if wrong := [operand for operand, count in buffers.items() if count > 2]:
+            raise self._refuse(f"{wrong[0]} is staged in glb in one buffer or two, not in {buffers[wrong[0]]}")
+        other = buffers.get("output", buffers.get("ifmap", 2))
+        if buffers.get("residual", 1) > other:
+            name = "output" if "output" in buffers else "ifmap"
+            raise self._refuse(f"residual is staged in glb in two buffers only where {name} is, too")
+        if self._with_blocks and "ifmap" in buffers and not self._alike("params", "ifmap"):
+            raise self._refuse("params per position are staged in glb in as many buffers as the ifmap")
+
+    def _check_positions(self, depth: dict[str, int], streamed: list[str]) -> None:
+        """Of params per position: what a commit needs of them is there, and they step as the output does."""
+        sizes, loops = self.layer.shape.sizes, self.loops.loops
+        if "params" not in depth:
+            raise self._refuse("params per position must be staged in glb: they come from DRAM")
+        if depth["params"] and ("weight" in depth or any(depth[operand] != depth["params"] for operand in streamed)):
+            raise self._refuse("params per position come in slices only where ifmap and output do, and no weights")
+        if len({inside(sizes, loops[: depth.get(operand, 0)])["w"] for operand in ("output", "params")}) > 1:
+            raise self._refuse("params per position are staged in glb where the output is, if columns are cut there")
+        for dim in "hw":  # a block begins where the ring of its rows (columns) does
+            steps = [loop.step for loop in loops[: depth.get("output", 0)] if loop.dim == dim]
+            if any(step % steps[-1] for step in steps):
+                raise self._refuse(f"steps of the loops over {dim} around blocks of the output must divide each other")
+
+    def _alike(self, *operands: str) -> bool:
+        return len({(self.stages[operand].depth, self.stages[operand].buffers) for operand in operands}) == 1
+
+    def _check_blocks(self, stage: Stage, streamed: list[str]) -> None:
+        outside = self.loops.loops[: stage.depth]
+        if (images := inside(self.layer.shape.sizes, outside)["n"]) > 1:
+            raise self._refuse(
+                f"{stage.operand} is staged in glb image by image, not {images}: inside all loops over n"
+            )
+        if stage.operand == "output" and self.layer.shape.shuffle > 1 and any(loop.dim == "k" for loop in outside):
+            raise self._refuse("channels that are shuffled are staged in glb all at once: outside the loops over k")
+        if stage.operand == "ifmap" or not self.layer.tensors.residual or {"residual", "output"} <= set(streamed):
+            return
+        # A commit starts at one place for both: that of the other counts the loops outside, too.
+        peeled = self.loops.loops[: self.operands.order.peeled]
+        if {"n", "k"} & {loop.dim for loop in peeled} or (stage.buffers > 1 and self.layer.shape.sizes.n > 1):
+            raise self._refuse(
+                f"{stage.operand}, of residual and output, is staged in glb alone: then no two buffers inside loops "
+                f"over n or k"
+            )
+        extent = self.layer.shape.sizes.k
+        for loop in (loop for loop in outside if loop.dim == "k"):
+            if extent % loop.step:
+                raise self._refuse(f"blocks of {loop.step} channels of {extent}, of {stage.operand} alone, must divide")
+            extent = loop.step
+
+    # -- transfers -----------------------------------------------------------------------------------------------
+
+    def firsts(self, at: Position) -> list[Node]:
+        """The transfers that a layer begins with: of what comes once, and the first blocks of what is fetched ahead."""
+        once = [operand for operand, stage in self.stages.items() if stage.depth == 0]
+        result = self._fetched(once, at)
+        for depth in self.depths:
+            ahead = [operand for operand in self.ahead if self.stages[operand].depth == depth]
+            result += self._fetched(ahead, self.operands.order.first(at, depth))
+        if self.slices:
+            result += self._seconds(self.operands.order.first(at, self.stages["output"].depth))
+        return result
+
+    def fetches(self, depth: int, at: Position) -> list[Node]:
+        """The transfers at the head of an iteration: into one buffer its own block, into two the next one."""
+        here = {operand for operand, stage in self.stages.items() if stage.depth == depth > 0}
+        following = None if depth in self.slices and self._has_second(at) else at.following.get(depth)
+        ahead = self._fetched(here & self.ahead, following) if following else []
+        return [*self._fetched(here - self.ahead, at), *ahead]
+
+    def _has_second(self, at: Position) -> bool:
+        """Whether a slice is the first of several of its block of the output."""
+        inside = at.pieces[self.stages["output"].depth :]
+        return all(piece.first and piece.count == 1 for piece in inside) and not all(piece.last for piece in inside)
+
+    def _seconds(self, block: Position) -> list[Node]:
+        """The transfers of the second slices of a block of the output."""
+        result: list[Node] = []
+        for depth in self.slices:
+            slice_ = block
+            while len(slice_.pieces) < depth:
+                _, slice_ = self.operands.order.bodies(slice_, [depth])[0]
+            if self._has_second(slice_):
+                here = {operand for operand in self.ahead if self.stages[operand].depth == depth}
+                result += self._fetched(here, slice_.following[depth])
+        return result
+
+    def _fetched(self, operands: Collection[str], at: Position) -> list[Node]:
+        """The transfers of blocks at a position."""
+        result: list[Node] = []
+        for operand in (each for each in ORDER if each in operands):
+            free = self._free(operand)
+            if operand == "params":
+                give = 0 if self.stages.keys() & {"weight", "ifmap"} else self.layer.full
+                result.append(self._slice(operand, at, free, give))
+            elif operand == "weight":
+                result.append(self._slice(operand, at, free, self.layer.full))
+            else:
+                full = IFMAP_FULL if operand == "ifmap" else RESIDUAL_FULL
+                result.append(self._block("in", operand, at, A.Tokens(free, full)))
+        return result
+
+    def _free(self, operand: str) -> int:
+        """The semaphore that the transfer of an operand waits for: 0 where one before it has waited."""
+        stage, params = self.stages[operand], self.stages.get("params")
+        if operand == "weight":
+            return 0 if params and params.depth == stage.depth else self._slice_free(operand)
+        if operand == "params":
+            return self._slice_free(operand)
+        if operand == "residual":
+            output = self.stages.get("output")
+            return OUTPUT_FREE[output.buffers] if output else 0 if self._with_blocks else INPUT_FREE[stage.buffers]
+        if self.is_freed_by_loads():
+            return IFMAP_FREE
+        others = self.stages.keys() & {"output", "residual"}
+        return 0 if self._with_blocks or others else INPUT_FREE[1]
+
+    def is_freed_by_loads(self) -> bool:
+        """Whether the last load of a block of the ifmap says that its buffer is free, and no output's transfer does."""
+        stage, output = self.stages["ifmap"], self.stages.get("output")
+        return stage.buffers > 1 and (output is None or stage.depth > output.depth)
+
+    def drains(self, depth: int, at: Position) -> list[Node]:
+        """The transfer of what has been gathered at `depth`, behind the second slices of the next block."""
+        if "output" not in self.stages or self.stages["output"].depth != depth:
+            return []
+        following = at.following.get(depth)
+        seconds = self._seconds(following) if following else []
+        tokens = A.Tokens(OUTPUT_FULL, OUTPUT_FREE[self.stages["output"].buffers])
+        return [*seconds, self._block("out", "output", at, tokens)]
+
+    def _slice_free(self, operand: str) -> int:
+        stage = self.stages[operand]
+        if operand == "params" and self._with_blocks:  # a transfer of the output has waited for the last commit
+            return 0 if "output" in self.stages else INPUT_FREE[stage.buffers]
+        return 0 if stage.depth == 0 else FREE if stage.buffers > 1 else FREE_ONE
+
+    def _slice(self, operand: str, at: Position, take: int, give: int) -> A.Dma:
+        """A slice of weights or params: one block, or one an output channel where not all its weights come."""
+        stage, sizes = self.stages[operand], self.layer.shape.sizes
+        if operand == "params" and self.layer.shape.per_position:
+            return self._positions(at, A.Tokens(take, give))
+        dram = self.operands.weight_in_dram if operand == "weight" else self.operands.params_in_dram
+        step, dram_step = (o.coordinates["k"].step for o in (self.operands.glb[operand], dram))
+        count = at.extent["k"] * prod(count for loop, count in at.space if loop.dim == "k")
+        words = step if operand == "params" else at.extent["c"] * sizes.r * sizes.s
+        place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": self._buffer(stage, at)}
+        tokens = A.Tokens(take, give)
+        if words == step == dram_step:
+            return A.Dma("in", f"{operand}.dram", operand, count * words, **place, tokens=tokens)
+        steps = {"dram_step": dram_step, "glb_step": step}
+        return A.Dma("in", f"{operand}.dram", operand, words, count, **place, **steps, tokens=tokens)
+
+    def _positions(self, at: Position, tokens: A.Tokens) -> A.Dma:
+        """The params of some rows and columns of positions: one block, or one a row where these are not all columns."""
+        layer, stage = self.layer, self.stages["params"]
+        dram, glb = self.operands.params_in_dram, self.operands.glb["params"]
+        rows, words = at.extent["h"], at.extent["w"] * layer.params_words
+        place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": self._buffer(stage, at)}
+        dram_step, glb_step = (each.coordinates["h"].step for each in (dram, glb))
+        if words == dram_step == glb_step:
+            return A.Dma("in", "params.dram", "params", rows * words, **place, tokens=tokens)
+        steps = {"dram_step": dram_step, "glb_step": glb_step}
+        return A.Dma("in", "params.dram", "params", words, rows, **place, **steps, tokens=tokens)
+
+    def _buffer(self, stage: Stage, at: Position) -> int:
+        """Where the buffer of a block begins among those of its stage."""
+        return self.operands.buffer(stage, at) % (stage.buffers * self.operands.buffer_words(stage))
+
+    def _block(self, direction: str, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
+        """Rows of channels of an activation; what of them lies in the padding is not copied (X1)."""
+        layer, home = self.layer, self.operands.home[operand]
+        box, start = activation_box(layer.shape, operand, dict(at.extent)), self.loops.start(home, at)
+        buffer = buffer_box(layer, self.stages[operand])
+        top, left = layer.shape.window.pad[:2] if operand == "ifmap" else (0, 0)
+        plane = layer.tensors.homes()[operand].plane
+        return A.Dma(
+            direction, f"{operand}.dram", operand, words=box.cols, count=box.channels, rows=box.rows,
+            dram_offset=start.offset + start.channel * plane, glb_offset=self._buffer(self.stages[operand], at),
+            dram_step=plane, glb_step=buffer.plane,
+            y=0 if box.all_rows else start.y - top, x=0 if box.all_cols else start.x - left, tokens=tokens,
+        )  # fmt: skip
+
+    # -- the tokens of loads and commits -------------------------------------------------------------------------
+
+    def _between(self, operand: str, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+        return pieces[self.stages[operand].depth :]
+
+    def weight_tokens(self, at: Position) -> A.Tokens:
+        """Of a load of weights: it waits for their slice, and gives it back, unless its params are needed longer."""
+        pieces = self._between("weight", at.pieces)
+        first, last = self.loops.first(pieces), self.loops.last(pieces)
+        params = self.stages.get("params")
+        give = self._slice_free("weight") if not (params and params.depth) and last is not None else 0
+        return A.Tokens(self.layer.full if first is not None else 0, give, first or (), (last or ()) if give else ())
+
+    def ifmap_tokens(self, at: Position) -> A.Tokens:
+        """Of a load of the ifmap: it waits for its block; where no weights are loaded, for the params.
+
+        The last one of a block that is in one of two buffers gives it back, where no transfer of the output says so.
+        """
+        if "ifmap" in self.stages:
+            pieces, take = self._between("ifmap", at.pieces), IFMAP_FULL
+            give = IFMAP_FREE if self.is_freed_by_loads() else 0
+        elif "params" in self.stages and "weight" not in self.stages:
+            pieces, take, give = self._between("params", at.pieces), self.layer.full, 0
+        else:
+            return A.Tokens()
+        first, last = self.loops.first(pieces), self.loops.last(pieces) if give else None
+        take, give = take if first is not None else 0, give if last is not None else 0
+        return A.Tokens(take, give, first or (), last or ())
+
+    def commit_tokens(self, at: Position) -> A.Tokens:
+        """Of a commit: it waits for residual or room, and its last one frees what its block needed."""
+        taken = next((operand for operand in ("residual", "output") if operand in self.stages), "")
+        first = self.loops.first(self._between(taken, at.pieces)) if taken else None
+        full = RESIDUAL_FULL if taken == "residual" else OUTPUT_FREE[self.stages[taken].buffers] if taken else 0
+        given, give = self._freed()
+        last = self.loops.last(self._between(given, at.pieces)) if given else None
+        return A.Tokens(full if first is not None else 0, give if last is not None else 0, first or (), last or ())
+
+    def _freed(self) -> tuple[str, int]:
+        """The operand whose block ends with a commit, and the semaphore that says so."""
+        if "output" in self.stages:
+            return "output", OUTPUT_FULL
+        for operand in ("ifmap", "residual"):
+            stage = self.stages.get(operand)
+            if stage and self._free(operand) != IFMAP_FREE:
+                return operand, INPUT_FREE[stage.buffers]
+        params = self.stages.get("params")
+        return ("params", self._slice_free("params")) if params and params.depth else ("", 0)

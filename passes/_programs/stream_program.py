@@ -1,0 +1,156 @@
+"""The program of an elementwise layer, as plain records: words of two tensors through the output units, PEs idle (C1).
+
+The loops outside its stages are hardware loops over blocks, and the one over n where images lie apart in an operand. A
+block is one run of words in every operand, which one commit streams. Operands that do not lie in the GLB are staged
+there, block by block, in one buffer or two (`_layer_transfers.py`).
+"""
+
+from __future__ import annotations
+
+from cnncc.dialects import array as A
+from cnncc.dialects.nest import Loop
+from cnncc.errors import Refusal
+from cnncc.model.layer_shape import inside, whole
+from cnncc.model.loop_walk import MOST_BODIES
+from cnncc.passes._programs.layer_operands import glb_stages
+from cnncc.passes._programs.layer_order import Order
+from cnncc.passes._programs.layer_records import Along, Body, Layer, Loops, Node, Operand, Position
+from cnncc.passes._programs.layer_transfers import INPUT_FREE, OUTPUT_FREE, OUTPUT_FULL, RESIDUAL_FULL
+
+
+def stream_program(layer: Layer) -> list[Node]:
+    """The program of a layer of kind copy, views first. Raises Refusal where the mapping has not the form above."""
+    return _Stream(layer).program()
+
+
+class _Stream:
+    """One layer; the fields are fixed at the start."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.layer, self.staged, loops = layer, glb_stages(layer), Loops(_blocks(layer))
+        extent, sizes = inside(layer.shape.sizes, loops.loops), whole(layer.shape.sizes)
+        self.runs, self.plane = extent["n"] * extent["k"], extent["h"] * extent["w"]
+        self.depth, self.loops = len(loops.loops), loops
+        self.inputs = [name for name in ("ifmap", "residual") if name in self.staged]
+        self.of_inputs = self.staged[self.inputs[0]].buffers if self.inputs else 1
+        self.of_output = self.staged["output"].buffers if "output" in self.staged else 0
+        self.twice = any(stage.buffers > 1 for stage in self.staged.values()) and self.depth > 0
+        self.order = Order(loops, sizes, [1] * self.depth, self.depth if self.of_inputs > 1 else 0)
+        self._check()
+
+    def _check(self) -> None:
+        problem, buffers = "", {name: stage.buffers for name, stage in self.staged.items()}
+        if max(buffers.values(), default=1) > 2 or len({buffers[name] for name in self.inputs}) > 1:
+            problem = "stages of an elementwise layer have one buffer or two, those of its inputs as many"
+        elif self.of_inputs > 1 == self.of_output:
+            problem = "inputs of an elementwise layer have two buffers only where its output has"
+        elif self.twice and _apart(self.layer):
+            problem = "images that lie apart move through one buffer in an elementwise layer, not two"
+        elif (bodies := self.order.bodies_of(0, self.order.peeled, self.order.sizes)) > MOST_BODIES:
+            problem = f"two buffers inside {self.depth} loops take {bodies} bodies of the program: one buffer"
+        if problem:
+            raise Refusal(f"layer {self.layer.label}: {problem}")
+
+    @property
+    def words(self) -> int:
+        """Words of a block."""
+        return self.runs * self.plane
+
+    def program(self) -> list[Node]:
+        start = Position(self.order.sizes)
+        firsts = self._fetched(self.order.first(start, self.depth)) if self.order.peeled else []
+        return [*self._views(), self.layer.unit, *firsts, *self._walk(start)]
+
+    def _walk(self, at: Position) -> list[Node]:
+        depth = len(at.pieces)
+        if depth < self.depth:
+            bodies = self.order.bodies(at, [self.depth] if self.order.peeled else [])
+            name = self.loops.name(depth)
+            return [Body(A.Repeat(name, count), tuple(self._walk(here))) for (count, _, _), here in bodies]
+        fetched = self._fetched(at.following.get(depth) if self.order.peeled else at)
+        return [*fetched, self._commit(at), *([self._transfer("output", at)] if "output" in self.staged else [])]
+
+    def _views(self) -> list[Node]:
+        views: list[Node] = []
+        turns = self.order.strides(self.depth) or {}
+        between = tuple(A.LoopTerm(self.loops.name(i), "lin", n * self.words) for i, n in turns.items())
+        for name, home in self.layer.tensors.homes().items():
+            steps = self.loops.steps(_flat(self.layer, home.image))
+            if stage := self.staged.get(name):
+                wrap = stage.buffers * self.words if self.twice else 0
+                alternates = between if stage.buffers > 1 else ()
+                views.append(A.View(f"{name}.dram", home.tensor, steps=steps))
+                views.append(A.View(name, self.layer.tensors.buffers[name], wrap=wrap, steps=alternates))
+            else:
+                views.append(A.View(name, home.tensor, steps=steps))
+        return views
+
+    def _fetched(self, at: Position | None) -> list[Node]:
+        """The transfers of the inputs of a block; none where there is none."""
+        return [self._transfer(name, at) for name in self.inputs] if at else []
+
+    def _start(self, at: Position) -> int:
+        """Words before a block, but for those that loops step over: in all operands, as blocks follow each other."""
+        return self.order.before(at, self.depth) * self.words
+
+    def _transfer(self, name: str, at: Position) -> A.Dma:
+        home, start = self.layer.tensors.homes()[name], self._start(at)
+        dram = self.loops.start(_flat(self.layer, home.image), at).offset
+        offset = start % (self.words * self.staged[name].buffers)
+        way = "out" if name == "output" else "in"
+        return A.Dma(
+            way, f"{name}.dram", name, self.words, dram_offset=dram, glb_offset=offset, tokens=self._tokens(name)
+        )
+
+    def _tokens(self, name: str) -> A.Tokens:
+        """Of a block's transfers in, the first waits for room and the last says that all is there."""
+        if name == "output":
+            return A.Tokens(OUTPUT_FULL, OUTPUT_FREE[self.of_output])
+        free = OUTPUT_FREE[self.of_output] if self.of_output else INPUT_FREE[self.of_inputs]
+        return A.Tokens(free if name == self.inputs[0] else 0, RESIDUAL_FULL if name == self.inputs[-1] else 0)
+
+    def _commit(self, at: Position) -> A.Commit:
+        take = RESIDUAL_FULL if self.inputs else OUTPUT_FREE[self.of_output] if self.of_output else 0
+        give = OUTPUT_FULL if self.of_output else INPUT_FREE[self.of_inputs] if self.inputs else 0
+        return A.Commit(
+            "output",
+            A.Place(),
+            A.Start(self._start(at)),
+            source="glb",
+            operand="ifmap",
+            residual="residual" if self.layer.tensors.residual else "",
+            pixels=A.Extent(self.runs, "lin", self.plane),
+            channels=A.Extent(self.plane, "lin", 1),
+            tokens=A.Tokens(take, give),
+        )
+
+
+def _flat(layer: Layer, image: int) -> Operand:
+    sizes = layer.shape.sizes
+    steps = {"n": image, "k": sizes.h * sizes.w, "h": sizes.w}
+    return Operand({dim: Along("lin", step) for dim, step in steps.items()})
+
+
+def _apart(layer: Layer) -> bool:
+    """Whether images lie apart in an operand."""
+    sizes = layer.shape.sizes
+    return sizes.n > 1 and any(home.image != sizes.k * sizes.h * sizes.w for home in layer.tensors.homes().values())
+
+
+def _blocks(layer: Layer) -> tuple[Loop, ...]:
+    """The loops over blocks. Raises Refusal where a block is no run of words."""
+    loops, sizes = layer.mapping.loops, layer.shape.sizes
+    depths = {stage.depth for stage in layer.mapping.stages} or {0}
+    apart = _apart(layer)
+    blocks = loops[: max(max(depths), int(apart))]
+    extent, problem = inside(sizes, blocks), ""
+    is_run = extent["n"] == 1 or (not apart and extent["k"] * extent["h"] == sizes.k * sizes.h)
+    if len(depths) > 1 or any(stage.memory != "glb" for stage in layer.mapping.stages):
+        problem = "stages of an elementwise layer are in glb, all at one place"
+    elif not is_run or extent["w"] < sizes.w or (extent["h"] < sizes.h and extent["k"] > 1):
+        problem = "blocks of an elementwise layer are of whole channels, or rows of one channel, of one image"
+    elif any(inside(sizes, blocks[:depth])[loop.dim] % loop.step or loop.on for depth, loop in enumerate(blocks)):
+        problem = "blocks of an elementwise layer are of one size, in time"
+    if problem:
+        raise Refusal(f"layer {layer.label}: {problem}")
+    return blocks

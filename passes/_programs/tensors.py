@@ -1,0 +1,174 @@
+"""Where the values of a network lie: the tensors that `nest-to-array` declares. No pass.
+
+A value that the layer which computes it stages in the GLB lies in DRAM, every other one in the GLB; what a host segment
+computes and the network's inputs lie in DRAM, and in the GLB too if a layer reads them there. The operands of a
+concatenation are parts of its tensor, so that nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import cast
+
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, SSAValue, Use
+
+from cnncc.dialects import array as A
+from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape
+from cnncc.dialects.nest import LayerOp, image_shape, mapping_of
+from cnncc.dialects.onnx import text
+from cnncc.errors import Refusal
+from cnncc.passes._onnx.quantised_layers import codes_of
+from cnncc.passes._programs.layer_records import Home
+
+
+def source(value: SSAValue) -> SSAValue:
+    """What `value` is a reshape of, or itself: they are the same words."""
+    while isinstance(value.owner, ReshapeOp):
+        value = value.owner.x
+    return value
+
+
+def uses(value: SSAValue) -> Iterator[Use]:
+    """The uses of a value and of its reshapes, other than these."""
+    for use in value.uses:
+        if isinstance(use.operation, ReshapeOp):
+            yield from uses(use.operation.result)
+        else:
+            yield use
+
+
+def staged(layer: LayerOp) -> set[str]:
+    """The operands that the layer stages in the GLB."""
+    return {stage.operand for stage in mapping_of(layer).stages if stage.memory == "glb"}
+
+
+def is_read_in_glb(use: Use, quant: Quant) -> bool:
+    """Whether a use of a value that is in DRAM by a scale is of its words in the GLB."""
+    match use.operation:
+        case LayerOp() as layer:
+            return ("ifmap", "residual")[use.index] not in staged(layer)
+        case HostOp() as host:  # by another scale it is another tensor, which is copied from the GLB
+            return host.input_quants.data[use.index].data != quant
+        case _:
+            return True
+
+
+def given_quants(func: FuncOp) -> dict[SSAValue, Quant]:
+    """The integers that come from the network's user or from host segments, with the scale that they have there."""
+    found: dict[SSAValue, Quant] = {}
+    for attr, arg in zip(func.arg_attrs or (), func.args, strict=False):
+        if isinstance(quant := attr.data.get("cnn.quant"), QuantAttr):
+            found[arg] = quant.data
+    for op in func.body.block.ops:
+        if isinstance(op, HostOp):
+            results = zip(op.outputs, op.output_quants, strict=True)
+            found |= {value: quant.data for value, quant in results if quant.data.scale != 0.0}
+    return found
+
+
+def parts(block: Block) -> dict[SSAValue, tuple[SSAValue, int]]:
+    """By operand of a concatenation: its result, and the words of the operands before it."""
+    found: dict[SSAValue, tuple[SSAValue, int]] = {}
+    for op in block.ops:
+        if isinstance(op, ConcatOp):
+            at = 0
+            for operand in op.inputs:
+                found[source(operand)] = (op.result, at)
+                at += prod(shape(operand.type)[1:])
+    return found
+
+
+@dataclass
+class ArrayTensors:
+    """The tensors declared so far, and where values (none of them a reshape) lie: tensors by memory and value."""
+
+    func: FuncOp
+    declared: dict[str, A.Tensor] = field(default_factory=dict[str, A.Tensor])
+    places: dict[tuple[str, SSAValue], str] = field(default_factory=dict[tuple[str, SSAValue], str])
+    exchanged: dict[tuple[SSAValue, Quant], str] = field(default_factory=dict[tuple[SSAValue, Quant], str])
+
+    def __post_init__(self) -> None:
+        attrs = [*(self.func.arg_attrs or ()), *(self.func.res_attrs or ())]
+        self.names = {text(attr.data["onnx.name"]) for attr in attrs}
+        self.parts = parts(self.func.body.block)
+
+    def declare(self, tensor: A.Tensor) -> str:
+        """Declare a tensor and return its name: another one than said where the network's interface has that."""
+        name = tensor.name
+        while tensor.role in ("value", "weight") and (name in self.declared or name in self.names):
+            name += "'"
+        self.declared[name] = replace(tensor, name=name)
+        return name
+
+    def lies_in(self, memory: str, value: SSAValue) -> bool:
+        """Whether a value has a tensor in a memory."""
+        return (memory, source(value)) in self.places
+
+    def tensor(self, memory: str, value: SSAValue) -> str:
+        """The name of a value's tensor."""
+        return self.places[memory, source(value)]
+
+    def home(self, memory: str, value: SSAValue) -> Home:
+        """A value's tensor, as the layer sees it that has the value under its type."""
+        tensor = self.declared[self.tensor(memory, value)]
+        _, channels, rows, cols = image_shape(value.type)
+        return Home(tensor.name, tensor.image or channels * rows * cols, rows * cols, cols)
+
+    def place(self, memory: str, value: SSAValue, name: str) -> str:
+        """Give a value a tensor: that of an output; of a concatenation a part; or one of its own."""
+        value = source(value)
+        if memory == "dram" and (output := self._output(value)) and (memory, value) not in self.places:
+            return self.exchange(value, *output)
+        if (memory, value) not in self.places:
+            dims = shape(value.type)
+            label, scale = (f"{name}.glb", 0.0) if memory == "glb" else (name, 1.0)
+            tensor = A.Tensor(label, memory, prod(dims), dims, scale=scale)
+            if value in self.parts:
+                result, offset = self.parts[value]
+                owner = cast("ConcatOp", result.owner)
+                whole = self.place(memory, result, owner.label.data if owner.label else "concat")
+                image = self.declared[whole].image or prod(shape(result.type)[1:])
+                tensor = replace(tensor, part_of=whole, offset=offset, image=image)
+            self.places[memory, value] = self.declare(tensor)
+        return self.places[memory, value]
+
+    def _output(self, value: SSAValue) -> tuple[str, str, Quant] | None:
+        """Name, role and scale of the network's output that a value is. Raises Refusal where it can be none in DRAM."""
+        found = [use.index for use in uses(value) if isinstance(use.operation, ReturnOp)]
+        if not found:
+            return None
+        attrs = list(self.func.res_attrs or ())[found[0]].data
+        name, quant = text(attrs["onnx.name"]), attrs.get("cnn.quant")
+        if len(found) > 1 or value in self.parts or not isinstance(quant, QuantAttr):
+            raise Refusal(f"output '{name}' is not in the GLB, and is no tensor of its own: stage it for no layer")
+        return name, "output", quant.data
+
+    def exchange(self, value: SSAValue, name: str, role: str, quant: Quant) -> str:
+        """Give a value a tensor in DRAM that the network's user or a host segment shares, with its scale."""
+        dims = shape(value.type)
+        tensor = A.Tensor(
+            name, "dram", prod(dims), dims, role, quant.scale, quant.zero, quant.clamp, element=quant.element
+        )
+        name = self.declare(tensor)
+        self.places["dram", source(value)] = self.exchanged[source(value), quant] = name
+        return name
+
+    def rescale(self, value: SSAValue, quant: Quant) -> None:
+        """Give what only layers wrote the scale by which a host segment reads it. Raises Refusal for a second one."""
+        name = self.tensor("dram", value)
+        if name in self.exchanged.values():
+            raise Refusal(f"tensor {name} is read by two scales, and is not in the GLB")
+        given = replace(
+            self.declared[name], scale=quant.scale, zero=quant.zero, clamp=quant.clamp, element=quant.element
+        )
+        self.declared[name], self.exchanged[source(value), quant] = given, name
+
+    def on_host(self, value: SSAValue, name: str, role: str) -> str:
+        """Give a value that has no integers a tensor in the host's memory."""
+        dims, codes = shape(value.type), codes_of(value.type)
+        tensor = A.Tensor(name, "host", prod(dims), dims, role, element=codes.element if codes else "float32")
+        self.places["dram", source(value)] = self.declare(tensor)
+        return self.tensor("dram", value)

@@ -1,0 +1,88 @@
+"""What the passes on `nest.layer` share: choosing layers and giving them another nest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from xdsl.dialects.builtin import ModuleOp
+
+from cnncc.dialects.nest import DIMS, LayerOp, Mapping, build_nest, image_shape, mapping_of, mapping_problem, operands
+from cnncc.errors import Refusal
+from cnncc.model.layer_shape import LayerShape, reach
+
+LOOP = re.compile(f"([{''.join(DIMS)}])([1-9][0-9]{{0,3}})?")
+
+
+def label_of(layer: LayerOp) -> str:
+    """The layer's label, or a stand-in for messages."""
+    return layer.label.data if layer.label else "(no label)"
+
+
+def listed(option: tuple[str, ...]) -> list[str]:
+    """The names of an option, written as a list `h,c` or as a text `"h,c"`."""
+    return [name.strip() for part in option for name in part.split(",")]
+
+
+def loop_name(name: str) -> tuple[str, int | None]:
+    """Dimension and number of a loop that an option names: `h2` is the second over h from outside, `h` has no number.
+
+    Raises Refusal where it is no name.
+    """
+    if match := LOOP.fullmatch(name):
+        return match[1], int(match[2]) if match[2] else None
+    raise Refusal(f"'{name}' names no loop: a dimension, perhaps with a number, h or h2")
+
+
+def chosen_layers(module: ModuleOp, label: str | None) -> list[LayerOp]:
+    """All layers of `module`, or the one called `label`. Raises Refusal where there is none."""
+    layers = [op for op in module.walk() if isinstance(op, LayerOp)]
+    if label is None:
+        return layers
+    if chosen := [layer for layer in layers if layer.label and layer.label.data == label]:
+        return chosen
+    raise Refusal(f"there is no layer '{label}'; layers: {', '.join(map(label_of, layers)) or 'none'}")
+
+
+def reschedule(
+    name: str, module: ModuleOp, label: str | None, change: Callable[[LayerOp, Mapping], Mapping | None]
+) -> None:
+    """Give each chosen layer the nest that `change` makes of its present one (None: as it is).
+
+    Raises Refusal, naming the pass and the layer, where `change` does or where the nest would break a rule.
+    """
+    for layer in chosen_layers(module, label):
+        try:
+            mapping = change(layer, mapping_of(layer))
+            if mapping is None:
+                continue
+            if problem := mapping_problem(mapping, layer.sizes.data, operands(layer)):
+                raise Refusal(problem)
+        except Refusal as refusal:
+            raise Refusal(f"{name}: layer '{label_of(layer)}': {refusal}") from refusal
+        layer.detach_region(layer.body)
+        layer.add_region(build_nest(mapping))
+
+
+def goal_of(layer: LayerOp) -> Mapping | None:
+    """The mapping that was chosen for the layer, if one was."""
+    return layer.mapping.data if layer.mapping else None
+
+
+def rows_apart(layer: LayerOp) -> int:
+    """Rows of the image from one that windows touch to the next: more than one where a kernel of one row skips some."""
+    window = layer.window.data
+    above, _, below, _ = window.pad
+    return window.stride[0] if layer.sizes.data.r == 1 and not above and not below else 1
+
+
+def layer_shape(layer: LayerOp) -> LayerShape:
+    """What the layer is to those who map it. Of the image it has no rows and columns that no window touches."""
+    _, _, *image = image_shape(layer.ifmap.type)
+    steps, sizes, window = layer.steps.data, layer.sizes.data, layer.window.data
+    params = bool(steps.bias) + bool(steps.scale)
+    window = replace(window, stride=(window.stride[0] // rows_apart(layer), window.stride[1]))
+    sides = zip((sizes.h, sizes.w), (sizes.r, sizes.s), window.stride, window.dilation, window.pad, image, strict=False)
+    ih, iw = (max(1, min(reach(n, taps, by, apart) - pad, size)) for n, taps, by, apart, pad, size in sides)
+    return LayerShape(layer.kind.data, sizes, window, params, ih, iw, steps.shuffle, steps.per_position)

@@ -1,0 +1,147 @@
+"""Mappings that a user writes in the notation: which are legal, and the stages that they leave out. No IR.
+
+Rules P1 and P6 to P8 of docs/mapping.md; loops are completed in `_mapping_completion.py`. What the lowering can do of
+all that is legal is for `nest-to-array` to say, which refuses the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping import IN_REGISTER_FILES, REDUCTION_DIMS, mapping_problems
+from cnncc.dialects._notation import NotationError
+from cnncc.dialects.nest import Loop, Mapping, Stage
+from cnncc.errors import Finding
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.register_files import MACHINE_ORDER
+from cnncc.passes._programs.layer_transfers import is_one_slice
+from cnncc.passes._scheduling.array_fit import file_problems, space_problems
+from cnncc.passes._scheduling.mapping_completion import completed_loops, completions
+from cnncc.passes._scheduling.os_given import too_many_loops
+from cnncc.passes._scheduling.os_plan import (
+    NOTHING_FITS,
+    GlbTooSmall,
+    StaysOut,
+    divides,
+    glb_too_small,
+    glb_words,
+    is_small,
+    moved_words,
+    one_pitch,
+)
+from cnncc.passes._scheduling.rewrites import without_single
+from cnncc.passes._scheduling.schedule_file import Written
+
+MOVING = ("residual", "ifmap", "output")
+OF_WEIGHTS = frozenset("kc")
+
+
+# -- what is legal -----------------------------------------------------------------------------------------------------
+
+
+def written_violations(shape: LayerShape, arch: Arch, written: Written, operands: Set[str]) -> list[Finding]:
+    """Everything for which a layer cannot be mapped like this to an array; `where` is left to the caller."""
+    if shape.kind == "copy":
+        what = "elementwise layers stream past the array, this is one"
+        return [Finding(what, help="leave it out: the compiler maps it")]
+    try:
+        mapping = _in_files(completed_loops(written.mapping, shape, arch), shape, arch)
+    except NotationError as error:
+        return [Finding(error.message, resource="mapping", excerpt=error.excerpt)]
+    if broken := [Finding(problem, resource="mapping") for problem in mapping_problems(mapping, shape.sizes, operands)]:
+        return broken
+    on_array = [*space_problems(mapping, shape, arch), *file_problems(mapping, shape, arch)]
+    return [*on_array, *too_many_loops(without_single(mapping, shape.sizes), "fewer tiles")]
+
+
+# -- the mapping -------------------------------------------------------------------------------------------------------
+
+
+def written_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, written: Written) -> Mapping:
+    """The mapping that is meant, its stages in the GLB such that they fit. Raises Refusal, NoRoom where none do."""
+    best, least = None, NOTHING_FITS
+    for loops in completions(written.mapping, shape, arch):
+        mapping = without_single(_in_files(loops, shape, arch), shape.sizes)
+        given = {stage.operand for stage in mapping.stages if stage.memory == "glb"}
+        if wrong := [operand for operand in MOVING if operand in given and operand not in budget.streamed]:
+            raise StaysOut(wrong[0])
+        for each in _candidates(shape, mapping, budget, given) if not too_many_loops(mapping, "") else ():
+            if not divides(shape, each, budget) or not one_pitch(shape, each):
+                continue
+            least = min(least, needed := glb_words(shape, arch, each))
+            if needed <= budget.words:
+                best = min(best or (_cost(shape, arch, each), each), (_cost(shape, arch, each), each), key=_first)
+        if best is not None:  # smaller blocks move more words
+            return best[1]
+    if least == NOTHING_FITS:
+        streamed, help_ = " and ".join(sorted(budget.streamed)), "a loop over n in time outside the others"
+        what = f"its {streamed} move through the GLB image by image, and in equal blocks"
+        finding = Finding(what, help=f"{help_}, tiles that divide the layer, or an array with a larger GLB")
+        raise GlbTooSmall(finding.text, arch.glb.words, finding)
+    raise glb_too_small(arch, budget, least, "smaller tiles around it")
+
+
+def _cost(shape: LayerShape, arch: Arch, mapping: Mapping) -> tuple[bool | int, ...]:
+    """Weights that are small as a whole come first, then what moves little."""
+    weights = [stage for stage in mapping.stages if stage.operand == "weight" and stage.memory == "glb"]
+    small = all(stage.depth == 0 for stage in weights) and is_small(shape, arch, mapping)
+    buffers = sum(stage.buffers for stage in weights)
+    return not small, moved_words(shape, arch, mapping), -buffers, glb_words(shape, arch, mapping)
+
+
+def _first(found: tuple[tuple[bool | int, ...], Mapping]) -> tuple[bool | int, ...]:
+    return found[0]
+
+
+def _in_files(mapping: Mapping, shape: LayerShape, arch: Arch) -> Mapping:
+    """Rules P6 and P7: stages in register files around the box, whose loops are in the machine's order."""
+    box = next((depth for depth, loop in enumerate(mapping.loops) if loop.keep), len(mapping.loops))
+    there = {stage.operand for stage in mapping.stages if stage.memory == "rf"}
+    buffers = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}
+    wanted = [operand for operand in IN_REGISTER_FILES if operand == "ifmap" or shape.is_mac]
+    stages = [*mapping.stages, *(Stage(each, "rf", box, buffers[each]) for each in wanted if each not in there)]
+    order = MACHINE_ORDER[shape.channelwise]
+    kept = mapping.loops[box:]
+    if all(loop.keep and loop.step == 1 and loop.dim in order for loop in kept):
+        kept = tuple(sorted(kept, key=lambda loop: order.index(loop.dim)))
+    return _mapping((*mapping.loops[:box], *kept), stages)
+
+
+def _mapping(loops: Sequence[Loop], stages: Sequence[Stage]) -> Mapping:
+    """Stages from outside; those at one place in the order of the GLB, then of register files."""
+    return Mapping(tuple(loops), tuple(sorted(stages, key=lambda stage: (stage.depth, stage.memory))))
+
+
+def _candidates(shape: LayerShape, mapping: Mapping, budget: GlbBudget, given: Set[str]) -> Iterator[Mapping]:
+    """Rule P8: the places that stages in the GLB which are not given may have."""
+    loops = mapping.loops
+    outer = [depth for depth, loop in enumerate(loops) if loop.on or loop.keep or loop.dim in REDUCTION_DIMS]
+    blocks = outer[0] if outer else len(loops)
+    images = next((depth + 1 for depth, loop in enumerate(loops) if loop.dim == "n"), 0)
+    for block in range(images, blocks + 1) if budget.streamed - given else (0,):
+        fixed = [
+            Stage(operand, "glb", _place(shape, loops, operand, block)) for operand in sorted(budget.streamed - given)
+        ]
+        if shape.params and "params" not in given:
+            by_block = shape.per_position and budget.streamed and not shape.is_mac
+            fixed.append(Stage("params", "glb", block if by_block else 0))
+        if not shape.is_mac or "weight" in given:
+            yield _mapping(loops, [*fixed, *mapping.stages])
+            continue
+        yield _mapping(loops, [Stage("weight", "glb", 0), *fixed, *mapping.stages])
+        held = next(stage.depth for stage in mapping.stages if (stage.operand, stage.memory) == ("weight", "rf"))
+        for depth, loop in enumerate(loops[:held]):
+            if loop.dim in OF_WEIGHTS and not loop.on and is_one_slice(loops[: depth + 1]):
+                two = [2] if depth < blocks and not budget.streamed else []
+                for buffers in (*two, 1):
+                    yield _mapping(loops, [*fixed, Stage("weight", "glb", depth + 1, buffers), *mapping.stages])
+
+
+def _place(shape: LayerShape, loops: Sequence[Loop], operand: str, block: int) -> int:
+    """Where a block of an operand begins: the ifmap does not depend on output channels that share it."""
+    if operand != "ifmap" or shape.channelwise or shape.window.group > 1:
+        return block
+    while block and loops[block - 1].dim == "k":
+        block -= 1
+    return block

@@ -1,0 +1,69 @@
+"""Which layers get their first weights and parameters while the layer before them runs. No pass.
+
+`nest.layer` carries the decision (`ahead`), `array-prefetch` executes it. What comes ahead lies in the GLB for one
+layer more: it is taken, layer by layer, where everything still has its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import nest
+from cnncc.dialects.cnn import ConcatOp, HostOp
+from cnncc.dialects.nest import LayerOp
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_plan import stage_sizes
+from cnncc.passes._scheduling.residency import Network
+from cnncc.passes._scheduling.smaller_budgets import come_first
+from cnncc.passes.array_allocate import Lifetime, fits
+
+
+def layers_ahead(func: FuncOp, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping]) -> list[LayerOp]:
+    """Those for which there is room, `mappings` being those of all layers of a network."""
+    network = Network(func)
+    streamed = {
+        root
+        for layer, mapping in mappings.items()
+        for operand, root in network.operands(layer).items()
+        if any((stage.operand, stage.memory) == (operand, "glb") for stage in mapping.stages)
+    }
+    resident = [value for value in network.values if value.root not in streamed]
+    lives = {
+        f"value {i}": Lifetime(f"value {i}", value.words, value.first, value.last) for i, value in enumerate(resident)
+    }
+    for layer, mapping in mappings.items():
+        number = network.number[layer]
+        for name, words in stage_sizes(layer_shape(layer), arch, mapping).items():
+            lives[f"{name} {number}"] = Lifetime(f"{name} {number}", words, number, number)
+    in_glb, found = {value.root for value in resident}, list[LayerOp]()
+    for layer in network.layers:
+        before, number, mapping = _before(network, layer, in_glb), network.number[layer], mappings.get(layer)
+        early = {f"{name} {number}" for name in come_first(mapping)} if mapping else set[str]()
+        if before is None or not early:
+            continue
+        longer = {name: Lifetime(name, lives[name].words, before, number) for name in early}
+        if fits(list((lives | longer).values()), arch.glb.words):
+            lives |= longer
+            found.append(layer)
+    return found
+
+
+def _before(network: Network, layer: LayerOp, in_glb: set[SSAValue]) -> int | None:
+    """When what runs before a layer does: a layer, or transfers of what comes from outside. None where nothing does."""
+    number = network.number[layer] - 1
+    while number >= 0 and isinstance(network.ops[number], ConcatOp):
+        number -= 1
+    maker = network.ops[number] if number >= 0 else None
+    if isinstance(maker, LayerOp):
+        return number
+    given = list(maker.results) if maker is not None else [value for value in network.given if not _made(value)]
+    return number if any(network.root(value) in in_glb for value in given) else None
+
+
+def _made(value: SSAValue) -> bool:
+    """Whether an op gives a value: it is no argument of the network."""
+    return isinstance(value.owner, HostOp)

@@ -1,0 +1,129 @@
+"""Schedule files: a user's own mapping of some layers, as TOML. No IR. docs/schedule.md describes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._notation import NotationError, read
+from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
+from cnncc.model.layer_shape import LayerShape
+from cnncc.passes._scheduling.dataflows import dataflow
+
+MOST_BYTES = 1 << 20
+MOST_NUMBER = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a file says of a layer: tiles t…, unrolling p… and interleaving p, q of the thesis. None: all there is."""
+
+    tif: int | None = None
+    tof: int | None = None
+    toy: int | None = None
+    tox: int | None = None
+    tky: int | None = None
+    tkx: int | None = None
+    poy: int = 1
+    pox: int = 1
+    pofv: int = 1
+    pofh: int = 1
+    p: int = 1
+    q: int = 1
+
+
+KEYS = tuple(field.name for field in dataclasses.fields(Given))
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a file says of a layer in the notation of docs/mapping.md."""
+
+    mapping: str
+
+
+@dataclass(frozen=True)
+class Named:
+    """A dataflow of `_dataflows.py` for a convolution or a fully connected layer."""
+
+    dataflow: str
+
+    def written(self, shape: LayerShape, arch: Arch) -> Written:
+        """Its mapping."""
+        return Written(dataflow(self.dataflow).text(shape, arch))
+
+
+Entry = Given | Written | Named
+ALONE: dict[str, type[Written | Named]] = {"mapping": Written, "dataflow": Named}  # keys of tables that have no others
+
+
+def read_schedule(file: str) -> dict[str, Entry]:
+    """What a schedule file says, by the label of a layer. Raises Refusal with a finding for all that is wrong."""
+    refusals, found = Refusals(), dict[str, Entry]()
+    for label, table in _tables(file).items():
+        wrong = list(_wrong(label, table))
+        for finding in wrong:
+            refusals.add(Refusal(f"{file}: '{one_line(finding.where, 80)}': {finding.text}", finding))
+        if not wrong:
+            keys = cast("dict[str, Any]", table)  # nothing is wrong, so it is a table with values of the right types
+            kind = next((ALONE[key] for key in keys if key in ALONE), Given)
+            found[label] = kind(**keys)
+    refusals.raise_any(file)
+    return found
+
+
+def _tables(file: str) -> dict[str, object]:
+    try:
+        with Path(file).open("rb") as stream:
+            data = stream.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise Refusal(f"{file}: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) > MOST_BYTES:
+        raise Refusal(f"{file}: a schedule file has at most {MOST_BYTES:,} bytes")
+    try:
+        return tomllib.loads(data.decode())
+    except RecursionError as error:
+        raise Refusal(f"{file}: not TOML that can be read: nested too deeply") from error
+    except ValueError as error:  # TOML's own, text that is none, integers of thousands of digits
+        raise Refusal(f"{file}: not TOML: {error}") from error
+
+
+def _wrong(label: str, table: object) -> Iterable[Finding]:
+    if not isinstance(table, dict):
+        yield Finding("stands outside every table", where=label, help='tables are named by layers: ["conv1"]')
+        return
+    keys = cast("dict[str, object]", table)  # the keys of TOML are texts
+    for key, value in keys.items():
+        if key in ALONE:
+            yield from _wrong_text(label, key, keys)
+        elif key not in KEYS and isinstance(value, dict):
+            help_ = f'a label with dots stands in quotes: ["{label}.{key}"]'
+            yield Finding(f"a table in a table, '{key}'", where=label, resource=key, help=help_)
+        elif key not in KEYS:
+            yield Finding(f"unknown key '{key}'", where=label, resource=key, help=hint(key, (*KEYS, *ALONE)))
+        elif isinstance(value, bool) or not isinstance(value, int):
+            yield Finding("not a whole number", where=label, resource=key, value=one_line(repr(value), 40))
+        elif not 1 <= value <= MOST_NUMBER:
+            yield Finding(f"a number from 1 to {MOST_NUMBER:,} is expected", where=label, resource=key)
+
+
+def _wrong_text(label: str, key: str, table: dict[str, object]) -> Iterable[Finding]:
+    if more := [other for other in table if other != key]:
+        what, help_ = f"a {key} and '{more[0]}'", f"the {key} says all: leave out {', '.join(more)}"
+        yield Finding(what, where=label, resource=key, help=help_)
+    text, example = table[key], {"mapping": '"n > k > …"', "dataflow": '"ws"'}[key]
+    if not isinstance(text, str):
+        value = one_line(repr(text), 40)
+        yield Finding("not a text", where=label, resource=key, value=value, help=f"{key} = {example}")
+        return
+    try:
+        read(text) if key == "mapping" else dataflow(text)
+    except NotationError as error:
+        yield Finding(error.message, where=label, resource=key, excerpt=error.excerpt)
+    except Refusal as refusal:
+        yield Finding(str(refusal), where=label, resource=key)

@@ -1,0 +1,147 @@
+"""Layers with less room than there is: so that less of their weights comes ahead, or what comes ahead finds a place.
+
+No pass: `_residency.py` chooses among what is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import nest
+from cnncc.dialects.nest import LayerOp
+from cnncc.mapper.bound import ideal_cycles
+from cnncc.mapper.chain import EARLY, Choice, step
+from cnncc.mapper.transfer_bound import NEVER, cycles_about
+from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_plan import GlbTooSmall, stage_sizes
+
+SHARE = 8  # of the words of a layer's buffers: the part that others are to take
+PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead
+MOVING_PART = 50  # where something moves, and searches take longer
+
+
+class Wanted(NamedTuple):
+    """A mapping for some room, with fewer than `below` cycles. quick: not looked for as long as others."""
+
+    layer: LayerOp
+    budget: GlbBudget
+    below: int = NEVER
+    quick: bool = False
+
+
+class Choose(Protocol):
+    """How the mapping of one layer is chosen."""
+
+    def __call__(self, layer: LayerOp, budget: GlbBudget) -> nest.Mapping | None:
+        """The mapping of a layer that has some room; None for the nest that it has. Raises Refusal for no mapping."""
+        ...
+
+    def free(self, layer: LayerOp) -> bool:
+        """Whether it depends on the room. Such layers are tried with less of it, too: the next one may need it."""
+        ...
+
+    def below(self, layer: LayerOp, budget: GlbBudget, cycles: int, quick: bool) -> nest.Mapping | None:
+        """A mapping of such a layer that takes fewer cycles than these; None where none is found."""
+        ...
+
+    def refused(self, layer: LayerOp, budget: GlbBudget, refusal: GlbTooSmall) -> GlbTooSmall:
+        """The same refusal, with the fewest words that would do."""
+        ...
+
+    def soon(self, wanted: Sequence[Wanted]) -> None:
+        """Told what is asked next, so that mappings can be looked for side by side."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A layer, its room, and the mappings that it may have."""
+
+    layer: LayerOp
+    budget: GlbBudget
+    mappings: list[nest.Mapping | None]
+
+
+def come_first(mapping: nest.Mapping) -> list[str]:
+    """What can come before a layer starts: weights and parameters as a whole, or where there are two buffers."""
+    stages = [stage for stage in mapping.stages if stage.memory == "glb" and stage.operand in ("weight", "params")]
+    return [stage.operand for stage in stages if stage.depth == 0 or stage.buffers > 1]
+
+
+def choice_of(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch) -> Choice:
+    """A mapping of a layer as the chain sees it."""
+    shape_ = layer_shape(layer)
+    if mapping is None:
+        return Choice(None, 0, 0)
+    sizes = stage_sizes(shape_, arch, mapping)
+    plan = LayerPlan("", shape_, mapping, layer.residual is not None)
+    return Choice(plan, sum(sizes.values()), sum(sizes[operand] for operand in come_first(mapping)))
+
+
+def try_smaller_budgets(tried: Sequence[Tried], arch: Arch, choose: Choose) -> None:
+    """Other mappings where a layer waits for what comes ahead: as it comes late, or has no place beside the one before.
+
+    With less room weights come in slices, of which only the first comes ahead. Mappings may take as many more cycles
+    as the layer waits now. A layer to which slices come leaves the next one less time, which is then tried, too; one
+    that does not gain half of what it waits also with half of its room.
+    """
+    seen = set[tuple[int, int]]()
+    pairs = set(range(len(tried) - 1))  # by their first layer
+    while pairs:
+        found = [each for i in sorted(pairs) for each in _wanted(tried[i], tried[i + 1], i, arch, choose)]
+        wanted = [(i, each) for i, each in found if (i, each.budget.words) not in seen]
+        seen.update((i, each.budget.words) for i, each in wanted)
+        choose.soon([each for _, each in wanted])
+        pairs.clear()
+        for i, each in wanted:
+            mapping = choose.below(*each)
+            if mapping and mapping not in tried[i].mappings:
+                tried[i].mappings.append(mapping)
+                pairs |= {i - 1, i} & set(range(len(tried) - 1))
+
+
+def _wanted(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> Iterator[tuple[int, Wanted]]:
+    """What layers i and i + 1 are to be tried with because of the mappings that there are: the layer, what for."""
+    if not (choose.free(before.layer) and choose.free(here.layer)):
+        return
+    firsts, seconds = ([choice_of(each.layer, mapping, arch) for mapping in each.mappings] for each in (before, here))
+    first, second = firsts[0], seconds[0]
+    if first.plan is None or second.plan is None:
+        return
+    fits = first.words + second.early <= before.budget.words
+    part = MOVING_PART if here.budget.streamed else PART
+    comes = second.early // arch.dram.words_per_cycle + arch.dram.latency_cycles
+    if comes * part <= ideal_cycles(second.plan.shape, arch):
+        return  # even if it waits for all of that
+    alone, cycles = _cycles(first, arch), _cycles(second, arch)
+    if fits and not any(map(_moves, before.mappings)) and second.early < alone * arch.dram.words_per_cycle:
+        return
+    waits = max(step(each, second, fits, arch) for each in firsts) - cycles
+    if waits <= cycles // part:
+        return
+    sizes = [second.words // SHARE]
+    if fits and not _moves(before.mappings[0]):  # what comes in time, twice: two buffers
+        in_time = 2 * alone * arch.dram.words_per_cycle
+        sizes.append(min(second.words - second.early + in_time, second.early - 1))
+    if len(seconds) > 1 and _cycles(seconds[1], arch) > cycles + waits // 2:
+        sizes.append(second.words // 2)
+    less = [(i, before, alone, before.budget.words - second.early, False)] * (not fits)
+    for number, tried, most, words, quick in [*less, *((i + 1, here, cycles, size, True) for size in sizes)]:
+        budget, below = replace(tried.budget, words=words), most + waits
+        hopeless = budget.streamed and cycles_about(layer_shape(tried.layer), arch, budget) >= below
+        if words > 0 and not hopeless:
+            yield number, Wanted(tried.layer, budget, below, quick)
+
+
+def _cycles(choice: Choice, arch: Arch) -> int:
+    return layer_cycles(replace(choice.plan, ahead=EARLY), arch) if choice.plan else 0
+
+
+def _moves(mapping: nest.Mapping | None) -> bool:
+    """Whether the DMA is busy while a layer runs."""
+    return mapping is not None and any(stage.memory == "glb" and stage.depth for stage in mapping.stages)

@@ -1,0 +1,1 @@
+"""The helpers of `nest-to-scf`: layers in standard dialects."""

@@ -1,0 +1,76 @@
+"""The epilogue of a layer in standard dialects: what `cnncc.numerics` states, operation by operation.
+
+Each f32 operation rounds once, to even, and none has fast-math flags. `math.fma` rounds a * b + c once;
+`math.roundeven` rounds half to even. Saturation is in f64, which holds every clamp and zero point exactly; maxnumf and
+minnumf turn NaN into the lower bound, as `numerics.saturate` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import IntegerType, f32, f64
+from xdsl.ir import SSAValue
+
+from cnncc.dialects.cnn import Steps
+from cnncc.numerics import integer_range
+from cnncc.passes._standard.ops import Emitter
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the epilogue of one output reads; None for a step that the layer lacks. factors: a, b and fixed."""
+
+    bias: SSAValue | None
+    scale: SSAValue | None
+    residual: SSAValue | None
+    factors: tuple[SSAValue, ...]
+
+
+def finish(emit: Emitter, acc: SSAValue, steps: Steps, given: Parameters) -> SSAValue:
+    """The output for a sum, in the sum's type."""
+    psum = acc.type
+    assert isinstance(psum, IntegerType)
+    value = acc if given.bias is None else emit.add(arith.AddiOp(acc, emit.integer(given.bias, psum)))
+    if given.scale is None:
+        value = _clip(emit, value, steps.clamp, psum)
+    else:
+        product = _scaled(emit, value, given.scale, steps.slope)
+        value = _saturated(emit, product, steps.zero, steps.clamp, psum)
+    if given.residual is None:
+        return value
+    a, b, fixed = given.factors
+    inner = emit.add(math.FmaOp(emit.add(arith.SIToFPOp(given.residual, f32)), b, fixed))
+    total = emit.add(math.FmaOp(emit.add(arith.SIToFPOp(value, f32)), a, inner))
+    return _saturated(emit, total, 0, steps.add_clamp, psum)
+
+
+def _clip(emit: Emitter, value: SSAValue, clamp: tuple[int, ...], psum: IntegerType) -> SSAValue:
+    """min(max(value, lo), hi) in integers; bounds that the type has anyway are left out."""
+    least, greatest = integer_range(psum.width.data)
+    if clamp[0] > least:
+        value = emit.add(arith.MaxSIOp(value, emit.constant(clamp[0], psum)))
+    if clamp[1] < greatest:
+        value = emit.add(arith.MinSIOp(value, emit.constant(clamp[1], psum)))
+    return value
+
+
+def _scaled(emit: Emitter, value: SSAValue, scale: SSAValue, slope: float) -> SSAValue:
+    """f32(value) * scale; a negative product times `slope`."""
+    product = emit.add(arith.MulfOp(emit.add(arith.SIToFPOp(value, f32)), scale))
+    if slope == 1:
+        return product
+    is_negative = emit.add(arith.CmpfOp(product, emit.constant(0.0, f32), "olt"))
+    leaky = emit.add(arith.MulfOp(product, emit.constant(slope, f32)))
+    return emit.add(arith.SelectOp(is_negative, leaky, product))
+
+
+def _saturated(emit: Emitter, real: SSAValue, zero: int, clamp: tuple[int, ...], psum: IntegerType) -> SSAValue:
+    """sat(rne(real) + zero) as an integer."""
+    rounded = emit.add(arith.ExtFOp(emit.add(math.RoundEvenOp(real)), f64))
+    if zero:
+        rounded = emit.add(arith.AddfOp(rounded, emit.constant(float(zero), f64)))
+    above = emit.add(arith.MaxnumfOp(rounded, emit.constant(float(clamp[0]), f64)))
+    below = emit.add(arith.MinnumfOp(above, emit.constant(float(clamp[1]), f64)))
+    return emit.add(arith.FPToSIOp(below, psum))
