@@ -16,7 +16,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import LANES, OUTPUT_DIMS, REDUCTION_DIMS, Loop
 from cnncc.errors import Refusal
-from cnncc.model.register_files import ifmap_layout, passes_columns, shared_columns, weight_layout
+from cnncc.model.register_files import held_extents, ifmap_layout, passes_columns, shared_columns, weight_layout
 from cnncc.passes._programs.layer_operands import Operands
 from cnncc.passes._programs.layer_records import Coordinates, Held, Layer, Node, Position
 from cnncc.passes._programs.layer_sums import Ends
@@ -53,6 +53,8 @@ class Macros:
         self._check_box([loop for loop in kept if not loop.on])
         self.box = "".join(dict.fromkeys(loop.dim for loop in kept))
         self.passes = passes_columns(layer.shape, arch, mapping.loops, mapping.stages)
+        outer = [loop for loop in mapping.loops if not loop.keep]
+        self.taps = held_extents(layer.shape, outer, len(outer))["s"]
 
     def _refuse(self, why: str) -> Refusal:
         return Refusal(f"layer {self.layer.label}: {why}")
@@ -93,8 +95,11 @@ class Macros:
         )
 
     def _inside_set(self, loop: Loop, extent: Map[str, int]) -> bool:
-        """Whether the PEs of the only loop on a side are one set: each passes on what the next window needs."""
-        shares = loop.on == "cols" and self.passes and shared_columns(self.shape, self.arch, extent["s"], extent["w"])
+        """Whether the PEs of the only loop on a side are one set: each passes on what the next window needs.
+
+        All macro-instructions of a sum have the same sets, also where fewer taps are left over for the last of them.
+        """
+        shares = loop.on == "cols" and self.passes and shared_columns(self.shape, self.arch, self.taps, extent["w"])
         return loop.dim == "w" and loop.step == extent["w"] or loop.dim in "hwcrs" and not shares
 
     def _term(self, placed: tuple[Loop, int] | None, coordinates: Coordinates) -> A.Term:
