@@ -8,7 +8,7 @@ The layer's image and results lie in the GLB, or move through it block by block.
 candidates were bounded, how many run on the model, and whether what was found is proven to be the best.
 
 With --network, all searches of a network of `samples/models.py` up to its last convolution instead: what
-`nest-schedule-os` takes with nothing kept on disk, and then again with what it has found there.
+`nest-assign-mapping` takes with nothing kept on disk, and then again with what it has found there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects.nest import Sizes
-from cnncc.driver.pipeline import ARCH, SCHEDULE
+from cnncc.driver.pipeline import ARCH, ASSIGN
 from cnncc.driver.sources import CompileOptions, resume, start_compilation
 from cnncc.mapper.search import search
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -75,7 +75,7 @@ def nests(name: str, folder: Path) -> Path:
     subprocess.run([sys.executable, str(MODELS), name, "--features", "-o", str(model)], check=True, capture_output=True)
     compilation = start_compilation(model, CompileOptions("spatial-8x8"))
     for step in compilation.remaining():
-        if step.name == SCHEDULE:
+        if step.name == ASSIGN:
             break
         compilation.step(step)
     compilation.module.attributes.pop(ARCH)
@@ -95,7 +95,7 @@ def mapped(nest: Path, array: Path, folder: Path) -> tuple[float, float]:
     """CPU seconds and seconds of mapping a network, with what is kept in a folder."""
     os.environ[disk_cache.FOLDER] = str(folder)
     compilation = resume(nest, CompileOptions(str(array)))
-    (step,) = [each for each in compilation.remaining() if each.name == SCHEDULE]
+    (step,) = [each for each in compilation.remaining() if each.name == ASSIGN]
     begin = cpu_s(), time.monotonic()
     compilation.step(step)
     return cpu_s() - begin[0], time.monotonic() - begin[1]

@@ -23,7 +23,7 @@ class NestSplitPass(ModulePass):
         nest.par h on rows { … }   ->   nest.for h step 4 { nest.par h on rows { … } }
 
     Legal is a size between the loop's step and its extent. `nest-tile` is this for several dimensions at a time, with
-    the loops over tiles around all others; `nest-fuse` takes it back.
+    the loops over tiles around all others; `nest-merge-loops` takes it back.
     """
 
     name = "nest-split"

@@ -61,7 +61,7 @@ from cnncc.util import disk_cache
 FAMILIES = {"float": odd_network, "qoperator": odd_quantised_network, "qdq": qdq_network}
 # Steps after which the same level has another that is run: `cnncc verify` runs all.
 BETWEEN = (
-    "cnn-fuse-epilogue", "cnn-to-nest", "nest-schedule-os", "nest-tile", "nest-permute", "nest-unroll",
+    "cnn-fuse-epilogue", "cnn-to-nest", "nest-assign-mapping", "nest-tile", "nest-permute", "nest-unroll",
     "nest-to-array", "array-prefetch",
 )  # fmt: skip
 FINE = ("passes", "refused", "illegal")  # kinds of verdicts that are no failures

@@ -17,6 +17,10 @@ from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import CNN, Window
 from cnncc.dialects.nest import NEST, LayerOp, Loop, Mapping, Stage
 from cnncc.dialects.weights import WEIGHTS
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._scheduling.assignment import Choice, assign
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.os_search import copy_mapping, os_mapping
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_permute import NestPermutePass
 from cnncc.passes.nest_stage import NestStagePass
@@ -25,6 +29,22 @@ from cnncc.passes.nest_to_scf import NestToScfPass
 from cnncc.passes.nest_unroll import NestUnrollPass
 
 SCHEDULE = (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass())
+
+
+class OutputStationary(Choice):
+    """The best output-stationary mapping, whatever takes fewer cycles."""
+
+    def free(self, layer: LayerOp) -> bool:
+        return False
+
+    def _mapping(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:
+        best = copy_mapping if layer.kind.data == "copy" else os_mapping
+        return best(layer_shape(layer), self.arch, budget)
+
+
+def map_output_stationary(module: ModuleOp, arch: Arch) -> None:
+    """Give all layers output-stationary mappings."""
+    assign(module, None, OutputStationary("output-stationary", arch, {}, CompilerContext()))
 
 
 def context() -> CompilerContext:

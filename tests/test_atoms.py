@@ -31,8 +31,8 @@ from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.os_plan import mapping_of, whole_plan
 from cnncc.passes._scheduling.os_tiles import Tile
 from cnncc.passes.cnn_to_nest import CnnToNestPass
+from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.passes.nest_permute import NestPermutePass
-from cnncc.passes.nest_schedule_os import NestScheduleOsPass
 from cnncc.passes.nest_stage import NestStagePass
 from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_to_array import NestToArrayPass
@@ -182,7 +182,7 @@ def test_sums_in_blocks_and_padding(tmp_path: Path) -> None:
         ctx.load_dialect(dialect)
     module = Parser(ctx, case.text(ctx)).parse_module()
     for lowering in (
-        CnnToNestPass(), NestScheduleOsPass(str(arch)), NestTilePass(), NestPermutePass(), NestUnrollPass(),
+        CnnToNestPass(), NestAssignMappingPass(str(arch)), NestTilePass(), NestPermutePass(), NestUnrollPass(),
         NestStagePass(), NestToArrayPass(str(arch)),
     ):  # fmt: skip
         lowering.apply(ctx, module)

@@ -13,26 +13,26 @@ from test_conv_groups import array_file
 from test_glb_blocks import branches, image_for
 
 from cnncc.certificate.certificate import certificate, check
+from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
 from cnncc.mapper import blocking, bound, chain, search, space
 
-NO_OPTIONS = {"precision": None, "calibrate": None, "schedule": None, "dataflow": None}
 LENET = SAMPLES / "models" / "lenet_qoperator_u8.onnx"
 Json = dict[str, Any]
 
 
-def options(model: Path, arch: str) -> Json:
-    return NO_OPTIONS | {"arch": arch, "batch": 1 if model == LENET else None}
+def options(model: Path, arch: str) -> CompileOptions:
+    return CompileOptions(arch, batch=1 if model == LENET else None)
 
 
 def written(model: Path, arch: str, file: Path) -> Json:
-    found = certificate(model, lambda _: None, **options(model, arch))
+    found = certificate(model, options(model, arch), lambda _: None)
     file.write_text(json.dumps(found))
     return found
 
 
 def checked(model: Path, arch: str, file: Path) -> list[str]:
-    return list(check(model, file, lambda _: None, **options(model, arch)))
+    return list(check(model, file, options(model, arch), lambda _: None))
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ def test_certificate_that_is_wrong_is_refused(number: int, lenet: Json, tmp_path
     says = [
         f"takes {cycles:,} cycles, not {cycles - 1:,}",
         f"a mapping takes {cycles:,} cycles, fewer than {cycles + 1:,}",
-        f"its buffers have {layer['room']} words of room, not {layer['room'] - 1}",
+        f"its buffers have {layer['budget']} words of room, not {layer['budget'] - 1}",
     ]
-    layer |= [{"cycles": cycles - 1}, {"least": cycles + 1, "proven": False}, {"room": layer["room"] - 1}][number]
+    layer |= [{"cycles": cycles - 1}, {"least": cycles + 1, "proven": False}, {"budget": layer["budget"] - 1}][number]
     file.write_text(json.dumps(wrong))
     with pytest.raises(Refusal) as refused:
         checked(LENET, "spatial-4x4", file)
@@ -106,10 +106,10 @@ def test_certificate_of_layers_that_move(tmp_path: Path, monkeypatch: pytest.Mon
     arch, file = str(array_file(tmp_path, "4x4", glb_words=240)), tmp_path / "net.json"
     net = save(branches(image_for(240)), tmp_path / "net.onnx")
     found = written(net, arch, file)
-    assert any(layer["moving"] for layer in found["layers"])
+    assert any(layer["streamed"] for layer in found["layers"])
     assert all(layer["least"] <= layer["cycles"] for layer in found["layers"])
     assert len(checked(net, arch, file)) == len(found["layers"])
-    layer = next(layer for layer in found["layers"] if layer["moving"] and not layer["proven"])
+    layer = next(layer for layer in found["layers"] if layer["streamed"] and not layer["proven"])
     layer |= {"least": layer["cycles"], "proven": True}
     file.write_text(json.dumps(found))
     with pytest.raises(Refusal, match=f"layer '{layer['layer']}': some mapping may take"):

@@ -120,7 +120,7 @@ def test_check_compile_says_all_that_a_step_refuses(tmp_path: Path) -> None:
     result = invoke("compile", path, "--arch", array_file(tmp_path, words=20), "-o", tmp_path / "net.cnb")
     assert result.exit_code == 1 and result.stdout == "" and not (tmp_path / "net.cnb").exists()
     summary, *lines = result.stderr.splitlines()
-    assert summary == "cnncc: nest-schedule-os: 3 problems"
+    assert summary == "cnncc: nest-assign-mapping: 3 problems"
     assert [line.split()[:2] for line in lines] == [[name, "glb.words"] for name in ("one", "fits", "two")]
 
 
@@ -360,15 +360,14 @@ def test_check_measures_bits_that_psums_cost(tmp_path: Path) -> None:
 
 def test_check_says_when_calibration_is_made_up(tmp_path: Path) -> None:
     path = SAMPLES / "models" / "lenet.onnx"
-    made_up = [f for f in check(path, "spatial-8x8", batch=1) if f.where == "--calibrate"]
+    made_up = [f for f in check(path, CompileOptions(batch=1)) if f.where == "--calibrate"]
     assert [f.severity for f in made_up] == ["costly"] and "random inputs" in made_up[0].what
-    assert not [f for f in check(path, "spatial-8x8", calibrate=DIGITS, batch=1) if f.where == "--calibrate"]
+    assert not [f for f in check(path, CompileOptions(calibrate=DIGITS, batch=1)) if f.where == "--calibrate"]
 
 
 def test_check_notes_what_was_folded(tmp_path: Path) -> None:
-    notes = {
-        f.where: f.what for f in check(save(network(), tmp_path / "net.onnx"), "spatial-8x8") if f.severity == "note"
-    }
+    found = check(save(network(), tmp_path / "net.onnx"), CompileOptions())
+    notes = {f.where: f.what for f in found if f.severity == "note"}
     assert notes["onnx-fold-batch-norm"] == "folded or removed: 1 BatchNormalization"
     assert notes["onnx-fold-pad"] == "folded or removed: 1 Pad"
     assert notes["onnx-remove-identity"] == "folded or removed: 1 Identity"

@@ -11,6 +11,7 @@ from test_cli_models import host_in_the_middle
 
 from cnncc.dialects.nest import Loop
 from cnncc.driver.check import check
+from cnncc.driver.sources import CompileOptions
 
 
 @pytest.fixture(scope="module")
@@ -91,5 +92,5 @@ def test_cli_warns_of_calibration_that_has_no_effect(tmp_path: Path) -> None:
         assert said in result.stderr and bool(said) == bool(result.stderr)
     result = done("compile", LENET, "--batch", 1, "--calibrate", CALIBRATION, "-o", tmp_path / "net.cnb")
     assert "no effect" not in result.stderr
-    found = check(model, "spatial-8x8", calibrate=CALIBRATION, batch=1)
+    found = check(model, CompileOptions(calibrate=CALIBRATION, batch=1))
     assert [f.severity for f in found if f.where == "--calibrate"] == ["note"]

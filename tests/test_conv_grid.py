@@ -32,7 +32,7 @@ import numpy as np
 import pytest
 from conv_grid_cases import FACTORS, Case, all_pairs, every_pair, pairs_of, random_layers
 from hypothesis import HealthCheck, example, given, settings
-from nest_cases import layer_of
+from nest_cases import layer_of, map_output_stationary
 from tile_walk import Walk
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
@@ -54,8 +54,8 @@ from cnncc.passes.array_allocate import ArrayAllocatePass
 from cnncc.passes.array_prefetch import ArrayPrefetchPass
 from cnncc.passes.array_to_isa import ArrayToIsaPass
 from cnncc.passes.cnn_to_nest import CnnToNestPass
+from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.passes.nest_permute import NestPermutePass
-from cnncc.passes.nest_schedule_os import NestScheduleOsPass
 from cnncc.passes.nest_stage import NestStagePass
 from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_to_array import NestToArrayPass
@@ -76,7 +76,10 @@ def unmapped(case: Case) -> tuple[ModuleOp, CompilerContext]:
 
 def scheduled(case: Case, arch: str, schedule: str | None = None) -> tuple[ModuleOp, CompilerContext, Mapping]:
     module, ctx = unmapped(case)
-    NestScheduleOsPass(arch, schedule=schedule).apply(ctx, module)
+    if schedule is None:
+        map_output_stationary(module, load_arch(arch))
+    else:
+        NestAssignMappingPass(arch, schedule=schedule).apply(ctx, module)
     mapping = layer_of(module).mapping
     assert mapping is not None
     return module, ctx, mapping.data

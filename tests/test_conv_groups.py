@@ -194,7 +194,7 @@ def check_mapping(case: Small, loops: Sequence[Loop]) -> None:
     stages += [Stage(name, "rf", depth, 2) for name in ("weight", "ifmap")]
 
     def choose(step: Step, module: ModuleOp) -> None:
-        if step.name == "nest-schedule-os":
+        if step.name == "nest-assign-mapping":
             layer_of(module).mapping = MappingAttr(Mapping(tuple(loops), tuple(stages)))
         check(step, module, ctx, arch, case)
 

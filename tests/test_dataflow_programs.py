@@ -19,8 +19,8 @@ from test_mapping_notation import EQUATIONS
 
 from cnncc.arch.model import parse_arch
 from cnncc.errors import Refusal
-from cnncc.passes._scheduling.dataflows import DATAFLOWS
-from cnncc.passes.nest_set_dataflow import NestSetDataflowPass
+from cnncc.passes._scheduling.dataflows import AUTO, DATAFLOWS
+from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.util.npz import npz_bytes
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "4"))
@@ -56,7 +56,7 @@ def run(case: Case, folder: Path, dataflow: str | None, mapping: str | None = No
     file = folder / "array.toml"
     file.write_text(text)
     module, ctx = unmapped(case)
-    NestSetDataflowPass(str(file), dataflow, mapping).apply(ctx, module)
+    NestAssignMappingPass(str(file), None, dataflow or AUTO, mapping).apply(ctx, module)
     lowered(module, ctx, str(file))
     result, cycles = result_and_cycles(case, module, ctx, parse_arch(text, "drawn"))
     return result, cycles.compute

@@ -52,7 +52,7 @@ def test_estimate_is_what_run_counts(model: str, options: tuple[str, ...], tmp_p
     estimate = estimated(*source, *options)
     assert of_run(estimate) == counted
     arch = options[:2] if "--arch" in options else ()
-    for dump in ("13-cnn-to-nest", "14-nest-schedule-os", "18-nest-stage"):
+    for dump in ("13-cnn-to-nest", "14-nest-assign-mapping", "18-nest-stage"):
         flow = options[2:] if dump == "13-cnn-to-nest" else ()
         again = estimated(tmp_path / "ir" / f"{dump}.mlir", *arch, *flow)
         assert again == estimate | {"source": f"{dump}.mlir"}

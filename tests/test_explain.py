@@ -156,7 +156,7 @@ def test_explain_of_what_is_mapped(given: Path, tmp_path: Path) -> None:
     done("compile", LENET, *options, "-o", tmp_path / "net.cnb", "--dump-dir", tmp_path / "ir")
     found = estimated(LENET, *options, "--explain", "c2")["explain"]
     assert all(each["more"] < 0 for each in found["compared"]["dataflows"])
-    for dump in ("14-nest-schedule-os", "18-nest-stage"):
+    for dump in ("14-nest-assign-mapping", "18-nest-stage"):
         mapped = estimated(tmp_path / "ir" / f"{dump}.mlir", "--explain", "c2")["explain"]
         assert mapped["compared"] == found["compared"] and mapped["limit"] == found["limit"]
     binary = estimated(tmp_path / "net.cnb", "--explain", "c2")["explain"]
@@ -194,7 +194,7 @@ def test_explain_text(given: Path) -> None:
     assert "limit: loads, one word a cycle into each PE (L2)" in text
     assert f"{best['key']} {best['was']} -> {best['value']}: {best['layer']:,} cycles (" in text
     said = found["explain"]["compared"]
-    assert f"alone it takes {said['cycles']:,} cycles; the best of each dataflow in {said['room']:,} words" in text
+    assert f"alone it takes {said['cycles']:,} cycles; the best of each dataflow in {said['budget']:,} words" in text
     for each in said["dataflows"]:
         assert f"{each['dataflow']}  {each['cycles']:,} cycles ({each['more']:+,}, " in text
         assert each["why"] in text and each["mapping"] in text

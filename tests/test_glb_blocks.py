@@ -138,6 +138,6 @@ def test_glb_blocks_beside_values_that_only_pass(tmp_path: Path) -> None:
         if result.exit_code == 0:
             break
         words = int(result.stderr.split("the smallest that would do is ")[1].split()[0])
-        assert "nest-schedule-os" in result.stderr or "'outputs'" in result.stderr
+        assert "nest-assign-mapping" in result.stderr or "'outputs'" in result.stderr
     assert 189 < words < 600
     assert "steps agree" in done("verify", tmp_path / "m", "--arch", arch).stdout

@@ -91,7 +91,7 @@ class Sum(Case):
 
 def mapped(mapping: str, step: Step, module: ModuleOp) -> None:
     """Map the layer when that is due."""
-    if step.name == "nest-schedule-os":
+    if step.name == "nest-assign-mapping":
         layer = layer_of(module)
         layer.mapping, layer.ahead = MappingAttr(parse(mapping, layer.sizes.data)), None
 
@@ -404,7 +404,7 @@ def test_a_mark_that_cannot_be_is_refused(name: str, why: str, tmp_path: Path) -
 
     def mark(step: Step, module: ModuleOp) -> None:
         mapped(MAPPINGS[name], step, module)
-        if step.name == "nest-schedule-os":
+        if step.name == "nest-assign-mapping":
             layer_of(module).ahead = UnitAttr()
 
     with pytest.raises(Refusal, match=f"layer sum is to be fetched ahead, but {why}"):
@@ -435,7 +435,7 @@ def test_a_schedule_file_says_what_moves(tmp_path: Path) -> None:
     options = ("--arch", arch, "--schedule", schedule)
     assert "steps agree" in done("verify", model, *options).stdout
     done("compile", model, *options, "-o", binary, "--dump-dir", tmp_path / "ir")
-    mapped = next((tmp_path / "ir").glob("*-nest-schedule-os.mlir")).read_text()
+    mapped = next((tmp_path / "ir").glob("*-nest-assign-mapping.mlir")).read_text()
     assert re.search(r'mapping "[^"]*output@glb[^"]*" label "a"', mapped)
     assert re.search(r'mapping "[^"]*ifmap@glb\*2[^"]*" label "c"', mapped)
     assert "@glb" not in re.sub("(weight|params)@glb", "", re.findall(r'mapping "([^"]*)" label "b"', mapped)[0])

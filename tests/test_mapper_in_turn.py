@@ -24,10 +24,9 @@ from cnncc.mapper.space import forms_of, mapping_of, numbers, point
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import file_words
-from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.os_search import os_mapping
-from cnncc.passes.nest_schedule_os import NestScheduleOsPass
+from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 
 ARRAY = load_arch("seed-4x4")
 ROOM = GlbBudget(1 << 20)
@@ -94,7 +93,7 @@ def test_what_is_taken_is_the_quicker(k: int, c: int, side: int, words: int, qui
     assert found is not None and found.least == found.cycles  # it came to its end: nothing of the space is quicker
     by_name = cycles(shape, os_mapping(shape, ARRAY, budget))
     assert (by_name < found.cycles) == (quicker == "os")
-    chosen = NestScheduleOsPass(ARRAY.name, dataflow=AUTO).choice(CompilerContext(), ARRAY)(layer, budget)
+    chosen = NestAssignMappingPass(ARRAY.name).choice(CompilerContext(), ARRAY)(layer, budget)
     assert chosen is not None and cycles(shape, chosen) == min(by_name, found.cycles)
 
 

@@ -431,7 +431,7 @@ def test_search_no_blocks_are_quicker(number: int, tmp_path: Path, monkeypatch: 
     assert seen["run"] > 5 and bool(seen["in turn"]) == bool(arch.pe.pong_words)
 
 
-@pytest.mark.parametrize("moving", [frozenset[str](), frozenset({"ifmap", "output"})])
+@pytest.mark.parametrize("streamed", [frozenset[str](), frozenset({"ifmap", "output"})])
 def test_search_below_some_cycles(streamed: frozenset[str]) -> None:
     """What takes fewer is found, and nothing where there is none."""
     shape = layer_shape(layer_of(unmapped(Case(k=6, c=5, image=(9, 7)))[0]))

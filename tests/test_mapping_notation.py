@@ -214,7 +214,7 @@ def test_mappings_of_samples_are_printed_and_read(model: str) -> None:
     compilation = import_model(ROOT / "samples" / "models" / f"{model}.onnx", 1, settings_)
     for step in steps(settings_):
         compilation.step(step)
-        if step.name == "nest-schedule-os":
+        if step.name == "nest-assign-mapping":
             break
     layers = [op for op in compilation.module.walk() if isinstance(op, LayerOp)]
     mapped = [layer for layer in layers if layer.mapping]

@@ -17,10 +17,10 @@ from xdsl.passes import ModulePass
 
 from cnncc.dialects.nest import DIMS, Mapping, build_nest, extents, mapping_of
 from cnncc.errors import Refusal
-from cnncc.passes._scheduling.rewrites import fuse, interchange, normalised, split
-from cnncc.passes.nest_fuse import NestFusePass
+from cnncc.passes._scheduling.rewrites import interchange, merged, normalised, split
 from cnncc.passes.nest_interchange import NestInterchangePass
 from cnncc.passes.nest_keep import NestKeepPass
+from cnncc.passes.nest_merge_loops import NestMergeLoopsPass
 from cnncc.passes.nest_normalise import NestNormalisePass
 from cnncc.passes.nest_permute import NestPermutePass
 from cnncc.passes.nest_split import NestSplitPass
@@ -46,8 +46,8 @@ def random_pass(rng: Random, mapping: Mapping) -> ModulePass:
         NestTilePass((dims[0], dims[1]), sizes),
         NestSplitPass(dims[0], sizes[0], which),
         NestSplitPass(dims[0], sizes[0], which),
-        NestFusePass(dims[0], which or 1, arch),
-        NestFusePass(dims[0], which or 1, arch),
+        NestMergeLoopsPass(dims[0], which or 1, arch),
+        NestMergeLoopsPass(dims[0], which or 1, arch),
         NestInterchangePass((numbered, dims[1])),
         NestInterchangePass((numbered, dims[1])),
         NestPermutePass(tuple(map(str, rng.permutation(here)))),
@@ -85,8 +85,11 @@ def check_sequences(case: Case, seed: int, length: int) -> None:
 
 def test_any_sequence_of_passes_is_brute_force() -> None:
     check_sequences()
-    names = {step.name for step in (NestTilePass, NestSplitPass, NestFusePass, NestInterchangePass, NestPermutePass,
-                                    NestUnrollPass, NestStagePass, NestKeepPass, NestNormalisePass)}  # fmt: skip
+    steps = (
+        NestTilePass, NestSplitPass, NestMergeLoopsPass, NestInterchangePass, NestPermutePass, NestUnrollPass,
+        NestStagePass, NestKeepPass, NestNormalisePass,
+    )  # fmt: skip
+    names = {step.name for step in steps}
     refusing = names - {"nest-normalise"}
     assert names | {f"{name} refused" for name in refusing} == set(SEEN), SEEN
 
@@ -101,7 +104,7 @@ def test_fuse_and_interchange_undo(data: st.DataObject, case: Case) -> None:
     sizes = layer_of(lowered(case)[1]).sizes.data
     for depth, (loop, extent) in enumerate(zip(mapping.loops, extents(sizes, mapping.loops), strict=True)):
         for size in range(loop.step + 1, extent):
-            assert fuse(split(mapping, sizes, depth, size), depth) == mapping
+            assert merged(split(mapping, sizes, depth, size), depth) == mapping
         for other in range(depth + 1, len(mapping.loops)):
             try:
                 swapped = interchange(mapping, depth, other)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nest_cases import Case, context, layer_of
+from nest_cases import Case, context, layer_of, map_output_stationary
 from xdsl.parser import Parser
 
+from cnncc.arch.model import load_arch
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents
 from cnncc.errors import Refusal
@@ -23,7 +24,6 @@ from cnncc.passes._scheduling.rewrites import (
     unroll_as,
 )
 from cnncc.passes.cnn_to_nest import CnnToNestPass
-from cnncc.passes.nest_schedule_os import NestScheduleOsPass
 
 SIZES = Sizes(1, 10, 3, 7, 5, 1, 2)
 
@@ -66,7 +66,7 @@ def scheduled(case: Case, arch: str) -> Mapping:
     ctx = context()
     module = case.module(ctx)
     CnnToNestPass().apply(ctx, module)
-    NestScheduleOsPass(arch).apply(ctx, module)
+    map_output_stationary(module, load_arch(arch))
     return layer_of(module).mapping.data
 
 

@@ -12,8 +12,9 @@ import pytest
 from cnncc.arch.model import Arch, Bus, Commit, Dram, Glb, Pe, Sequencer
 from cnncc.isa.assembly import assemble
 from cnncc.machine.program import build_tree
+from cnncc.machine.times import durations
 from cnncc.machine.times.durations import Occupancy
-from cnncc.machine.times.times import durations, simulate
+from cnncc.machine.times.times import simulate
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.memory import Memory, OutOfRange

@@ -119,7 +119,7 @@ def check_levels(case: Pool, arch: Path, mapping: Mapping | None = None) -> Comp
 
     def check(step: Step, module: ModuleOp) -> None:
         match step.name:
-            case "nest-schedule-os":
+            case "nest-assign-mapping":
                 if mapping is not None:
                     layer = layer_of(module)
                     layer.mapping, layer.ahead = MappingAttr(mapping), None

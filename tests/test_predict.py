@@ -37,7 +37,7 @@ from cnncc.binary.modules import build_binary
 from cnncc.dialects._mapping_text import parse
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Mapping, MappingAttr, Sizes
-from cnncc.driver.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings, new_context
+from cnncc.driver.pipeline import ASSIGN, DONE, TO_PROGRAMS, Compilation, Settings, new_context
 from cnncc.driver.program_parts import Ahead, fetched_ahead, plan_of, predict
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
@@ -68,7 +68,7 @@ def check(compilation: Compilation, mapping: Mapping | None = None) -> tuple[dic
         if step.name == TO_PROGRAMS:
             mapped = compilation.module.clone()
         compilation.step(step)
-        if step.name == SCHEDULE and mapping is not None:
+        if step.name == ASSIGN and mapping is not None:
             layer = layer_of(compilation.module)
             layer.mapping, layer.ahead = MappingAttr(mapping), None
         if step.name == "array-prefetch":
@@ -117,7 +117,7 @@ def check_mapping(drawn: Drawn, folder: Path) -> None:
     module, ctx = unmapped(drawn.case)
     layer = layer_of(module)
     layer.mapping = MappingAttr(drawn.mapping)
-    module.attributes[DONE] = StringAttr(SCHEDULE)
+    module.attributes[DONE] = StringAttr(ASSIGN)
     (folder / "array.toml").write_text(arch_toml(drawn.arch))
     counts, ahead = check(Compilation(ctx, module, Settings(drawn.arch, str(folder / "array.toml"), drawn.case.bits)))
     label = label_of(layer)

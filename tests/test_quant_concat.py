@@ -29,8 +29,8 @@ from cnncc.passes._scheduling.os_plan import GlbTooSmall
 from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass
 from cnncc.passes.cnn_legalize import CnnLegalizePass
 from cnncc.passes.cnn_to_nest import CnnToNestPass
+from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.passes.nest_permute import NestPermutePass
-from cnncc.passes.nest_schedule_os import NestScheduleOsPass
 from cnncc.passes.nest_stage import NestStagePass
 from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_unroll import NestUnrollPass
@@ -149,7 +149,7 @@ def to_nest(ctx: CompilerContext, module: ModuleOp) -> None:
     ctx.load_dialect(NEST)
     passes = (
         CnnToNestPass(),
-        NestScheduleOsPass("spatial-8x8"),
+        NestAssignMappingPass("spatial-8x8"),
         NestTilePass(),
         NestPermutePass(),
         NestUnrollPass(),

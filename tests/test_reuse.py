@@ -37,7 +37,7 @@ from cnncc.dialects._mapping_text import parse
 from cnncc.dialects._mapping_text import text as text_of
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, Sizes, Stage, mapping_of, mapping_problem, operands
-from cnncc.driver.pipeline import DONE, SCHEDULE, TO_PROGRAMS, Compilation, Settings
+from cnncc.driver.pipeline import ASSIGN, DONE, TO_PROGRAMS, Compilation, Settings
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.estimate.operand_reuse import analyse
@@ -120,7 +120,7 @@ def check_mapping(case: Case, arch: str, mapping: Mapping, folder: Path) -> None
     (folder / "array.toml").write_text(arch)
     module, ctx = unmapped(case)
     layer_of(module).mapping = MappingAttr(mapping)
-    module.attributes[DONE] = StringAttr(SCHEDULE)
+    module.attributes[DONE] = StringAttr(ASSIGN)
     check_layers(Compilation(ctx, module, Settings(parse_arch(arch, "drawn"), str(folder / "array.toml"), case.bits)))
 
 

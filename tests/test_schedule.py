@@ -499,7 +499,7 @@ def test_schedule_through_verify_and_check(tmp_path: Path) -> None:
     assert done("check", *options).stdout != plain
     mine.write_text("[c1]\nq = 2\n[c22]\np = 1\n['/c2/Conv']\np = 9\n[pool1]\n")
     message = refused("compile", *options, "-o", tmp_path / "x.cnb")
-    assert message.splitlines()[0] == "cnncc: nest-schedule-os: the schedule: 5 problems"
+    assert message.splitlines()[0] == "cnncc: nest-assign-mapping: the schedule: 5 problems"
     lines = [" ".join(line.split()) for line in message.splitlines()[1:]]
     assert lines == [
         "c1 q 2, limit 1 larger than its tile, tif = 1: q of at most 1",
@@ -520,7 +520,7 @@ def test_schedule_of_one_layer_in_one_message(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("[c1]\nq = 2\ntky = 2")
     message = refused("compile", LENET, "--batch", 1, "--schedule", tmp_path / "mine.toml", "-o", tmp_path / "x.cnb")
     assert message == (
-        "cnncc: nest-schedule-os: layer 'c1': q 2, limit 1: larger than its tile, tif = 1: q of at most 1"
+        "cnncc: nest-assign-mapping: layer 'c1': q 2, limit 1: larger than its tile, tif = 1: q of at most 1"
     )
     message = refused("compile", LENET, "--batch", 1, "--schedule", tmp_path / "none.toml", "-o", tmp_path / "x.cnb")
     assert message == f"cnncc: {tmp_path}/none.toml: No such file or directory"
@@ -532,9 +532,9 @@ def test_schedule_comes_before_the_nest_is_mapped(tmp_path: Path) -> None:
     options = ("--calibrate", CALIBRATION, "--dump-dir", tmp_path / "ir", "-o", tmp_path / "a.cnb")
     done("compile", LENET, "--batch", 1, "--schedule", mine, *options)
     done("compile", "--from", tmp_path / "ir" / "13-cnn-to-nest.mlir", "--schedule", mine, "-o", tmp_path / "b.cnb")
-    done("compile", "--from", tmp_path / "ir" / "14-nest-schedule-os.mlir", "-o", tmp_path / "c.cnb")
+    done("compile", "--from", tmp_path / "ir" / "14-nest-assign-mapping.mlir", "-o", tmp_path / "c.cnb")
     programs = [done("disasm", tmp_path / name).stdout for name in ("a.cnb", "b.cnb", "c.cnb")]
     assert programs[0] == programs[1] == programs[2]
-    late = tmp_path / "ir" / "14-nest-schedule-os.mlir"
+    late = tmp_path / "ir" / "14-nest-assign-mapping.mlir"
     message = refused("compile", "--from", late, "--schedule", mine, "-o", tmp_path / "c.cnb")
     assert message == f"cnncc: {late}: its layers are mapped already, --schedule {mine} comes too late"

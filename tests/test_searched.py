@@ -250,7 +250,7 @@ def test_searched_depends_on_all_sources_of_a_search() -> None:
     package = ROOT / "cnncc"
     covered = {path.resolve() for pattern in cached_search.SOURCES for path in package.glob(pattern)}
     assert {MODULES[name].resolve() for name in seen - {"cnncc"}} <= covered
-    assert len(seen) > 10 and package / "pipeline.py" not in covered
+    assert len(seen) > 10 and package / "driver" / "pipeline.py" not in covered
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -315,11 +315,10 @@ from cnncc.mapper import cached_search
 from cnncc.arch.model import load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
-from cnncc.mapper.blocks import Room
-from cnncc.model.layer_shape import LayerShape
+from cnncc.model.layer_shape import GlbBudget, LayerShape
 
 cached_search.ALONE_S = -1.0
-arch, moving = load_arch("spatial-8x8"), frozenset({"ifmap", "output"})
+arch, streamed = load_arch("spatial-8x8"), frozenset({"ifmap", "output"})
 window = Window((3, 3), (1, 1), (1, 1, 1, 1))
 """
 
@@ -329,10 +328,10 @@ def test_searched_by_many_processes_at_once(folder: Path) -> None:
     text = (
         LARGE
         + """
-tasks = [cached_search.Task(LayerShape("mac", Sizes(1, k, 3, 7, 7, 3, 3), window, 2, 7, 7), arch, Room(4096, moving))
-         for k in range(1, 5)]
+shapes = [LayerShape("mac", Sizes(1, k, 3, 7, 7, 3, 3), window, 2, 7, 7) for k in range(1, 5)]
+tasks = [cached_search.Task(shape, arch, GlbBudget(4096, streamed)) for shape in shapes]
 cached_search.search_ahead(tasks, lambda _: None, 1)
-print([cached_search.searched(task.shape, task.arch, task.room) for task in tasks])
+print([cached_search.searched(task.shape, task.arch, task.budget) for task in tasks])
 """
     )
     running = [script(text) for _ in range(3)]
@@ -351,7 +350,7 @@ def test_searched_ends_all_processes_on_an_interrupt(folder: Path) -> None:
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what runs in its background ignore it
 shapes = [LayerShape("mac", Sizes(1, k, 512, 56, 56, 3, 3), window, 2, 56, 56) for k in range(256, 300)]
-tasks = [cached_search.Task(shape, arch, Room(65536, moving)) for shape in shapes]
+tasks = [cached_search.Task(shape, arch, GlbBudget(65536, streamed)) for shape in shapes]
 cached_search.search_ahead(tasks, lambda done: print(done, flush=True), 2)
 """
     )
@@ -369,9 +368,9 @@ LENET, DIGITS = SAMPLES / "models" / "lenet.onnx", SAMPLES / "inputs" / "digits_
 SAY: dict[str, Callable[[list[str]], object]] = {
     "estimate": lambda said: of_model(LENET, CompileOptions("spatial-4x4", calibrate=DIGITS, batch=1), said.append),
     "certificate": lambda said: certificate(
-        LENET, said.append, arch="spatial-4x4", precision=None, calibrate=DIGITS, batch=1, schedule=None, dataflow=None
+        LENET, CompileOptions("spatial-4x4", calibrate=DIGITS, batch=1), said.append
     ),
-    "check": lambda said: check(LENET, "spatial-4x4", None, DIGITS, 1, progress=said.append),
+    "check": lambda said: check(LENET, CompileOptions("spatial-4x4", calibrate=DIGITS, batch=1), said.append),
 }
 
 
@@ -379,7 +378,7 @@ SAY: dict[str, Callable[[list[str]], object]] = {
 def test_commands_say_how_far_searches_are(command: str) -> None:
     said: list[str] = []
     SAY[command](said)
-    assert "nest-schedule-os: 7 of 7 mappings" in said
+    assert "nest-assign-mapping: 7 of 7 mappings" in said
 
 
 def test_searched_processes_start_light() -> None:

@@ -127,7 +127,7 @@ def test_shuffled_groups_loops_across_borders_are_not_lowered(steps: tuple[int, 
     stages = [Stage("weight", "glb", 0), *(Stage(name, "rf", len(steps) + 2, 2) for name in ("weight", "ifmap"))]
 
     def choose(step: Step, module: ModuleOp) -> None:
-        if step.name == "nest-schedule-os":
+        if step.name == "nest-assign-mapping":
             layer = layer_of(module)
             layer.mapping = MappingAttr(Mapping(tuple(loops), tuple(stages)))
             layer.steps = StepsAttr(replace(layer.steps.data, shuffle=2))

@@ -38,7 +38,7 @@ from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.os_plan import GlbTooSmall
 from cnncc.passes._scheduling.os_written import written_mapping, written_violations
 from cnncc.passes._scheduling.schedule_file import Written
-from cnncc.passes.nest_schedule_os import NestScheduleOsPass
+from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.util.npz import npz_bytes
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "32"))
@@ -155,7 +155,7 @@ def check(rng: Random, folder: Path, seen: Counter[str]) -> None:
     text = written(rng, mapping, shape)
     (folder / "schedule.toml").write_text(f'["{layer.label.data if layer.label else ""}"]\nmapping = "{text}"\n')
     try:
-        NestScheduleOsPass(str(folder / "array.toml"), schedule=str(folder / "schedule.toml")).apply(ctx, module)
+        NestAssignMappingPass(str(folder / "array.toml"), schedule=str(folder / "schedule.toml")).apply(ctx, module)
         assert layer.mapping is not None
         used = layer.mapping.data
         assert used.loops == mapping.loops, (text, used)
@@ -348,7 +348,7 @@ def test_a_schedule_with_mappings_computes_the_same(glb: int, tmp_path: Path) ->
         done("run", tmp_path / "a.cnb", "--input", tmp_path / "three.npz", "--output", tmp_path / "y.npz")
         outputs.append((tmp_path / "y.npz").read_bytes())
     assert outputs[0] == outputs[1]
-    printed = (tmp_path / "ir" / "14-nest-schedule-os.mlir").read_text()
+    printed = (tmp_path / "ir" / "14-nest-assign-mapping.mlir").read_text()
     assert "k':3 > h':8 > w':8 > [h''||8@rows w''||8@cols]" in printed or glb == 4096
     assert ("output@glb" in printed) == (glb == 4096)
 

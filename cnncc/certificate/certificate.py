@@ -16,7 +16,7 @@ from xdsl.dialects.func import FuncOp
 from cnncc.arch.model import Arch, arch_text
 from cnncc.certificate import whole_space
 from cnncc.dialects.nest import LayerOp
-from cnncc.driver.pipeline import SCHEDULE, Compilation
+from cnncc.driver.pipeline import ASSIGN, Compilation
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.errors import Refusal
 from cnncc.estimate.mapped_network import budgets, streamed
@@ -36,11 +36,9 @@ def _start(source: Path, options: CompileOptions, progress: Progress, mapped: bo
     compilation, todo = start_before_programs(source, options)
     compilation.ctx.progress = progress
     names = [step.name for step in todo]
-    if SCHEDULE not in names:
-        raise Refusal(
-            f"{source}: its layers are mapped already: a certificate is of a model, or of IR before {SCHEDULE}"
-        )
-    for step in todo[: names.index(SCHEDULE) + mapped]:
+    if ASSIGN not in names:
+        raise Refusal(f"{source}: its layers are mapped already: a certificate is of a model, or of IR before {ASSIGN}")
+    for step in todo[: names.index(ASSIGN) + mapped]:
         compilation.step(step)
     return compilation, next(op for op in compilation.module.ops if isinstance(op, FuncOp))
 
@@ -65,7 +63,7 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
         plan = LayerPlan(label_of(layer), shape, found.mapping, budget.residual, whole_space.AHEAD)
         entries.append(
             as_json([plan])[0]
-            | {"room": budget.words, "moving": sorted(budget.streamed), "cycles": found.cycles, "least": least}
+            | {"budget": budget.words, "streamed": sorted(budget.streamed), "cycles": found.cycles, "least": least}
             | {"bounded": found.bounded, "run": found.run, "proven": least == found.cycles}
         )
     moved = {label_of(layer): sorted(some) for layer, some in moves.items() if some}
@@ -112,7 +110,7 @@ def _checked(
         or plan.ahead != whole_space.AHEAD
     ):
         raise Refusal("the model has no such layer")
-    shape, least, budget, streamed = plan.shape, int(entry["least"]), int(entry["room"]), frozenset(entry["moving"])
+    shape, least, budget, streamed = plan.shape, int(entry["least"]), int(entry["budget"]), frozenset(entry["streamed"])
     if budget != found[layer].words:
         raise Refusal(f"its buffers have {found[layer].words} words of room, not {budget}")
     moves = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"} & {"ifmap", "output", "residual"}

@@ -40,7 +40,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The object `command` of the file."""
         if cmd_name not in self.list_commands(ctx):
-            return None
+            return super().get_command(ctx, cmd_name)
         return cast("click.Command", importlib.import_module(f"cnncc.cli.{cmd_name}").command)
 
     def invoke(self, ctx: click.Context) -> object:

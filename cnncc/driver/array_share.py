@@ -24,7 +24,7 @@ class ArrayShare:
 
     def __call__(self, step: Step, module: ModuleOp) -> None:
         """Look at the quantised layers, and again at their mappings."""
-        if step.name in ("cnn-legalize", "nest-schedule-os"):
+        if step.name in ("cnn-legalize", "nest-assign-mapping"):
             self.read(module)
 
     def read(self, module: ModuleOp) -> None:

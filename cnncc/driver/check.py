@@ -24,9 +24,9 @@ from cnncc.context import silent
 from cnncc.dialects.cnn import Range
 from cnncc.driver import check_findings
 from cnncc.driver.pipeline import (
+    ASSIGN,
     CALIBRATE,
     DONE,
-    SCHEDULE,
     Compilation,
     Settings,
     Step,
@@ -41,7 +41,7 @@ from cnncc.frontend.export_onnx import input_names, main_function
 from cnncc.frontend.import_onnx import read_onnx
 from cnncc.numerics import integer_range
 from cnncc.passes._onnx.calibration import write_ranges
-from cnncc.passes._scheduling.dataflows import check_dataflow
+from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.schedule_file import read_schedule
 from cnncc.util.npz import read_npz
 
@@ -141,7 +141,7 @@ class _Checker:
             case "onnx-to-cnn":
                 lost = [] if self.assumes_ranges else check_findings.lost_bits(module, compilation.ctx.weights)
                 self.findings += [*lost, *check_findings.shares(module)]
-            case "nest-schedule-os":
+            case "nest-assign-mapping":
                 self.findings += [
                     *check_findings.idle_pes(module, arch),
                     *check_findings.array_cycles(module, arch),
@@ -170,9 +170,11 @@ class _Checker:
             with Refusals().kept():
                 self.compilation.step(step)
                 return True
-        if step.name == SCHEDULE and (self.settings.schedule or self.settings.dataflow):  # the compiler's own mappings
-            self.settings = replace(self.settings, schedule=None, dataflow=None)
-            own = next(each for each in steps(self.settings) if each.name == SCHEDULE)
+        if step.name == ASSIGN and (
+            self.settings.schedule or self.settings.dataflow != AUTO
+        ):  # the compiler's own mappings
+            self.settings = replace(self.settings, schedule=None, dataflow=AUTO)
+            own = next(each for each in steps(self.settings) if each.name == ASSIGN)
             with Refusals().kept():
                 self.compilation.step(own)
                 return True

@@ -28,7 +28,7 @@ ARCH = "cnncc.arch"  # module attribute: the array that the layers are mapped to
 CALIBRATE = "onnx-calibrate"
 FOLD_QDQ = "onnx-fold-qdq"
 TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
-SCHEDULE = "nest-schedule-os"
+ASSIGN = "nest-assign-mapping"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Step:
 
     @property
     def spec(self) -> str:
-        """As in a pass list: `nest-schedule-os{arch=spatial-8x8}`."""
+        """As in a pass list: `nest-assign-mapping{arch=spatial-8x8}`."""
         return f"{self.name}{{{self.options}}}" if self.options else self.name
 
 
@@ -55,7 +55,7 @@ LEVELS = ("onnx", "cnn", "nest", "array", "isa")
 class Settings:
     """How to compile: the array (and the name or file that passes read it from), operand width, calibration data.
 
-    schedule: the file with the mappings of some layers, if any. dataflow: of the other layers, by name; None is auto.
+    schedule: the file with the mappings of some layers, if any. dataflow: of the other layers, by name.
     """
 
     arch: Arch
@@ -63,7 +63,7 @@ class Settings:
     operand_bits: int
     calibration: Mapping[str, Array] | None = None
     schedule: str | None = None
-    dataflow: str | None = None
+    dataflow: str = AUTO
 
     def __post_init__(self) -> None:
         if self.operand_bits > self.arch.operand_bits:
@@ -85,7 +85,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
     """All steps from an imported model to instructions."""
     arch = f"arch={_quoted(settings.arch_source)}"
     schedule = f" schedule={_quoted(settings.schedule)}" if settings.schedule else ""
-    dataflow = f" dataflow={settings.dataflow or AUTO}"
+    dataflow = f" dataflow={settings.dataflow}"
     widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
     return (
         Step("onnx", "onnx-fold-constants"),
@@ -101,7 +101,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("cnn", "cnn-fuse-epilogue"),
         Step("cnn", "cnn-legalize"),
         Step("nest", "cnn-to-nest"),
-        Step("nest", SCHEDULE, arch + schedule + dataflow),
+        Step("nest", ASSIGN, arch + schedule + dataflow),
         Step("nest", "nest-tile"),
         Step("nest", "nest-permute"),
         Step("nest", "nest-unroll"),

@@ -12,8 +12,8 @@ from xdsl.dialects.builtin import IntegerAttr
 from cnncc.arch.model import load_arch
 from cnncc.driver.ir_files import read_ir
 from cnncc.driver.pipeline import (
+    ASSIGN,
     CALIBRATE,
-    SCHEDULE,
     TO_PROGRAMS,
     Compilation,
     Settings,
@@ -23,7 +23,7 @@ from cnncc.driver.pipeline import (
     operand_bits,
 )
 from cnncc.errors import Refusal
-from cnncc.passes._scheduling.dataflows import check_dataflow
+from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.schedule_file import read_schedule
 from cnncc.util.npz import read_npz
 from cnncc.weights import Array
@@ -47,7 +47,8 @@ class CompileOptions:
     def settings(self, calibration: Mapping[str, Array] | None = None) -> Settings:
         """With the array's numbers, and calibration data. Raises Refusal."""
         array, schedule = load_arch(self.arch), str(self.schedule) if self.schedule else None
-        return Settings(array, self.arch, operand_bits(self.precision, array), calibration, schedule, self.dataflow)
+        bits = operand_bits(self.precision, array)
+        return Settings(array, self.arch, bits, calibration, schedule, self.dataflow or AUTO)
 
 
 def start_compilation(model: Path, options: CompileOptions) -> Compilation:
@@ -94,7 +95,7 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
     if options.dataflow is not None:
         check_dataflow(options.dataflow)
     for option, value in (("--schedule", options.schedule), ("--dataflow", options.dataflow)):
-        if value is not None and SCHEDULE not in remaining:
+        if value is not None and ASSIGN not in remaining:
             raise Refusal(f"{start}: its layers are mapped already, {option} {value} comes too late")
     if options.calibrate is not None and CALIBRATE in remaining:
         compilation.settings = options.settings(read_npz(options.calibrate, input_names(module)))

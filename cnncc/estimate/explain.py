@@ -89,8 +89,8 @@ def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
 
 def _dataflows(compared: Mapping[str, Any]) -> Iterator[str]:
     """The best mapping of each dataflow, and why it was not chosen."""
-    moves = f", {' and '.join(compared['moving'])} moving" if compared["moving"] else ""
-    budget = f"in {compared['room']:,} words of the GLB{moves}"
+    streamed = f", {' and '.join(compared['streamed'])} streamed" if compared["streamed"] else ""
+    budget = f"in {compared['budget']:,} words of the GLB{streamed}"
     yield f"  alone it takes {compared['cycles']:,} cycles; the best of each dataflow {budget}:"
     for each in compared["dataflows"]:
         cycles = f"{each['cycles']:,} cycles ({_more(each['more'], compared['cycles'])}): " if each["mapping"] else ""

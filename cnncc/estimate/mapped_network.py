@@ -18,7 +18,7 @@ from cnncc.passes._scheduling.os_plan import glb_words
 from cnncc.passes._scheduling.prefetch import layers_ahead
 from cnncc.passes._scheduling.residency import Network
 from cnncc.passes._scheduling.smaller_budgets import come_first
-from cnncc.passes.nest_schedule_os import Choice
+from cnncc.passes.nest_assign_mapping import Choice
 
 Streamed = Mapping[LayerOp, frozenset[str]]  # the operands of each layer that move through the GLB
 

@@ -12,7 +12,7 @@ from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch
 from cnncc.context import silent
-from cnncc.driver.pipeline import SCHEDULE
+from cnncc.driver.pipeline import ASSIGN
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.errors import Refusal
@@ -22,7 +22,7 @@ from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.plan_json import from_json
 from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import Part
-from cnncc.passes.nest_schedule_os import NestScheduleOsPass
+from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ def of_model(
     compilation, todo = start_before_programs(source, options)
     compilation.ctx.progress = progress
     names = [step.name for step in todo]
-    mapped = SCHEDULE not in names
-    for step in todo[: 0 if mapped else names.index(SCHEDULE) + 1]:
+    mapped = ASSIGN not in names
+    for step in todo[: 0 if mapped else names.index(ASSIGN) + 1]:
         compilation.step(step)
     func = next(op for op in compilation.module.clone().ops if isinstance(op, FuncOp))
     parts, array = mapped_parts(compilation), compilation.settings.arch
     given, ctx = compilation.settings, compilation.ctx
-    mapper = NestScheduleOsPass(given.arch_source, None, given.schedule, given.dataflow)
+    mapper = NestAssignMappingPass(given.arch_source, given.schedule, given.dataflow)
     choice = None if mapped else partial(mapper.choice, ctx)
     return Program(source.name, array, parts, MappedNetwork(func, array, parts, choice)), compilation.warnings

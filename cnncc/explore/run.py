@@ -16,7 +16,7 @@ from typing import Any
 
 import cnncc
 from cnncc.arch.model import Arch, arch_text
-from cnncc.driver.pipeline import ARCH, SCHEDULE, Compilation, Settings, operand_bits
+from cnncc.driver.pipeline import ARCH, ASSIGN, Compilation, Settings, operand_bits
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal, one_line
 from cnncc.explore.evaluate import evaluate
@@ -115,7 +115,7 @@ class Nests:
         settings = Settings(array, was.arch_source, bits, was.calibration, was.schedule, was.dataflow)
         compilation = Compilation(self.start.ctx, self.start.module.clone(), settings, self.start.warnings)
         names = [step.name for step in compilation.remaining()]
-        for step in compilation.remaining()[: names.index(SCHEDULE)]:
+        for step in compilation.remaining()[: names.index(ASSIGN)]:
             compilation.step(step)
         compilation.module.attributes.pop(ARCH)  # it is not mapped to this one yet, whatever its level says
         text, store = str(compilation.module), WeightStore()

@@ -34,7 +34,14 @@ from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache
 
-SOURCES = ("mapper/*.py", "dialects/_*.py", "arch/*.py", "numerics.py", "errors.py")  # all that a search imports
+SOURCES = (
+    "mapper/*.py",
+    "model/*.py",
+    "dialects/_*.py",
+    "arch/*.py",
+    "numerics.py",
+    "errors.py",
+)  # all that a search imports
 COUNTS = ("cycles", "least", "run", "bounded")
 ALONE_S = 1.0  # of searching before other processes are started: each takes 0.4 s to start (2026-11)
 MOST_PROCESSES = 8  # each holds about 80 MB

@@ -3,7 +3,7 @@
 A value that does not is in DRAM, and moves through the GLB block by block wherever it is read or written. Small values
 stay before large ones: every one that stays saves its way to DRAM and back, and takes the least room for that. But
 where layers are mapped for their room others do if that is quicker, by what layers take about. What a given mapping
-stages in the GLB is in DRAM, too. No pass: `nest-schedule-os` uses it.
+stages in the GLB is in DRAM, too. No pass: `nest-assign-mapping` uses it.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _all_of(layers: Sequence[LayerOp], refusals: Sequence[GlbTooSmall]) -> GlbTo
         for finding in refusal.findings
     ]
     tightest = max(refusals, key=lambda refusal: refusal.words)
-    message = str(tightest) if len(findings) == 1 else f"nest-schedule-os: {len(findings)} problems"
+    message = str(tightest) if len(findings) == 1 else f"nest-assign-mapping: {len(findings)} problems"
     return GlbTooSmall(message, tightest.words, *findings)
 
 
@@ -207,14 +207,14 @@ def _chosen(network: Network, resident: Sequence[Value], arch: Arch, choose: Cho
             value = next(value for value in resident if value.root is operands[refusal.operand])
             if value.may_move:
                 raise _StaysOut(value) from refusal
-            why = Refusal(f"nest-schedule-os: layer '{label_of(layer)}': {refusal}", *refusal.findings)
+            why = Refusal(f"nest-assign-mapping: layer '{label_of(layer)}': {refusal}", *refusal.findings)
             refusals.add(why, label_of(layer))
             continue
         except Refusal as refusal:
             refusals.add(refusal, label_of(layer))
             continue
         tried.append(Tried(layer, budget, mappings))
-    refusals.raise_any("nest-schedule-os")
+    refusals.raise_any("nest-assign-mapping")
     if failed:
         tightest = max(failed, key=lambda each: each[2].words)[0]
         refusal = _all_of([layer for layer, *_ in failed], [refusal for *_, refusal in failed])

@@ -58,7 +58,7 @@ def split(mapping: Mapping, sizes: Sizes, depth: int, size: int) -> Mapping:
     return Mapping(loops, tuple(inside))
 
 
-def fuse(mapping: Mapping, depth: int) -> Mapping:
+def merged(mapping: Mapping, depth: int) -> Mapping:
     """The loop at `depth` and the one directly inside it, over the same dimension, as one: the inverse of `split`."""
     outer, inner = mapping.loops[depth], next(iter(mapping.loops[depth + 1 :]), None)
     if inner is None or inner.dim != outer.dim:
@@ -233,7 +233,7 @@ def normalised(mapping: Mapping, sizes: Sizes) -> Mapping:
         outer, inner = mapping.loops[depth : depth + 2]
         staged = any(stage.depth == depth + 1 for stage in mapping.stages)
         if outer.dim == inner.dim and not (outer.on or inner.on or staged):
-            mapping = fuse(mapping, depth)
+            mapping = merged(mapping, depth)
         else:
             depth += 1
     places = {stage.depth for stage in mapping.stages}

@@ -34,10 +34,11 @@ from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
 from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import LayerOp, mapping_of
-from cnncc.driver.pipeline import SCHEDULE, TO_PROGRAMS, Compilation
+from cnncc.driver.pipeline import ASSIGN, TO_PROGRAMS, Compilation
 from cnncc.driver.program_parts import fetched_ahead, predict
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
+from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.passes._scheduling.nest_layers import label_of
 
 MODELS = Path(__file__).resolve().parents[1] / "models.py"
@@ -105,7 +106,7 @@ def quantised(name: str, image_size: int | None, folder: Path) -> Compilation:
         raise Refusal(made.stderr.strip().splitlines()[-1])
     compilation = start_compilation(folder / "net.onnx", CompileOptions("spatial-8x8"))
     for step in compilation.remaining():
-        if step.name == SCHEDULE:
+        if step.name == ASSIGN:
             return compilation
         compilation.step(step)
     raise AssertionError
@@ -117,7 +118,7 @@ def cpu_seconds() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def run(network: str, start: Compilation, arch: Arch, glb_kib: int, dataflow: str | None, folder: Path) -> Run:
+def run(network: str, start: Compilation, arch: Arch, glb_kib: int, dataflow: str, folder: Path) -> Run:
     """Map and compile a network for an array. Raises Refusal where prediction and count, or a bound, do not hold."""
     file = folder / "array.toml"
     file.write_text(arch_text(arch))
@@ -131,7 +132,7 @@ def run(network: str, start: Compilation, arch: Arch, glb_kib: int, dataflow: st
             mapped = compilation.module.clone()
         before = cpu_seconds()
         compilation.step(step)
-        if step.name == SCHEDULE:
+        if step.name == ASSIGN:
             search_s = cpu_seconds() - before
         elif step.name == "array-prefetch":
             ahead = fetched_ahead(compilation.module)
@@ -268,7 +269,7 @@ def _layers(each: Run) -> Iterator[str]:
 
 
 def reproduce(
-    network: str, arrays: Sequence[str], glbs: Sequence[int], image_size: int | None, dataflow: str | None
+    network: str, arrays: Sequence[str], glbs: Sequence[int], image_size: int | None, dataflow: str
 ) -> Iterator[Run]:
     """A network on all arrays; it is quantised once. Raises Refusal."""
     with tempfile.TemporaryDirectory() as name:
@@ -285,7 +286,7 @@ def reproduce(
 @click.option("--array", "arrays", multiple=True, type=click.Choice(list(PRESETS)), help="[all]")
 @click.option("--glb", "glbs", multiple=True, type=click.IntRange(min=1), help="KiB of the global buffer [128, 2048]")
 @click.option("--image-size", type=click.IntRange(min=1), help="Of all networks [each network's own].")
-@click.option("--dataflow", help="As of `cnncc compile` [what it does without].")
+@click.option("--dataflow", default=AUTO, show_default=True, help="As of `cnncc compile`.")
 @click.option("--layers", is_flag=True, help="Print each layer, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def main(
@@ -293,7 +294,7 @@ def main(
     arrays: tuple[str, ...],
     glbs: tuple[int, ...],
     image_size: int | None,
-    dataflow: str | None,
+    dataflow: str,
     layers: bool,
     as_json: bool,
 ) -> None:

@@ -489,7 +489,7 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// It says all of a mapping: completing it for an array is nest-schedule-os's work.
+// It says all of a mapping: completing it for an array is nest-assign-mapping's work.
 // CHECK: write the axis of h, h||@rows or h||@cols
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">

@@ -11,11 +11,11 @@ from xdsl.passes import ModulePass
 from cnncc.arch.model import load_arch
 from cnncc.passes._scheduling.array_fit import checked_in_space
 from cnncc.passes._scheduling.nest_layers import reschedule
-from cnncc.passes._scheduling.rewrites import find, fuse
+from cnncc.passes._scheduling.rewrites import find, merged
 
 
 @dataclass(frozen=True)
-class NestFusePass(ModulePass):
+class NestMergeLoopsPass(ModulePass):
     """Makes one loop of the one over `dim` and the one over `dim` directly inside it: the inverse of `nest-split`.
 
     `which` counts the loops over `dim` from outside, 1 being the outermost and the default. With `dim=h`:
@@ -27,7 +27,7 @@ class NestFusePass(ModulePass):
     loop in space takes more PEs then: with `arch` (a preset or a file) it is refused where that has not so many.
     """
 
-    name = "nest-fuse"
+    name = "nest-merge-loops"
 
     dim: str
     which: int = 1
@@ -40,5 +40,5 @@ class NestFusePass(ModulePass):
             self.name,
             op,
             self.layer,
-            lambda layer, mapping: checked_in_space(fuse(mapping, find(mapping, self.dim, self.which)), layer, arch),
+            lambda layer, mapping: checked_in_space(merged(mapping, find(mapping, self.dim, self.which)), layer, arch),
         )

@@ -1,12 +1,12 @@
-// RUN: cnncc opt %s -p 'nest-schedule-os{arch=spatial-4x4 schedule="%s.toml"}' | filecheck %s
-// RUN: cnncc opt %s -p 'nest-schedule-os{arch=spatial-4x4 schedule="%s.toml"},nest-tile,nest-permute,nest-unroll,nest-stage' | filecheck %s --check-prefix NEST
-// RUN: cnncc opt %s -p 'nest-schedule-os{arch=spatial-4x4 schedule="%s.toml" layer=conv1}' | filecheck %s --check-prefix ONE
-// RUN: not cnncc opt %s -p 'nest-schedule-os{arch=seed-4x4 schedule="%s.toml"}' 2>&1 | filecheck %s --check-prefix FILES
-// RUN: not cnncc opt %s -p 'nest-schedule-os{arch=spatial-4x4 schedule="%s"}' 2>&1 | filecheck %s --check-prefix TEXT
+// RUN: cnncc opt %s -p 'nest-assign-mapping{arch=spatial-4x4 schedule="%s.toml"}' | filecheck %s
+// RUN: cnncc opt %s -p 'nest-assign-mapping{arch=spatial-4x4 schedule="%s.toml"},nest-tile,nest-permute,nest-unroll,nest-stage' | filecheck %s --check-prefix NEST
+// RUN: cnncc opt %s -p 'nest-assign-mapping{arch=spatial-4x4 schedule="%s.toml" layer=conv1}' | filecheck %s --check-prefix ONE
+// RUN: not cnncc opt %s -p 'nest-assign-mapping{arch=seed-4x4 schedule="%s.toml"}' 2>&1 | filecheck %s --check-prefix FILES
+// RUN: not cnncc opt %s -p 'nest-assign-mapping{arch=spatial-4x4 schedule="%s"}' 2>&1 | filecheck %s --check-prefix TEXT
 
 // What does not fit is refused, all of it: here 3 channels of 9 depthwise inputs in ping, 12 words.
-// FILES: cnncc: nest-schedule-os: layer 'depthwise': pe.ifmap_words 27, limit 12: p * tky * tkx inputs do not fit a PE: smaller p, tky or tkx, or an array with ifmap_words of at least 27
-// TEXT: cnncc: {{.*}}nest_schedule_os_given.mlir: not TOML: {{.*}}
+// FILES: cnncc: nest-assign-mapping: layer 'depthwise': pe.ifmap_words 27, limit 12: p * tky * tkx inputs do not fit a PE: smaller p, tky or tkx, or an array with ifmap_words of at least 27
+// TEXT: cnncc: {{.*}}nest_assign_mapping_given.mlir: not TOML: {{.*}}
 
 func.func @main(%x: tensor<1x3x7x5xi16>, %x4: tensor<1x10x7x5xi16>) {
   // Tiles in the order k, h, (w), rounds in the same; sets of 2 x 2 PEs, two of them below each other; slices of 2 input
@@ -38,7 +38,7 @@ func.func @main(%x: tensor<1x3x7x5xi16>, %x4: tensor<1x10x7x5xi16>) {
     nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } }
   }
   // A layer that the file does not name has the compiler's own mapping.
-  // CHECK: mapping "weight@glb > params@glb > h':4 > w':2 > [h''||4@rows k':5||2@cols w''||2@cols] > {{.*}} label "conv1"
+  // CHECK: mapping "weight@glb > params@glb > k':4 > h':4 > [k''||4@rows h''||4@cols] > {{.*}} label "conv1"
   // ONE: nest.layer "mac"
   // ONE-SAME: mapping "
   %1 = nest.layer "mac" %x weights @w sizes <n = 1, k = 10, c = 3, h = 7, w = 5, r = 3, s = 3> window <kernel = [3, 3], pad = [1, 1, 1, 1]>

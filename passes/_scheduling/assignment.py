@@ -1,4 +1,4 @@
-"""Chooses an output-stationary mapping for every layer."""
+"""Which mapping each layer is assigned: a given one, or the best that is found. No pass: for `nest-assign-mapping`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.dialects.func import FuncOp
-from xdsl.passes import ModulePass
 
-from cnncc.arch.model import Arch, load_arch
+from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext
 from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, mapping_of, operands
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
@@ -23,7 +21,6 @@ from cnncc.mapper.search import AHEAD
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._onnx.labels import tidy
-from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape
 from cnncc.passes._scheduling.os_given import given_mapping, violations
 from cnncc.passes._scheduling.os_plan import GlbTooSmall, StaysOut, glb_too_small
@@ -31,7 +28,7 @@ from cnncc.passes._scheduling.os_search import copy_mapping, os_mapping
 from cnncc.passes._scheduling.os_written import written_mapping, written_violations
 from cnncc.passes._scheduling.prefetch import layers_ahead
 from cnncc.passes._scheduling.residency import choose_mappings
-from cnncc.passes._scheduling.schedule_file import Entry, Given, Named, Written, read_schedule
+from cnncc.passes._scheduling.schedule_file import Entry, Given, Named, Written
 from cnncc.passes._scheduling.smaller_budgets import Wanted
 
 Schedule = Map[str, Entry]  # by the labels of layers
@@ -39,43 +36,7 @@ FAR = 2  # times the cycles that a search has shown to be needed: from there on 
 OPERATORS = ("Conv", "Gemm", "MatMul")  # of the ONNX nodes that have weights
 
 
-@dataclass(frozen=True)
-class NestScheduleOsPass(ModulePass):
-    """Writes the output-stationary mapping for `arch` (a preset or a TOML file) that takes the array the fewest cycles.
-
-        nest.layer "mac" … then <…> { … }   ->   nest.layer "mac" … then <…> mapping "h':4 > [h''||@rows …" { … }
-
-    Sums stay in their PE, so that partial sums never travel. `nest-tile`, `nest-permute`, `nest-unroll` and
-    `nest-stage` then bring the nest into that form. Elementwise layers ("copy") stream past the array and get no
-    mapping.
-    Of a grouped convolution one group is mapped, in a loop over them, unless a group is a single output channel: those
-    are channelwise, as pools are.
-
-    Layers that the file `schedule` names get the mapping that it gives (docs/schedule.md), or all that is wrong with it
-    is refused. With a `dataflow` the other convolutions and fully connected layers get its mapping (docs/mapping.md);
-    `auto` is the best of all dataflows for each layer (docs/mapper.md).
-    """
-
-    name = "nest-schedule-os"
-
-    arch: str
-    layer: str | None = None
-    schedule: str | None = None
-    dataflow: str | None = None
-
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        choose(op, self.layer, self.choice(ctx, load_arch(self.arch)))
-
-    def choice(self, ctx: Context, arch: Arch) -> Choice:
-        """How the mappings of layers are chosen, on this array or another one."""
-        schedule = read_schedule(self.schedule) if self.schedule else {}
-        own = ctx if isinstance(ctx, CompilerContext) else CompilerContext()
-        auto = own if self.dataflow else None
-        others = Named(self.dataflow) if self.dataflow not in (None, AUTO) else None
-        return Choice(self.name, arch, schedule, others, auto)
-
-
-def choose(module: ModuleOp, label: str | None, choice: Choice) -> None:
+def assign(module: ModuleOp, label: str | None, choice: Choice) -> None:
     """Write a mapping on every layer, or on the one called `label`, which then has the whole GLB for its buffers.
 
     Raises Refusal for all in the schedule that is not legal, or for all layers that do not fit.
@@ -133,15 +94,15 @@ class Choice:
     """How the mapping of one layer is chosen: as `schedule` says, by label, else the one that takes `arch` the fewest
     cycles.
 
-    name: of the pass. others: what layers with weights get that the schedule does not name; None: the best mapping, of
-    output stationary ones, or with `auto`, which says how it is looked for, of all.
+    name: of the pass. context: says what a search is at, and how many processes it may use. others: what layers with
+    weights get that the schedule does not name; None: the best mapping of all.
     """
 
     name: str
     arch: Arch
     schedule: Schedule
+    context: CompilerContext
     others: Written | Named | None = None
-    auto: CompilerContext | None = None
 
     def given(self, layer: LayerOp) -> Entry | None:
         """What a layer's mapping is to be; None for the best."""
@@ -162,9 +123,9 @@ class Choice:
                 return []
 
     def __call__(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:
-        """The mapping of `layer`; None for its own nest. Raises Refusal (NoRoom).
+        """The mapping of `layer`; None for its own nest. Raises Refusal (GlbTooSmall).
 
-        auto: of all dataflows; without auto, or where the search finds none or a slower one, output stationary.
+        Where the search finds none, or a slower one, it is output stationary.
         """
         try:
             return self._mapping(layer, budget)
@@ -186,7 +147,7 @@ class Choice:
             return given_mapping(shape, self.arch, budget, given)
         if layer.kind.data == "copy":
             return copy_mapping(shape, self.arch, budget)
-        found = searched(shape, self.arch, budget) if self.auto else None
+        found = searched(shape, self.arch, budget)
         if found is None:
             return os_mapping(shape, self.arch, budget)
         if self.arch.sequencer.overlap and found.cycles <= FAR * found.least:
@@ -200,7 +161,7 @@ class Choice:
 
     def free(self, layer: LayerOp) -> bool:
         """Whether the layer's mapping is the best one of all for its room."""
-        return self.auto is not None and self.given(layer) is None
+        return self.given(layer) is None
 
     def below(self, layer: LayerOp, budget: GlbBudget, cycles: int, quick: bool) -> Mapping | None:
         """A mapping of a free layer that takes fewer cycles than these; of an elementwise one the best. None if none is
@@ -226,13 +187,9 @@ class Choice:
 
     def soon(self, wanted: Sequence[Wanted]) -> None:
         """Do searches side by side."""
-        if self.auto is not None:
-            free = [each for each in wanted if self.free(each.layer) and each.layer.kind.data != "copy"]
-            tasks = [
-                Task(layer_shape(layer), self.arch, budget, "", below, quick) for layer, budget, below, quick in free
-            ]
-            search_ahead(tasks, self._progress, self.auto.processes)
+        free = [each for each in wanted if self.free(each.layer) and each.layer.kind.data != "copy"]
+        tasks = [Task(layer_shape(layer), self.arch, budget, "", below, quick) for layer, budget, below, quick in free]
+        search_ahead(tasks, self._progress, self.context.processes)
 
     def _progress(self, done: str) -> None:
-        assert self.auto is not None
-        self.auto.progress(f"{self.name}: {done}")
+        self.context.progress(f"{self.name}: {done}")

@@ -1,0 +1,71 @@
+"""Assigns a mapping to every layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from cnncc.arch.model import Arch, load_arch
+from cnncc.context import CompilerContext
+from cnncc.dialects._notation import NotationError, read
+from cnncc.errors import Refusal
+from cnncc.passes._scheduling.assignment import Choice, assign
+from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
+from cnncc.passes._scheduling.schedule_file import Named, Written, read_schedule
+
+
+@dataclass(frozen=True)
+class NestAssignMappingPass(ModulePass):
+    """Writes on each layer the mapping for `arch` (a preset or a TOML file) that takes the array the fewest cycles.
+
+        nest.layer "mac" … then <…> { … }   ->   nest.layer "mac" … then <…> mapping "h':4 > [h''||@rows …" { … }
+
+    `nest-tile`, `nest-permute`, `nest-unroll` and `nest-stage` then bring the nest into that form. Elementwise layers
+    ("copy") stream past the array and get no mapping. Of a grouped convolution one group is mapped, in a loop over
+    them, unless a group is a single output channel: those are channelwise, as pools are.
+
+    Layers that the file `schedule` names get the mapping that it gives (docs/schedule.md). The other convolutions and
+    fully connected layers get the mapping of a `dataflow` (os, ws, is, rs, nlr) or a `mapping` in the notation, which
+    the rules of docs/mapping.md complete; `dataflow=auto`, the default, is the best of all (docs/mapper.md). With
+    `dataflow=ws arch=spatial-8x8`:
+
+        nest.layer "mac" … { … }
+        ->
+        nest.layer "mac" … mapping "weight@glb > k':8 > [c||6@rows k''||8@cols] > weight@rf*2 > h > w > …" { … }
+
+    Refused is all that is wrong with a given mapping, and what the array has no PEs, links, register files or GLB for.
+    With `layer` one layer is mapped, which then has the whole GLB for its buffers.
+    """
+
+    name = "nest-assign-mapping"
+
+    arch: str
+    schedule: str | None = None
+    dataflow: str = AUTO
+    mapping: str | None = None
+    layer: str | None = None
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        assign(op, self.layer, self.choice(ctx, load_arch(self.arch)))
+
+    def choice(self, ctx: Context, arch: Arch) -> Choice:
+        """How the mappings of layers are chosen, on this array or another one. Raises Refusal."""
+        schedule = read_schedule(self.schedule) if self.schedule else {}
+        context = ctx if isinstance(ctx, CompilerContext) else CompilerContext()
+        return Choice(self.name, arch, schedule, context, self._others())
+
+    def _others(self) -> Named | Written | None:
+        try:
+            check_dataflow(self.dataflow)
+            if self.mapping is not None:
+                read(self.mapping)
+        except (NotationError, Refusal) as wrong:
+            raise Refusal(f"{self.name}: {wrong}") from wrong
+        if self.mapping is None:
+            return None if self.dataflow == AUTO else Named(self.dataflow)
+        if self.dataflow != AUTO:
+            raise Refusal(f"{self.name}: give either a dataflow or a mapping")
+        return Written(self.mapping)
