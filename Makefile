@@ -22,12 +22,14 @@ pytest: .venv/.installed-dev
 .venv/.installed: pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("cnncc needs Python 3.11 or later, \
 	$(PYTHON) is %d.%d: make PYTHON=python3.12 …" % sys.version_info[:2])'
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e .
+	@echo "making .venv and installing cnncc and its packages: about half a minute"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --progress-bar on --disable-pip-version-check -c .ci/constraints.txt -e .
 	touch $@
 
 .venv/.installed-dev: .venv/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[dev]'
+	@echo "installing what tests, lint and types need"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[dev]'
 	touch $@
 
 clean:

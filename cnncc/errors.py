@@ -98,6 +98,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self.found: list[Refusal] = []
+        self.notes: list[Finding] = []  # what was assumed, and refuses nothing
         self._findings: list[Finding] = []
 
     @contextmanager

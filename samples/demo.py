@@ -90,7 +90,7 @@ def main() -> None:
 Next:
   .venv/bin/cnncc run {BINARY} --input {TEST} --output demo/logits.npz --stats demo/stats.json
   .venv/bin/cnncc verify {MODEL} --batch 1 --calibrate {CALIBRATION} --input {TEST}
-  .venv/bin/cnncc compile --from demo/ir/16-nest-permute.mlir -o demo/again.cnb""")
+  .venv/bin/cnncc compile --from demo/ir/nest-permute -o demo/again.cnb""")
 
     if abs(in_float - on_array) > 0.01 + 1e-9:
         sys.exit(f"demo: accuracy differs by more than 1 point: float {in_float:.2f}, array {on_array:.2f}")

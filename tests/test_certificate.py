@@ -119,7 +119,8 @@ def test_certificate_of_layers_that_move(tmp_path: Path, monkeypatch: pytest.Mon
 def test_certificate_files_that_are_none(tmp_path: Path) -> None:
     """Each is refused in a line, before anything is searched."""
     estimate = ("estimate", LENET, "--batch", 1, "--arch", "spatial-4x4")
-    assert refused(*estimate, "--certificate", tmp_path / "no" / "x.json").endswith(f"{tmp_path}/no does not exist")
+    (tmp_path / "no").touch()
+    assert refused(*estimate, "--certificate", tmp_path / "no" / "x.json").endswith(f"{tmp_path}/no is no folder")
     file = tmp_path / "x.json"
     assert f"{file}: cannot be read: No such file" in refused(*estimate, "--check-certificate", file)
     for text, says in (("{}", "there is no 'layers'"), ("x", "Expecting value"), ("[" * 10**5, "maximum recursion")):

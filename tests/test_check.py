@@ -80,7 +80,6 @@ def test_check_finds_all_of_several_problems(tmp_path: Path) -> None:
     assert set(budgets) == {"damaged", "long", "wide"}
     assert all(f["limit"] == 20 < f["value"] < 400 for f in stopping if f["resource"] == "glb.words")
     assert {(f["where"], f["resource"], f["value"], f["limit"]) for f in stopping if f["resource"] != "glb.words"} == {
-        ("input 'x'", "", None, None),
         ("initializer 'w1'", "", None, None),
         ("Whirl node 'whirl'", "", None, None),
         ("wide", "psum_bits", 19 * 17 * 127, (1 << 15) - 1),
@@ -102,11 +101,11 @@ def test_check_prints_lines_in_columns(tmp_path: Path) -> None:
     start = lines.index("blocking") + 1
     group = lines[start : lines.index("costly")]
     assert [line.split("  ")[1] for line in group] == [
-        "input 'x'", "initializer 'w1'", "Whirl node 'whirl'", "damaged", "long", "wide",
+        "initializer 'w1'", "Whirl node 'whirl'", "damaged", "long", "wide",
     ]  # fmt: skip
-    texts = ("dim 0", "contains NaN", "operator domain", "buffers of", "buffers of", "buffers of")
+    texts = ("contains NaN", "operator domain", "buffers of", "buffers of", "buffers of")
     assert len({line.index(text) for line, text in zip(group, texts, strict=True)}) == 1
-    assert re.fullmatch(r".*net.onnx does not compile: 6 blocking, \d+ costly, \d+ note\(s\)", lines[-1])
+    assert re.fullmatch(r".*net.onnx does not compile: 5 blocking, \d+ costly, \d+ note\(s\)", lines[-1])
 
 
 def test_check_compile_says_all_that_a_step_refuses(tmp_path: Path) -> None:
@@ -204,7 +203,7 @@ def test_check_agrees_with_compile_on_random_models(part: int, tmp_path: Path) -
     for _ in range(15):
         sizes = {
             "ifmap_words": rng.choice([3, 12, 64]),
-            "words": rng.choice([300, 2000, 65536]),
+            "words": rng.choice([60, 2000, 65536]),
             "psum_bits": rng.choice([16, 32]),
         }
         arch = array_file(tmp_path, **{name: int(size) for name, size in sizes.items()})

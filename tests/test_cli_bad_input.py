@@ -49,7 +49,6 @@ MODELS = {
     "truncated": (WHOLE[: len(WHOLE) * 2 // 3], "not an ONNX model, or truncated"),
     "zip": (b"PK\x05\x06" + bytes(18), "not an ONNX model"),
     "NaN": (not_finite(), "'w' contains NaN"),
-    "symbolic": (symbolic(), "--batch"),
 }
 
 
@@ -103,6 +102,8 @@ def test_cli_batch_that_does_not_fit(folder: Path) -> None:
     done("compile", "net.onnx", "--batch", 1, "-o", "out.cnb")
     (folder / "symbolic.onnx").write_bytes(symbolic())
     done("compile", "symbolic.onnx", "--batch", 3, "-o", "out.cnb")
+    note = "cnncc: note: input 'x': dim 0 is symbolic ('N') and taken as 1: --batch N gives another size\n"
+    assert done("compile", "symbolic.onnx", "-o", "one.cnb").stderr.startswith(note)
     assert "batch" in refuses(folder, "compile", "net.onnx", "--batch", 2)
 
 
@@ -202,7 +203,13 @@ def places(folder: Path) -> dict[str, str]:
     Path("kept").write_text("precious")
     Path("kept").chmod(0o444)
     Path("locked").mkdir(mode=0o555)
-    return {"kept": "read-only", "locked/x": "read-only", "nowhere/x": "does not exist", ".": "folder", "kept/x": ""}
+    return {
+        "kept": "read-only",
+        "locked/x": "read-only",
+        "locked/deep/x": "read-only",
+        ".": "folder",
+        "kept/x": "no folder",
+    }
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,26 @@ def test_cli_from_needs_the_array_that_the_ir_was_mapped_to(folder: Path) -> Non
     (folder / "mine.toml").write_text(text)
     (folder / "other.toml").write_text(text.replace("rows = 4", "rows = 3"))
     done("compile", "net.onnx", "--arch", "mine.toml", "--dump-dir", "ir")
-    done("compile", "--from", "ir/16-nest-permute.mlir", "--arch", "mine.toml", "-o", "same.cnb")
-    done("compile", "--from", "ir/16-nest-permute.mlir", "--arch", "spatial-4x4", "-o", "same.cnb")
-    message = refused("compile", "--from", "ir/16-nest-permute.mlir", "--arch", "other.toml", "-o", "not.cnb")
+    done("compile", "--from", "ir/nest-permute", "--arch", "mine.toml", "-o", "same.cnb")
+    done("compile", "--from", "ir/nest-permute", "--arch", "spatial-4x4", "-o", "same.cnb")
+    message = refused("compile", "--from", "ir/nest-permute", "--arch", "other.toml", "-o", "not.cnb")
     assert "was mapped to spatial-4x4 (4 x 4 PEs, #" in message
     assert "not to spatial-4x4 (3 x 4 PEs, #" in message
     assert not (folder / "not.cnb").exists()
-    assert done("compile", "--from", "ir/11-cnn-fuse-epilogue.mlir", "--arch", "other.toml", "-o", "other.cnb")
+    assert done("compile", "--from", "ir/cnn-fuse-epilogue", "--arch", "other.toml", "-o", "other.cnb")
+
+
+def test_cli_dumps_are_named_by_their_step(folder: Path) -> None:
+    """Whatever its number; a name that none has, or several have, is a file's."""
+    save(build(CONV, {"x": (1, 3, 7, 5)}, ["y"], {"w": noise(1, 5, 3, 3, 3)}), folder / "net.onnx")
+    done("compile", "net.onnx", "--dump-dir", "ir", "-o", "net.cnb")
+    done("compile", "--from", "ir/nest-permute", "--emit", "asm", "-o", "same.s")
+    done("disasm", "net.cnb", "-o", "net.s")
+    assert Path("same.s").read_text() == Path("net.s").read_text()
+    assert "nest.layer" in done("opt", "ir/nest-permute").stdout
+    Path("ir/99-nest-permute.mlir").write_text("")
+    for name in ("nest-permute", "nest-permutes"):
+        assert f"ir/{name}: No such file" in refused("compile", "--from", f"ir/{name}", "-o", "same.cnb")
 
 
 def test_cli_a_dump_has_its_batch(folder: Path) -> None:

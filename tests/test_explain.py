@@ -156,8 +156,8 @@ def test_explain_of_what_is_mapped(given: Path, tmp_path: Path) -> None:
     done("compile", LENET, *options, "-o", tmp_path / "net.cnb", "--dump-dir", tmp_path / "ir")
     found = estimated(LENET, *options, "--explain", "c2")["explain"]
     assert all(each["more"] < 0 for each in found["compared"]["dataflows"])
-    for dump in ("14-nest-assign-mapping", "18-nest-stage"):
-        mapped = estimated(tmp_path / "ir" / f"{dump}.mlir", "--explain", "c2")["explain"]
+    for dump in ("nest-assign-mapping", "nest-stage"):
+        mapped = estimated(tmp_path / "ir" / dump, "--explain", "c2")["explain"]
         assert mapped["compared"] == found["compared"] and mapped["limit"] == found["limit"]
     binary = estimated(tmp_path / "net.cnb", "--explain", "c2")["explain"]
     assert binary["compared"] is None and binary["limit"] == found["limit"]

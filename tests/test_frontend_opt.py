@@ -67,7 +67,7 @@ def test_frontend_opt_refuses_with_one_line_and_writes_nothing(tmp_path: Path) -
     assert "Unrecognized passes: ['no-such']" in refused(good, "-p", "no-such", "-o", out)
     assert "-p: " in refused(good, "-p", "onnx-fold-constants{bogus=1}", "-o", out)
     assert "-p: " in refused(good, "-p", "{", "-o", out)
-    assert "does not exist" in refused(good, "-o", tmp_path / "no" / "folder.mlir")
+    assert "is no folder" in refused(good, "-o", good / "folder.mlir")
     assert "onnx.opset_imports" in refused(good, "-p", "onnx-remove-identity", "-o", out)
     for text, message in {
         "func.func @f() { ! }": "bad.mlir:1:18:",
@@ -114,7 +114,7 @@ def test_frontend_opt_works_where_cnncc_is_not_installed(monkeypatch: pytest.Mon
 
 def test_frontend_cli_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert opt(DATA / "lenet.onnx", "--batch", 1).exit_code == 0
-    assert "--batch N" in refused(DATA / "lenet.onnx")
+    assert "tensor<1x1x28x28xf32>" in opt(DATA / "lenet.onnx").stdout
     assert opt("--no-such-option").exit_code == 2
     assert CliRunner().invoke(main, ["no-such-command"]).exit_code == 2
     assert opt("--help").exit_code == 0 and CliRunner().invoke(main, ["--help"]).exit_code == 0

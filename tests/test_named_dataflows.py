@@ -156,7 +156,7 @@ def test_by_name_or_by_the_mapper_the_same_is_computed(tmp_path: Path) -> None:
         done("run", tmp_path / "a.cnb", "--input", tmp_path / "three.npz", "--output", tmp_path / "y.npz")
         outputs.append((tmp_path / "y.npz").read_bytes())
     assert len(outputs) == 3 and len(set(outputs)) == 1
-    late = invoke("compile", "--from", tmp_path / "ir" / "14-nest-assign-mapping.mlir", "--dataflow", "os")
+    late = invoke("compile", "--from", tmp_path / "ir" / "nest-assign-mapping", "--dataflow", "os")
     assert late.exit_code == 1 and "its layers are mapped already, --dataflow os comes too late" in late.stderr
 
 

@@ -234,9 +234,10 @@ def test_samples_models_say_which_sizes_they_take(tmp_path: Path) -> None:
 
 
 def test_samples_models_refuse_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "no").touch()
     command = [sys.executable, SCRIPT, "resnet20", "-o", tmp_path / "no" / "net.onnx"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 1 and re.fullmatch(r"models.py: .*no does not exist\n", result.stderr)
+    assert result.returncode == 1 and re.fullmatch(r"models.py: .*no is no folder\n", result.stderr)
 
 
 def test_samples_models_write_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

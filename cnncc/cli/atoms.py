@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cnncc.cli.options import FILE, Pair, compile_options
+from cnncc.cli.options import FILE, Pair, compile_options, print_remarks
 
 if TYPE_CHECKING:
     from cnncc.driver.sources import CompileOptions
@@ -36,6 +36,7 @@ def command(
     compilation, steps = start_before_programs(source, options)
     for step in steps:
         compilation.step(step)
+    print_remarks(compilation)
     module, store, arch = compilation.module, compilation.ctx.weights, compilation.settings.arch
     label, first, end = layer or next(iter(programs(module)), ""), *macros
     reuses = atomic_schedule(module, store, arch, label, pe, range(first, end))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from cnncc.cli.options import FILE, compile_options, new_progress, output_option, print_warnings, write_text
+from cnncc.cli.options import FILE, compile_options, new_progress, output_option, print_remarks, write_text
 from cnncc.errors import Refusal
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     help="Stop at this level and write it.",
 )
 @click.option("--dump-dir", type=FILE, help="Write the IR after every step there, as NN-step.mlir.")
-@click.option("--from", "start", type=FILE, help="Compile on from a dumped, perhaps edited .mlir.")
+@click.option(
+    "--from", "start", type=FILE, help="Compile on from a dumped, perhaps edited .mlir, or from its step: ir/nest-tile."
+)
 def command(
     model: Path | None, output: Path | None, options: CompileOptions, emit: str, dump_dir: Path | None,
     start: Path | None,
@@ -41,9 +43,10 @@ def command(
     cnncc compile net.onnx --schedule mine.toml           layers mapped by hand
     cnncc compile net.onnx --dataflow ws                  weight stationary
     cnncc compile net.onnx --dump-dir ir                  the IR after every step
-    cnncc compile --from ir/16-nest-permute.mlir -o net.cnb     … and on from any of them
+    cnncc compile --from ir/nest-permute -o net.cnb       … and on from any of them
     """
     from cnncc.driver.build import Build
+    from cnncc.driver.ir_files import dump_file
     from cnncc.driver.pipeline import LEVELS, Dump, StepFailed
     from cnncc.driver.sources import resume, start_compilation
     from cnncc.util.files import check_writable
@@ -52,7 +55,7 @@ def command(
         raise click.UsageError("give either MODEL.onnx or --from DUMP.mlir")
     if start is not None and options.batch is not None:
         raise click.UsageError("--batch has no effect on a dump: its shapes are fixed")
-    source = cast("Path", start or model)
+    source = cast("Path", model) if start is None else dump_file(start)
     if output is None and emit == "bin":  # IR and assembly go to the terminal
         output = Path(f"{source.stem}.cnb")
     check_writable(output)
@@ -74,7 +77,7 @@ def command(
         _write_program(build, output, emit)
     if emit == "bin" and dump_dir is not None:
         click.echo(f"  IR       {dump_dir}/: after every step, with its weights")
-    print_warnings(compilation.warnings)
+    print_remarks(compilation)
 
 
 def _write_program(build: Build, output: Path | None, emit: str) -> None:

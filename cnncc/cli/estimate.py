@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from cnncc.cli.options import FILE, NAMES, compile_options, json_option, new_progress, print_warnings
+from cnncc.cli.options import FILE, NAMES, compile_options, json_option, new_progress, print_remarks
 from cnncc.errors import Refusal
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _estimate(source: Path, options: CompileOptions, explained: str | None, as_j
     check_writable(proof)
     progress = new_progress()
     is_binary = source.suffix == ".cnb"
-    program, warnings = (of_binary(source), list[str]()) if is_binary else of_model(source, options, progress)
+    program, compilation = (of_binary(source), None) if is_binary else of_model(source, options, progress)
     if explained is not None and explained not in (labels := list(program.layers())):
         raise Refusal(f"there is no layer '{explained}'; layers: {', '.join(labels) or 'none'}")
     estimate = estimate_table.as_json(program)
@@ -77,7 +77,8 @@ def _estimate(source: Path, options: CompileOptions, explained: str | None, as_j
     else:
         text = "\n".join(estimate_table.as_text(estimate, program))
     progress("")
-    print_warnings(warnings)
+    if compilation is not None:
+        print_remarks(compilation)
     click.echo(text)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cnncc.cli.options import FILE, compile_options, new_progress, output_option, print_warnings
+from cnncc.cli.options import FILE, compile_options, new_progress, output_option, print_remarks
 from cnncc.errors import Refusal, hint
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def command(
     progress = new_progress()
     start, results = explore(model, options, varied, output, jobs or os.cpu_count() or 1, progress)
     progress("")
-    print_warnings(start.warnings)
+    print_remarks(start)
     table = output.with_suffix(".csv")
     write_atomically(table, as_csv(results, objectives))
     click.echo("\n".join(as_text(results, objectives, start.settings.arch.energy.unit)))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 if TYPE_CHECKING:
+    from cnncc.driver.pipeline import Compilation
+
     pass
 
 FILE = click.Path(path_type=Path)
@@ -21,7 +23,7 @@ _COMPILE_OPTIONS = (
     click.option("--arch", default="spatial-8x8", show_default=True, help="Array: a preset or a TOML file."),
     click.option("--precision", type=click.Choice(["int8", "int16"]), help="Operands; default: the array's width."),
     click.option("--calibrate", type=FILE, help="Samples of the inputs (.npz by tensor name), for the scales."),
-    click.option("--batch", type=click.IntRange(min=1), help="Size of a symbolic batch dimension."),
+    click.option("--batch", type=click.IntRange(min=1), help="Size of a symbolic batch dimension; default: 1."),
     click.option("--schedule", type=FILE, help="Mappings of some layers (TOML, docs/schedule.md), used as given."),
     click.option(
         "--dataflow",
@@ -80,10 +82,11 @@ def new_progress() -> Progress:
     return lambda step: click.echo(f"\r\033[K{step}", nl=False, err=True)
 
 
-def print_warnings(warnings: list[str]) -> None:
-    """On stderr, each once."""
-    for warning in dict.fromkeys(warnings):
-        click.echo(f"cnncc: warning: {warning}", err=True)
+def print_remarks(compilation: Compilation) -> None:
+    """The notes and warnings of a compilation on stderr, each once."""
+    notes = [f"note: {note.where}: {note.text}" for note in compilation.notes]
+    for remark in dict.fromkeys([*notes, *(f"warning: {warning}" for warning in compilation.warnings)]):
+        click.echo(f"cnncc: {remark}", err=True)
 
 
 def write_text(path: Path | None, text: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cnncc.cli.options import FILE, compile_options, json_option, new_progress, print_warnings
+from cnncc.cli.options import FILE, compile_options, json_option, new_progress, print_remarks
 from cnncc.errors import Refusal, one_line
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def command(
     except verify.Differs:
         pass
     progress("")
-    print_warnings(compilation.warnings)
+    print_remarks(compilation)
     measured = [
         *verify.accuracy_text(verifier.accuracy, verifier.layers, whole=layers),
         *verify.noise_text(verifier.noises),

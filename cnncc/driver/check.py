@@ -1,9 +1,8 @@
-"""Everything that can be said of a model before it is run: what stops it, what it check_findings, what was done to it.
+"""Everything that can be said of a model before it is run: what stops it, what it costs, what was done to it.
 
 The steps of a compilation run one after the other; what one of them refuses is noted and, where the rest can be
 looked at without it, set aside:
 
-    symbolic batch            1
     weights that are NaN      0
     calibration               made-up ranges, of integers of 8 bits
     sums that exceed a psum   made-up ranges, of integers of 2 bits
@@ -96,6 +95,7 @@ class _Checker:
         ctx.progress = progress
         with self.refusals.kept():
             module = read_onnx(self.path, ctx, self.refusals, batch)
+            self.findings += self.refusals.notes
             module.attributes[DONE] = StringAttr("import")
             self.compilation = Compilation(ctx, module, self.settings)
             with self.refusals.kept():

@@ -5,6 +5,7 @@ Weights of `NAME.mlir` are in `NAME.npz`, else in `weights.npz`, in the same fol
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -33,6 +34,17 @@ def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
         except (RecursionError, ValueError) as error:
             raise Refusal(f"{path}: {shortened(str(error))}") from error
         return module
+
+
+def dump_file(path: Path) -> Path:
+    """The file that `path` names: itself, or the dump `NN-step.mlir` of a step in its folder, by the step's name alone.
+
+    ir/nest-tile   ->   ir/15-nest-tile.mlir
+    """
+    if path.exists() or not path.parent.is_dir():
+        return path
+    dumps = [each for each in path.parent.glob("*.mlir") if re.fullmatch(rf"\d\d-{re.escape(path.stem)}", each.stem)]
+    return dumps[0] if len(dumps) == 1 else path
 
 
 def load_weights(source: Path, ctx: CompilerContext) -> None:

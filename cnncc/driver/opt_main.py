@@ -22,10 +22,11 @@ from xdsl.utils.exceptions import ArgSpecParseError
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from cnncc.context import CompilerContext
-from cnncc.driver.ir_files import load_weights, shortened, user_errors
+from cnncc.driver.ir_files import dump_file, load_weights, shortened, user_errors
 from cnncc.errors import Refusal
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.universe import DIALECTS, PASSES
+from cnncc.util.files import check_writable
 
 
 def run_opt(args: Sequence[str]) -> None:
@@ -89,6 +90,8 @@ class OptMain(xDSLOptMain):
 
     def prepare_input(self) -> tuple[list[tuple[IO[bytes], int]], str]:
         """Open the input. Raises Refusal for a file that is neither MLIR nor ONNX."""
+        if self.args.input_file is not None:
+            self.args.input_file = str(dump_file(Path(self.args.input_file)))
         try:
             return super().prepare_input()
         except ValueError as error:
@@ -107,8 +110,8 @@ class OptMain(xDSLOptMain):
             return
         output = Path(self.args.output_file)
         weights = output.with_suffix(".npz")
-        if not output.parent.is_dir():
-            raise Refusal(f"{output}: the folder {output.parent} does not exist")
+        check_writable(output)
+        output.parent.mkdir(parents=True, exist_ok=True)
         parts = {self._unfinished(output): output, self._unfinished(weights): weights}
         try:
             super().run()

@@ -145,6 +145,7 @@ class Compilation:
     ctx: CompilerContext
     module: ModuleOp
     settings: Settings
+    notes: list[Finding] = field(default_factory=list[Finding])
     warnings: list[str] = field(default_factory=list[str])
 
     def remaining(self) -> tuple[Step, ...]:
@@ -210,7 +211,7 @@ def import_model(path: Path, batch: int | None, settings: Settings) -> Compilati
         check_interface(path, module)
     refusals.raise_any(str(path))
     module.attributes[DONE] = StringAttr("import")
-    return Compilation(ctx, module, settings)
+    return Compilation(ctx, module, settings, refusals.notes)
 
 
 def check_interface(path: Path, module: ModuleOp) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from xdsl.dialects.builtin import IntegerAttr
 
 from cnncc.arch.model import load_arch
-from cnncc.driver.ir_files import read_ir
+from cnncc.driver.ir_files import dump_file, read_ir
 from cnncc.driver.pipeline import (
     ASSIGN,
     CALIBRATE,
@@ -71,6 +71,7 @@ def start_before_programs(source: Path, options: CompileOptions) -> tuple[Compil
 
     Raises Refusal, also for IR from after that step.
     """
+    source = dump_file(source)
     start = resume if source.suffix == ".mlir" else start_compilation
     compilation = start(source, options)
     if TO_PROGRAMS not in (names := [step.name for step in compilation.remaining()]):
@@ -82,7 +83,7 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
     """A compilation that goes on from dumped IR, its weights beside it. Raises Refusal."""
     from cnncc.frontend.export_onnx import input_names
 
-    ctx = new_context()
+    ctx, start = new_context(), dump_file(start)
     module = read_ir(start, ctx)
     bits = module.attributes.get("cnn.operand_bits")
     if isinstance(bits, IntegerAttr):  # quantised already

@@ -12,7 +12,7 @@ from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch
 from cnncc.context import silent
-from cnncc.driver.pipeline import ASSIGN
+from cnncc.driver.pipeline import ASSIGN, Compilation
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.errors import Refusal
@@ -63,8 +63,8 @@ def of_binary(path: Path) -> Program:
 
 def of_model(
     source: Path, options: CompileOptions, progress: Callable[[str], None] = silent
-) -> tuple[Program, list[str]]:
-    """The program of an ONNX file or of dumped IR, and warnings. Raises Refusal as `compile` does."""
+) -> tuple[Program, Compilation]:
+    """The program of an ONNX file or of dumped IR, and its compilation. Raises Refusal as `compile` does."""
     compilation, todo = start_before_programs(source, options)
     compilation.ctx.progress = progress
     names = [step.name for step in todo]
@@ -76,4 +76,4 @@ def of_model(
     given, ctx = compilation.settings, compilation.ctx
     mapper = NestAssignMappingPass(given.arch_source, given.schedule, given.dataflow)
     choice = None if mapped else partial(mapper.choice, ctx)
-    return Program(source.name, array, parts, MappedNetwork(func, array, parts, choice)), compilation.warnings
+    return Program(source.name, array, parts, MappedNetwork(func, array, parts, choice)), compilation

@@ -69,7 +69,7 @@ def explore(
     start = start_compilation(model, options)
     base = start.settings.arch
     try:
-        output.parent.mkdir(exist_ok=True)
+        output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refusal(f"--output {output.parent}: {error.strerror}") from error
     with (
@@ -113,7 +113,7 @@ class Nests:
         was = self.start.settings
         bits = operand_bits(self.options.precision, array)
         settings = Settings(array, was.arch_source, bits, was.calibration, was.schedule, was.dataflow)
-        compilation = Compilation(self.start.ctx, self.start.module.clone(), settings, self.start.warnings)
+        compilation = replace(self.start, module=self.start.module.clone(), settings=settings)
         names = [step.name for step in compilation.remaining()]
         for step in compilation.remaining()[: names.index(ASSIGN)]:
             compilation.step(step)

@@ -40,7 +40,7 @@ DENSE_LIMIT_ELEMENTS = 1 << 28  # of a sparse initializer, which the file spells
 def import_onnx(path: Path, ctx: CompilerContext, batch: int | None = None) -> ModuleOp:
     """The model in `path` as IR; its arrays go to the weight store of `ctx`.
 
-    `batch` is the size of symbolic leading dims of the graph's inputs.
+    `batch` is the size of symbolic leading dims of the graph's inputs; without it they are 1.
 
     Raises: Refusal for a file that is not a valid, whole model of fixed input shapes with finite weights.
     """
@@ -54,7 +54,7 @@ def import_onnx(path: Path, ctx: CompilerContext, batch: int | None = None) -> M
 def read_onnx(path: Path, ctx: CompilerContext, refusals: Refusals, batch: int | None = None) -> ModuleOp:
     """As `import_onnx`, but what the rest of the model can be looked at without goes to `refusals`.
 
-    Symbolic leading dims are 1 in the module then, weights that are not finite 0. Raises Refusal for anything else.
+    Weights that are not finite are 0 in the module then. Raises Refusal for anything else.
     """
     model, inside = read_model(path, refusals, batch), Refusals()
     try:

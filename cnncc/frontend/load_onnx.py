@@ -28,7 +28,7 @@ INPUT_LIMIT_ELEMENTS = 1 << 28  # 2 GiB of the doubles that calibration draws
 def load_onnx(path: Path, batch: int | None = None) -> ModelProto:
     """The model in `path`, with external data loaded, symbolic input dims fixed and shapes inferred.
 
-    `batch` is the size of symbolic leading dims of graph inputs, and of dims of the same names.
+    `batch` is the size of symbolic leading dims of graph inputs, and of dims of the same names; without it they are 1.
 
     Raises: Refusal for whatever is wrong with the file or with `batch`.
     """
@@ -41,7 +41,7 @@ def load_onnx(path: Path, batch: int | None = None) -> ModelProto:
 
 
 def read_model(path: Path, refusals: Refusals, batch: int | None = None) -> ModelProto:
-    """As `load_onnx`, but symbolic leading dims go to `refusals`, and are 1 in the model then."""
+    """As `load_onnx`; `refusals` notes symbolic leading dims that are taken as 1."""
     model = _read(path)
     _load_external_data(model, path)
     if model.ByteSize() > SIZE_LIMIT_BYTES:
@@ -201,28 +201,34 @@ def _is_symbolic(dim: Dim) -> bool:
 
 
 def _fix_shapes(model: ModelProto, path: Path, batch: int | None, refusals: Refusals) -> None:
-    """Give symbolic dims of graph inputs the size `batch`; a leading one that stays open goes to `refusals`.
+    """Give symbolic leading dims of graph inputs the size `batch`; without it 1, which `refusals` notes.
 
-    Raises Refusal for any other that stays open.
+    Raises Refusal for any other dim that is symbolic.
     """
     inputs = graph_inputs(model.graph)
-    leading = [dims[0] for value in inputs if (dims := _dims(value)) and _is_symbolic(dims[0])]
+    open_ = [value for value in inputs if (dims := _dims(value)) and _is_symbolic(dims[0])]
+    leading = [_dims(value)[0] for value in open_]
     if batch is not None:
         _check_batch(inputs, leading, path, batch)
-        names = {dim.dim_param for dim in leading} - {""}
-        for dim in leading:
-            dim.dim_value = batch
-        for value in (*inputs, *model.graph.output, *model.graph.value_info):
-            for dim in _dims(value):
-                if _is_symbolic(dim) and dim.dim_param in names:
-                    dim.dim_value = batch
+    else:
+        refusals.notes += [_taken_as_one(value) for value in open_]
+    names = {dim.dim_param for dim in leading} - {""}
+    for dim in leading:
+        dim.dim_value = batch or 1
+    for value in (*inputs, *model.graph.output, *model.graph.value_info):
+        for dim in _dims(value):
+            if _is_symbolic(dim) and dim.dim_param in names:
+                dim.dim_value = batch or 1
     fatal = Refusals()
     for value in inputs:
-        with refusals.kept():
-            _fix_leading(value, path, batch)
         with fatal.kept():
             _check_input(value, path)
     fatal.raise_any(str(path))
+
+
+def _taken_as_one(value: ValueInfoProto) -> Finding:
+    what = f"dim 0 is symbolic ({_dim_name(value, 0)}) and taken as 1"
+    return Finding(what, "note", where=f"input '{value.name}'", help="--batch N gives another size")
 
 
 def _check_batch(inputs: list[ValueInfoProto], leading: list[Dim], path: Path, batch: int) -> None:
@@ -234,18 +240,14 @@ def _check_batch(inputs: list[ValueInfoProto], leading: list[Dim], path: Path, b
         raise Refusal(f"{path}: input '{fixed[0].name}' has the fixed leading size {size}, not batch {batch}")
 
 
-def _fix_leading(value: ValueInfoProto, path: Path, batch: int | None) -> None:
-    """Take 1 for a symbolic leading dim. Raises Refusal afterwards."""
-    dims = _dims(value)
-    if batch is None and dims and _is_symbolic(dims[0]):
-        refusal = _symbolic(value, path, 0, "give its size with --batch N")
-        dims[0].dim_value = 1
-        raise refusal
+def _dim_name(value: ValueInfoProto, index: int) -> str:
+    name = _dims(value)[index].dim_param
+    return repr(name) if name else "without a name"
 
 
-def _symbolic(value: ValueInfoProto, path: Path, index: int, remedy: str) -> Refusal:
-    name, owner = _dims(value)[index].dim_param, f"input '{value.name}'"
-    what = f"dim {index} is symbolic ({repr(name) if name else 'without a name'})"
+def _symbolic(value: ValueInfoProto, path: Path, index: int) -> Refusal:
+    what, owner = f"dim {index} is symbolic ({_dim_name(value, index)})", f"input '{value.name}'"
+    remedy = "fix it in the model"
     return Refusal(f"{path}: {owner}: {what}: {remedy}", Finding(what, where=owner, help=remedy))
 
 
@@ -254,7 +256,7 @@ def _check_input(value: ValueInfoProto, path: Path) -> None:
     refusals = Refusals()
     for index, dim in enumerate(_dims(value)):
         if _is_symbolic(dim):
-            refusals.add(_symbolic(value, path, index, "fix it in the model"))
+            refusals.add(_symbolic(value, path, index))
     refusals.raise_any(str(path))
     elements, limit = math.prod(dim.dim_value for dim in _dims(value)), INPUT_LIMIT_ELEMENTS
     if elements > limit:

@@ -162,7 +162,7 @@ def sources() -> str:
 
 
 def as_json(task: Task, result: Result | None) -> dict[str, Any]:
-    """A result, as it is disk_cache."""
+    """A result, as it is kept on disk."""
     if result is None:
         return {}
     return {"mapping": text(result.mapping, task.shape.sizes)} | {name: getattr(result, name) for name in COUNTS}

@@ -9,10 +9,11 @@ from cnncc.errors import Refusal
 
 
 def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Write all of `data`, or of its pieces one by one, to `path` or nothing. Raises Refusal."""
+    """Write all of `data`, or of its pieces one by one, to `path` or nothing; its folder is made. Raises Refusal."""
     part = path.with_name(f".unfinished-{path.name}")
     check_writable(path)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
         part.replace(path)
@@ -23,15 +24,16 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Before any work: can these files be written? Raises Refusal."""
+    """Before any work: can these files be written, in folders that are there or can be made? Raises Refusal."""
     for path in paths:
         if path is None:
             continue
-        if not path.parent.is_dir():
-            raise Refusal(f"{path}: the folder {path.parent} does not exist")
         if path.is_dir():
             raise Refusal(f"{path}: is a folder")
         if path.exists() and not path.stat().st_mode & 0o222:
             raise Refusal(f"{path}: is read-only")
-        if not path.parent.stat().st_mode & 0o222:
-            raise Refusal(f"{path}: the folder {path.parent} is read-only")
+        folder = next(each for each in path.absolute().parents if each.exists())
+        if not folder.is_dir():
+            raise Refusal(f"{path}: {folder} is no folder")
+        if not folder.stat().st_mode & 0o222:
+            raise Refusal(f"{path}: the folder {folder} is read-only")

@@ -96,7 +96,8 @@ def _less_zero(builder: CnnBuilder, image: SSAValue, x: Scale, label: str) -> SS
 
 def _ratios(image: SSAValue, x: Scale, y: Scale) -> Floats:
     """By how much the integers of `image` change from one scale to another, f32[k]."""
-    return np.full(shape(image.type)[1], np.float32(x.scale) / np.float32(y.scale))
+    with np.errstate(all="ignore"):  # scales that lie too far apart are refused later: see `checked`
+        return np.full(shape(image.type)[1], np.float32(x.scale) / np.float32(y.scale))
 
 
 def lower_mean(builder: CnnBuilder, node: NodeOp, layer: PoolLayer, label: str) -> SSAValue:
