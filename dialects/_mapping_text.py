@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from cnncc.dialects._mapping import DIMS, Loop, Mapping, Sizes, Stage, extents
-from cnncc.dialects._notation import Fetch, Item, NotationError, Term, read, spelled
+from cnncc.dialects._notation import FetchItem, Item, LoopItem, NotationError, read, spelled
 
 
 def text(mapping: Mapping, sizes: Sizes | None = None, unicode: bool = False) -> str:
@@ -31,15 +31,17 @@ def items_of(mapping: Mapping, sizes: Sizes | None = None) -> tuple[Item, ...]:
     last = {loop.dim: depth for depth, loop in enumerate(loops)}
     level = 0
     for depth in range(len(loops) + 1):
-        items += [Fetch(stage.operand, stage.memory, stage.buffers) for stage in mapping.stages if stage.depth == depth]
+        items += [
+            FetchItem(stage.operand, stage.memory, stage.buffers) for stage in mapping.stages if stage.depth == depth
+        ]
         if depth == len(loops):
             return tuple(items)
         loop, before = loops[depth], items[-1] if items else None
-        if loop.on and not (isinstance(before, Term) and before.level):
+        if loop.on and not (isinstance(before, LoopItem) and before.level):
             level += 1
         step = None if loop.step == 1 and last[loop.dim] == depth else loop.step
         pes = counts[depth] if loop.on and counts else None
-        items.append(Term(loop.dim, step, level if loop.on else 0, pes, loop.on, loop.keep))
+        items.append(LoopItem(loop.dim, step, level if loop.on else 0, pes, loop.on, loop.keep))
     raise AssertionError
 
 
@@ -54,14 +56,14 @@ def parse(text: str, sizes: Sizes | None = None) -> Mapping:
 def mapping_from(items: Sequence[Item], text: str, sizes: Sizes | None = None) -> Mapping:
     """The mapping that these items say all of; `text` is what they were read from. Raises NotationError."""
     extent: dict[str, int | None] = {dim: sizes.of(dim) if sizes else None for dim in DIMS}
-    last = {item.dim: item for item in items if isinstance(item, Term)}
+    last = {item.dim: item for item in items if isinstance(item, LoopItem)}
     loops, stages = list[Loop](), list[Stage]()
-    for level, run in groupby(items, key=lambda item: item.level if isinstance(item, Term) else 0):
+    for level, run in groupby(items, key=lambda item: item.level if isinstance(item, LoopItem) else 0):
         together = list(run)
         if level:
-            loops += _folds([item for item in together if isinstance(item, Term)], extent, text)
+            loops += _folds([item for item in together if isinstance(item, LoopItem)], extent, text)
         for item in together:
-            if isinstance(item, Fetch):
+            if isinstance(item, FetchItem):
                 stages.append(Stage(item.operand, item.memory, len(loops), item.buffers))
                 continue
             if item.step is None and item is not last[item.dim]:
@@ -75,7 +77,7 @@ def mapping_from(items: Sequence[Item], text: str, sizes: Sizes | None = None) -
     return Mapping(tuple(loops), tuple(stages))
 
 
-def _folds(level: Sequence[Term], extent: Map[str, int | None], text: str) -> list[Loop]:
+def _folds(level: Sequence[LoopItem], extent: Map[str, int | None], text: str) -> list[Loop]:
     """Loops in time around a level for those of its loops that have fewer PEs than iterations."""
     folds, seen = list[Loop](), dict[str, int | None]()
     for term in level:

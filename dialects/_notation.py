@@ -48,7 +48,7 @@ class NotationError(ValueError):
 
 
 @dataclass(frozen=True)
-class Term:
+class LoopItem:
     """A loop as it is written; None (of an axis: empty) is what is left out.
 
     level: loops with the same number other than 0 run side by side on one level of parallelism.
@@ -64,7 +64,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Fetch:
+class FetchItem:
     """A stage as it is written: of the loops inside the place where it stands."""
 
     operand: str
@@ -73,7 +73,7 @@ class Fetch:
     place: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
-Item = Term | Fetch
+Item = LoopItem | FetchItem
 
 
 # -- from text ---------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class _Reader:
                 level = 0
             else:
                 item = self._item(bool(boxed), level)
-                level = item.level if isinstance(item, Term) else 0
+                level = item.level if isinstance(item, LoopItem) else 0
                 yield item
             if boxed and self._take(boxed):
                 boxed = ""
@@ -172,8 +172,8 @@ class _Reader:
         level = 0
         while True:
             item = self._item(False, level)
-            if not (isinstance(item, Term) and item.level):
-                name = item.dim if isinstance(item, Term) else ""
+            if not (isinstance(item, LoopItem) and item.level):
+                name = item.dim if isinstance(item, LoopItem) else ""
                 hint = f": write {name}||" if name else ""
                 self._refuse(f"in [ ] stand parallel loops, without '>'{hint}", item.place)
             level = item.level
@@ -201,7 +201,7 @@ class _Reader:
             self._refuse(f"a loop on an axis is parallel: {name.text}||@rows", self.token.place)
         parallel = self._take("||")
         if not parallel:
-            return Term(name.text, step, keep=boxed, place=name.place)
+            return LoopItem(name.text, step, keep=boxed, place=name.place)
         pes = self._number("") if self.token.kind == "number" else None
         axis = self._name("axis", AXES) if self._take("@") else ""
         if boxed and axis != LANES:
@@ -209,9 +209,9 @@ class _Reader:
             self._refuse(what, name.place)
         if not level:
             self.levels += 1
-        return Term(name.text, step, level or self.levels, pes, axis, boxed, name.place)
+        return LoopItem(name.text, step, level or self.levels, pes, axis, boxed, name.place)
 
-    def _stage(self, name: _Token, boxed: bool) -> Fetch:
+    def _stage(self, name: _Token, boxed: bool) -> FetchItem:
         if name.text not in OPERANDS:
             self._refuse(f"no operand '{name.text}': {near(name.text, OPERANDS)}", name.place)
         if boxed:
@@ -219,7 +219,7 @@ class _Reader:
         self.next += 1
         memory = self._name("memory", MEMORIES)
         buffers = self._number("a number of buffers") if self._take("*") else 1
-        return Fetch(name.text, memory, buffers, name.place)
+        return FetchItem(name.text, memory, buffers, name.place)
 
     def _name(self, what: str, known: Collection[str]) -> str:
         token = self.token
@@ -242,7 +242,7 @@ class _Reader:
 
 def _check_primes(text: str, items: Sequence[Item]) -> None:
     """The j-th of several loops over a dimension has j primes; a single one may have one. Raises NotationError."""
-    terms = [item for item in items if isinstance(item, Term)]
+    terms = [item for item in items if isinstance(item, LoopItem)]
     count, seen = Counter(term.dim for term in terms), Counter[str]()
     for term in terms:
         seen[term.dim] += 1
@@ -280,7 +280,7 @@ def _runs() -> Callable[[tuple[Item, str]], tuple[bool, int, int]]:
         nonlocal number
         item = each[0]
         number += 1
-        if isinstance(item, Term) and (item.keep or item.level):
+        if isinstance(item, LoopItem) and (item.keep or item.level):
             return item.keep, 0 if item.keep else item.level, 0
         return False, 0, number
 
@@ -289,10 +289,10 @@ def _runs() -> Callable[[tuple[Item, str]], tuple[bool, int, int]]:
 
 def _words(items: Sequence[Item], parallel: str) -> Iterator[str]:
     """Each loop or stage by itself."""
-    count = Counter(item.dim for item in items if isinstance(item, Term))
+    count = Counter(item.dim for item in items if isinstance(item, LoopItem))
     seen = Counter[str]()
     for item in items:
-        if isinstance(item, Fetch):
+        if isinstance(item, FetchItem):
             yield f"{item.operand}@{item.memory}" + (f"*{item.buffers}" if item.buffers > 1 else "")
             continue
         seen[item.dim] += 1

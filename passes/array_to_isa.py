@@ -18,7 +18,7 @@ from cnncc.dialects import isa
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import name_after_tensors
-from cnncc.isa.fields import LOOP_REGISTERS, Term, Value, When
+from cnncc.isa.fields import LOOP_REGISTERS, FieldTerm, Value, When
 from cnncc.isa.table import Instruction, instruction
 from cnncc.weights import WeightStore
 
@@ -92,7 +92,7 @@ class _Layer:
             ring_y=view.ring_y, ring_x=view.ring_x,
         )  # fmt: skip
         steps = [
-            (instruction("step", id=number, loop=self.register(t.loop), by=Term(t.axis, t.step)), f"by {t.loop}")
+            (instruction("step", id=number, loop=self.register(t.loop), by=FieldTerm(t.axis, t.step)), f"by {t.loop}")
             for t in view.steps
         ]
         return [(desc, f"{view.name}: {view.tensor}"), *steps]
@@ -125,7 +125,7 @@ class _Layer:
         # The last extent runs fastest, so missing ones are slow ones of 1.
         pattern = [A.Extent()] * (EXTENTS - len(load.pattern)) + list(load.pattern)
         extents: dict[str, Value] = {f"extent{i}": extent.n for i, extent in enumerate(pattern)}
-        terms: dict[str, Value] = {f"term{i}": Term(extent.axis, extent.step) for i, extent in enumerate(pattern)}
+        terms: dict[str, Value] = {f"term{i}": FieldTerm(extent.axis, extent.step) for i, extent in enumerate(pattern)}
         return instruction(
             "load", kind=load.kind, desc=self.descriptor(load.view), slot=load.slot, edge=int(load.edge),
             open=self.when(load.open), close=self.when(load.close),
@@ -158,9 +158,9 @@ class _Layer:
             "commit", source=commit.source, desc=self.descriptor(commit.view),
             operand=self.descriptor(commit.operand), residual=self.descriptor(commit.residual),
             params=self.descriptor(commit.params), param=commit.param,
-            pixels=commit.pixels.n, pixel_term=Term(commit.pixels.axis, commit.pixels.step),
-            lines=commit.lines.n, line_term=Term(commit.lines.axis, commit.lines.step),
-            channels=commit.channels.n, channel_term=Term(commit.channels.axis, commit.channels.step),
+            pixels=commit.pixels.n, pixel_term=FieldTerm(commit.pixels.axis, commit.pixels.step),
+            lines=commit.lines.n, line_term=FieldTerm(commit.lines.axis, commit.lines.step),
+            channels=commit.channels.n, channel_term=FieldTerm(commit.channels.axis, commit.channels.step),
             reduce=int(commit.reduce), partial=int(bool(commit.sums)), sums=self.descriptor(commit.sums),
             fresh=self.when(commit.fresh), final=self.when(commit.final),
             **_slots("psum", commit.psum),
@@ -235,7 +235,7 @@ def _rectangle(place: A.Place) -> dict[str, Value]:
 
 def _place(place: A.Place) -> dict[str, Value]:
     terms = {"row": place.row, "row_set": place.row_set, "col": place.col, "col_set": place.col_set}
-    fields: dict[str, Value] = {name: Term(term.axis, term.step) for name, term in terms.items()}
+    fields: dict[str, Value] = {name: FieldTerm(term.axis, term.step) for name, term in terms.items()}
     return {**_rectangle(place), "set_rows": place.set_rows, "set_cols": place.set_cols, **fields}
 
 

@@ -36,7 +36,7 @@ from cnncc.errors import Refusal, Refusals
 from cnncc.model.layer_shape import stage_words
 from cnncc.passes._programs.layer_operands import glb_stages
 from cnncc.passes._programs.layer_program import layer_program
-from cnncc.passes._programs.layer_records import Body, Home, Layer, Node, Tensors
+from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer, Tensors
 from cnncc.passes._programs.layer_sums import partial_sums
 from cnncc.passes._programs.layer_transfers import FULL, PRIMED
 from cnncc.passes._programs.stream_program import stream_program
@@ -155,7 +155,7 @@ class _Lowering:
         if isinstance(sync, A.SyncOp):
             sync.engines = ArrayAttr([StringAttr(name) for name in ("load", "array", "commit", "dma")])
 
-    def _plain(self, op: LayerOp, label: str) -> Layer:
+    def _plain(self, op: LayerOp, label: str) -> ProgramLayer:
         steps = op.steps.data
         params, per_channel = self._params(label, op)
         here = staged(op)
@@ -171,7 +171,7 @@ class _Lowering:
             bool(steps.bias), bool(steps.scale), steps.zero, steps.clamp, steps.factors, steps.add_clamp, steps.slope
         )
         full = FULL[len(self.program) % 2]
-        layer = Layer(label, layer_shape(op), mapping_of(op), tensors, per_channel, unit, full)
+        layer = ProgramLayer(label, layer_shape(op), mapping_of(op), tensors, per_channel, unit, full)
         return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))
 
     def _home(self, label: str, operand: str, value: SSAValue, here: set[str]) -> Home:
@@ -180,7 +180,7 @@ class _Lowering:
             raise Refusal(f"layer {label}: its {operand} does not lie in {memory.upper()}, but is {says}")
         return self.tensors.home(memory, value)
 
-    def _buffers(self, layer: Layer) -> dict[str, str]:
+    def _buffers(self, layer: ProgramLayer) -> dict[str, str]:
         """The buffers in the GLB that the layer's stages fill, and that of its partial sums."""
         of = {"weight": layer.tensors.weight, "params": layer.tensors.params}
         found: dict[str, str] = {}

@@ -58,7 +58,7 @@ class NestToScfPass(ModulePass):
         main = main_function(op)
         try:
             _check_module(op, main)
-            lowered = _Network(op, main).main
+            lowered = _StandardNetwork(op, main).main
             globals_ = [_global(each, store) for each in op.ops if isinstance(each, GlobalOp)]
         except Refusal as refusal:
             raise Refusal(f"{self.name}: {refusal}") from refusal
@@ -85,7 +85,7 @@ def _key(op: Operation) -> str:
     return value_key(op) or "(no label)"
 
 
-class _Network:
+class _StandardNetwork:
     """`@main` on memory."""
 
     def __init__(self, module: ModuleOp, main: FuncOp) -> None:

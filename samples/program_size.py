@@ -18,7 +18,7 @@ import click
 from cnncc.binary.container import Binary, load
 from cnncc.errors import Refusal
 from cnncc.isa.table import Instruction
-from cnncc.machine.program import Loop, Node, build_tree
+from cnncc.machine.program import LoopNode, Node, build_tree
 
 COLUMNS = ("program bytes", "instructions", "MACs, max, add", "loads", "n2n", "operations a byte")
 
@@ -49,9 +49,9 @@ def unfolded(nodes: Sequence[Node]) -> Counter[str]:
     """The atomic operations of a program, all iterations counted."""
     found: Counter[str] = Counter()
     for node in nodes:
-        inner = unfolded(node.body) if isinstance(node, Loop) else atomic(node.instruction)
+        inner = unfolded(node.body) if isinstance(node, LoopNode) else atomic(node.instruction)
         for kind, count in inner.items():
-            found[kind] += count * (node.count if isinstance(node, Loop) else 1)
+            found[kind] += count * (node.count if isinstance(node, LoopNode) else 1)
     return found
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cnncc.isa.codec import Words, encode_program
-from cnncc.isa.fields import AXES, LOOP_REGISTERS, Field, Term, Value
+from cnncc.isa.fields import AXES, LOOP_REGISTERS, Field, FieldTerm, Value
 from cnncc.isa.table import OPCODE, SPECS, Instruction, Spec, instruction
 
 BODY = [spec for spec in SPECS if spec.name not in ("halt", "loop", "end")]
@@ -59,7 +59,7 @@ class Garbler:
             case "when":
                 return r.choice([None, (), (), (0,), (0, 1)])
             case "term":
-                return Term(r.choice(AXES), r.choice([0, 0, 0, 1, 1, 2, -1, 5]))
+                return FieldTerm(r.choice(AXES), r.choice([0, 0, 0, 1, 1, 2, -1, 5]))
             case "enum":
                 return r.choice(field.names)
             case _:

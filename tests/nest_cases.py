@@ -18,7 +18,7 @@ from cnncc.dialects.cnn import CNN, Window
 from cnncc.dialects.nest import NEST, LayerOp, Loop, Mapping, Stage
 from cnncc.dialects.weights import WEIGHTS
 from cnncc.model.layer_shape import GlbBudget
-from cnncc.passes._scheduling.assignment import Choice, assign
+from cnncc.passes._scheduling.assignment import Assigner, assign
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.os_search import copy_mapping, os_mapping
 from cnncc.passes.cnn_to_nest import CnnToNestPass
@@ -31,7 +31,7 @@ from cnncc.passes.nest_unroll import NestUnrollPass
 SCHEDULE = (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass())
 
 
-class OutputStationary(Choice):
+class OutputStationary(Assigner):
     """The best output-stationary mapping, whatever takes fewer cycles."""
 
     def free(self, layer: LayerOp) -> bool:

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.isa.fields import Term
+from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import Instruction
 
 Place = tuple[int, int, int, int, int, int]  # row, column of the array; row in set, row set, column in set, column set
@@ -94,7 +94,7 @@ class PlainMachine:
             "psum": File(arch.pe.psum_halves, arch.pe.psum_words),
         }
         self.descs: dict[int, Instruction] = {}
-        self.steps: dict[int, dict[tuple[str, int], Term]] = {}
+        self.steps: dict[int, dict[tuple[str, int], FieldTerm]] = {}
         self.unit: Instruction | None = None
         self.loops: list[list[int]] = []  # start, iteration, count
         self.executed = 0
@@ -161,7 +161,7 @@ class PlainMachine:
                 total += term.step * self.loops[register][1]
         return self.field(desc, "base") + (total % wrap if wrap else total)
 
-    def address(self, desc: int, start: dict[str, int], terms: list[tuple[Term, int]]) -> tuple[int, bool]:
+    def address(self, desc: int, start: dict[str, int], terms: list[tuple[FieldTerm, int]]) -> tuple[int, bool]:
         """The word address of a position, and whether it is inside the bounds."""
         axis = {"lin": 0, "k": start["channel"], "y": start["y"], "x": start["x"]}
         for term, index in terms:
@@ -201,7 +201,7 @@ class PlainMachine:
         """The last column of its set, which may be cut short by the edge of the rectangle."""
         return place[4] == inst.number("set_cols") - 1 or place[1] == inst.number("col0") + inst.number("cols") - 1
 
-    def pe_terms(self, inst: Instruction, place: Place) -> list[tuple[Term, int]]:
+    def pe_terms(self, inst: Instruction, place: Place) -> list[tuple[FieldTerm, int]]:
         return [(inst.term(name), place[2 + i]) for i, name in enumerate(("row", "row_set", "col", "col_set"))]
 
     def fits_word(self, value: int) -> bool:
@@ -213,12 +213,12 @@ class PlainMachine:
         sizes = [inst.number(name) for name in ("count", "rows", "words")]
         check(sizes[0] * sizes[1] * sizes[2] <= len(self.glb), "more words than the GLB has")
         for block, row, word in product(*map(range, sizes)):
-            terms = [(Term("y", 1), row), (Term("x", 1), word)]
+            terms = [(FieldTerm("y", 1), row), (FieldTerm("x", 1), word)]
             start = {"channel": 0, "y": inst.number("y"), "x": inst.number("x")}
             (dram, inside), (glb, _) = (
                 self.address(
                     inst.number(side), {**start, "offset": inst.number(f"{side}_offset")},
-                    [*terms, (Term("lin", inst.number(f"{side}_step")), block)],
+                    [*terms, (FieldTerm("lin", inst.number(f"{side}_step")), block)],
                 )
                 for side in ("dram", "glb")
             )  # fmt: skip
@@ -442,7 +442,7 @@ class PlainMachine:
             self.write_glb(address, value)
 
     def accumulate(
-        self, inst: Instruction, value: int, terms: list[tuple[Term, int]], parts: list[tuple[int, int]]
+        self, inst: Instruction, value: int, terms: list[tuple[FieldTerm, int]], parts: list[tuple[int, int]]
     ) -> int:
         bits = self.arch.operand_bits
         wide = max(32, self.arch.psum_bits)
@@ -460,13 +460,13 @@ class PlainMachine:
             parts.append((at + i, word - (1 << bits) * (word >> (bits - 1))))
         return value
 
-    def read_operand(self, inst: Instruction, name: str, terms: list[tuple[Term, int]]) -> int:
+    def read_operand(self, inst: Instruction, name: str, terms: list[tuple[FieldTerm, int]]) -> int:
         address, inside = self.address(inst.number(name), self.start(inst), terms)
         check(inside, f"{name} outside its bounds")
         self.moved[f"glb_read_{name}"] += 1
         return self.read_glb(address)
 
-    def output_unit(self, inst: Instruction, value: int, terms: list[tuple[Term, int]]) -> int:  # C2
+    def output_unit(self, inst: Instruction, value: int, terms: list[tuple[FieldTerm, int]]) -> int:  # C2
         unit = self.unit
         if unit is None:
             return clamp(value, -(1 << 31), (1 << 31) - 1)

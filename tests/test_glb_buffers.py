@@ -43,7 +43,7 @@ from cnncc.machine.program import build_tree
 from cnncc.machine.times.times import simulate
 from cnncc.model.layer_schedule import LayerPlan, layer_schedule
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.timed_program import ARRAY, Node, Repeat, Task
+from cnncc.model.timed_program import ARRAY, Node, Task, TimedLoop
 
 QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"
 
@@ -207,7 +207,7 @@ def test_a_loop_over_slices_is_opened_where_bodies_are_few(w: int, bodies: int, 
 
 def macros(nodes: Sequence[Node]) -> int:
     """Macro-instructions in the model's program."""
-    inner = [macros(node.body) if isinstance(node, Repeat) else 0 for node in nodes]
+    inner = [macros(node.body) if isinstance(node, TimedLoop) else 0 for node in nodes]
     return sum(inner) + sum(isinstance(node, Task) and node.engine == ARRAY for node in nodes)
 
 

@@ -14,7 +14,7 @@ from trap_cases import WORDS
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble, disassemble, format_instruction, parse_instruction
 from cnncc.isa.codec import check_structure, decode_program, encode, encode_program
-from cnncc.isa.fields import AXES, LOOP_REGISTERS, Field, Term, Value
+from cnncc.isa.fields import AXES, LOOP_REGISTERS, Field, FieldTerm, Value
 from cnncc.isa.manual import manual
 from cnncc.isa.table import OPCODE, SPECS, Instruction, Spec, instruction
 
@@ -103,7 +103,7 @@ def values(field: Field) -> st.SearchStrategy[Value]:
     match field.kind:
         case "term":
             return st.builds(
-                Term, st.sampled_from(AXES), st.integers(-(1 << field.bits - 3), (1 << field.bits - 3) - 1)
+                FieldTerm, st.sampled_from(AXES), st.integers(-(1 << field.bits - 3), (1 << field.bits - 3) - 1)
             )
         case "when":
             loops = st.sets(st.integers(0, LOOP_REGISTERS - 1))

@@ -9,15 +9,23 @@ from math import ceil
 import pytest
 from trap_cases import TIMES
 
-from cnncc.arch.model import Arch, Bus, Commit, Dram, Glb, Pe, Sequencer
+from cnncc.arch.model import Arch, Bus, Dram, Glb, OutputUnits, Pe, Sequencer
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.table import Instruction
-from cnncc.machine.program import Leaf, Loop, build_tree
+from cnncc.machine.program import Leaf, LoopNode, build_tree
 from cnncc.machine.times.times import Cycles, Times, simulate
 from cnncc.machine.traps import Trap
 
 ARCH = Arch(
-    "small", 4, 4, Pe(32, 32, 16), Glb(4096, 4), Dram(2, 10), bus=Bus(4, 2), commit=Commit(1, 3), sequencer=Sequencer(2)
+    "small",
+    4,
+    4,
+    Pe(32, 32, 16),
+    Glb(4096, 4),
+    Dram(2, 10),
+    bus=Bus(4, 2),
+    commit=OutputUnits(1, 3),
+    sequencer=Sequencer(2),
 )
 
 
@@ -341,7 +349,7 @@ def random_program(seed: int) -> tuple[list[Instruction], Arch]:
     arch = Arch(
         "random", 4, 4, pe, Glb(4096, rng.randint(1, 9)), Dram(rng.randint(1, 9), rng.randint(0, 60)),
         operand_bits=rng.choice([8, 16]), bus=Bus(rng.randint(1, 10), rng.randint(0, 5)),
-        commit=Commit(rng.randint(1, 3), rng.randint(0, 9)),
+        commit=OutputUnits(rng.randint(1, 3), rng.randint(0, 9)),
         sequencer=Sequencer(rng.randint(1, 6), rng.random() < 0.8),
     )  # fmt: skip
     return assemble("\n".join([*writer.lines, "halt"])), arch
@@ -553,9 +561,9 @@ def test_the_budget_is_spent_exactly() -> None:
 def test_the_tree_keeps_numbers_and_addresses() -> None:
     tree = build_tree(assemble("desc id=1\nloop count=2\nloop count=3\nmac\nend\ndma\nend\nhalt"))
     desc, outer, halt = tree
-    assert isinstance(desc, Leaf) and isinstance(halt, Leaf) and isinstance(outer, Loop)
+    assert isinstance(desc, Leaf) and isinstance(halt, Leaf) and isinstance(outer, LoopNode)
     inner, dma = outer.body
-    assert isinstance(inner, Loop) and isinstance(dma, Leaf)
+    assert isinstance(inner, LoopNode) and isinstance(dma, Leaf)
     assert (outer.first, outer.last, outer.register, outer.count) == (1, 6, 0, 2)
     assert (inner.first, inner.last, inner.register, inner.count) == (2, 4, 1, 3)
     assert (dma.index, dma.address, halt.index, halt.address) == (5, 8 + 1 + 1 + 14 + 1, 7, 8 + 1 + 1 + 14 + 1 + 9 + 1)

@@ -20,7 +20,7 @@ from cnncc.machine.program import build_tree
 from cnncc.machine.stats import stats
 from cnncc.machine.times.durations import load_occupancy
 from cnncc.machine.traffic.counts import Traffic, count_traffic
-from cnncc.machine.traffic.in_bounds import Index, count_inside
+from cnncc.machine.traffic.in_bounds import BoundedIndex, count_inside
 from cnncc.machine.traps import Trap
 from cnncc.model.energy import with_energy
 
@@ -325,10 +325,10 @@ def test_rectangles_by_hand() -> None:
 
 
 def test_counting_inside_long_loops() -> None:
-    assert count_inside((0,), 100, [Index(0, 1 << 24, 3), Index(0, 5, 0)]) == 34 * 5
-    assert count_inside((-5,), 100, [Index(0, 1000, 100), Index(0, 100, 1), Index(3, 7, -1)]) == sum(
-        0 <= -5 + a * 100 + b - c < 100 for a in range(1000) for b in range(100) for c in range(3, 7)
-    )
+    assert count_inside((0,), 100, [BoundedIndex(0, 1 << 24, 3), BoundedIndex(0, 5, 0)]) == 34 * 5
+    assert count_inside(
+        (-5,), 100, [BoundedIndex(0, 1000, 100), BoundedIndex(0, 100, 1), BoundedIndex(3, 7, -1)]
+    ) == sum(0 <= -5 + a * 100 + b - c < 100 for a in range(1000) for b in range(100) for c in range(3, 7))
 
 
 @pytest.mark.parametrize(("text", "index", "says"), TRAFFIC)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from plain_machine import PlainMachine, PlainTrap
 
-from cnncc.arch.model import Arch, Commit, Dram, Glb, Links, Pe
+from cnncc.arch.model import Arch, Dram, Glb, Links, OutputUnits, Pe
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import decode_program, encode_program
-from cnncc.isa.fields import Term, Value
+from cnncc.isa.fields import FieldTerm, Value
 from cnncc.isa.table import Instruction, instruction
 from cnncc.machine.program import build_tree
 from cnncc.machine.traffic.counts import count_traffic
@@ -43,10 +43,10 @@ class Writer:
     def upto(self, most: int) -> int:
         return self.random.randint(1, max(1, most))
 
-    def term(self, most: int = 4, axes: str = "lkyx") -> Term:
+    def term(self, most: int = 4, axes: str = "lkyx") -> FieldTerm:
         axis = {"l": "lin", "k": "k", "y": "y", "x": "x"}[self.random.choice(axes)]
         step = self.random.choice([0, 1, 1, 2, self.random.randint(-2, most)])
-        return Term(axis, step if axis == "lin" else min(step, 2))
+        return FieldTerm(axis, step if axis == "lin" else min(step, 2))
 
     # The start: all of the GLB but its last words, and descriptors.
 
@@ -230,9 +230,9 @@ class Writer:
         if r.random() < 0.6:
             return found
         self.emit("desc", id=DRAM_SIDE, base=150)  # no scales there
-        self.emit("step", id=DRAM_SIDE, loop=0, by=Term("lin", r.randint(-1, 30)))
+        self.emit("step", id=DRAM_SIDE, loop=0, by=FieldTerm("lin", r.randint(-1, 30)))
         self.emit("desc", id=GLB_SIDE, base=r.choice([20, 60, 150, 300, RESULTS]), wrap=r.choice([0, 0, 0, 7, 30]))
-        self.emit("step", id=GLB_SIDE, loop=0, by=Term("lin", r.randint(0, 20)))
+        self.emit("step", id=GLB_SIDE, loop=0, by=FieldTerm("lin", r.randint(0, 20)))
         for _ in range(r.randint(1, 2)):
             side = r.choice([WEIGHT, WEIGHT, IFMAP, IFMAP, PARAMS, RESIDUAL, GLB_SIDE, GLB_SIDE])
             sizes = {"words": r.randint(1, 90), "rows": r.randint(1, 2), "count": r.randint(1, 2)}
@@ -303,7 +303,7 @@ class Writer:
         ring = {"ring_y": self.random.choice([2, 40])} if self.chance(0.1) else {}
         self.emit("desc", id=OUTPUT, base=RESULTS + self.random.randint(0, 9), plane=1, pitch=1, **ring)
         for name, size in sizes:
-            step = Term("k" if name == channels else self.random.choice(["lin", "lin", "x", "y"]), total)
+            step = FieldTerm("k" if name == channels else self.random.choice(["lin", "lin", "x", "y"]), total)
             if name.isdigit():
                 if not self.chance(0.05):
                     self.emit("step", id=OUTPUT, loop=int(name), by=step)
@@ -311,7 +311,7 @@ class Writer:
                 places[name] = step
             total *= size
         if self.chance(0.03):
-            places["col"] = Term("lin", 0)
+            places["col"] = FieldTerm("lin", 0)
         start = {name: self.random.randint(0, 2) for name in ("offset", "channel", "y", "x")}
         partial = self.partial(places, sizes, counts) if self.chance(0.4) else {}
         return start | partial | {
@@ -333,20 +333,22 @@ class Writer:
             fields |= {extent: count, step: slots}
         return fields
 
-    def partial(self, places: dict[str, Term], sizes: list[tuple[str, int]], counts: list[int]) -> dict[str, Value]:
+    def partial(
+        self, places: dict[str, FieldTerm], sizes: list[tuple[str, int]], counts: list[int]
+    ) -> dict[str, Value]:
         """Sums of a set's rows, sums in parts: some of the loops around run over what is added up."""
         fields: dict[str, Value] = {}
         if self.chance(0.5):
             fields["reduce"] = 1
             if not self.chance(0.05):
-                places["row"] = Term("lin", 0)
+                places["row"] = FieldTerm("lin", 0)
         if self.chance(0.6):
             added = {str(register) for register in range(len(counts)) if self.chance(0.6)}
             self.emit("desc", id=SUMS, base=230 + self.random.randint(0, 30), plane=1, pitch=1)
             total = 1
             for name, size in sizes:
                 if name.isdigit() and name not in added and not self.chance(0.1):
-                    self.emit("step", id=SUMS, loop=int(name), by=Term("lin", total))
+                    self.emit("step", id=SUMS, loop=int(name), by=FieldTerm("lin", total))
                 total *= size
             over = tuple(int(register) for register in sorted(added))
             others = [None, (), over, over[1:], over[:-1], tuple(range(len(counts)))]
@@ -360,12 +362,12 @@ class Writer:
         pixels, channels, loops = self.upto(4), self.upto(4), self.random.randint(0, 2)
         self.emit("desc", id=OUTPUT, base=RESULTS + self.random.randint(0, 60))
         for register in range(loops):
-            self.emit("step", id=OUTPUT, loop=register, by=Term("lin", (16, 48)[register]))
+            self.emit("step", id=OUTPUT, loop=register, by=FieldTerm("lin", (16, 48)[register]))
         for _ in range(loops):
             self.loop()
         self.emit(
             "commit", source="glb", desc=OUTPUT, operand=OPERAND, residual=RESIDUAL, params=PARAMS, pixels=pixels,
-            channels=channels, pixel_term=Term("lin", channels), channel_term=Term("lin", 1),
+            channels=channels, pixel_term=FieldTerm("lin", channels), channel_term=FieldTerm("lin", 1),
         )  # fmt: skip
         for _ in range(loops):
             self.end()
@@ -428,7 +430,9 @@ def random_arch(r: random.Random) -> Arch:
     sizes = r.choice([(1, 1), (2, 3), (3, 4), (4, 6)])
     bits = r.choice([8, 16, 16])
     psum_bits = r.choice([32, 32, 16 + bits // 8])
-    return Arch("tiny", *sizes, pe, Glb(GLB, 4), Dram(2, 3), bits, psum_bits, commit=Commit(), links=Links(True, True))
+    return Arch(
+        "tiny", *sizes, pe, Glb(GLB, 4), Dram(2, 3), bits, psum_bits, commit=OutputUnits(), links=Links(True, True)
+    )
 
 
 def with_pong(r: random.Random, arch: Arch) -> Arch:

@@ -16,7 +16,7 @@ from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.space import FORMS, Point, forms_of, mapping_of
 from cnncc.mapper.tiles import Tiles
-from cnncc.mapper.transfer_bound import Traffic
+from cnncc.mapper.transfer_bound import TransferBound
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
@@ -197,7 +197,7 @@ SLICED = next(form for form in FORMS if form.order == "ckrs|WhwI")
 
 def test_sums_that_are_added_up_in_the_glb_are_committed_for_each_slice() -> None:
     """By hand: for 16 slices of 32 channels two words of all sums are read and written, and one of a result."""
-    traffic = Traffic(pointwise(256, 512, 28), ARCH, GlbBudget(1 << 20, MOVING.streamed))
+    traffic = TransferBound(pointwise(256, 512, 28), ARCH, GlbBudget(1 << 20, MOVING.streamed))
     blocks = Blocks(traffic.shape, ARCH, traffic.budget, Tiles(SLICED, 64, 7, 4, 32))
     sides = zip((blocks.k, blocks.h, blocks.w), (256, 14, 28), strict=True)
     plan = (*(side.sizes.tolist().index(size) for side, size in sides), 0, 1)

@@ -29,7 +29,7 @@ from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.search import search
 from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import tiles_in_time
-from cnncc.mapper.transfer_bound import Traffic, TrafficOf, cycles_about, streamed_cycles
+from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, cycles_about, streamed_cycles
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import has_room, is_legal
@@ -55,7 +55,7 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
     tiles = tiles_in_time(everything, found.which)
     steps = int((everything.boxes[:, :-1].prod(axis=1) // everything.boxes[:, -1]).max())
     of_tiles = form, tiles, found.least, found.cycles
-    traffic = TrafficOf(Traffic(shape, arch, budget, steps), *of_tiles)
+    traffic = TrafficOf(TransferBound(shape, arch, budget, steps), *of_tiles)
     beyond = np.nonzero(~everything.fits[found.which[:, 2], 0])[0]  # more words of the image than ping has
     most = POINTS if streamed else 4 * POINTS  # of these there is but one plan
     some = [*rng.permutation(len(found.cycles))[:most], *rng.permutation(beyond)[:most]]
@@ -87,7 +87,7 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             assert least <= cycles, (shape, arch, budget, at, plan, least, cycles)
             if buffer_words(shape, arch, mapping, partial) <= budget.words:
                 assert traffic.least(int(i), 1 << 60) <= cycles, (shape, arch, budget, at, plan)
-                limited = TrafficOf(Traffic(shape, arch, budget, steps), *of_tiles)
+                limited = TrafficOf(TransferBound(shape, arch, budget, steps), *of_tiles)
                 assert limited.least(int(i), cycles + 1) <= cycles, (shape, arch, budget, at, plan)
                 if streamed:
                     assert (least, plan) in candidates(bound, budget, least + 1, limited.cells(int(i)))

@@ -17,7 +17,7 @@ from xdsl.printer import Printer
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects._mapping import AXES, DIMS, MEMORIES, OPERANDS
 from cnncc.dialects._mapping_text import parse, text
-from cnncc.dialects._notation import Fetch, NotationError, Term, read, spelled
+from cnncc.dialects._notation import FetchItem, LoopItem, NotationError, read, spelled
 from cnncc.dialects.nest import LayerOp, Loop, Mapping, MappingAttr, Sizes, Stage
 from cnncc.driver.pipeline import Settings, import_model, steps
 from cnncc.errors import Refusal
@@ -90,7 +90,7 @@ EQUATIONS: dict[str, Equation] = {
 @pytest.mark.parametrize("number", EQUATIONS)
 def test_equations_of_the_textbook(number: str) -> None:
     book, canonical, levels, box = EQUATIONS[number]
-    terms = [item for item in read(book) if isinstance(item, Term)]
+    terms = [item for item in read(book) if isinstance(item, LoopItem)]
     order = [sign for sign in book if sign in DIMS]
     assert [term.dim for term in terms] == order
     numbers = sorted({term.level for term in terms} - {0})
@@ -231,9 +231,9 @@ def test_mappings_of_samples_are_printed_and_read(model: str) -> None:
 
 def test_records_of_a_text() -> None:
     assert read("weight@glb*2 > k':4||2@cols > {k''}") == (
-        Fetch("weight", "glb", 2),
-        Term("k", 4, 1, 2, "cols"),
-        Term("k", keep=True),
+        FetchItem("weight", "glb", 2),
+        LoopItem("k", 4, 1, 2, "cols"),
+        LoopItem("k", keep=True),
     )
 
 

@@ -27,7 +27,7 @@ from cnncc.dialects.nest import (
 )
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
-from cnncc.eval._lanes import Body, Buffer
+from cnncc.eval._lanes import LaneBody, LaneBuffer
 from cnncc.eval.nest import LayerRun, evaluate
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.nest_layers import layer_shape
@@ -131,7 +131,7 @@ def test_nest_epilogue_reads_staged_parameters_only() -> None:
 
 
 def test_nest_reading_outside_a_buffer_raises() -> None:
-    buffer = Buffer.whole(np.arange(12).reshape(3, 4), (1, -1), 2).cut([np.array([1, 2]), np.array([0, 1])], [2, 2])
+    buffer = LaneBuffer.whole(np.arange(12).reshape(3, 4), (1, -1), 2).cut([np.array([1, 2]), np.array([0, 1])], [2, 2])
     assert buffer.read(np.array([[2], [2]]), np.array([[1], [1]])).tolist() == [[6], [6]]
     for y, x in ((0, 0), (3, 0), (1, -1), (1, 2)):
         with pytest.raises(IndexError, match="outside a buffer"):
@@ -218,7 +218,7 @@ def test_nest_layer_attribute_matters(name: str) -> None:
 @pytest.mark.parametrize("spoilt", RICH.stages, ids=lambda stage: f"{stage.operand} in {stage.memory}")
 def test_nest_what_a_stage_copied_is_what_is_read(spoilt: Stage) -> None:
     class Spoilt(LayerRun):
-        def fetch(self, stage: Stage, body: Body) -> Body:
+        def fetch(self, stage: Stage, body: LaneBody) -> LaneBody:
             fetched = super().fetch(stage, body)
             if stage == spoilt:
                 name = {"params": "bias"}.get(stage.operand, stage.operand)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cnncc.arch.model import Arch, Bus, Commit, Dram, Glb, Pe, Sequencer
+from cnncc.arch.model import Arch, Bus, Dram, Glb, OutputUnits, Pe, Sequencer
 from cnncc.isa.assembly import assemble
 from cnncc.machine.program import build_tree
 from cnncc.machine.times import durations
@@ -21,7 +21,7 @@ from cnncc.machine.values.memory import Memory, OutOfRange
 from cnncc.machine.values.regfile import Half, Sums
 
 ARCH = Arch(
-    "row", 1, 3, Pe(32, 12, 4, max_pixels=1), Glb(256, 4), Dram(2, 7), bus=Bus(10, 2), commit=Commit(1, 3),
+    "row", 1, 3, Pe(32, 12, 4, max_pixels=1), Glb(256, 4), Dram(2, 7), bus=Bus(10, 2), commit=OutputUnits(1, 3),
     sequencer=Sequencer(overlap=False),
 )  # fmt: skip
 WIDTH, OUT_WIDTH, KERNEL = 5, 3, 3

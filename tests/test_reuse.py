@@ -45,7 +45,7 @@ from cnncc.isa.codec import encode_program
 from cnncc.machine.traps import Trap
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.operand_traffic import moved
-from cnncc.model.routes import Term, inside
+from cnncc.model.routes import RouteTerm, inside
 from cnncc.model.stationary import name_of
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.os_plan import mapping_of as plan_mapping
@@ -59,7 +59,7 @@ Random = np.random.Generator
 def test_inside_counts_one_by_one() -> None:
     rng = np.random.default_rng(SEED)
     for _ in range(300):
-        terms = [Term(int(rng.integers(1, 6)), int(rng.integers(1, 8))) for _ in range(rng.integers(5))]
+        terms = [RouteTerm(int(rng.integers(1, 6)), int(rng.integers(1, 8))) for _ in range(rng.integers(5))]
         start, limit = int(rng.integers(-12, 4)), int(rng.integers(1, 30))
         counts = [term.n for term in terms]
         steps = np.array([term.step for term in terms])
@@ -69,7 +69,7 @@ def test_inside_counts_one_by_one() -> None:
 
 def test_inside_of_a_large_image_is_quick() -> None:
     """A walk over the positions would take an hour."""
-    rows = [Term(1 << 20, 1 << 10), Term(1 << 10, 1), Term(3, 1)]
+    rows = [RouteTerm(1 << 20, 1 << 10), RouteTerm(1 << 10, 1), RouteTerm(3, 1)]
     assert inside(-1, 1 << 30, rows) == 3 * (1 << 30) - 2
 
 

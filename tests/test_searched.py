@@ -24,7 +24,7 @@ from cnncc.driver.check import check
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.mapped_program import of_model
 from cnncc.mapper import cached_search
-from cnncc.mapper.cached_search import Task, search_ahead
+from cnncc.mapper.cached_search import SearchTask, search_ahead
 from cnncc.mapper.search import Result, search
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache
@@ -40,8 +40,8 @@ def conv(k: int, c: int, side: int) -> LayerShape:
 
 SHAPE = conv(5, 3, 7)
 ROOM = GlbBudget(ARCH.glb.words)
-TASKS = [Task(conv(k, c, 7), ARCH, ROOM) for k, c in ((5, 3), (4, 4), (7, 2), (1, 1), (5, 2), (6, 3))]
-NONE = Task(SHAPE, ARCH, GlbBudget(20))
+TASKS = [SearchTask(conv(k, c, 7), ARCH, ROOM) for k, c in ((5, 3), (4, 4), (7, 2), (1, 1), (5, 2), (6, 3))]
+NONE = SearchTask(SHAPE, ARCH, GlbBudget(20))
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def forget() -> None:
     vars(cached_search)["_found"].clear()
 
 
-def here(task: Task) -> Result | None:
+def here(task: SearchTask) -> Result | None:
     return cached_search.searched(task.shape, task.arch, task.budget, task.dataflow)
 
 
@@ -208,7 +208,7 @@ def test_searched_programs_are_the_same_with_and_without(
 # -- what a result depends on ------------------------------------------------------------------------------------------
 
 
-def key(task: Task) -> str:
+def key(task: SearchTask) -> str:
     return vars(cached_search)["_key"](task)
 
 
@@ -235,7 +235,7 @@ def test_searched_does_not_tell_apart_what_no_search_sees() -> None:
     """Names, energies, and the values of padding and zero points."""
     cheap = replace(ARCH, name="other", energy=Energy(mac=3.0))
     shape = replace(SHAPE, window=replace(SAME, fill=7, zero=7))
-    assert Task(shape, cheap, ROOM) == Task(SHAPE, ARCH, ROOM)
+    assert SearchTask(shape, cheap, ROOM) == SearchTask(SHAPE, ARCH, ROOM)
     assert search(shape, cheap, ROOM) == search(SHAPE, ARCH, ROOM)
 
 

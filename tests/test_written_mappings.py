@@ -27,7 +27,7 @@ from cnncc.arch.model import Arch, load_arch, parse_arch
 from cnncc.dialects._mapping import DIMS, mapping_problem
 from cnncc.dialects._mapping_text import items_of, parse
 from cnncc.dialects._mapping_text import text as text_of
-from cnncc.dialects._notation import Item, Term, read, spelled
+from cnncc.dialects._notation import Item, LoopItem, read, spelled
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents, operands
 from cnncc.errors import Refusal
@@ -131,15 +131,19 @@ def written(rng: Random, mapping: Mapping, shape: LayerShape) -> str:
     """The text of a mapping, with folds and run-once loops, without some of what follows."""
     items: list[Item] = list(items_of(mapping, shape.sizes))
     if rng.random() < 0.5:
-        items = [Term("n", axis="", place=(0, 0)), *items] if not any(over(item, "n") for item in items) else items
+        items = [LoopItem("n", axis="", place=(0, 0)), *items] if not any(over(item, "n") for item in items) else items
     if rng.random() < 0.5:
-        items = [Term(each.dim, each.step, each.level, None, each.axis, each.keep) if isinstance(each, Term) else each
-                 for each in items]  # fmt: skip
+        items = [
+            LoopItem(each.dim, each.step, each.level, None, each.axis, each.keep)
+            if isinstance(each, LoopItem)
+            else each
+            for each in items
+        ]
     return spelled(items, bool(rng.integers(2)))
 
 
 def over(item: Item, dim: str) -> bool:
-    return isinstance(item, Term) and item.dim == dim
+    return isinstance(item, LoopItem) and item.dim == dim
 
 
 def check(rng: Random, folder: Path, seen: Counter[str]) -> None:

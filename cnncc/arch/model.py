@@ -71,7 +71,7 @@ class Dram:
 
 
 @dataclass(frozen=True)
-class Commit:
+class OutputUnits:
     """The output units (C3)."""
 
     units_per_column: Annotated[int, Key("units", "for each column of PEs; a unit takes a psum a cycle")] = 1
@@ -135,7 +135,7 @@ class Arch:
     operand_bits: Annotated[int, Key("bits", "of a word: weights and activations (W1)", only=(8, 16))] = 16
     psum_bits: Annotated[int, Key("bits", "of a psum (A2)", 16, 48)] = 32
     bus: Bus = Bus()
-    commit: Commit = Commit()
+    commit: OutputUnits = OutputUnits()
     links: Links = Links()
     sequencer: Sequencer = Sequencer()
     energy: Energy = Energy()

@@ -11,7 +11,7 @@ from cnncc.binary.container import Binary
 from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import RunModel, interface, run_on_host
-from cnncc.machine.program import Loop, build_tree
+from cnncc.machine.program import LoopNode, build_tree
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.memory import Memory, OutOfRange
 from cnncc.machine.values.strided import Strided
@@ -78,7 +78,7 @@ class Machine:
         for node in build_tree(self.binary.instructions):
             interpreter.run([node])
             if watch is not None:
-                watch(1 + (node.last if isinstance(node, Loop) else node.index), interpreter)
+                watch(1 + (node.last if isinstance(node, LoopNode) else node.index), interpreter)
 
     def _segment(self, number: int, _: Memory) -> None:
         """A host segment, image by image: real numbers in, real numbers out (P4)."""

@@ -22,7 +22,7 @@ from cnncc.dialects._mapping import Loop, Mapping, Stage, even_sets
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.legal import is_legal
-from cnncc.model.timed_program import ARRAY, COMMIT, LOAD, Node, Own, Repeat, Task, busy_cycles
+from cnncc.model.timed_program import ARRAY, COMMIT, LOAD, Node, Own, Task, TimedLoop, busy_cycles
 from cnncc.passes._scheduling.os_plan import glb_words
 
 Counts = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ CHANNELWISE, POOLS = FORMS[:4], ("khw|rsI", "hkw|rsI", "hwk|rsI")
 DIMS, ON_ROWS, ON_COLS = "khwcrs", "khcr", "khw"
 
 
-class Point(NamedTuple):
+class SpacePoint(NamedTuple):
     """A form and its numbers: PEs of `khcr` on rows, of `khw` on columns, indices of `khwcrs` in the box, lanes."""
 
     form: str
@@ -116,7 +116,7 @@ def _in_turn(shape: LayerShape, arch: Arch, w: int, s: int, column: int) -> bool
     return all(columns * column <= words for columns, words in limits)
 
 
-def _has_room(shape: LayerShape, arch: Arch, at: Point) -> bool:
+def _has_room(shape: LayerShape, arch: Arch, at: SpacePoint) -> bool:
     """Q4: whether a PE has room for the image of a point of Q1 to Q3 and Q5."""
     size, (_, h, w, c, r, s) = extents(shape), at.box
     before, inside = at.form.split("|")
@@ -176,7 +176,7 @@ def counted(shared: bool, dim: str, extent: int, rows: int, cols: int, box: int)
     return len(pieces), sum(pieces)
 
 
-def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[Point]:
+def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
     """The points whose macro-instructions, first loads and last commit may take fewer cycles than `limit`.
 
     With overlap (Z6) these follow each other; without, all words of loads do.
@@ -212,7 +212,7 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[Point]:
                 macros, held = macros * parts[dim][0][box[:, i]], held * parts[dim][1][box[:, i]]
             for at in np.nonzero((held > 0) & (over * macros + held // lanes + ends < limit))[0].tolist():
                 for form in (form for form in forms(shape) if _sharing(form) == which):
-                    point = Point(form, r, c, tuple(box[at].tolist()), int(lanes[at]))
+                    point = SpacePoint(form, r, c, tuple(box[at].tolist()), int(lanes[at]))
                     if not arch.pe.pong_words or _has_room(shape, arch, point):
                         yield point
 
@@ -250,7 +250,7 @@ def _columns(
 # -- the mapping -------------------------------------------------------------------------------------------------------
 
 
-def mapping_of(shape: LayerShape, arch: Arch, at: Point) -> Mapping:
+def mapping_of(shape: LayerShape, arch: Arch, at: SpacePoint) -> Mapping:
     """Q6 to Q9, everything being in the GLB."""
     size = extents(shape)
     step = {dim: steps(at.form, dim, size[dim], *at.of(dim)) or (1, 1, 1) for dim in DIMS}
@@ -291,7 +291,7 @@ def mapping_of(shape: LayerShape, arch: Arch, at: Point) -> Mapping:
 def _tasks(nodes: Sequence[Node]) -> Iterator[Node]:
     """Instructions in the order of the first iteration of each loop; before those of a loop its own cycle."""
     for node in nodes:
-        if isinstance(node, Repeat):
+        if isinstance(node, TimedLoop):
             yield Own(1)
             yield from _tasks(node.body)
         else:

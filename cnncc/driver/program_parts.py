@@ -21,7 +21,7 @@ from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, Step
 from cnncc.model.energy import with_energy
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.program_counts import program_counts
-from cnncc.model.program_schedule import Host, Part, copies
+from cnncc.model.program_schedule import HostPart, Part, copies
 from cnncc.passes._programs.tensors import is_read_in_glb, source, staged, uses
 from cnncc.passes._programs.tensors import parts as concatenated
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
@@ -101,7 +101,7 @@ class _Network:
                 operands.append(value)
                 self.in_dram.add((source(value), quant.data))
         yield from copies(f"{label} operands", "out", [_words(value) for value in operands])
-        yield Host()
+        yield HostPart()
         results = [
             (value, quant.data)
             for value, quant in zip(op.outputs, op.output_quants.data, strict=True)

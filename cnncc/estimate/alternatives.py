@@ -9,7 +9,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
 from cnncc.estimate.cycle_breakdown import Spent, spent, why
 from cnncc.estimate.mapped_network import MappedNetwork, mapping_in
-from cnncc.mapper.cached_search import Task, search_ahead, searched
+from cnncc.mapper.cached_search import SearchTask, search_ahead, searched
 from cnncc.mapper.search import AHEAD
 from cnncc.mapper.space import forms_of
 from cnncc.model.layer_schedule import LayerPlan
@@ -61,7 +61,7 @@ def compared(network: MappedNetwork, label: str, progress: Callable[[str], None]
         return None
     chosen = LayerPlan("", shape, mapping_in(layer), budget.residual, AHEAD)
     counts, names = spent(chosen, arch), dict.fromkeys(form.name for form in forms_of(shape))
-    search_ahead([Task(shape, arch, budget, name) for name in names], progress)
+    search_ahead([SearchTask(shape, arch, budget, name) for name in names], progress)
     found = tuple(_runner_up(chosen, counts, arch, budget, name) for name in names)
     return Compared(budget.words, tuple(sorted(budget.streamed)), counts.total, counts.cycles, found)
 

@@ -17,7 +17,7 @@ from cnncc.errors import Refusal
 from cnncc.estimate.mapped_network import MappedNetwork, mapping_in
 from cnncc.estimate.mapped_program import Program
 from cnncc.explore.vary import Value, with_config
-from cnncc.mapper.cached_search import Task, search_ahead
+from cnncc.mapper.cached_search import SearchTask, search_ahead
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.program_schedule import Part, program_cycles
@@ -125,7 +125,9 @@ class _Anew:
         """Do searches side by side."""
         if self.layer.kind.data != "copy" and self.choice(self.network.arch).free(self.layer):
             shape = layer_shape(self.layer)
-            search_ahead([Task(shape, arch, budget) for arch in arrays for budget in self._budgets(arch)], progress)
+            search_ahead(
+                [SearchTask(shape, arch, budget) for arch in arrays for budget in self._budgets(arch)], progress
+            )
 
     def programs(self, arch: Arch, kept: bool) -> list[Sequence[Part]]:
         """The program on another array with each mapping of the layer that is tried. kept: with its own, too."""

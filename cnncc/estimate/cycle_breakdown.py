@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from cnncc.arch.model import Arch
 from cnncc.model.layer_schedule import LayerPlan, layer_counts, layer_schedule
 from cnncc.model.operand_traffic import moved
-from cnncc.model.timed_program import Cycles
+from cnncc.model.timed_program import PredictedCycles
 
 ENDLESS = 1 << 40  # words a cycle
 
@@ -65,7 +65,7 @@ def spent(plan: LayerPlan, arch: Arch) -> Spent:
     )
 
 
-def _waits(counts: Cycles) -> dict[str, int]:
+def _waits(counts: PredictedCycles) -> dict[str, int]:
     stall = counts.stall
     return {"load": stall["weights"] + stall["ifmap"], "commit": stall["psum"]} | {
         name: stall[name] for name in ("issue", "drain")

@@ -18,7 +18,7 @@ from cnncc.passes._scheduling.os_plan import glb_words
 from cnncc.passes._scheduling.prefetch import layers_ahead
 from cnncc.passes._scheduling.residency import Network
 from cnncc.passes._scheduling.smaller_budgets import come_first
-from cnncc.passes.nest_assign_mapping import Choice
+from cnncc.passes.nest_assign_mapping import Assigner
 
 Streamed = Mapping[LayerOp, frozenset[str]]  # the operands of each layer that move through the GLB
 
@@ -64,7 +64,7 @@ class MappedNetwork:
     func: FuncOp
     arch: Arch
     parts: Sequence[Part]
-    choice: Callable[[Arch], Choice] | None
+    choice: Callable[[Arch], Assigner] | None
 
     def layer(self, label: str) -> LayerOp:
         """The one of this label."""

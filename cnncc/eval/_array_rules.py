@@ -14,7 +14,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.errors import Refusal
 from cnncc.eval._neighbours import check_arrival, check_ping_pong
-from cnncc.eval._places import Loops, Mask, Part, Position, Words, last_columns, position, rectangle, slots
+from cnncc.eval._places import Coordinates, LoopIndices, Mask, Part, Words, last_columns, position, rectangle, slots
 from cnncc.eval._register_files import RegisterFile
 from cnncc.eval._sums import accumulated, added_south, check_width, south_rows
 from cnncc.numerics import Epilogue, Floats, Ints, integer_range
@@ -29,7 +29,7 @@ def addresses(tensor: A.Tensor) -> Ints:
 
 
 @dataclass
-class Machine:
+class ArrayState:
     """The state, and one rule for each op."""
 
     arch: Arch
@@ -40,7 +40,7 @@ class Machine:
     reals: dict[str, Array] = field(default_factory=dict[str, Array])
     views: dict[str, A.View] = field(default_factory=dict[str, A.View])
     semaphores: list[int] = field(default_factory=lambda: [0] * 16)
-    loops: Loops = field(default_factory=lambda: Loops({}))
+    loops: LoopIndices = field(default_factory=lambda: LoopIndices({}))
     unit: A.Unit = field(default_factory=A.Unit)
     loop_names: Sequence[str] = ()
     result: str = ""
@@ -153,7 +153,7 @@ class Machine:
         if repeat.loop in outside.running:
             raise Refusal(f"loop {repeat.loop} stands inside itself")
         for index in range(repeat.count):
-            self.loops = Loops({**outside.running, repeat.loop: (index, repeat.count)})
+            self.loops = LoopIndices({**outside.running, repeat.loop: (index, repeat.count)})
             for inner in op.body.block.ops:
                 named(inner, self.run)
         self.loops = outside
@@ -356,7 +356,7 @@ class Machine:
         self.psum.give()
         return sums
 
-    def _partial(self, commit: A.Commit, where: Position, sums: Ints) -> Ints:
+    def _partial(self, commit: A.Commit, where: Coordinates, sums: Ints) -> Ints:
         view, words = self._view(commit.sums)
         address, inside = where.address(view, self.loops)
         if inside is not None and not inside.all():

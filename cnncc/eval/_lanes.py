@@ -21,7 +21,7 @@ def spread(numbers: Ints, axis: int, rank: int) -> Ints:
 
 
 @dataclass(frozen=True)
-class Buffer:
+class LaneBuffer:
     """Parts of an operand: values[b, …] begin at the coordinates origin[b, axis]; lane l reads part of[l]."""
 
     values: Values
@@ -29,9 +29,9 @@ class Buffer:
     of: Ints
 
     @staticmethod
-    def whole(values: Values, origin: Sequence[int], lanes: int) -> Buffer:
+    def whole(values: Values, origin: Sequence[int], lanes: int) -> LaneBuffer:
         """One part, for all lanes."""
-        return Buffer(values[None], np.array([origin], np.int64), np.zeros(lanes, np.int64))
+        return LaneBuffer(values[None], np.array([origin], np.int64), np.zeros(lanes, np.int64))
 
     def read(self, *coordinates: Ints) -> Values:
         """The values at `coordinates`: an array for each axis, lanes first, that broadcast together.
@@ -47,15 +47,15 @@ class Buffer:
             local.append(inside)
         return self.values[(spread(self.of, 0, rank), *local)]
 
-    def cut(self, first: Sequence[Ints], sizes: Sequence[int]) -> Buffer:
+    def cut(self, first: Sequence[Ints], sizes: Sequence[int]) -> LaneBuffer:
         """A copy of the slice of `sizes` that begins, in each lane, at `first`."""
         ranges = [start[:, None] + np.arange(size) for start, size in zip(first, sizes, strict=True)]
         values = self.read(*[spread(numbers, axis, len(sizes)) for axis, numbers in enumerate(ranges)])
-        return Buffer(values, np.stack(first, axis=1), np.arange(len(self.of)))
+        return LaneBuffer(values, np.stack(first, axis=1), np.arange(len(self.of)))
 
 
 @dataclass(frozen=True)
-class Body:
+class LaneBody:
     """A run of a loop's body: in each lane the first index of each dimension, how many from there, what can be read.
 
     times: how many of the lanes run one after the other.
@@ -63,7 +63,7 @@ class Body:
 
     first: dict[str, Ints]
     extent: dict[str, int]
-    buffers: dict[str, Buffer]
+    buffers: dict[str, LaneBuffer]
     times: int
 
     @property
@@ -77,13 +77,13 @@ class Body:
         outputs, terms = e["n"] * e["h"] * e["w"], e["c"] * e["r"] * e["s"]
         return self.lanes * (outputs * terms + terms * e["k"] + outputs * e["k"])
 
-    def iterations(self, dim: str, starts: Ints, extent: int, in_space: bool = False) -> Body:
+    def iterations(self, dim: str, starts: Ints, extent: int, in_space: bool = False) -> LaneBody:
         """The iterations of a loop that begin at `starts`, as lanes, each over `extent` indices."""
         first = {name: np.repeat(index, len(starts)) for name, index in self.first.items()}
         first[dim] = first[dim] + np.tile(starts, self.lanes)
         buffers = {name: replace(each, of=np.repeat(each.of, len(starts))) for name, each in self.buffers.items()}
         times = self.times * (1 if in_space else len(starts))
-        return Body(first, {**self.extent, dim: extent}, buffers, times)
+        return LaneBody(first, {**self.extent, dim: extent}, buffers, times)
 
 
 @cache

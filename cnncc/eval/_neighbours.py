@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cnncc.arch.model import Pe
 from cnncc.dialects.array import Mac
 from cnncc.errors import Refusal
-from cnncc.eval._register_files import Half
+from cnncc.eval._register_files import FileHalf
 
 
 def _read_slots(mac: Mac) -> Sequence[Sequence[int]]:
@@ -28,7 +28,7 @@ def check_arrival(mac: Mac) -> None:
             raise Refusal(f"pixel step {step} uses a word of the neighbour before it arrives")
 
 
-def check_ping_pong(mac: Mac, half: Half, whole: bool, pe: Pe) -> None:
+def check_ping_pong(mac: Mac, half: FileHalf, whole: bool, pe: Pe) -> None:
     """Follow the words of a macro-instruction through ping and pong, pixel step by pixel step (A6).
 
     whole: whether it takes the half and gives it back.

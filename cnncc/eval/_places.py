@@ -85,7 +85,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Loops:
+class LoopIndices:
     """The loops that are running: index and count by name (P2)."""
 
     running: Mapping[str, tuple[int, int]]
@@ -112,7 +112,7 @@ class Loops:
 
 
 @dataclass(frozen=True)
-class Position:
+class Coordinates:
     """Sums of an instruction's terms on each axis, as arrays over [row, column, pattern…] of its PEs; their ends."""
 
     offset: int
@@ -120,7 +120,7 @@ class Position:
     ends: Mapping[str, tuple[int, int]]
     _known: dict[tuple[int, ...], Ints] = field(default_factory=dict[tuple[int, ...], Ints])
 
-    def address(self, view: A.View, loops: Loops) -> tuple[Ints, Mask | None]:
+    def address(self, view: A.View, loops: LoopIndices) -> tuple[Ints, Mask | None]:
         """Word addresses in the view's tensor, and where they lie inside its bounds (D2, D3): None is everywhere."""
         loop = loops.sums(view)
         linear = self.offset + loop["lin"]
@@ -160,7 +160,7 @@ def _axes(count: int, number: int, of: int) -> Ints:
 
 
 @lru_cache(maxsize=128)
-def position(place: A.Place, start: A.Start, pattern: tuple[A.Extent, ...]) -> Position:
+def position(place: A.Place, start: A.Start, pattern: tuple[A.Extent, ...]) -> Coordinates:
     """The positions of a load or commit: its start, the terms of its PEs and of its pattern (D2, D4)."""
     axes = 2 + len(pattern)
     shape = (place.rows, place.cols, *(extent.n for extent in pattern))
@@ -178,7 +178,7 @@ def position(place: A.Place, start: A.Start, pattern: tuple[A.Extent, ...]) -> P
     for number, extent in enumerate(pattern):
         terms[extent.axis] += extent.step * _axes(extent.n, 2 + number, axes)
     ends = {axis: (int(term.min()), int(term.max())) for axis, term in terms.items()}
-    return Position(start.offset, terms, ends)
+    return Coordinates(start.offset, terms, ends)
 
 
 @lru_cache(maxsize=1024)

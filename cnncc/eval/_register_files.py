@@ -14,7 +14,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass
-class Half:
+class FileHalf:
     """One half of every PE: words int64[images, rows, cols, slots], and which slots [rows, cols, slots] are full.
 
     loads, edges: the slots that loads filled, without and with `edge`.
@@ -65,9 +65,9 @@ class RegisterFile:
     shape: tuple[int, int, int]
     free: int = 0
     full: int = 0
-    filling: Half | None = None
-    using: Half | None = None
-    data: list[Half] = field(default_factory=list[Half])
+    filling: FileHalf | None = None
+    using: FileHalf | None = None
+    data: list[FileHalf] = field(default_factory=list[FileHalf])
     next_filled: int = 0
     next_used: int = 0
 
@@ -75,10 +75,12 @@ class RegisterFile:
         self.free = self.halves
         self.data = [self._empty() for _ in range(self.halves)]
 
-    def _empty(self) -> Half:
-        return Half(np.zeros((*self.shape, self.slots), np.int64), np.zeros((*self.shape[1:], self.slots), np.bool_))
+    def _empty(self) -> FileHalf:
+        return FileHalf(
+            np.zeros((*self.shape, self.slots), np.int64), np.zeros((*self.shape[1:], self.slots), np.bool_)
+        )
 
-    def open(self) -> Half:
+    def open(self) -> FileHalf:
         """Take a free half, all its slots empty."""
         if self.filling is not None:
             raise Refusal(f"a {self.name} half is opened before the one being filled is closed")
@@ -90,7 +92,7 @@ class RegisterFile:
         self.next_filled = (self.next_filled + 1) % self.halves
         return self.filling
 
-    def opened(self) -> Half:
+    def opened(self) -> FileHalf:
         """The half being filled."""
         if self.filling is None:
             raise Refusal(f"no {self.name} half is open")
@@ -102,7 +104,7 @@ class RegisterFile:
         self.filling = None
         self.full += 1
 
-    def take(self) -> Half:
+    def take(self) -> FileHalf:
         """Take the next full half to read it."""
         if self.using is not None:
             raise Refusal(f"a {self.name} half is taken before the one in use is given back")
@@ -113,7 +115,7 @@ class RegisterFile:
         self.next_used = (self.next_used + 1) % self.halves
         return self.using
 
-    def taken(self) -> Half:
+    def taken(self) -> FileHalf:
         """The half in use."""
         if self.using is None:
             raise Refusal(f"no {self.name} half is in use")

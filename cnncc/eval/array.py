@@ -17,7 +17,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
-from cnncc.eval._array_rules import Machine, named
+from cnncc.eval._array_rules import ArrayState, named
 from cnncc.eval.cnn import joined
 from cnncc.frontend.segments import RunModel, run_on_host
 from cnncc.numerics import Ints, dequantise, integer_range, quantise
@@ -47,7 +47,7 @@ def evaluate(
     tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, A.TensorOp)}
     given = [tensor for tensor in tensors.values() if tensor.role == "input"]
     globals_ = {op.sym_name.data: constant_array(op, store) for op in module.ops if isinstance(op, GlobalOp)}
-    machine = Machine(arch, _images(inputs, given), globals_, tensors)
+    machine = ArrayState(arch, _images(inputs, given), globals_, tensors)
     for tensor, values in zip(given, inputs, strict=True):
         machine.set(tensor, values)
     trace: dict[str, Ints] = {}
@@ -62,7 +62,7 @@ def evaluate(
     return [machine.get(tensor.name) for tensor in tensors.values() if tensor.role == "output"], trace
 
 
-def _layer(op: A.LayerOp, machine: Machine) -> dict[str, Ints]:
+def _layer(op: A.LayerOp, machine: ArrayState) -> dict[str, Ints]:
     """Run a layer; its value, if it computes one, is the tensor of its last commit, or where that goes."""
     machine.start_layer(op)
     try:
@@ -73,7 +73,7 @@ def _layer(op: A.LayerOp, machine: Machine) -> dict[str, Ints]:
         raise Refusal(f"layer {op.label.data}: {refusal}") from refusal
 
 
-def _segment(op: A.HostOp, machine: Machine, store: WeightStore, host: RunModel) -> None:
+def _segment(op: A.HostOp, machine: ArrayState, store: WeightStore, host: RunModel) -> None:
     """A host segment, image by image (P4)."""
     model, record = store[op.model.key.data].tobytes(), op.record.data
     shapes = [machine.tensor(name).shape for name in record.inputs]
@@ -90,7 +90,7 @@ def _segment(op: A.HostOp, machine: Machine, store: WeightStore, host: RunModel)
         machine.set(tensor, whole)
 
 
-def _real(machine: Machine, name: str) -> Array:
+def _real(machine: ArrayState, name: str) -> Array:
     tensor, values = machine.tensor(name), machine.get(name)
     if tensor.memory == "dram" and not tensor.scale:
         raise Refusal(f"tensor {name} has no scale, so the host cannot read it")

@@ -17,7 +17,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
-from cnncc.eval._array_rules import Machine, addresses, named
+from cnncc.eval._array_rules import ArrayState, addresses, named
 from cnncc.eval._places import Words, last_columns, position, rectangle, slots
 from cnncc.eval._register_files import RegisterFile
 from cnncc.numerics import Ints
@@ -105,7 +105,7 @@ class _Found(Exception):
     """All that was wanted is known."""
 
 
-class _Tracer(Machine):
+class _Tracer(ArrayState):
     """A machine whose words are names."""
 
     def start(self, layer: A.LayerOp, pe: tuple[int, int], wanted: range) -> None:

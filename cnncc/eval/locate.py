@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from cnncc.arch.model import Arch
 from cnncc.dialects import array as A
 from cnncc.dialects.weights import GlobalOp, constant_array
-from cnncc.eval._array_rules import Machine, addresses
+from cnncc.eval._array_rules import ArrayState, addresses
 from cnncc.eval._places import Part, position
 from cnncc.numerics import Ints
 from cnncc.weights import WeightStore
@@ -22,7 +22,7 @@ NAME_BITS = 60  # of words that are numbers of results
 
 
 @dataclass(frozen=True)
-class Reuse:
+class LocatedReuse:
     """The PE sets at work on one tile, from the first macro-instruction to the commit: the loops' indices, its results.
 
     first: the number of the first result, of shape [rows, columns, pixels, lines, channels].
@@ -73,10 +73,10 @@ def locate(
     return machine.location(wrong)
 
 
-class _Numbering(Machine):
+class _Numbering(ArrayState):
     """A machine that does nothing but give results numbers, and carries these out of the buffers in the GLB."""
 
-    found: list[Reuse]
+    found: list[LocatedReuse]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,7 +104,7 @@ class _Numbering(Machine):
         address, _ = where.address(view, self.loops)
         first = self.found[-1].first + int(np.prod(self.found[-1].shape)) if self.found else 0
         loops = {name: index for name, (index, _) in self.loops.running.items()}
-        self.found.append(Reuse(loops, commit, first, address.shape))
+        self.found.append(LocatedReuse(loops, commit, first, address.shape))
         target.write(address, (first + np.arange(address.size).reshape(address.shape))[None])
         self.result = view.tensor
 

@@ -34,7 +34,7 @@ from cnncc.dialects.nest import (
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
-from cnncc.eval._lanes import Body, Buffer, Ints, Values, spread, visited
+from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer, Values, spread, visited
 from cnncc.frontend.export_onnx import main_function
 from cnncc.numerics import Epilogue, integer_range
 from cnncc.passes._scheduling.nest_layers import layer_shape
@@ -75,14 +75,14 @@ class LayerRun:
         self.run(0, self.whole(symbols, ifmap.reshape(len(ifmap), *image_shape(layer.ifmap.type)[1:])))
         self.result = self.outputs.reshape(len(ifmap), *layer.result.type.get_shape()[1:])
 
-    def whole(self, symbols: Mapping[str, Array], image: Ints) -> Body:
+    def whole(self, symbols: Mapping[str, Array], image: Ints) -> LaneBody:
         """The outermost body: all indices, and all operands in memory. Each batch is a lane."""
         batches = len(image) // self.sizes.n
         first = {dim: np.zeros(batches, np.int64) for dim in DIMS}
         first["n"] = np.arange(batches) * self.sizes.n
         extent = {dim: self.sizes.of(dim) for dim in DIMS}
-        operands = {name: Buffer.whole(*each, batches) for name, each in self.operands(symbols, image)}
-        return Body(first, extent, operands, batches)
+        operands = {name: LaneBuffer.whole(*each, batches) for name, each in self.operands(symbols, image)}
+        return LaneBody(first, extent, operands, batches)
 
     def operands(
         self, symbols: Mapping[str, Array], image: Ints
@@ -107,7 +107,7 @@ class LayerRun:
         if self.residual is not None:
             yield "residual", (self.residual, (0, 0, 0, 0))
 
-    def run(self, depth: int, body: Body) -> None:
+    def run(self, depth: int, body: LaneBody) -> None:
         """Run the body of the loop at `depth` - 1: its stages, then what is inside them."""
         here = [stage for stage in self.stages if stage.depth == depth]
         for stage in here:
@@ -119,7 +119,7 @@ class LayerRun:
         if depth == max((stage.depth for stage in self.stages if stage.operand in OF_OUTPUTS), default=0):
             self.commit(body)
 
-    def run_inside(self, depth: int, body: Body) -> None:
+    def run_inside(self, depth: int, body: LaneBody) -> None:
         """Run the loop at `depth`, or all that is left where one product can hold it."""
         all_staged = all(stage.depth <= depth for stage in self.stages)
         if depth == len(self.loops) or (all_staged and body.volume() <= VOLUME_LIMIT):
@@ -139,7 +139,7 @@ class LayerRun:
             first = whole * loop.step + np.arange(count) * (rest // count)
             self.run(depth + 1, body.iterations(loop.dim, first, rest // count, bool(loop.on)))
 
-    def fetch(self, stage: Stage, body: Body) -> Body:
+    def fetch(self, stage: Stage, body: LaneBody) -> LaneBody:
         """The body with the slice that its inside needs in place of the operand."""
         match stage.operand:
             case "weight":
@@ -161,7 +161,7 @@ class LayerRun:
             self.fetched[stage.operand, stage.memory, words] += body.lanes
         return replace(body, buffers={**body.buffers, **cuts})
 
-    def image_slice(self, body: Body) -> tuple[list[Ints], list[int]]:
+    def image_slice(self, body: LaneBody) -> tuple[list[Ints], list[int]]:
         """First coordinates n, channel, y, x and sizes of what the windows of `body` touch."""
         first, extent = body.first, body.extent
         last = {dim: first[dim] + extent[dim] - 1 for dim in DIMS}
@@ -184,7 +184,7 @@ class LayerRun:
         window = self.window
         return output * window.stride[axis] + tap * window.dilation[axis] - window.pad[axis]
 
-    def product(self, loops: Sequence[Loop], body: Body) -> None:
+    def product(self, loops: Sequence[Loop], body: LaneBody) -> None:
         """Run `loops` and the op inside them for all their indices at once."""
         at: dict[str, Ints] = {}
         for dim in DIMS:
@@ -202,7 +202,7 @@ class LayerRun:
         _, group = np.unique(groups, axis=1, return_inverse=True)
         return [np.flatnonzero(group.ravel() == number) for number in range(int(group.max()) + 1)]
 
-    def accumulate(self, at: dict[str, Ints], buffers: Mapping[str, Buffer]) -> None:
+    def accumulate(self, at: dict[str, Ints], buffers: Mapping[str, LaneBuffer]) -> None:
         """Add to the sums (or maxima) at the indices `at` [lane, index], whose output channels are of one group."""
         y = self.position(0, at["h"][:, :, None, None, None], at["r"][:, None, None, None])
         x = self.position(1, at["w"][:, :, None, None, None], at["s"][:, None, None, None])
@@ -229,7 +229,7 @@ class LayerRun:
         columns = weights.reshape(lanes, -1, length).transpose(0, 2, 1)
         return (terms.reshape(lanes, n * h * w, length) @ columns).reshape(lanes, n, h, w, -1)
 
-    def commit(self, body: Body) -> None:
+    def commit(self, body: LaneBody) -> None:
         """Finish the sums of the outputs of `body`."""
         ranges = {dim: body.first[dim][:, None] + np.arange(body.extent[dim]) for dim in "nkhw"}
         index = tuple(spread(ranges[dim], axis, 4) for axis, dim in enumerate("nkhw"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MORE = 128
 
 
-class _Operands(NamedTuple):
+class _NodeOperands(NamedTuple):
     """Where a node has its codes and its weights, each with the zero point."""
 
     codes: int
@@ -29,11 +29,11 @@ class _Operands(NamedTuple):
 
 
 OPERANDS = {
-    "QLinearConv": _Operands(0, 2, 3, 5),
-    "QLinearMatMul": _Operands(0, 2, 3, 5),
-    "QGemm": _Operands(0, 2, 3, 5),
-    "ConvInteger": _Operands(0, 2, 1, 3),
-    "MatMulInteger": _Operands(0, 2, 1, 3),
+    "QLinearConv": _NodeOperands(0, 2, 3, 5),
+    "QLinearMatMul": _NodeOperands(0, 2, 3, 5),
+    "QGemm": _NodeOperands(0, 2, 3, 5),
+    "ConvInteger": _NodeOperands(0, 2, 1, 3),
+    "MatMulInteger": _NodeOperands(0, 2, 1, 3),
 }
 
 

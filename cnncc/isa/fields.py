@@ -11,7 +11,7 @@ AXES = ("lin", "k", "y", "x")
 LOOP_REGISTERS = 8
 
 
-class Term(NamedTuple):
+class FieldTerm(NamedTuple):
     """An index's contribution to a position: `step` on an axis (linear words, channel, y, x)."""
 
     axis: str = "lin"
@@ -20,7 +20,7 @@ class Term(NamedTuple):
 
 # A condition: None never holds, () always, (0, 2) when loop registers 0 and 2 are in their first (last) iteration.
 When = tuple[int, ...] | None
-Value = int | str | Term | When
+Value = int | str | FieldTerm | When
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Field:
         """The value of a field that the assembly leaves out."""
         match self.kind:
             case "term":
-                return Term()
+                return FieldTerm()
             case "when":
                 return None
             case "enum":
@@ -61,7 +61,7 @@ class Field:
     def to_bits(self, value: Value) -> int:
         """The unsigned bits of `value`. Raises ValueError naming the field, the value and the limit."""
         match self.kind, value:
-            case "term", Term(axis, step):
+            case "term", FieldTerm(axis, step):
                 half = 1 << self.bits - 3
                 if axis not in AXES or not -half <= step < half:
                     raise ValueError(f"{self.name}: {axis}*{step} is not an axis of {AXES} and a step of ±{half}")
@@ -95,7 +95,7 @@ class Field:
                 step_bits = self.bits - 2
                 step = bits & ((1 << step_bits) - 1)
                 signed = step - (1 << step_bits) if step >> step_bits - 1 else step
-                return Term(AXES[bits >> step_bits], signed)
+                return FieldTerm(AXES[bits >> step_bits], signed)
             case "when":
                 loops = tuple(loop for loop in range(LOOP_REGISTERS) if bits >> loop & 1)
                 if bits >> LOOP_REGISTERS:
@@ -117,7 +117,7 @@ class Field:
     def to_text(self, value: Value) -> str:
         """The value as the assembly writes it: 12, 0x3f800000, y*-2, always, 0+2, weight."""
         match value:
-            case Term(axis, step):
+            case FieldTerm(axis, step):
                 return f"{axis}*{step}"
             case None:
                 return "never"
@@ -134,7 +134,7 @@ class Field:
             case "term":
                 if not (term := re.fullmatch(r"(\w+)\*(-?\d+)", text)):
                     raise ValueError(f"{self.name}: '{text}' is no term such as y*2")
-                return Term(term[1], int(term[2]))
+                return FieldTerm(term[1], int(term[2]))
             case "when":
                 if text in ("never", "always"):
                     return None if text == "never" else ()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from cnncc.isa.fields import Field, Term, Value, When
+from cnncc.isa.fields import Field, FieldTerm, Value, When
 
 OPCODE = Field("opcode", 0, 31, 26, "uint", "which instruction")
 
@@ -66,16 +66,16 @@ class Instruction:
         assert isinstance(value, str)
         return value
 
-    def term(self, field: str) -> Term:
+    def term(self, field: str) -> FieldTerm:
         """The value of a term field."""
         value = self.values[field]
-        assert isinstance(value, Term)
+        assert isinstance(value, FieldTerm)
         return value
 
     def when(self, field: str) -> When:
         """The value of a when field."""
         value = self.values[field]
-        assert value is None or (isinstance(value, tuple) and not isinstance(value, Term))
+        assert value is None or (isinstance(value, tuple) and not isinstance(value, FieldTerm))
         return value
 
 

@@ -14,7 +14,7 @@ from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_message
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction, message
-from cnncc.machine.program import Loop, build_tree
+from cnncc.machine.program import LoopNode, build_tree
 from cnncc.machine.times.durations import Offset, ceil_div, is_last, load_offsets, load_words, mac_operations, mac_steps
 from cnncc.machine.values.addresses import Grid, Ints
 from cnncc.machine.values.delivery import deliver
@@ -144,7 +144,7 @@ def _run_until(interpreter: Interpreter, instructions: Sequence[Instruction], nu
     interpreter.rules |= {rule: partial(stopping, rule) for rule in WITH_MESSAGES}
     try:
         for node in build_tree(instructions):
-            if isinstance(node, Loop) and node.first < number < node.last:
+            if isinstance(node, LoopNode) and node.first < number < node.last:
                 interpreter.block_elements = 0  # the first iteration alone
             interpreter.run([node])
     except _Reached:

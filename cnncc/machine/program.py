@@ -29,7 +29,7 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopNode:
     """`loop count … end` (P2): its register is its depth, `head` its `loop`, `last` the number of its `end`."""
 
     head: Leaf
@@ -48,7 +48,7 @@ class Loop:
         return self.head.instruction.number("count")
 
 
-Node = Loop | Leaf
+Node = LoopNode | Leaf
 
 
 def build_tree(instructions: Sequence[Instruction]) -> list[Node]:
@@ -66,7 +66,7 @@ def build_tree(instructions: Sequence[Instruction]) -> list[Node]:
             case "end":
                 body = tuple(bodies.pop())
                 head = heads.pop()
-                bodies[-1].append(Loop(head, index, len(heads), body))
+                bodies[-1].append(LoopNode(head, index, len(heads), body))
             case _:
                 bodies[-1].append(leaf)
         address += instruction.spec.words

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.blocks import Blocks, Counts, Side
+from cnncc.mapper.blocks import Blocks, BlockSizes, Counts
 from cnncc.mapper.bound import Bound, last_held, up, ways
 from cnncc.mapper.space import Chain
 
@@ -67,7 +67,7 @@ def _trips(part: int, size: int, chain: Chain, spread: bool) -> tuple[int, int]:
     return sum(way.trips for way in found), sum(way.trips * way.held for way in found)
 
 
-def trips_of(bound: Bound, sides: Iterable[Side]) -> Iterator[Trips]:
+def trips_of(bound: Bound, sides: Iterable[BlockSizes]) -> Iterator[Trips]:
     """What loops over k, h and w do in blocks of all sizes."""
     halves = bound.halves("I" if _weights_stay(bound) else "W")
     for dim, side in zip("khw", sides, strict=True):
@@ -79,7 +79,7 @@ def _weights_stay(bound: Bound) -> bool:
     return bound.at.form.order.partition("|")[2].startswith("W")
 
 
-def _of_blocks(trips: Trips, side: Side, at: Any) -> Iterator[tuple[Counts, Counts]]:
+def _of_blocks(trips: Trips, side: BlockSizes, at: Any) -> Iterator[tuple[Counts, Counts]]:
     """Trips and held sums of all blocks, of the last one, of a full one."""
     rest, full = side.number > side.full, side.full
     yield trips.trips[at], trips.held[at]

@@ -38,7 +38,7 @@ def least_words(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
     return words
 
 
-class Side(NamedTuple):
+class BlockSizes(NamedTuple):
     """Blocks of one dimension: sizes that are tried, how many of each, the size of the last, how many are full."""
 
     sizes: Counts
@@ -60,15 +60,15 @@ def cut_dims(shape: LayerShape, budget: GlbBudget) -> str:
 
 
 @lru_cache(maxsize=4096)
-def side(extent: int, tile: int) -> Side:
+def side(extent: int, tile: int) -> BlockSizes:
     """All sizes of blocks of a dimension: as equal as may be, of whole tiles."""
     tiles = up(extent, tile)
     found = np.array(sorted({min(extent, up(tiles, parts) * tile) for parts in range(1, tiles + 1)}, reverse=True))
     number = -(-extent // found)
-    return Side(found, number, extent - (number - 1) * found, extent // found)
+    return BlockSizes(found, number, extent - (number - 1) * found, extent // found)
 
 
-def sides(shape: LayerShape, budget: GlbBudget, tiles: Tiles) -> tuple[Side, Side, Side]:
+def sides(shape: LayerShape, budget: GlbBudget, tiles: Tiles) -> tuple[BlockSizes, BlockSizes, BlockSizes]:
     """Of k, h and w."""
     tile, sizes = _block_tiles(shape, budget, tiles), shape.sizes
     return side(shape.tiled_together, tile["k"]), side(sizes.h, tile["h"]), side(sizes.w, tile["w"])
@@ -126,7 +126,7 @@ class Blocks:
         self._count_blocks()
         self._count_words()
 
-    def _sides(self) -> tuple[tuple[Side, Any], ...]:
+    def _sides(self) -> tuple[tuple[BlockSizes, Any], ...]:
         return (self.k, self.kk), (self.h, self.hh), (self.w, self.ww)
 
     def _count_blocks(self) -> None:

@@ -51,7 +51,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Task:
+class SearchTask:
     """What `search` is asked for, without what no result depends on."""
 
     shape: LayerShape
@@ -82,26 +82,26 @@ class Task:
         return best and replace(best, least=min(best.cycles, ideal_cycles(self.shape, self.arch)))
 
 
-_found = dict[Task, Result | None]()
+_found = dict[SearchTask, Result | None]()
 
 
 def searched(
     shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str = "", below: int = NEVER, quick: bool = False
 ) -> Result | None:
     """What `search` finds, from memory or disk if it is there."""
-    task = Task(shape, arch, budget, dataflow, below, quick)
+    task = SearchTask(shape, arch, budget, dataflow, below, quick)
     if not _is_known(task):
         _keep(task, task.search())
     return _found[task]
 
 
-def search_ahead(tasks: Sequence[Task], progress: Progress, processes: int | None = None) -> None:
+def search_ahead(tasks: Sequence[SearchTask], progress: Progress, processes: int | None = None) -> None:
     """Have the results of all these in memory. processes: at most so many, this one alone for 1; None: one a core."""
     todo = [task for task in dict.fromkeys(tasks) if not _is_known(task)]
     processes = min(processes or _cores(), MOST_PROCESSES)
     done, start = 0, time.monotonic()
 
-    def finish(task: Task, result: Result | None) -> None:
+    def finish(task: SearchTask, result: Result | None) -> None:
         nonlocal done
         _keep(task, result)
         done += 1
@@ -123,7 +123,7 @@ def _cores() -> int:
 # -- what is kept ------------------------------------------------------------------------------------------------------
 
 
-def _is_known(task: Task) -> bool:
+def _is_known(task: SearchTask) -> bool:
     """Whether the result is in memory, or else on disk, from where it is taken."""
     if task not in _found:
         value = disk_cache.read(_key(task))
@@ -136,18 +136,18 @@ def _is_known(task: Task) -> bool:
     return True
 
 
-def _keep(task: Task, result: Result | None) -> None:
+def _keep(task: SearchTask, result: Result | None) -> None:
     _remember(task, result)
     disk_cache.write(_key(task), as_json(task, result))
 
 
-def _remember(task: Task, result: Result | None) -> None:
+def _remember(task: SearchTask, result: Result | None) -> None:
     if len(_found) >= MOST_FOUND:
         del _found[next(iter(_found))]
     _found[task] = result
 
 
-def _key(task: Task) -> str:
+def _key(task: SearchTask) -> str:
     return disk_cache.key_of("search", sources(), asdict(task))
 
 
@@ -161,14 +161,14 @@ def sources() -> str:
     return digest.hexdigest()
 
 
-def as_json(task: Task, result: Result | None) -> dict[str, Any]:
+def as_json(task: SearchTask, result: Result | None) -> dict[str, Any]:
     """A result, as it is kept on disk."""
     if result is None:
         return {}
     return {"mapping": text(result.mapping, task.shape.sizes)} | {name: getattr(result, name) for name in COUNTS}
 
 
-def _result(task: Task, value: dict[str, Any]) -> Result | None:
+def _result(task: SearchTask, value: dict[str, Any]) -> Result | None:
     """The reverse. Raises KeyError, TypeError, ValueError or Refusal for what is no result of this task."""
     if not value:
         return None
@@ -194,7 +194,7 @@ def work() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
     while True:
         try:
-            task: Task = pickle.load(sys.stdin.buffer)
+            task: SearchTask = pickle.load(sys.stdin.buffer)
             pickle.dump(task.search(), sys.stdout.buffer)
             sys.stdout.buffer.flush()
         except (EOFError, BrokenPipeError):
@@ -212,13 +212,13 @@ def _started(count: int) -> list[subprocess.Popen[bytes]]:
     return found
 
 
-def _side_by_side(tasks: Sequence[Task], count: int, done: Callable[[Task, Result | None], None]) -> None:
+def _side_by_side(tasks: Sequence[SearchTask], count: int, done: Callable[[SearchTask, Result | None], None]) -> None:
     """Say each result as it comes."""
     processes, idle = _started(count), SimpleQueue[subprocess.Popen[bytes]]()
     for process in processes:
         idle.put(process)
 
-    def result(task: Task) -> Result | None:
+    def result(task: SearchTask) -> Result | None:
         process = idle.get()
         try:
             assert process.stdin and process.stdout

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cnncc.mapper.space import BOX_DIMS, Counts, Form, Numbers, shared
-from cnncc.mapper.tables import NEVER, Loops, Table, table
+from cnncc.mapper.tables import NEVER, LoopTable, Table, table
 from cnncc.model.layer_shape import LayerShape
 
 
@@ -60,14 +60,14 @@ class _Boxes:
         fewest = shape.sizes.s - (trips - 1) * found.boxes[:, 5]  # taps of a part
         self.fresh = trips * (np.minimum(shape.window.stride[1], fewest) if shape.window.dilation[1] == 1 else 1)
 
-    def _over(self, dim: str, rows: int, cols: int) -> Loops:
+    def _over(self, dim: str, rows: int, cols: int) -> LoopTable:
         """Loops over one dimension."""
         return self.tables[dim].of(rows, cols, self.found.boxes[:, BOX_DIMS.index(dim)])
 
-    def _sums(self, c_rows: int, r_rows: int) -> Loops:
+    def _sums(self, c_rows: int, r_rows: int) -> LoopTable:
         """Loops over c and r."""
         c, r = self.over("c", c_rows, 1), self.over("r", r_rows, 1)
-        return Loops(c.trips * r.trips, c.held * r.held)
+        return LoopTable(c.trips * r.trips, c.held * r.held)
 
     def _windows(self, w_cols: int) -> Any:
         """Columns of the image that a PE takes for all its windows: these overlap."""

@@ -33,7 +33,7 @@ from cnncc.mapper.space import (
     point,
 )
 from cnncc.mapper.tiles import tiles_in_time
-from cnncc.mapper.transfer_bound import NEVER, Traffic, TrafficOf, streamed_cycles
+from cnncc.mapper.transfer_bound import NEVER, TrafficOf, TransferBound, streamed_cycles
 from cnncc.model.layer_schedule import LayerPlan, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import has_room, is_legal
@@ -248,7 +248,7 @@ def search(
     beyond = NEVER
     looks = _looks(found, now, dataflow)
     steps = int((found.boxes[:, :-1].prod(axis=1) // found.boxes[:, -1]).max(initial=0))
-    traffic = Traffic(shape, arch, budget, steps)
+    traffic = TransferBound(shape, arch, budget, steps)
     by_traffic = _ByTraffic(found, looks, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i, cells) in enumerate(by_traffic or _by_cycles(looks)):
         now.until(least, 0 if now.exact else min(number // POINTS_A_RUN, FEW_RUNS // now.less))
@@ -317,7 +317,7 @@ class _ByTraffic:
     beyond: what those take at least that were not reached, as there are too many tiles before them.
     """
 
-    def __init__(self, found: Numbers, looks: Iterator[_Look], traffic: Traffic, search: _Search) -> None:
+    def __init__(self, found: Numbers, looks: Iterator[_Look], traffic: TransferBound, search: _Search) -> None:
         self.found, self.looks, self.traffic, self.search, self.beyond = found, looks, traffic, search, NEVER
 
     def __iter__(self) -> Iterator[_Entry]:

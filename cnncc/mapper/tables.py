@@ -20,7 +20,7 @@ def even_parts(extent: int, most: int) -> tuple[int, ...]:
     return tuple(sorted({-(-extent // count) for count in range(1, extent + 1) if -(-extent // count) <= most}))
 
 
-class Loops(NamedTuple):
+class LoopTable(NamedTuple):
     """What loops do: trips in time, and the sum of what boxes hold in them. Floats, as products may be very large."""
 
     trips: Any
@@ -37,10 +37,10 @@ class Table(NamedTuple):
     held: Counts
     place: Counts
 
-    def of(self, rows: int, cols: int, box: Counts) -> Loops:
+    def of(self, rows: int, cols: int, box: Counts) -> LoopTable:
         """For an array of numbers in the box."""
         column = self.place[box]
-        return Loops(self.trips[rows, cols][column].astype(float), self.held[rows, cols][column].astype(float))
+        return LoopTable(self.trips[rows, cols][column].astype(float), self.held[rows, cols][column].astype(float))
 
 
 @lru_cache(maxsize=512)

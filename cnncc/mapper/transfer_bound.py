@@ -20,7 +20,7 @@ MANY = 32  # tiles that are looked at together
 CELLS = 10_000  # plans of these together from which on it saves time to leave some out
 
 
-class Traffic:
+class TransferBound:
     """What any plan of a layer takes at least by its transfers."""
 
     def __init__(self, shape: LayerShape, arch: Arch, budget: GlbBudget, steps: int = 0) -> None:
@@ -81,7 +81,7 @@ class TrafficOf:
     macro-instructions. number: by points those of their tiles, counted in this order.
     """
 
-    def __init__(self, traffic: Traffic, form: Form, tiles: Counts, array: Counts, compute: Counts) -> None:
+    def __init__(self, traffic: TransferBound, form: Form, tiles: Counts, array: Counts, compute: Counts) -> None:
         self.traffic, self.form, self.array = traffic, form, array
         base = np.cumprod([1, *(tiles.max(axis=0) + 1)[:3]])  # makes one number of a tile
         _, first, same = np.unique(tiles @ base, return_index=True, return_inverse=True)
@@ -133,7 +133,7 @@ def cycles_about(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
     ideal = ideal_cycles(shape, arch)
     if least_words(shape, arch, budget) > budget.words:
         return NEVER
-    traffic = Traffic(shape, arch, budget)
+    traffic = TransferBound(shape, arch, budget)
     together = (2 * arch.cols, 4) if shape.channelwise else (2 * arch.cols,)  # few images may fit, of 4 channels
     least = NEVER
     for form, k in product(forms_of(shape), together):

@@ -10,12 +10,12 @@ from collections.abc import Mapping as Map
 
 from cnncc.dialects._mapping import OUTPUT_DIMS, Loop, Stage
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.loop_walk import Order
+from cnncc.model.loop_walk import WalkOrder
 
 RINGS = "hwrs"  # dimensions of rows and columns, which count through the whole image even in a buffer
 
 
-def own_cycles(shape: LayerShape, order: Order, staged: Map[str, Stage], residual: bool, partial: bool) -> int:
+def own_cycles(shape: LayerShape, order: WalkOrder, staged: Map[str, Stage], residual: bool, partial: bool) -> int:
     """All `desc` and `step` of a layer."""
     outer = order.nest.outer
     timed = [(depth, loop) for depth, loop in enumerate(outer) if not loop.on and depth not in order.unrolled]

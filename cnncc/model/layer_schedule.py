@@ -15,7 +15,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import OUTPUT_DIMS, REDUCTION_DIMS, Mapping
 from cnncc.model.descriptors import own_cycles
 from cnncc.model.layer_shape import LayerShape, whole
-from cnncc.model.loop_walk import MOST_BODIES, At, Order
+from cnncc.model.loop_walk import MOST_BODIES, At, WalkOrder
 from cnncc.model.occupancy import Engines, Side
 from cnncc.model.register_files import ifmap_words, indexed_by, passes_columns, shared_columns
 from cnncc.model.routes import Nest
@@ -31,15 +31,15 @@ from cnncc.model.timed_program import (
     PSUM_FULL,
     WEIGHT_FREE,
     WEIGHT_FULL,
-    Cycles,
     Node,
     Own,
+    PredictedCycles,
     Task,
     Token,
     Wait,
     repeat,
 )
-from cnncc.model.timeline import Machine, State, Timeline, cycles, idle_state
+from cnncc.model.timeline import Timeline, TimelineMachine, TimelineState, cycles, idle_state
 from cnncc.model.transfers import FULL, PRIMED, Fetch, Transfers
 
 
@@ -61,10 +61,10 @@ class LayerPlan:
     drains: bool = True
 
 
-def machine(arch: Arch) -> Machine:
+def machine(arch: Arch) -> TimelineMachine:
     """What of an array times depend on beside the tasks."""
     halves = arch.pe.weight_halves, arch.pe.ifmap_halves, arch.pe.psum_halves
-    return Machine(arch.sequencer.queue_depth, halves, arch.sequencer.overlap)
+    return TimelineMachine(arch.sequencer.queue_depth, halves, arch.sequencer.overlap)
 
 
 class LayerSchedule(NamedTuple):
@@ -77,7 +77,7 @@ class LayerSchedule(NamedTuple):
     ahead: tuple[Fetch, ...]
     partial: bool = False
 
-    def start(self, arch: Arch) -> State:
+    def start(self, arch: Arch) -> TimelineState:
         """An idle machine before the layer: all buffers are free, and what is fetched ahead is there."""
         state = idle_state(machine(arch))
         tokens = list(state.tokens)
@@ -101,7 +101,7 @@ def layer_schedule(plan: LayerPlan, arch: Arch, full: int = FULL) -> LayerSchedu
     wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if plan.drains and "output" in staged else ())))
     if plan.shape.kind == "copy":
         return LayerSchedule((*stream_schedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart), wait), ())
-    walk = _Walk(plan, arch, full)
+    walk = _ScheduleWalk(plan, arch, full)
     return LayerSchedule((*walk.nodes(), wait), tuple(walk.ahead), walk.partial)
 
 
@@ -111,13 +111,13 @@ def layer_cycles(plan: LayerPlan, arch: Arch) -> int:
     return layer_schedule(plan, arch).cycles(arch)
 
 
-def layer_counts(plan: LayerPlan, arch: Arch) -> Cycles:
+def layer_counts(plan: LayerPlan, arch: Arch) -> PredictedCycles:
     """The same, with what the engines are busy and the array waits for."""
     schedule = layer_schedule(plan, arch)
     return cycles(schedule.nodes, Timeline(machine(arch), schedule.nodes).run(schedule.start(arch)))
 
 
-class _Walk:
+class _ScheduleWalk:
     """One walk through a layer's nest."""
 
     def __init__(self, plan: LayerPlan, arch: Arch, full: int) -> None:
@@ -138,10 +138,10 @@ class _Walk:
             if depth >= staged and not loop.on and loop.dim in indexed_by(plan.shape, operand)
         }
         peeled = max(self.transfers.depths, default=0)
-        self.order = Order(self.nest, unrolled, peeled, self.transfers.opened)
+        self.order = WalkOrder(self.nest, unrolled, peeled, self.transfers.opened)
         if self.transfers.slices and self.order.bodies_of(At(whole(self.shape.sizes)), 0, peeled) > MOST_BODIES:
             self.transfers.keep_order()
-            self.order = Order(self.nest, unrolled, peeled)
+            self.order = WalkOrder(self.nest, unrolled, peeled)
         self.watched = self.transfers.watched
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
         self.partial = False

@@ -47,7 +47,7 @@ class At(NamedTuple):
         return None if self.early >> depth else self.runs >> depth << depth
 
 
-class Order:
+class WalkOrder:
     """The pieces of a nest's loops: `unrolled` ones have one for each iteration, `peeled` ones are the outermost.
 
     opened: one of the latter, or -1.

@@ -21,7 +21,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import DIMS, OUTPUT_DIMS, REDUCTION_DIMS, Mapping, Stage
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import passes_columns, positions, shared_columns
-from cnncc.model.routes import Nest, Route, Term, inside, sums
+from cnncc.model.routes import Nest, Route, RouteTerm, inside, sums
 
 KINDS = {"macs": "mac", "max": "max", "add": "add"}  # operations, by the counter
 OPERANDS = ("weight", "ifmap", "params", "residual", "output", "sums")
@@ -73,10 +73,10 @@ class Moved:
 
 def moved(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool = False) -> Moved:
     """What a layer moves, with a residual or without. Raises Refusal for a mapping that `nest-to-array` refuses."""
-    return _Layer(shape, mapping, arch, residual).moved()
+    return _LayerWords(shape, mapping, arch, residual).moved()
 
 
-class Delivered(NamedTuple):
+class DeliveredWords(NamedTuple):
     """What loads bring: words read from the GLB, on the buses (with padding), over links, into register files."""
 
     read: int
@@ -97,7 +97,7 @@ class Commits(NamedTuple):
         return Commits(*(mine + times * each for mine, each in zip(self, other, strict=True)))
 
 
-class _Layer:
+class _LayerWords:
     """One layer and its mapping."""
 
     def __init__(self, shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool) -> None:
@@ -196,22 +196,22 @@ class _Layer:
         if out.held == (self.sizes.h, self.sizes.w)[axis]:
             start, lines = 0, limit
         times = [*out.terms(stride, in_space=False), *tap.terms(dilation, in_space=False)]
-        return inside(start, limit, [*times, Term(lines, 1)])
+        return inside(start, limit, [*times, RouteTerm(lines, 1)])
 
     # -- loads -----------------------------------------------------------------------------------------------------
 
-    def weights(self) -> Delivered:
+    def weights(self) -> DeliveredWords:
         """PEs that differ in n, h or w only have the same weights: one word for all of them."""
         depth = self.rf["weight"]
         self._check_equal("kcrs", depth)
         read = self.shape.weight_words * self.nest.trips("nhw", depth)
-        return Delivered(read, read, 0, self.shape.weight_words * self.nest.visits("nhw", depth))
+        return DeliveredWords(read, read, 0, self.shape.weight_words * self.nest.visits("nhw", depth))
 
     def _check_equal(self, dims: str, depth: int) -> None:
         for dim in dims:
             self.nest.spread(dim, depth)
 
-    def ifmap(self) -> Delivered:
+    def ifmap(self) -> DeliveredWords:
         """Images, channels, rows and columns of what PEs hold, each by itself."""
         depth = self.rf["ifmap"]
         self._check_equal("n", depth)
@@ -219,7 +219,7 @@ class _Layer:
         rows = self._side(0, depth)
         cols = self._side(1, depth)
         images = self.sizes.n
-        return Delivered(
+        return DeliveredWords(
             images * taken * rows.read * cols.read,
             images * taken * rows.bus * cols.bus,
             images * filled * rows.filled * cols.n2n,
@@ -231,20 +231,20 @@ class _Layer:
         taken = filled = 0
         for k, c in product(self.nest.spread("k", depth), self.nest.spread("c", depth)):
             words = (k.held if self.shape.channelwise else 1) * c.held * k.trips * c.trips
-            among = [Term(run.n, run.step // self.shape.group * self.sizes.c) for run in k.runs if run.on]
+            among = [RouteTerm(run.n, run.step // self.shape.group * self.sizes.c) for run in k.runs if run.on]
             taken += words * len(sums([*among, *c.terms(1, in_space=True)]))
             filled += words * k.pes * c.pes
         return taken, filled
 
-    def _side(self, axis: int, depth: int) -> Delivered:
+    def _side(self, axis: int, depth: int) -> DeliveredWords:
         """Rows (axis 0) or columns of the image, in all loads of all routes through loops over outputs and taps."""
         found = [
             self._windows(axis, out, tap)
             for out, tap in product(self.nest.spread("hw"[axis], depth), self.nest.spread("rs"[axis], depth))
         ]
-        return Delivered(*map(sum, zip(*found, strict=True)))
+        return DeliveredWords(*map(sum, zip(*found, strict=True)))
 
-    def _windows(self, axis: int, out: Route, tap: Route) -> Delivered:
+    def _windows(self, axis: int, out: Route, tap: Route) -> DeliveredWords:
         """The rows (columns) that PEs hold: a run of `n`, at `among` from PE to PE, at `times` from load to load."""
         stride, dilation = self.window.stride[axis], self.window.dilation[axis]
         limit = (self.shape.ih, self.shape.iw)[axis]
@@ -255,19 +255,19 @@ class _Layer:
         pes, trips = out.pes * tap.pes, out.trips * tap.trips
         passed, together = self._passed(out, tap) if axis else (0, 1)
         own, places = n - passed, sums(among)
-        read = _at(start, limit, places, [*times, Term(own, step)])
+        read = _at(start, limit, places, [*times, RouteTerm(own, step)])
         if not passed:
-            return Delivered(read, trips * len(places) * n, 0, trips * pes * n)
+            return DeliveredWords(read, trips * len(places) * n, 0, trips * pes * n)
         east = places
         # The last column of a set has no neighbour to the east: what that would pass on is loaded.
         if together > 1:
             last = next(run for run in reversed(out.runs) if run.on == "cols")
-            among.remove(Term(last.n, last.step * stride))
+            among.remove(RouteTerm(last.n, last.step * stride))
             east = {each + (last.n - 1) * last.step * stride for each in sums(among)}
         bus = len(places) * own + len(east) * passed
-        read += _at(start + own * step, limit, east, [*times, Term(passed, step)])
+        read += _at(start + own * step, limit, east, [*times, RouteTerm(passed, step)])
         lasts = pes // together
-        return Delivered(read, trips * bus, trips * (pes - lasts) * passed, trips * (pes * own + lasts * passed))
+        return DeliveredWords(read, trips * bus, trips * (pes - lasts) * passed, trips * (pes * own + lasts * passed))
 
     def _passed(self, out: Route, tap: Route) -> tuple[int, int]:
         """How many columns of a PE's window its east neighbour passes on, and how many PEs side by side do so."""
@@ -299,6 +299,6 @@ class _Layer:
         return inside_of(0, tuple(self.sizes.of(dim) for dim in DIMS), 1)
 
 
-def _at(start: int, limit: int, offsets: set[int], terms: list[Term]) -> int:
+def _at(start: int, limit: int, offsets: set[int], terms: list[RouteTerm]) -> int:
     """Positions inside of all these PEs."""
     return sum(inside(start + offset, limit, terms) for offset in offsets)

@@ -12,7 +12,7 @@ from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.program_schedule import Copy, Host, Part
+from cnncc.model.program_schedule import Copy, HostPart, Part
 
 Json = dict[str, Any]
 
@@ -26,7 +26,7 @@ def _entry(part: Part) -> Json:
     match part:
         case Copy():
             return {"copy": part.label, "way": part.way, "words": list(part.words)}
-        case Host():
+        case HostPart():
             return {"host": True}
         case LayerPlan(shape=shape):
             plain = {name: getattr(shape, name) for name in ("kind", "params", "ih", "iw", "shuffle", "per_position")}
@@ -54,7 +54,7 @@ def _part(number: int, value: object) -> Part:
         entry = cast("Json", value)
         if "copy" in entry:
             return Copy(str(entry["copy"]), {"in": "in", "out": "out"}[entry["way"]], tuple(map(int, entry["words"])))
-        return Host() if "host" in entry else _layer(entry)
+        return HostPart() if "host" in entry else _layer(entry)
     except (KeyError, TypeError, ValueError, AttributeError, Refusal) as error:
         raise Refusal(f"plan: entry {number} is no part of a program: {error}") from error
 

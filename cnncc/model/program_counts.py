@@ -14,7 +14,7 @@ from cnncc.model.operand_traffic import KINDS, Moved, moved
 from cnncc.model.program_schedule import Copy, Part, program_cycles
 from cnncc.model.register_files import file_words
 from cnncc.model.routes import Nest
-from cnncc.model.timed_program import Cycles
+from cnncc.model.timed_program import PredictedCycles
 
 Counts = dict[str, Any]
 
@@ -50,7 +50,7 @@ def program_counts(parts: Sequence[Part], arch: Arch) -> Counts:
     return {**_stats(whole, _added([NOTHING, *counts.values()]), highest, arch), "layers": layers}
 
 
-def _stats(cycles: Cycles, counts: Counts, peaks: dict[str, int], arch: Arch) -> Counts:
+def _stats(cycles: PredictedCycles, counts: Counts, peaks: dict[str, int], arch: Arch) -> Counts:
     multipliers, macs = arch.rows * arch.cols * arch.pe.lanes, counts["macs"]
     busy = {"compute": cycles.compute * multipliers, "total": cycles.total * multipliers}
     return {
@@ -63,7 +63,7 @@ def _stats(cycles: Cycles, counts: Counts, peaks: dict[str, int], arch: Arch) ->
     }
 
 
-def _layer(plan: LayerPlan, arch: Arch, cycles: Cycles) -> Counts:
+def _layer(plan: LayerPlan, arch: Arch, cycles: PredictedCycles) -> Counts:
     words = moved(plan.shape, plan.mapping, arch, plan.residual)
     return {**words.counters(), "idle_pe_cycles": _idle(plan, arch, words, cycles.compute)}
 

@@ -20,12 +20,12 @@ from cnncc.model.timed_program import (
     DMA,
     ENGINES,
     STALLS,
-    Cycles,
     Node,
     Own,
-    Repeat,
-    Signal,
+    PredictedCycles,
     Task,
+    TimedLoop,
+    TimedSignal,
     Wait,
     repeat,
 )
@@ -46,11 +46,11 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Host:
+class HostPart:
     """A segment that the host runs."""
 
 
-Part = Copy | LayerPlan | Host
+Part = Copy | LayerPlan | HostPart
 
 
 def copies(label: str, way: str, words: Sequence[int]) -> list[Part]:
@@ -68,13 +68,13 @@ def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple
         for number, (part, follows) in enumerate(zip(parts, following, strict=True))
     ]
     taken = {queue for each in schedules for queue in _taken((*each.nodes, *(fetch.task for fetch in each.ahead)))}
-    signals = [Signal(queue, tokens) for queue, tokens in PRIMED.items() if queue in taken]
+    signals = [TimedSignal(queue, tokens) for queue, tokens in PRIMED.items() if queue in taken]
     found: list[tuple[str, tuple[Node, ...]]] = []
     if signals:
         found.append(("semaphores", (*signals, Wait((DMA,)))))
     hosts: tuple[Node, ...] = ()  # what stands before the first layer belongs to it, the rest to the one before
     for part, (own, after) in zip(parts, pairwise([*schedules, LayerSchedule((), ())]), strict=True):
-        if not isinstance(part, Host):
+        if not isinstance(part, HostPart):
             found.append((part.label, (*hosts, *_carrying(own.nodes, after.ahead))))
             hosts = ()
         elif found:
@@ -91,7 +91,7 @@ def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
         case Copy():
             one = [(Own(DESCRIPTORS_OF_COPY), transfer(words, arch)) for words in part.words]
             return LayerSchedule((*(node for each in one for node in each), Wait((DMA,))), ())
-        case Host():
+        case HostPart():
             return LayerSchedule((Wait(tuple(range(len(ENGINES)))),), ())
         case LayerPlan():
             return layer_schedule(part, arch, (FULL, NEXT_FULL)[turn])
@@ -134,8 +134,8 @@ _Place = tuple[int, ...]  # of a node: its number, in each of the loops around i
 def _last_that_comes_in(nodes: tuple[Node, ...]) -> _Place:
     last = max(at for at, node in enumerate(nodes) if _comes_in(node))
     node = nodes[last]
-    inner = node.body if isinstance(node, Repeat) and node.count == 1 else ()
-    if any(isinstance(each, Repeat) and _comes_in(each) for each in inner):
+    inner = node.body if isinstance(node, TimedLoop) and node.count == 1 else ()
+    if any(isinstance(each, TimedLoop) and _comes_in(each) for each in inner):
         return (last, *_last_that_comes_in(inner))
     return (last,)
 
@@ -144,7 +144,7 @@ def _where_free(nodes: tuple[Node, ...], place: _Place, queue: int) -> _Place:
     """The place, or one behind it, after which one of two buffers is free: one token comes later, not both."""
     while sum(_given(node, queue) for _, node in _behind(nodes, place)) > 1:
         place, node = next(each for each in _behind(nodes, place) if _given(each[1], queue))
-        while isinstance(node, Repeat) and _given(node, queue) > 1:
+        while isinstance(node, TimedLoop) and _given(node, queue) > 1:
             at, node = next((at, inner) for at, inner in enumerate(node.body) if _given(inner, queue))
             place = (*place, at)
     return place
@@ -153,7 +153,7 @@ def _where_free(nodes: tuple[Node, ...], place: _Place, queue: int) -> _Place:
 def _behind(nodes: tuple[Node, ...], place: _Place) -> Iterator[tuple[_Place, Node]]:
     """What follows a node, in the loop that it is in and in those around it."""
     first, inner = place[0], nodes[place[0]]
-    if len(place) > 1 and isinstance(inner, Repeat):
+    if len(place) > 1 and isinstance(inner, TimedLoop):
         for at, node in _behind(inner.body, place[1:]):
             yield (first, *at), node
     for at, node in enumerate(nodes[first + 1 :], first + 1):
@@ -162,7 +162,7 @@ def _behind(nodes: tuple[Node, ...], place: _Place) -> Iterator[tuple[_Place, No
 
 def _given(node: Node, queue: int) -> int:
     """How many tokens, where what gives in some iterations of a loop does so in one."""
-    if isinstance(node, Repeat):
+    if isinstance(node, TimedLoop):
         return sum(_given(inner, queue) for inner in node.body)
     return sum(token.queue == queue for token in node.gives) if isinstance(node, Task) else 0
 
@@ -170,7 +170,7 @@ def _given(node: Node, queue: int) -> int:
 def _inserted(nodes: tuple[Node, ...], place: _Place, more: tuple[Node, ...]) -> tuple[Node, ...]:
     """With more nodes behind one."""
     first, node = place[0], nodes[place[0]]
-    if len(place) > 1 and isinstance(node, Repeat):
+    if len(place) > 1 and isinstance(node, TimedLoop):
         return (
             *nodes[:first],
             repeat(node.count, node.bit, _inserted(node.body, place[1:], more)),
@@ -181,7 +181,7 @@ def _inserted(nodes: tuple[Node, ...], place: _Place, more: tuple[Node, ...]) ->
 
 def _comes_in(node: Node) -> bool:
     """Whether something comes in from DRAM there: transfers of results wait for these."""
-    if isinstance(node, Repeat):
+    if isinstance(node, TimedLoop):
         return any(_comes_in(inner) for inner in node.body)
     return _is_transfer(node) and all(token.queue != OUTPUT_FULL for token in node.takes)
 
@@ -194,17 +194,17 @@ def _taken(nodes: Sequence[Node]) -> set[int]:
     """The tokens that transfers and commits wait for."""
     found: set[int] = set()
     for node in nodes:
-        if isinstance(node, Repeat):
+        if isinstance(node, TimedLoop):
             found |= _taken(node.body)
         elif isinstance(node, Task) and node.engine in (DMA, COMMIT):
             found |= {token.queue for token in node.takes}
     return found
 
 
-def program_cycles(parts: Sequence[Part], arch: Arch) -> tuple[Cycles, dict[str, Cycles]]:
+def program_cycles(parts: Sequence[Part], arch: Arch) -> tuple[PredictedCycles, dict[str, PredictedCycles]]:
     """The cycles of a program and of its layers by label, as docs/stats.md says (rule Z5)."""
     state, mark = idle_state(machine(arch)), 0
-    programs, found = program_schedule(parts, arch), dict[str, Cycles]()
+    programs, found = program_schedule(parts, arch), dict[str, PredictedCycles]()
     for label, nodes in programs:
         effect = Timeline(machine(arch), nodes).run(state)
         stalls, state = list(effect.stalls), effect.state
@@ -218,8 +218,8 @@ def program_cycles(parts: Sequence[Part], arch: Arch) -> tuple[Cycles, dict[str,
     return whole, {label: each for label, each in found.items() if label}
 
 
-def total(parts: Sequence[Cycles]) -> Cycles:
+def total(parts: Sequence[PredictedCycles]) -> PredictedCycles:
     """The cycles of several pieces together."""
     stall = {name: sum(part.stall[name] for part in parts) for name in STALLS}
     sums = {name: sum(getattr(part, name) for part in parts) for name in ("total", "compute", "load", "commit", "dma")}
-    return Cycles(**sums, stall=stall)
+    return PredictedCycles(**sums, stall=stall)

@@ -48,12 +48,12 @@ class Route:
         """PEs that go it side by side."""
         return prod(run.n for run in self.runs if run.on)
 
-    def terms(self, unit: int, in_space: bool) -> list[Term]:
+    def terms(self, unit: int, in_space: bool) -> list[RouteTerm]:
         """What its runs, those in time or those in space, add to a position that moves by `unit` an index."""
-        return [Term(run.n, run.step * unit) for run in self.runs if bool(run.on) == in_space]
+        return [RouteTerm(run.n, run.step * unit) for run in self.runs if bool(run.on) == in_space]
 
 
-class Term(NamedTuple):
+class RouteTerm(NamedTuple):
     """0, step, 2 step, …: `count` of them."""
 
     n: int
@@ -155,19 +155,19 @@ class Nest:
         return rows
 
 
-def sums(terms: Sequence[Term]) -> set[int]:
+def sums(terms: Sequence[RouteTerm]) -> set[int]:
     """The different sums of terms: positions among PEs."""
     ranges = [range(0, term.n * term.step, term.step) if term.step else (0,) for term in terms]
     return {sum(each) for each in product(*ranges)}
 
 
-def inside(start: int, limit: int, terms: Sequence[Term]) -> int:
+def inside(start: int, limit: int, terms: Sequence[RouteTerm]) -> int:
     """How many combinations of terms have start + their sum in 0 .. limit - 1."""
     ordered = sorted(terms, key=lambda term: (-term.step, term.n))
     return _below(limit - start, ordered) - _below(-start, ordered)
 
 
-def _below(limit: int, terms: Sequence[Term]) -> int:
+def _below(limit: int, terms: Sequence[RouteTerm]) -> int:
     """How many combinations have a sum below a limit: of the term with the longest steps, those for which all of the
     others are, and one by one those few for which only some are.
     """
@@ -183,5 +183,5 @@ def _below(limit: int, terms: Sequence[Term]) -> int:
     return whole * prod(term.n for term in rest) + sum(_below(limit - i * step, rest) for i in some)
 
 
-def _most(terms: Sequence[Term]) -> int:
+def _most(terms: Sequence[RouteTerm]) -> int:
     return sum((term.n - 1) * term.step for term in terms)

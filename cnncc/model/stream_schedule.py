@@ -5,7 +5,7 @@ from __future__ import annotations
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
 from cnncc.model.layer_shape import LayerShape, inside, whole
-from cnncc.model.loop_walk import At, Order
+from cnncc.model.loop_walk import At, WalkOrder
 from cnncc.model.occupancy import Engines
 from cnncc.model.routes import Nest
 from cnncc.model.timed_program import COMMIT, Node, Own, Task, Token, repeat
@@ -14,10 +14,10 @@ from cnncc.model.transfers import OUTPUT_FULL, RESIDUAL_FULL, budget, input_free
 
 def stream_schedule(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, apart: bool) -> list[Node]:
     """The program up to its `sync`. apart: images of an operand do not lie one after the other."""
-    return _Stream(shape, mapping, arch, residual, apart).nodes()
+    return _StreamSchedule(shape, mapping, arch, residual, apart).nodes()
 
 
-class _Stream:
+class _StreamSchedule:
     """One layer: a block of all operands after the other, inside `depth` loops."""
 
     def __init__(self, shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, apart: bool) -> None:
@@ -27,7 +27,7 @@ class _Stream:
         self.inputs = [operand for operand in ("ifmap", "residual") if operand in self.staged]
         self.doubled = any(self.staged[operand].buffers > 1 for operand in self.inputs)
         self.blocks = mapping.loops[: self.depth]
-        self.order = Order(Nest(shape, mapping), set(), self.depth if self.doubled else 0)
+        self.order = WalkOrder(Nest(shape, mapping), set(), self.depth if self.doubled else 0)
         block = inside(shape.sizes, self.blocks)
         self.words = block["n"] * block["k"] * block["h"] * block["w"]
 

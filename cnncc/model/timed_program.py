@@ -54,7 +54,7 @@ class Own(NamedTuple):
     cycles: int
 
 
-class Signal(NamedTuple):
+class TimedSignal(NamedTuple):
     """A cycle of the sequencer; then there are so many tokens more."""
 
     queue: int
@@ -69,7 +69,7 @@ class Wait(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Repeat:
+class TimedLoop:
     """A loop, `bit` in the masks of conditions. known: what timelines have found out of its body, by the machine."""
 
     count: int
@@ -82,9 +82,9 @@ class Repeat:
 
 
 @lru_cache(maxsize=1 << 11)
-def repeat(count: int, bit: int, body: tuple[Node, ...]) -> Repeat:
+def repeat(count: int, bit: int, body: tuple[Node, ...]) -> TimedLoop:
     """The one such loop: programs have many alike, and so have those of other mappings of a layer."""
-    return Repeat(count, bit, body)
+    return TimedLoop(count, bit, body)
 
 
 @lru_cache(maxsize=1 << 11)
@@ -92,11 +92,11 @@ def _known(_bit: int, _body: tuple[Node, ...]) -> dict[object, Any]:
     return {}
 
 
-Node = Task | Own | Signal | Wait | Repeat
+Node = Task | Own | TimedSignal | Wait | TimedLoop
 
 
 @dataclass(frozen=True)
-class Cycles:
+class PredictedCycles:
     """Counted cycles by the keys of docs/stats.md: compute and the stalls add up to total."""
 
     total: int = 0
@@ -113,7 +113,7 @@ def busy_cycles(nodes: Sequence[Node]) -> list[int]:
     for node in nodes:
         if isinstance(node, Task):
             found[node.engine] += node.busy
-        elif isinstance(node, Repeat):
+        elif isinstance(node, TimedLoop):
             for engine, cycles in enumerate(busy_cycles(node.body)):
                 found[engine] += node.count * cycles
     return found

@@ -29,12 +29,12 @@ from cnncc.model.timed_program import (
     STALLS,
     WEIGHT_FREE,
     WEIGHT_FULL,
-    Cycles,
     Node,
     Own,
-    Repeat,
-    Signal,
+    PredictedCycles,
     Task,
+    TimedLoop,
+    TimedSignal,
     Token,
     Wait,
     busy_cycles,
@@ -43,7 +43,7 @@ from cnncc.model.timed_program import (
 _CAUSE = {WEIGHT_FULL: 0, IFMAP_FULL: 1, PSUM_FREE: 2}  # of what a macro-instruction waits for, in the order of Z3
 
 
-class Machine(NamedTuple):
+class TimelineMachine(NamedTuple):
     """What of an array times depend on beside the tasks: queues of the engines, halves, whether engines overlap."""
 
     queue_depth: int
@@ -51,7 +51,7 @@ class Machine(NamedTuple):
     overlap: bool = True
 
 
-class State(NamedTuple):
+class TimelineState(NamedTuple):
     """Times from the sequencer's on, earlier ones as 0.
 
     starts: of the last tasks of each engine, as many as its queue holds; tokens: of each queue the times.
@@ -63,7 +63,7 @@ class State(NamedTuple):
     tokens: tuple[tuple[int, ...], ...]
 
 
-class Effect(NamedTuple):
+class TimelineEffect(NamedTuple):
     """What a program does from a state: cycles, the state at its end, stalls.
 
     mark: until when the array is accounted for, from the end on. How long it was idle before the program is not known;
@@ -71,26 +71,26 @@ class Effect(NamedTuple):
     """
 
     elapsed: int
-    state: State
+    state: TimelineState
     stalls: tuple[int, ...]
     open: int
     mark: int
 
 
-def idle_state(machine: Machine) -> State:
+def idle_state(machine: TimelineMachine) -> TimelineState:
     """All engines idle, all halves free, no other tokens."""
     engines = range(len(ENGINES))
     tokens: list[tuple[int, ...]] = [()] * QUEUES
     for queue, halves in zip((WEIGHT_FREE, IFMAP_FREE, PSUM_FREE), machine.halves, strict=True):
         tokens[queue] = (0,) * halves
     idle = tuple(0 for _ in engines)
-    return State(tuple((0,) * machine.queue_depth for _ in engines), idle, idle, tuple(tokens))
+    return TimelineState(tuple((0,) * machine.queue_depth for _ in engines), idle, idle, tuple(tokens))
 
 
 Times = tuple[int, ...]  # of what an iteration touches, then how many tokens there are of each of its queues
 
 
-class _Change(NamedTuple):
+class _TimelineChange(NamedTuple):
     """What an iteration does, as `Effect` says."""
 
     elapsed: int
@@ -125,7 +125,7 @@ class _Body(NamedTuple):
     engines: tuple[int, ...]
     queues: tuple[int, ...]
     innermost: bool
-    known: dict[Times, _Change]
+    known: dict[Times, _TimelineChange]
 
 
 class _Inside(NamedTuple):
@@ -157,7 +157,7 @@ class _Clock:
         self.starts, self.free, self.done = [nothing] * len(ENGINES), [0] * len(ENGINES), [0] * len(ENGINES)
         self.tokens = [nothing] * QUEUES
 
-    def set(self, state: State) -> None:
+    def set(self, state: TimelineState) -> None:
         """Begin at a state."""
         self.starts, self.free = [list(times) for times in state.starts], list(state.free)
         self.done, self.tokens, self.mark = list(state.done), [list(times) for times in state.tokens], state.free[ARRAY]
@@ -190,7 +190,7 @@ class _Clock:
             self.tokens[queue] = later[at : at + count]
             at += count
 
-    def account(self, change: _Change, now: int, mark: int) -> None:
+    def account(self, change: _TimelineChange, now: int, mark: int) -> None:
         """An iteration has happened since `now`, when the array was accounted for up to `mark`."""
         self.mark = mark
         if change.open >= 0:
@@ -198,7 +198,7 @@ class _Clock:
             self.mark = now + change.elapsed + change.mark
             self.stalls = [own + more for own, more in zip(self.stalls, change.stalls, strict=True)]
 
-    def apply(self, body: _Body, change: _Change) -> None:
+    def apply(self, body: _Body, change: _TimelineChange) -> None:
         """Let an iteration happen."""
         self.account(change, self.now, self.mark)
         self.now += change.elapsed
@@ -218,10 +218,10 @@ class Timeline:
     programs with the same loops.
     """
 
-    def __init__(self, machine: Machine, program: Sequence[Node]) -> None:
+    def __init__(self, machine: TimelineMachine, program: Sequence[Node]) -> None:
         self.machine, self.program = machine, tuple(program)
 
-    def run(self, state: State) -> Effect:
+    def run(self, state: TimelineState) -> TimelineEffect:
         """The program from a state. Raises LookupError where a token never comes."""
         clock = _Clock(self.machine.queue_depth)
         clock.set(state)
@@ -232,12 +232,12 @@ class Timeline:
             return tuple(max(0, time - now) for time in times)
 
         starts, tokens = (tuple(map(left, each)) for each in (clock.starts, clock.tokens))
-        end = State(starts, left(clock.free), left(clock.done), tokens)
-        return Effect(now, end, tuple(clock.stalls), clock.open, clock.mark - now)
+        end = TimelineState(starts, left(clock.free), left(clock.done), tokens)
+        return TimelineEffect(now, end, tuple(clock.stalls), clock.open, clock.mark - now)
 
     # -- what is the same for all states -------------------------------------------------------------------------
 
-    def _inside(self, loop: Repeat) -> _Inside:
+    def _inside(self, loop: TimedLoop) -> _Inside:
         """What a loop's body uses: engines, and queues with the loops that matter to it: this one and those around."""
         found: _Inside | None = loop.known.get(self.machine)
         if found is None:
@@ -247,20 +247,20 @@ class Timeline:
                     engines.add(node.engine)
                     takes.update(node.takes)
                     gives.update(node.gives)
-                elif isinstance(node, Repeat):
+                elif isinstance(node, TimedLoop):
                     inner = self._inside(node)
                     engines.update(inner.engines)
                     takes.update(_outside(inner.takes, node.bit))
                     gives.update(_outside(inner.gives, node.bit))
                 elif isinstance(node, Wait):
                     engines.update(node.engines)
-                elif isinstance(node, Signal):
+                elif isinstance(node, TimedSignal):
                     gives.add(Token(node.queue))
             used = tuple(sorted(engines)) if self.machine.overlap else tuple(range(len(ENGINES)))
             found = loop.known[self.machine] = _Inside(used, tuple(sorted(takes)), tuple(sorted(gives)), {}, {})
         return found
 
-    def _body(self, loop: Repeat, inside: _Inside, first: int, last: int) -> _Body:
+    def _body(self, loop: TimedLoop, inside: _Inside, first: int, last: int) -> _Body:
         """A loop's body; the same for all iterations in which the same conditions hold."""
         if (found := inside.of_masks.get((first, last))) is None:
             takes = [not when & ~first for _, when in inside.takes]
@@ -288,7 +288,7 @@ class Timeline:
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    def _loop(self, loop: Repeat, first: int, last: int, clock: _Clock) -> None:
+    def _loop(self, loop: TimedLoop, first: int, last: int, clock: _Clock) -> None:
         """P2: the first iteration, those between, the last."""
         bit, count, inside = loop.bit, loop.count, self._inside(loop)
         self._iteration(self._body(loop, inside, first | bit, last | bit if count == 1 else last & ~bit), clock)
@@ -305,13 +305,13 @@ class Timeline:
         else:
             body.known[times] = self._change(body, clock)
 
-    def _change(self, body: _Body, clock: _Clock) -> _Change:
+    def _change(self, body: _Body, clock: _Clock) -> _TimelineChange:
         """What an iteration does from these times on, while it happens."""
         now, mark, cause, stalls = clock.now, clock.mark, clock.open, clock.stalls
         clock.mark = max(now, clock.free[ARRAY]) if ARRAY in body.engines else now
         clock.open, clock.stalls = -1, [0] * len(STALLS)
         self._sequence(body.steps, clock)
-        change = _Change(
+        change = _TimelineChange(
             clock.now - now, clock.read(body), tuple(clock.stalls), clock.open, clock.mark - clock.now
         )  # fmt: skip
         clock.open, clock.stalls = cause, stalls
@@ -361,12 +361,12 @@ class Timeline:
                 if engine == ARRAY:
                     clock.charge(cause, start - clock.mark)
                     clock.mark = end
-            elif isinstance(node, Repeat):
+            elif isinstance(node, TimedLoop):
                 clock.now += 1  # `loop`
                 self._loop(node, first, last, clock)
             elif isinstance(node, Own):
                 clock.now += node.cycles
-            elif isinstance(node, Signal):
+            elif isinstance(node, TimedSignal):
                 clock.now += 1
                 tokens[node.queue] += [clock.now] * node.tokens
             elif isinstance(node, Wait):
@@ -376,8 +376,8 @@ class Timeline:
                     clock.mark = clock.now
 
 
-def cycles(nodes: Sequence[Node], effect: Effect) -> Cycles:
+def cycles(nodes: Sequence[Node], effect: TimelineEffect) -> PredictedCycles:
     """The counters of a piece of program that takes a wait of the array to end in."""
     engines = busy_cycles(nodes)
     stall = dict[str, int](zip(STALLS, effect.stalls, strict=True))
-    return Cycles(effect.elapsed, engines[ARRAY], engines[LOAD], engines[COMMIT], engines[DMA], stall)
+    return PredictedCycles(effect.elapsed, engines[ARRAY], engines[LOAD], engines[COMMIT], engines[DMA], stall)

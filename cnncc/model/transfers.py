@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cnncc.dialects._mapping import Mapping, Stage
 from cnncc.model.layer_shape import activation_box, slices
-from cnncc.model.loop_walk import At, Order
+from cnncc.model.loop_walk import At, WalkOrder
 from cnncc.model.occupancy import Engines, Tokens
 from cnncc.model.timed_program import HALVES, Task, Token
 
@@ -64,7 +64,7 @@ class Transfers:
         """The depths of stages of which it has to be known which block is next."""
         return sorted({*self.depths, self.output_depth}) if self.slices else self.depths
 
-    def firsts(self, at: At, order: Order) -> list[Fetch]:
+    def firsts(self, at: At, order: WalkOrder) -> list[Fetch]:
         """What a layer begins with: what comes once, and the first blocks of what is fetched ahead."""
         found = self._fetched({operand for operand, stage in self.stages.items() if not stage.depth}, at)
         for depth in self.depths:
@@ -88,7 +88,7 @@ class Transfers:
         inside = -1 << self.output_depth & (1 << depth) - 1
         return depth in self.slices and not (at.late | at.runs) & inside and bool(at.early & inside)
 
-    def seconds(self, block: At, order: Order) -> list[Task]:
+    def seconds(self, block: At, order: WalkOrder) -> list[Task]:
         """The second slices of a block of the output."""
         found: list[Fetch] = []
         for depth in self.slices:
@@ -131,7 +131,7 @@ class Transfers:
             return 0 if "output" in self.stages else input_free(stage)
         return _slice_free(stage)
 
-    def drains(self, depth: int, at: At, order: Order) -> list[Task]:
+    def drains(self, depth: int, at: At, order: WalkOrder) -> list[Task]:
         """What has been gathered at a depth and leaves, behind the second slices of the next block."""
         if "output" not in self.stages or self.stages["output"].depth != depth:
             return []

@@ -51,7 +51,7 @@ from cnncc.passes._onnx.layers import (
     ReshapeLayer,
     ShuffleLayer,
 )
-from cnncc.passes._onnx.placement import Segment, segments, stages
+from cnncc.passes._onnx.placement import HostSegment, segments, stages
 from cnncc.passes._onnx.quantised_layers import (
     AnyLayer,
     DequantizeLayer,
@@ -143,7 +143,7 @@ def _lower_layer(builder: CnnBuilder, node: NodeOp, layer: AnyLayer, label: str)
             return builder.shaped(x, shape(y.type), label)
 
 
-def _lower_host(builder: CnnBuilder, segment: Segment) -> None:
+def _lower_host(builder: CnnBuilder, segment: HostSegment) -> None:
     """A segment as ONNX bytes in the weight store."""
     model = export_nodes(segment.nodes, segment.inputs, segment.outputs, builder.module, builder.store)
     data = np.frombuffer(model.SerializeToString(deterministic=True), np.uint8)

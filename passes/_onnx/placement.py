@@ -44,7 +44,7 @@ from cnncc.weights import WeightStore
 
 
 @dataclass(frozen=True)
-class Segment:
+class HostSegment:
     """Nodes that run on the host in one go, the values that they take and give, and why they do."""
 
     nodes: Sequence[NodeOp]
@@ -254,11 +254,11 @@ def stages(placement: Placement) -> dict[NodeOp, int]:
     return stage
 
 
-def segments(placement: Placement) -> dict[int, Segment]:
+def segments(placement: Placement) -> dict[int, HostSegment]:
     """The host's work by stage; constant outputs are in stage 0."""
     stage = stages(placement)
     returned = _returned(placement.block)
-    found: dict[int, Segment] = {}
+    found: dict[int, HostSegment] = {}
     for level in sorted({0, *(stage[node] for node in placement.reasons)}):
         members = [node for node in placement.reasons if stage[node] == level]
         outputs = [value for node in members for value in node.results if _leaves(value, level, stage, placement)]
@@ -288,7 +288,7 @@ def _leaves(value: SSAValue, level: int, stage: dict[NodeOp, int], placement: Pl
     return _crosses(value) and any(node in placement.layers or stage[node] != level for node in nodes)
 
 
-def _segment(outputs: list[SSAValue], level: int, stage: dict[NodeOp, int], placement: Placement) -> Segment:
+def _segment(outputs: list[SSAValue], level: int, stage: dict[NodeOp, int], placement: Placement) -> HostSegment:
     needed: set[NodeOp] = set()
     pending: list[SSAValue] = list(outputs)
     while pending:
@@ -300,7 +300,7 @@ def _segment(outputs: list[SSAValue], level: int, stage: dict[NodeOp, int], plac
     taken = dict.fromkeys(value for node in nodes for value in node.operands)
     inputs = [value for value in taken if _is_input(value, needed)]
     reasons = dict.fromkeys(f"{node.label()}: {placement.reasons[node]}" for node in nodes)
-    return Segment(nodes, inputs, outputs, "; ".join(reasons) or "the output is constant")
+    return HostSegment(nodes, inputs, outputs, "; ".join(reasons) or "the output is constant")
 
 
 def _is_inside(value: SSAValue, level: int, stage: dict[NodeOp, int], placement: Placement) -> bool:

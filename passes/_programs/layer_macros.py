@@ -18,13 +18,13 @@ from cnncc.dialects.nest import LANES, OUTPUT_DIMS, REDUCTION_DIMS, Loop
 from cnncc.errors import Refusal
 from cnncc.model.register_files import held_extents, ifmap_layout, passes_columns, shared_columns, weight_layout
 from cnncc.passes._programs.layer_operands import Operands
-from cnncc.passes._programs.layer_records import Coordinates, Held, Layer, Node, Position
+from cnncc.passes._programs.layer_records import Coordinates, Held, Node, Position, ProgramLayer
 from cnncc.passes._programs.layer_sums import Ends
 
 COUNTERS = 3
 
 
-class Steps(NamedTuple):
+class BoxSteps(NamedTuple):
     """How one loop of the box, or several that are one counter, goes through the three register files."""
 
     dims: str
@@ -33,18 +33,18 @@ class Steps(NamedTuple):
     weight: int
     psum: int
 
-    def around(self, inner: Steps) -> Steps | None:
+    def around(self, inner: BoxSteps) -> BoxSteps | None:
         """One counter for this loop and the one directly inside it, if there is one."""
         own, other = self[2:], inner[2:]
         if any(step != inner.times * each for step, each in zip(own, other, strict=True)):
             return None
-        return Steps(self.dims + inner.dims, self.times * inner.times, *other)
+        return BoxSteps(self.dims + inner.dims, self.times * inner.times, *other)
 
 
 class Macros:
     """Loads, macro-instructions and commits of one layer at positions of its walk."""
 
-    def __init__(self, layer: Layer, arch: Arch, operands: Operands) -> None:
+    def __init__(self, layer: ProgramLayer, arch: Arch, operands: Operands) -> None:
         self.layer, self.arch, self.operands = layer, arch, operands
         self.shape, self.loops, self.glb = layer.shape, operands.loops, operands.glb
         mapping = layer.mapping
@@ -200,13 +200,13 @@ class Macros:
                 base += piece.base * loop.step * layout.step(loop.dim)
         return A.Slots(base, *steps, layout.step(self.lanes.dim) if self.lanes and self._lanes(at) > 1 else 0)
 
-    def _counters(self, at: Position) -> tuple[Steps, Steps, Steps]:
+    def _counters(self, at: Position) -> tuple[BoxSteps, BoxSteps, BoxSteps]:
         """The loops of the box as pixels, taps and channels."""
-        groups: list[Steps] = []
+        groups: list[BoxSteps] = []
         together = self._lanes(at)
         for dim in self.box:
             times = together if self.lanes and dim == self.lanes.dim else 1
-            each = Steps(dim, at.extent[dim] // times, *(times * step for step in self._steps(dim, at)))
+            each = BoxSteps(dim, at.extent[dim] // times, *(times * step for step in self._steps(dim, at)))
             if each.times == 1:
                 continue
             if groups and (both := groups[-1].around(each)):
@@ -218,7 +218,7 @@ class Macros:
                 f"the box {{{' > '.join(self.box)}}} needs {len(groups)} counters, a macro-instruction has "
                 f"{COUNTERS}: move a loop out of it, or together what is together in the image and in the weights"
             )
-        padded = [*groups, *[Steps("", 1, 0, 0, 0)] * (COUNTERS - len(groups))]
+        padded = [*groups, *[BoxSteps("", 1, 0, 0, 0)] * (COUNTERS - len(groups))]
         pixels, taps, channels = min(permutations(padded), key=self._misplaced)
         if pixels.times > self.arch.pe.max_pixels:
             raise self._refuse(
@@ -242,7 +242,7 @@ class Macros:
             raise self._refuse(f"{count} products at a time are more than pe.lanes = {self.arch.pe.lanes}")
         return count
 
-    def _misplaced(self, counters: tuple[Steps, ...]) -> int:
+    def _misplaced(self, counters: tuple[BoxSteps, ...]) -> int:
         """How far counters are from what they are named for."""
         pixels, taps, channels = counters
         over = pixels.times > self.arch.pe.max_pixels

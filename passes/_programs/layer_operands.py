@@ -14,22 +14,22 @@ from cnncc.dialects.nest import Stage
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import Box, inside, slice_words, stage_box
 from cnncc.passes._programs.layer_order import Order
-from cnncc.passes._programs.layer_records import Along, Home, Layer, Operand, Position
+from cnncc.passes._programs.layer_records import Along, Home, Operand, Position, ProgramLayer
 
 OF_COMMIT = ("output", "residual")
 
 
-def glb_stages(layer: Layer) -> dict[str, Stage]:
+def glb_stages(layer: ProgramLayer) -> dict[str, Stage]:
     """The stages in the GLB, by operand."""
     return {stage.operand: stage for stage in layer.mapping.stages if stage.memory == "glb"}
 
 
-def buffer_box(layer: Layer, stage: Stage) -> Box:
+def buffer_box(layer: ProgramLayer, stage: Stage) -> Box:
     """What the buffer of a stage of an activation holds."""
     return stage_box(layer.shape, layer.mapping.loops, stage)
 
 
-def full_slice(layer: Layer, stage: Stage) -> int:
+def full_slice(layer: ProgramLayer, stage: Stage) -> int:
     """Words of a full slice of weights or params."""
     return slice_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
 
@@ -37,7 +37,7 @@ def full_slice(layer: Layer, stage: Stage) -> int:
 class Operands:
     """The operands of one layer: `home[…]` as a whole, `glb[…]` in the GLB, which is the same without a stage."""
 
-    def __init__(self, layer: Layer, order: Order) -> None:
+    def __init__(self, layer: ProgramLayer, order: Order) -> None:
         self.layer, self.order, self.loops, self.stages = layer, order, order.loops, glb_stages(layer)
         staged = [self.stages[name] for name in OF_COMMIT if name in self.stages]
         self.doubled = next((stage for stage in staged if stage.buffers > 1), None)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from cnncc.model.layer_shape import Extents
-from cnncc.passes._programs.layer_records import Loops, Piece, Position, split
+from cnncc.passes._programs.layer_records import LoopPieces, Piece, Position, split
 
 Cut = tuple[int, int, int]  # iterations, size, first iteration
 
@@ -26,7 +26,7 @@ class Order:
     opened: the number of one of those, or -1.
     """
 
-    loops: Loops
+    loops: LoopPieces
     sizes: Map[str, int]
     sets: Sequence[int]
     peeled: int = 0

@@ -35,21 +35,21 @@ from cnncc.model.register_files import indexed_by
 from cnncc.passes._programs.layer_macros import Macros
 from cnncc.passes._programs.layer_operands import Operands, glb_stages
 from cnncc.passes._programs.layer_order import Order
-from cnncc.passes._programs.layer_records import Body, Layer, Loops, Node, Position, split
+from cnncc.passes._programs.layer_records import Body, LoopPieces, Node, Position, ProgramLayer, split
 from cnncc.passes._programs.layer_sums import Sections
-from cnncc.passes._programs.layer_transfers import Transfers, alternating
+from cnncc.passes._programs.layer_transfers import LayerTransfers, alternating
 from cnncc.passes._scheduling.array_fit import file_problems, link_problems, refuse_any
 
 
-def layer_program(layer: Layer, arch: Arch) -> list[Node]:
+def layer_program(layer: ProgramLayer, arch: Arch) -> list[Node]:
     """The program of a layer, views first. Raises Refusal where the array cannot run the mapping, saying why."""
-    return _Walk(layer, arch).program()
+    return _ProgramWalk(layer, arch).program()
 
 
-class _Walk:
+class _ProgramWalk:
     """One walk through a layer's nest; the fields are fixed at the start."""
 
-    def __init__(self, layer: Layer, arch: Arch) -> None:
+    def __init__(self, layer: ProgramLayer, arch: Arch) -> None:
         self.layer, self.arch = layer, arch
         loops = layer.mapping.loops
         self.outer = tuple(loop for loop in loops if not loop.keep)
@@ -61,7 +61,7 @@ class _Walk:
         self.operands = Operands(layer, self.order)
         self.sections = Sections(layer.shape, self.outer, self.sets)
         self.macros = Macros(layer, arch, self.operands)
-        self.transfers = Transfers(layer, self.operands)
+        self.transfers = LayerTransfers(layer, self.operands)
         self.watched = sorted({*self.transfers.depths, *(stage.depth for stage in glb_stages(layer).values())})
 
     def _refuse(self, why: str) -> Refusal:
@@ -117,7 +117,7 @@ class _Walk:
 
     def _order(self) -> Order:
         """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many bodies."""
-        sizes, loops = whole(self.layer.shape.sizes), Loops(self.outer, self.unrolled)
+        sizes, loops = whole(self.layer.shape.sizes), LoopPieces(self.outer, self.unrolled)
         peeled = max((stage.depth for stage in alternating(glb_stages(self.layer))), default=0)
         order = Order(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
         if order.opened >= 0 and order.bodies_of(0, peeled, sizes) > MOST_BODIES:

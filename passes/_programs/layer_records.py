@@ -97,7 +97,7 @@ class Tensors:
 
 
 @dataclass(frozen=True)
-class Layer:
+class ProgramLayer:
     """What `layer_program` needs to know: the nest.layer as plain data.
 
     params_words: words of the biases and scales of one channel, or of one position; full: the semaphore that says that
@@ -161,7 +161,7 @@ def split(extent: int, step: int, sets: int = 1) -> list[tuple[int, int, int]]:
 
 
 @dataclass(frozen=True)
-class Loops:
+class LoopPieces:
     """The loops of a program, outermost first: their names, conditions on them, and how they move through operands.
 
     unrolled: those that have a body for each iteration instead of a register.

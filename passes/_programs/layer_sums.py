@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cnncc.dialects.array import Names
 from cnncc.dialects.nest import REDUCTION_DIMS, Loop, Mapping, rest_sets
 from cnncc.model.layer_shape import Extents, LayerShape, stage_box, whole
-from cnncc.passes._programs.layer_records import Loops, Piece, split
+from cnncc.passes._programs.layer_records import LoopPieces, Piece, split
 
 
 class Ends(NamedTuple):
@@ -52,7 +52,7 @@ class Sections:
             left[loop.dim] = min(loop.step, left[loop.dim])
         return self.uniform(depth, extent)
 
-    def ends(self, loops: Loops, pieces: Sequence[Piece]) -> Ends | None:
+    def ends(self, loops: LoopPieces, pieces: Sequence[Piece]) -> Ends | None:
         """When the partial sums of a section begin and are complete, `pieces` around it; None where none are."""
         around = [piece for piece in pieces if self.outer[piece.loop].dim in REDUCTION_DIMS]
         if all(piece.first and piece.last and piece.count == 1 for piece in around):

@@ -34,7 +34,7 @@ from cnncc.dialects.nest import Loop, Stage
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import activation_box, inside, slices
 from cnncc.passes._programs.layer_operands import Operands, buffer_box
-from cnncc.passes._programs.layer_records import Layer, Node, Piece, Position
+from cnncc.passes._programs.layer_records import Node, Piece, Position, ProgramLayer
 
 FREE = 1
 FULL = (2, 3)  # weights, in turn from layer to layer: those of the next may arrive during this one
@@ -64,10 +64,10 @@ def is_one_slice(outside: Sequence[Loop]) -> bool:
     return over_k == sorted(over_k) and not parts
 
 
-class Transfers:
+class LayerTransfers:
     """The transfers of one layer. `depths`: those of stages whose blocks are fetched one ahead."""
 
-    def __init__(self, layer: Layer, operands: Operands) -> None:
+    def __init__(self, layer: ProgramLayer, operands: Operands) -> None:
         self.layer, self.operands, self.loops = layer, operands, operands.loops
         self.stages = operands.stages
         self.ahead = {stage.operand for stage in alternating(self.stages)}

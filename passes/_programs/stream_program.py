@@ -14,20 +14,20 @@ from cnncc.model.layer_shape import inside, whole
 from cnncc.model.loop_walk import MOST_BODIES
 from cnncc.passes._programs.layer_operands import glb_stages
 from cnncc.passes._programs.layer_order import Order
-from cnncc.passes._programs.layer_records import Along, Body, Layer, Loops, Node, Operand, Position
+from cnncc.passes._programs.layer_records import Along, Body, LoopPieces, Node, Operand, Position, ProgramLayer
 from cnncc.passes._programs.layer_transfers import INPUT_FREE, OUTPUT_FREE, OUTPUT_FULL, RESIDUAL_FULL
 
 
-def stream_program(layer: Layer) -> list[Node]:
+def stream_program(layer: ProgramLayer) -> list[Node]:
     """The program of a layer of kind copy, views first. Raises Refusal where the mapping has not the form above."""
-    return _Stream(layer).program()
+    return _StreamProgram(layer).program()
 
 
-class _Stream:
+class _StreamProgram:
     """One layer; the fields are fixed at the start."""
 
-    def __init__(self, layer: Layer) -> None:
-        self.layer, self.staged, loops = layer, glb_stages(layer), Loops(_blocks(layer))
+    def __init__(self, layer: ProgramLayer) -> None:
+        self.layer, self.staged, loops = layer, glb_stages(layer), LoopPieces(_blocks(layer))
         extent, sizes = inside(layer.shape.sizes, loops.loops), whole(layer.shape.sizes)
         self.runs, self.plane = extent["n"] * extent["k"], extent["h"] * extent["w"]
         self.depth, self.loops = len(loops.loops), loops
@@ -125,19 +125,19 @@ class _Stream:
         )
 
 
-def _flat(layer: Layer, image: int) -> Operand:
+def _flat(layer: ProgramLayer, image: int) -> Operand:
     sizes = layer.shape.sizes
     steps = {"n": image, "k": sizes.h * sizes.w, "h": sizes.w}
     return Operand({dim: Along("lin", step) for dim, step in steps.items()})
 
 
-def _apart(layer: Layer) -> bool:
+def _apart(layer: ProgramLayer) -> bool:
     """Whether images lie apart in an operand."""
     sizes = layer.shape.sizes
     return sizes.n > 1 and any(home.image != sizes.k * sizes.h * sizes.w for home in layer.tensors.homes().values())
 
 
-def _blocks(layer: Layer) -> tuple[Loop, ...]:
+def _blocks(layer: ProgramLayer) -> tuple[Loop, ...]:
     """The loops over blocks. Raises Refusal where a block is no run of words."""
     loops, sizes = layer.mapping.loops, layer.shape.sizes
     depths = {stage.depth for stage in layer.mapping.stages} or {0}

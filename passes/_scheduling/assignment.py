@@ -16,7 +16,7 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.nest import LayerOp, Mapping, MappingAttr, mapping_of, operands
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
 from cnncc.mapper.blocks import least_words
-from cnncc.mapper.cached_search import Task, search_ahead, searched
+from cnncc.mapper.cached_search import SearchTask, search_ahead, searched
 from cnncc.mapper.search import AHEAD
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget
@@ -36,7 +36,7 @@ FAR = 2  # times the cycles that a search has shown to be needed: from there on 
 OPERATORS = ("Conv", "Gemm", "MatMul")  # of the ONNX nodes that have weights
 
 
-def assign(module: ModuleOp, label: str | None, choice: Choice) -> None:
+def assign(module: ModuleOp, label: str | None, choice: Assigner) -> None:
     """Write a mapping on every layer, or on the one called `label`, which then has the whole GLB for its buffers.
 
     Raises Refusal for all in the schedule that is not legal, or for all layers that do not fit.
@@ -60,7 +60,7 @@ def assign(module: ModuleOp, label: str | None, choice: Choice) -> None:
         layer.ahead = UnitAttr() if layer in ahead else None
 
 
-def _check(layers: Sequence[LayerOp], choice: Choice) -> None:
+def _check(layers: Sequence[LayerOp], choice: Assigner) -> None:
     """Raises Refusal with every layer that there is not, and every number that breaks a limit."""
     labels = [label for layer in layers if (label := _label(layer)) is not None]
     found: list[Finding] = []
@@ -90,7 +90,7 @@ def _which(name: str, known: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Assigner:
     """How the mapping of one layer is chosen: as `schedule` says, by label, else the one that takes `arch` the fewest
     cycles.
 
@@ -188,7 +188,9 @@ class Choice:
     def soon(self, wanted: Sequence[Wanted]) -> None:
         """Do searches side by side."""
         free = [each for each in wanted if self.free(each.layer) and each.layer.kind.data != "copy"]
-        tasks = [Task(layer_shape(layer), self.arch, budget, "", below, quick) for layer, budget, below, quick in free]
+        tasks = [
+            SearchTask(layer_shape(layer), self.arch, budget, "", below, quick) for layer, budget, below, quick in free
+        ]
         search_ahead(tasks, self._progress, self.context.processes)
 
     def _progress(self, done: str) -> None:

@@ -15,7 +15,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import nest
 from cnncc.dialects._mapping import AXES, DIMS, LANES, REDUCTION_DIMS
 from cnncc.dialects._mapping_text import mapping_from
-from cnncc.dialects._notation import Item, NotationError, Term, read
+from cnncc.dialects._notation import Item, LoopItem, NotationError, read
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import macro_words
 
@@ -50,7 +50,7 @@ class _Terms:
         self.text, self.shape, self.arch = text, shape, arch
         self.items = read(text)
         self._add_groups()
-        self.terms = [item for item in self.items if isinstance(item, Term)]
+        self.terms = [item for item in self.items if isinstance(item, LoopItem)]
         self.over = {dim: [i for i, term in enumerate(self.terms) if term.dim == dim] for dim in DIMS}
         self._choose_axes()
 
@@ -66,15 +66,15 @@ class _Terms:
     def _add_groups(self) -> None:
         """A loop over groups of output channels, around all but loops in time over n, h, w, where none is written."""
         together = self.shape.tiled_together
-        first = next((item for item in self.items if isinstance(item, Term) and item.dim == "k"), None)
+        first = next((item for item in self.items if isinstance(item, LoopItem) and item.dim == "k"), None)
         if together == self.shape.sizes.k or first is None or (first.step or 1) % together == 0 and first.step:
             return
         place = next(
             place
             for place, item in enumerate(self.items)
-            if isinstance(item, Term) and (item.dim not in OUTPUTS or item.level or item.keep)
+            if isinstance(item, LoopItem) and (item.dim not in OUTPUTS or item.level or item.keep)
         )
-        self.items = (*self.items[:place], Term("k", together), *self.items[place:])
+        self.items = (*self.items[:place], LoopItem("k", together), *self.items[place:])
 
     # -- axes (P2) -----------------------------------------------------------------------------------------------
 
@@ -140,14 +140,14 @@ class _Terms:
 
     def completed(self, blocks: Mapping[int, int]) -> nest.Mapping:
         """The mapping with these blocks whose macro-instructions take the fewest cycles (P5)."""
-        best: tuple[tuple[int, ...], list[Term]] | None = None
+        best: tuple[tuple[int, ...], list[LoopItem]] | None = None
         for box in self._boxes(blocks):
             terms = self._with(box, blocks)
             cost = self._cost(terms)
             best = min(best or (cost, terms), (cost, terms), key=lambda each: each[0])
         assert best is not None
         left = iter(best[1])
-        items: list[Item] = [next(left) if isinstance(item, Term) else item for item in self.items]
+        items: list[Item] = [next(left) if isinstance(item, LoopItem) else item for item in self.items]
         return mapping_from(items, self.text, self.shape.sizes)
 
     def _boxes(self, blocks: Mapping[int, int]) -> Iterator[Sizes]:
@@ -192,7 +192,7 @@ class _Terms:
         few = prod(box[dim] for dim in OUTPUTS) <= self.arch.pe.max_pixels
         return few and all(needed <= getattr(self.arch.pe, key) for key, needed in words.items())
 
-    def _with(self, box: Sizes, blocks: Mapping[int, int]) -> list[Term]:
+    def _with(self, box: Sizes, blocks: Mapping[int, int]) -> list[LoopItem]:
         """The loops with PEs and tile sizes (P3, P4), from the innermost outwards."""
         terms = list(self.terms)
         left = {axis: int(getattr(self.arch.pe if axis == LANES else self.arch, axis)) for axis in AXES}
@@ -214,7 +214,7 @@ class _Terms:
             terms[i] = replace(term, step=step, pes=pes)
         return terms
 
-    def _cost(self, terms: Sequence[Term]) -> tuple[int, ...]:
+    def _cost(self, terms: Sequence[LoopItem]) -> tuple[int, ...]:
         """Cycles of all macro-instructions; parts of the kernel; bodies of the program; macro-instructions."""
         found = {
             dim: _rounds(
@@ -227,7 +227,7 @@ class _Terms:
         return macs + times * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles), parts, bodies, times
 
 
-def _step(term: Term) -> int:
+def _step(term: LoopItem) -> int:
     return term.step or 1
 
 

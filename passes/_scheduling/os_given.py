@@ -22,7 +22,7 @@ from cnncc.passes._scheduling.os_plan import (
     NOTHING_FITS,
     SLICE,
     GlbTooSmall,
-    Plan,
+    OsPlan,
     divides,
     glb_too_small,
     glb_words,
@@ -59,11 +59,11 @@ def _tiles(shape: LayerShape, given: Given) -> dict[str, int]:
     return {key: min(getattr(given, key) or most, most) for key, most in _most(shape).items()}
 
 
-def _chosen(shape: LayerShape, given: Given) -> tuple[Tile, Plan, int]:
+def _chosen(shape: LayerShape, given: Given) -> tuple[Tile, OsPlan, int]:
     """The tile, the plan, and the kernel columns of a macro-instruction; no tile is larger than the layer."""
     tiles = _tiles(shape, given)
     tile = Tile(given.poy, given.pox, given.pofv, given.pofh, given.p, given.q, tiles["tky"])
-    return tile, Plan(tiles["tof"], tiles["toy"], tiles["tox"], tiles["tif"]), tiles["tkx"]
+    return tile, OsPlan(tiles["tof"], tiles["toy"], tiles["tox"], tiles["tif"]), tiles["tkx"]
 
 
 # -- what is legal -----------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def _candidates(shape: LayerShape, arch: Arch, given: Given, budget: GlbBudget) 
     """
     tile, plan, columns = _chosen(shape, given)
 
-    def mapping(plan: Plan) -> Mapping:
+    def mapping(plan: OsPlan) -> Mapping:
         return mapping_of(shape, arch, tile, plan, budget.streamed, columns)
 
     whole, block = mapping(plan), replace(plan, weights=BLOCK)

@@ -54,7 +54,7 @@ class StaysOut(Refusal):
 
 
 @dataclass(frozen=True)
-class Plan:
+class OsPlan:
     """Steps of the loops over blocks and slices, their order, and how weights are staged, in how many buffers."""
 
     k: int
@@ -90,16 +90,16 @@ def glb_too_small(arch: Arch, budget: GlbBudget, least: int, smaller: str = "") 
 # -- the mapping -------------------------------------------------------------------------------------------------------
 
 
-def whole_plan(shape: LayerShape) -> Plan:
+def whole_plan(shape: LayerShape) -> OsPlan:
     """No blocks: everything is in the GLB for the whole layer."""
-    return Plan(shape.tiled_together, shape.sizes.h, shape.sizes.w, shape.sizes.c)
+    return OsPlan(shape.tiled_together, shape.sizes.h, shape.sizes.w, shape.sizes.c)
 
 
 def mapping_of(
     shape: LayerShape,
     arch: Arch,
     tile: Tile,
-    plan: Plan,
+    plan: OsPlan,
     streamed: frozenset[str] = frozenset(),
     columns: int | None = None,
 ) -> Mapping:
@@ -119,7 +119,7 @@ def mapping_of(
     return Mapping(loops, (*sorted(glb, key=lambda stage: stage.depth), *rf))
 
 
-def in_full(shape: LayerShape, arch: Arch, tile: Tile, plan: Plan, streamed: frozenset[str]) -> Mapping:
+def in_full(shape: LayerShape, arch: Arch, tile: Tile, plan: OsPlan, streamed: frozenset[str]) -> Mapping:
     """As `mapping_of`, for the words of its buffers: loops that run once are there, stages in register files are not.
 
     All stages have one buffer. It is quick: thousands are tried for a layer.
@@ -129,7 +129,7 @@ def in_full(shape: LayerShape, arch: Arch, tile: Tile, plan: Plan, streamed: fro
     return Mapping(_all_loops(shape, tile, plan, kernel_columns(shape, arch)), stages)
 
 
-def _all_loops(shape: LayerShape, tile: Tile, plan: Plan, columns: int) -> tuple[Loop, ...]:
+def _all_loops(shape: LayerShape, tile: Tile, plan: OsPlan, columns: int) -> tuple[Loop, ...]:
     """Those that the module's docstring shows, also where they run once."""
     t, channels, pixels = tile, [_loop("k", plan.k)], [_loop("h", plan.h), _loop("w", plan.w)]
     blocks = channels + pixels if plan.k_outside else pixels + channels
@@ -157,7 +157,7 @@ def those_running(shape: LayerShape, loops: Sequence[Loop]) -> list[Loop | None]
     return running
 
 
-def _places(shape: LayerShape, plan: Plan, streamed: frozenset[str]) -> list[tuple[str, int]]:
+def _places(shape: LayerShape, plan: OsPlan, streamed: frozenset[str]) -> list[tuple[str, int]]:
     """What is staged in the GLB, and inside how many of the loops that may run."""
     block, slices = 5, 13
     ifmap = block if plan.k_outside or shape.channelwise else block - 1

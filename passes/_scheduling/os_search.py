@@ -20,7 +20,7 @@ from cnncc.passes._scheduling.os_plan import (
     NOTHING_FITS,
     SLICE,
     WHOLE,
-    Plan,
+    OsPlan,
     divides,
     glb_too_small,
     glb_words,
@@ -62,7 +62,7 @@ class _Candidate(NamedTuple):
     number: int
     array: int
     tile: Tile
-    plan: Plan
+    plan: OsPlan
 
 
 def least_cycles(shape: LayerShape, arch: Arch, budget: GlbBudget) -> Mapping:
@@ -97,7 +97,7 @@ def _candidates(shape: LayerShape, arch: Arch, budget: GlbBudget) -> Iterator[_C
             yield _Candidate(least, next(number), cycles, tile, plan)
 
 
-def _least_words(shape: LayerShape, budget: GlbBudget, tile: Tile, plan: Plan) -> int:
+def _least_words(shape: LayerShape, budget: GlbBudget, tile: Tile, plan: OsPlan) -> int:
     """Words that a mapping moves at least: results and residual, and the weights as often as they are fetched anew."""
     s, times = shape.sizes, 1
     if plan.weights == SLICE:
@@ -137,7 +137,7 @@ def _few_tiles(shape: LayerShape, arch: Arch) -> Sequence[Tile]:
     return [tile for _, tile in sorted(best.values(), key=lambda each: each[0])[:TILES]]
 
 
-def _resident_plans(shape: LayerShape, tile: Tile) -> Iterator[Plan]:
+def _resident_plans(shape: LayerShape, tile: Tile) -> Iterator[OsPlan]:
     """Weights whole, by group, by tile."""
     everything = whole_plan(shape)
     yield everything
@@ -164,7 +164,7 @@ def _slices(step: int, extent: int) -> list[int]:
     return [*_multiples(step, extent)[1:], *parts]
 
 
-def plans_tried(shape: LayerShape, tile: Tile, streamed: bool) -> Iterator[Plan]:
+def plans_tried(shape: LayerShape, tile: Tile, streamed: bool) -> Iterator[OsPlan]:
     """All plans that are tried, those with few blocks first."""
     sizes = shape.sizes
     heights = _multiples(tile.ph, sizes.h) if streamed else [sizes.h]
@@ -174,11 +174,11 @@ def plans_tried(shape: LayerShape, tile: Tile, streamed: bool) -> Iterator[Plan]
         for h in heights:
             for w in widths if h <= tile.ph else widths[:1]:  # rows are cut before columns
                 for k_outside in (True, False) if streamed else (True,):
-                    yield Plan(k, h, w, sizes.c, k_outside)
+                    yield OsPlan(k, h, w, sizes.c, k_outside)
                     if k < sizes.k or shape.per_position:
-                        yield Plan(k, h, w, sizes.c, k_outside, BLOCK)
+                        yield OsPlan(k, h, w, sizes.c, k_outside, BLOCK)
                     if k_outside:
-                        yield from (Plan(k, h, w, c, k_outside, SLICE) for c in slices)
+                        yield from (OsPlan(k, h, w, c, k_outside, SLICE) for c in slices)
 
 
 # -- elementwise layers ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.machine.times.durations import Occupancy, UnitSettings
-from cnncc.machine.times.tasks import ARRAY, ENGINES, HALVES, QUEUES, Task, partner, queue_name
+from cnncc.machine.times.tasks import ARRAY, ENGINES, HALVES, QUEUES, EngineTask, partner, queue_name
 
 # Tokens that a semaphore holds at most: it is a 16-bit counter (T4).
 MOST_TOKENS = (1 << 16) - 1
@@ -151,7 +151,7 @@ class Clock:
             self._charge((owner, "drain"), self.now - self.mark)
             self.mark = self.now
 
-    def issue(self, owner: int, task: Task, took: Occupancy, first: int, last: int) -> None:
+    def issue(self, owner: int, task: EngineTask, took: Occupancy, first: int, last: int) -> None:
         """Decode an instruction for an engine and settle when it runs (Z1, Z2). Raises Fault.
 
         first, last: masks of the loop registers that are in their first, last iteration.

@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.isa.fields import AXES, Term
+from cnncc.isa.fields import AXES, FieldTerm
 from cnncc.isa.table import Instruction
 
 # Of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (C1).
@@ -48,7 +48,7 @@ def is_last(index: int, count: int, set_size: int) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _offsets(count: int, set_size: int, inner: Term, sets: Term, edge: bool) -> dict[int, Offset]:
+def _offsets(count: int, set_size: int, inner: FieldTerm, sets: FieldTerm, edge: bool) -> dict[int, Offset]:
     found: dict[int, Offset] = {}
     for index in range(count):
         if not edge or is_last(index, count, set_size):
@@ -126,7 +126,7 @@ def _distinct(count: int, set_size: int, inner: bool, sets: bool) -> int:
 def commit_params(inst: Instruction, unit: UnitSettings, arch: Arch) -> int:
     """Words of parameters that a commit reads: those of each distinct channel once (C3)."""
 
-    def matters(term: Term) -> bool:
+    def matters(term: FieldTerm) -> bool:
         return term.axis == "k" and term.step != 0
 
     channels = _distinct(*result_rows(inst), matters(inst.term("row")), matters(inst.term("row_set")))

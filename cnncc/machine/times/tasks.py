@@ -32,7 +32,7 @@ def partner(queue: int) -> int:
 
 
 @dataclass(frozen=True)
-class Token:
+class EngineToken:
     """A token taken or given when the loops of `mask` are in their first (last) iteration."""
 
     queue: int
@@ -45,12 +45,12 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Task:
+class EngineTask:
     """An instruction as its engine sees it."""
 
     engine: int
-    takes: tuple[Token, ...]
-    gives: tuple[Token, ...]
+    takes: tuple[EngineToken, ...]
+    gives: tuple[EngineToken, ...]
 
     @property
     def first_loops(self) -> int:
@@ -63,24 +63,24 @@ class Task:
         return _union(self.gives)
 
 
-def _union(tokens: tuple[Token, ...]) -> int:
+def _union(tokens: tuple[EngineToken, ...]) -> int:
     mask = 0
     for token in tokens:
         mask |= token.mask
     return mask
 
 
-def _token(inst: Instruction, field: str, queue: int) -> tuple[Token, ...]:
+def _token(inst: Instruction, field: str, queue: int) -> tuple[EngineToken, ...]:
     mask = mask_of(inst.when(field))
-    return () if mask is None else (Token(queue, mask),)
+    return () if mask is None else (EngineToken(queue, mask),)
 
 
-def _semaphore(inst: Instruction, field: str) -> tuple[Token, ...]:
+def _semaphore(inst: Instruction, field: str) -> tuple[EngineToken, ...]:
     number = inst.number(field)
     return _token(inst, f"{field}_when", len(HALVES) - 1 + number) if number else ()
 
 
-def task_of(inst: Instruction) -> Task:
+def task_of(inst: Instruction) -> EngineTask:
     """The task of an instruction that an engine runs (T1 to T4)."""
     engine = ENGINES.index(inst.spec.engine)
     match inst.spec.name:
@@ -91,11 +91,11 @@ def task_of(inst: Instruction) -> Task:
             weights = inst.text("op") == "mac"
             takes = _token(inst, "take_weight", 1) * weights + _token(inst, "take_ifmap", 3) + _token(inst, "clear", 4)
             gives = _token(inst, "give_weight", 0) * weights + _token(inst, "give_ifmap", 2) + _token(inst, "send", 5)
-            return Task(engine, takes, gives)
+            return EngineTask(engine, takes, gives)
         case "commit" if inst.text("source") == "psum":
-            takes, gives = (Token(PSUM_FULL, 0),), (Token(partner(PSUM_FULL), 0),)
+            takes, gives = (EngineToken(PSUM_FULL, 0),), (EngineToken(partner(PSUM_FULL), 0),)
         case "unit":
-            return Task(engine, (), ())
+            return EngineTask(engine, (), ())
         case _:
             takes = gives = ()
-    return Task(engine, takes + _semaphore(inst, "take"), gives + _semaphore(inst, "give"))
+    return EngineTask(engine, takes + _semaphore(inst, "take"), gives + _semaphore(inst, "give"))

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
-from cnncc.machine.program import Leaf, Loop, Node
+from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import Occupancy, UnitSettings, occupancy
-from cnncc.machine.times.tasks import ENGINES, Task, task_of
+from cnncc.machine.times.tasks import ENGINES, EngineTask, task_of
 
 
 def waits_for(sync: Instruction) -> tuple[int, ...]:
@@ -25,13 +25,13 @@ class Texts:
     def __init__(self, arch: Arch, owner: Sequence[int]) -> None:
         self.arch = arch
         self.owner = owner
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, EngineTask] = {}
         self._took: dict[tuple[int, UnitSettings], Occupancy] = {}
         self._mentions: dict[int, tuple[int, int]] = {}
         self._numbers: dict[tuple[int, UnitSettings], int] = {}
         self._distinct: dict[Hashable, int] = {}
 
-    def task(self, leaf: Leaf) -> Task:
+    def task(self, leaf: Leaf) -> EngineTask:
         """The task of an engine's instruction."""
         if (task := self._tasks.get(leaf.index)) is None:
             task = self._tasks[leaf.index] = task_of(leaf.instruction)
@@ -44,12 +44,12 @@ class Texts:
             took = self._took[key] = occupancy(leaf.instruction, unit, self.arch)
         return took
 
-    def mentions(self, loop: Loop) -> tuple[int, int]:
+    def mentions(self, loop: LoopNode) -> tuple[int, int]:
         """Masks of the loop registers whose first, last iterations matter inside a loop."""
         if loop.first not in self._mentions:
             first = last = 0
             for node in loop.body:
-                if isinstance(node, Loop):
+                if isinstance(node, LoopNode):
                     masks = self.mentions(node)
                 elif node.instruction.spec.engine in ENGINES:
                     masks = (self.task(node).first_loops, self.task(node).last_loops)
@@ -59,7 +59,7 @@ class Texts:
             self._mentions[loop.first] = (first, last)
         return self._mentions[loop.first]
 
-    def number(self, loop: Loop, unit: UnitSettings) -> int:
+    def number(self, loop: LoopNode, unit: UnitSettings) -> int:
         """The same for two loops whose iterations are the same for the clock, from settings `unit` on.
 
         That is: for each instruction the task, the occupancy, the registers of loops, and the owner counted from the
@@ -74,7 +74,7 @@ class Texts:
 
     def _part(self, node: Node, first_owner: int, unit: UnitSettings) -> Hashable:
         """What is the same for two pieces of the bodies of such loops."""
-        if isinstance(node, Loop):
+        if isinstance(node, LoopNode):
             return self.owner[node.first] - first_owner, node.register, node.count, self.number(node, unit)
         inst, owner = node.instruction, self.owner[node.index] - first_owner
         match inst.spec.name:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cnncc.arch.model import Arch
-from cnncc.machine.program import ALL_LOOPS, Leaf, Loop, Node
+from cnncc.machine.program import ALL_LOOPS, Leaf, LoopNode, Node
 from cnncc.machine.times.clock import Clock, Effect, Fault, Key, State, start_state
 from cnncc.machine.times.durations import UnitSettings
 from cnncc.machine.times.tasks import ENGINES, HALVES
@@ -73,7 +73,7 @@ def owners(length: int, layers: Sequence[tuple[str, int]]) -> list[int]:
 def program_length(tree: Sequence[Node]) -> int:
     """Instructions of a program."""
     last = tree[-1]
-    return 1 + (last.last if isinstance(last, Loop) else last.index)
+    return 1 + (last.last if isinstance(last, LoopNode) else last.index)
 
 
 class _Simulation:
@@ -93,7 +93,7 @@ class _Simulation:
         self.texts = Texts(arch, self.owner)
         self._known: dict[tuple[int, int, int, State], Effect] = {}
 
-    def iteration(self, loop: Loop, first: int, last: int, state: State, before: int) -> Effect:
+    def iteration(self, loop: LoopNode, first: int, last: int, state: State, before: int) -> Effect:
         """One iteration of a loop's body from `state`, `before` cycles after the program's start.
 
         Its owners are counted from that of the loop. Loops of one text are one loop here, unless the budget ends:
@@ -120,12 +120,12 @@ class _Piece:
     def run(self, nodes: Sequence[Node], first: int, last: int) -> None:
         """Run nodes; first, last: masks of the loop registers in their first, last iteration."""
         for node in nodes:
-            if isinstance(node, Loop):
+            if isinstance(node, LoopNode):
                 self._loop(node, first, last)
             else:
                 self._instruction(node, first, last)
 
-    def _loop(self, loop: Loop, first: int, last: int) -> None:
+    def _loop(self, loop: LoopNode, first: int, last: int) -> None:
         """P2: the loop's first iteration, those between, the last."""
         self.clock.tick(self._owner(loop.first))
         bit = 1 << loop.register
@@ -139,15 +139,15 @@ class _Piece:
         """Whom an instruction counts for."""
         return self.simulation.owner[index] - self.first_owner
 
-    def _iteration(self, loop: Loop, first: int, last: int) -> Effect:
+    def _iteration(self, loop: LoopNode, first: int, last: int) -> Effect:
         """What the next iteration of a loop does."""
         return self.simulation.iteration(loop, first, last, self.clock.freeze(), self.before + self.clock.elapsed)
 
-    def _apply(self, loop: Loop, effect: Effect, times: int = 1) -> None:
+    def _apply(self, loop: LoopNode, effect: Effect, times: int = 1) -> None:
         self.clock.apply(effect, times, self._owner(loop.first))
         self._check_budget(loop.head)
 
-    def _repeat(self, loop: Loop, first: int, last: int) -> None:
+    def _repeat(self, loop: LoopNode, first: int, last: int) -> None:
         """The iterations between the first and the last: step until a state returns, then multiply."""
         count = loop.count - 2
         met: dict[State, int] = {}

@@ -8,9 +8,9 @@ from functools import cache
 from math import prod
 
 from cnncc.arch.model import Arch
-from cnncc.isa.fields import Term, When
+from cnncc.isa.fields import FieldTerm, When
 from cnncc.isa.table import Instruction
-from cnncc.machine.program import Leaf, Loop, Node
+from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import (
     UnitSettings,
     ceil_div,
@@ -25,7 +25,7 @@ from cnncc.machine.times.durations import (
     result_rows,
 )
 from cnncc.machine.times.times import owners, program_length
-from cnncc.machine.traffic.in_bounds import Index, count_inside
+from cnncc.machine.traffic.in_bounds import BoundedIndex, count_inside
 
 
 @dataclass
@@ -102,9 +102,9 @@ class _Descriptor:
 
     height: int = 0
     width: int = 0
-    steps: tuple[tuple[int, Term], ...] = ()
+    steps: tuple[tuple[int, FieldTerm], ...] = ()
 
-    def with_step(self, register: int, term: Term) -> _Descriptor:
+    def with_step(self, register: int, term: FieldTerm) -> _Descriptor:
         steps = dict(self.steps) if term.axis == "lin" else {**dict(self.steps), register: term}
         return _Descriptor(self.height, self.width, tuple(sorted(steps.items())))
 
@@ -138,7 +138,7 @@ class _Settings:
 # The iterations [from, to) of each loop around an instruction, by register.
 Ranges = tuple[tuple[int, int], ...]
 Count = Callable[
-    [tuple[int, ...], int, tuple[Index, ...]], int
+    [tuple[int, ...], int, tuple[BoundedIndex, ...]], int
 ]  # count_inside, maybe with a memory of what it has counted
 
 
@@ -146,7 +146,7 @@ def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count
     """GLB words that a load reads in all iterations of the loops around it: what is no padding (D3, L3)."""
     indices = _loop_terms(descriptor, ranges)
     for i in range(4):
-        indices.append((Index(0, inst.number(f"extent{i}"), 1), inst.term(f"term{i}")))
+        indices.append((BoundedIndex(0, inst.number(f"extent{i}"), 1), inst.term(f"term{i}")))
     starts = [{"y": inst.number("y") + y, "x": inst.number("x") + x} for _, _, y, x in load_positions(inst)[0]]
     one, other = sorted(("y", "x"), key=lambda axis: len({start[axis] for start in starts}))
     groups: dict[int, list[int]] = {}
@@ -160,18 +160,23 @@ def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count
 def dma_copies(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count: Count) -> int:
     """Words that a DMA transfer copies in all iterations of the loops around it, `descriptor` being DRAM's (X1)."""
     extents = {"lin": inst.number("count"), "y": inst.number("rows"), "x": inst.number("words")}
-    indices = [(Index(0, extent, 1), Term(axis, 1)) for axis, extent in extents.items()]
+    indices = [(BoundedIndex(0, extent, 1), FieldTerm(axis, 1)) for axis, extent in extents.items()]
     starts = {axis: (inst.number(axis),) for axis in ("y", "x")}
     return _inside(descriptor, [*_loop_terms(descriptor, ranges), *indices], count, starts)
 
 
-def _loop_terms(descriptor: _Descriptor, ranges: Ranges) -> list[tuple[Index, Term]]:
+def _loop_terms(descriptor: _Descriptor, ranges: Ranges) -> list[tuple[BoundedIndex, FieldTerm]]:
     steps = dict(descriptor.steps)
-    return [(Index(low, high, 1), steps.get(register, Term())) for register, (low, high) in enumerate(ranges)]
+    return [
+        (BoundedIndex(low, high, 1), steps.get(register, FieldTerm())) for register, (low, high) in enumerate(ranges)
+    ]
 
 
 def _inside(
-    descriptor: _Descriptor, terms: list[tuple[Index, Term]], count: Count, starts: dict[str, tuple[int, ...]]
+    descriptor: _Descriptor,
+    terms: list[tuple[BoundedIndex, FieldTerm]],
+    count: Count,
+    starts: dict[str, tuple[int, ...]],
 ) -> int:
     """How many positions lie inside the bounds (D3), from each row and each column in `starts` on."""
     if descriptor.height == 0:
@@ -179,7 +184,7 @@ def _inside(
     limits = {"y": descriptor.height, "x": descriptor.width}
     inside = prod(index.high - index.low for index, term in terms if term.axis not in limits)
     for axis, limit in limits.items():
-        along = tuple([Index(index.low, index.high, term.step) for index, term in terms if term.axis == axis])
+        along = tuple([BoundedIndex(index.low, index.high, term.step) for index, term in terms if term.axis == axis])
         inside *= count(starts[axis], limit, along)
     return inside
 
@@ -287,7 +292,7 @@ def _bounded(inst: Instruction, settings: _Settings, ranges: Ranges, count: Coun
             return None
 
 
-class _Walk:
+class _TrafficWalk:
     """Counts by layer, over a program in program order."""
 
     def __init__(self, arch: Arch, owner: Sequence[int]) -> None:
@@ -301,11 +306,11 @@ class _Walk:
         """Count nodes; returns the settings after them."""
         for node in nodes:
             settings = (
-                self._loop(node, settings, ranges) if isinstance(node, Loop) else self._leaf(node, settings, ranges)
+                self._loop(node, settings, ranges) if isinstance(node, LoopNode) else self._leaf(node, settings, ranges)
             )
         return settings
 
-    def _loop(self, loop: Loop, settings: _Settings, ranges: Ranges) -> _Settings:
+    def _loop(self, loop: LoopNode, settings: _Settings, ranges: Ranges) -> _Settings:
         """All iterations at once if the body leaves the settings alone; else the first apart, for it leaves them so."""
         after = _settings_after(loop.body, settings)
         self.iterations.append(loop.count)
@@ -336,7 +341,9 @@ class _Walk:
 def _settings_after(nodes: Sequence[Node], settings: _Settings) -> _Settings:
     """The settings after nodes. Once through a body is as good as many times: it sets constants."""
     for node in nodes:
-        settings = _settings_after(node.body, settings) if isinstance(node, Loop) else settings.after(node.instruction)
+        settings = (
+            _settings_after(node.body, settings) if isinstance(node, LoopNode) else settings.after(node.instruction)
+        )
     return settings
 
 
@@ -353,7 +360,7 @@ def count_traffic(tree: Sequence[Node], arch: Arch, layers: Sequence[tuple[str, 
 
     Raises Trap where an instruction's positions are spread too far to be counted.
     """
-    walk = _Walk(arch, owners(program_length(tree), layers))
+    walk = _TrafficWalk(arch, owners(program_length(tree), layers))
     walk.nodes(tree, _Settings(), ())
     whole = Traffic()
     for traffic in walk.counts.values():

@@ -15,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 _MOST_POSITIONS = 1 << 20
 
 
-class Index(NamedTuple):
+class BoundedIndex(NamedTuple):
     """An index that runs over [low, high) and adds `step` times itself to a position."""
 
     low: int
@@ -33,7 +33,7 @@ class Index(NamedTuple):
         return max(self.low * self.step, (self.high - 1) * self.step)
 
 
-def count_inside(starts: Sequence[int], limit: int, indices: Sequence[Index]) -> int:
+def count_inside(starts: Sequence[int], limit: int, indices: Sequence[BoundedIndex]) -> int:
     """How many combinations of a start and indices have the start + the sum of their terms in 0 .. limit - 1.
 
     Positions and how often they occur, index by index, the longest steps first; those from which what is left cannot
@@ -54,10 +54,10 @@ def count_inside(starts: Sequence[int], limit: int, indices: Sequence[Index]) ->
     return inside * prod(index.high - index.low for index in indices if not index.step)
 
 
-_ONE = Index(0, 1, 1)
+_ONE = BoundedIndex(0, 1, 1)
 
 
-def _spread(at: Ints, often: Ints, index: Index, low: int, high: int) -> tuple[Ints, Ints]:
+def _spread(at: Ints, often: Ints, index: BoundedIndex, low: int, high: int) -> tuple[Ints, Ints]:
     """Positions after one more index, within low .. high - 1, and how often each occurs."""
     ends = sorted(((low - int(at.max())) / index.step, (high - int(at.min())) / index.step))
     runs = np.arange(max(index.low, int(ends[0]) - 1), min(index.high, int(ends[1]) + 2), dtype=np.int64)
@@ -72,7 +72,7 @@ def _spread(at: Ints, often: Ints, index: Index, low: int, high: int) -> tuple[I
     return places, sums
 
 
-def _runs_inside(at: Ints, limit: int, index: Index) -> Ints:
+def _runs_inside(at: Ints, limit: int, index: BoundedIndex) -> Ints:
     """How many values of an index lead from each position to 0 .. limit - 1."""
     first, last = (-at, limit - 1 - at) if index.step > 0 else (at - limit + 1, at)
     step = abs(index.step)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from cnncc.isa.fields import AXES, Term
+from cnncc.isa.fields import AXES, FieldTerm
 from cnncc.isa.table import Instruction
 
 Ints = npt.NDArray[np.int64]
@@ -37,7 +37,7 @@ class Descriptor:
     wrap: int = 0
     ring_y: int = 0
     ring_x: int = 0
-    steps: dict[tuple[int, bool], Term] = field(default_factory=dict[tuple[int, bool], Term])
+    steps: dict[tuple[int, bool], FieldTerm] = field(default_factory=dict[tuple[int, bool], FieldTerm])
 
     @classmethod
     def of(cls, desc: Instruction) -> Descriptor:
@@ -127,7 +127,7 @@ def _pe_indices(grid: Grid, after: int) -> list[tuple[str, Ints]]:
 
 
 @dataclass(frozen=True)
-class Position:
+class IndexArrays:
     """Sums of an instruction's terms: linear words without the loops', channel, y, x; and the loops' indices."""
 
     loops: Sequence[Index]
@@ -164,8 +164,8 @@ def _greatest(index: Index) -> int:
 
 
 def position(
-    inst: Instruction, grid: Grid, loops: Sequence[Index], pattern: Sequence[tuple[int, Term]], pes: bool = True
-) -> Position:
+    inst: Instruction, grid: Grid, loops: Sequence[Index], pattern: Sequence[tuple[int, FieldTerm]], pes: bool = True
+) -> IndexArrays:
     """The position of an instruction with start and place fields, `pattern` being its (extent, term) pairs.
 
     loops: per register its index, as an int or on the block axes (before PE and pattern axes, which are added here).
@@ -182,7 +182,7 @@ def position(
     for i, (extent, term) in enumerate(pattern):
         if extent > 1:
             terms[term.axis] = terms[term.axis] + term.step * axis_index(extent, i, after)
-    return Position([on_block(loop, PE_AXES + after) for loop in loops], inst.number("offset"), terms)
+    return IndexArrays([on_block(loop, PE_AXES + after) for loop in loops], inst.number("offset"), terms)
 
 
 def on_block(loop: Index, after: int) -> Index:

@@ -8,14 +8,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.isa.fields import Term
+from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import Instruction
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints
 from cnncc.machine.values.delivery import Delivered, with_axes
 from cnncc.machine.values.memory import Memory, Place
-from cnncc.machine.values.output_units import Unit, apart, integers_of_words, of_shape, pattern_of, place_of, shape_of
+from cnncc.machine.values.output_units import (
+    OutputUnit,
+    apart,
+    integers_of_words,
+    of_shape,
+    pattern_of,
+    place_of,
+    shape_of,
+)
 from cnncc.machine.values.partial_sums import Accumulated, accumulated
-from cnncc.machine.values.regfile import Fault
+from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.vectorised import Block, find
 from cnncc.numerics import Epilogue, integer_range
 
@@ -30,14 +38,14 @@ class Output:
     arch: Arch
     glb: Memory
     descriptors: Sequence[Descriptor]
-    unit: Unit
+    unit: OutputUnit
     block: Block | None
     inst: Instruction
     grid: Grid
     loops: Sequence[Index]
 
     @property
-    def pattern(self) -> list[tuple[int, Term]]:
+    def pattern(self) -> list[tuple[int, FieldTerm]]:
         """Its extents and their terms (C1)."""
         return pattern_of(self.inst)
 
@@ -90,7 +98,7 @@ class Output:
             results = self._epilogue().apply(sums, slice(None), residual)
         low, high = integer_range(self.arch.operand_bits)
         if results.min() < low or results.max() > high:
-            raise Fault(f"a result of {int(results.min())}..{int(results.max())} does not fit a word")
+            raise HalfFault(f"a result of {int(results.min())}..{int(results.max())} does not fit a word")
         full = np.broadcast_shapes(results.shape[1:], shape)
         self._write(of_shape(place, full), np.broadcast_to(results, (results.shape[0], *full)))
 

@@ -11,7 +11,7 @@ import numpy as np
 from cnncc.isa.table import Instruction
 from cnncc.machine.values.addresses import Descriptor, Grid, Index, position
 from cnncc.machine.values.memory import Memory, Operands, Place
-from cnncc.machine.values.regfile import Fault, Words
+from cnncc.machine.values.regfile import HalfFault, Words
 from cnncc.machine.values.strided import Even, Strided, even
 from cnncc.numerics import integer_range
 
@@ -49,7 +49,7 @@ def deliver(
     if descriptor.zero or inside is not None:
         low, high = integer_range(bits + 1)
         if (less := _less_zero(words, descriptor.zero, bits)) is None:
-            raise Fault(f"an operand less its zero point {descriptor.zero} is outside {low}..{high}")
+            raise HalfFault(f"an operand less its zero point {descriptor.zero} is outside {low}..{high}")
         words = less
     return Delivered(np.broadcast_to(words, (*words.shape[:-4], *(extent for extent, _ in pattern))), [read])
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cnncc.isa.table import Instruction
-from cnncc.machine.program import Leaf, Loop
+from cnncc.machine.program import Leaf, LoopNode
 from cnncc.machine.values.addresses import Descriptor, Index
 from cnncc.machine.values.delivery import Delivered
 from cnncc.machine.values.memory import Memory, Place, ends
@@ -23,7 +23,7 @@ from cnncc.machine.values.regfile import Words
 Read = Callable[[Memory, Sequence[Index], Descriptor], Delivered]
 
 
-def fetches(loop: Loop) -> list[Leaf]:
+def fetches(loop: LoopNode) -> list[Leaf]:
     """The transfers from DRAM that each iteration of a loop begins with."""
     found: list[Leaf] = []
     for node in loop.body:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cnncc.arch.model import Arch
 from cnncc.isa.fields import LOOP_REGISTERS, When
 from cnncc.isa.table import Instruction
-from cnncc.machine.program import Loop, Node
+from cnncc.machine.program import LoopNode, Node
 from cnncc.machine.times.durations import ceil_div, commit_results
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
@@ -26,9 +26,9 @@ from cnncc.machine.values.delivery import Delivered, deliver, with_axes
 from cnncc.machine.values.fetched import fetches
 from cnncc.machine.values.macs import accumulate, check_neighbours, check_sizes
 from cnncc.machine.values.memory import Memory, OutOfRange
-from cnncc.machine.values.output_units import Unit, psum_slots
+from cnncc.machine.values.output_units import OutputUnit, psum_slots
 from cnncc.machine.values.partial_sums import reduced
-from cnncc.machine.values.regfile import Fault, Half, Halves, Sums, Words, active
+from cnncc.machine.values.regfile import Half, HalfFault, Halves, Sums, Words, active
 from cnncc.machine.values.transfer_addresses import sides
 from cnncc.machine.values.vectorised import Block, OrderMatters, depth, divisible, find, independent, largest_array
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work, work_of
@@ -53,7 +53,7 @@ class Interpreter:
         }
         self.sums: Sums | None = None
         self.sent: list[Sums] = []
-        self.unit = Unit()
+        self.unit = OutputUnit()
         self.index: list[Index] = [0] * LOOP_REGISTERS
         self.count = [1] * LOOP_REGISTERS
         self.block: Block | None = None
@@ -69,18 +69,18 @@ class Interpreter:
         """Execute nodes in order."""
         for node in nodes:
             try:
-                if isinstance(node, Loop):
+                if isinstance(node, LoopNode):
                     self._loop(node)
                 elif (rule := self.rules.get(node.instruction.spec.name)) is not None:
                     at_once = [self.block.counts[axis] for axis in self.block.scope] if self.block else []
                     self.work.spend(PER_INSTRUCTION + work_of(node.instruction) * prod(at_once) * self.dram.images)
                     rule(node.instruction)
-            except (Fault, OutOfRange) as fault:
-                raise (node.head if isinstance(node, Loop) else node).trap(str(fault)) from fault
+            except (HalfFault, OutOfRange) as fault:
+                raise (node.head if isinstance(node, LoopNode) else node).trap(str(fault)) from fault
 
     # -- loops ---------------------------------------------------------------------------------------------------
 
-    def _loop(self, loop: Loop) -> None:
+    def _loop(self, loop: LoopNode) -> None:
         if loop.count == 1:
             self.run(loop.body)
         elif self.block is not None:
@@ -90,7 +90,7 @@ class Interpreter:
             self._iterate(loop)
         self.index[loop.register], self.count[loop.register] = 0, 1
 
-    def _iterate(self, loop: Loop) -> None:
+    def _iterate(self, loop: LoopNode) -> None:
         """All iterations, as many at once as make a block; after one that cannot be, the others one by one."""
         start, one_by_one = 0, False
         while start < loop.count:
@@ -104,7 +104,7 @@ class Interpreter:
             self.run(loop.body)
             start += 1
 
-    def _at_once(self, loop: Loop, left: int) -> int:
+    def _at_once(self, loop: LoopNode, left: int) -> int:
         """How many of the iterations that are left the next block is to have; 1: none."""
         images, most = self.dram.images, self.block_elements
         if not self._makes_block(loop):
@@ -116,7 +116,7 @@ class Interpreter:
             return 1
         return ceil_div(left, ceil_div(left, most // each))
 
-    def _makes_block(self, loop: Loop) -> bool:
+    def _makes_block(self, loop: LoopNode) -> bool:
         files = self.files.values()
         if self.sent or any(file.full or file.opened for file in files):
             return False
@@ -129,7 +129,7 @@ class Interpreter:
             self._independent[key] = independent(loop, used, not_first, not_last)
         return self._independent[key]
 
-    def _ran_as_block(self, loop: Loop, iterations: range) -> bool:
+    def _ran_as_block(self, loop: LoopNode, iterations: range) -> bool:
         """Run iterations of a loop as a block, unless it turns out that their order matters."""
         files = {name: Halves(current=f.current.copy() if f.current else None) for name, f in self.files.items()}
         sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
@@ -143,7 +143,7 @@ class Interpreter:
             block.check_order(self.glb.words)
             for place, values in block.writes:
                 self.glb.write(place, values)
-        except (OrderMatters, Fault, OutOfRange, Trap):
+        except (OrderMatters, HalfFault, OutOfRange, Trap):
             # Iteration by iteration, a trap also names the instruction that runs into it first.
             for fetched in block.fetched:
                 self.glb.put_back(fetched.low, fetched.before)
@@ -154,7 +154,7 @@ class Interpreter:
             self.block = None
         return True
 
-    def _axis(self, loop: Loop, block: Block, iterations: range) -> None:
+    def _axis(self, loop: LoopNode, block: Block, iterations: range) -> None:
         """Iterations of a loop of a block: all at once, on an axis of their own."""
         self.work.spend(PER_INSTRUCTION + len(iterations))
         axis = len(block.scope)
@@ -211,16 +211,16 @@ class Interpreter:
         if kind == "ifmap" and inst.number("edge") and self.arch.pe.pong_words:
             words += self.arch.pe.virtual_words  # they wait outside of ping and pong (A6)
         if inst.number("slot") + (count := prod(inst.number(f"extent{i}") for i in range(4))) > words:
-            raise Fault(f"{count} words from {kind} slot {inst.number('slot')} on are beyond the {words} of a half")
+            raise HalfFault(f"{count} words from {kind} slot {inst.number('slot')} on are beyond the {words} of a half")
         grid = active(inst, inst.number("set_rows"), self.arch)
         if self._holds(inst.when("open"), last=False):
             if file.opened is not None:
-                raise Fault(f"the {kind} half being filled was not closed")
+                raise HalfFault(f"the {kind} half being filled was not closed")
             if len(file.held()) >= halves:
-                raise Fault(f"no {kind} half is free")
+                raise HalfFault(f"no {kind} half is free")
             file.opened = Half.empty(grid, self._axes())
         if file.opened is None:
-            raise Fault(f"no {kind} half is open")
+            raise HalfFault(f"no {kind} half is open")
         self._deliver(inst, file.opened, grid, words)
         if self._holds(inst.when("close"), last=True):
             file.full.append(file.opened)
@@ -232,7 +232,7 @@ class Interpreter:
     def _deliver(self, inst: Instruction, half: Half, grid: Grid, most: int) -> None:
         """Fill slots of an open half with an instruction's words (L1)."""
         if half.grid != grid:
-            raise Fault("the loads of one half go to the same PEs in the same sets")
+            raise HalfFault("the loads of one half go to the same PEs in the same sets")
         edge = bool(inst.number("edge"))
         half.put(inst.number("slot"), self._words(inst, replace(grid, edge=edge)), edge, most)
 
@@ -275,12 +275,12 @@ class Interpreter:
         file = self.files[name]
         if self._holds(inst.when(f"take_{name}"), last=False):
             if file.current is not None:
-                raise Fault(f"the {name} half in use was not given back")
+                raise HalfFault(f"the {name} half in use was not given back")
             if not file.full:
-                raise Fault(f"no {name} half is full")
+                raise HalfFault(f"no {name} half is full")
             file.current = file.full.pop(0)
         if file.current is None:
-            raise Fault(f"no {name} half is in use")
+            raise HalfFault(f"no {name} half is in use")
         return file.current
 
     def _mac_grid(self, inst: Instruction, ifmap: Half) -> Grid:
@@ -296,17 +296,17 @@ class Interpreter:
         """The psum half that the instruction adds to (T3)."""
         if self._holds(clear := inst.when("clear"), last=False):
             if self.sums is not None:
-                raise Fault("the psum half in use was not sent")
+                raise HalfFault("the psum half in use was not sent")
             if len(self.sent) >= self.arch.pe.psum_halves:
-                raise Fault("no psum half is free")
+                raise HalfFault("no psum half is free")
             least = float(integer_range(self.arch.psum_bits)[0]) if inst.text("op") == "max" else 0.0
             axis_of, scope = (self.block.axis_of, self.block.scope) if self.block else ({}, ())
             own = frozenset(scope) - {axis_of[loop] for loop in clear or () if loop in axis_of}
             self.sums = Sums.fresh(grid, self._axes(), least, own)
         if self.sums is None:
-            raise Fault("no psum half is open: the first macro-instruction must clear")
+            raise HalfFault("no psum half is open: the first macro-instruction must clear")
         if self.sums.half.grid != grid:
-            raise Fault("the macro-instructions from clear to send have the same PEs in the same sets")
+            raise HalfFault("the macro-instructions from clear to send have the same PEs in the same sets")
         return self.sums
 
     def _reduced(self, sums: Sums) -> dict[int, int]:
@@ -318,12 +318,12 @@ class Interpreter:
     # -- output units --------------------------------------------------------------------------------------------
 
     def _set_unit(self, inst: Instruction) -> None:
-        self.unit = Unit.of(inst)
+        self.unit = OutputUnit.of(inst)
 
     def _commit(self, inst: Instruction) -> None:
         grid = active(inst, inst.number("set_rows"), self.arch)
         if commit_results(inst) > self.arch.glb.words:
-            raise Fault("there are more results than words in the GLB")
+            raise HalfFault("there are more results than words in the GLB")
         output = Output(self.arch, self.glb, self.descriptors, self.unit, self.block, inst, grid, self.index)
         sums = output.operand("operand") if inst.text("source") == "glb" else self._committed(inst, grid)
         if inst.number("reduce"):
@@ -351,7 +351,7 @@ class Interpreter:
     def _committed(self, inst: Instruction, grid: Grid) -> Ints:
         """The psums of the half that was sent first, as [image, block…, *grid, *pattern] (C1)."""
         if not self.sent:
-            raise Fault("no psum half was sent")
+            raise HalfFault("no psum half was sent")
         sums = self.sent.pop(0)
         slots = psum_slots(inst, self.arch.pe.psum_words)
         sums.grow(slots.ends[1] + 1)

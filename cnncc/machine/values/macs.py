@@ -14,7 +14,7 @@ from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.machine.times.durations import mac_operations
 from cnncc.machine.values.products import multiply
-from cnncc.machine.values.regfile import Fault, Half, Sums, Values, Words
+from cnncc.machine.values.regfile import Half, HalfFault, Sums, Values, Words
 from cnncc.machine.values.strided import Ints, Strided
 from cnncc.machine.values.vectorised import OrderMatters
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work
@@ -28,13 +28,13 @@ COUNTERS = ("pixels", "taps", "step_range")  # z, j, i
 def check_sizes(inst: Instruction, arch: Arch) -> None:
     """Counters and lanes that the machine has (A5), and an array of its words that the host has. Raises Fault."""
     if (pixels := inst.number("pixels")) > arch.pe.max_pixels:
-        raise Fault(f"{pixels} pixels are more than max_pixels = {arch.pe.max_pixels}")
+        raise HalfFault(f"{pixels} pixels are more than max_pixels = {arch.pe.max_pixels}")
     if (lanes := inst.number("lanes")) > arch.pe.lanes:
-        raise Fault(f"{lanes} lanes are more than the {arch.pe.lanes} of a PE")
+        raise HalfFault(f"{lanes} lanes are more than the {arch.pe.lanes} of a PE")
     if lanes > 1 and inst.text("op") != "mac":
-        raise Fault(f"{lanes} lanes of a {inst.text('op')}, which has no products to add up")
+        raise HalfFault(f"{lanes} lanes of a {inst.text('op')}, which has no products to add up")
     if mac_operations(inst) > MOST_OPERATIONS:
-        raise Fault(f"pixels * taps * step_range * lanes is more than the {MOST_OPERATIONS} of this interpreter")
+        raise HalfFault(f"pixels * taps * step_range * lanes is more than the {MOST_OPERATIONS} of this interpreter")
 
 
 def accumulate(
@@ -49,7 +49,7 @@ def accumulate(
     psum = _sum_slots(inst)
     low, high = psum.ends
     if low < 0 or high >= arch.pe.psum_words:
-        raise Fault(f"psum slots {low}..{high} are not in the {arch.pe.psum_words} of a half")
+        raise HalfFault(f"psum slots {low}..{high} are not in the {arch.pe.psum_words} of a half")
     sums.grow(high + 1)
     x = _operand(inst, ifmap, "ifmap")
     w = None if weight is None else _operand(inst, weight, "weight")
@@ -67,18 +67,18 @@ def check_neighbours(inst: Instruction, half: Half, whole: bool, arch: Arch) -> 
     """
     slot, reuse = inst.number("n2n_slot"), inst.number("data_reuse")
     if reuse and not arch.links.n2n:
-        raise Fault("this array has no n2n links")
+        raise HalfFault("this array has no n2n links")
     if arch.pe.pong_words:
         _check_ping_pong(inst, half, whole, arch)
     elif reuse and slot + reuse > arch.pe.ifmap_words:
-        raise Fault(f"n2n fills ifmap slot {slot + reuse - 1}, beyond the {arch.pe.ifmap_words} of a half")
+        raise HalfFault(f"n2n fills ifmap slot {slot + reuse - 1}, beyond the {arch.pe.ifmap_words} of a half")
     if not reuse:
         return
     if reuse > inst.number("pixels") * inst.number("taps"):
-        raise Fault(f"data_reuse {reuse} is more than the pixel steps")
+        raise HalfFault(f"data_reuse {reuse} is more than the pixel steps")
     early = _early_slot(_read_slots(inst, "ifmap"), slot, reuse)
     if early is not None and len(half.grid.last_columns) < half.grid.cols:
-        raise Fault(f"ifmap slot {early} is used before its word arrives from the neighbour")
+        raise HalfFault(f"ifmap slot {early} is used before its word arrives from the neighbour")
 
 
 def _check_ping_pong(inst: Instruction, half: Half, whole: bool, arch: Arch) -> None:
@@ -86,21 +86,21 @@ def _check_ping_pong(inst: Instruction, half: Half, whole: bool, arch: Arch) -> 
     slot, reuse, pe = inst.number("n2n_slot"), inst.number("data_reuse"), arch.pe
     if not reuse:
         if half.virtual:
-            raise Fault("a virtual neighbour has words, but data_reuse = 0")
+            raise HalfFault("a virtual neighbour has words, but data_reuse = 0")
         return
     if not whole:
-        raise Fault("with data_reuse, a macro-instruction takes ping and pong and gives them back")
+        raise HalfFault("with data_reuse, a macro-instruction takes ping and pong and gives them back")
     if slot == 0 or half.loaded > slot:
-        raise Fault(f"ping is loaded up to slot {half.loaded - 1}, the neighbour's words begin at slot {slot}")
+        raise HalfFault(f"ping is loaded up to slot {half.loaded - 1}, the neighbour's words begin at slot {slot}")
     if slot > pe.ifmap_words or min(slot, reuse) > pe.pong_words:
-        raise Fault(f"{slot} slots a turn do not fit a ping of {pe.ifmap_words} and a pong of {pe.pong_words}")
+        raise HalfFault(f"{slot} slots a turn do not fit a ping of {pe.ifmap_words} and a pong of {pe.pong_words}")
     if reuse > pe.virtual_words:
-        raise Fault(f"{reuse} words of a virtual neighbour do not fit its {pe.virtual_words} (virtual_words)")
+        raise HalfFault(f"{reuse} words of a virtual neighbour do not fit its {pe.virtual_words} (virtual_words)")
     if half.virtual and not slot <= half.virtual.start < half.virtual.stop <= slot + reuse:
         first, last = half.virtual.start, half.virtual.stop - 1
-        raise Fault(f"a virtual neighbour's words are in slots {first}..{last}, not in {slot}..{slot + reuse - 1}")
+        raise HalfFault(f"a virtual neighbour's words are in slots {first}..{last}, not in {slot}..{slot + reuse - 1}")
     if (stale := _stale_slot(_read_slots(inst, "ifmap"), slot, reuse)) is not None:
-        raise Fault(f"ifmap slot {stale} is used after another word has taken its place")
+        raise HalfFault(f"ifmap slot {stale} is used after another word has taken its place")
 
 
 @lru_cache(maxsize=256)
@@ -235,7 +235,7 @@ def _one_by_one(inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words
         sums.add(slot, word[..., None], np.zeros((1,) * (word.ndim + 1)))
         total = sums.half.data[..., slot.start]
         if total.min() < low or total.max() > high:
-            raise Fault(f"psum {slot.start} leaves {arch.psum_bits} bits at pixel {z}, tap {j}, channel {i}")
+            raise HalfFault(f"psum {slot.start} leaves {arch.psum_bits} bits at pixel {z}, tap {j}, channel {i}")
     sums.bound = np.abs(sums.half.data).max(axis=0, keepdims=True)
 
 

@@ -8,18 +8,18 @@ from math import prod
 
 import numpy as np
 
-from cnncc.isa.fields import LOOP_REGISTERS, Term
+from cnncc.isa.fields import LOOP_REGISTERS, FieldTerm
 from cnncc.isa.table import Instruction
 from cnncc.machine.times.durations import EXTENTS
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, on_block, position
 from cnncc.machine.values.memory import Place
-from cnncc.machine.values.regfile import Fault
+from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import Strided, even, params
 from cnncc.numerics import Epilogue
 
 
 @dataclass(frozen=True)
-class Unit:
+class OutputUnit:
     """What a `unit` instruction sets; bias and scale say what the parameters of a channel are."""
 
     bias: bool = False
@@ -27,7 +27,7 @@ class Unit:
     epilogue: Epilogue = field(default_factory=Epilogue)
 
     @classmethod
-    def of(cls, inst: Instruction) -> Unit:
+    def of(cls, inst: Instruction) -> OutputUnit:
         """The settings of a `unit` instruction."""
         factors = np.array([inst.number(name) for name in ("factor_a", "factor_b", "fixed")], np.uint32)
         epilogue = Epilogue(
@@ -48,7 +48,7 @@ class Unit:
         self,
         inst: Instruction,
         grid: Grid,
-        pattern: Sequence[tuple[int, Term]],
+        pattern: Sequence[tuple[int, FieldTerm]],
         descriptor: Descriptor,
         loops: Sequence[Index],
         param_words: int,
@@ -72,7 +72,7 @@ class Unit:
         return replace(self.epilogue, bias=bias, scale=scale)
 
 
-def pattern_of(inst: Instruction) -> list[tuple[int, Term]]:
+def pattern_of(inst: Instruction) -> list[tuple[int, FieldTerm]]:
     """The extents of a commit's pattern and their terms (C1)."""
     return [(inst.number(f"{extent}s"), inst.term(f"{extent}_term")) for extent in EXTENTS]
 
@@ -81,7 +81,7 @@ def place_of(
     inst: Instruction,
     grid: Grid,
     loops: Sequence[Index],
-    pattern: Sequence[tuple[int, Term]],
+    pattern: Sequence[tuple[int, FieldTerm]],
     descriptor: Descriptor,
     outside: str,
 ) -> Place:
@@ -92,7 +92,7 @@ def place_of(
         return addresses
     address, inside = position(inst, grid, loops, pattern).address(descriptor)
     if inside is not None:
-        raise Fault(outside)
+        raise HalfFault(outside)
     return address
 
 
@@ -107,7 +107,7 @@ def apart(place: Place, shape: tuple[int, ...], all_of_it: bool) -> Place:
         return place
     listed = place.listed() if isinstance(place, Strided) else place
     if all_of_it and np.unique(listed).size < prod(shape):
-        raise Fault("two results go to one word")
+        raise HalfFault("two results go to one word")
     return listed
 
 
@@ -124,7 +124,7 @@ def psum_slots(inst: Instruction, words: int) -> Strided:
     slots = Strided(inst.number("psum_slot"), counts, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
     low, high = slots.ends
     if low < 0 or high >= words:
-        raise Fault(f"psum slots {low}..{high} are not in the {words} of a half")
+        raise HalfFault(f"psum slots {low}..{high} are not in the {words} of a half")
     return slots
 
 

@@ -9,13 +9,13 @@ from math import prod
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.isa.fields import Term
+from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import Instruction
 from cnncc.machine.times.durations import EXTENTS
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints
 from cnncc.machine.values.memory import Memory, Place
 from cnncc.machine.values.output_units import integers_of_words, place_of
-from cnncc.machine.values.regfile import Fault
+from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import Strided
 from cnncc.machine.values.vectorised import OrderMatters
 from cnncc.numerics import integer_range
@@ -29,11 +29,11 @@ def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid
     Raises Fault where there are no links, sets are not whole, and where a sum leaves the width of a psum on its way.
     """
     if not arch.links.south:
-        raise Fault("this array has no links for psums to the south")
+        raise HalfFault("this array has no links for psums to the south")
     if inst.text("source") == "glb":
-        raise Fault("streamed words come from no rows that could be added up")
+        raise HalfFault("streamed words come from no rows that could be added up")
     if grid.rows != grid.set_rows or inst.term("row").step:
-        raise Fault("sets whose rows are added up are whole, and their results do not depend on the row")
+        raise HalfFault("sets whose rows are added up are whole, and their results do not depend on the row")
     shape = (*sums.shape[: ROWS - 1], *grid.shape, *sums.shape[-len(EXTENTS) :])
     low, high = integer_range(arch.psum_bits)
     all_fit = max(-int(sums.min()), int(sums.max())) * shape[ROWS] <= high
@@ -42,7 +42,7 @@ def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid
         return south, sums.sum(axis=ROWS, keepdims=True)
     totals = np.cumsum(sums, axis=ROWS)
     if totals.min() < low or totals.max() > high:
-        raise Fault(f"a psum leaves {arch.psum_bits} bits on its way south")
+        raise HalfFault(f"a psum leaves {arch.psum_bits} bits on its way south")
     return south, np.take(totals, [-1], axis=ROWS)
 
 
@@ -91,7 +91,7 @@ def accumulated(
     inst: Instruction,
     grid: Grid,
     loops: Sequence[Index],
-    pattern: Sequence[tuple[int, Term]],
+    pattern: Sequence[tuple[int, FieldTerm]],
     sums: Ints,
     glb: Memory,
     descriptor: Descriptor,
@@ -154,7 +154,7 @@ def _words_at(place: Place, shape: tuple[int, ...], base: int, arch: Arch) -> Pl
         listed = place[tuple(slice(n) for n in shape)]
     listed = np.broadcast_to(listed, shape)
     if np.unique(listed).size < listed.size:
-        raise Fault("two partial sums lie in one place")
+        raise HalfFault("two partial sums lie in one place")
     return base + words * listed[..., None] + np.arange(words)
 
 
@@ -171,7 +171,7 @@ def _check_width(before: Ints, values: Ints, along: tuple[int, ...], bits: int) 
         return
     running = np.cumsum(_in_order(values, along), axis=-1) + _in_order(before, along)
     if running.min() < low or running.max() > high:
-        raise Fault(f"a partial sum of {int(running.min())}..{int(running.max())} leaves {bits} bits")
+        raise HalfFault(f"a partial sum of {int(running.min())}..{int(running.max())} leaves {bits} bits")
 
 
 def _in_order(values: Ints, along: tuple[int, ...]) -> Ints:

@@ -25,7 +25,7 @@ Words = npt.NDArray[np.int16 | np.int32]
 Mask = npt.NDArray[np.bool_]
 
 
-class Fault(Exception):
+class HalfFault(Exception):
     """A trap of the PEs; the message says which operand and why. The interpreter adds where."""
 
 
@@ -34,7 +34,7 @@ def active(inst: Instruction, set_rows: int, arch: Arch) -> Grid:
     grid = Grid.of(inst, set_rows, inst.number("set_cols"))
     row0, col0, rows, cols = grid.rectangle
     if row0 + rows > arch.rows or col0 + cols > arch.cols:
-        raise Fault(f"rows {row0}..{row0 + rows - 1}, columns {col0}..{col0 + cols - 1} are not all in the array")
+        raise HalfFault(f"rows {row0}..{row0 + rows - 1}, columns {col0}..{col0 + cols - 1} are not all in the array")
     return grid
 
 
@@ -81,7 +81,7 @@ class Half:
         row, col = grid.row0 - self.grid.row0, grid.col0 - self.grid.col0
         _, _, rows, cols = grid.rectangle
         if min(row, col) < 0 or row + rows > part.grid.rows or col + cols > part.grid.cols:
-            raise Fault(f"PEs outside rows {self.grid.row0}.., columns {self.grid.col0}.. have no {operand}")
+            raise HalfFault(f"PEs outside rows {self.grid.row0}.., columns {self.grid.col0}.. have no {operand}")
         part.data = part.data[..., row : row + rows, :, col : col + cols, :]
         part.filled = part.filled[:, row : row + rows, :, col : col + cols, :]
         lead = part.data.shape[: -PE_AXES - 1]
@@ -163,11 +163,11 @@ class Half:
         """The values of `slots` [*any] as a view [image, block…, *grid, *any]. Raises Fault for an empty slot (W5)."""
         low, high = slots.ends
         if low < 0 or high >= self.data.shape[-1]:
-            raise Fault(f"{operand} slot {low if low < 0 else high} is read but empty")
+            raise HalfFault(f"{operand} slot {low if low < 0 else high} is read but empty")
         if not self.filled.all():
             full: Mask = np.asarray(self.filled.reshape(-1, self.filled.shape[-1]).all(axis=0))
             if not (read := slots.of(full)).all():
-                raise Fault(f"{operand} slot {int(slots.listed()[~read].flat[0])} is read but empty in some PE")
+                raise HalfFault(f"{operand} slot {int(slots.listed()[~read].flat[0])} is read but empty in some PE")
         return slots.of(self.data)
 
     def shift_west(self, slot: int, reuse: int) -> None:
@@ -179,7 +179,7 @@ class Half:
         for start in range(0, reuse, run):  # what the neighbour received itself travels on in the next run
             end = min(start + run, reuse)
             if not self.filled[..., senders, start:end].all():
-                raise Fault("ifmap words are sent to the west neighbour from empty slots")
+                raise HalfFault("ifmap words are sent to the west neighbour from empty slots")
             self.data[..., takers, slot + start : slot + end] = self.data[..., senders, start:end]
             self.filled[..., takers, slot + start : slot + end] = True
 

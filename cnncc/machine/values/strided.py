@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from cnncc.isa.fields import AXES, Term
+from cnncc.isa.fields import AXES, FieldTerm
 from cnncc.isa.table import Instruction
 from cnncc.machine.values.addresses import FAR, PE_AXES, Descriptor, Grid, Index
 
@@ -134,14 +134,14 @@ def params(
     inst: Instruction,
     grid: Grid,
     loops: Sequence[Index],
-    pattern: Sequence[tuple[int, Term]],
+    pattern: Sequence[tuple[int, FieldTerm]],
     descriptor: Descriptor,
     words: int,
 ) -> Strided | None:
     """Where the parameters of a commit's results begin, `words` words a channel, as `even` has its positions (C2)."""
     linear = {key: term for key, term in descriptor.steps.items() if key[1]}
     block = max((loop.ndim for loop in loops if not isinstance(loop, int)), default=0)
-    walk = _Walk(replace(descriptor, plane=words, steps=linear), [1] * (block + PE_AXES + len(pattern)), ("k",))
+    walk = _AddressWalk(replace(descriptor, plane=words, steps=linear), [1] * (block + PE_AXES + len(pattern)), ("k",))
     walk.start[0] = inst.number("param") * words
     if not (walk.loops(loops) and walk.pes(inst, grid, block)):
         return None
@@ -152,11 +152,15 @@ def params(
 
 
 def even(
-    inst: Instruction, grid: Grid, loops: Sequence[Index], pattern: Sequence[tuple[int, Term]], descriptor: Descriptor
+    inst: Instruction,
+    grid: Grid,
+    loops: Sequence[Index],
+    pattern: Sequence[tuple[int, FieldTerm]],
+    descriptor: Descriptor,
 ) -> Even | None:
     """The positions of an instruction as [block…, *PE axes, *pattern] where they step evenly, else None (D2, D4)."""
     block = max((loop.ndim for loop in loops if not isinstance(loop, int)), default=0)
-    walk = _Walk(descriptor, [1] * (block + PE_AXES + len(pattern)))
+    walk = _AddressWalk(descriptor, [1] * (block + PE_AXES + len(pattern)))
     walk.start = [inst.number("offset"), inst.number("channel") * descriptor.plane, inst.number("y"), inst.number("x")]
     if not (walk.loops(loops) and walk.pes(inst, grid, block)):
         return None
@@ -166,10 +170,10 @@ def even(
 
 
 def even_from(
-    start: Sequence[int], loops: Sequence[Index], pattern: Sequence[tuple[int, Term]], descriptor: Descriptor
+    start: Sequence[int], loops: Sequence[Index], pattern: Sequence[tuple[int, FieldTerm]], descriptor: Descriptor
 ) -> Even | None:
     """The positions [*pattern] from start (lin, k, y, x) on, without PEs, where they step evenly, else None."""
-    walk = _Walk(descriptor, [1] * len(pattern))
+    walk = _AddressWalk(descriptor, [1] * len(pattern))
     walk.start = [start[0], start[1] * descriptor.plane, *start[2:]]
     if not walk.loops(loops):
         return None
@@ -178,7 +182,7 @@ def even_from(
     return Even(tuple(walk.sizes), (descriptor.base + lin + k, y, x), tuple(walk.steps))
 
 
-class _Walk:
+class _AddressWalk:
     """The sizes and steps of axes as they are found, one after the other.
 
     counted: the axes of memory on which the terms of PEs and pattern count.
@@ -189,13 +193,13 @@ class _Walk:
         self.steps = [(0, 0, 0)] * len(sizes)
         self.start = [0, 0, 0, 0]  # lin, k, y, x
 
-    def pattern(self, pattern: Sequence[tuple[int, Term]]) -> None:
+    def pattern(self, pattern: Sequence[tuple[int, FieldTerm]]) -> None:
         """The last axes."""
         for axis, (extent, term) in enumerate(pattern, len(self.sizes) - len(pattern)):
             if term.axis in self.counted:
                 self.along(axis, extent, term)
 
-    def along(self, axis: int, size: int, term: Term, first: int = 0) -> None:
+    def along(self, axis: int, size: int, term: FieldTerm, first: int = 0) -> None:
         """A term of an index that runs from `first` on along an axis; a loop's may have two, on different axes."""
         self.shift(term, first)
         self.sizes[axis] = size
@@ -210,7 +214,7 @@ class _Walk:
             case _:
                 self.steps[axis] = (lin, y, x + term.step)
 
-    def shift(self, term: Term, index: int) -> None:
+    def shift(self, term: FieldTerm, index: int) -> None:
         """An index that is the same everywhere."""
         if index:
             which = AXES.index(term.axis)

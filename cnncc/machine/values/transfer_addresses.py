@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cnncc.isa.fields import Term
+from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import Instruction
-from cnncc.machine.values.addresses import Descriptor, Index, Ints, Mask, Position, axis_index
+from cnncc.machine.values.addresses import Descriptor, Index, IndexArrays, Ints, Mask, axis_index
 from cnncc.machine.values.memory import Place
-from cnncc.machine.values.regfile import Fault
+from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import Even, even_from
 
 
@@ -18,7 +18,7 @@ def sides(
     """The places in DRAM and GLB, word by word in the same order. Raises Fault for more than `most` words."""
     count, rows, words = _shape(inst)
     if count * rows * words > most:
-        raise Fault(f"{count} blocks of {rows} rows of {words} words are more than the GLB has")
+        raise HalfFault(f"{count} blocks of {rows} rows of {words} words are more than the GLB has")
     dram, glb = (descriptors[inst.number(side)] for side in ("dram", "glb"))
     there, here = _even(inst, "dram", loops, dram), _even(inst, "glb", loops, glb)
     if there is not None and here is not None and (dram.height == 0 or there.inside(dram.height, dram.width)):
@@ -34,7 +34,7 @@ def _shape(inst: Instruction) -> list[int]:
 
 
 def _even(inst: Instruction, side: str, loops: Sequence[Index], descriptor: Descriptor) -> Even | None:
-    terms = (Term("lin", inst.number(f"{side}_step")), Term("y", 1), Term("x", 1))
+    terms = (FieldTerm("lin", inst.number(f"{side}_step")), FieldTerm("y", 1), FieldTerm("x", 1))
     pattern = list(zip(_shape(inst), terms, strict=True))
     return even_from((inst.number(f"{side}_offset"), 0, inst.number("y"), inst.number("x")), loops, pattern, descriptor)
 
@@ -43,4 +43,4 @@ def _listed(inst: Instruction, side: str, loops: Sequence[Index], descriptor: De
     block, row, word = (axis_index(size, axis, 3) for axis, size in enumerate(_shape(inst)))
     terms: dict[str, Index] = {"lin": block * inst.number(f"{side}_step"), "k": 0}
     terms |= {"y": inst.number("y") + row, "x": inst.number("x") + word}
-    return Position(loops, inst.number(f"{side}_offset"), terms).address(descriptor)
+    return IndexArrays(loops, inst.number(f"{side}_offset"), terms).address(descriptor)

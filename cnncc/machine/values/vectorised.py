@@ -16,7 +16,7 @@ import numpy as np
 
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
-from cnncc.machine.program import Leaf, Loop, Node
+from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import ceil_div, commit_results, dma_words
 from cnncc.machine.values.addresses import Descriptor, Index, Ints
 from cnncc.machine.values.fetched import Fetched, Read, fetches
@@ -35,7 +35,7 @@ _CONDITIONS = ("open", "close", "take_weight", "give_weight", "take_ifmap", "giv
 
 def depth(node: Node) -> int:
     """How deep the loops of a node nest, those that run once not counted."""
-    if not isinstance(node, Loop):
+    if not isinstance(node, LoopNode):
         return 0
     return (node.count > 1) + max((depth(inner) for inner in node.body), default=0)
 
@@ -169,10 +169,10 @@ class _Order:
     def _last(self, when: When, scope: Registers) -> Registers | None:
         return _scope(when, scope, self.not_last)
 
-    def walk(self, loop: Loop, scope: Registers) -> None:
+    def walk(self, loop: LoopNode, scope: Registers) -> None:
         inner = (*scope, loop.register) if loop.count > 1 else scope
         for node in loop.body:
-            if isinstance(node, Loop):
+            if isinstance(node, LoopNode):
                 self.walk(node, inner)
             else:
                 self._step(node.instruction, inner)
@@ -249,7 +249,7 @@ def _scope(when: When, scope: Registers, not_now: set[int]) -> Registers | None:
     return outer
 
 
-def independent(loop: Loop, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> bool:
+def independent(loop: LoopNode, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> bool:
     """Whether the loop's iterations use the register files independently.
 
     used: whether a half of weights, ifmap and psums is in use when the loop starts; none may be full or half filled.
@@ -267,7 +267,7 @@ def independent(loop: Loop, used: Sequence[bool], not_first: set[int], not_last:
     return True
 
 
-def divisible(loop: Loop) -> bool:
+def divisible(loop: LoopNode) -> bool:
     """Whether some of the loop's iterations can be a block without the others: no condition asks which they are."""
     for leaf in leaves(loop):
         conditions = (leaf.instruction.when(name) for name in _CONDITIONS if name in leaf.instruction.values)
@@ -276,7 +276,7 @@ def divisible(loop: Loop) -> bool:
     return True
 
 
-def largest_array(loop: Loop, iterations: int, descriptors: Sequence[Descriptor]) -> int:
+def largest_array(loop: LoopNode, iterations: int, descriptors: Sequence[Descriptor]) -> int:
     """Elements, per image, of the largest array that so many iterations of the loop as a block would make."""
     return max(_arrays(loop.body, ((loop.register, iterations),), descriptors))
 
@@ -286,7 +286,7 @@ def _arrays(
 ) -> Iterator[int]:
     """around: register and iterations of each loop of the block that is around the nodes."""
     for node in nodes:
-        if isinstance(node, Loop):
+        if isinstance(node, LoopNode):
             yield from _arrays(node.body, (*around, (node.register, node.count)), descriptors)
         else:
             yield _array(node.instruction, around, descriptors)

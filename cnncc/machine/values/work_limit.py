@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cnncc.isa.table import Instruction
 from cnncc.machine.times.durations import commit_results, dma_words, load_words, mac_operations
-from cnncc.machine.values.regfile import Fault
+from cnncc.machine.values.regfile import HalfFault
 
 # An instruction, however small, takes as long as so many words or operations do in arrays.
 PER_INSTRUCTION = 1 << 13
@@ -25,7 +25,7 @@ class Work:
         """Account for work that is about to be done. Raises Fault where that is beyond the budget."""
         self.done += amount
         if self.done > self.budget:
-            raise Fault(f"the interpreter's budget of {self.budget} words and operations is spent")
+            raise HalfFault(f"the interpreter's budget of {self.budget} words and operations is spent")
 
 
 def work_of(inst: Instruction) -> int:
