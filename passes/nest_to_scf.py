@@ -28,8 +28,8 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.dialects.weights import GlobalOp, constant_array, tensor_type
 from cnncc.errors import Refusal
 from cnncc.frontend.export_onnx import main_function, output_names, returned
+from cnncc.passes._standard.layer_nest import StandardNest
 from cnncc.passes._standard.limits import check_layer, check_parameters, integer_tensor, sum_type
-from cnncc.passes._standard.nest import StandardNest
 from cnncc.passes._standard.ops import ZERO, Buffer, Emitter, Index, Span, memref_type, named
 from cnncc.weights import WeightStore
 

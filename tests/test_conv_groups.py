@@ -30,7 +30,7 @@ from cnncc.driver.verify import compare_integers
 from cnncc.errors import Refusal
 from cnncc.eval import array, isa, nest
 from cnncc.eval.calibrate import _rows
-from cnncc.machine.values.macs import _products
+from cnncc.machine.values.mac_arithmetic import _products
 from cnncc.passes._onnx.layers import read_layer
 
 pytestmark = pytest.mark.usefixtures("short_searches")

@@ -18,7 +18,7 @@ from cnncc.eval.calibrate import calibrate
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 from cnncc.eval.onnx import evaluate as evaluate_float
 from cnncc.frontend.import_onnx import import_onnx
-from cnncc.frontend.macs import node_macs
+from cnncc.frontend.node_macs import node_macs
 from cnncc.passes._onnx.calibration import take_ranges
 from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass
 from cnncc.passes.onnx_to_cnn import OnnxToCnnPass

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,6 +139,37 @@ def test_repository_machine_knows_neither_ir_nor_onnx() -> None:
     command = [sys.executable, "-c", script]
     result = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert (result.stdout, result.stderr) == ("\n", "")
+
+
+# Names that files share on purpose: a command and what it runs, a dialect and its evaluator, a generator of a manual.
+SHARED_FILES = {
+    "array.py",
+    "check.py",
+    "cnn.py",
+    "isa.py",
+    "manual.py",
+    "nest.py",
+    "onnx.py",
+    "run.py",
+    "verify.py",
+    "weights.py",
+}
+
+
+def test_repository_a_file_name_has_one_meaning() -> None:
+    names = Counter(path.name for path in MODULES.values() if path.name != "__init__.py")
+    assert {name for name, count in names.items() if count > 1} == SHARED_FILES
+
+
+def test_repository_a_class_name_has_one_meaning() -> None:
+    """Operations are called by their dialects: `array.LayerOp`. What begins with `_` is known in its file alone."""
+    found = Counter(
+        node.name
+        for path in MODULES.values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not node.name.endswith("Op")
+    )
+    assert [name for name, count in found.items() if count > 1] == []
 
 
 def test_repository_layers_name_what_there_is() -> None:

@@ -36,10 +36,10 @@ def command(
     compilation, steps = start_before_programs(source, options)
     for step in steps:
         compilation.step(step)
-    print_remarks(compilation)
     module, store, arch = compilation.module, compilation.ctx.weights, compilation.settings.arch
     label, first, end = layer or next(iter(programs(module)), ""), *macros
     reuses = atomic_schedule(module, store, arch, label, pe, range(first, end))
+    print_remarks(compilation)
     if not reuses:
         click.echo(f"{label}: PE {pe[0]},{pe[1]} has no part in macro-instructions {first} to {end - 1}")
     for line in schedule_text(label, pe, reuses):

@@ -37,8 +37,8 @@ def command(
     """
     from cnncc.arch.model import load_arch
     from cnncc.explore.evaluate import MEASURES
+    from cnncc.explore.exploration import explore
     from cnncc.explore.pareto import as_csv, as_text
-    from cnncc.explore.run import explore
     from cnncc.explore.vary import read_vary
     from cnncc.util.files import write_atomically
 

@@ -35,8 +35,8 @@ def command(source: Path, options: CompileOptions, layer: str | None, as_json: b
     if layer is not None and layer not in (labels := [row.label for row in rows]):
         raise Refusal(f"there is no layer '{layer}'; layers: {', '.join(labels) or 'none'}")
     rows = [row for row in rows if layer in (None, row.label)]
-    print_remarks(compilation)
     if as_json:
         click.echo(json.dumps(operand_reuse.as_json(rows, source, compilation.settings.arch), indent=1))
     else:
         click.echo("\n".join(operand_reuse.as_text(rows)))
+    print_remarks(compilation)

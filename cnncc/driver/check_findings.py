@@ -24,7 +24,7 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Finding
 from cnncc.frontend.export_onnx import main_function
-from cnncc.frontend.macs import module_macs, node_macs
+from cnncc.frontend.node_macs import module_macs, node_macs
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.routes import Nest
 from cnncc.numerics import integer_range

@@ -19,7 +19,7 @@ from cnncc.machine.times.durations import Offset, ceil_div, is_last, load_offset
 from cnncc.machine.values.addresses import Grid, Ints
 from cnncc.machine.values.delivery import deliver
 from cnncc.machine.values.interpreter import Interpreter
-from cnncc.machine.values.macs import MOST_OPERATIONS
+from cnncc.machine.values.mac_arithmetic import MOST_OPERATIONS
 
 WITH_MESSAGES = ("load", "mac")
 

@@ -28,7 +28,7 @@ from cnncc.dialects.onnx import NodeOp, text_attr
 from cnncc.dialects.weights import RefAttr
 from cnncc.errors import Refusals
 from cnncc.frontend.export_onnx import export_nodes, input_names, main_arguments, main_function, output_names, returned
-from cnncc.frontend.macs import module_macs
+from cnncc.frontend.node_macs import module_macs
 from cnncc.passes._onnx.builder import CnnBuilder
 from cnncc.passes._onnx.calibration import Scale
 from cnncc.passes._onnx.integer_lowering import lower_quantize, lower_sum, lower_sum_of_two

@@ -24,7 +24,7 @@ from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Int
 from cnncc.machine.values.commits import Output
 from cnncc.machine.values.delivery import Delivered, deliver, with_axes
 from cnncc.machine.values.fetched import fetches
-from cnncc.machine.values.macs import accumulate, check_neighbours, check_sizes
+from cnncc.machine.values.mac_arithmetic import accumulate, check_neighbours, check_sizes
 from cnncc.machine.values.memory import Memory, OutOfRange
 from cnncc.machine.values.output_units import OutputUnit, psum_slots
 from cnncc.machine.values.partial_sums import reduced
