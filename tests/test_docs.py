@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from command_server import served
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("README.md", "pyproject.toml", "cnncc", "dialects", "docs", "passes", "samples", "tests")
@@ -79,11 +80,10 @@ def checkout(tmp_path: Path) -> Path:
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in a copy of the checkout, which is also where Python finds cnncc."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    environment |= {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(folder),
-    }
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    with served(folder) as commands:
+        path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment |= {"PATH": path, "PYTHONPATH": str(folder)}
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -1,0 +1,144 @@
+"""Runs `cnncc …` and `python FILE …` of a checkout in processes that are forked from one that has imported it all.
+
+Starting Python and importing onnx, onnxruntime and xdsl takes longer than most commands. A command is a process of its
+own: it has the caller's arguments, folder, environment and standard streams, and its exit code is the caller's.
+
+    with served(checkout) as folder:     folder: holds `cnncc` and `python`, for PATH
+        subprocess.run(["sh", "commands.sh"], env={"PATH": …})
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CLIENT = """\
+#!{python} -SE
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    asked = json.dumps([{name!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+    socket.send_fds(server, [len(asked).to_bytes(4, "little")], [0, 1, 2])
+    server.sendall(asked)
+    sys.exit(int.from_bytes(server.recv(1), "little"))
+"""
+SOURCES = ("passes", "dialects")  # folders whose modules are listed when they are imported
+
+
+@contextmanager
+def served(checkout: Path) -> Iterator[Path]:
+    """A folder with the commands of a checkout."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, address = Path(name), f"{name}/server"
+        for command in ("cnncc", "python"):
+            (folder / command).write_text(CLIENT.format(python=sys.executable, address=address, name=command))
+            (folder / command).chmod(0o755)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(address)
+            listening.listen()
+            environment = os.environ | {"PYTHONPATH": str(checkout)}
+            server = subprocess.Popen(
+                [sys.executable, __file__, str(listening.fileno())],
+                cwd=checkout,
+                env=environment,
+                pass_fds=[listening.fileno()],
+            )
+            try:
+                yield folder
+            finally:
+                server.kill()
+                server.wait()
+
+
+def serve(listening: socket.socket) -> None:
+    """Fork for each command, until killed."""
+    import onnx  # noqa: F401
+    import onnxruntime  # noqa: F401
+
+    import cnncc.binary.run
+    import cnncc.cli.main
+    import cnncc.driver.verify
+    import cnncc.estimate.explain  # noqa: F401
+    from cnncc.universe import PASSES
+
+    for factory in PASSES.values():
+        factory()
+    known = _listed()
+    while True:
+        connection, _ = listening.accept()
+        if os.fork() == 0:
+            listening.close()
+            os._exit(_answer(connection, known))
+        connection.close()
+        while True:  # those that have ended
+            try:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    break
+            except ChildProcessError:
+                break
+
+
+def _answer(connection: socket.socket, known: list[str]) -> int:
+    """Run the command in another process, so that its caller hears of any end."""
+    size, streams, _, _ = socket.recv_fds(connection, 4, 3)
+    asked, wanted = b"", int.from_bytes(size, "little")
+    while len(asked) < wanted:
+        asked += connection.recv(wanted - len(asked))
+    name, arguments, folder, environment = json.loads(asked)
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        _run(name, arguments, fresh=known != _listed())
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    connection.sendall((code if code >= 0 else 128 - code).to_bytes(1, "little"))
+    return 0
+
+
+def _run(name: str, arguments: list[str], fresh: bool) -> None:
+    """Never returns. fresh: in a new interpreter, as modules were added that the server has not seen."""
+    if fresh or (name == "python" and not arguments[0].endswith(".py")):
+        command = ["-m", "cnncc", *arguments] if name == "cnncc" else arguments
+        os.execv(sys.executable, [sys.executable, *command])
+    code: object = 0
+    try:
+        sys.argv = [name, *arguments] if name == "cnncc" else arguments
+        if name == "cnncc":
+            from cnncc.cli.main import main
+
+            main(prog_name="cnncc")
+        else:
+            sys.path.insert(0, str(Path(arguments[0]).parent.resolve()))
+            runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as end:
+        code = end.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _listed() -> list[str]:
+    return sorted(str(path) for folder in SOURCES for path in Path(folder).resolve().rglob("*.py"))
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
