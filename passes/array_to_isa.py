@@ -12,13 +12,14 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 
+from cnncc.arch.model import LOOP_REGISTERS
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
 from cnncc.dialects import isa
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import name_after_tensors
-from cnncc.isa.fields import LOOP_REGISTERS, FieldTerm, Value, When
+from cnncc.isa.fields import FieldTerm, Value, When
 from cnncc.isa.table import Instruction, instruction
 from cnncc.weights import WeightStore
 

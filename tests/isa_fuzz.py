@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cnncc.arch.model import LOOP_REGISTERS
 from cnncc.isa.codec import Words, encode_program
-from cnncc.isa.fields import AXES, LOOP_REGISTERS, Field, FieldTerm, Value
+from cnncc.isa.fields import AXES, Field, FieldTerm, Value
 from cnncc.isa.table import OPCODE, SPECS, Instruction, Spec, instruction
 
 BODY = [spec for spec in SPECS if spec.name not in ("halt", "loop", "end")]

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trap_cases import WORDS
 
+from cnncc.arch.model import LOOP_REGISTERS
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble, disassemble, format_instruction, parse_instruction
 from cnncc.isa.codec import check_structure, decode_program, encode, encode_program
-from cnncc.isa.fields import AXES, LOOP_REGISTERS, Field, FieldTerm, Value
+from cnncc.isa.fields import AXES, Field, FieldTerm, Value
 from cnncc.isa.manual import manual
 from cnncc.isa.table import OPCODE, SPECS, Instruction, Spec, instruction
 

@@ -20,9 +20,8 @@ from test_conv_grid import lowered, result_and_cycles, unmapped
 from tile_walk import Walk
 from xdsl.dialects.builtin import UnitAttr
 
-from cnncc.arch.model import Arch, parse_arch
+from cnncc.arch.model import LOOP_REGISTERS, Arch, parse_arch
 from cnncc.dialects.nest import MappingAttr
-from cnncc.isa.fields import LOOP_REGISTERS
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import macro_words
 from cnncc.passes._scheduling.nest_layers import layer_shape

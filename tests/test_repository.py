@@ -26,7 +26,8 @@ FOLDERS = (("dialects", "cnncc.dialects"), ("passes", "cnncc.passes"), ("cnncc",
 # so no pass sees the machine that runs what it makes, nor the machine a pass.
 LAYERS = (
     ("errors",),
-    ("weights", "numerics", "arch", "isa"),
+    ("weights", "numerics", "arch"),
+    ("isa",),
     ("context", "quant", "util"),
     ("dialects",),
     ("frontend", "model"),

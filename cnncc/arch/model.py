@@ -12,6 +12,7 @@ from typing import Annotated, Any, cast, get_type_hints
 from cnncc.errors import Refusal, hint
 
 PRESETS = Path(__file__).parent
+LOOP_REGISTERS = 8  # of the sequencer of every array: so many loops nest
 
 
 @dataclass(frozen=True)

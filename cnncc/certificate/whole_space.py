@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cnncc.arch.model import Arch
+from cnncc.arch.model import LOOP_REGISTERS, Arch
 from cnncc.dialects._mapping import Loop, Mapping, Stage, even_sets
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.legal import is_legal
 from cnncc.model.timed_program import ARRAY, COMMIT, LOAD, Node, Own, Task, TimedLoop, busy_cycles
 from cnncc.passes._scheduling.os_plan import glb_words
 
@@ -334,8 +333,8 @@ def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int)
         points += 1
         mapping = mapping_of(shape, arch, at)
         plan = LayerPlan("", shape, mapping, residual, AHEAD)
-        if not is_legal(shape, mapping, residual):
-            continue
+        if sum(not (loop.on or loop.keep) for loop in mapping.loops) > LOOP_REGISTERS:
+            continue  # the machine cannot run it: as nothing is staged in two buffers, only loops can be too many
         written += 1
         if engines_least(layer_schedule(plan, arch).nodes, arch) >= least:
             continue

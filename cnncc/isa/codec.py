@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from cnncc.arch.model import LOOP_REGISTERS
 from cnncc.errors import Refusal
-from cnncc.isa.fields import LOOP_REGISTERS
 from cnncc.isa.table import BY_OPCODE, MESSAGE_BY_TYPE, OPCODE, Instruction, Spec, Value
 
 Words = npt.NDArray[np.uint32]

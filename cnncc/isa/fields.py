@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from cnncc.arch.model import LOOP_REGISTERS
+
 AXES = ("lin", "k", "y", "x")
-LOOP_REGISTERS = 8
 
 
 class FieldTerm(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cnncc.isa.fields import LOOP_REGISTERS, Field
+from cnncc.arch.model import LOOP_REGISTERS
+from cnncc.isa.fields import Field
 from cnncc.isa.table import MESSAGES, OPCODE, SPECS, Spec
 
 _HEAD = f"""# Instructions

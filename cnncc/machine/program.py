@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cnncc.arch.model import LOOP_REGISTERS
 from cnncc.isa.codec import check_structure
-from cnncc.isa.fields import LOOP_REGISTERS, When
+from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
 from cnncc.machine.traps import Trap
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from cnncc.arch.model import Arch
+from cnncc.arch.model import LOOP_REGISTERS, Arch
 from cnncc.dialects._mapping import DIMS, Mapping
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import file_words
 from cnncc.model.routes import Nest
-
-LOOP_REGISTERS = 8
 
 
 def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cnncc.arch.model import Arch
+from cnncc.arch.model import LOOP_REGISTERS, Arch
 from cnncc.dialects.nest import Mapping
 from cnncc.errors import Finding
-from cnncc.isa.fields import LOOP_REGISTERS
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import macro_words
 from cnncc.passes._scheduling.os_plan import (

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cnncc.arch.model import Arch
-from cnncc.isa.fields import LOOP_REGISTERS, When
+from cnncc.arch.model import LOOP_REGISTERS, Arch
+from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import LoopNode, Node
 from cnncc.machine.times.durations import ceil_div, commit_results

@@ -8,7 +8,8 @@ from math import prod
 
 import numpy as np
 
-from cnncc.isa.fields import LOOP_REGISTERS, FieldTerm
+from cnncc.arch.model import LOOP_REGISTERS
+from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import Instruction
 from cnncc.machine.times.durations import EXTENTS
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, on_block, position
