@@ -17,7 +17,7 @@ types: .venv/.installed-dev
 	$(BIN)/basedpyright
 
 pytest: .venv/.installed-dev
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 .venv/.installed: pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("cnncc needs Python 3.11 or later, \

@@ -30,7 +30,9 @@ KEEPS_SCALE = ("Concat", "MaxPool", "GlobalMaxPool", "Reshape", "Flatten", "Tran
 
 
 def decibels(signal: float, noise: float) -> float:
-    """The ratio of two powers."""
+    """The ratio of two powers; NaN where they are too large for float64."""
+    if not np.isfinite(signal) or not np.isfinite(noise):
+        return float("nan")
     if noise == 0:
         return float("inf")
     return 10 * float(np.log10(signal / noise)) if signal else float("-inf")
