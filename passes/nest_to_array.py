@@ -8,7 +8,7 @@ what the next layer writes has to wait for a transfer of its own, which is behin
     %1 = nest.layer "mac" %0 weights @conv1.w …    array.tensor <name = "conv1.glb", memory = "glb", …>
                                               ->   array.layer "conv1" computes "relu1" { array.view … }
 
-What each layer's program is made of is in `_layer_program.py`.
+What each layer's program is made of is in `layer_program.py`.
 """
 
 from __future__ import annotations

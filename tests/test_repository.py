@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -171,6 +172,14 @@ def test_repository_a_class_name_has_one_meaning() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and not node.name.endswith("Op")
     )
     assert [name for name, count in found.items() if count > 1] == []
+
+
+def test_repository_files_that_are_named_exist() -> None:
+    """In docs and docstrings, as `name.py`."""
+    texts = [*MODULES.values(), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    known = {path.name for path in ROOT.rglob("*.py")} | {"NAME.py", "onnx_merge_relu.py", "compare.py"}  # examples
+    named = {(path.name, name) for path in texts for name in re.findall(r"`(?:[\w/]*/)?(\w+\.py)`", path.read_text())}
+    assert {(path, name) for path, name in named if name not in known} == set()
 
 
 def test_repository_layers_name_what_there_is() -> None:

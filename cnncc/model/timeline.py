@@ -1,4 +1,4 @@
-"""When the tasks of a program happen: its cycles, exactly, from nested records (`records.py`). No IR, no instructions.
+"""When the tasks of a program happen: its cycles, exactly, from nested records (`timed_program.py`). No IR.
 
 Times are max-plus linear (docs/machine.md, Z1 to Z6). What an iteration of a loop takes depends on which conditions
 hold in it, and on the times at its start of what it touches (its engines and queues of tokens), counted from the

@@ -16,8 +16,8 @@ The input channels of output channel k, of K in g groups, begin at k // (K / g) 
 Channels that are computed side by side are of one group and share their ifmap; or each is a group of its own and has
 its own (*channelwise*: pools and depthwise convolutions).
 
-What a macro-instruction is made of is in `_layer_macros.py`, what moves between DRAM and the GLB meanwhile in
-`_layer_transfers.py`, where operands lie in `_layer_operands.py` and, in a PE, in `cnncc/model/register_files.py`.
+What a macro-instruction is made of is in `layer_macros.py`, what moves between DRAM and the GLB meanwhile in
+`layer_transfers.py`, where operands lie in `layer_operands.py` and, in a PE, in `cnncc/model/register_files.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The loops outside its stages are hardware loops over blocks, and the one over n where images lie apart in an operand. A
 block is one run of words in every operand, which one commit streams. Operands that do not lie in the GLB are staged
-there, block by block, in one buffer or two (`_layer_transfers.py`).
+there, block by block, in one buffer or two (`layer_transfers.py`).
 """
 
 from __future__ import annotations

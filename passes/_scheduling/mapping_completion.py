@@ -1,6 +1,6 @@
 """What the loops of a mapping in the notation leave out, for a layer and an array: axes, PEs, tile sizes. No IR.
 
-The rules, P2 to P5 and P9, are in docs/mapping.md. The stages that a text leaves out are for `_os_written.py`.
+The rules, P2 to P5 and P9, are in docs/mapping.md. The stages that a text leaves out are for `os_written.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Output-stationary mappings that a user gives: which are legal, and the mapping that one means. No IR.
 
-`Given` in the terms of `_os_tiles.py` and `_os_plan.py`: tiles tof, toy, tox, tif are blocks and slices k, h, w, c;
+`Given` in the terms of `os_tiles.py` and `os_plan.py`: tiles tof, toy, tox, tif are blocks and slices k, h, w, c;
 sets of poy x pox PEs are ph, pw, of which pofv are below and pofh beside each other (kr, kc); p and q are the same, tky
 and tkx the kernel rows and columns of a macro-instruction. The loops are those of a plan with these numbers, always.
 What is staged in the GLB, and where, follows from what lies there as a whole.

@@ -4,7 +4,7 @@ All loops, outermost first; a loop that would run once is left out:
 
     time    n, k                 steps 1 and K/g: an image, a group of output channels
             k, h, w  or h, w, k  steps kb, hb, wb: a block, what the GLB holds of the operands that do not lie there
-            k, h, w              a tile (`_os_tiles.py`)
+            k, h, w              a tile (`os_tiles.py`)
     space   k, h, k, w           …
     time    c                    step cb: a slice of the weights
             c, r, s              …

@@ -1,6 +1,6 @@
 """The search for the output-stationary mapping of a layer: tiles, and for each of them plans. No IR.
 
-What a tile and a plan are, and what they take: `_os_tiles.py`, `_os_plan.py`. Candidates are tried in the order of the
+What a tile and a plan are, and what they take: `os_tiles.py`, `os_plan.py`. Candidates are tried in the order of the
 cycles that they take at least, until no other one can be better.
 """
 

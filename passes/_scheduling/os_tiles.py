@@ -8,7 +8,7 @@ The loops of a mapping that a tile decides on, outermost first:
     time    c, r, s                              steps q, taps, S: what a half of the register files holds
     kept    [w] s c r k  (or [w] k s r, below)   z pixels, S columns, q channels, taps kernel rows, p sums of a PE
 
-The loops around them are those of `_os_plan.py`, among them one over groups of output channels (step K/g).
+The loops around them are those of `os_plan.py`, among them one over groups of output channels (step K/g).
 
 Every PE computes p channels of z neighbouring pixels, and its sums stay until they are complete. A loop whose step
 does not divide its extent runs the rest as a body of its own, in time also where the loop is in space; channels that

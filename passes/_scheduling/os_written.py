@@ -1,6 +1,6 @@
 """Mappings that a user writes in the notation: which are legal, and the stages that they leave out. No IR.
 
-Rules P1 and P6 to P8 of docs/mapping.md; loops are completed in `_mapping_completion.py`. What the lowering can do of
+Rules P1 and P6 to P8 of docs/mapping.md; loops are completed in `mapping_completion.py`. What the lowering can do of
 all that is legal is for `nest-to-array` to say, which refuses the rest.
 """
 

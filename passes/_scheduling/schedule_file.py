@@ -49,7 +49,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Named:
-    """A dataflow of `_dataflows.py` for a convolution or a fully connected layer."""
+    """A dataflow of `dataflows.py` for a convolution or a fully connected layer."""
 
     dataflow: str
 

@@ -1,6 +1,6 @@
 """Layers with less room than there is: so that less of their weights comes ahead, or what comes ahead finds a place.
 
-No pass: `_residency.py` chooses among what is found here.
+No pass: `residency.py` chooses among what is found here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Most instructions of a network step by the same words from index to index of each axis. Then nothing needs to be listed,
 and the words can be copied straight from a view of the memory. What does not step evenly (a wrap in the middle, ragged
-PE sets) has no such form: `even` says None, and `positions.py` lists the addresses instead. Both mean the same words.
+PE sets) has no such form: `even` says None, and `addresses.py` lists the addresses instead. Both mean the same words.
 """
 
 from __future__ import annotations
