@@ -16,9 +16,13 @@ AXES = ("lin", "k", "y", "x")
 Names = tuple[str, ...]
 
 
+def _one_of(names: tuple[str, ...], what: str, value: str) -> None:
+    if value not in names:
+        raise ValueError(f"{what} is one of {', '.join(names)}, not {value}")
+
+
 def _axis(axis: str) -> None:
-    if axis not in AXES:
-        raise ValueError(f"axis is one of {', '.join(AXES)}, not {axis}")
+    _one_of(AXES, "axis", axis)
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,9 @@ class Dma:
     x: int = 0
     tokens: Tokens = Tokens()
 
+    def __post_init__(self) -> None:
+        _one_of(("in", "out"), "direction", self.direction)
+
 
 @dataclass(frozen=True)
 class Load:
@@ -201,6 +208,7 @@ class Load:
     tokens: Tokens = Tokens()
 
     def __post_init__(self) -> None:
+        _one_of(("weight", "ifmap"), "kind", self.kind)
         if len(self.pattern) > 4:
             raise ValueError("a load has at most four extents")
 
@@ -228,6 +236,7 @@ class Mac:
     give_ifmap: Names | None = None
 
     def __post_init__(self) -> None:
+        _one_of(("mac", "max", "add"), "op", self.op)
         if self.lanes < 1 or (self.lanes > 1 and self.op != "mac"):
             raise ValueError(f"a {self.op} of {self.lanes} lanes: only a mac has more than one")
         _one_slot_a_step(self.psum)
@@ -276,6 +285,7 @@ class Commit:
     tokens: Tokens = Tokens()
 
     def __post_init__(self) -> None:
+        _one_of(("psum", "glb"), "source", self.source)
         _one_slot_a_step(self.psum)
 
     @property

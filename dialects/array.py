@@ -18,6 +18,8 @@ are those of docs/machine.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.dialects.builtin import UnitAttr as Mark
 from xdsl.ir import Dialect, Operation
@@ -31,6 +33,7 @@ from xdsl.irdl import (
     traits_def,
 )
 from xdsl.traits import NoTerminator
+from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._instructions import AXES as AXES
 from cnncc.dialects._instructions import Commit as Commit
@@ -53,6 +56,8 @@ from cnncc.dialects._instructions import Unit as Unit
 from cnncc.dialects._instructions import View as View
 from cnncc.dialects._records import RecordAttr
 from cnncc.dialects.weights import RefAttr
+
+ENGINES = ("dma", "load", "array", "commit")
 
 
 @irdl_attr_definition
@@ -134,6 +139,11 @@ class LayerOp(IRDLOperation):
     body = region_def("single_block")
     traits = traits_def(NoTerminator())
     assembly_format = "$label `computes` $value (`ahead` $ahead^)? attr-dict-with-keyword $body"
+
+    def verify_(self) -> None:
+        """Every name means something: views, tensors, loops. Says all that do not."""
+        if problems := list(dict.fromkeys(_unknown_names(self))):
+            raise VerifyException(f"layer {self.label.data}: {'; '.join(problems)}")
 
 
 @irdl_attr_definition
@@ -223,6 +233,12 @@ class SyncOp(IRDLOperation):
     engines = prop_def(ArrayAttr[StringAttr])
     assembly_format = "$engines attr-dict"
 
+    def verify_(self) -> None:
+        """Only engines are waited for."""
+        for engine in self.engines:
+            if engine.data not in ENGINES:
+                raise VerifyException(f"engines are {', '.join(ENGINES)}, not {engine.data}")
+
 
 @irdl_op_definition
 class SignalOp(IRDLOperation):
@@ -251,6 +267,59 @@ def loops_around(op: Operation) -> dict[str, int]:
         around.append(parent.record.data)
         parent = parent.parent_op()
     return {repeat.loop: repeat.count for repeat in reversed(around)}
+
+
+def _unknown_names(layer: LayerOp) -> Iterator[str]:
+    """What the operations of a layer name that is not there: of views those that stand before."""
+    module = layer.parent_op()
+    known = {op.record.data.name for op in module.walk() if isinstance(op, TensorOp)} if module else set[str]()
+    views, loops = set[str](), {op.record.data.loop for op in layer.walk() if isinstance(op, RepeatOp)}
+    for op in layer.walk():
+        if isinstance(op, ViewOp):
+            view = op.record.data
+            views.add(view.name)
+            if view.tensor not in known:
+                yield f"view {view.name}: there is no tensor {view.tensor}"
+            yield from (f"view {view.name}: there is no loop {t.loop}" for t in view.steps if t.loop not in loops)
+            continue
+        wanted, conditions = _names(op)
+        around = loops_around(op)
+        yield from (f"{op.name}: there is no view {name} before it" for name in wanted if name not in views)
+        yield from (
+            f"{op.name}: a condition names loop {name}, which is not around it"
+            for name in conditions
+            if name not in around
+        )
+
+
+def _names(op: Operation) -> tuple[list[str], list[str]]:
+    """The views and the loops of conditions that an operation names."""
+    match op:
+        case DmaOp():
+            record = op.record.data
+            views, conditions = [record.dram, record.glb], [*_of_tokens(record.tokens)]
+        case LoadOp():
+            record = op.record.data
+            views, conditions = [record.view], [record.open, record.close, *_of_tokens(record.tokens)]
+        case CommitOp():
+            record = op.record.data
+            views = [record.view, record.operand, record.residual, record.params, record.sums]
+            conditions = [record.fresh, record.final, *_of_tokens(record.tokens)]
+        case MacOp():
+            record, views = op.record.data, []
+            conditions = [
+                record.clear, record.send, record.take_weight, record.give_weight, record.take_ifmap, record.give_ifmap
+            ]  # fmt: skip
+        case _:
+            return [], []
+    return [view for view in views if view], [name for names in conditions for name in names or ()]
+
+
+def _of_tokens(tokens: Tokens) -> Iterator[Names]:
+    if tokens.take:
+        yield tokens.take_when
+    if tokens.give:
+        yield tokens.give_when
 
 
 ARRAY = Dialect(

@@ -196,10 +196,6 @@ REFUSED = [
     ("{take = 3, give = 1", "{take = 4, give = 1", "semaphore 4 has no token"),
     ("{take = 3, give = 1", "{take = 16, give = 1", "there is no semaphore 16"),
     # words that mean nothing
-    ('kind = "ifmap"', 'kind = "psum"', "kind is weight or ifmap"),
-    ('op = "mac"', 'op = "min"', "op is mac, max or add"),
-    ('direction = "in"', 'direction = "up"', "direction is in or out"),
-    ("array.commit <", 'array.commit <source = "dram", ', "source is psum or glb"),
     ('factors = "conv1.f"', 'factors = "conv1.g"', "there is no weights.global @conv1.g"),
     ('residual = "r",', "", "there is no view  before it"),
 ]

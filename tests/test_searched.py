@@ -329,7 +329,7 @@ def test_searched_by_many_processes_at_once(folder: Path) -> None:
         LARGE
         + """
 shapes = [LayerShape("mac", Sizes(1, k, 3, 7, 7, 3, 3), window, 2, 7, 7) for k in range(1, 5)]
-tasks = [cached_search.Task(shape, arch, GlbBudget(4096, streamed)) for shape in shapes]
+tasks = [cached_search.SearchTask(shape, arch, GlbBudget(4096, streamed)) for shape in shapes]
 cached_search.search_ahead(tasks, lambda _: None, 1)
 print([cached_search.searched(task.shape, task.arch, task.budget) for task in tasks])
 """
@@ -350,7 +350,7 @@ def test_searched_ends_all_processes_on_an_interrupt(folder: Path) -> None:
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what runs in its background ignore it
 shapes = [LayerShape("mac", Sizes(1, k, 512, 56, 56, 3, 3), window, 2, 56, 56) for k in range(256, 300)]
-tasks = [cached_search.Task(shape, arch, GlbBudget(65536, streamed)) for shape in shapes]
+tasks = [cached_search.SearchTask(shape, arch, GlbBudget(65536, streamed)) for shape in shapes]
 cached_search.search_ahead(tasks, lambda done: print(done, flush=True), 2)
 """
     )

@@ -3,11 +3,13 @@
 builtin.module {
   // CHECK: array.tensor <name = "x", memory = "dram", words = 192, shape = [1, 3, 8, 8], role = "input", scale = 0.5, zero = 3, at = 432>
   array.tensor <name = "x", memory = "dram", words = 192, shape = [1, 3, 8, 8], role = "input", scale = 0.5, zero = 3, at = 432>
-  // CHECK-NEXT: array.layer "conv1" computes "relu1" ahead attributes {mapping = "c > h||8@rows"} {
+  array.tensor <name = "w.glb", memory = "glb", words = 72>
+  // CHECK: array.layer "conv1" computes "relu1" ahead attributes {mapping = "c > h||8@rows"} {
   array.layer "conv1" computes "relu1" ahead attributes {mapping = "c > h||8@rows"} {
     // CHECK-NEXT: array.view <name = "w", tensor = "w.glb", wrap = 72, steps = [{loop = "k0", axis = "lin", step = -36}]>
     array.view <name = "w", tensor = "w.glb", wrap = 72, steps = [{loop = "k0", axis = "lin", step = -36}]>
-    // CHECK-NEXT: array.unit <bias = true, scale = true, zero = -2, clamp = [-40, 90], factors = "f">
+    array.view <name = "w.dram", tensor = "x">
+    // CHECK: array.unit <bias = true, scale = true, zero = -2, clamp = [-40, 90], factors = "f">
     array.unit <bias = true, scale = true, zero = -2, clamp = [-40, 90], factors = "f">
     // CHECK-NEXT: array.signal <semaphore = 1, count = 2>
     array.signal <semaphore = 1, count = 2>

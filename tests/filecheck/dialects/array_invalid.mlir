@@ -43,3 +43,40 @@ array.commit <view = "y", place = {rows = 0}>
 
 // CHECK: 'colour' is no field here or is given twice; fields: semaphore, count
 array.signal <colour = 3>
+
+// -----
+
+// CHECK: kind is one of weight, ifmap, not banana
+array.load <kind = "banana", view = "x", place = {}, start = {}, pattern = []>
+
+// -----
+
+// CHECK: op is one of mac, max, add, not min
+array.mac <op = "min", place = {}>
+
+// -----
+
+// CHECK: source is one of psum, glb, not dram
+array.commit <view = "y", place = {}, source = "dram">
+
+// -----
+
+// CHECK: direction is one of in, out, not up
+array.dma <direction = "up", dram = "x", glb = "y", words = 1>
+
+// -----
+
+// CHECK: engines are dma, load, array, commit, not tea
+array.sync ["load", "tea"]
+
+// -----
+
+// All that is wrong is said at once.
+// CHECK: layer conv1: view w: there is no tensor nosuch; view w: there is no loop c9; array.load: there is no view x before it; array.mac: a condition names loop k0, which is not around it
+array.layer "conv1" computes "conv1" {
+  array.view <name = "w", tensor = "nosuch", steps = [{loop = "c9", axis = "lin", step = 9}]>
+  array.repeat <loop = "k0", count = 2> {
+    array.load <kind = "weight", view = "x", place = {}, start = {}, pattern = []>
+  }
+  array.mac <op = "mac", place = {}, clear = ["k0"]>
+}

@@ -36,6 +36,9 @@ builtin.module {
     array.view <name = "weight.dram", tensor = "w.b">
     array.view <name = "weight", tensor = "glb.b", steps = [{loop = "k0", axis = "lin", step = 9}]>
     array.dma <direction = "in", dram = "weight.dram", glb = "weight", words = 40000, tokens = {give = 3}>
+    array.repeat <loop = "k0", count = 2> {
+      array.load <kind = "weight", view = "weight", place = {}, start = {}, pattern = []>
+    }
     array.sync ["load"]
   }
   // CHECK:      array.layer "c"
