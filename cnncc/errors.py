@@ -17,10 +17,11 @@ Number = int | float | str | None
 class Finding:
     """One thing about a model that its user should know.
 
-    severity: "blocking" stops a compilation, "costly" costs time or accuracy, "note" is neither. where: the node,
-    layer, tensor or option, by name. resource: the attribute or resource that `value` is of; `limit` what it is
-    held against, None where there is no such number. help: what would mend it; empty where nothing would. excerpt:
-    lines that show the place in what the user wrote.
+    - severity: "blocking" stops a compilation, "costly" costs time or accuracy, "note" does neither
+    - where: the node, layer, tensor or option, by name
+    - resource: an attribute or a resource; `value` is what it has, `limit` what it may have, None without one
+    - help: the remedy; empty where there is none
+    - excerpt: lines that show the place in the user's text
     """
 
     what: str

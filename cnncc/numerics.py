@@ -86,10 +86,12 @@ def residual_add(v: Ints, residual: Ints, factors: Floats, lo: int, hi: int) -> 
 class Epilogue:
     """What the output unit does to a sum: the three steps of this module's docstring.
 
-    bias: i32[k] or None. scale: f32[k], or what broadcasts against the results; None for no requantisation: the sum
-    passes as it is.
-    clamp: the range after the requantisation (or of the sum itself). factors: f32[3] or None;
-    add_clamp: the range after the residual add. slope: an f32; 1 for none; without a scale it does nothing.
+    - bias: i32[k], or None
+    - scale: f32[k], or what broadcasts against the results; None: the sum is not requantised
+    - clamp: the range after the requantisation, or of the sum itself
+    - factors: f32[3] of a residual add, or None
+    - add_clamp: the range after the residual add
+    - slope: f32 of a LeakyRelu; 1: none. It needs a scale
     """
 
     bias: Ints | None = None

@@ -1,8 +1,10 @@
 """No mapping of the mapper's space takes fewer cycles than is said: shown with no code of the search.
 
-The space of docs/mapper.md is enumerated once more. Of each combination of numbers the macro-instructions are counted
-dimension by dimension, by a walk through its loops; those that this does not exclude are written down as a program's
-records, whose engines' times are added up; those that this does not exclude are run on the model.
+The space of docs/mapper.md is enumerated once more. Three tests exclude a combination of numbers, the cheap ones first:
+
+1. Its macro-instructions alone take too long. A walk through the loops counts them, dimension by dimension.
+2. An engine alone takes too long. The tasks of the program's records are added up for each engine.
+3. The model says so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Everything that can be said of a model before it is run: what stops it, what it costs, what was done to it.
+"""Checks a model before it is run: what stops a compilation, what it costs, what was folded.
 
-The steps of a compilation run one after the other; what one of them refuses is noted and, where the rest can be
-looked at without it, set aside:
+The steps of a compilation run one after the other. A step's refusal is noted. The checker then goes on with a stand-in:
 
     weights that are NaN      0
     calibration               made-up ranges, of integers of 8 bits

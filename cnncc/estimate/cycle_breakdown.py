@@ -27,8 +27,10 @@ ENDLESS = 1 << 40  # words a cycle
 class Spent:
     """Cycles of a layer by itself, by what they go to; and of how much there was that took them.
 
-    macros: macro-instructions. loads, commits: cycles in which these engines are busy. words: that the DMA moves
-    meanwhile, without those that came ahead. partial: words of partial sums that commits read and write in the GLB.
+    - macros: macro-instructions
+    - loads, commits: cycles in which these engines are busy
+    - words: that the DMA moves meanwhile, without the prefetched ones
+    - partial: words of partial sums that commits read and write in the GLB
     """
 
     cycles: dict[str, int]

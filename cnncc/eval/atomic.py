@@ -1,8 +1,8 @@
 """The atomic schedule of a PE: what a layer's macro-instructions are, cycle by cycle, with the words they touch.
 
-The layer's PE-set program runs as the evaluator of `array` runs it, but on words that say where they come from instead
-of values: loads, transfers and neighbours move them as they would move values, so that each slot of a register file
-names the pixel or the weight that it holds. A sum gets its name when it is committed.
+The evaluator of `array` runs the layer's PE-set program on names instead of values. Loads, transfers and neighbours
+move a name as they would move its value. So each slot of a register file names the pixel or the weight that it holds. A
+sum gets its name when it is committed.
 """
 
 from __future__ import annotations

@@ -19,11 +19,14 @@ from cnncc.mapper.space import Chain
 
 
 class Trips(NamedTuple):
-    """Of blocks of one dimension: trips and held sums of the loops inside, of all blocks; of the last one.
+    """The trips of the loops inside the blocks of one dimension, and the sums of indices that their PEs hold.
 
-    own: whether all PEs of the point have work in a block, and its box is not larger than that; else other numbers make
-    the same mapping. in_one: trips in a full block, if all are on the same PEs; first, end: what the first and the last
-    of these hold; tail, short: what the last ones hold, as many as PEs have loads beside each other, and one fewer.
+    - trips, held: of all blocks
+    - last_trips, last_held: of the last block
+    - own: every PE has work in a block, and the box fits it: no other point makes the same mapping
+    - in_one: trips in a full block, if all of them are on the same PEs
+    - first, end: what the first and the last of these hold
+    - tail, short: what the last `halves` of these hold, and the last `halves - 1`
     """
 
     trips: Counts

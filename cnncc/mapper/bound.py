@@ -259,12 +259,15 @@ class Bound:
 
     @cached_property
     def waits(self) -> int:
-        """Cycles that the array waits at least for the operand that stays for some macro-instructions (W or I first).
+        """Cycles that the array waits at least for the stationary operand: the one of W and I that comes first.
 
-        It is loaded behind what the last of these need, which waits until one of those that PEs hold words for is done;
-        then comes what the next one needs. Meanwhile there are as many macro-instructions to do as PEs hold words for.
-        With no more than these from load to load they would be counted twice. What the next one needs by itself waits
-        until one more is done, and there is one less to do.
+        PEs hold `halves` loads of the other operand. The stationary one's next load is queued behind the last of these.
+        For each load but the first the array waits at least for the greatest of 0 and
+
+            load(stationary) + load(other) + last load(other) + latency - cycles of the last `halves` macro-instructions
+            load(other) + latency - cycles of the last `halves - 1` macro-instructions
+
+        The first line needs more than `halves` macro-instructions from load to load: others would count twice.
         """
         first, *inner = (each for each in self.at.form.order.split("|")[1] if each in "khwWI")
         inner = [dim for dim in inner if dim in "khw"]

@@ -1,7 +1,7 @@
 """The mapper's searches, each done once: found in memory or on disk, else done, several side by side. No IR.
 
-What is kept on disk is found by the hash of all that a search depends on: the sources of the mapper and of what it
-imports, the layer, its room, and the array but for its name and energies (docs/mapper.md).
+The key of a result on disk is a hash of all that the search depends on: the sources of the mapper and of what it
+imports, the layer, its GLB budget, and the array without its name and energies (docs/mapper.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The search for the mapping of a layer with the fewest cycles: exact, best bound first. No IR.
 
-All points of the space (`space.py`) whose macro-instructions take few enough cycles, each with all plans for the GLB
-(`blocking.py`), are ordered by what they take at least (`bound.py`); the first of them are run on the model
-(`layer_schedule.py`) until none that is left can be better.
+1. `space.py` enumerates points, `combinations.py` keeps those whose macro-instructions take few enough cycles.
+2. `blocking.py` gives each point all its plans for the GLB, `bound.py` a lower bound of each.
+3. `layer_schedule.py`, the model, runs candidates in the order of their bounds, until no bound is below the best.
 """
 
 from __future__ import annotations

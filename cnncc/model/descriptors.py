@@ -1,7 +1,7 @@
 """Cycles that the sequencer spends on setting up descriptors: a `desc` for each, a `step` for each loop that moves it.
 
-The descriptors are those of rule D1: an operand has one for where it lies as a whole, and one for its buffer where it
-is staged; weights and params are always. No IR.
+An operand has one descriptor (rule D1) for the whole of it, and one more for its buffer if it is staged. Weights and
+params are always staged. No IR.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ from cnncc.model.transfers import FULL, PRIMED, Fetch, Transfers
 class LayerPlan:
     """A layer that is mapped.
 
-    ahead: the operands whose first transfers stand in the layer before. apart: there are several images, and those of
-    an operand are parts of others, not one after the other. drains: it ends when all its results are in DRAM, as it has
-    to where the next layer might write what the DMA still reads.
+    - ahead: the operands whose first transfers stand in the layer before
+    - apart: there are several images, and an operand's are parts of larger ones, with gaps between
+    - drains: the layer ends when all its results are in DRAM: the next one might write what the DMA still reads
     """
 
     label: str

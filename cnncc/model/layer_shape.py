@@ -1,8 +1,8 @@
 """What a layer is to those who map it, and the buffers that its stages in the GLB fill. No IR.
 
-A stage holds what the loops inside it need. Of an image or an output that is some channels of some rows of some
-columns; where these are not all rows (columns), row y lies at y mod their number (rule D2), so that the rest of a
-program knows positions in the image only.
+A stage holds what the loops inside it need: of an image or an output some channels, rows and columns. A buffer of R
+rows that are not all rows of the image is a ring: row y lies at y mod R (rule D2), and columns likewise. So the rest of
+a program only knows positions in the image.
 """
 
 from __future__ import annotations

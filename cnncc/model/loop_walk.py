@@ -23,11 +23,13 @@ Piece = tuple[int, int]  # iterations, indices of each
 
 
 class At(NamedTuple):
-    """Indices that are left of each dimension, PEs side by side, and the loops around; loop i is bit 1 << i.
+    """Indices that are left of each dimension, PEs side by side, and sets of the loops around: loop i is bit 1 << i.
 
-    runs: loops that run more than once here; late: those that are not in their first piece; early: not in their last.
-    section: the depth from which on sums stay in the PEs; -1 outside. following: by depth of a stage in the GLB its
-    next block after all that is inside here; none at the end.
+    - runs: loops with more than one iteration in this piece
+    - late: loops that are not in their first piece
+    - early: loops that are not in their last piece
+    - section: the depth from which on sums stay in the PEs; -1 outside
+    - following: by the depth of a stage in the GLB: its next block after this piece; none at the end
     """
 
     extent: Extents

@@ -1,9 +1,11 @@
 """Words that a layer's operands move at each level of the array, from its shape, the mapping and the array alone.
 
-A word of an operand moves again for each trip of the loops that the operand does not depend on and that are outside
-the place where it is fetched; what it does depend on tiles it, so that each index counts once. So weights come into
-register files as K C R S words times the trips of the loops over n, h and w outside their stage. Rows and columns of
-the image overlap from tile to tile, and some lie in the padding: they are counted route by route (`routes.py`).
+Loops that an operand depends on tile it: each of its words counts once. Other loops outside its stage fetch it again:
+
+    words = size of the operand · trips of the loops outside its stage over dimensions that it does not have
+
+So weights come into register files as K C R S words times the trips over n, h and w outside their stage. Rows and
+columns of the image overlap from tile to tile, and some lie in the padding: `routes.py` counts them.
 
 The levels and what counts as a word there are those of docs/machine.md; docs/reuse.md has the formulas.
 """

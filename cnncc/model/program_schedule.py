@@ -111,8 +111,11 @@ def _drains(follows: Part | None) -> bool:
 def _carrying(nodes: tuple[Node, ...], ahead: Sequence[Fetch]) -> tuple[Node, ...]:
     """A layer with transfers for the next one, each with two descriptors.
 
-    They stand behind the transfers at its head; where others come in after these, behind the last loop around such;
-    where both buffers are full then, behind what frees the first.
+    Their place is, by the first case that holds:
+
+        both buffers are full then               behind what frees the first
+        the layer has transfers inside loops     behind the last such loop
+        else                                     behind the transfers at its head
     """
     carried = tuple(node for fetch in ahead for node in (Own(DESCRIPTORS_OF_COPY), fetch.task))
     head = 0

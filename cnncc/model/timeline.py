@@ -1,10 +1,10 @@
 """When the tasks of a program happen: its cycles, exactly, from nested records (`timed_program.py`). No IR.
 
-Times are max-plus linear (docs/machine.md, Z1 to Z6). What an iteration of a loop takes depends on which conditions
-hold in it, and on the times at its start of what it touches (its engines and queues of tokens), counted from the
-sequencer's; what is earlier than that cannot hold anything up any more and counts as zero. Such a state recurs, as
-engines run ahead only so far; iterations from one occurrence to the next are multiplied, and each with loops inside is
-remembered by its state. docs/model.md says more.
+Times are max-plus linear (docs/machine.md, Z1 to Z6). An iteration of a loop takes a time that depends on two things:
+the conditions that hold in it, and a *state*. The state is when the engines and queues that it touches are free,
+counted from the sequencer's time; an earlier time delays nothing and counts as zero. Engines run ahead of the sequencer
+only so far, so states recur. Iterations between two occurrences of a state are multiplied, not repeated, and an
+iteration with loops inside is remembered by its state. docs/model.md says more.
 """
 
 from __future__ import annotations

@@ -33,11 +33,13 @@ class Fetch(NamedTuple):
 
 
 class Transfers:
-    """The transfers of one layer, and the tokens of its loads and commits. `full`: of weights that have arrived.
+    """The transfers of one layer, and the tokens of its loads and commits.
 
-    at: the operands of stages inside loops, by depth. depths: of those whose blocks are fetched one ahead, because they
-    have two buffers. slices: of those among them whose blocks are slices inside the blocks of the output, with one loop
-    in time between, number `opened` (else -1).
+    - full: the token of weights that have arrived
+    - at: by depth: the operands of stages inside loops
+    - depths: those of stages with two buffers, whose blocks are prefetched
+    - slices: those among them inside the blocks of the output, with one loop in time between
+    - opened: the number of that loop, else -1
     """
 
     def __init__(self, mapping: Mapping, engines: Engines, full: int) -> None:

@@ -126,11 +126,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a walk through the nest is: current extents, pieces of the loops around, space loops with their PEs.
+    """Where a walk through the nest is.
 
-    section: the depth from which on sums stay in their PEs, once the walk is there. held: what the register files hold.
-    following: by depth of a stage in the GLB, the first block of it that comes after all that is inside this position;
-    none at the end.
+    - extent: the indices that are left of each dimension
+    - pieces: those of the loops around
+    - space: the loops in space, with their PEs
+    - section: the depth from which on sums stay in their PEs, once the walk is there
+    - held: what the register files hold
+    - following: by the depth of a stage in the GLB: its next block after this position; none at the end
     """
 
     extent: Map[str, int]

@@ -1,8 +1,12 @@
 """Where the values of a network lie: the tensors that `nest-to-array` declares. No pass.
 
-A value that the layer which computes it stages in the GLB lies in DRAM, every other one in the GLB; what a host segment
-computes and the network's inputs lie in DRAM, and in the GLB too if a layer reads them there. The operands of a
-concatenation are parts of its tensor, so that nothing is copied.
+| value | lies in |
+|---|---|
+| result of a layer that stages its output in the GLB | DRAM |
+| result of any other layer | GLB |
+| result of a host segment, input of the network | DRAM, and the GLB too if a layer reads it there |
+
+The operands of a concatenation are parts of its tensor, so that nothing is copied.
 """
 
 from __future__ import annotations

@@ -94,8 +94,9 @@ class Assigner:
     """How the mapping of one layer is chosen: as `schedule` says, by label, else the one that takes `arch` the fewest
     cycles.
 
-    name: of the pass. context: says what a search is at, and how many processes it may use. others: what layers with
-    weights get that the schedule does not name; None: the best mapping of all.
+    - name: of the pass, for messages
+    - context: its progress, and how many processes a search may use
+    - others: the mapping of layers with weights that the schedule does not name; None: the best of all
     """
 
     name: str
