@@ -262,8 +262,10 @@ class Unit:
 class Commit:
     """Psums (or, with source glb, the words of `operand`) through the output units to `view` (C1).
 
-    reduce: those of a set's rows are added up (C6); sums: the view of partial sums, if they are added up in the GLB: in
-    the first iterations of `fresh` there are none yet, in the last ones of `final` they are complete (C5).
+    - reduce: the psums of a set's rows are added up (C6)
+    - sums: the view of partial sums in the GLB, if there are any (C5)
+    - fresh: in the first iterations of these loops there are none yet
+    - final: in the last iterations of these loops they are complete
     """
 
     view: str

@@ -36,11 +36,15 @@ class ArrayPrefetchPass(ModulePass):
         array.layer "conv2" { … }                            array.layer "conv2" { … array.dma <glb = "next.weight"> … }
         array.layer "conv4" ahead { array.dma … }     ->     array.layer "conv4" { … }
 
-    They are those of what comes once, and of first slices where there are two buffers. The first load of weights waits
-    for their semaphore wherever the transfer stands. It stands behind the first transfers of the layer before; where
-    others come in after these, behind the last of them: its last block brings nothing in. Where both slices of that
-    block have come by then, it stands behind the loads of the first, which free a buffer. Without the pass every layer
-    starts by waiting for its weights. What was marked and cannot be is refused.
+    Operands that come once are prefetched as a whole, others by their first slice if they have two buffers. The first
+    load of weights waits for their semaphore wherever the transfer stands. Its place in the layer before is, by the
+    first case that holds:
+
+    1. Both slices of the last block have come: behind the loads of the first slice, which free a buffer.
+    2. Transfers bring blocks in: behind the last of them.
+    3. Behind the first transfers.
+
+    Without the pass every layer starts by waiting for its weights. A marked layer that cannot be prefetched is refused.
     """
 
     name = "array-prefetch"
@@ -67,7 +71,7 @@ def _refuse(layer: LayerOp, why: str) -> Refusal:
 def _transfers(module: ModuleOp, layer: LayerOp) -> list[DmaOp]:
     """The first transfers of parameters and of weights, among those that the layer begins with.
 
-    One that waits for a buffer of which there is one stays, and with it what stands behind it: that vouches for it.
+    A transfer that waits for the only buffer stays. So do those behind it: when they have come, it has.
     """
     tensors = {t.record.data.name: t.record.data for t in module.ops if isinstance(t, TensorOp)}
     views, first = _views(layer), dict[str, DmaOp]()

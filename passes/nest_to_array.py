@@ -1,9 +1,9 @@
 """Loop nests to PE-set programs.
 
-Each layer becomes an `array.layer`; each value a tensor in the GLB; inputs and outputs of the network, and what host
-segments read or write, tensors in DRAM that are copied in and out. Between layers the program waits until loads,
-macro-instructions and commits are done (*thin*, rule T5); and for transfers that bring results to DRAM, but not where
-what the next layer writes has to wait for a transfer of its own, which is behind them.
+Each layer becomes an `array.layer`, each value a tensor in the GLB. Inputs and outputs of the network, and what host
+segments read or write, become tensors in DRAM that are copied in and out. A layer's final `sync` waits for loads,
+macro-instructions and commits (*thin*, rule T5). It also waits for the DMA if the layer stages its output, unless the
+next layer stages its ifmap or residual: its first transfer is queued behind then.
 
     %1 = nest.layer "mac" %0 weights @conv1.w …    array.tensor <name = "conv1.glb", memory = "glb", …>
                                               ->   array.layer "conv1" computes "relu1" { array.view … }

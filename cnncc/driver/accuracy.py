@@ -54,8 +54,9 @@ def sqnr_db(exact: Array, error: Array) -> float:
 class LayerAccuracy:
     """A value of the network by its key: its SQNR in dB, and what it lost against the worst value it is made of.
 
-    The drop of an input of the network, which is made of nothing, counts from itself: 0. beyond: the share of float's
-    values that saturate; 0 where a value after it is all that counts, as after a Conv that only a Relu reads.
+    - drop_db: 0 for an input of the network
+    - beyond: the share of float's values that saturate; 0 where only a later value counts, as after a Conv that only a
+      Relu reads
     """
 
     label: str

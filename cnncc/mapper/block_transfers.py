@@ -97,10 +97,11 @@ class BlockTransfers:
         return np.where((stage.place == 3) & second_is_full, np.maximum(k_full - 2, 0), 0)
 
     def behind_results(self, stage: Weights) -> Any:
-        """Cycles that the array waits for third slices, of image or weights: they come behind the second ones, which
-        wait for buffers, the results of the block before, a block of residuals, and one of the image; the first time
-        with a block of k also behind the next one's weights. Meanwhile there are two slices to work on. Of full blocks
-        alone.
+        """Cycles that the array waits for third slices, of image or weights, in full blocks.
+
+        The DMA does these in order: slice 2 (which waits for a buffer), results of block b - 1, residuals of block b,
+        image of block b + 1, [the next weights, the first time with a block of k], slice 3. The array works on slices
+        1 and 2 meanwhile.
         """
         bound, blocks, dram = self.bound, self.blocks, self.bound.arch.dram
         if "output" not in blocks.budget.streamed:
@@ -144,8 +145,10 @@ class BlockTransfers:
         return np.where(blocks.double & ~blocks.sliced & blocks.k_outside, waits, 0)
 
     def behind_image(self, stage: Weights) -> Any:
-        """Cycles that the array waits for a block's weights behind the next block of the image, which all blocks of k
-        take in turn: that comes behind the results of the last one of these. Of full blocks alone.
+        """Cycles that the array waits for a block's weights behind the next block of the image, in full blocks.
+
+        All blocks of k read a block of the image one after the other. The DMA does these in order: results of the last
+        of them, next block of the image, weights.
         """
         blocks, dram = self.blocks, self.bound.arch.dram
         if stage.part is None or not {"ifmap", "output"} <= blocks.budget.streamed or self.bound.shape.channelwise:
@@ -160,8 +163,9 @@ class BlockTransfers:
         return np.where(beside & (stage.part == 1) & (k_full > 1), each * often, 0)
 
     def beside_images(self, stage: Weights) -> Any:
-        """Cycles that the array waits while a block of the image comes, as no slice of weights does: it has two, and
-        what PEs hold.
+        """Cycles that the array waits while a block of the image comes.
+
+        No slice of weights comes meanwhile. The array has two of them, and what PEs hold.
         """
         blocks, bound = self.blocks, self.bound
         if stage.part is None:
@@ -172,8 +176,9 @@ class BlockTransfers:
         return np.where(blocks.images > 2, np.maximum(waits, 0), 0)
 
     def small_blocks(self, stage: Weights) -> Any:
-        """Cycles that the array waits for slices of weights in blocks at the ends of rows, and in the last row: as many
-        words come for these as for others, but for two slices that are there, and those that PEs hold.
+        """Cycles that the array waits for slices of weights in small blocks: at the ends of rows, and in the last row.
+
+        A small block needs as many words of weights as a full one. Two slices are there, and what PEs hold.
         """
         blocks, bound = self.blocks, self.bound
         if stage.part is None:
@@ -204,9 +209,9 @@ class BlockTransfers:
 def _runs(compute: Any, dma: Any, number: Any, waits: int) -> Any:
     """Cycles of so many blocks alike, at least, that take these of the array and of the DMA.
 
-    A block comes behind the one that leaves two before it, which waits for that one's last commit: two blocks take
-    what one computes, what the DMA takes for one, and `waits`. The first two and the last do not wait. Without `waits`
-    blocks do not wait for each other like that.
+    Block b waits for the results of block b - 2 to leave, and these for its last commit. So two blocks take at least
+    compute + dma + waits. The first two blocks and the last one do not wait. With waits = 0 blocks do not wait for each
+    other like that.
     """
     number = np.maximum(number, 1)
     waiting = np.maximum(number - 3, 0)

@@ -59,8 +59,9 @@ AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
 class Result:
     """The best mapping that was found, its cycles, and what is known of all others.
 
-    least: no mapping of the space takes fewer cycles; where that is `cycles`, none is better. bounded: candidates of
-    which a bound was computed; run: those that were run on the model.
+    - least: no mapping of the space takes fewer cycles; least = cycles proves the best
+    - bounded: candidates of which a bound was computed
+    - run: candidates that were run on the model
     """
 
     mapping: Mapping

@@ -168,8 +168,10 @@ def inside(start: int, limit: int, terms: Sequence[RouteTerm]) -> int:
 
 
 def _below(limit: int, terms: Sequence[RouteTerm]) -> int:
-    """How many combinations have a sum below a limit: of the term with the longest steps, those for which all of the
-    others are, and one by one those few for which only some are.
+    """How many combinations of the terms have a sum below a limit.
+
+    The first term has the longest steps. Its iterations are of three kinds: all combinations of the other terms are
+    below the limit, none is, or some are. Only the last kind, of which there are few, is looked at one by one.
     """
     if limit <= 0:
         return 0

@@ -51,7 +51,7 @@ def sources(node: NodeOp, layer: AnyLayer) -> Sequence[SSAValue]:
 
 
 def counts_alone(value: SSAValue, layers: Layers) -> bool:
-    """Does `value` only go into one that is made of its integers, so that it may saturate where that one does?"""
+    """Is the only reader of `value` made of its integers? Then `value` may saturate where that one does."""
     use = value.get_user_of_unique_use()
     layer = layers.get(use) if isinstance(use, NodeOp) else None
     if isinstance(layer, LeakyLayer):

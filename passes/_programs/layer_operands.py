@@ -174,10 +174,10 @@ class Operands:
         return self.buffer(self.doubled, at) if self.doubled else 0
 
     def _circle(self, name: str) -> int:
-        """The words after which the buffers of a view come round; 0 where there is one.
+        """The words after which the buffers of a view come round; 0 for a single buffer.
 
-        A commit has one start for all that it reads and writes: where some of it alternates, the rest has a circle of
-        one buffer, in which that counts for nothing.
+        A commit has one start for all that it reads and writes. If one of its operands alternates, the start moves by a
+        buffer. The others then wrap around after one buffer, so that the move changes nothing for them.
         """
         stage = self.stages.get(name)
         if name in OF_COMMIT and self.doubled:

@@ -1,9 +1,11 @@
 """What moves between DRAM and the GLB while a layer runs: the transfers at its stages, and the tokens around them.
 
-One DMA engine does all transfers in program order: one that waits holds up those behind it, and one that has arrived
-vouches for those before it. The buffer of a stage is filled anew in each iteration of the loops around it. With one
-buffer that happens at the head of the iteration whose block comes. With two the block of the iteration that comes next
-is fetched there, into the buffer that is not in use, and the first one at the head of the layer.
+One DMA engine does all transfers in program order. A transfer that waits holds up those behind it. When a transfer has
+arrived, so have those before it. The buffer of a stage is filled anew in each iteration of the loops around it:
+
+    one buffer     at the head of an iteration, with its own block
+    two buffers    at the head of an iteration, with the next one's block, into the buffer that is not in use; the first
+                   block at the head of the layer
 
 Blocks of ifmap or weights may be slices of what a block of the output needs, fetched in one loop in time inside it. At
 its end two things wait for the DMA: the results, which nobody needs soon, and the second slice for the next block. That
@@ -17,10 +19,11 @@ opened for it, as its first iteration has nothing to fetch; unless the program h
                       unless the output comes and goes as often
     output            taken as full from the commits (OUTPUT_FULL), given back as free (OUTPUT_FREE)
 
-What frees residual, and an ifmap with one buffer, is the last commit of their block. It gives OUTPUT_FULL, for which
-the transfer of the output waits, and with it those behind, also those into two buffers: they are behind the output of
-the block before the present one, which was the last to use the buffer. Where the output stays in the GLB that commit
-gives INPUT_FREE. INPUT_FREE and OUTPUT_FREE are two semaphores each, for one buffer and for two.
+The last commit of a block frees the residual, and an ifmap with one buffer. It gives OUTPUT_FULL. The transfer of the
+output waits for that token, and so do the transfers behind it. That is soon enough for operands with two buffers, too:
+their transfers stand behind the output of the block before the present one, which was the last to use the buffer. If
+the output stays in the GLB, the commit gives INPUT_FREE instead. INPUT_FREE and OUTPUT_FREE are two semaphores each,
+for one buffer and for two.
 """
 
 from __future__ import annotations

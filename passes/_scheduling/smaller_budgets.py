@@ -84,11 +84,13 @@ def choice_of(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch) -> Choic
 
 
 def try_smaller_budgets(tried: Sequence[Tried], arch: Arch, choose: Choose) -> None:
-    """Other mappings where a layer waits for what comes ahead: as it comes late, or has no place beside the one before.
+    """Try mappings with smaller GLB budgets for layers that wait for prefetched operands.
 
-    With less room weights come in slices, of which only the first comes ahead. Mappings may take as many more cycles
-    as the layer waits now. A layer to which slices come leaves the next one less time, which is then tried, too; one
-    that does not gain half of what it waits also with half of its room.
+    Such an operand comes late, or has no place beside the layer before. With a smaller budget weights come in slices,
+    and only the first slice is prefetched. A mapping may take as many more cycles as its layer waits now.
+
+    - A layer that loads slices leaves the next one less time: that one is tried, too.
+    - A layer that does not win half of its wait is also tried with half of its budget.
     """
     seen = set[tuple[int, int]]()
     pairs = set(range(len(tried) - 1))  # by their first layer

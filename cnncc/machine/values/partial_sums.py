@@ -50,8 +50,10 @@ def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid
 class Turns:
     """How the iterations of a block come to one place of partial sums, as the block's axes that do not move the place.
 
-    anew: the outer ones, whose iterations begin anew; summed: the inner ones, along which what comes is added up.
-    fresh: whether nothing is there before the first of these; final: whether the last one completes the sums.
+    - anew: the outer axes, whose iterations begin anew
+    - summed: the inner axes, along which sums are added up
+    - fresh: nothing is there before the first iteration of `summed`
+    - final: the last iteration of `summed` completes the sums
     """
 
     anew: tuple[int, ...]
@@ -77,7 +79,9 @@ class Turns:
 class Accumulated:
     """Partial sums after a commit, or after those of a block: [image, block…, *grid, *pattern], summed axes of size 1.
 
-    place: where they are in the GLB; kept: the words to be stored there, if any; read: whether they were read.
+    - place: where they are in the GLB
+    - kept: the words to be stored there, if any
+    - read: whether they were read
     """
 
     sums: Ints

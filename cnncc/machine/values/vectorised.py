@@ -50,9 +50,11 @@ def leaves(node: Node) -> list[Leaf]:
 class Block:
     """Loops that run at once: what was read, and what is to be written when all of it has run.
 
-    axes: of arrays, one for each loop. register, iterations: of the outermost of them; fetched: what these fetch.
-    reads: the other places read, or more. scope, counts, axis_of: the axes of the loops
-    that the present instruction is in, the iterations of each, and the axis of each register.
+    - axes: of arrays, one for each loop
+    - register, iterations: those of the outermost loop; fetched: what these iterations fetch
+    - reads: the other places that are read, or more
+    - scope: the axes of the loops around the present instruction
+    - counts: the iterations of each axis; axis_of: the axis of each register
     """
 
     axes: int
