@@ -12,7 +12,7 @@ from cnncc.numerics import INT32
 
 AXES = ("lin", "k", "y", "x")
 
-# A condition (P2): None never holds, () always, ("h1", "c3") when these loops are in their first (last) iteration.
+# A condition (PROG-2): None never holds, () always, ("h1", "c3") when these loops are in their first (last) iteration.
 Names = tuple[str, ...]
 
 
@@ -27,7 +27,7 @@ def _axis(axis: str) -> None:
 
 @dataclass(frozen=True)
 class Term:
-    """`step` on an axis (lin words, k channels, y rows, x columns) for each unit of an index (D2)."""
+    """`step` on an axis (lin words, k channels, y rows, x columns) for each unit of an index (DESC-2)."""
 
     axis: str = "lin"
     step: int = 0
@@ -38,7 +38,7 @@ class Term:
 
 @dataclass(frozen=True)
 class LoopTerm:
-    """The term of a loop, by the loop's name (D1)."""
+    """The term of a loop, by the loop's name (DESC-1)."""
 
     loop: str
     axis: str
@@ -50,7 +50,7 @@ class LoopTerm:
 
 @dataclass(frozen=True)
 class Extent:
-    """`n` steps of a pattern, each a term (D2)."""
+    """`n` steps of a pattern, each a term (DESC-2)."""
 
     n: int = 1
     axis: str = "lin"
@@ -64,7 +64,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class Place:
-    """The active PEs, their sets (D4), and the terms of a PE's place (D2)."""
+    """The active PEs, their sets (DESC-4), and the terms of a PE's place (DESC-2)."""
 
     rows: int = 1
     cols: int = 1
@@ -84,7 +84,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a position starts (D2)."""
+    """Where a position starts (DESC-2)."""
 
     offset: int = 0
     channel: int = 0
@@ -94,7 +94,9 @@ class Start:
 
 @dataclass(frozen=True)
 class Slots:
-    """Slots of a register file for counters: base + z*pixel + j*tap + i*channel + l*lane (A1, C1: taps or lines).
+    """Slots of a register file for counters: base + z*pixel + j*tap + i*channel + l*lane.
+
+    Rules: MAC-1, COMMIT-1: taps or lines.
 
     Only a mac's ifmap and weight step by lanes.
     """
@@ -113,7 +115,7 @@ def _one_slot_a_step(psum: Slots) -> None:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Semaphores of an instruction (T4): numbers (0: none), the loops that must be first (take) or last (give)."""
+    """Semaphores of an instruction (TOKEN-4): numbers (0: none), the loops that must be first (take) or last (give)."""
 
     take: int = 0
     give: int = 0
@@ -154,7 +156,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """A descriptor (D1): how loops and instructions of this layer address a tensor."""
+    """A descriptor (DESC-1): how loops and instructions of this layer address a tensor."""
 
     name: str
     tensor: str
@@ -172,7 +174,7 @@ class View:
 
 @dataclass(frozen=True)
 class Dma:
-    """Copy `count` blocks of `rows` rows of `words` words, from row y and column x on (X1)."""
+    """Copy `count` blocks of `rows` rows of `words` words, from row y and column x on (DMA-1)."""
 
     direction: str
     dram: str
@@ -194,7 +196,7 @@ class Dma:
 
 @dataclass(frozen=True)
 class Load:
-    """Fill the open half of the active PEs (L1); `kind` is weight or ifmap."""
+    """Fill the open half of the active PEs (LOAD-1); `kind` is weight or ifmap."""
 
     kind: str
     view: str
@@ -215,7 +217,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Mac:
-    """A macro-instruction (A1); `op` is mac, max or add. Each step of a mac adds up the products of `lanes` lanes."""
+    """A macro-instruction (MAC-1); `op` is mac, max or add. A step of a mac adds up the products of `lanes` lanes."""
 
     op: str
     place: Place
@@ -244,7 +246,7 @@ class Mac:
 
 @dataclass(frozen=True)
 class Unit:
-    """The output units' settings (C2); `factors` names the f32[3] (a, b, fixed) of a residual add; slope 1 is none."""
+    """The output units' settings (COMMIT-2); `factors` names f32[3] (a, b, fixed) of a residual add; slope 1: none."""
 
     bias: bool = False
     scale: bool = False
@@ -260,10 +262,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Commit:
-    """Psums (or, with source glb, the words of `operand`) through the output units to `view` (C1).
+    """Psums (or, with source glb, the words of `operand`) through the output units to `view` (COMMIT-1).
 
-    - reduce: the psums of a set's rows are added up (C6)
-    - sums: the view of partial sums in the GLB, if there are any (C5)
+    - reduce: the psums of a set's rows are added up (COMMIT-6)
+    - sums: the view of partial sums in the GLB, if there are any (COMMIT-5)
     - fresh: in the first iterations of these loops there are none yet
     - final: in the last iterations of these loops they are complete
     """
@@ -306,7 +308,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Signal:
-    """`count` tokens for a semaphore (T4)."""
+    """`count` tokens for a semaphore (TOKEN-4)."""
 
     semaphore: int
     count: int
@@ -314,7 +316,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class Repeat:
-    """A hardware loop (P2): its name and its number of iterations."""
+    """A hardware loop (PROG-2): its name and its number of iterations."""
 
     loop: str
     count: int

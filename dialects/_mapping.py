@@ -2,15 +2,7 @@
 
 `mapping_problem` checks the rules; `nest.layer` holds nothing that breaks one.
 
-- **N1** Steps of loops over one dimension never rise, the last is 1: every index is visited once.
-- **N2** Kept loops, those of the box, are those inside all stages in register files; without such a stage none is kept.
-- **N3** A stage is of an operand that the layer has (weight: mac; params: with a bias or scale; residual: with one),
-  at most once in each memory, the GLB's outside the register files'. Register files hold weight and ifmap only.
-- **N4** Stages in the GLB lie outside every loop in space; but one of weights may lie inside them, and is then of what
-  all PEs together need.
-- **N5** Stages of params, residual and output lie outside every loop over c, r, s: sums are finished inside them.
-- **N6** One loop at most is on the lanes of a PE, whose products are added up: over c, r or s, inside all loops on
-  other axes.
+The rules NEST-1 to NEST-6 are in docs/mapping.md.
 
 What a step leaves over of an extent is a smaller tile, which runs after the whole ones, also where these run side by
 side. Of the innermost loop over k in space it is spread evenly over as many of its sets as divide it (`rest_sets`): one
@@ -154,31 +146,31 @@ def mapping_problems(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> Iter
     yield from _loop_problems(sizes, loops)
     box = max((stage.depth for stage in mapping.stages if stage.memory == "rf"), default=len(loops))
     if wrong := [loop.dim for depth, loop in enumerate(loops) if loop.keep != (depth >= box)]:
-        yield f"of loop {wrong[0]}: exactly the loops inside all stages in rf are kept (N2)"
+        yield f"of loop {wrong[0]}: exactly the loops inside all stages in rf are kept (NEST-2)"
     seen: set[tuple[str, str]] = set()
     for stage in mapping.stages:
         what = f"stage {stage.operand} in {stage.memory}"
         around = loops[: stage.depth]
         if stage.operand not in operands or (stage.memory == "rf" and stage.operand not in IN_REGISTER_FILES):
-            yield f"{what}: the layer has no such operand there (N3)"
+            yield f"{what}: the layer has no such operand there (NEST-3)"
         if (stage.operand, stage.memory) in seen or (stage.memory == "glb" and (stage.operand, "rf") in seen):
-            yield f"{what}: stands inside another of the same operand in this memory or nearer to the PE (N3)"
+            yield f"{what}: stands inside another of the same operand in this memory or nearer to the PE (NEST-3)"
         seen.add((stage.operand, stage.memory))
         if stage.memory == "glb" and stage.operand != "weight" and any(loop.on for loop in around):
-            yield f"{what}: stands inside a loop in space (N4)"
+            yield f"{what}: stands inside a loop in space (NEST-4)"
         if stage.operand in OF_OUTPUTS and any(loop.dim in REDUCTION_DIMS for loop in around):
-            yield f"{what}: stands inside a loop over c, r or s (N5)"
+            yield f"{what}: stands inside a loop over c, r or s (NEST-5)"
 
 
 def _loop_problems(sizes: Sizes, loops: tuple[Loop, ...]) -> Iterator[str]:
     space = [loop for loop in loops if loop.on]
     lanes = [loop for loop in space if loop.on == LANES]
     if lanes and (len(lanes) > 1 or lanes[0].dim not in REDUCTION_DIMS or space[-1] != lanes[0]):
-        yield f"loop {lanes[0].dim} on lanes: there is one, over c, r or s, inside all loops on other axes (N6)"
+        yield f"loop {lanes[0].dim} on lanes: there is one, over c, r or s, inside all loops on other axes (NEST-6)"
     current = {dim: sizes.of(dim) for dim in DIMS}
     for loop in loops:
         if loop.step > current[loop.dim]:
-            yield f"loop {loop.dim} steps by {loop.step} in an extent of {current[loop.dim]} (N1)"
+            yield f"loop {loop.dim} steps by {loop.step} in an extent of {current[loop.dim]} (NEST-1)"
         current[loop.dim] = loop.step
     if left := [dim for dim, step in current.items() if step != 1]:
-        yield f"no loop runs over single indices of {', '.join(left)} (N1)"
+        yield f"no loop runs over single indices of {', '.join(left)} (NEST-1)"

@@ -101,5 +101,5 @@ def _folds(level: Sequence[LoopItem], extent: Map[str, int | None], text: str) -
 
 
 def _inside(extent: int | None, step: int) -> int | None:
-    """How many indices one iteration has; steps that rise, against rule N1, take no more than there are."""
+    """How many indices one iteration has; steps that rise, against rule NEST-1, take no more than there are."""
     return step if extent is None else min(extent, step)

@@ -173,7 +173,7 @@ class RepeatOp(IRDLOperation):
 
 @irdl_op_definition
 class ViewOp(IRDLOperation):
-    """A descriptor and its steps (D1)."""
+    """A descriptor and its steps (DESC-1)."""
 
     name = "array.view"
     record = prop_def(ViewAttr)
@@ -182,7 +182,7 @@ class ViewOp(IRDLOperation):
 
 @irdl_op_definition
 class DmaOp(IRDLOperation):
-    """A DMA transfer (X1)."""
+    """A DMA transfer (DMA-1)."""
 
     name = "array.dma"
     record = prop_def(DmaAttr)
@@ -191,7 +191,7 @@ class DmaOp(IRDLOperation):
 
 @irdl_op_definition
 class LoadOp(IRDLOperation):
-    """A load into register files (L1)."""
+    """A load into register files (LOAD-1)."""
 
     name = "array.load"
     record = prop_def(LoadAttr)
@@ -200,7 +200,7 @@ class LoadOp(IRDLOperation):
 
 @irdl_op_definition
 class MacOp(IRDLOperation):
-    """A macro-instruction (A1)."""
+    """A macro-instruction (MAC-1)."""
 
     name = "array.mac"
     record = prop_def(MacAttr)
@@ -209,7 +209,7 @@ class MacOp(IRDLOperation):
 
 @irdl_op_definition
 class UnitOp(IRDLOperation):
-    """The output units' settings (C2)."""
+    """The output units' settings (COMMIT-2)."""
 
     name = "array.unit"
     record = prop_def(UnitAttr)
@@ -218,7 +218,7 @@ class UnitOp(IRDLOperation):
 
 @irdl_op_definition
 class CommitOp(IRDLOperation):
-    """A commit (C1)."""
+    """A commit (COMMIT-1)."""
 
     name = "array.commit"
     record = prop_def(CommitAttr)
@@ -227,7 +227,7 @@ class CommitOp(IRDLOperation):
 
 @irdl_op_definition
 class SyncOp(IRDLOperation):
-    """Wait until these engines are idle (P4): `array.sync ["load", "array", "commit"]`."""
+    """Wait until these engines are idle (PROG-4): `array.sync ["load", "array", "commit"]`."""
 
     name = "array.sync"
     engines = prop_def(ArrayAttr[StringAttr])
@@ -242,7 +242,7 @@ class SyncOp(IRDLOperation):
 
 @irdl_op_definition
 class SignalOp(IRDLOperation):
-    """Give tokens to a semaphore (T4): `array.signal <semaphore = 1, count = 2>`."""
+    """Give tokens to a semaphore (TOKEN-4): `array.signal <semaphore = 1, count = 2>`."""
 
     name = "array.signal"
     record = prop_def(SignalAttr)
@@ -251,7 +251,7 @@ class SignalOp(IRDLOperation):
 
 @irdl_op_definition
 class HostOp(IRDLOperation):
-    """A host segment: the model that it runs (P4)."""
+    """A host segment: the model that it runs (PROG-4)."""
 
     name = "array.host"
     model = prop_def(RefAttr)

@@ -25,7 +25,7 @@ need; of the output, it gathers what they compute, which goes back when they are
 tiling is `dialects/cnn.py`: out[n, k, h, w] = epilogue(Σ_{c, r, s} …).
 A dimension of size 1 needs no loop; the nest that `cnn-to-nest` makes has none for it.
 
-The rules that a nest keeps, N1 to N6, are in `_mapping.py`.
+The rules that a nest keeps, NEST-1 to NEST-6, are in docs/mapping.md.
 """
 
 from __future__ import annotations

@@ -152,10 +152,10 @@ def allocate(module: ModuleOp, glb_words: int) -> dict[str, int]:
 class ArrayAllocatePass(ModulePass):
     """Give every tensor its first word.
 
-    DRAM is laid out by rule W2: the weights in the order of their symbols, then the tensors in the order of the module.
-    A tensor in the GLB lives from the first to the last layer that has a view on it; layers do not run at the same
-    time (rule T5), so others may have its place before and after. A tensor without view gets no place; one that is part
-    of another has its place there.
+    DRAM is laid out by rule MEM-2: the weights in the order of their symbols, then the tensors in the order of the
+    module. A tensor in the GLB lives from the first to the last layer that has a view on it; layers do not run at the
+    same time (rule TOKEN-5), so others may have its place before and after. A tensor without view gets no place; one
+    that is part of another has its place there.
 
         array.tensor <name = "x.glb", memory = "glb", words = 192>
                             ->    array.tensor <name = "x.glb", memory = "glb", words = 192, at = 0>

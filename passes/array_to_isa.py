@@ -28,7 +28,7 @@ EXTENTS = 4
 
 
 def loop_registers(layer: A.LayerOp) -> dict[str, int]:
-    """The register of each loop of a layer: how deep it stands (P2).
+    """The register of each loop of a layer: how deep it stands (PROG-2).
 
     Raises Refusal where a name stands at two depths, or two names at one depth: a descriptor has one step for each
     register, whichever loop is running on it.

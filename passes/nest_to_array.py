@@ -2,8 +2,8 @@
 
 Each layer becomes an `array.layer`, each value a tensor in the GLB. Inputs and outputs of the network, and what host
 segments read or write, become tensors in DRAM that are copied in and out. A layer's final `sync` waits for loads,
-macro-instructions and commits (*thin*, rule T5). It also waits for the DMA if the layer stages its output, unless the
-next layer stages its ifmap or residual: its first transfer is queued behind then.
+macro-instructions and commits (*thin*, rule TOKEN-5). It also waits for the DMA if the layer stages its output, unless
+the next layer stages its ifmap or residual: its first transfer is queued behind then.
 
     %1 = nest.layer "mac" %0 weights @conv1.w …    array.tensor <name = "conv1.glb", memory = "glb", …>
                                               ->   array.layer "conv1" computes "relu1" { array.view … }
@@ -81,7 +81,9 @@ def _layer_op(
 
 
 def param_words(arrays: Sequence[Array], operand_bits: int) -> Array:
-    """The parameters of the output units as words: for each channel (or position) its bias, then its scale (W1, C2).
+    """The parameters of the output units as words: for each channel (or position) its bias, then its scale.
+
+    Rules: MEM-1, COMMIT-2.
 
     arrays: 32-bit arrays of one value each. Returns operand words of shape [channel or position, words of one].
     """
@@ -220,7 +222,7 @@ class _Lowering:
             bits = self.arch.operand_bits
             if array.dtype.itemsize * 8 > bits:
                 raise Refusal(f"weights {name} are {array.dtype}: this array's operands have {bits} bits")
-            # Narrower operands travel as whole words (W1).
+            # Narrower operands travel as whole words (MEM-1).
             words = array.astype(np.dtype(f"int{bits}"))
             self.weights[name].properties["value"] = RefAttr(StringAttr(self.store.add(words)))
             self.weights[name].properties["type"] = tensor_type(words)

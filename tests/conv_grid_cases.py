@@ -117,7 +117,7 @@ class Case:
 
     @property
     def most(self) -> int:
-        """Operands: so few bits that no sum leaves 32 bits (A2), and that without a scale many stay off the clamp."""
+        """Operands: so few bits that no sum leaves 32 bits (MAC-2), and many stay off the clamp without a scale."""
         if self.kind == "max":
             return 120
         if not self.scaled:

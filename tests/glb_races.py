@@ -1,6 +1,6 @@
 """Finds races for words of the GLB: with times and addresses from two plain machines, both written from the docs.
 
-Values follow program order (rule P5), so that a token too few changes none of them. Here each access has a time: an
+Values follow program order (rule PROG-5), so that a token too few changes none of them. Here each access has a time: an
 instruction reads from its start to its end, and writes until it is done. Of two accesses to one word, one of them a
 write, the earlier one in program order must be over when the later one starts. Accesses of one engine are in its order.
 """

@@ -121,7 +121,7 @@ class PlainMachine:
                     raise
             at += 1
 
-    def holds(self, when: tuple[int, ...] | None, last: bool) -> bool:  # P2
+    def holds(self, when: tuple[int, ...] | None, last: bool) -> bool:  # PROG-2
         if when is None:
             return False
         return all(
@@ -129,7 +129,7 @@ class PlainMachine:
             for register in when
         )
 
-    # Memories (W3) and addresses (D1 to D4).
+    # Memories (MEM-3) and addresses (DESC-1 to DESC-4).
 
     def read_glb(self, address: int) -> int:
         check(0 <= address < len(self.glb), f"GLB has no word {address}")
@@ -209,7 +209,7 @@ class PlainMachine:
 
     # Instructions.
 
-    def do_dma(self, inst: Instruction) -> None:  # X1
+    def do_dma(self, inst: Instruction) -> None:  # DMA-1
         sizes = [inst.number(name) for name in ("count", "rows", "words")]
         check(sizes[0] * sizes[1] * sizes[2] <= len(self.glb), "more words than the GLB has")
         for block, row, word in product(*map(range, sizes)):
@@ -232,7 +232,7 @@ class PlainMachine:
                 self.dram[dram] = self.read_glb(glb)
                 self.moved.update(("glb_read_dma", "dram_write"))
 
-    def do_load(self, inst: Instruction) -> None:  # L1, T1
+    def do_load(self, inst: Instruction) -> None:  # LOAD-1, TOKEN-1
         file, places = self.files[inst.text("kind")], self.places(inst, inst.number("set_rows"))
         if self.holds(inst.when("open"), last=False):
             check(file.opened is None and file.held() < file.halves, "no half is free")
@@ -244,7 +244,7 @@ class PlainMachine:
         edge, met = inst.number("edge"), set[tuple[int, ...]]()
         for place in places:
             if not edge or self.is_last(inst, place):
-                position = Counter[str]()  # L2
+                position = Counter[str]()  # LOAD-2
                 for term, index in self.pe_terms(inst, place):
                     position[term.axis] += term.step * index
                 at = tuple(position[axis] for axis in ("lin", "k", "y", "x"))
@@ -270,10 +270,10 @@ class PlainMachine:
             self.moved[f"bus_{inst.text('kind')}"] += is_first
             self.moved[f"glb_read_{inst.text('kind')}"] += is_first and inside
             word -= self.field(desc, "zero")
-            check(-(1 << self.arch.operand_bits) <= word < 1 << self.arch.operand_bits, f"operand {word}")  # D3
+            check(-(1 << self.arch.operand_bits) <= word < 1 << self.arch.operand_bits, f"operand {word}")  # DESC-3
             yield word
 
-    def take(self, inst: Instruction, name: str) -> Half:  # T2
+    def take(self, inst: Instruction, name: str) -> Half:  # TOKEN-2
         file = self.files[name]
         if self.holds(inst.when(f"take_{name}"), last=False):
             check(file.current is None, f"{name} half not given back")
@@ -283,7 +283,7 @@ class PlainMachine:
         assert file.current is not None
         return file.current
 
-    def do_mac(self, inst: Instruction) -> None:  # A1, A2, T3
+    def do_mac(self, inst: Instruction) -> None:  # MAC-1, MAC-2, TOKEN-3
         op = inst.text("op")
         names = ("ifmap", "weight") if op == "mac" else ("ifmap",)
         halves = {name: self.take(inst, name) for name in names}
@@ -329,7 +329,7 @@ class PlainMachine:
             self.files["psum"].full.append(sums)
             self.files["psum"].current = None
 
-    def n2n(self, inst: Instruction, half: Half, places: list[Place]) -> None:  # A3
+    def n2n(self, inst: Instruction, half: Half, places: list[Place]) -> None:  # MAC-3
         reuse, slot = inst.number("data_reuse"), inst.number("n2n_slot")
         if reuse:
             check(self.arch.links.n2n, "no links")
@@ -345,7 +345,7 @@ class PlainMachine:
                 half.slots[row, col, slot + k] = word
                 self.moved.update(("n2n", "rf_ifmap_write"))
 
-    def ping_pong(self, inst: Instruction, half: Half) -> None:  # A6
+    def ping_pong(self, inst: Instruction, half: Half) -> None:  # MAC-6
         reuse, turn, pe = inst.number("data_reuse"), inst.number("n2n_slot"), self.arch.pe
         check(not half.edges or reuse > 0, "words of a virtual neighbour that nothing takes")
         if reuse == 0:
@@ -380,7 +380,7 @@ class PlainMachine:
     def do_unit(self, inst: Instruction) -> None:
         self.unit = inst
 
-    def do_commit(self, inst: Instruction) -> None:  # C1
+    def do_commit(self, inst: Instruction) -> None:  # COMMIT-1
         places = self.places(inst, inst.number("set_rows"))
         half = None
         if inst.text("source") == "psum":
@@ -388,7 +388,7 @@ class PlainMachine:
             half = self.files["psum"].full.pop(0)
         results: list[tuple[int, int]] = []
         columns = {place: [place] for place in places}
-        if inst.number("reduce"):  # C6
+        if inst.number("reduce"):  # COMMIT-6
             check(self.arch.links.south, "no links to the south")
             check(half is not None, "no psums to add up")
             check(inst.number("rows") % min(inst.number("set_rows"), inst.number("rows")) == 0, "a set is cut short")
@@ -421,12 +421,12 @@ class PlainMachine:
                     check(abs(2 * value + 1) < 1 << self.arch.psum_bits, f"psum {value} on its way")
                 self.moved["psum_link"] += len(columns[place]) - 1
             assert value is not None
-            if inst.number("partial"):  # C5
+            if inst.number("partial"):  # COMMIT-5
                 value = self.accumulate(inst, value, terms, parts)
             if not final:
                 continue
             address, inside = self.address(inst.number("desc"), self.start(inst), terms)
-            check(inside, "outside the bounds")  # C4
+            check(inside, "outside the bounds")  # COMMIT-4
             channels.add(tuple(index if term.axis == "k" and term.step else 0 for term, index in terms))
             value = self.output_unit(inst, value, terms)
             check(self.fits_word(value), f"result {value}")
@@ -466,7 +466,7 @@ class PlainMachine:
         self.moved[f"glb_read_{name}"] += 1
         return self.read_glb(address)
 
-    def output_unit(self, inst: Instruction, value: int, terms: list[tuple[FieldTerm, int]]) -> int:  # C2
+    def output_unit(self, inst: Instruction, value: int, terms: list[tuple[FieldTerm, int]]) -> int:  # COMMIT-2
         unit = self.unit
         if unit is None:
             return clamp(value, -(1 << 31), (1 << 31) - 1)
@@ -500,6 +500,6 @@ class PlainMachine:
         return clamp(round(Fraction(float(product))) + zero, low, high)
 
     def param(self, address: int, words: int) -> int:
-        """The bits of a 32-bit quantity (W1)."""
+        """The bits of a 32-bit quantity (MEM-1)."""
         bits = self.arch.operand_bits
         return sum((self.read_glb(address + n) & (1 << bits) - 1) << bits * n for n in range(words))

@@ -145,7 +145,7 @@ def test_array_eval_every_attribute_has_a_say() -> None:
 
 
 def test_array_eval_a_half_is_empty_when_it_is_opened_again() -> None:
-    """Two words come where there were three (W5)."""
+    """Two words come where there were three (MEM-5)."""
     file, pes = RegisterFile("ifmap", 1, 3, (1, 2, 2)), (slice(0, 2), slice(0, 2))
     for count in (3, 2):
         file.open().fill(pes, 0, np.full((1, 2, 2, count), count))
@@ -211,7 +211,7 @@ def test_array_eval_refusals(old: str, new: str, message: str) -> None:
 
 
 def test_array_eval_refuses_a_psum_that_overflows_on_the_way() -> None:
-    """The sum of the last tap fits again: every step counts (A2)."""
+    """The sum of the last tap fits again: every step counts (MAC-2)."""
     taps = "taps = 9, step_range = 2,"
     program, ctx = module(INPUTS, CONV)
     x, r = inputs()
@@ -264,7 +264,7 @@ def rectangle(rng: random.Random) -> tuple[A.View, A.View, A.Dma]:
 def word_by_word(
     dram: list[int], glb: list[int], views: tuple[A.View, A.View], dma: A.Dma, loops: dict[str, int]
 ) -> int:
-    """Copy a transfer's words one after the other (X1); returns how many were left out."""
+    """Copy a transfer's words one after the other (DMA-1); returns how many were left out."""
 
     def place(view: A.View, offset: int, step: int, block: int, row: int, word: int) -> tuple[int, int, int]:
         at = {"lin": offset, "k": 0, "y": dma.y + row, "x": dma.x + word}

@@ -55,7 +55,7 @@ PARTS = 2
 LANES = 4
 Random = np.random.Generator
 
-# What a mapping may meet that is drawn by the rules N1 to N6: rules M1 to M6, each says so.
+# What a mapping may meet that is drawn by the rules NEST-1 to NEST-6: rules LEGAL-1 to LEGAL-6, each says so.
 REASONS = {
     "counters": "a macro-instruction has 3",
     "unrolled": "a body of the program for each",
@@ -393,16 +393,16 @@ def outputs_on_lanes(rng: Random, drawn: Drawn) -> tuple[Mapping, Arch] | None:
 
 Flaw = Callable[[Random, Drawn], tuple[Mapping, Arch] | None]
 FLAWS: dict[str, tuple[Flaw, str]] = {
-    "steps that fall": (too_long, "(N1)"),
-    "single indices": (missing, "(N1)"),
-    "a box inside the stages": (not_kept, "(N2)"),
-    "the operand": (no_operand, "(N3)"),
+    "steps that fall": (too_long, "(NEST-1)"),
+    "single indices": (missing, "(NEST-1)"),
+    "a box inside the stages": (not_kept, "(NEST-2)"),
+    "the operand": (no_operand, "(NEST-3)"),
     "links to the east": (across_columns, "no link from west to east"),
     "links to the south": (no_links, "no links.south"),
     "room in a PE": (small_files, "a PE is to hold more words than it has"),
     "PEs enough": (few_pes, "side by side do not fit"),
     "lanes enough": (few_lanes, "products at a time are more than pe.lanes"),
-    "an adder tree": (outputs_on_lanes, "(N6)"),
+    "an adder tree": (outputs_on_lanes, "(NEST-6)"),
 }
 
 

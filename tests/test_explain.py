@@ -105,7 +105,7 @@ def test_explain_best_of_each_dataflow_is_counted(
         assert abs(cycles["total"] - without["total"] - spent["dma"]) <= without["dma"]
         if not spent["dma"]:
             waits = {"load": stall["weights"] + stall["ifmap"], "commit": stall["psum"]} | stall
-            before = sum(stall.values()) + cycles["compute"] - cycles["total"]  # when the array idled, too (Z5)
+            before = sum(stall.values()) + cycles["compute"] - cycles["total"]  # when the array idled, too (TIME-5)
             assert sorted(waits[name] - spent[name] for name in list(spent)[3:]) == [0, 0, 0, before]
         transfers += spent["dma"]
     assert (transfers > 0) == ("dram.words_per_cycle" in changed)
@@ -191,7 +191,7 @@ def test_explain_text(given: Path) -> None:
     # A load takes a cycle for each word of a PE, more than its words take through the GLB's port or a row's bus.
     assert found["explain"]["limit"] == {"engine": "load", "key": ""}
     text = "\n".join(as_text(found, lenet(schedule=given, dataflow="os").layers()["c2"]))
-    assert "limit: loads, one word a cycle into each PE (L2)" in text
+    assert "limit: loads, one word a cycle into each PE (LOAD-2)" in text
     assert f"{best['key']} {best['was']} -> {best['value']}: {best['layer']:,} cycles (" in text
     said = found["explain"]["compared"]
     assert f"alone it takes {said['cycles']:,} cycles; the best of each dataflow in {said['budget']:,} words" in text

@@ -270,7 +270,7 @@ ONE_MORE = {
 
 @pytest.mark.parametrize("name", ONE_MORE)
 def test_a_token_too_many_is_a_race(name: str, tmp_path: Path) -> None:
-    """Values stay what they are (P5): nothing but the times shows it."""
+    """Values stay what they are (PROG-5): nothing but the times shows it."""
     case, mapping, semaphore, words = ONE_MORE[name]
     path = array_file(tmp_path, "4x4")
     path.write_text(path.read_text().replace("dram = { words_per_cycle = 4", f"dram = {{ words_per_cycle = {words}"))
@@ -337,7 +337,7 @@ def branches() -> bytes:
 
 
 def test_layers_that_follow_each_other(tmp_path: Path) -> None:
-    """Weights come ahead, results go to DRAM while the next layer starts: all without races (G5, G6)."""
+    """Weights come ahead, results go to DRAM while the next layer starts: all without races (GLB-5, GLB-6)."""
     path = array_file(tmp_path, "4x4", glb_words=900)
     path.write_text(path.read_text().replace("dram = { words_per_cycle = 4", "dram = { words_per_cycle = 1"))
     compilation = start_compilation(save(branches(), tmp_path / "net.onnx"), CompileOptions(str(path)))

@@ -103,7 +103,7 @@ def test_isa_container_knows_layers_and_comments() -> None:
 
 
 def test_isa_container_tensors_follow_the_weights() -> None:
-    """Rule W2: 72 + 16 words of weights, then x, r, y, z."""
+    """Rule MEM-2: 72 + 16 words of weights, then x, r, y, z."""
     binary = conv_binary()
     assert [(tensor.name, tensor.at) for tensor in binary.tensors] == [("x", 88), ("r", 100), ("y", 132), ("z", 148)]
     assert binary.dram_words == 180

@@ -1,4 +1,4 @@
-"""Lanes (A1, A2, A3): random macro-instructions by brute force, on all that run them; what they cost."""
+"""Lanes (MAC-1, MAC-2, MAC-3): random macro-instructions by brute force, on all that run them; what they cost."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def expected(case: Case, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def too_early(case: Case) -> bool:
-    """Whether a lane reads a neighbour's word before it can: word k from pixel step k + 1 on (A3)."""
+    """Whether a lane reads a neighbour's word before it can: word k from pixel step k + 1 on (MAC-3)."""
     mac = case.mac
     reads = [(z * mac.taps + j, slot(mac.ifmap, z, j, i, lane) - case.own) for z, j, i, lane in counts(mac)]
     return case.cols > 1 and any(step <= word for step, word in reads if 0 <= word < mac.data_reuse)
@@ -247,7 +247,7 @@ def one_psum(taps: int, lanes: int) -> Case:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_lanes_are_added_up_before_the_psum_is_checked(name: str) -> None:
-    """40000 - 40000 + 9: within 16 bits after a step of three lanes, not after the first of three steps (A2)."""
+    """40000 - 40000 + 9: within 16 bits after a step of three lanes, not after the first of three steps (MAC-2)."""
     narrow = replace(ARCH, psum_bits=16)
     x, w = np.zeros((1, WORDS), np.int64), np.zeros((1, WORDS), np.int64)
     x[0, :3], w[0, :3] = (200, 200, 3), (200, -200, 3)

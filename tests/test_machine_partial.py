@@ -1,4 +1,4 @@
-"""Partial sums in the GLB (rule C5), in blocks: against the plain interpreter, which takes one iteration at a time."""
+"""Partial sums in the GLB (rule COMMIT-5), in blocks, against the plain interpreter without blocks."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class Plain:
 
     @staticmethod
     def position(inst: Instruction, indices: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
-        """The sum of a PE's terms on each axis (L2)."""
+        """The sum of a PE's terms on each axis (LOAD-2)."""
         at = dict.fromkeys(("lin", "k", "y", "x"), 0)
         for name, index in zip(("row", "row_set", "col", "col_set"), indices, strict=True):
             at[inst.term(name).axis] += inst.term(name).step * index
@@ -189,7 +189,7 @@ class Plain:
 
     @staticmethod
     def kind(inst: Instruction, side: str, i: int, size: int) -> tuple[int, int]:
-        """The indices of a row or column that move a result to another channel (C3)."""
+        """The indices of a row or column that move a result to another channel (COMMIT-3)."""
         inner, sets = (inst.term(name) for name in (side, f"{side}_set"))
         return (i % size if inner.axis == "k" and inner.step else 0, i // size if sets.axis == "k" and sets.step else 0)
 

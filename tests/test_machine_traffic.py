@@ -64,7 +64,9 @@ class Enumerate:
             case "desc":
                 self.desc[inst.number("id")] = (inst.number("height"), inst.number("width"), {})
             case "step":
-                if inst.term("by").axis != "lin":  # a linear step is beside the other (D1), and decides on no padding
+                if (
+                    inst.term("by").axis != "lin"
+                ):  # a linear step is beside the other (DESC-1), and decides on no padding
                     self.desc[inst.number("id")][2][inst.number("loop")] = inst.term("by")
             case "unit":
                 self.unit = (inst.number("bias"), inst.number("scale"), inst.number("residual"))

@@ -81,7 +81,7 @@ EXTREMES = [32767, -32767, 32767, -32768, 1] + [0] * 59
 
 
 def test_every_step_of_a_sum_counts() -> None:
-    """A2: 2 * 32767² fits in 32 bits, a third does not, even where a fourth would bring the sum back."""
+    """MAC-2: 2 * 32767² fits in 32 bits, a third does not, even where a fourth would bring the sum back."""
     machine = run(products("++--") + "\n" + COMMIT, dram=EXTREMES)
     assert machine.glb.read(np.array([48]))[0, 0] == 0
     run(products("+-+-+-"), dram=EXTREMES)
@@ -158,7 +158,7 @@ def test_links_are_needed_only_for_neighbours() -> None:
 
 
 def test_padding_covers_what_was_never_written() -> None:
-    """Outside the bounds nothing is read (D3): not what was never written, nor what the GLB does not have."""
+    """Outside the bounds nothing is read (DESC-3): not what was never written, nor what the GLB does not have."""
     bounds = "height=2 width=2 pitch=2 fill=5"
     for base, start in ((44, "y=2"), (62, "y=2"), (0, "x=-2"), (0, "y=-1")):
         run(f"desc id=5 base={base} {bounds}\nload desc=5 {start} kind=ifmap open=always close=always extent3=2"
@@ -175,7 +175,7 @@ def test_padding_covers_what_was_never_written() -> None:
 
 
 def test_operands_are_one_bit_wider_than_words() -> None:
-    """D3: on an array of 8 bits they are -256..255, whether a word or the fill is delivered."""
+    """DESC-3: on an array of 8 bits they are -256..255, whether a word or the fill is delivered."""
     arch = replace(ARCH, operand_bits=8)
     load = "load desc=5 {} kind=ifmap open=always close=always"
     for zero, offset, operand in ((-250, 5, 255), (256, 0, -256), (-128, 0, 128)):
@@ -222,7 +222,7 @@ def test_the_first_of_several_traps_counts() -> None:
 
 @pytest.mark.parametrize(("text", "index", "message"), PING_PONG)
 def test_ping_and_pong(text: str, index: int, message: str) -> None:
-    """Rule A6, each trap once."""
+    """Rule MAC-6, each trap once."""
     trap_of(text, index, message, PONG)
 
 

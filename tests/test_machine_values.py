@@ -681,7 +681,7 @@ OVERLAP = """
     ("ring", "expected"), [("", [0, 4, 5, 6, 7]), ("ring_y=1", [2, 6, 7]), ("ring_x=1", [1, 5, 3, 7])]
 )
 def test_rows_of_a_transfer_that_overlap(ring: str, expected: list[int]) -> None:
-    """Blocks of two rows go one word apart, in or out: of the words for one place the last one stays (X1)."""
+    """Blocks of two rows go one word apart, in or out: of the words for one place the last one stays (DMA-1)."""
     arch = replace(random_arch(random.Random(1)), operand_bits=16, glb=Glb(GLB + 8, 4))
     machine = real_run(assemble(OVERLAP.format(ring=ring)), arch, np.arange(DRAM) - 300 + np.array([[0], [100], [300]]))
     assert not isinstance(machine, Trap)
@@ -704,7 +704,7 @@ NO_WIDTH = """
 
 
 def test_an_image_of_no_width_is_all_border() -> None:
-    """Bounds of height 2 and width 0 have nothing inside (D3)."""
+    """Bounds of height 2 and width 0 have nothing inside (DESC-3)."""
     machine = real_run(
         assemble(NO_WIDTH), replace(random_arch(random.Random(1)), operand_bits=16), np.arange(DRAM)[None]
     )

@@ -1,4 +1,4 @@
-"""The mapper on arrays of which nothing overlaps, and whose ifmap halves are ping and pong (rule A6)."""
+"""The mapper on arrays of which nothing overlaps, and whose ifmap halves are ping and pong (rule MAC-6)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ ARRAYS = [(4, 3, 6), (6, 1, 2), (3, 8, 8), (5, 2, 24)]
 @pytest.mark.parametrize(("ping", "pong", "virtual"), ARRAYS)
 @pytest.mark.parametrize("shape", [layer(3, 4, 5), layer(4, 3, 4, 5, 2, width=2)])
 def test_the_check_of_certificates_has_the_same_points(shape: LayerShape, ping: int, pong: int, virtual: int) -> None:
-    """It counts Q1 to Q5 once more, with no code of the search."""
+    """It counts SPACE-1 to SPACE-5 once more, with no code of the search."""
     pe = replace(ARRAY.pe, ifmap_words=ping, pong_words=pong, virtual_words=virtual, weight_words=40, lanes=2)
     arch = replace(ARRAY, rows=2, cols=4, pe=replace(pe, max_pixels=2, psum_words=3))
     everything = numbers(shape, arch)
@@ -118,7 +118,7 @@ def test_the_check_of_certificates_has_the_same_points(shape: LayerShape, ping: 
 
 
 def comes_in_parts(mapping: Mapping) -> bool:
-    """Whether two buffers of weights, if there are, hold parts of them (Q12)."""
+    """Whether two buffers of weights, if there are, hold parts of them (SPACE-12)."""
     stage = next(stage for stage in mapping.stages if (stage.operand, stage.memory) == ("weight", "glb"))
     return stage.buffers == 1 or any(loop.dim in "kc" for loop in mapping.loops[: stage.depth])
 

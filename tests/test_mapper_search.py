@@ -1,8 +1,8 @@
 """What the mapper's search finds is the best: no mapping of its space, lowered and run by the interpreter, is quicker.
 
-The space is enumerated here once more, from docs/mapper.md (Q1 to Q12), with plain nested loops. A mapping whose array
-alone is busy no shorter than the answer takes need not be run: what the array is busy is counted here, piece by piece.
-Of the others 60 are drawn for each layer. CNNCC_EXAMPLES=1000 runs all of them (five minutes).
+The space is enumerated here once more, from docs/mapper.md (SPACE-1 to SPACE-12), with plain nested loops. A mapping
+whose array alone is busy no shorter than the answer takes need not be run: what the array is busy is counted here,
+piece by piece. Of the others 60 are drawn for each layer. CNNCC_EXAMPLES=1000 runs all of them (five minutes).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def together(case: Case) -> int:
 
 
 def forms(case: Case) -> list[str]:
-    """Q1."""
+    """SPACE-1."""
     if not case.is_mac:
         return ["khw|rsI", "hkw|rsI", "hwk|rsI"]
     first = ["khw|crsWI", "hkw|crsWI", "hwk|crsWI", "kcrs|WhwI"]
@@ -96,13 +96,13 @@ def equal_parts(extent: int) -> set[int]:
 
 
 def columns(outputs: int, taps: int, stride: int, dilation: int) -> int:
-    """Q4: columns of the image that are held, none that is not needed by some window."""
+    """SPACE-4: columns of the image that are held, none that is not needed by some window."""
     step = dilation if outputs == 1 else stride if taps == 1 else gcd(stride, dilation)
     return ((outputs - 1) * stride + (taps - 1) * dilation) // step + 1
 
 
 def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], int]]:
-    """Q3, Q4."""
+    """SPACE-3, SPACE-4."""
     size, pe = sizes_of(case) | {"k": together(case)}, arch.pe
     point = case.kernel == (1, 1) and not channelwise(case)
     choices = product(
@@ -120,13 +120,13 @@ def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], int]]:
 
 
 def passed(case: Case, arch: Arch, box: dict[str, int], lanes: int) -> int:
-    """Q4: columns that a neighbour passes on through ping and pong, if any does."""
+    """SPACE-4: columns that a neighbour passes on through ping and pong, if any does."""
     alone = box["w"] == lanes == case.dilation[1] == 1 and not channelwise(case)
     return max(box["s"] - case.stride[1], 0) if alone and arch.pe.pong_words and arch.links.n2n else 0
 
 
 def fits(case: Case, arch: Arch, box: dict[str, int], in_turn: bool) -> bool:
-    """Q4: whether a PE has room for the image of a box."""
+    """SPACE-4: whether a PE has room for the image of a box."""
     rows = columns(box["h"], box["r"], case.stride[0], case.dilation[0])
     column = rows * box["c"] * (box["k"] if channelwise(case) else 1)
     if not in_turn:
@@ -136,7 +136,7 @@ def fits(case: Case, arch: Arch, box: dict[str, int], in_turn: bool) -> bool:
 
 
 def has_room(case: Case, arch: Arch, point: Point, mapping: Mapping) -> bool:
-    """Q4: by what neighbours of this mapping do."""
+    """SPACE-4: by what neighbours of this mapping do."""
     outer = [loop for loop in mapping.loops if not loop.keep]
     on_cols = [depth for depth, loop in enumerate(outer) if loop.on == "cols"]
     along_w = [depth for depth, loop in enumerate(outer) if loop.dim == "w"]
@@ -146,7 +146,7 @@ def has_room(case: Case, arch: Arch, point: Point, mapping: Mapping) -> bool:
 
 
 def axis(most: int, limits: dict[str, int]) -> Iterator[dict[str, int]]:
-    """Q2."""
+    """SPACE-2."""
     for each in product(*(range(1, min(most, limit) + 1) for limit in limits.values())):
         if prod(each) <= most and sum(count > 1 for count in each) <= 2:
             yield dict(zip(limits, each, strict=True))
@@ -167,7 +167,7 @@ def points(case: Case, arch: Arch) -> Iterator[Point]:
 def of_its_own(
     form: str, dim: str, extent: int, rows: dict[str, int], cols: dict[str, int], box: dict[str, int]
 ) -> bool:
-    """Q5."""
+    """SPACE-5."""
     r, c, b = rows.get(dim, 1), cols.get(dim, 1), box[dim]
     if dim in "khw" and dim in form.split("|")[1]:
         each = ceil(extent / r)
@@ -178,7 +178,7 @@ def of_its_own(
 
 
 def steps(form: str, dim: str, extent: int, rows: int, cols: int, box: int) -> tuple[int, int, int]:
-    """Q5: of the loops in time, on rows, on columns."""
+    """SPACE-5: of the loops in time, on rows, on columns."""
     if dim in "khw" and dim in form.split("|")[1]:
         return box, ceil(extent / rows), ceil(ceil(extent / rows) / cols)
     return rows * cols * box, cols * box, box
@@ -192,7 +192,7 @@ def mapping(
     case: Case, arch: Arch, point: Point, blocks: Blocks = (WHOLE, WHOLE, WHOLE, True),
     weights: tuple[int, int] = (0, 1), streamed: dict[str, int] | None = None, sliced: bool = False,
 ) -> Mapping:  # fmt: skip
-    """Q6 to Q8. weights: in which place and in how many buffers. moving: the buffers of operands. sliced: the ifmap."""
+    """SPACE-6 to SPACE-8. weights: place and buffers. moving: the buffers of operands. sliced: the ifmap."""
     form, rows, cols, box, lanes = point
     size = sizes_of(case) | {"k": together(case)}
     size |= {dim: min(size[dim], block) for dim, block in zip("khw", blocks, strict=False)}
@@ -219,7 +219,7 @@ def mapping(
     if lanes > 1:
         loops.append(Loop("c", 1, "lanes", keep=True))
     left, there, places = sizes_of(case), list[Loop](), [0]
-    for loop in loops:  # Q9: those that run once are left out
+    for loop in loops:  # SPACE-9: those that run once are left out
         size_ = min(loop.step, left[loop.dim])
         if size_ < left[loop.dim]:
             there.append(replace(loop, step=size_))
@@ -298,14 +298,14 @@ def busy(case: Case, arch: Arch, mapping: Mapping) -> int:
 
 
 def block_sizes(form: str, dim: str, extent: int, point: Point) -> set[int]:
-    """Q10: of whole tiles where the dimension is tiled, as equal as may be."""
+    """SPACE-10: of whole tiles where the dimension is tiled, as equal as may be."""
     rows, cols, box = (each.get(dim, 1) for each in point[1:4])
     tile = 1 if dim in form.split("|")[1] else min(rows * cols * box, extent)
     return {min(extent, each * tile) for each in equal_parts(ceil(extent / tile))}
 
 
 def plans(case: Case, arch: Arch, point: Point, streamed: frozenset[str]) -> Iterator[Mapping]:
-    """Q10 to Q12: the mappings of a point whose operands move in blocks."""
+    """SPACE-10 to SPACE-12: the mappings of a point whose operands move in blocks."""
     form, size = point[0], sizes_of(case) | {"k": together(case)}
     cut_k = channelwise(case) or "output" in streamed
     k_sizes = block_sizes(form, "k", size["k"], point) if cut_k else {size["k"]}
@@ -325,7 +325,7 @@ def plans(case: Case, arch: Arch, point: Point, streamed: frozenset[str]) -> Ite
 
 
 def slices(case: Case, point: Point, k_outside: bool) -> Iterator[tuple[int, int]]:
-    """Q12: where weights come, in how many buffers."""
+    """SPACE-12: where weights come, in how many buffers."""
     yield 0, 1
     if case.is_mac:
         yield 3 if k_outside else 5, 2

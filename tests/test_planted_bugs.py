@@ -75,7 +75,7 @@ def values_agree(tiles: int, channels: int, text: str = "") -> bool:
 
 
 def cycles_agree(tiles: int, channels: int) -> bool:
-    """Whether the program takes what its layer says, everything being done one after the other (Z6).
+    """Whether the program takes what its layer says, everything being done one after the other (TIME-6).
 
     Each instruction of an engine takes a cycle to decode, its duration and its latency. What the sequencer does alone
     costs nothing while an engine works: all but the first descriptor.

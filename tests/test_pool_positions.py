@@ -66,7 +66,7 @@ class Pool(Case):
         return rng.uniform(0.1, 40 / prod(self.window.kernel) + 1, self.dims[2:]).astype(np.float32)
 
     def results(self) -> np.ndarray:
-        """As docs/machine.md has it (C2), from the sums of the window's formula."""
+        """As docs/machine.md has it (COMMIT-2), from the sums of the window's formula."""
         sums = self.sums() - self.bias[None, :, None, None]
         products = sums.astype(np.float32) * self.scale
         if self.slope != 1:
@@ -140,7 +140,10 @@ def check_levels(case: Pool, arch: Path, mapping: Mapping | None = None) -> Comp
 
 
 def check_tokens(module: ModuleOp) -> None:
-    """What is given is taken: at the end each semaphore has what it had at the start (T4 does not notice otherwise)."""
+    """What is given is taken: at the end each semaphore has what it had at the start.
+
+    Rules: TOKEN-4 does not notice otherwise.
+    """
     left: Counter[int] = Counter()
 
     def walk(block: Block, counts: dict[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Whole programs cost what their mapped layers say: every counter of `run --stats`, of the program and each layer (R3).
+"""Whole programs cost what their mapped layers say: every counter of `run --stats`, of the program and each layer.
 
 CNNCC_EXAMPLES=1000 draws a quarter as many networks.
 """
@@ -191,7 +191,7 @@ def test_predict_random_networks(tmp_path_factory: pytest.TempPathFactory, data:
 
 @pytest.mark.parametrize("dataflow", ["os", "rs"])
 def test_predict_sees_a_wrong_trip_count(dataflow: str) -> None:
-    """Every loop of a program, run once more than the mapping of its layer says, takes other cycles (R3)."""
+    """Every loop of a program, run once more than the mapping of its layer says, takes other cycles."""
     compilation = start_compilation(
         SAMPLES / "models" / "lenet.onnx", CompileOptions("spatial-8x8", batch=1, dataflow=dataflow)
     )

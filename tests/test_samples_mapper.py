@@ -117,7 +117,7 @@ def test_a_bound_by_hand_of_output_units() -> None:
 
 
 def test_a_bound_by_hand_where_nothing_overlaps() -> None:
-    """Then times of the engines add up (rule Z6)."""
+    """Then times of the engines add up (rule TIME-6)."""
     shape, arch = conv(k=16, c=12, side=16, taps=1), load_arch("seed-8x8")
     arch = replace(arch, pe=replace(arch.pe, pong_words=0, virtual_words=0))
     load, macro, commit = 1 + 1, 1 + 3 + 16 * 12 + 1, 1 + 16 * 8 + 4  # weights stay; the GLB's port is busy for longer

@@ -69,7 +69,7 @@ def parts(extent: int, step: int) -> Iterator[int]:
 
 
 def fits(arch: Arch, window: Window, alone: bool, tky: int, tkx: int, p: int = 1, q: int = 1) -> bool:
-    """Whether a PE's files hold what a macro-instruction needs (W4, A6)."""
+    """Whether a PE's files hold what a macro-instruction needs (MEM-4, MAC-6)."""
     pe, inputs = arch.pe, p if alone else q
     shared = 0 if alone or not arch.links.n2n or window.dilation[1] > 1 else max(0, tkx - window.stride[1])
     if pe.pong_words and shared:
@@ -142,7 +142,7 @@ def sets_of_channels(channels: int, kr: int, kc: int, p: int, most: int) -> Iter
 
 
 def compute_cycles(sizes: Numbers, numbers: Numbers, arch: Arch) -> int:
-    """Rule A4 over tiles, rounds and what a macro-instruction takes: p channels of q inputs of tky x tkx taps."""
+    """Rule MAC-4 over tiles, rounds and what a macro-instruction takes: p channels of q inputs of tky x tkx taps."""
     t = complete(sizes, numbers)
     rounds = prod(
         sum(1 for tile in parts(sizes[dim], t[tile_key]) for _ in parts(tile, t[factor]))

@@ -1,4 +1,4 @@
-"""Arrays whose psums have more than 32 bits: the partial sums in the GLB have as many (rule C5)."""
+"""Arrays whose psums have more than 32 bits: the partial sums in the GLB have as many (rule COMMIT-5)."""
 
 from __future__ import annotations
 

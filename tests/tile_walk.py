@@ -1,8 +1,8 @@
 """How long a layer takes: a walk over the tiles of its mapping with a clock, by the rules of docs/machine.md.
 
-Of T, L2, A4, C3, X1 and Z nothing is shared with the passes and the interpreter but the mapping and the architecture's
-numbers. Activations lie in the GLB as a whole; weights do, or come in slices: with two buffers each one ahead, which is
-why the last full tile of a loop around them is a loop of its own.
+Of TOKEN, LOAD-2, MAC-4, COMMIT-3, DMA-1 and TIME nothing is shared with the passes and the interpreter but the mapping
+and the architecture's numbers. Activations lie in the GLB as a whole; weights do, or come in slices: with two buffers
+each one ahead, which is why the last full tile of a loop around them is a loop of its own.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Timeline:
             self.tokens[name] = deque([0] * halves)
 
     def issue(self, engine: str, busy: int, latency: int, takes: str = "", gives: str = "") -> None:
-        """Z1, Z2. takes, gives: names of tokens with blanks between; small letters are free halves, capitals full."""
+        """TIME-1, TIME-2. takes, gives: tokens, blanks between; small letters: free halves, capitals: full."""
         starts, now = self.starts[engine], self.now
-        if not self.overlap:  # Z6
+        if not self.overlap:  # TIME-6
             now = max(now, *self.done.values())
         now = self.now = max(now, starts[-self.depth] if len(starts) >= self.depth else 0) + 1
         start = max(now, self.end[engine])
@@ -278,7 +278,7 @@ class Walk:
 
 
 class Tally(Timeline):
-    """Where nothing overlaps (Z6): the cycles of all instructions, one after the other, each `times` over.
+    """Where nothing overlaps (TIME-6): the cycles of all instructions, one after the other, each `times` over.
 
     What the sequencer does itself is hidden behind the engine at work, `slack` cycles long; before the first
     instruction of an engine there is none. Each instruction that ends a loop's body is long enough for that.

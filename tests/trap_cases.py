@@ -37,7 +37,7 @@ SET = f"{ADD} cols=4 set_cols=4"
 
 # Values: what follows the setup, the line of it that traps, what the trap says.
 VALUES: list[tuple[str, int, str]] = [
-    # Register files (W4, W5).
+    # Register files (MEM-4, MEM-5).
     (f"{LOAD} kind=ifmap extent3=9", 0, "9 words from ifmap slot 0 on are beyond the 8 of a half"),
     (f"{LOAD} kind=weight slot=5 extent3=4", 0, "weight slot 5 on are beyond the 8 of a half"),
     (f"{LOAD} kind=ifmap extent3=3\n{ADD} taps=4", 1, "ifmap slot 3 is read but empty"),
@@ -65,7 +65,7 @@ VALUES: list[tuple[str, int, str]] = [
      "same PEs in the same sets"),
     ("load kind=ifmap desc=1 cols=4 set_cols=2 open=always\nload kind=ifmap desc=1 slot=1 cols=4 close=always", 1,
      "same PEs in the same sets"),
-    # Halves (T1 to T3).
+    # Halves (TOKEN-1 to TOKEN-3).
     (f"{LOAD} kind=ifmap\n{LOAD} kind=ifmap\n{LOAD} kind=ifmap", 2, "no ifmap half is free"),
     ("load desc=1 kind=ifmap open=always\nload desc=1 kind=ifmap open=always", 1, "was not closed"),
     ("load desc=1 kind=ifmap close=always", 0, "no ifmap half is open"),
@@ -82,7 +82,7 @@ VALUES: list[tuple[str, int, str]] = [
     (f"{COMMIT}", 0, "no psum half was sent"),
     (f"{LOAD} kind=ifmap cols=4\nmac op=add {TAKE} clear=always cols=4 set_cols=4\n{LOAD} kind=ifmap cols=4\n"
      f"mac op=add {TAKE} send=always cols=4 set_cols=2", 3, "from clear to send"),
-    # The neighbour (A3).
+    # The neighbour (MAC-3).
     (f"{LOAD} kind=ifmap cols=4 set_cols=4 extent3=2\n{ADD} cols=4 set_cols=4 taps=4 data_reuse=5 n2n_slot=2", 1,
      "data_reuse 5 is more than the pixel steps"),
     (f"{LOAD} kind=ifmap cols=4 set_cols=4 extent3=2\n{ADD} cols=4 set_cols=4 taps=2 data_reuse=1 n2n_slot=0", 1,
@@ -99,7 +99,7 @@ VALUES: list[tuple[str, int, str]] = [
      "ifmap slot 2 is read but empty in some PE"),
     ("load kind=ifmap desc=1 cols=4 set_cols=3 open=always extent3=2\n"
      "load kind=ifmap desc=1 cols=2 set_cols=2 slot=2 extent3=2 close=always", 1, "same PEs in the same sets"),
-    # Memories (W3).
+    # Memories (MEM-3).
     (f"{LOAD} kind=ifmap offset=-1", 0, "glb address -1 is below 0"),
     (f"{LOAD} kind=ifmap offset=60 extent3=5", 0, "glb address 64 is beyond the last word 63"),
     (f"{LOAD} kind=ifmap offset=46 extent3=3", 0, "glb word 48 is read but was never written"),
@@ -118,7 +118,7 @@ VALUES: list[tuple[str, int, str]] = [
      f" ifmap_j=1 weight_j=1 step_range=4 weight_i=0 psum_i=1\n"
      f"unit clamp_lo=32768 clamp_hi=40000\n{COMMIT} channels=4 psum_i=1 channel_term=lin*1", 5,
      "a result of 32768..32768 does not fit a word"),
-    # Where results go (C4).
+    # Where results go (COMMIT-4).
     (f"{LOAD} kind=ifmap cols=3\n{ADD} cols=3\ncommit desc=3 y=3 x=2 cols=3 set_cols=3 col=x*1", 2,
      "a result lies outside its tensor"),
     (f"{LOAD} kind=ifmap cols=3\n{ADD} cols=3\ncommit desc=3 y=-1 cols=3 set_cols=3 col=x*1", 2, "lies outside"),
@@ -130,7 +130,7 @@ VALUES: list[tuple[str, int, str]] = [
     ("unit bias=1\ndesc id=6 base=61\ncommit source=glb desc=2 operand=1 params=6", 2, "never written"),
 ]  # fmt: skip
 
-# Rule A6, on PONG.
+# Rule MAC-6, on PONG.
 PING_PONG: list[tuple[str, int, str]] = [
     (f"{PING} extent3=7", 0, "7 words from ifmap slot 0 on are beyond the 6 of a half"),
     (f"{PING} extent3=2\n{EDGE} slot=9 extent3=2", 1, "beyond the 10 of a half"),
@@ -190,7 +190,7 @@ PART = f"{LOAD} kind=ifmap\n{ADD}\n{COMMIT} partial=1 sums=1"
 _FRESH = "desc id=1 base=45\ndesc id=5 base=40\nstep id=5 loop=0 by=lin*40"
 
 OTHERS = [
-    # Sums of rows (C6), sums in parts (C5).
+    # Sums of rows (COMMIT-6), sums in parts (COMMIT-5).
     Case(f"{DOWN}{COMMIT} rows=2 set_rows=2 reduce=1", 2, "this array has no links for psums to the south"),
     Case(f"{DOWN}{COMMIT} rows=2 set_rows=2 reduce=1 row=lin*1", 2, "do not depend on the row", SOUTH),
     Case(f"{DOWN}{COMMIT} rows=2 set_rows=2 reduce=1 source=glb operand=1", 2, "come from no rows", SOUTH),

@@ -31,25 +31,27 @@ class Key:
 
 @dataclass(frozen=True)
 class Pe:
-    """The register files of a PE (W4), and what its macro-instructions take (A4, A5)."""
+    """The register files of a PE (MEM-4), and what its macro-instructions take (MAC-4, MAC-5)."""
 
     weight_words: Annotated[int, Key("words", "a half of the weights file")]
-    ifmap_words: Annotated[int, Key("words", "a half of the ifmap file, or ping of it (A6)")]
+    ifmap_words: Annotated[int, Key("words", "a half of the ifmap file, or ping of it (MAC-6)")]
     psum_words: Annotated[int, Key("psums", "a half of the psum file")]
-    weight_halves: Annotated[int, Key("halves", "of the weights file; with 2, loads overlap with macs (T1)")] = 2
+    weight_halves: Annotated[int, Key("halves", "of the weights file; with 2, loads overlap with macs (TOKEN-1)")] = 2
     ifmap_halves: Annotated[int, Key("halves", "of the ifmap file, likewise")] = 2
-    psum_halves: Annotated[int, Key("halves", "of the psum file; with 2, commits overlap with macs (T3)")] = 2
-    pong_words: Annotated[int, Key("words", "pong of an ifmap half (A6); 0: a half is one memory", 0)] = 0
-    virtual_words: Annotated[int, Key("words", "the FIFO of a virtual neighbour, beside pong (A6)", 0)] = 0
-    lanes: Annotated[int, Key("lanes", "multipliers of a PE, whose products a tree adds up (A1, A5)", most=64)] = 1
-    max_pixels: Annotated[int, Key("pixels", "most output pixels of a PE in one macro-instruction (A5)")] = 16
-    start_cycles: Annotated[int, Key("cycles", "before the steps of a macro-instruction (A4)", 0)] = 3
-    finish_cycles: Annotated[int, Key("cycles", "after them (A4)", 0)] = 1
+    psum_halves: Annotated[int, Key("halves", "of the psum file; with 2, commits overlap with macs (TOKEN-3)")] = 2
+    pong_words: Annotated[int, Key("words", "pong of an ifmap half (MAC-6); 0: a half is one memory", 0)] = 0
+    virtual_words: Annotated[int, Key("words", "the FIFO of a virtual neighbour, beside pong (MAC-6)", 0)] = 0
+    lanes: Annotated[
+        int, Key("lanes", "multipliers of a PE, whose products a tree adds up (MAC-1, MAC-5)", most=64)
+    ] = 1
+    max_pixels: Annotated[int, Key("pixels", "most output pixels of a PE in one macro-instruction (MAC-5)")] = 16
+    start_cycles: Annotated[int, Key("cycles", "before the steps of a macro-instruction (MAC-4)", 0)] = 3
+    finish_cycles: Annotated[int, Key("cycles", "after them (MAC-4)", 0)] = 1
 
 
 @dataclass(frozen=True)
 class Bus:
-    """The row buses (L2)."""
+    """The row buses (LOAD-2)."""
 
     burst_words: Annotated[int, Key("words", "most words of a message")] = 10
     latency_cycles: Annotated[int, Key("cycles", "until a message has arrived", 0)] = 1
@@ -60,12 +62,12 @@ class Glb:
     """The global buffer."""
 
     words: Annotated[int, Key("words", "its size", most=1 << 31)]
-    words_per_cycle: Annotated[int, Key("words a cycle", "of its port for loads (L2), and for commits (C3)")]
+    words_per_cycle: Annotated[int, Key("words a cycle", "of its port for loads (LOAD-2), and for commits (COMMIT-3)")]
 
 
 @dataclass(frozen=True)
 class Dram:
-    """The memory behind the DMA (X2)."""
+    """The memory behind the DMA (DMA-2)."""
 
     words_per_cycle: Annotated[int, Key("words a cycle", "of a transfer, either way")]
     latency_cycles: Annotated[int, Key("cycles", "until a transfer is done", 0)]
@@ -73,7 +75,7 @@ class Dram:
 
 @dataclass(frozen=True)
 class OutputUnits:
-    """The output units (C3)."""
+    """The output units (COMMIT-3)."""
 
     units_per_column: Annotated[int, Key("units", "for each column of PEs; a unit takes a psum a cycle")] = 1
     latency_cycles: Annotated[int, Key("cycles", "until a commit is done", 0)] = 4
@@ -83,16 +85,16 @@ class OutputUnits:
 class Links:
     """Which links join neighbouring PEs."""
 
-    n2n: Annotated[bool, Key("", "ifmap words go from east to west (A3)")] = True
-    south: Annotated[bool, Key("", "psums go down a column (C6)")] = False
+    n2n: Annotated[bool, Key("", "ifmap words go from east to west (MAC-3)")] = True
+    south: Annotated[bool, Key("", "psums go down a column (COMMIT-6)")] = False
 
 
 @dataclass(frozen=True)
 class Sequencer:
-    """How instructions go to the engines (P3)."""
+    """How instructions go to the engines (PROG-3)."""
 
-    queue_depth: Annotated[int, Key("instructions", "that the queue of each engine holds (Z1)", most=64)] = 4
-    overlap: Annotated[bool, Key("", "engines work at the same time (Z6)")] = True
+    queue_depth: Annotated[int, Key("instructions", "that the queue of each engine holds (TIME-1)", most=64)] = 4
+    overlap: Annotated[bool, Key("", "engines work at the same time (TIME-6)")] = True
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,9 @@ class Energy:
     ifmap_write: Annotated[float, Key("energy", "a word into it", 0)] = 1.0
     psum_read: Annotated[float, Key("energy", "a psum from a psum file", 0)] = 1.0
     psum_write: Annotated[float, Key("energy", "a psum into it", 0)] = 1.0
-    n2n: Annotated[float, Key("energy", "a word to the neighbour (A3)", 0)] = 2.0
-    south: Annotated[float, Key("energy", "a psum down a column (C6)", 0)] = 2.0
-    bus: Annotated[float, Key("energy", "a word on the row buses, however many PEs take it (L2)", 0)] = 2.0
+    n2n: Annotated[float, Key("energy", "a word to the neighbour (MAC-3)", 0)] = 2.0
+    south: Annotated[float, Key("energy", "a psum down a column (COMMIT-6)", 0)] = 2.0
+    bus: Annotated[float, Key("energy", "a word on the row buses, however many PEs take it (LOAD-2)", 0)] = 2.0
     glb_read: Annotated[float, Key("energy", "a word from the GLB", 0)] = 6.0
     glb_write: Annotated[float, Key("energy", "a word into it", 0)] = 6.0
     dram_read: Annotated[float, Key("energy", "a word from DRAM", 0)] = 200.0
@@ -133,8 +135,8 @@ class Arch:
     pe: Pe
     glb: Glb
     dram: Dram
-    operand_bits: Annotated[int, Key("bits", "of a word: weights and activations (W1)", only=(8, 16))] = 16
-    psum_bits: Annotated[int, Key("bits", "of a psum (A2)", 16, 48)] = 32
+    operand_bits: Annotated[int, Key("bits", "of a word: weights and activations (MEM-1)", only=(8, 16))] = 16
+    psum_bits: Annotated[int, Key("bits", "of a psum (MAC-2)", 16, 48)] = 32
     bus: Bus = Bus()
     commit: OutputUnits = OutputUnits()
     links: Links = Links()
@@ -143,17 +145,17 @@ class Arch:
 
     @property
     def words_per_param(self) -> int:
-        """Words that a bias or a scale takes, of 32 bits (rule W1)."""
+        """Words that a bias or a scale takes, of 32 bits (rule MEM-1)."""
         return 32 // self.operand_bits
 
     @property
     def sum_bits(self) -> int:
-        """Bits of a partial sum in the GLB: as many as a psum has, and at least 32 (rule C5)."""
+        """Bits of a partial sum in the GLB: as many as a psum has, and at least 32 (rule COMMIT-5)."""
         return max(32, self.psum_bits)
 
     @property
     def words_per_sum(self) -> int:
-        """Words that a partial sum takes in the GLB (rule W1)."""
+        """Words that a partial sum takes in the GLB (rule MEM-1)."""
         return -(-self.sum_bits // self.operand_bits)
 
 

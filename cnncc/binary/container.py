@@ -2,7 +2,7 @@
 
     manifest.json            format version, array, tensors; and metadata, which no run depends on
     program.bin              the program's words, little-endian
-    weights/000-conv1.w.npy  operand words, in the order in which they lie in DRAM (rule W2)
+    weights/000-conv1.w.npy  operand words, in the order in which they lie in DRAM (rule MEM-2)
     segments/00.onnx         host segments by number, their inputs and outputs named after tensors
 
 Members are stored, in this order, under fixed dates: equal binaries are equal files. A file is taken only if it is,
@@ -82,7 +82,7 @@ class Binary:
 
 
 def placed(tensors: Sequence[Tensor], weights: Sequence[tuple[str, Array]]) -> list[Tensor]:
-    """The tensors, those in DRAM with their first word after the weights (rule W2)."""
+    """The tensors, those in DRAM with their first word after the weights (rule MEM-2)."""
     at = sum(array.size for _, array in weights)
     in_dram = [tensor for tensor in tensors if tensor.memory == "dram"]
     layout = dict(zip((t.name for t in in_dram), dram_layout([t.words for t in in_dram]), strict=True))

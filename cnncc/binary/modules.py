@@ -29,7 +29,7 @@ FROM_MODULE = ("arch_sha256", "weights", "layers", "comments", "buffers", "segme
 def build_binary(module: ModuleOp, store: WeightStore, arch: Arch, about: Mapping[str, Any] | None = None) -> Binary:
     """The binary of a module at the machine level. `about` is further metadata, such as the model's name and hash.
 
-    Raises Refusal where weights are no operand words, or tensors do not lie where rule W2 has them.
+    Raises Refusal where weights are no operand words, or tensors do not lie where rule MEM-2 has them.
     """
     weights = [(op.sym_name.data, constant_array(op, store)) for op in module.ops if isinstance(op, GlobalOp)]
     tensors = [op.record.data for op in module.ops if isinstance(op, TensorOp)]
@@ -70,7 +70,7 @@ def _check_weights(weights: Sequence[tuple[str, Array]], tensors: Sequence[Tenso
 
 def _check_place(tensor: Tensor, at: int) -> None:
     if tensor.at != at:
-        raise Refusal(f"tensor {tensor.name} lies at word {tensor.at}, rule W2 has it at {at}: run array-allocate")
+        raise Refusal(f"tensor {tensor.name} lies at word {tensor.at}, rule MEM-2 has it at {at}: run array-allocate")
     if tensor.role != "weight" and tensor.words != int(np.prod(tensor.shape)):
         raise Refusal(f"tensor {tensor.name} has {tensor.words} words, its shape {list(tensor.shape)}")
 

@@ -81,7 +81,7 @@ class Machine:
                 watch(1 + (node.last if isinstance(node, LoopNode) else node.index), interpreter)
 
     def _segment(self, number: int, _: Memory) -> None:
-        """A host segment, image by image: real numbers in, real numbers out (P4)."""
+        """A host segment, image by image: real numbers in, real numbers out (PROG-4)."""
         tensors = {tensor.name: tensor for tensor in self.binary.tensors}
         model = self.binary.segments[number]
         inputs, outputs = interface(model)

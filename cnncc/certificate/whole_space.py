@@ -59,7 +59,7 @@ class Seen:
 
 
 def forms(shape: LayerShape) -> Sequence[str]:
-    """Q1."""
+    """SPACE-1."""
     return POOLS if not shape.is_mac else CHANNELWISE if shape.channelwise else FORMS
 
 
@@ -74,7 +74,7 @@ def equal_parts(extent: int) -> list[int]:
 
 
 def unrolled(most: int, limits: Sequence[int]) -> list[tuple[int, ...]]:
-    """Q2: PEs on an axis."""
+    """SPACE-2: PEs on an axis."""
     found = [(1,) * len(limits)]
     for i, limit in enumerate(limits):
         found += [
@@ -87,7 +87,7 @@ def unrolled(most: int, limits: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Q3 and Q4: indices of k h w c r s in a box, lanes, words that a PE holds for it."""
+    """SPACE-3 and SPACE-4: indices of k h w c r s in a box, lanes, words that a PE holds for it."""
     size, pe, window, own = extents(shape), arch.pe, shape.window, shape.channelwise
     tall = size["r"] == size["s"] == 1 and not own
     for r, s, h in product(equal_parts(size["r"]), equal_parts(size["s"]), range(1, size["h"] + 1 if tall else 2)):
@@ -108,7 +108,7 @@ def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], int,
 
 
 def _in_turn(shape: LayerShape, arch: Arch, w: int, s: int, column: int) -> bool | None:
-    """Q4: whether ping, pong and FIFO have room for a box with columns of so many words; None where none is passed."""
+    """SPACE-4: whether ping, pong and FIFO have room for a box with columns of so many words; None: none is passed."""
     pe, own = arch.pe, shape.window.stride[1]
     if not (pe.pong_words and arch.links.n2n) or shape.channelwise or shape.window.dilation[1] > 1 or w > 1 or s <= own:
         return None
@@ -118,7 +118,7 @@ def _in_turn(shape: LayerShape, arch: Arch, w: int, s: int, column: int) -> bool
 
 
 def _has_room(shape: LayerShape, arch: Arch, at: SpacePoint) -> bool:
-    """Q4: whether a PE has room for the image of a point of Q1 to Q3 and Q5."""
+    """SPACE-4: whether a PE has room for the image of a point of SPACE-1 to SPACE-3 and SPACE-5."""
     size, (_, h, w, c, r, s) = extents(shape), at.box
     before, inside = at.form.split("|")
     there = {dim: steps(at.form, dim, size[dim], *at.of(dim)) or (1, 1, 1) for dim in "kw"}
@@ -142,7 +142,7 @@ def _held(outputs: int, taps: int, stride: int, dilation: int) -> int:
 
 
 def steps(form: str, dim: str, extent: int, rows: int, cols: int, box: int) -> tuple[int, int, int] | None:
-    """Q5: of the loops in time, on rows, on columns. None where they make no mapping of their own."""
+    """SPACE-5: of the loops in time, on rows, on columns. None where they make no mapping of their own."""
     if dim in "khw" and dim in form.split("|")[1]:
         on_rows = -(-extent // rows)
         on_cols = -(-on_rows // cols)
@@ -180,7 +180,7 @@ def counted(shared: bool, dim: str, extent: int, rows: int, cols: int, box: int)
 def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
     """The points whose macro-instructions, first loads and last commit may take fewer cycles than `limit`.
 
-    With overlap (Z6) these follow each other; without, all words of loads do.
+    With overlap (TIME-6) these follow each other; without, all words of loads do.
     """
     size, summed = extents(shape), arch.links.south and shape.kind != "max"
     c_rows = size["c"] if summed and not shape.channelwise else 1
@@ -252,7 +252,7 @@ def _columns(
 
 
 def mapping_of(shape: LayerShape, arch: Arch, at: SpacePoint) -> Mapping:
-    """Q6 to Q9, everything being in the GLB."""
+    """SPACE-6 to SPACE-9, everything being in the GLB."""
     size = extents(shape)
     step = {dim: steps(at.form, dim, size[dim], *at.of(dim)) or (1, 1, 1) for dim in DIMS}
     before, inside = at.form.split("|")
@@ -352,7 +352,10 @@ def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int)
 
 
 def stays(shape: LayerShape, arch: Arch, budget: int) -> bool:
-    """Whether all weights and parameters fit, so that they are in the GLB as a whole if nothing else moves (Q12)."""
+    """Whether all weights and parameters fit, so that they are in the GLB as a whole if nothing else moves.
+
+    Rules: SPACE-12.
+    """
     each = shape.sizes.h * shape.sizes.w if shape.per_position else shape.sizes.k
     return shape.weight_words + shape.params * arch.words_per_param * each <= budget
 

@@ -190,7 +190,7 @@ class Prediction:
 
     @property
     def cycles(self) -> int:
-        """Rule A4, summed."""
+        """Rule MAC-4, summed."""
         return self.macros * self.overhead_cycles + self.steps
 
     @property

@@ -1,4 +1,4 @@
-"""The parts of a network's program, as the cost model takes them, from the mapped layers of a module (rule R3).
+"""The parts of a network's program, as the cost model takes them, from the mapped layers of a module.
 
 `cnncc/model/` says what they cost.
 """

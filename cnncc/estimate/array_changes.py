@@ -1,6 +1,6 @@
 """What other numbers of the array do for one layer: each key by itself, the layer mapped anew, all others as they are.
 
-See L2 of docs/estimate.md.
+See LIMIT-2 of docs/estimate.md.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _least(shape: LayerShape, arch: Arch) -> int:
 class _Anew:
     """One layer of a network, mapped anew to other arrays in the room that it has.
 
-    That is larger where the GLB is. Where its mapping was chosen for less (C1), what that takes is a room, too.
+    That is larger where the GLB is. Where its mapping was chosen for less (CHAIN-1), what that takes is a room, too.
     """
 
     def __init__(self, network: MappedNetwork, label: str) -> None:

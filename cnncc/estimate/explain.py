@@ -67,7 +67,7 @@ def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
     stalls = ", ".join(f"{name} {_part(count, total)}" for name, count in layer["cycles"]["stall"].items() if count)
     yield f"  the array waits for: {stalls or 'nothing'}"
     engine, key = found["limit"]["engine"], found["limit"]["key"]
-    by = f", by {key}" if key else ", one word a cycle into each PE (L2)" if engine == "load" else ""
+    by = f", by {key}" if key else ", one word a cycle into each PE (LOAD-2)" if engine == "load" else ""
     yield f"  limit: {BUSY[engine]}{by}"
     if roofs := layer["roofline"]:
         yield f"  roofs, operations a cycle: PEs {roofs['peak']:,}; " + "; ".join(

@@ -1,8 +1,9 @@
 """The rooflines of a layer: what multipliers, DRAM and the ports of the GLB would let it do at most.
 
-    R1  The roof of the PEs is their operations a cycle: multipliers, or PEs where operations are not multiplications.
-    R2  That of a memory or port is its words a cycle times the operations for each word that moves there.
-    R3  The lowest roof limits. A layer is left of the ridge of a memory where that one's roof is below the PEs'.
+    ROOF-1  The roof of the PEs is their operations a cycle: multipliers, or PEs where operations are not
+            multiplications.
+    ROOF-2  That of a memory or port is its words a cycle times the operations for each word that moves there.
+    ROOF-3  The lowest roof limits. A layer is left of the ridge of a memory where that one's roof is below the PEs'.
 
 Of a layer the words are its own, wherever its transfers stand in the program: what is fetched ahead takes none of the
 layer's cycles, which may then be fewer than the roof of DRAM would have.

@@ -121,7 +121,7 @@ class ArrayState:
             raise Refusal(f"view {name} is on tensor {tensor.name} in {tensor.memory}, not in {memory}")
         return view, self.words[tensor.name]
 
-    # -- program (P2, T4) ----------------------------------------------------------------------------------------
+    # -- program (PROG-2, TOKEN-4) -------------------------------------------------------------------------------------
 
     def run(self, op: Operation) -> None:
         """Execute one op."""
@@ -159,7 +159,7 @@ class ArrayState:
         self.loops = outside
 
     def view(self, view: A.View) -> None:
-        """Set a descriptor (D1)."""
+        """Set a descriptor (DESC-1)."""
         loops = [(step.loop, step.axis == "lin") for step in view.steps]
         if len(set(loops)) < len(loops):
             raise Refusal(f"view {view.name} has two steps for one loop, on the linear axis or on others")
@@ -173,7 +173,7 @@ class ArrayState:
         return number
 
     def with_tokens(self, tokens: A.Tokens, rule: Callable[[], None]) -> None:
-        """Take a token, do what `rule` says, give a token (T4)."""
+        """Take a token, do what `rule` says, give a token (TOKEN-4)."""
         if tokens.take and self.loops.first(tokens.take_when):
             if self.semaphores[self._semaphore(tokens.take)] == 0:
                 raise Refusal(f"semaphore {tokens.take} has no token")
@@ -182,7 +182,7 @@ class ArrayState:
         if tokens.give and self.loops.last(tokens.give_when):
             self.semaphores[self._semaphore(tokens.give)] += 1
 
-    # -- memories (X1, L1) ---------------------------------------------------------------------------------------
+    # -- memories (DMA-1, LOAD-1) --------------------------------------------------------------------------------------
 
     def dma(self, dma: A.Dma) -> None:
         """Copy rectangles between DRAM and GLB, but for what lies outside the bounds in DRAM."""
@@ -205,7 +205,7 @@ class ArrayState:
             self.result = self.views[dma.dram].tensor  # it was gathered in a buffer
 
     def load(self, load: A.Load) -> None:
-        """Fill slots of the active PEs (L1, T1)."""
+        """Fill slots of the active PEs (LOAD-1, TOKEN-1)."""
         file = self.weight if load.kind == "weight" else self.ifmap
         half = file.open() if self.loops.first(load.open) else file.opened()
         pes = rectangle(load.place, self.arch.rows, self.arch.cols)
@@ -235,7 +235,7 @@ class ArrayState:
         if self.loops.last(load.close):
             file.close()
 
-    # -- array (A1-A5, T2, T3) -----------------------------------------------------------------------------------
+    # -- array (MAC-1 to MAC-5, TOKEN-2, TOKEN-3) ----------------------------------------------------------------------
 
     def mac(self, mac: A.Mac) -> None:
         """A macro-instruction of every active PE."""
@@ -264,7 +264,7 @@ class ArrayState:
             self.psum.close()
 
     def _from_east(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
-        """Word by word from the east neighbour's slot k to n2n_slot + k; what it received itself travels on (A3)."""
+        """Word by word from the east neighbour's slot k to n2n_slot + k; what it received itself travels on (MAC-3)."""
         if not self.arch.links.n2n or mac.data_reuse > mac.pixels * mac.taps:
             raise Refusal(f"data_reuse = {mac.data_reuse} needs n2n links and at most pixels * taps words")
         half, takes = self.ifmap.taken(), np.broadcast_to(~last_columns(mac.place), (mac.place.rows, mac.place.cols))
@@ -287,7 +287,7 @@ class ArrayState:
         half.full[pes] = True
 
     def _accumulate(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
-        """The counters of A1, each sum checked as it grows, step by step (A2)."""
+        """The counters of MAC-1, each sum checked as it grows, step by step (MAC-2)."""
         counts = (mac.pixels, mac.taps, mac.step_range)
         terms = self.ifmap.taken().read(pes, slots(mac.ifmap, (*counts, mac.lanes)), "ifmap")
         if mac.op == "mac":
@@ -312,7 +312,7 @@ class ArrayState:
             raise Refusal(f"a psum of {running.min()}..{running.max()} does not fit {self.arch.psum_bits} bits")
         words[(slice(None), *pes)][..., slots] = running[..., -1, :]
 
-    # -- output units (C1-C4) ------------------------------------------------------------------------------------
+    # -- output units (COMMIT-1 to COMMIT-4) ---------------------------------------------------------------------------
 
     def commit(self, commit: A.Commit) -> None:
         """Psums, or words of the GLB, through the output units."""
@@ -359,7 +359,7 @@ class ArrayState:
         return accumulated(words, address, sums, ends, self.arch)
 
     def _epilogue(self, commit: A.Commit, place: A.Place) -> Epilogue:
-        """The output units' function, biases and scales in place for each result (C2)."""
+        """The output units' function, biases and scales in place for each result (COMMIT-2)."""
         unit, size = self.unit, self.arch.words_per_param
         factors = self._global(unit.factors) if unit.factors else None
         bias: Ints | None = None

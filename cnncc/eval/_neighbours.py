@@ -1,4 +1,7 @@
-"""When the words that an ifmap half has from a neighbour are there, for the evaluator of `array` (rules A3, A6)."""
+"""When the words that an ifmap half has from a neighbour are there, for the evaluator of `array`.
+
+Rules: MAC-3, MAC-6.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ def _read_slots(mac: Mac) -> Sequence[Sequence[int]]:
 
 
 def check_arrival(mac: Mac) -> None:
-    """Word k of the neighbour can be used from pixel step k + 1 on (A3)."""
+    """Word k of the neighbour can be used from pixel step k + 1 on (MAC-3)."""
     for step, slots in enumerate(_read_slots(mac)):
         if any(step <= slot - mac.n2n_slot < mac.data_reuse for slot in slots):
             raise Refusal(f"pixel step {step} uses a word of the neighbour before it arrives")
 
 
 def check_ping_pong(mac: Mac, half: FileHalf, whole: bool, pe: Pe) -> None:
-    """Follow the words of a macro-instruction through ping and pong, pixel step by pixel step (A6).
+    """Follow the words of a macro-instruction through ping and pong, pixel step by pixel step (MAC-6).
 
     whole: whether it takes the half and gives it back.
     """

@@ -1,4 +1,4 @@
-"""Memories and addresses for the evaluator of the `array` dialect (rules W3, D1-D4)."""
+"""Memories and addresses for the evaluator of the `array` dialect (rules MEM-3, DESC-1 to DESC-4)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Part:
 
 @dataclass(frozen=True)
 class LoopIndices:
-    """The loops that are running: index and count by name (P2)."""
+    """The loops that are running: index and count by name (PROG-2)."""
 
     running: Mapping[str, tuple[int, int]]
 
@@ -121,7 +121,7 @@ class Coordinates:
     _known: dict[tuple[int, ...], Ints] = field(default_factory=dict[tuple[int, ...], Ints])
 
     def address(self, view: A.View, loops: LoopIndices) -> tuple[Ints, Mask | None]:
-        """Word addresses in the view's tensor, and where they lie inside its bounds (D2, D3): None is everywhere."""
+        """Word addresses in the view's tensor (DESC-2), and where they are in bounds (DESC-3): None is everywhere."""
         loop = loops.sums(view)
         linear = self.offset + loop["lin"]
         if view.wrap:
@@ -161,7 +161,7 @@ def _axes(count: int, number: int, of: int) -> Ints:
 
 @lru_cache(maxsize=128)
 def position(place: A.Place, start: A.Start, pattern: tuple[A.Extent, ...]) -> Coordinates:
-    """The positions of a load or commit: its start, the terms of its PEs and of its pattern (D2, D4)."""
+    """The positions of a load or commit: its start, the terms of its PEs and of its pattern (DESC-2, DESC-4)."""
     axes = 2 + len(pattern)
     shape = (place.rows, place.cols, *(extent.n for extent in pattern))
     rows, cols = _axes(place.rows, 0, axes), _axes(place.cols, 1, axes)
@@ -183,7 +183,7 @@ def position(place: A.Place, start: A.Start, pattern: tuple[A.Extent, ...]) -> C
 
 @lru_cache(maxsize=1024)
 def slots(of: A.Slots, counts: tuple[int, ...]) -> Ints:
-    """The slots [z, j, i] of three counters (A1, C1), or [z, j, i, l] of four."""
+    """The slots [z, j, i] of three counters (MAC-1, COMMIT-1), or [z, j, i, l] of four."""
     steps = (of.pixel, of.tap, of.channel, of.lane)
     return of.base + np.tensordot(steps[: len(counts)], np.indices(counts), axes=1)
 

@@ -1,4 +1,7 @@
-"""Register files of the PEs for the evaluator of the `array` dialect: halves and their tokens (W4, W5, T1-T3)."""
+"""Register files of the PEs for the evaluator of the `array` dialect: halves and their tokens.
+
+Rules: MEM-4, MEM-5, TOKEN-1 to TOKEN-3.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ class FileHalf:
         self.full[row, col, slots] = True
 
     def read(self, pes: tuple[slice, slice], slots: Ints, name: str) -> Ints:
-        """`slots` [any] of a rectangle of PEs, as [images, rows, cols, any]. Raises Refusal for an empty one (W5)."""
+        """`slots` [any] of a rectangle of PEs, as [images, rows, cols, any]. Raises Refusal for an empty one.
+
+        Rules: MEM-5.
+        """
         if slots.min() < 0 or slots.max() >= self.words.shape[-1]:
             raise Refusal(f"{name} slots {slots.min()}..{slots.max()} are not in a half of {self.words.shape[-1]}")
         if not self.full[pes][..., slots].all():

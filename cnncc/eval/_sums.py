@@ -1,4 +1,7 @@
-"""Sums on their way to the output units, for the evaluator of `array`: by columns (rule C6), in parts (rule C5)."""
+"""Sums on their way to the output units, for the evaluator of `array`: by columns (rule COMMIT-6), in parts.
+
+Rules: COMMIT-5.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def accumulated(words: Words | Part, address: Ints, sums: Ints, ends: tuple[bool
 
 
 def _read(words: Words | Part, address: Ints, arch: Arch) -> Ints:
-    """The partial sums, the least significant word first (W1): the last one has the sign."""
+    """The partial sums, the least significant word first (MEM-1): the last one has the sign."""
     total, bits, last = np.zeros((), np.int64), arch.operand_bits, arch.words_per_sum - 1
     for part in range(last + 1):
         word = words.read(address * (last + 1) + part)

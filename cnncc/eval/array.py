@@ -1,4 +1,4 @@
-"""Runs IR of the `array` dialect, PE by PE in program order (P5), from what its ops say alone.
+"""Runs IR of the `array` dialect, PE by PE in program order (PROG-5), from what its ops say alone.
 
 Written from docs/machine.md, with nothing of the interpreter: two readings of the same rules. Tensors are arrays of
 their own, so that an address outside its tensor is noticed; everything is an array over [images, rows, cols, …]. What
@@ -74,7 +74,7 @@ def _layer(op: A.LayerOp, machine: ArrayState) -> dict[str, Ints]:
 
 
 def _segment(op: A.HostOp, machine: ArrayState, store: WeightStore, host: RunModel) -> None:
-    """A host segment, image by image (P4)."""
+    """A host segment, image by image (PROG-4)."""
     model, record = store[op.model.key.data].tobytes(), op.record.data
     shapes = [machine.tensor(name).shape for name in record.inputs]
     inputs = [_real(machine, name) for name in record.inputs]

@@ -198,7 +198,7 @@ class _Tracer(ArrayState):
             self.psum.take()
             self.psum.give()
             row, col = self.pe[0] - pes[0].start, self.pe[1] - pes[1].start
-            if self.open:  # the PE is among those that commit (C1)
+            if self.open:  # the PE is among those that commit (COMMIT-1)
                 psums = slots(commit.psum, tuple(extent.n for extent in commit.pattern))
                 for slot, name in zip(psums.flat, names[row, col].flat, strict=True):
                     self.waiting[int(name)] = (self.open, int(slot))

@@ -115,7 +115,7 @@ class LayerRun:
         if depth == max((stage.depth for stage in self.stages), default=0):
             self.runs[body.lanes // body.times] += body.times
         self.run_inside(depth, body)
-        # Sums are finished by the innermost body that holds what that takes (rule N5), else by the layer's.
+        # Sums are finished by the innermost body that holds what that takes (rule NEST-5), else by the layer's.
         if depth == max((stage.depth for stage in self.stages if stage.operand in OF_OUTPUTS), default=0):
             self.commit(body)
 

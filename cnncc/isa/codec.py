@@ -67,7 +67,7 @@ def decode_program(words: Words) -> list[Instruction]:
 
 
 def check_structure(program: Sequence[Instruction]) -> None:
-    """Loops are closed and at most 8 deep; halt stands once, at the end (P1, P2). Raises Refusal."""
+    """Loops are closed and at most 8 deep; halt stands once, at the end (PROG-1, PROG-2). Raises Refusal."""
     depth = 0
     for at, instruction in enumerate(program):
         name = instruction.spec.name

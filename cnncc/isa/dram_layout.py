@@ -7,7 +7,7 @@ from itertools import accumulate
 
 
 def dram_layout(words: Sequence[int]) -> list[int]:
-    """The first word of each array, one after the other (rule W2).
+    """The first word of each array, one after the other (rule MEM-2).
 
     >>> dram_layout([3, 4, 5])
     [0, 3, 7]

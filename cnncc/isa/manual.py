@@ -11,7 +11,7 @@ from cnncc.isa.table import MESSAGES, OPCODE, SPECS, Spec
 _HEAD = f"""# Instructions
 
 Generated from the instruction table (`cnncc/isa/table.py`) by `python -m cnncc.isa.manual`; do not edit. What the
-instructions do is [machine.md](machine.md), whose rules are cited by number.
+instructions do is [machine.md](machine.md), whose rules are cited by their labels ([rules.md](rules.md)).
 
 A program is a sequence of instructions of a fixed number of 32-bit words each. Bits are counted from 0, the least
 significant; `{OPCODE.msb}..{OPCODE.lsb}` of word 0 is the opcode. Bits without a field are reserved and zero.
@@ -24,8 +24,8 @@ significant; `{OPCODE.msb}..{OPCODE.lsb}` of word 0 is the opcode. Bits without 
 | count | unsigned, at least 1 | `12` |
 | int | two's complement | `-3` |
 | hex | unsigned; an f32 by its bits | `0x3f800000` |
-| term | the two most significant bits are an axis (0 lin, 1 k, 2 y, 3 x), the others a step in two's complement (D2) | `y*-2` |
-| when | bit {LOOP_REGISTERS} enables a condition, bits {LOOP_REGISTERS - 1}..0 are a mask of loop registers (P2); 0 is never | `never`, `always`, `0+2` |
+| term | the two most significant bits are an axis (0 lin, 1 k, 2 y, 3 x), the others a step in two's complement (DESC-2) | `y*-2` |
+| when | bit {LOOP_REGISTERS} enables a condition, bits {LOOP_REGISTERS - 1}..0 are a mask of loop registers (PROG-2); 0 is never | `never`, `always`, `0+2` |
 | enum | the number of a name | `ifmap` |
 
 In assembly an instruction is its name and its fields as `name=value`; a field at its default (0, 1 for a count, `never`,

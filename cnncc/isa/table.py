@@ -94,20 +94,20 @@ def _field(name: str, word: int, msb: int, lsb: int, kind: str, meaning: str) ->
 
 # The kinds are those of `Field`, with two abbreviations: count is a uint of at least 1, and enum:a,b lists its names.
 _RECTANGLE = """
-    row0        0 23 18 uint   first active row (D4)
-    rows        0 17 12 count  active rows (D4)
-    col0        0 11  6 uint   first active column (D4)
-    cols        0  5  0 count  active columns (D4)
+    row0        0 23 18 uint   first active row (DESC-4)
+    rows        0 17 12 count  active rows (DESC-4)
+    col0        0 11  6 uint   first active column (DESC-4)
+    cols        0  5  0 count  active columns (DESC-4)
 """
 _PLACE = """
-    row         0 31  0 term   row within its set (D2)
-    row_set     1 31  0 term   number of the set, by rows (D2)
-    col         2 31  0 term   column within its set (D2)
-    col_set     3 31  0 term   number of the set, by columns (D2)
+    row         0 31  0 term   row within its set (DESC-2)
+    row_set     1 31  0 term   number of the set, by rows (DESC-2)
+    col         2 31  0 term   column within its set (DESC-2)
+    col_set     3 31  0 term   number of the set, by columns (DESC-2)
 """
 _TOKENS = """
-    take        0 31 28 uint   semaphore taken; 0 = none (T4)
-    give        0 27 24 uint   semaphore given; 0 = none (T4)
+    take        0 31 28 uint   semaphore taken; 0 = none (TOKEN-4)
+    give        0 27 24 uint   semaphore given; 0 = none (TOKEN-4)
     take_when   0 20 12 when   first iterations in which it takes
     give_when   0  8  0 when   last iterations in which it gives
 """
@@ -130,15 +130,15 @@ _HOST = """
 _DESC = """
     id          0 25 22 uint   which descriptor
     base        1 31  0 uint   first word of the tensor
-    height      2 31 16 uint   rows; 0 = no bounds (D3)
+    height      2 31 16 uint   rows; 0 = no bounds (DESC-3)
     width       2 15  0 uint   columns
     pitch       3 31  0 uint   words from row to row
     plane       4 31  0 uint   words from channel to channel
-    fill        5 31 16 int    value outside the bounds (D3)
-    zero        5 15  0 int    zero point, subtracted by a load (D3)
-    wrap        6 31  0 uint   words after which the loops' linear part wraps; 0 = never (D2)
-    ring_y      7 31 16 uint   rows that are kept: row y lies at y mod ring_y; 0 = all (D2)
-    ring_x      7 15  0 uint   columns that are kept: column x lies at x mod ring_x; 0 = all (D2)
+    fill        5 31 16 int    value outside the bounds (DESC-3)
+    zero        5 15  0 int    zero point, subtracted by a load (DESC-3)
+    wrap        6 31  0 uint   words after which the loops' linear part wraps; 0 = never (DESC-2)
+    ring_y      7 31 16 uint   rows that are kept: row y lies at y mod ring_y; 0 = all (DESC-2)
+    ring_x      7 15  0 uint   columns that are kept: column x lies at x mod ring_x; 0 = all (DESC-2)
 """
 _STEP = """
     id          0 25 22 uint   which descriptor
@@ -155,24 +155,24 @@ _DMA = """
     glb_offset  4 31  0 int    start on the GLB side
     dram_step   5 31  0 uint   words from block to block, DRAM side
     glb_step    6 31  0 uint   words from block to block, GLB side
-    y           7 31 16 int    start, row of the image, both sides (D2)
-    x           7 15  0 int    start, column of the image, both sides (D2)
+    y           7 31 16 int    start, row of the image, both sides (DESC-2)
+    x           7 15  0 int    start, column of the image, both sides (DESC-2)
     rows        8 15  0 count  rows a block
 """
 _LOAD = """
     kind        0 25 24 enum:weight,ifmap  data type
-    set_rows    2 31 26 count  rows of a PE set (D4)
-    set_cols    2 25 20 count  columns of a PE set (D4)
+    set_rows    2 31 26 count  rows of a PE set (DESC-4)
+    set_cols    2 25 20 count  columns of a PE set (DESC-4)
     desc        2 19 16 uint   descriptor of the tensor
-    slot        2 15  0 uint   first slot filled (L1)
-    open        3 24 16 when   takes a free half: first iterations (T1)
-    close       3  8  0 when   gives the half as full: last iterations (T1)
-    edge        3 31 31 uint   1: only the last column of each set (L1)
-    offset      4 31  0 int    start, linear words (D2)
-    channel     5 31  0 int    start, channel (D2)
-    y           6 31 16 int    start, row of the image (D2)
-    x           6 15  0 int    start, column of the image (D2)
-    extent0     7 31 16 count  slowest extent of the pattern (L1)
+    slot        2 15  0 uint   first slot filled (LOAD-1)
+    open        3 24 16 when   takes a free half: first iterations (TOKEN-1)
+    close       3  8  0 when   gives the half as full: last iterations (TOKEN-1)
+    edge        3 31 31 uint   1: only the last column of each set (LOAD-1)
+    offset      4 31  0 int    start, linear words (DESC-2)
+    channel     5 31  0 int    start, channel (DESC-2)
+    y           6 31 16 int    start, row of the image (DESC-2)
+    x           6 15  0 int    start, column of the image (DESC-2)
+    extent0     7 31 16 count  slowest extent of the pattern (LOAD-1)
     extent1     7 15  0 count  second extent
     extent2     8 31 16 count  third extent
     extent3     8 15  0 count  fastest extent
@@ -182,22 +182,22 @@ _LOAD = """
     term3      12 31  0 term   step of extent3
 """
 _MAC = """
-    op          0 25 24 enum:mac,max,add  what is done with each pair (A1)
-    set_cols    1 31 26 count  columns of a PE set: the last one has a virtual neighbour (A3)
-    clear       1 24 16 when   starts a fresh psum half: first iterations (T3)
-    send        1  8  0 when   hands the psum half to commit: last iterations (T3)
-    take_weight 2 24 16 when   goes on to the next full weight half: first iterations (T2)
-    give_weight 2  8  0 when   returns the weight half: last iterations (T2)
-    take_ifmap  3 24 16 when   goes on to the next full ifmap half: first iterations (T2)
-    give_ifmap  3  8  0 when   returns the ifmap half: last iterations (T2)
-    pixels      4 31 16 count  z: output pixels (A1)
-    taps        4 15  0 count  j: taps (A1)
-    step_range  5 31 16 count  i: output channels interleaved (A1)
-    data_reuse  5 15  0 uint   words taken from the east neighbour (A3)
-    n2n_slot    6 31 16 uint   slot of the first of them (A3)
-    ifmap_slot  6 15  0 uint   first ifmap slot (A1)
-    weight_slot 7 31 16 uint   first weight slot (A1)
-    psum_slot   7 15  0 uint   first psum slot (A1)
+    op          0 25 24 enum:mac,max,add  what is done with each pair (MAC-1)
+    set_cols    1 31 26 count  columns of a PE set: the last one has a virtual neighbour (MAC-3)
+    clear       1 24 16 when   starts a fresh psum half: first iterations (TOKEN-3)
+    send        1  8  0 when   hands the psum half to commit: last iterations (TOKEN-3)
+    take_weight 2 24 16 when   goes on to the next full weight half: first iterations (TOKEN-2)
+    give_weight 2  8  0 when   returns the weight half: last iterations (TOKEN-2)
+    take_ifmap  3 24 16 when   goes on to the next full ifmap half: first iterations (TOKEN-2)
+    give_ifmap  3  8  0 when   returns the ifmap half: last iterations (TOKEN-2)
+    pixels      4 31 16 count  z: output pixels (MAC-1)
+    taps        4 15  0 count  j: taps (MAC-1)
+    step_range  5 31 16 count  i: output channels interleaved (MAC-1)
+    data_reuse  5 15  0 uint   words taken from the east neighbour (MAC-3)
+    n2n_slot    6 31 16 uint   slot of the first of them (MAC-3)
+    ifmap_slot  6 15  0 uint   first ifmap slot (MAC-1)
+    weight_slot 7 31 16 uint   first weight slot (MAC-1)
+    psum_slot   7 15  0 uint   first psum slot (MAC-1)
     ifmap_z     8 31 16 int    ifmap slots from pixel to pixel
     ifmap_j     8 15  0 int    ifmap slots from tap to tap
     ifmap_i     9 31 16 int    ifmap slots from channel to channel
@@ -207,15 +207,15 @@ _MAC = """
     psum_z     11 31 16 int    psum slots from pixel to pixel
     psum_j     11 15  0 int    psum slots from tap to tap
     psum_i     12 31 16 int    psum slots from channel to channel
-    lanes      12 15  0 count  l: products a step, added up (A1)
+    lanes      12 15  0 count  l: products a step, added up (MAC-1)
     ifmap_l    13 31 16 int    ifmap slots from lane to lane
     weight_l   13 15  0 int    weight slots from lane to lane
 """
 _UNIT = """
-    bias        0 25 25 uint   1: add the channel's bias (C2)
-    scale       0 24 24 uint   1: multiply by the channel's scale and round (C2)
-    residual    0 23 23 uint   1: add a residual (C2)
-    leaky       0 22 22 uint   1: multiply negative products by the slope (C2)
+    bias        0 25 25 uint   1: add the channel's bias (COMMIT-2)
+    scale       0 24 24 uint   1: multiply by the channel's scale and round (COMMIT-2)
+    residual    0 23 23 uint   1: add a residual (COMMIT-2)
+    leaky       0 22 22 uint   1: multiply negative products by the slope (COMMIT-2)
     zero        1 31  0 int    added after the multiplication
     clamp_lo    2 31  0 int    least result before the residual
     clamp_hi    3 31  0 int    greatest result before the residual
@@ -227,17 +227,17 @@ _UNIT = """
     slope       9 31  0 hex    f32: factor of negative products
 """
 _COMMIT = """
-    source      0 25 25 enum:psum,glb  where the sums are (C1)
-    set_rows    2 31 26 count  rows of a PE set (D4)
-    set_cols    2 25 20 count  columns of a PE set (D4)
+    source      0 25 25 enum:psum,glb  where the sums are (COMMIT-1)
+    set_rows    2 31 26 count  rows of a PE set (DESC-4)
+    set_cols    2 25 20 count  columns of a PE set (DESC-4)
     desc        2 19 16 uint   descriptor of the result
     operand     2 15 12 uint   descriptor of the streamed operand, source glb
     residual    2 11  8 uint   descriptor of the residual
     params      2  7  4 uint   descriptor of biases and scales
-    offset      3 31  0 int    start, linear words, of result, operand and residual (D2)
-    channel     4 31  0 int    start, channel of the result (D2)
-    y           5 31 16 int    start, row of the image (D2)
-    x           5 15  0 int    start, column of the image (D2)
+    offset      3 31  0 int    start, linear words, of result, operand and residual (DESC-2)
+    channel     4 31  0 int    start, channel of the result (DESC-2)
+    y           5 31 16 int    start, row of the image (DESC-2)
+    x           5 15  0 int    start, column of the image (DESC-2)
     param       6 31  0 int    first channel's place among the parameters
     pixels      7 31 16 count  z: slowest extent of the pattern
     lines       7 15  0 count  j: second extent
@@ -249,31 +249,31 @@ _COMMIT = """
     psum_z     12 31 16 int    psum slots from pixel to pixel
     psum_j     12 15  0 int    psum slots from line to line
     psum_i     13 31 16 int    psum slots from channel to channel
-    reduce     13  0  0 uint   1: the psums of a set's rows are added up (C6)
-    partial    14 31 31 uint   1: partial sums are added up in the GLB (C5)
-    sums       14 28 25 uint   descriptor of the partial sums (C5)
-    fresh      14 24 16 when   there are none yet: first iterations (C5)
-    final      14  8  0 when   the sums are complete: last iterations (C5)
+    reduce     13  0  0 uint   1: the psums of a set's rows are added up (COMMIT-6)
+    partial    14 31 31 uint   1: partial sums are added up in the GLB (COMMIT-5)
+    sums       14 28 25 uint   descriptor of the partial sums (COMMIT-5)
+    fresh      14 24 16 when   there are none yet: first iterations (COMMIT-5)
+    final      14  8  0 when   the sums are complete: last iterations (COMMIT-5)
 """
 
 SPECS: tuple[Spec, ...] = (
-    Spec("halt", 0, "sequencer", 1, "wait until all engines are idle, then stop (Z4)", ()),
-    Spec("loop", 1, "sequencer", 1, "repeat up to the matching end (P2)", _fields(_LOOP)),
-    Spec("end", 2, "sequencer", 1, "end of a loop's body (P2)", ()),
-    Spec("sync", 3, "sequencer", 1, "wait until engines are idle (P4)", _fields(_SYNC)),
-    Spec("signal", 4, "sequencer", 1, "give tokens to a semaphore (T4)", _fields(_SIGNAL)),
-    Spec("host", 5, "sequencer", 1, "let the host run a segment (P4)", _fields(_HOST)),
-    Spec("desc", 6, "sequencer", 8, "set a descriptor and clear its steps (D1)", _fields(_DESC)),
-    Spec("step", 7, "sequencer", 2, "give a descriptor its step for a loop register (D1)", _fields(_STEP)),
-    Spec("dma", 8, "dma", 9, "copy rectangles between DRAM and GLB (X1)", _fields(_DMA) + _fields(_TOKENS, 1)),
+    Spec("halt", 0, "sequencer", 1, "wait until all engines are idle, then stop (TIME-4)", ()),
+    Spec("loop", 1, "sequencer", 1, "repeat up to the matching end (PROG-2)", _fields(_LOOP)),
+    Spec("end", 2, "sequencer", 1, "end of a loop's body (PROG-2)", ()),
+    Spec("sync", 3, "sequencer", 1, "wait until engines are idle (PROG-4)", _fields(_SYNC)),
+    Spec("signal", 4, "sequencer", 1, "give tokens to a semaphore (TOKEN-4)", _fields(_SIGNAL)),
+    Spec("host", 5, "sequencer", 1, "let the host run a segment (PROG-4)", _fields(_HOST)),
+    Spec("desc", 6, "sequencer", 8, "set a descriptor and clear its steps (DESC-1)", _fields(_DESC)),
+    Spec("step", 7, "sequencer", 2, "give a descriptor its step for a loop register (DESC-1)", _fields(_STEP)),
+    Spec("dma", 8, "dma", 9, "copy rectangles between DRAM and GLB (DMA-1)", _fields(_DMA) + _fields(_TOKENS, 1)),
     Spec(
-        "load", 9, "load", 17, "deliver words from the GLB to register files (L1)",
+        "load", 9, "load", 17, "deliver words from the GLB to register files (LOAD-1)",
         _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_LOAD) + _fields(_PLACE, 13),
     ),
-    Spec("mac", 10, "array", 14, "a macro-instruction of every active PE (A1)", _fields(_RECTANGLE) + _fields(_MAC)),
-    Spec("unit", 11, "commit", 10, "set up the output units (C2)", _fields(_UNIT)),
+    Spec("mac", 10, "array", 14, "a macro-instruction of every active PE (MAC-1)", _fields(_RECTANGLE) + _fields(_MAC)),
+    Spec("unit", 11, "commit", 10, "set up the output units (COMMIT-2)", _fields(_UNIT)),
     Spec(
-        "commit", 12, "commit", 19, "psums or words through the output units to the GLB (C1)",
+        "commit", 12, "commit", 19, "psums or words through the output units to the GLB (COMMIT-1)",
         _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_COMMIT) + _fields(_PLACE, 15),
     ),
 )  # fmt: skip
@@ -281,25 +281,26 @@ BY_NAME = {spec.name: spec for spec in SPECS}
 BY_OPCODE = {spec.opcode: spec for spec in SPECS}
 
 # The second format: what the row buses carry to PEs, formed from an instruction and the running machine, never stored.
-# The fields are those of the thesis, under its names, the tag (L2) and lanes (A1); its *type of command* is the opcode.
+# The fields are those of the thesis, under its names, the tag (LOAD-2) and lanes (MAC-1).
+# Its *type of command* is the opcode.
 _DATA = """
     command       0 25 24 enum:load           what the PE does: fills its open half
     type_of_data  0 23 22 enum:weight,ifmap   register file
-    virtual_n2n   0 21 21 uint   1: words of the virtual neighbour, to the last column of a set (L1, edge)
+    virtual_n2n   0 21 21 uint   1: words of the virtual neighbour, to the last column of a set (LOAD-1, edge)
     input_words   0 15  0 count  words of input data that follow in this message
     max_iteration 1 31  0 count  words that the PE is to load, in this message and the others of the same instruction
-    tag0          2 31  0 hex    columns 31..0 of the array, a bit each: 1 where the row's PE takes the message (L2)
+    tag0          2 31  0 hex    columns 31..0 of the array, a bit each: 1 where the row's PE takes the message (LOAD-2)
     tag1          3 31  0 hex    columns 63..32 likewise
 """
 _OP = """
-    command       0 25 24 enum:mac,max,add    what the PE does with each pair (A1)
-    virtual_n2n   0 21 21 uint   1: its east neighbour is virtual: it is in the last column of its set (A3)
-    send_output   0 20 20 uint   1: the psums go to commit (T3, send)
-    step_range    0 15  0 count  channels between which an ifmap word is used again (A1)
+    command       0 25 24 enum:mac,max,add    what the PE does with each pair (MAC-1)
+    virtual_n2n   0 21 21 uint   1: its east neighbour is virtual: it is in the last column of its set (MAC-3)
+    send_output   0 20 20 uint   1: the psums go to commit (TOKEN-3, send)
+    step_range    0 15  0 count  channels between which an ifmap word is used again (MAC-1)
     max_iteration 1 31  0 count  steps of the PE: pixels * taps * step_range
-    lanes       2 31 16 count  products a step (A1)
-    data_reuse    2 15  0 uint   words taken from the east neighbour (A3)
-    tag0          3 31  0 hex    columns 31..0 of the array, a bit each: 1 where the row's PE takes the message (L2)
+    lanes       2 31 16 count  products a step (MAC-1)
+    data_reuse    2 15  0 uint   words taken from the east neighbour (MAC-3)
+    tag0          3 31  0 hex    columns 31..0 of the array, a bit each: 1 where the row's PE takes the message (LOAD-2)
     tag1          4 31  0 hex    columns 63..32 likewise
 """
 MESSAGES: tuple[Spec, ...] = (

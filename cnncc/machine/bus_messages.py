@@ -28,7 +28,7 @@ WITH_MESSAGES = ("load", "mac")
 class Message:
     """A message on the buses of some rows of the array, for the PEs of some columns: those of its tag.
 
-    words: its input data; None where not known. position: that of a load's PEs, less the load's start (L2).
+    words: its input data; None where not known. position: that of a load's PEs, less the load's start (LOAD-2).
     """
 
     rows: tuple[int, ...]
@@ -74,7 +74,7 @@ def _check(inst: Instruction, arch: Arch) -> None:
 
 
 def _data(inst: Instruction, arch: Arch, words: Ints | None) -> Iterator[Message]:
-    """In each row, one for each distinct position of its PEs (L2), a burst a message. words: [row, column, word]."""
+    """In each row, one for each distinct position of its PEs (LOAD-2); a burst each. words: [row, column, word]."""
     rows, cols = (_alike(offsets) for offsets in load_offsets(inst))
     count, burst = load_words(inst), arch.bus.burst_words
     for (down, same_rows), (along, same_cols) in product(rows.items(), cols.items()):
@@ -91,7 +91,7 @@ def _data(inst: Instruction, arch: Arch, words: Ints | None) -> Iterator[Message
 
 
 def _op(inst: Instruction, sends: bool) -> Iterator[Message]:
-    """One for the PEs with a neighbour, one for those whose neighbour is virtual (A3)."""
+    """One for the PEs with a neighbour, one for those whose neighbour is virtual (MAC-3)."""
     reuse, count, size = inst.number("data_reuse"), inst.number("cols"), inst.number("set_cols")
     last = [col for col in range(count) if reuse and is_last(col, count, size)]
     rows = _in_array(inst, "row", range(inst.number("rows")))
@@ -153,7 +153,7 @@ def _run_until(interpreter: Interpreter, instructions: Sequence[Instruction], nu
 
 
 def _last(when: When, interpreter: Interpreter) -> bool:
-    """Whether a condition holds now (P2)."""
+    """Whether a condition holds now (PROG-2)."""
     return when is not None and all(interpreter.index[loop] == interpreter.count[loop] - 1 for loop in when)
 
 

@@ -12,7 +12,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.traps import Trap
 
 # Loop registers as bits of a mask. A register that no running loop uses counts as in its first and its last
-# iteration (P2), so a program starts with all of them set.
+# iteration (PROG-2), so a program starts with all of them set.
 ALL_LOOPS = (1 << LOOP_REGISTERS) - 1
 
 
@@ -31,7 +31,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class LoopNode:
-    """`loop count … end` (P2): its register is its depth, `head` its `loop`, `last` the number of its `end`."""
+    """`loop count … end` (PROG-2): its register is its depth, `head` its `loop`, `last` the number of its `end`."""
 
     head: Leaf
     last: int
@@ -53,7 +53,7 @@ Node = LoopNode | Leaf
 
 
 def build_tree(instructions: Sequence[Instruction]) -> list[Node]:
-    """The tree of a program, `halt` its last leaf. Raises Refusal when loops and ends do not match (P1, P2)."""
+    """The tree of a program, `halt` its last leaf. Raises Refusal when loops and ends do not match (PROG-1, PROG-2)."""
     check_structure(instructions)
     bodies: list[list[Node]] = [[]]
     heads: list[Leaf] = []
@@ -80,6 +80,9 @@ def mask_of(when: When) -> int | None:
 
 
 def holds(when: When, loops: int) -> bool:
-    """Whether a condition holds while the loop registers of mask `loops` are in their first (last) iteration (P2)."""
+    """Whether a condition holds while the loop registers of mask `loops` are in their first (last) iteration.
+
+    Rules: PROG-2.
+    """
     mask = mask_of(when)
     return mask is not None and not mask & ~loops

@@ -193,7 +193,7 @@ class BlockTransfers:
         return np.where(stage.place >= 5, (end + last) * often, 0)
 
     def in_turn(self, stage: Weights) -> Any:
-        """Cycles of all engines together, where nothing overlaps (Z6)."""
+        """Cycles of all engines together, where nothing overlaps (TIME-6)."""
         blocks, bound, times = self.blocks, self.bound, self.times
         arch, streamed = bound.arch, blocks.budget.streamed
         transfers = blocks.images * ("ifmap" in streamed) + blocks.results * len(streamed & {"output", "residual"})

@@ -1,7 +1,7 @@
 """What a mapping of the search's space takes at least: the engines' own times, and what cannot overlap.
 
-Bounds follow from the sizes of the bodies of a nest, by rules A4, L2, C3, C6 and X2 of docs/machine.md. They are below
-the cycles of `timeline.py` for every mapping; docs/mapper.md says why.
+Bounds follow from the sizes of the bodies of a nest, by rules MAC-4, LOAD-2, COMMIT-3, COMMIT-6 and DMA-2 of
+docs/machine.md. They are below the cycles of `timeline.py` for every mapping; docs/mapper.md says why.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Durations:
         self.commit = cache(self._commit)
 
     def load(self, words: int, places: int, in_row: int) -> int:
-        """Rule L2."""
+        """Rule LOAD-2."""
         arch = self.arch
         return max(up(words * places, arch.glb.words_per_cycle), in_row * up(words, arch.bus.burst_words), words)
 
@@ -126,7 +126,7 @@ class Durations:
         return min(whole, fresh + edge)
 
     def _commit(self, k: Way, h: Way, w: Way, c: Way, r: Way, partial: bool) -> int:
-        """Of one commit (C3, C6)."""
+        """Of one commit (COMMIT-3, COMMIT-6)."""
         arch, shape = self.arch, self.shape
         together, cols = c.rows * r.rows, k.cols * h.cols * w.cols
         sums = k.held * h.held * w.held
@@ -298,7 +298,7 @@ class Bound:
 
     def cycles(self, compute: int) -> int:
         """The layer's cycles at least, `compute` of which are its macro-instructions'."""
-        if not self.arch.sequencer.overlap:  # Z6: each instruction is decoded when the one before it is done
+        if not self.arch.sequencer.overlap:  # TIME-6: each instruction is decoded when the one before it is done
             macros = self.times * prod(sum(way.trips for way in ways) for ways in self.ways.values())
             loads = self.loads(1 + self.arch.bus.latency_cycles)
             return self.head + macros + compute + loads + self.commits(1 + self.arch.commit.latency_cycles)

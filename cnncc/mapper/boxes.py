@@ -19,7 +19,7 @@ Box = tuple[int, ...]
 def boxes(shape: LayerShape, arch: Arch) -> tuple[list[Box], bool]:
     """Indices of k w h c r s in the box, lanes, words, for all boxes; or for some, where there are very many.
 
-    And whether there is room where all columns of the image are loaded, and where neighbours pass some on (A6).
+    And whether there is room where all columns of the image are loaded, and where neighbours pass some on (MAC-6).
     Of very many, parts of k, w and h are as equal as may be, as those of c, r, s always are, and of all of them a few.
     """
     found = list(islice(_boxes(shape, arch, 0), MOST + 1))
@@ -67,7 +67,7 @@ def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
                             most = min(most, 1)
                         apart = z > 1 and window.dilation[1] > gcd(*window.dilation[1:], window.stride[1])
                         for q in _some(even_parts(sizes.c, most), few):
-                            # Columns of a kernel that lie apart are a counter of their own, of three (M4).
+                            # Columns of a kernel that lie apart are a counter of their own, of three (LEGAL-4).
                             if apart and cols > 1 and taps * (1 if shape.channelwise else q) > 1 and p > 1:
                                 continue
                             for lanes in _some(_lanes(shape, arch, q), few):

@@ -67,7 +67,7 @@ class SearchTask:
         object.__setattr__(self, "arch", replace(self.arch, name="", energy=Energy()))
 
     def search(self) -> Result | None:
-        """Its result; where it finds nothing that fits, the best of each dataflow by itself (B8)."""
+        """Its result; where it finds nothing that fits, the best of each dataflow by itself (BOUND-8)."""
         found = search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick)
         if (
             found

@@ -82,7 +82,9 @@ class _Boxes:
         return shape.sizes.w * (self.fresh * (1 - 1 / z) + first / z)
 
     def loads(self, rows: Sequence[int], cols: Sequence[int]) -> Any:
-        """Cycles in which loads are busy, at least: a PE takes a word a cycle, a row a burst, the GLB gives some (L2).
+        """Cycles in which loads are busy, at least: a PE takes a word a cycle, a row a burst, the GLB gives some.
+
+        Rules: LOAD-2.
 
         Weights come once where they stay over h and w, the ifmap where over k. Windows overlap in w; in h they do only
         where they are of one row.
@@ -103,7 +105,7 @@ class _Boxes:
         return ifmap + (weights if self.name == "ws" else weights * h.trips * w.trips)
 
     def in_turn(self, rows: Sequence[int], cols: Sequence[int], cut: bool) -> Any:
-        """Cycles of commits, and before and after these and loads, where nothing overlaps (Z6), at least."""
+        """Cycles of commits, and before and after these and loads, where nothing overlaps (TIME-6), at least."""
         shape, sizes, arch = self.found.shape, self.found.shape.sizes, self.found.arch
         (rk, rh, rc, rr), (ck, ch, cw), (p, z, zh) = rows, cols, self.found.boxes.T[:3]
         k, sums = self.over("k", rk, ck).trips, self.sums(rc, rr).trips * self.over("s", 1, 1).trips

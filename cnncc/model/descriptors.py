@@ -1,7 +1,7 @@
 """Cycles that the sequencer spends on setting up descriptors: a `desc` for each, a `step` for each loop that moves it.
 
-An operand has one descriptor (rule D1) for the whole of it, and one more for its buffer if it is staged. Weights and
-params are always staged. No IR.
+An operand has one descriptor (rule DESC-1) for the whole of it, and one more for its buffer if it is staged. Weights
+and params are always staged. No IR.
 """
 
 from __future__ import annotations

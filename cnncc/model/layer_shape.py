@@ -1,8 +1,8 @@
 """What a layer is to those who map it, and the buffers that its stages in the GLB fill. No IR.
 
 A stage holds what the loops inside it need: of an image or an output some channels, rows and columns. A buffer of R
-rows that are not all rows of the image is a ring: row y lies at y mod R (rule D2), and columns likewise. So the rest of
-a program only knows positions in the image.
+rows that are not all rows of the image is a ring: row y lies at y mod R (rule DESC-2), and columns likewise. So the
+rest of a program only knows positions in the image.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def stage_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, params_w
 
 def slices(mapping: Mapping) -> tuple[list[int], int]:
     """The depths of stages in the GLB that fetch slices one ahead inside the blocks of an output with two buffers, in
-    one loop in time, and the number of that loop; -1 where there are none (docs/mapping.md, G3).
+    one loop in time, and the number of that loop; -1 where there are none (docs/mapping.md, GLB-3).
     """
     stages = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
     output = stages.pop("output", None)

@@ -1,6 +1,6 @@
 """For how long loads, macro-instructions, commits and transfers occupy their engines, from sizes alone. No IR.
 
-The rules are L2, A4, C3, C6 and X2 of docs/machine.md.
+The rules are LOAD-2, MAC-4, COMMIT-3, COMMIT-6 and DMA-2 of docs/machine.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _distinct_sums(terms: tuple[tuple[int, int], ...]) -> int:
 
 
 def distinct(moves: Iterable[tuple[str, int, int]]) -> int:
-    """Distinct positions of PEs that lie `step` apart on an axis, for each (axis, count, step) (rule L2).
+    """Distinct positions of PEs that lie `step` apart on an axis, for each (axis, count, step) (rule LOAD-2).
 
     >>> distinct([("y", 3, 1), ("y", 2, 1), ("x", 4, 2)])
     16
@@ -102,36 +102,36 @@ class Engines:
         return self._load(words, distinct(move for _, move in moves), in_row)
 
     def _load(self, words: int, positions: int, in_row: int) -> int:
-        """L2."""
+        """LOAD-2."""
         port = ceil_div(words * positions, self.arch.glb.words_per_cycle)
         return max(port, in_row * ceil_div(words, self.arch.bus.burst_words), words)
 
     def macro(self, steps: int, takes: Tokens, gives: Tokens) -> Task:
-        """A4."""
+        """MAC-4."""
         return Task(ARRAY, self.arch.pe.start_cycles + steps + self.arch.pe.finish_cycles, 0, takes, gives)
 
     def commit(
         self, results: int, cols: int, params: int, hops: int, partial: bool, residual: bool, takes: Tokens,
         gives: Tokens,
     ) -> Task:  # fmt: skip
-        """C3 and C6: results of `cols` columns, with parameters of so many channels, over so many links."""
+        """COMMIT-3 and COMMIT-6: results of `cols` columns, with parameters of so many channels, over so many links."""
         words = results * (1 + residual + 2 * self.arch.words_per_sum * partial) + params * self.params_words
         units = ceil_div(results, cols * self.arch.commit.units_per_column)
         busy = max(units, ceil_div(words, self.arch.glb.words_per_cycle)) + hops
         return Task(COMMIT, busy, self.arch.commit.latency_cycles, takes, gives)
 
     def stream(self, results: int, residual: bool, takes: Tokens, gives: Tokens) -> Task:
-        """C3 where words of the GLB take the place of psums: the output units of all columns have them."""
+        """COMMIT-3 where words of the GLB take the place of psums: the output units of all columns have them."""
         words = results * (2 + residual) + self.params_words
         units = ceil_div(results, self.arch.cols * self.arch.commit.units_per_column)
         busy = max(units, ceil_div(words, self.arch.glb.words_per_cycle))
         return Task(COMMIT, busy, self.arch.commit.latency_cycles, takes, gives)
 
     def transfer(self, words: int, takes: Tokens = (), gives: Tokens = ()) -> Task:
-        """X2."""
+        """DMA-2."""
         return transfer(words, self.arch, takes, gives)
 
 
 def transfer(words: int, arch: Arch, takes: Tokens = (), gives: Tokens = ()) -> Task:
-    """X2."""
+    """DMA-2."""
     return Task(DMA, ceil_div(words, arch.dram.words_per_cycle), arch.dram.latency_cycles, takes, gives)

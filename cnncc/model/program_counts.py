@@ -69,7 +69,7 @@ def _layer(plan: LayerPlan, arch: Arch, cycles: PredictedCycles) -> Counts:
 
 
 def _idle(plan: LayerPlan, arch: Arch, words: Moved, compute: int) -> int:
-    """Cycles of PEs outside a macro-instruction's rectangle: those of all, without those of the PEs in it (A4)."""
+    """Cycles of PEs outside a macro-instruction's rectangle: those of all, without those of the PEs in it (MAC-4)."""
     if plan.shape.kind == "copy":
         return 0
     nest = Nest(plan.shape, plan.mapping)
@@ -78,7 +78,7 @@ def _idle(plan: LayerPlan, arch: Arch, words: Moved, compute: int) -> int:
 
 
 def _peaks(plan: LayerPlan, arch: Arch) -> dict[str, int]:
-    """Most slots in use; of ping and pong those of both (A6)."""
+    """Most slots in use; of ping and pong those of both (MAC-6)."""
     if plan.shape.kind == "copy":
         return {}
     words = file_words(plan.shape, arch, plan.mapping.loops, plan.mapping.stages)

@@ -205,7 +205,7 @@ def _taken(nodes: Sequence[Node]) -> set[int]:
 
 
 def program_cycles(parts: Sequence[Part], arch: Arch) -> tuple[PredictedCycles, dict[str, PredictedCycles]]:
-    """The cycles of a program and of its layers by label, as docs/stats.md says (rule Z5)."""
+    """The cycles of a program and of its layers by label, as docs/stats.md says (rule TIME-5)."""
     state, mark = idle_state(machine(arch)), 0
     programs, found = program_schedule(parts, arch), dict[str, PredictedCycles]()
     for label, nodes in programs:

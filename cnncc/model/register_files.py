@@ -2,8 +2,8 @@
 
 A half holds the ifmap (weights) of all indices that loops in time inside its stage run over: the rest of those loops in
 space has its own PEs. Its words lie in the order of the box: along what its innermost loop runs over they are
-neighbours. Where a half of the ifmap is ping and pong (rule A6), the columns that the window of the east neighbour has,
-too, pass through it in turn.
+neighbours. Where a half of the ifmap is ping and pong (rule MAC-6), the columns that the window of the east neighbour
+has, too, pass through it in turn.
 """
 
 from __future__ import annotations

@@ -4,10 +4,12 @@ An operand's words stay in the register files while the loops in time run that a
 so many macro-instructions use them. Sums stay while nothing but loops over c, r and s runs. In the GLB words stay
 while the loops inside their stage there run; without one for the whole layer. The longest stay gives the name:
 
-    S1  The operand whose words stay for the most macro-instructions is stationary: weight, input or output (sums).
-    S2  Where none stays for more than one, the operand whose words a macro-instruction uses most often.
-    S3  Where it uses none more than once there is no local reuse.
-    S4  But where loops over r and h both run side by side and a PE uses its weights along w while they stay, rows are
+    STATIONARY-1  The operand whose words stay for the most macro-instructions is stationary: weight, input or output
+                  (sums).
+    STATIONARY-2  Where none stays for more than one, the operand whose words a macro-instruction uses most often.
+    STATIONARY-3  Where it uses none more than once there is no local reuse.
+    STATIONARY-4  But where loops over r and h both run side by side and a PE uses its weights along w while they stay,
+                  rows are
         stationary: each PE has a row of the kernel for a row of the image, which PEs on a diagonal share.
 """
 
@@ -80,7 +82,7 @@ def loop_names(loops: Sequence[Loop]) -> list[str]:
 
 
 def name_of(shape: LayerShape, mapping: Mapping) -> str:
-    """The name of what PEs do, by S1 to S4."""
+    """The name of what PEs do, by STATIONARY-1 to STATIONARY-4."""
     if _side_by_side(shape, mapping) >= {"r", "h"} and _along_rows(shape, mapping):
         return "row stationary"
     macros = {operand: stay.macros for operand, stay in stays(shape, mapping, "rf").items()}

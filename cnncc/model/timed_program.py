@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 ENGINES = ("dma", "load", "array", "commit")
 DMA, LOAD, ARRAY, COMMIT = range(len(ENGINES))
 
-# Queues of tokens: halves of the register files, free and full (T1 to T3); semaphores follow (T4).
+# Queues of tokens: halves of the register files, free and full (TOKEN-1 to TOKEN-3); semaphores follow (TOKEN-4).
 WEIGHT_FREE, WEIGHT_FULL, IFMAP_FREE, IFMAP_FULL, PSUM_FREE, PSUM_FULL = range(6)
 HALVES = 6
 SEMAPHORES = 15
 QUEUES = HALVES + SEMAPHORES + 1
 ALWAYS = 0  # the condition of no loop
-ALL = -1  # what no loop runs around is in its first and last iteration (P2)
+ALL = -1  # what no loop runs around is in its first and last iteration (PROG-2)
 
 STALLS = ("weights", "ifmap", "psum", "issue", "drain")
 ISSUE, DRAIN = 3, 4

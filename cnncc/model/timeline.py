@@ -1,10 +1,10 @@
 """When the tasks of a program happen: its cycles, exactly, from nested records (`timed_program.py`). No IR.
 
-Times are max-plus linear (docs/machine.md, Z1 to Z6). An iteration of a loop takes a time that depends on two things:
-the conditions that hold in it, and a *state*. The state is when the engines and queues that it touches are free,
-counted from the sequencer's time; an earlier time delays nothing and counts as zero. Engines run ahead of the sequencer
-only so far, so states recur. Iterations between two occurrences of a state are multiplied, not repeated, and an
-iteration with loops inside is remembered by its state. docs/model.md says more.
+Times are max-plus linear (docs/machine.md, TIME-1 to TIME-6). An iteration of a loop takes a time that depends on two
+things: the conditions that hold in it, and a *state*. The state is when the engines and queues that it touches are
+free, counted from the sequencer's time; an earlier time delays nothing and counts as zero. Engines run ahead of the
+sequencer only so far, so states recur. Iterations between two occurrences of a state are multiplied, not repeated, and
+an iteration with loops inside is remembered by its state. docs/model.md says more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from cnncc.model.timed_program import (
     busy_cycles,
 )
 
-_CAUSE = {WEIGHT_FULL: 0, IFMAP_FULL: 1, PSUM_FREE: 2}  # of what a macro-instruction waits for, in the order of Z3
+_CAUSE = {WEIGHT_FULL: 0, IFMAP_FULL: 1, PSUM_FREE: 2}  # of what a macro-instruction waits for, in the order of TIME-3
 
 
 class TimelineMachine(NamedTuple):
@@ -289,7 +289,7 @@ class Timeline:
     # -- running -------------------------------------------------------------------------------------------------
 
     def _loop(self, loop: TimedLoop, first: int, last: int, clock: _Clock) -> None:
-        """P2: the first iteration, those between, the last."""
+        """PROG-2: the first iteration, those between, the last."""
         bit, count, inside = loop.bit, loop.count, self._inside(loop)
         self._iteration(self._body(loop, inside, first | bit, last | bit if count == 1 else last & ~bit), clock)
         if count > 2:
@@ -345,8 +345,8 @@ class Timeline:
         for engine, busy, latency, takes, gives, first, last, node in steps:
             if engine >= 0:
                 queued, now = starts[engine], clock.now
-                now = clock.now = max(now if overlap else max(now, *done), queued.pop(0)) + 1  # Z1, Z6
-                start, cause = max(now, free[engine]), ISSUE  # Z2
+                now = clock.now = max(now if overlap else max(now, *done), queued.pop(0)) + 1  # TIME-1, TIME-6
+                start, cause = max(now, free[engine]), ISSUE  # TIME-2
                 for queue, why in takes:
                     arrived = tokens[queue].pop(0)
                     if arrived > start or (arrived == start and cause == ISSUE):
@@ -370,7 +370,7 @@ class Timeline:
                 clock.now += 1
                 tokens[node.queue] += [clock.now] * node.tokens
             elif isinstance(node, Wait):
-                clock.now = max([clock.now, *(done[engine] for engine in node.engines)]) + node.cycles  # P4
+                clock.now = max([clock.now, *(done[engine] for engine in node.engines)]) + node.cycles  # PROG-4
                 if ARRAY in node.engines:
                     clock.charge(DRAIN, clock.now - clock.mark)
                     clock.mark = clock.now

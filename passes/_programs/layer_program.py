@@ -8,8 +8,8 @@ also of one iteration, so that a loop has the same register in all bodies of the
 over channels in space is spread over its sets.
 
 Sums stay in their PEs while loops over c, r, s run that have no loop over outputs inside them. When these are done a
-commit takes them, added up down the columns where loops over c, r, s are on rows (rule C6). Where more such loops are
-outside they are partial sums, which the GLB adds up (rule C5).
+commit takes them, added up down the columns where loops over c, r, s are on rows (rule COMMIT-6). Where more such loops
+are outside they are partial sums, which the GLB adds up (rule COMMIT-5).
 
 The input channels of output channel k, of K in g groups, begin at k // (K / g) * c. A loop over k adds to that
 (step / (K / g)) * c an iteration where its step is a multiple of K / g, and nothing where it is inside one group.

@@ -1,7 +1,7 @@
 """Where the sums of a layer's mapping stay in their PEs, and where they are partial. No IR.
 
 Sums stay while nothing but loops over c, r, s runs, on the same PEs (a *section*). A commit follows; where loops over
-c, r, s are outside it, its sums are partial, and the GLB adds them up (docs/machine.md, C5).
+c, r, s are outside it, its sums are partial, and the GLB adds them up (docs/machine.md, COMMIT-5).
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ class LayerTransfers:
         return self.operands.buffer(stage, at) % (stage.buffers * self.operands.buffer_words(stage))
 
     def _block(self, direction: str, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
-        """Rows of channels of an activation; what of them lies in the padding is not copied (X1)."""
+        """Rows of channels of an activation; what of them lies in the padding is not copied (DMA-1)."""
         layer, home = self.layer, self.operands.home[operand]
         box, start = activation_box(layer.shape, operand, dict(at.extent)), self.loops.start(home, at)
         buffer = buffer_box(layer, self.stages[operand])

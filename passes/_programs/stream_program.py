@@ -1,4 +1,6 @@
-"""The program of an elementwise layer, as plain records: words of two tensors through the output units, PEs idle (C1).
+"""The program of an elementwise layer, as plain records: words of two tensors through the output units, PEs idle.
+
+Rules: COMMIT-1.
 
 The loops outside its stages are hardware loops over blocks, and the one over n where images lie apart in an operand. A
 block is one run of words in every operand, which one commit streams. Operands that do not lie in the GLB are staged

@@ -1,7 +1,7 @@
 """The five dataflows by name: a mapping each, in the notation, which the rules of docs/mapping.md complete for a layer.
 
 The textbook's, with what it leaves out: where sums go, what comes in which order, and tiles that a small array needs.
-Loops that run once are left out (rule P1), so that one text does for convolutions of any kernel, depthwise and fully
+Loops that run once are left out (rule MAP-1), so that one text does for convolutions of any kernel, depthwise and fully
 connected layers. Rows sum over c, r and s.
 """
 
@@ -23,7 +23,7 @@ class Dataflow:
     channelwise: str = ""
 
     def text(self, shape: LayerShape, arch: Arch) -> str:
-        """The mapping for a layer, to be completed; with as many buffers in a PE as its files have halves (P7)."""
+        """The mapping for a layer, to be completed; with as many buffers in a PE as its files have halves (MAP-7)."""
         text = self.channelwise if shape.channelwise and self.channelwise else self.mapping
         for operand, halves in (("weight", arch.pe.weight_halves), ("ifmap", arch.pe.ifmap_halves)):
             text = text.replace(f"{operand}@rf", f"{operand}@rf*{halves}")

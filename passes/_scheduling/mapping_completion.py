@@ -1,6 +1,6 @@
 """What the loops of a mapping in the notation leave out, for a layer and an array: axes, PEs, tile sizes. No IR.
 
-The rules, P2 to P5 and P9, are in docs/mapping.md. The stages that a text leaves out are for `os_written.py`.
+The rules, MAP-2 to MAP-5 and MAP-9, are in docs/mapping.md. The stages that a text leaves out are for `os_written.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def completed_loops(text: str, shape: LayerShape, arch: Arch) -> nest.Mapping:
 
 
 def completions(text: str, shape: LayerShape, arch: Arch) -> Iterator[nest.Mapping]:
-    """The same for all sizes of blocks that may be tried, the largest first (rule P9)."""
+    """The same for all sizes of blocks that may be tried, the largest first (rule MAP-9)."""
     terms = _Terms(text, shape, arch)
     choices = product(*[terms.blocks(i) for i in terms.open_blocks()])
     for sizes in sorted(choices, key=lambda sizes: -prod(sizes)):
@@ -61,7 +61,7 @@ class _Terms:
         """The next loop inside loop i over its dimension."""
         return next((each for each in self.over[self.terms[i].dim] if each > i), None)
 
-    # -- groups (P10) --------------------------------------------------------------------------------------------
+    # -- groups (MAP-10) --------------------------------------------------------------------------------------------
 
     def _add_groups(self) -> None:
         """A loop over groups of output channels, around all but loops in time over n, h, w, where none is written."""
@@ -76,7 +76,7 @@ class _Terms:
         )
         self.items = (*self.items[:place], LoopItem("k", together), *self.items[place:])
 
-    # -- axes (P2) -----------------------------------------------------------------------------------------------
+    # -- axes (MAP-2) -----------------------------------------------------------------------------------------------
 
     def _choose_axes(self) -> None:
         """Rows and columns for the loops in space, where none of them has an axis."""
@@ -107,7 +107,7 @@ class _Terms:
             for i in part:
                 self.terms[i] = replace(self.terms[i], axis=axis)
 
-    # -- blocks (P9) ---------------------------------------------------------------------------------------------
+    # -- blocks (MAP-9) ---------------------------------------------------------------------------------------------
 
     def open_blocks(self) -> list[int]:
         """Loops in time whose tile size neither a loop in space nor the box says."""
@@ -139,7 +139,7 @@ class _Terms:
     # -- the rest ------------------------------------------------------------------------------------------------
 
     def completed(self, blocks: Mapping[int, int]) -> nest.Mapping:
-        """The mapping with these blocks whose macro-instructions take the fewest cycles (P5)."""
+        """The mapping with these blocks whose macro-instructions take the fewest cycles (MAP-5)."""
         best: tuple[tuple[int, ...], list[LoopItem]] | None = None
         for box in self._boxes(blocks):
             terms = self._with(box, blocks)
@@ -151,7 +151,7 @@ class _Terms:
         return mapping_from(items, self.text, self.shape.sizes)
 
     def _boxes(self, blocks: Mapping[int, int]) -> Iterator[Sizes]:
-        """Sizes of the tiles in the box that are left out, for which the register files have room (P5)."""
+        """Sizes of the tiles in the box that are left out, for which the register files have room (MAP-5)."""
         fixed, open_ = dict.fromkeys(map(str, DIMS), 1), dict[str, list[int]]()
         for dim, loops in self.over.items():
             if loops and self.terms[loops[-1]].keep:
@@ -193,7 +193,7 @@ class _Terms:
         return few and all(needed <= getattr(self.arch.pe, key) for key, needed in words.items())
 
     def _with(self, box: Sizes, blocks: Mapping[int, int]) -> list[LoopItem]:
-        """The loops with PEs and tile sizes (P3, P4), from the innermost outwards."""
+        """The loops with PEs and tile sizes (MAP-3, MAP-4), from the innermost outwards."""
         terms = list(self.terms)
         left = {axis: int(getattr(self.arch.pe if axis == LANES else self.arch, axis)) for axis in AXES}
         for term in terms:

@@ -124,7 +124,7 @@ def _beyond_loops(shape: LayerShape, arch: Arch, given: Given) -> list[Finding]:
 
 
 def too_many_loops(mapping: Mapping, help_: str) -> list[Finding]:
-    """That the machine's instructions cannot nest all loops in time, where they cannot (rule P2 of the machine)."""
+    """That the machine's instructions cannot nest all loops in time, where they cannot (rule PROG-2 of the machine)."""
     loops = [loop for loop in mapping.loops if not (loop.on or loop.keep)]
     if len(loops) <= LOOP_REGISTERS:
         return []

@@ -129,7 +129,7 @@ def _all_cycles(
 
 @lru_cache(maxsize=1 << 16)
 def array_cycles(layer: LayerShape, arch: Arch, tile: Tile) -> int:
-    """Cycles of all macro-instructions of the layer, those of remainders included (rule A4)."""
+    """Cycles of all macro-instructions of the layer, those of remainders included (rule MAC-4)."""
     t = tile
     return int(_cycles(layer, arch, t.ph, t.pw, t.kr, t.kc, t.p, t.q, t.taps, t.z))
 

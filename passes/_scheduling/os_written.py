@@ -1,7 +1,7 @@
 """Mappings that a user writes in the notation: which are legal, and the stages that they leave out. No IR.
 
-Rules P1 and P6 to P8 of docs/mapping.md; loops are completed in `mapping_completion.py`. What the lowering can do of
-all that is legal is for `nest-to-array` to say, which refuses the rest.
+Rules MAP-1 and MAP-6 to MAP-8 of docs/mapping.md; loops are completed in `mapping_completion.py`. What the lowering can
+do of all that is legal is for `nest-to-array` to say, which refuses the rest.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _first(found: tuple[tuple[bool | int, ...], Mapping]) -> tuple[bool | int, .
 
 
 def _in_files(mapping: Mapping, shape: LayerShape, arch: Arch) -> Mapping:
-    """Rules P6 and P7: stages in register files around the box, whose loops are in the machine's order."""
+    """Rules MAP-6 and MAP-7: stages in register files around the box, whose loops are in the machine's order."""
     box = next((depth for depth, loop in enumerate(mapping.loops) if loop.keep), len(mapping.loops))
     there = {stage.operand for stage in mapping.stages if stage.memory == "rf"}
     buffers = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}
@@ -114,7 +114,7 @@ def _mapping(loops: Sequence[Loop], stages: Sequence[Stage]) -> Mapping:
 
 
 def _candidates(shape: LayerShape, mapping: Mapping, budget: GlbBudget, given: Set[str]) -> Iterator[Mapping]:
-    """Rule P8: the places that stages in the GLB which are not given may have."""
+    """Rule MAP-8: the places that stages in the GLB which are not given may have."""
     loops = mapping.loops
     outer = [depth for depth, loop in enumerate(loops) if loop.on or loop.keep or loop.dim in REDUCTION_DIMS]
     blocks = outer[0] if outer else len(loops)

@@ -2,7 +2,7 @@
 
 Those of the pipeline come twice: as one asks for it by hand, and `…_as` a goal, the mapping that a layer is to reach.
 All raise Refusal where the request makes no sense, saying why. None changes what a layer computes: sums do not depend
-on the order of their terms, and every index is visited once (rule N1).
+on the order of their terms, and every index is visited once (rule NEST-1).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
   min(first + step, end) where the step does not divide the extent.
 - A stage is a buffer of the most words that the loops inside need, filled at the head of the body. What of a window
   lies in the padding is not copied; reading there gives `fill`.
-- Sums lie in a buffer around the outermost loop over c, r or s, and become outputs when it is done (rule N5).
+- Sums lie in a buffer around the outermost loop over c, r or s, and become outputs when it is done (rule NEST-5).
 - A loop in space over n, k, h or w is an `scf.parallel`. One over c, r or s is an `scf.for`: its iterations share sums.
 """
 

@@ -186,16 +186,16 @@ def _of_array(shape: Shape, arch: Arch) -> Bound:
 def _bound(shape: Shape, arch: Arch) -> Bound:
     """Of a layer, by the array and by the words that have to pass through the DMA."""
     least, dma = _of_array(shape, arch), through_dram(shape, arch)
-    return replace(least, total=max(least.total, dma) if arch.sequencer.overlap else least.total + dma)  # Z6
+    return replace(least, total=max(least.total, dma) if arch.sequencer.overlap else least.total + dma)  # TIME-6
 
 
 def _least(module: ModuleOp, shapes: Sequence[Shape], arch: Arch) -> Bound:
-    """Of a network, by its layers, its values, and the weights on their way from DRAM (X2)."""
+    """Of a network, by its layers, its values, and the weights on their way from DRAM (DMA-2)."""
     layers = [_bound(shape, arch) for shape in shapes]
     kept = fewest_cycles(*network_of(module, [_of_array(shape, arch).total for shape in shapes]), arch)
     total = max(kept, sum(each.total for each in layers))
     weights = sum(shape.weights for shape in shapes) // arch.dram.words_per_cycle
-    total = max(total, weights) if arch.sequencer.overlap else total + weights  # Z6
+    total = max(total, weights) if arch.sequencer.overlap else total + weights  # TIME-6
     return Bound(sum(each.compute for each in layers), total)
 
 

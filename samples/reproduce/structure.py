@@ -4,25 +4,26 @@ An exhaustive loop over how a layer's dimensions are unrolled on rows and column
 register files have room (docs/machine.md). It knows the layer's sizes and the array's numbers only: nothing here is
 from the mapper. A bound need not be reachable; it leaves out that engines wait for each other.
 
-Where nothing overlaps (Z6) all instructions add up, each with a cycle to be decoded and its latency (Z1, Z2), and how
-often words are loaded counts. Of a mapping that is a nest of loops (docs/mapping.md), look at the PE with most steps:
+Where nothing overlaps (TIME-6) all instructions add up, each with a cycle to be decoded and its latency (TIME-1,
+TIME-2), and how often words are loaded counts. Of a mapping that is a nest of loops (docs/mapping.md), look at the PE
+with most steps:
 
-1. Sums stay in a PE for the outputs of one box, k * h * w, while loops over c, r, s alone run around it (M2), say for
-   `taps` of the PE's. Then they are committed; if those were not all taps, as partial sums (C5), so that each output is
-   committed ceil(all taps / taps) times.
-2. What a PE holds of the weights, or of the image, is what some innermost loops need (M3). Either these are among the
-   loops of 1, or all of the latter are among them.
+1. Sums stay in a PE for the outputs of one box, k * h * w, while loops over c, r, s alone run around it (LEGAL-2), say
+   for `taps` of the PE's. Then they are committed; if those were not all taps, as partial sums (COMMIT-5), so that each
+   output is committed ceil(all taps / taps) times.
+2. What a PE holds of the weights, or of the image, is what some innermost loops need (LEGAL-3). Either these are among
+   the loops of 1, or all of the latter are among them.
 3. Weights, the former: each word loaded is used for the h * w outputs of the box alone. The latter: those of the taps
    of all k are there at a time, so that k * taps <= weight_words.
 4. The image, the former: words come for h * w outputs, as many as their windows touch, and each is used for the k of
    the box alone (where channels have images of their own for one). The latter: words for all taps are there at a time,
-   for more than one macro-instruction, so that taps <= ifmap_words: pong and FIFO serve one at a time (A6).
+   for more than one macro-instruction, so that taps <= ifmap_words: pong and FIFO serve one at a time (MAC-6).
 5. If both are the latter, one of the two is what the inner loops need. The image: then its words are used for no more
    channels than the weights are there for, weight_words / taps. The weights: then they are used for no more outputs
    than the image is there for.
-6. A load of w words takes w cycles at least (L2). Neighbours save none of them: the same slots are read in all PEs
-   (A1), and those of the last PE of a set are all loaded (A3, W5), in two loads where ping does not hold them. All
-   loads together take at least as long as the GLB's port needs for each word once.
+6. A load of w words takes w cycles at least (LOAD-2). Neighbours save none of them: the same slots are read in all PEs
+   (MAC-1), and those of the last PE of a set are all loaded (MAC-3, MEM-5), in two loads where ping does not hold them.
+   All loads together take at least as long as the GLB's port needs for each word once.
 
 Boxes are of one image: bounds are for programs of one image, or for mappings that keep to that.
 """
@@ -108,7 +109,7 @@ class Bound:
 def bound(shape: Shape, arch: Arch) -> Bound:
     """The bound of a layer on an array."""
     glb, units = arch.glb.words_per_cycle, arch.cols * arch.commit.units_per_column
-    commits = max(_up(shape.results, units), _up(shape.results * (1 + shape.residual), glb))  # C3
+    commits = max(_up(shape.results, units), _up(shape.results * (1 + shape.residual), glb))  # COMMIT-3
     if shape.kind == "copy":
         return Bound(0, commits)
     rows, cols = (_unrollings(most, dims) for most, dims in _axes(shape, arch))
@@ -124,7 +125,7 @@ def bound(shape: Shape, arch: Arch) -> Bound:
     serial = None if arch.sequencer.overlap else _Serial(shape, arch, boxes)
 
     def together(*engines: int) -> int:
-        return max(engines) if arch.sequencer.overlap else sum(engines)  # Z6
+        return max(engines) if arch.sequencer.overlap else sum(engines)  # TIME-6
 
     compute = total = 1 << 62
     for i in np.argsort(all_steps, kind="stable"):
@@ -132,7 +133,7 @@ def bound(shape: Shape, arch: Arch) -> Bound:
         if least >= compute and together(least, commits) >= total:
             break
         macros = times * int((-(-steps[i] // boxes)).prod(axis=1).min())
-        cycles = _up(int(all_steps[i]), arch.pe.lanes) + overhead * macros  # A4
+        cycles = _up(int(all_steps[i]), arch.pe.lanes) + overhead * macros  # MAC-4
         compute = min(compute, cycles)
         if together(cycles, commits) < total:
             loads = once
@@ -144,7 +145,7 @@ def bound(shape: Shape, arch: Arch) -> Bound:
 
 
 def through_dram(shape: Shape, arch: Arch) -> int:
-    """Cycles of the DMA while a layer runs (X2), at least, for what the GLB has no room for.
+    """Cycles of the DMA while a layer runs (DMA-2), at least, for what the GLB has no room for.
 
     Layers run one after the other. What PEs read of the weights, the image and the residual is in the GLB when the
     layer before ends, or comes from then on; what they compute is there when the layer ends, or has gone.
@@ -161,14 +162,14 @@ def _up(a: int, b: int) -> int:
 
 
 def _axes(shape: Shape, arch: Arch) -> Iterator[tuple[int, dict[str, int]]]:
-    """PEs of rows and of columns, and which dimensions may be on them: sums meet on their way south only (C6)."""
+    """PEs of rows and of columns, and which dimensions may be on them: sums meet on their way south only (COMMIT-6)."""
     south = arch.links.south and shape.kind != "max"
     yield arch.rows, {dim: getattr(shape, dim) for dim in OUTPUTS + SUMMED * south}
     yield arch.cols, {dim: getattr(shape, dim) for dim in OUTPUTS}
 
 
 def _unrollings(most: int, dims: dict[str, int]) -> Any:
-    """int[unrolling, dim]: PEs of each dimension on an axis, two dimensions at most (D4: sets, and PEs in them)."""
+    """int[unrolling, dim]: PEs of each dimension on an axis, two dimensions at most (DESC-4: sets, and PEs in them)."""
     found = {(1,) * len(DIMS)}
     for one, other in combinations(dims, 2):
         for a in range(1, min(most, dims[one]) + 1):
@@ -214,7 +215,7 @@ def _most_channels(shape: Shape, arch: Arch, k: int, h: int, w: int, r: int, s: 
 
 
 def _budget(shape: Shape, arch: Arch, column: int, columns: int, w: int, s: int) -> int:
-    """How many times the file of the ifmap holds these words: as one memory, or as ping and pong (A6)."""
+    """How many times the file of the ifmap holds these words: as one memory, or as ping and pong (MAC-6)."""
     pe = arch.pe
     whole = pe.ifmap_words // (column * columns)
     passed = max(0, s - shape.stride[1]) if arch.links.n2n and shape.dilation[1] == 1 and w == 1 else 0
@@ -226,7 +227,7 @@ def _budget(shape: Shape, arch: Arch, column: int, columns: int, w: int, s: int)
 
 
 def _counted(shape: Shape, arch: Arch, k: int, c: int, h: int, w: int, r: int, s: int) -> bool:
-    """Whether the three counters of a macro-instruction (A1) can walk the box.
+    """Whether the three counters of a macro-instruction (MAC-1) can walk the box.
 
     One is for pixels, whose rows and columns are one run where windows do not overlap in a row; a second one can take
     the rows where it is not needed for taps or for channels.
@@ -239,7 +240,7 @@ def _counted(shape: Shape, arch: Arch, k: int, c: int, h: int, w: int, r: int, s
 
 
 class _Serial:
-    """What a layer takes at least where nothing overlaps (Z6), by the argument above, for any of its boxes."""
+    """What a layer takes at least where nothing overlaps (TIME-6), by the argument above, for any of its boxes."""
 
     def __init__(self, shape: Shape, arch: Arch, boxes: Any) -> None:
         self.shape, self.arch, self.boxes = shape, arch, boxes
@@ -264,7 +265,7 @@ class _Serial:
         def together(most_taps: Any, words: Any, weights: Any) -> int:
             """Where sums stay for so many taps and so many words of the image and weights are loaded."""
             passes = -(-taps // np.minimum(np.maximum(most_taps, 1), taps))
-            least = np.maximum(macs, passes * outputs) * (1 + pe.start_cycles + pe.finish_cycles)  # Z1, A4
+            least = np.maximum(macs, passes * outputs) * (1 + pe.start_cycles + pe.finish_cycles)  # TIME-1, MAC-4
             least = least + passes * outputs * (1 + self.arch.commit.latency_cycles) + self._commits(passes)
             return _up(every, pe.lanes) + int((least + self._loads(words, weights)).min())
 
@@ -284,14 +285,14 @@ class _Serial:
         return min(found)
 
     def _loads(self, image: Any, weights: Any) -> Any:
-        """Cycles of loads of so many words in all (Z1, L2)."""
+        """Cycles of loads of so many words in all (TIME-1, LOAD-2)."""
         pe, each = self.arch.pe, 1 + self.arch.bus.latency_cycles
         most = max(pe.ifmap_words, (pe.ifmap_words + pe.virtual_words * (pe.pong_words > 0)) / 2)
         busy = np.maximum(image + weights, self.once)
         return np.floor(busy + each * (image / most + weights / pe.weight_words) + 1e-6)
 
     def _commits(self, passes: Any) -> Any:
-        """Cycles of the output units, each result being committed so many times (C3, C5)."""
+        """Cycles of the output units, each result being committed so many times (COMMIT-3, COMMIT-5)."""
         shape, glb = self.shape, self.arch.glb.words_per_cycle
         units = _up(shape.results, self.arch.cols * self.arch.commit.units_per_column)
         once = max(units, _up(shape.results * (1 + shape.residual), glb))
@@ -343,9 +344,9 @@ def _held(shape: Shape, arch: Arch) -> Any:
 
 
 def _loads(shape: Shape, arch: Arch, pes: dict[str, int], held: Any) -> int:
-    """Cycles of the GLB's port (L2), at least, where no channel of the image is of use to two channels of the output.
+    """Cycles of the GLB's port (LOAD-2), at least, where no input channel is of use to two output channels.
 
-    Rows that several PEs need at the same place come once, and neighbours pass on the columns that they share (A3).
+    Rows that several PEs need at the same place come once, and neighbours pass on the columns that they share (MAC-3).
     """
     h, w, r, s, rows, columns = held
     (down, along), (step_y, step_x) = shape.stride, shape.dilation

@@ -5,11 +5,11 @@ An exhaustive search over which values do, for the cycles that no program can be
 1. Layers run one after the other. A value lies in the GLB from the layer that computes it to the last that reads it,
    or in DRAM; then all that is read and written of it moves through the DMA. What is in the GLB at a time fits.
 2. Of a layer nothing but weights and parameters comes before the array, the loads and the commits of the layer before
-   are done (docs/mapper.md, C1). What it computes moves behind its first macro-instruction, the last of it behind the
-   last commit.
-3. The DMA moves words in the order of the program (P3), so many a cycle (X2): a layer's image and residual come behind
-   the results of all layers before it. A layer whose image moves has nothing to compute before that.
-4. Where nothing overlaps (Z6) all this adds up.
+   are done (docs/mapper.md, CHAIN-1). What it computes moves behind its first macro-instruction, the last of it behind
+   the last commit.
+3. The DMA moves words in the order of the program (PROG-3), so many a cycle (DMA-2): a layer's image and residual come
+   behind the results of all layers before it. A layer whose image moves has nothing to compute before that.
+4. Where nothing overlaps (TIME-6) all this adds up.
 
 Nothing here is from the compiler but the network itself: its layers and their operands.
 """

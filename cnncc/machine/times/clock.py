@@ -1,4 +1,7 @@
-"""The machine's times at one moment of a program, relative to an origin, and what they become (rules Z1 to Z4, Z6)."""
+"""The machine's times at one moment of a program, relative to an origin, and what they become.
+
+Rules: TIME-1 to TIME-4, TIME-6.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from cnncc.arch.model import Arch
 from cnncc.machine.times.durations import Occupancy, UnitSettings
 from cnncc.machine.times.tasks import ARRAY, ENGINES, HALVES, QUEUES, EngineTask, partner, queue_name
 
-# Tokens that a semaphore holds at most: it is a 16-bit counter (T4).
+# Tokens that a semaphore holds at most: it is a 16-bit counter (TOKEN-4).
 MOST_TOKENS = (1 << 16) - 1
 _MANY_RUNS = 16  # of tokens of one queue: from so many on, those of equal times become one
 
@@ -94,7 +97,7 @@ class Clock:
         self._state, self._stale = None, False
 
     def set_unit(self, unit: UnitSettings) -> None:
-        """The output units' settings from now on (C2)."""
+        """The output units' settings from now on (COMMIT-2)."""
         if self._state is not None:
             self._go_on()
         self.unit = unit
@@ -142,7 +145,10 @@ class Clock:
         self.counts[key] = self.counts.get(key, 0) + cycles
 
     def wait(self, owner: int, engines: tuple[int, ...], cycles: int) -> None:
-        """The sequencer waits until engines are done, then spends `cycles`; the array's idle cycles drain (P4, Z3)."""
+        """The sequencer waits until engines are done, then spends `cycles`; the array's idle cycles drain.
+
+        Rules: PROG-4, TIME-3.
+        """
         if self._state is not None:
             self._go_on()
         idle_at = max([self.now, *(self._done[engine] for engine in engines)])
@@ -152,14 +158,14 @@ class Clock:
             self.mark = self.now
 
     def issue(self, owner: int, task: EngineTask, took: Occupancy, first: int, last: int) -> None:
-        """Decode an instruction for an engine and settle when it runs (Z1, Z2). Raises Fault.
+        """Decode an instruction for an engine and settle when it runs (TIME-1, TIME-2). Raises Fault.
 
         first, last: masks of the loop registers that are in their first, last iteration.
         """
         if self._state is not None:
             self._go_on()
         engine, starts = task.engine, self._starts
-        decoded = self.now if self._overlap else max(self.now, *self._done)  # Z6
+        decoded = self.now if self._overlap else max(self.now, *self._done)  # TIME-6
         decoded = max(decoded, starts[engine][0]) + 1
         self.tick(owner, decoded - self.now)
         start, cause = max(decoded, self._free[engine]), "issue"
@@ -196,7 +202,7 @@ class Clock:
         return time
 
     def signal(self, owner: int, queue: int, tokens: int) -> None:
-        """The sequencer spends a cycle on giving tokens to a semaphore (Z1). Raises Fault."""
+        """The sequencer spends a cycle on giving tokens to a semaphore (TIME-1). Raises Fault."""
         self.tick(owner)
         self.give(queue, self.now, tokens)
 

@@ -10,22 +10,22 @@ from cnncc.arch.model import Arch
 from cnncc.isa.fields import AXES, FieldTerm
 from cnncc.isa.table import Instruction
 
-# Of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (C1).
+# Of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (COMMIT-1).
 EXTENTS = ("pixel", "line", "channel")
 
 
-Offset = tuple[int, int, int, int]  # along lin, k, y and x (D2)
+Offset = tuple[int, int, int, int]  # along lin, k, y and x (DESC-2)
 
 
 class Occupancy(NamedTuple):
-    """Cycles that an instruction occupies its engine, and cycles from then until it is done (Z2)."""
+    """Cycles that an instruction occupies its engine, and cycles from then until it is done (TIME-2)."""
 
     busy: int
     latency: int
 
 
 class UnitSettings(NamedTuple):
-    """What of the output units' settings makes a commit read more words (C2, C3)."""
+    """What of the output units' settings makes a commit read more words (COMMIT-2, COMMIT-3)."""
 
     bias: bool = False
     scale: bool = False
@@ -43,7 +43,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def is_last(index: int, count: int, set_size: int) -> bool:
-    """Whether a row (column) of a rectangle's `count` is the last of its set, which may be cut short (D4)."""
+    """Whether a row (column) of a rectangle's `count` is the last of its set, which may be cut short (DESC-4)."""
     return index % set_size == set_size - 1 or index == count - 1
 
 
@@ -72,7 +72,7 @@ def _sums(rows: frozenset[Offset], cols: frozenset[Offset]) -> frozenset[Offset]
 
 
 def load_positions(inst: Instruction) -> tuple[frozenset[Offset], int]:
-    """The distinct positions of a load's PEs, less its start, and how many of them a row of PEs has (L2)."""
+    """The distinct positions of a load's PEs, less its start, and how many of them a row of PEs has (LOAD-2)."""
     rows, cols = (frozenset(offsets.values()) for offsets in load_offsets(inst))
     return _sums(rows, cols), len(cols)
 
@@ -83,7 +83,7 @@ def load_words(inst: Instruction) -> int:
 
 
 def load_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
-    """Rule L2."""
+    """Rule LOAD-2."""
     positions, in_row = load_positions(inst)
     words = load_words(inst)
     port = ceil_div(words * len(positions), arch.glb.words_per_cycle)
@@ -101,12 +101,15 @@ def mac_operations(inst: Instruction) -> int:
 
 
 def mac_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
-    """Rule A4."""
+    """Rule MAC-4."""
     return Occupancy(arch.pe.start_cycles + mac_steps(inst) + arch.pe.finish_cycles, 0)
 
 
 def result_rows(inst: Instruction) -> tuple[int, int]:
-    """Rows of PEs that a commit has results of, and those of a set: one for each set whose rows are added up (C6)."""
+    """Rows of PEs that a commit has results of, and those of a set: one for each set whose rows are added up.
+
+    Rules: COMMIT-6.
+    """
     rows, set_rows = inst.number("rows"), inst.number("set_rows")
     return (ceil_div(rows, set_rows), 1) if inst.number("reduce") else (rows, set_rows)
 
@@ -124,7 +127,7 @@ def _distinct(count: int, set_size: int, inner: bool, sets: bool) -> int:
 
 
 def commit_params(inst: Instruction, unit: UnitSettings, arch: Arch) -> int:
-    """Words of parameters that a commit reads: those of each distinct channel once (C3)."""
+    """Words of parameters that a commit reads: those of each distinct channel once (COMMIT-3)."""
 
     def matters(term: FieldTerm) -> bool:
         return term.axis == "k" and term.step != 0
@@ -145,7 +148,7 @@ def commit_reads(inst: Instruction, unit: UnitSettings, arch: Arch) -> int:
 
 
 def commit_occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occupancy:
-    """Rule C3."""
+    """Rule COMMIT-3."""
     results = commit_results(inst)
     cols = arch.cols if inst.text("source") == "glb" else inst.number("cols")
     sums = 2 * arch.words_per_sum * results if inst.number("partial") else 0  # both ways, whether needed or not
@@ -156,17 +159,17 @@ def commit_occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occup
 
 
 def dma_words(inst: Instruction) -> int:
-    """Words of a DMA transfer, those that are not copied counted (X2)."""
+    """Words of a DMA transfer, those that are not copied counted (DMA-2)."""
     return prod(inst.number(name) for name in ("count", "rows", "words"))
 
 
 def dma_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
-    """Rule X2."""
+    """Rule DMA-2."""
     return Occupancy(ceil_div(dma_words(inst), arch.dram.words_per_cycle), arch.dram.latency_cycles)
 
 
 def occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occupancy:
-    """Occupancy of any instruction that an engine runs; `unit` is what the last `unit` instruction set (C2)."""
+    """Occupancy of any instruction that an engine runs; `unit` is what the last `unit` instruction set (COMMIT-2)."""
     match inst.spec.name:
         case "dma":
             return dma_occupancy(inst, arch)

@@ -11,7 +11,7 @@ ENGINES = ("dma", "load", "array", "commit")
 ARRAY = ENGINES.index("array")
 SEMAPHORES = 15
 
-# Token queues (T1 to T4): full and free halves of each register file, then the semaphores by number.
+# Token queues (TOKEN-1 to TOKEN-4): full and free halves of each register file, then the semaphores by number.
 HALVES = ("weight free", "weight full", "ifmap free", "ifmap full", "psum free", "psum full")
 _FILES = tuple(half.split()[0] for half in HALVES)
 QUEUES = len(HALVES) + SEMAPHORES
@@ -81,7 +81,7 @@ def _semaphore(inst: Instruction, field: str) -> tuple[EngineToken, ...]:
 
 
 def task_of(inst: Instruction) -> EngineTask:
-    """The task of an instruction that an engine runs (T1 to T4)."""
+    """The task of an instruction that an engine runs (TOKEN-1 to TOKEN-4)."""
     engine = ENGINES.index(inst.spec.engine)
     match inst.spec.name:
         case "load":

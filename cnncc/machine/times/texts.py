@@ -1,4 +1,4 @@
-"""What of a program its times depend on: loops of which it is the same take the same times (rules Z1 to Z4)."""
+"""What of a program its times depend on: loops of which it is the same take the same times (rules TIME-1 to TIME-4)."""
 
 from __future__ import annotations
 

@@ -2,14 +2,14 @@
 
 An iteration of a loop is a function of the `State` at its start: of times relative to the sequencer's, of tokens and
 of what the program has set. A time before the sequencer's counts as the sequencer's own: whatever is decoded from now
-on starts later than now, so no `max` of rules Z1 and Z2 can tell earlier times apart. Only the array's stalls look
-further back (how long has it been idle?); that part is kept aside and charged to what the array waits for next
+on starts later than now, so no `max` of rules TIME-1 and TIME-2 can tell earlier times apart. Only the array's stalls
+look further back (how long has it been idle?); that part is kept aside and charged to what the array waits for next
 (`Effect.absorber`). What is left takes finitely many values, because queues and tokens are bounded, so it recurs: the
-iterations from one occurrence of a state to the next are multiplied. The first and the last iteration are stepped
-apart (conditions), and each iteration is remembered by its state and the loop's text (`texts.py`), so that neither an
-outer loop nor another layer of the same shape steps it anew. That is exact, and costs what the program's text costs,
-however long its loops (but for engines of nearly equal speed, which take some thousands of iterations to fill or drain
-a queue; these are stepped once).
+iterations from one occurrence of a state to the next are multiplied. The first and the last iteration are stepped apart
+(conditions), and each iteration is remembered by its state and the loop's text (`texts.py`), so that neither an outer
+loop nor another layer of the same shape steps it anew. That is exact, and costs what the program's text costs, however
+long its loops (but for engines of nearly equal speed, which take some thousands of iterations to fill or drain a queue;
+these are stepped once).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Piece:
                 self._instruction(node, first, last)
 
     def _loop(self, loop: LoopNode, first: int, last: int) -> None:
-        """P2: the loop's first iteration, those between, the last."""
+        """PROG-2: the loop's first iteration, those between, the last."""
         self.clock.tick(self._owner(loop.first))
         bit = 1 << loop.register
         self._apply(loop, self._iteration(loop, first | bit, last | bit if loop.count == 1 else last & ~bit))

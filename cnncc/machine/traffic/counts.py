@@ -98,7 +98,7 @@ _PEAKS = frozenset(count.name for count in fields(Traffic) if count.name.endswit
 
 @dataclass(frozen=True)
 class _Descriptor:
-    """What of a descriptor decides which words are padding: not its linear steps (D1, D3)."""
+    """What of a descriptor decides which words are padding: not its linear steps (DESC-1, DESC-3)."""
 
     height: int = 0
     width: int = 0
@@ -143,7 +143,7 @@ Count = Callable[
 
 
 def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count: Count) -> int:
-    """GLB words that a load reads in all iterations of the loops around it: what is no padding (D3, L3)."""
+    """GLB words that a load reads in all iterations of the loops around it: what is no padding (DESC-3, LOAD-3)."""
     indices = _loop_terms(descriptor, ranges)
     for i in range(4):
         indices.append((BoundedIndex(0, inst.number(f"extent{i}"), 1), inst.term(f"term{i}")))
@@ -158,7 +158,7 @@ def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count
 
 
 def dma_copies(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count: Count) -> int:
-    """Words that a DMA transfer copies in all iterations of the loops around it, `descriptor` being DRAM's (X1)."""
+    """Words that a DMA transfer copies in all iterations of the loops around it, `descriptor` being DRAM's (DMA-1)."""
     extents = {"lin": inst.number("count"), "y": inst.number("rows"), "x": inst.number("words")}
     indices = [(BoundedIndex(0, extent, 1), FieldTerm(axis, 1)) for axis, extent in extents.items()]
     starts = {axis: (inst.number(axis),) for axis in ("y", "x")}
@@ -178,7 +178,7 @@ def _inside(
     count: Count,
     starts: dict[str, tuple[int, ...]],
 ) -> int:
-    """How many positions lie inside the bounds (D3), from each row and each column in `starts` on."""
+    """How many positions lie inside the bounds (DESC-3), from each row and each column in `starts` on."""
     if descriptor.height == 0:
         return prod(map(len, starts.values())) * prod(index.high - index.low for index, _ in terms)
     limits = {"y": descriptor.height, "x": descriptor.width}
@@ -217,7 +217,7 @@ def _mac(inst: Instruction, arch: Arch) -> Traffic:
 
 
 def _n2n_peak(slot: int, reuse: int, arch: Arch) -> int:
-    """Slots of an ifmap half that are in use with the neighbour's words: of ping and pong where it is these (A6)."""
+    """Slots of an ifmap half that are in use with the neighbour's words: of ping and pong where it is these (MAC-6)."""
     if not reuse:
         return 0
     return slot + (min(slot, reuse) if arch.pe.pong_words else reuse)
@@ -245,7 +245,7 @@ def _once(inst: Instruction, arch: Arch) -> Traffic | None:
 
 
 def _commit(inst: Instruction, settings: _Settings, ranges: Ranges, counts: Sequence[int], arch: Arch) -> Traffic:
-    """What all iterations of a commit move; partial sums are read and written back as its conditions say (C5)."""
+    """What all iterations of a commit move; partial sums are read and written back as its conditions say (COMMIT-5)."""
     times = final = prod(high - low for low, high in ranges)
     results, stream, read = commit_results(inst), inst.text("source") == "glb", 0
     if inst.number("partial"):
@@ -265,7 +265,7 @@ def _commit(inst: Instruction, settings: _Settings, ranges: Ranges, counts: Sequ
 
 
 def _met(when: When, ranges: Ranges, counts: Sequence[int], last: bool) -> int:
-    """In how many iterations `ranges` of the loops around, which have `counts` of them, a condition holds (P2)."""
+    """In how many iterations `ranges` of the loops around, which have `counts` of them, a condition holds (PROG-2)."""
     if when is None:
         return 0
     times = 1

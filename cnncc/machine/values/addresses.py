@@ -1,4 +1,6 @@
-"""Addresses of instructions: descriptors, places of PEs and patterns, as broadcasting index arrays (rules D1 to D4).
+"""Addresses of instructions: descriptors, places of PEs and patterns, as broadcasting index arrays.
+
+Rules: DESC-1 to DESC-4.
 
 Index arrays have axes in a fixed order: one for each loop of the block that is run at once, four for the PEs (set by
 rows, row, set by columns, column), then those of the pattern. An axis on which nothing depends has size 1: multicast.
@@ -25,7 +27,7 @@ FAR = 1 << 59  # beyond any memory, and so far below 2^63 that sums and small mu
 
 @dataclass
 class Descriptor:
-    """A descriptor as `desc` and `step` set it; steps by loop register, linear or not (D1)."""
+    """A descriptor as `desc` and `step` set it; steps by loop register, linear or not (DESC-1)."""
 
     base: int = 0
     height: int = 0
@@ -47,7 +49,7 @@ class Descriptor:
         return cls(desc.number("base"), *bounds, desc.number("fill"), desc.number("zero"), *wraps)
 
     def linear(self, offset: Index, loops: Sequence[Index]) -> Index:
-        """base + (offset + linear terms of the loops) mod wrap (D2)."""
+        """base + (offset + linear terms of the loops) mod wrap (DESC-2)."""
         total = offset
         for (register, linear), term in self.steps.items():
             if linear and register < len(loops):
@@ -55,16 +57,16 @@ class Descriptor:
         return self.base + (total % self.wrap if self.wrap else total)
 
     def in_image(self, y: Index, x: Index) -> Index:
-        """Where row y and column x of an image lie in it, words (D2)."""
+        """Where row y and column x of an image lie in it, words (DESC-2)."""
         y, x = y % self.ring_y if self.ring_y else y, x % self.ring_x if self.ring_x else x
         return y * self.pitch + x
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The active PEs as sets x rows x sets x columns (D4); one set a side where the sets are not all whole.
+    """The active PEs as sets x rows x sets x columns (DESC-4); one set a side where the sets are not all whole.
 
-    set_rows, set_cols: PEs of a set on each side. edge: only the last column of each set (L1).
+    set_rows, set_cols: PEs of a set on each side. edge: only the last column of each set (LOAD-1).
     """
 
     row0: int
@@ -135,7 +137,7 @@ class IndexArrays:
     terms: dict[str, Index]
 
     def address(self, descriptor: Descriptor) -> tuple[Ints, Mask | None]:
-        """Word addresses, and where they are inside the bounds (None: no bounds) (D2, D3)."""
+        """Word addresses, and where they are inside the bounds (None: no bounds) (DESC-2, DESC-3)."""
         axis: dict[str, Index] = dict(self.terms)
         for (register, linear), term in descriptor.steps.items():
             if not linear and register < len(self.loops):

@@ -1,4 +1,4 @@
-"""A commit: sums through the output units to the GLB (rules C1 to C5), in a block for all iterations at once."""
+"""A commit: sums through the output units to the GLB (COMMIT-1 to COMMIT-5), for all iterations of a block at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Output:
 
     @property
     def pattern(self) -> list[tuple[int, FieldTerm]]:
-        """Its extents and their terms (C1)."""
+        """Its extents and their terms (COMMIT-1)."""
         return pattern_of(self.inst)
 
     def _axes(self, after: int = 0) -> int:
@@ -65,7 +65,7 @@ class Output:
         return find(self.block, read, self.glb, self.loops, descriptor).astype(np.int64)
 
     def accumulated(self, sums: Ints, ends: tuple[frozenset[int] | None, frozenset[int] | None]) -> Accumulated:
-        """Add sums to the partial ones in the GLB (C5); ends as for `partial.accumulated`."""
+        """Add sums to the partial ones in the GLB (COMMIT-5); ends as for `partial.accumulated`."""
         counts = {axis: self.block.counts[axis] for axis in self.block.scope} if self.block else {}
         side = self.descriptors[self.inst.number("sums")]
         parts = accumulated(
@@ -87,7 +87,7 @@ class Output:
         return replace(self, loops=at)
 
     def results(self, sums: Ints) -> None:
-        """Store the results of sums. Raises Fault (C4)."""
+        """Store the results of sums. Raises Fault (COMMIT-4)."""
         result = self.descriptors[self.inst.number("desc")]
         place = place_of(self.inst, self.grid, self.loops, self.pattern, result, "a result lies outside its tensor")
         self.glb.check(place)
@@ -103,7 +103,7 @@ class Output:
         self._write(of_shape(place, full), np.broadcast_to(results, (results.shape[0], *full)))
 
     def _epilogue(self) -> Epilogue:
-        """The output units' function with the parameters of each result's channel in place (C2)."""
+        """The output units' function with the parameters of each result's channel in place (COMMIT-2)."""
         if not self.unit.params:
             return self.unit.epilogue
 

@@ -1,4 +1,4 @@
-"""What a load delivers (D2, D3): a view of the memory, of a copy with its padding, or words address by address."""
+"""What a load delivers (DESC-2, DESC-3): a view of memory, of a copy with its padding, or words address by address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loop's iterations fetch into the GLB first, kept so that they can run at once (rules P5, X1).
+"""What a loop's iterations fetch into the GLB first, kept so that they can run at once (rules PROG-5, DMA-1).
 
 A loop that begins with transfers from DRAM fills the same words of the GLB again and again. As a block, all of its
 iterations read them at once, and each must find what it would have found alone. So the transfers of all iterations are

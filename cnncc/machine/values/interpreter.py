@@ -1,7 +1,8 @@
 """Values of a program: what each instruction does to the memories and register files, for all images at once.
 
-Instructions are done one after the other in program order (P5), each for all its PEs, pixels, taps and channels. Loops
-whose iterations do not depend on each other run as a block, their iterations being array axes. Times are `times.py`.
+Instructions are done one after the other in program order (PROG-5), each for all its PEs, pixels, taps and channels.
+Loops whose iterations do not depend on each other run as a block, their iterations being array axes. Times are
+`times.py`.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ class Interpreter:
             s.bound = reshape(s.bound, axes)
 
     def _holds(self, when: When, last: bool) -> bool:
-        """Whether a condition holds now (P2); the loops of a block count as holding, as `blocks.py` made sure."""
+        """Whether a condition holds now (PROG-2); the loops of a block count as holding, as `blocks.py` made sure."""
         if when is None:
             return False
         inside = self.block.axis_of if self.block else {}
@@ -209,7 +210,7 @@ class Interpreter:
         kind = inst.text("kind")
         file, (halves, words) = self.files[kind], self.limits[kind]
         if kind == "ifmap" and inst.number("edge") and self.arch.pe.pong_words:
-            words += self.arch.pe.virtual_words  # they wait outside of ping and pong (A6)
+            words += self.arch.pe.virtual_words  # they wait outside of ping and pong (MAC-6)
         if inst.number("slot") + (count := prod(inst.number(f"extent{i}") for i in range(4))) > words:
             raise HalfFault(f"{count} words from {kind} slot {inst.number('slot')} on are beyond the {words} of a half")
         grid = active(inst, inst.number("set_rows"), self.arch)
@@ -230,14 +231,14 @@ class Interpreter:
         return self.block.axes if self.block else 0
 
     def _deliver(self, inst: Instruction, half: Half, grid: Grid, most: int) -> None:
-        """Fill slots of an open half with an instruction's words (L1)."""
+        """Fill slots of an open half with an instruction's words (LOAD-1)."""
         if half.grid != grid:
             raise HalfFault("the loads of one half go to the same PEs in the same sets")
         edge = bool(inst.number("edge"))
         half.put(inst.number("slot"), self._words(inst, replace(grid, edge=edge)), edge, most)
 
     def _words(self, inst: Instruction, grid: Grid) -> Words:
-        """The words of a load as [image, block…, *grid or 1s, *pattern] (D2, D3)."""
+        """The words of a load as [image, block…, *grid or 1s, *pattern] (DESC-2, DESC-3)."""
 
         def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
             taken = deliver(memory, inst, grid, loops, descriptor, self.arch.operand_bits)
@@ -293,7 +294,7 @@ class Interpreter:
         return grid
 
     def _clear(self, inst: Instruction, grid: Grid) -> Sums:
-        """The psum half that the instruction adds to (T3)."""
+        """The psum half that the instruction adds to (TOKEN-3)."""
         if self._holds(clear := inst.when("clear"), last=False):
             if self.sums is not None:
                 raise HalfFault("the psum half in use was not sent")
@@ -338,7 +339,10 @@ class Interpreter:
         output.results(sums)
 
     def _asked(self, when: When, last: bool) -> frozenset[int] | None:
-        """The axes of the block whose first (last) iterations a condition asks for; None where it never holds (P2)."""
+        """The axes of the block whose first (last) iterations a condition asks for; None where it never holds.
+
+        Rules: PROG-2.
+        """
         if when is None or not self._holds(when, last):
             return None
         if (block := self.block) is None:
@@ -349,7 +353,7 @@ class Interpreter:
         return frozenset(block.axis_of[loop] for loop in when if loop in block.axis_of)
 
     def _committed(self, inst: Instruction, grid: Grid) -> Ints:
-        """The psums of the half that was sent first, as [image, block…, *grid, *pattern] (C1)."""
+        """The psums of the half that was sent first, as [image, block…, *grid, *pattern] (COMMIT-1)."""
         if not self.sent:
             raise HalfFault("no psum half was sent")
         sums = self.sent.pop(0)

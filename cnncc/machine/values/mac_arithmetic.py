@@ -1,4 +1,4 @@
-"""The arithmetic of a macro-instruction (rules A1, A2): three counters over slots of three register files."""
+"""The arithmetic of a macro-instruction (rules MAC-1, MAC-2): three counters over slots of three register files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNTERS = ("pixels", "taps", "step_range")  # z, j, i
 
 
 def check_sizes(inst: Instruction, arch: Arch) -> None:
-    """Counters and lanes that the machine has (A5), and an array of its words that the host has. Raises Fault."""
+    """Counters and lanes that the machine has (MAC-5), and an array of its words that the host has. Raises Fault."""
     if (pixels := inst.number("pixels")) > arch.pe.max_pixels:
         raise HalfFault(f"{pixels} pixels are more than max_pixels = {arch.pe.max_pixels}")
     if (lanes := inst.number("lanes")) > arch.pe.lanes:
@@ -43,7 +43,7 @@ def accumulate(
     """Add (or take the greatest of) all products (or words) of a macro-instruction into its psums.
 
     reduced: array axes of block loops that are summed over, with their iterations. Raises Fault for a slot that is
-    empty or outside, and for a sum that leaves the psum's width at any step (A2); OrderMatters where the block loops
+    empty or outside, and for a sum that leaves the psum's width at any step (MAC-2); OrderMatters where the block loops
     must run one by one to tell.
     """
     psum = _sum_slots(inst)
@@ -61,9 +61,9 @@ def accumulate(
 
 
 def check_neighbours(inst: Instruction, half: Half, whole: bool, arch: Arch) -> None:
-    """The neighbours' words arrive while the macro-instruction runs, before they are used (A3). Raises Fault.
+    """The neighbours' words arrive while the macro-instruction runs, before they are used (MAC-3). Raises Fault.
 
-    whole: whether the instruction takes the half and gives it back, which must be so where it is ping and pong (A6).
+    whole: whether the instruction takes the half and gives it back, which must be so where it is ping and pong (MAC-6).
     """
     slot, reuse = inst.number("n2n_slot"), inst.number("data_reuse")
     if reuse and not arch.links.n2n:
@@ -82,7 +82,7 @@ def check_neighbours(inst: Instruction, half: Half, whole: bool, arch: Arch) -> 
 
 
 def _check_ping_pong(inst: Instruction, half: Half, whole: bool, arch: Arch) -> None:
-    """Where an ifmap half is ping and pong, words pass through it in turn (A6). Raises Fault."""
+    """Where an ifmap half is ping and pong, words pass through it in turn (MAC-6). Raises Fault."""
     slot, reuse, pe = inst.number("n2n_slot"), inst.number("data_reuse"), arch.pe
     if not reuse:
         if half.virtual:
@@ -135,13 +135,13 @@ def _pixel_steps(ifmap: Strided) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _sum_slots(inst: Instruction) -> Strided:
-    """Slots [pixel, tap, channel] of the psums (A1)."""
+    """Slots [pixel, tap, channel] of the psums (MAC-1)."""
     counts = tuple(inst.number(counter) for counter in COUNTERS)
     return Strided(inst.number("psum_slot"), counts, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
 
 
 def _read_slots(inst: Instruction, name: str) -> Strided:
-    """Slots [pixel, tap, lane, channel] of ifmap or weight (A1)."""
+    """Slots [pixel, tap, lane, channel] of ifmap or weight (MAC-1)."""
     pixels, taps, channels = (inst.number(counter) for counter in COUNTERS)
     counts = pixels, taps, inst.number("lanes"), channels
     return Strided(inst.number(f"{name}_slot"), counts, tuple(inst.number(f"{name}_{counter}") for counter in "zjli"))
@@ -222,7 +222,7 @@ def _words(x: Words, reduced: Mapping[int, int]) -> tuple[Values, Values]:
 
 
 def _one_by_one(inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words | None, arch: Arch) -> None:
-    """The steps in the order of the counters, each sum checked against the width of a psum (A2)."""
+    """The steps in the order of the counters, each sum checked against the width of a psum (MAC-2)."""
     low, high = integer_range(arch.psum_bits)
     steps = psum.steps
     for z, j, i in np.ndindex(psum.sizes):

@@ -77,7 +77,7 @@ class Memory:
     def read(self, place: Place, used: Mask | None = None) -> Operands:
         """The words at `place` as [images or 1, *its shape]; where `used` is False any value.
 
-        Raises OutOfRange for an address outside, or a used word that was never written (W3).
+        Raises OutOfRange for an address outside, or a used word that was never written (MEM-3).
         """
         if isinstance(place, Strided):
             view = self.view(place)

@@ -1,4 +1,4 @@
-"""The output units: their settings, and the parameters of each result's channel (rule C2)."""
+"""The output units: their settings, and the parameters of each result's channel (rule COMMIT-2)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class OutputUnit:
 
 
 def pattern_of(inst: Instruction) -> list[tuple[int, FieldTerm]]:
-    """The extents of a commit's pattern and their terms (C1)."""
+    """The extents of a commit's pattern and their terms (COMMIT-1)."""
     return [(inst.number(f"{extent}s"), inst.term(f"{extent}_term")) for extent in EXTENTS]
 
 
@@ -86,7 +86,7 @@ def place_of(
     descriptor: Descriptor,
     outside: str,
 ) -> Place:
-    """Where a commit's results, residuals or streamed words lie. Raises Fault(outside) beyond the bounds (C4)."""
+    """Where a commit's results, residuals or streamed words lie. Raises Fault(outside) beyond the bounds (COMMIT-4)."""
     where = even(inst, grid, loops, pattern, descriptor)
     inside_all = where is not None and (not descriptor.height or where.inside(descriptor.height, descriptor.width))
     if where is not None and inside_all and (addresses := where.addresses(descriptor)) is not None:
@@ -103,7 +103,10 @@ def shape_of(place: Place) -> tuple[int, ...]:
 
 
 def apart(place: Place, shape: tuple[int, ...], all_of_it: bool) -> Place:
-    """Places of results of a `shape`. Raises Fault where two results go to one word, `all_of_it` being there (C4)."""
+    """Places of results of a `shape`. Raises Fault where two results go to one word, `all_of_it` being there.
+
+    Rules: COMMIT-4.
+    """
     if isinstance(place, Strided) and place.sizes == shape[-len(place.sizes) :] and place.distinct:
         return place
     listed = place.listed() if isinstance(place, Strided) else place
@@ -120,7 +123,7 @@ def of_shape(place: Place, shape: tuple[int, ...]) -> Place:
 
 
 def psum_slots(inst: Instruction, words: int) -> Strided:
-    """The psum slots of a commit, [pixel, line, channel], of a half of `words` (C1). Raises Fault beyond it."""
+    """The psum slots of a commit, [pixel, line, channel], of a half of `words` (COMMIT-1). Raises Fault beyond it."""
     counts = tuple(inst.number(f"{extent}s") for extent in EXTENTS)
     slots = Strided(inst.number("psum_slot"), counts, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
     low, high = slots.ends
@@ -130,7 +133,7 @@ def psum_slots(inst: Instruction, words: int) -> Strided:
 
 
 def integers_of_words(words: Ints, operand_bits: int) -> Ints:
-    """Signed integers of up to 63 bits from their words [..., word], the least significant first (W1)."""
+    """Signed integers of up to 63 bits from their words [..., word], the least significant first (MEM-1)."""
     shift = np.asarray(operand_bits * np.arange(words.shape[-1]), np.int64)
     low = (words[..., :-1] & np.int64((1 << operand_bits) - 1)) << shift[:-1]
     return np.asarray(low.sum(axis=-1), np.int64) + (words[..., -1] << shift[-1])

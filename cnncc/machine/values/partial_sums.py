@@ -1,4 +1,7 @@
-"""Sums on their way to the output units: down a column of a set (rule C6), and in parts in the GLB (rule C5)."""
+"""Sums on their way to the output units: down a column of a set (rule COMMIT-6), and in parts in the GLB.
+
+Rules: COMMIT-5.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ ROWS = 1 - PE_AXES - len(EXTENTS)  # of [image, block…, *grid, *pattern], the 
 
 
 def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid, Ints]:
-    """The psums [image, block…, *grid, *pattern] of a set's rows added from north to south, and their PEs (C6).
+    """The psums [image, block…, *grid, *pattern] of a set's rows added from north to south, and their PEs (COMMIT-6).
 
     Raises Fault where there are no links, sets are not whole, and where a sum leaves the width of a psum on its way.
     """
@@ -103,7 +106,7 @@ def accumulated(
     counts: Mapping[int, int],
     ends: tuple[frozenset[int] | None, frozenset[int] | None],
 ) -> Accumulated:
-    """`sums` plus what the GLB has of them, unless they are fresh; unless they are final they go back there (C5).
+    """`sums` plus what the GLB has of them, unless they are fresh; unless they are final they go back there (COMMIT-5).
 
     counts: the iterations of each axis of the block that the commit is in. ends: the axes that `fresh` and `final` ask
     for, None where they do not hold. Raises Fault for a place outside the tensor or two sums in one, and for a sum that
@@ -185,7 +188,7 @@ def _in_order(values: Ints, along: tuple[int, ...]) -> Ints:
 
 
 def _words(sums: Ints, arch: Arch) -> Ints:
-    """The words [..., word] of partial sums, the least significant first (W1)."""
+    """The words [..., word] of partial sums, the least significant first (MEM-1)."""
     bits = arch.operand_bits
     parts = (sums[..., None] >> (bits * np.arange(arch.words_per_sum))) & ((1 << bits) - 1)
     return parts - ((parts >> (bits - 1)) << bits)

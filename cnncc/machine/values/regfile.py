@@ -1,9 +1,11 @@
-"""Register files of the PEs: halves, what is in their slots, and macro-instructions on them (rules T1-T3, W5, A1-A3).
+"""Register files of the PEs: halves, what is in their slots, and macro-instructions on them.
+
+Rules: TOKEN-1 to TOKEN-3, MEM-5, MAC-1 to MAC-3.
 
 Arrays have axes [image, block loops…, set by rows, row, set by columns, column, slot]; an axis of size 1 holds what is
-equal along it. Operands are int16, or int32 where one does not fit that (D3); products and sums are float64, in which
-every one of this machine is exact (below 2^53). In memory the slots are the outermost axis, and the others lie as they
-did where they came from: copies and matrix products then go along long runs of neighbouring words.
+equal along it. Operands are int16, or int32 where one does not fit that (DESC-3); products and sums are float64, in
+which every one of this machine is exact (below 2^53). In memory the slots are the outermost axis, and the others lie as
+they did where they came from: copies and matrix products then go along long runs of neighbouring words.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ class HalfFault(Exception):
 
 
 def active(inst: Instruction, set_rows: int, arch: Arch) -> Grid:
-    """The active PEs of an instruction, in sets of `set_rows` rows (D4). Raises Fault for some that there are not."""
+    """The active PEs of an instruction, in sets of `set_rows` rows. Raises Fault for some that there are not.
+
+    Rules: DESC-4.
+    """
     grid = Grid.of(inst, set_rows, inst.number("set_cols"))
     row0, col0, rows, cols = grid.rectangle
     if row0 + rows > arch.rows or col0 + cols > arch.cols:
@@ -43,7 +48,7 @@ class Half:
     """One half: `data` [image, block…, *grid, slot] and which slots of which PEs are filled [*grid, slot].
 
     room: what `data` is the first slots of, if more may still come. loaded: the end of what loads filled; virtual: the
-    slots that loads with `edge` filled (A6 tells them apart).
+    slots that loads with `edge` filled (MAC-6 tells them apart).
     """
 
     grid: Grid
@@ -160,7 +165,10 @@ class Half:
         self.filled = self._filled(self.filled.shape[:-1])
 
     def read(self, slots: Strided, operand: str) -> npt.NDArray[Any]:
-        """The values of `slots` [*any] as a view [image, block…, *grid, *any]. Raises Fault for an empty slot (W5)."""
+        """The values of `slots` [*any] as a view [image, block…, *grid, *any]. Raises Fault for an empty slot.
+
+        Rules: MEM-5.
+        """
         low, high = slots.ends
         if low < 0 or high >= self.data.shape[-1]:
             raise HalfFault(f"{operand} slot {low if low < 0 else high} is read but empty")
@@ -171,7 +179,7 @@ class Half:
         return slots.of(self.data)
 
     def shift_west(self, slot: int, reuse: int) -> None:
-        """n2n: every PE but the last column of its set takes slots from its east neighbour (A3). Raises Fault."""
+        """n2n: every PE but the last column of its set takes slots from its east neighbour (MAC-3). Raises Fault."""
         self.grow(slot + reuse)
         self._own_columns()
         takers, senders = self._neighbours()

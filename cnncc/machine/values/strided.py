@@ -111,7 +111,7 @@ class Even:
         return range(low, high + 1)
 
     def inside(self, height: int, width: int) -> bool:
-        """Whether all rows and columns are inside bounds (D3)."""
+        """Whether all rows and columns are inside bounds (DESC-3)."""
         y, x = self.reach(1), self.reach(2)
         return y.start >= 0 and x.start >= 0 and y.stop <= height and x.stop <= width
 
@@ -138,7 +138,10 @@ def params(
     descriptor: Descriptor,
     words: int,
 ) -> Strided | None:
-    """Where the parameters of a commit's results begin, `words` words a channel, as `even` has its positions (C2)."""
+    """Where the parameters of a commit's results begin, `words` words a channel, as `even` has its positions.
+
+    Rules: COMMIT-2.
+    """
     linear = {key: term for key, term in descriptor.steps.items() if key[1]}
     block = max((loop.ndim for loop in loops if not isinstance(loop, int)), default=0)
     walk = _AddressWalk(replace(descriptor, plane=words, steps=linear), [1] * (block + PE_AXES + len(pattern)), ("k",))
@@ -158,7 +161,10 @@ def even(
     pattern: Sequence[tuple[int, FieldTerm]],
     descriptor: Descriptor,
 ) -> Even | None:
-    """The positions of an instruction as [block…, *PE axes, *pattern] where they step evenly, else None (D2, D4)."""
+    """The positions of an instruction as [block…, *PE axes, *pattern] where they step evenly, else None.
+
+    Rules: DESC-2, DESC-4.
+    """
     block = max((loop.ndim for loop in loops if not isinstance(loop, int)), default=0)
     walk = _AddressWalk(descriptor, [1] * (block + PE_AXES + len(pattern)))
     walk.start = [inst.number("offset"), inst.number("channel") * descriptor.plane, inst.number("y"), inst.number("x")]

@@ -1,4 +1,4 @@
-"""Where the words of a transfer between DRAM and GLB lie (rule X1)."""
+"""Where the words of a transfer between DRAM and GLB lie (rule DMA-1)."""
 
 from __future__ import annotations
 

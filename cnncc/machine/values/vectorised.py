@@ -97,7 +97,7 @@ class Block:
                 part.keep(glb)
 
     def read(self, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
-        """What `read` finds in a memory in all iterations (P5): in what they fetched, or in what all of them find."""
+        """What `read` finds in a memory in all iterations (PROG-5): in what they fetched, or in what all find."""
         for part in self.fetched:
             if part.side is descriptor:
                 return part.read(read, self.register, self.iterations, loops)
@@ -127,7 +127,7 @@ class Block:
 
 
 def find(block: Block | None, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
-    """What `read` finds in a memory, in a block in all iterations (P5)."""
+    """What `read` finds in a memory, in a block in all iterations (PROG-5)."""
     if block is not None:
         return block.read(read, memory, loops, descriptor)
     return read(memory, loops, descriptor).words
@@ -240,7 +240,7 @@ class _Order:
 def _scope(when: When, scope: Registers, not_now: set[int]) -> Registers | None:
     """The loops whose every iteration sees a condition hold once; None where it never holds.
 
-    not_now: loops around the block of which it does not hold. Loops that run once, or not at all, always do (P2).
+    not_now: loops around the block of which it does not hold. Loops that run once, or not at all, always do (PROG-2).
     Only conditions on the innermost loops of the block hold once per iteration of the others, in order.
     """
     if when is None or not_now.intersection(when):
@@ -316,7 +316,7 @@ def _array(inst: Instruction, around: tuple[tuple[int, int], ...], descriptors: 
 
 
 def _distinct(inst: Instruction, axis: str) -> int:
-    """The rows or columns of PEs that may get different words from a load (D2, D4)."""
+    """The rows or columns of PEs that may get different words from a load (DESC-2, DESC-4)."""
     pes, in_set = inst.number(f"{axis}s"), inst.number(f"set_{axis}s")
     within = min(pes, in_set) if inst.term(axis).step else 1
     return within * (ceil_div(pes, in_set) if inst.term(f"{axis}_set").step else 1)

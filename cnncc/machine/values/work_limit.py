@@ -1,4 +1,4 @@
-"""How much work an interpreter may do: what bounds its time where a program's loops do not (rule P6)."""
+"""How much work an interpreter may do: what bounds its time where a program's loops do not (rule PROG-6)."""
 
 from __future__ import annotations
 

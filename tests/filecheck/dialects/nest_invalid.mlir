@@ -288,8 +288,8 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// N1: a step beyond the extent.
-// CHECK: loop h steps by 4 in an extent of 3 (N1)
+// NEST-1: a step beyond the extent.
+// CHECK: loop h steps by 4 in an extent of 3 (NEST-1)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
@@ -300,8 +300,8 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// N1: an inner loop with a larger step.
-// CHECK: loop w steps by 3 in an extent of 2 (N1)
+// NEST-1: an inner loop with a larger step.
+// CHECK: loop w steps by 3 in an extent of 2 (NEST-1)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
@@ -312,8 +312,8 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// N1: indices that no loop visits.
-// CHECK: no loop runs over single indices of h (N1)
+// NEST-1: indices that no loop visits.
+// CHECK: no loop runs over single indices of h (NEST-1)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
@@ -324,8 +324,8 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// N1: a dimension without a loop.
-// CHECK: no loop runs over single indices of k (N1)
+// NEST-1: a dimension without a loop.
+// CHECK: no loop runs over single indices of k (NEST-1)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
@@ -336,8 +336,8 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// N2: kept loops without a stage in rf.
-// CHECK: of loop s: exactly the loops inside all stages in rf are kept (N2)
+// NEST-2: kept loops without a stage in rf.
+// CHECK: of loop s: exactly the loops inside all stages in rf are kept (NEST-2)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
@@ -348,8 +348,8 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// N2: a loop in the box that is not kept.
-// CHECK: of loop s: exactly the loops inside all stages in rf are kept (N2)
+// NEST-2: a loop in the box that is not kept.
+// CHECK: of loop s: exactly the loops inside all stages in rf are kept (NEST-2)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
@@ -360,8 +360,8 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// N3: parameters are not for PEs.
-// CHECK: stage params in rf: the layer has no such operand there (N3)
+// NEST-3: parameters are not for PEs.
+// CHECK: stage params in rf: the layer has no such operand there (NEST-3)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
@@ -372,8 +372,8 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// N3: a layer without bias and scale has no parameters.
-// CHECK: stage params in glb: the layer has no such operand there (N3)
+// NEST-3: a layer without bias and scale has no parameters.
+// CHECK: stage params in glb: the layer has no such operand there (NEST-3)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <>
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
@@ -384,7 +384,7 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// N3: twice in one memory.
+// NEST-3: twice in one memory.
 // CHECK: stage ifmap in glb: stands inside another of the same operand in this memory
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
@@ -396,7 +396,7 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// N3: from the register files back to the GLB.
+// NEST-3: from the register files back to the GLB.
 // CHECK: stage ifmap in glb: stands inside another of the same operand in this memory or nearer
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
@@ -408,8 +408,8 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// N4: the GLB is shared by all PEs.
-// CHECK: stage ifmap in glb: stands inside a loop in space (N4)
+// NEST-4: the GLB is shared by all PEs.
+// CHECK: stage ifmap in glb: stands inside a loop in space (NEST-4)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
@@ -420,8 +420,8 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 
 // -----
 
-// N5: sums are not finished inside a loop over c.
-// CHECK: stage params in glb: stands inside a loop over c, r or s (N5)
+// NEST-5: sums are not finished inside a loop over c.
+// CHECK: stage params in glb: stands inside a loop over c, r or s (NEST-5)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        : tensor<1x3x5x7xi16> -> tensor<1x4x3x5xi32> {
@@ -433,7 +433,7 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
 // -----
 
 // The mapping keeps the same rules.
-// CHECK: no loop runs over single indices of k, c, h, w, r, s (N1)
+// CHECK: no loop runs over single indices of k, c, h, w, r, s (NEST-1)
 func.func @main(%x: tensor<1x3x5x7xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 3, w = 5, r = 3, s = 3> window <kernel = [3, 3]> then <bias = "b">
        mapping <loops = []>

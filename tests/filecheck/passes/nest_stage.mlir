@@ -83,7 +83,7 @@
 
 // Pools have no weights.
 // RUN: not cnncc opt %s -p 'nest-stage{operand=weight memory=rf depth=0}' 2>&1 | filecheck %s --check-prefix POOL
-// POOL: cnncc: nest-stage: layer 'pool0': stage weight in rf: the layer has no such operand there (N3)
+// POOL: cnncc: nest-stage: layer 'pool0': stage weight in rf: the layer has no such operand there (NEST-3)
 
 // A register file is in a PE: loops in space lie around it.
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=rows layer=conv0},nest-stage{operand=ifmap memory=rf depth=1 layer=conv0}' 2>&1 | filecheck %s --check-prefix SPACE
@@ -95,7 +95,7 @@
 
 // Sums are finished inside the parameters' stage.
 // RUN: not cnncc opt %s -p 'nest-stage{operand=params memory=glb depth=4 layer=conv0}' 2>&1 | filecheck %s --check-prefix PARAMS
-// PARAMS: cnncc: nest-stage: layer 'conv0': stage params in glb: stands inside a loop over c, r or s (N5)
+// PARAMS: cnncc: nest-stage: layer 'conv0': stage params in glb: stands inside a loop over c, r or s (NEST-5)
 
 // Options go together.
 // RUN: not cnncc opt %s -p 'nest-stage{operand=ifmap depth=0}' 2>&1 | filecheck %s --check-prefix HALF

@@ -43,7 +43,7 @@
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=diagonals layer=conv0}' 2>&1 | filecheck %s --check-prefix AXIS
 // AXIS: cnncc: nest-unroll: layer 'conv0': the array has rows, cols, lanes, not 'diagonals'
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=lanes layer=conv0}' 2>&1 | filecheck %s --check-prefix LANES
-// LANES: cnncc: nest-unroll: layer 'conv0': loop h on lanes: there is one, over c, r or s, inside all loops on other axes (N6)
+// LANES: cnncc: nest-unroll: layer 'conv0': loop h on lanes: there is one, over c, r or s, inside all loops on other axes (NEST-6)
 
 // A dim of one index has no loop.
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=n axis=rows layer=conv0}' 2>&1 | filecheck %s --check-prefix NONE
@@ -67,7 +67,7 @@
 
 // The GLB's stages are outside all loops in space.
 // RUN: not cnncc opt %s -p 'nest-stage{operand=ifmap memory=glb depth=2 layer=conv0},nest-unroll{dim=h axis=rows layer=conv0}' 2>&1 | filecheck %s --check-prefix GLB
-// GLB: cnncc: nest-unroll: layer 'conv0': stage ifmap in glb: stands inside a loop in space (N4)
+// GLB: cnncc: nest-unroll: layer 'conv0': stage ifmap in glb: stands inside a loop in space (NEST-4)
 
 // An array has so many PEs,
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=k axis=rows arch=spatial-8x8 layer=conv0}' 2>&1 | filecheck %s --check-prefix PES
