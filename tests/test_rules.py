@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 INDEX = ROOT / "docs" / "rules.md"
 DOCS = [path for path in sorted((ROOT / "docs").glob("*.md")) if path != INDEX]
+GENERATED = ("arch.md", "isa.md")  # their tables cite a rule in each row, without links
+WRITTEN = [path for path in DOCS if path.name not in GENERATED]
 DEFINITION = re.compile(r"^(?:- )?\*\*([A-Z]+)-(\d+)\*\*")
 ROW = re.compile(r"\| ([A-Z]+) \| \1-1 to \1-(\d+) \| .+ \| \[(\w+\.md)\]\(([^)]+)\) \|")
 
@@ -84,11 +86,9 @@ def test_every_rule_that_is_cited_exists():
     assert missing == set()
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *DOCS], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [ROOT / "README.md", *WRITTEN], ids=lambda path: path.name)
 def test_a_rule_of_another_document_is_a_link(path: Path):
-    """`[LOAD-2](machine.md#load)`, but for docs/isa.md, whose tables cite a rule in each row."""
-    if path.name == "isa.md":
-        return
+    """`[LOAD-2](machine.md#load)`."""
     folder = "docs/" if path.parent == ROOT else ""
     for number, line in enumerate(prose(path), 1):
         text = re.sub(r"`[^`]*`", "", line)
