@@ -22,8 +22,8 @@ cnncc arch show spatial-8x8 > mine.toml
 
 `--arch mine.toml` takes it wherever `--arch` takes a preset. A key that is not below is refused, and so is a number
 outside its range; one that has a *default* may be left out. What the machine does with them is in
-[machine.md](machine.md); its rules ([rules.md](rules.md)) stand in brackets. The last columns say what the presets have: the number that a
-family shares, or all of its numbers, smaller arrays first.
+[machine.md](machine.md); its rules ([rules.md](rules.md)) stand in brackets. The last columns say what the presets
+have: the number that a family shares, or all of its numbers, smaller arrays first.
 """
 
 
