@@ -28,13 +28,13 @@ class NestAssignMappingPass(ModulePass):
     them, unless a group is a single output channel: those are channelwise, as pools are.
 
     Layers that the file `schedule` names get the mapping that it gives (docs/schedule.md). The other convolutions and
-    fully connected layers get the mapping of a `dataflow` (os, ws, is, rs, nlr) or a `mapping` in the notation, which
-    the rules of docs/mapping.md complete; `dataflow=auto`, the default, is the best of all (docs/mapper.md). With
-    `dataflow=ws arch=spatial-8x8`:
+    fully connected layers get that of a `dataflow` or a `mapping` in the notation, which the rules of docs/mapping.md
+    complete. `auto`, the default, is the best mapping of all; `os`, `ws` and `is` are the best of that form
+    (docs/mapper.md); `rs` and `nlr` are texts in the notation. With `dataflow=rs arch=spatial-8x8`:
 
         nest.layer "mac" … { … }
         ->
-        nest.layer "mac" … mapping "weight@glb > k':8 > [c||6@rows k''||8@cols] > weight@rf*2 > h > w > …" { … }
+        nest.layer "mac" … mapping "weight@glb > params@glb > k > c':2 > [c''||2@rows r||3@rows h||7@cols] > …" { … }
 
     Refused is all that is wrong with a given mapping, and what the array has no PEs, links, register files or GLB for.
     With `layer` one layer is mapped, which then has the whole GLB for its buffers.

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nest_cases import Case, layer_of
 from onnx import helper
+from textbook_dataflows import TEXTBOOK
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
@@ -413,7 +414,10 @@ def test_conv_groups_depthwise_has_channels_side_by_side(tmp_path: Path) -> None
     """In a PE and from set to set: what depthwise layers are about. The last channels are single."""
     ctx, arch = new_context(), array_file(tmp_path, "8x8")
     small = replace(CASES["depthwise"], image=(3, 3))
-    compilation = Compilation(ctx, small.network(ctx), Settings(load_arch(str(arch)), str(arch), 16, dataflow="os"))
+    text = tmp_path / "text.toml"
+    text.write_text(f'[conv]\nmapping = "{TEXTBOOK["os"].channelwise}"')
+    chosen = Settings(load_arch(str(arch)), str(arch), 16, schedule=str(text))
+    compilation = Compilation(ctx, small.network(ctx), chosen)
     compilation.run("array")
     loads = [op.record.data for op in compilation.module.walk() if op.name == "array.load"]
     macs = [op.record.data for op in compilation.module.walk() if op.name == "array.mac"]

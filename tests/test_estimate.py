@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from cli_cases import CALIBRATION, LENET, SAMPLES, done, refused
+from textbook_dataflows import TEXTBOOK
 
 from cnncc.binary.container import load, save
 from cnncc.model.plan_json import as_json, from_json
@@ -72,9 +73,10 @@ def test_estimate_does_not_read_instructions(tmp_path: Path) -> None:
     assert of_run(said) == run(tmp_path / "net.cnb") != counted
 
 
-def test_estimate_roofline_of_a_layer() -> None:
+def test_estimate_roofline_of_a_layer(tmp_path: Path) -> None:
     """By hand: c2 of LeNet, 16 x 6 channels, 5 x 5, 10 x 10 outputs, its weights once; f1."""
-    found = estimated(LENET, *LENET_OPTIONS, "--dataflow", "os")
+    (tmp_path / "c2.toml").write_text(f'[c2]\nmapping = "{TEXTBOOK["os"].mapping}"')
+    found = estimated(LENET, *LENET_OPTIONS, "--schedule", tmp_path / "c2.toml")
     layer = found["layers"]["c2"]
     roofs, operations = layer["roofline"], 16 * 6 * 25 * 100
     assert (roofs["operations"], roofs["peak"]) == (operations, 64)

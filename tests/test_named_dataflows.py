@@ -1,4 +1,4 @@
-"""The five dataflows by name: complete for any layer and array, legal, and what they are named for, as nests.
+"""The textbook's five dataflows: complete for any layer and array, legal, and what they are named for, as nests.
 
 CNNCC_EXAMPLES=1000 draws that many layers.
 """
@@ -6,6 +6,7 @@ CNNCC_EXAMPLES=1000 draws that many layers.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -18,19 +19,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nest_cases import SCHEDULE, Case, arches, cases, layer_of, lowered
 from test_nest_eval import result
+from textbook_dataflows import TEXTBOOK, textbook
 
-from cnncc.arch.model import Arch, load_arch
+from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects._mapping import mapping_problem
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Mapping, MappingAttr, Sizes, operands
 from cnncc.errors import Refusal
 from cnncc.eval.nest import LayerRun
+from cnncc.mapper.cached_search import searched
+from cnncc.mapper.search import AHEAD
+from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
-from cnncc.passes._scheduling.dataflows import DATAFLOWS
+from cnncc.passes._scheduling.dataflows import DATAFLOWS, SEARCHED, check_dataflow
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.os_plan import GlbTooSmall
 from cnncc.passes._scheduling.os_written import written_mapping, written_violations
-from cnncc.passes._scheduling.schedule_file import Named
 from cnncc.util.npz import npz_bytes
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "40"))
@@ -39,7 +43,7 @@ SOUTH = replace(ARRAY, links=replace(ARRAY.links, south=True))
 
 
 def mapping_of(name: str, shape: LayerShape, arch: Arch, streamed: frozenset[str] = frozenset()) -> Mapping:
-    return written_mapping(shape, arch, GlbBudget(arch.glb.words, streamed), Named(name).written(shape, arch))
+    return written_mapping(shape, arch, GlbBudget(arch.glb.words, streamed), textbook(name, shape, arch))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -51,11 +55,11 @@ def test_dataflows_are_legal_and_compute_the_same(case: Case, drawn: Arch, strea
     if case.kind != "mac":
         return
     want = case.sums()
-    for name in DATAFLOWS:
+    for name in TEXTBOOK:
         ctx, module = lowered(case)
         layer = layer_of(module)
         shape = layer_shape(layer)
-        given = Named(name).written(shape, arch)
+        given = textbook(name, shape, arch)
         assert written_violations(shape, arch, given, operands(layer)) == [], name
         try:
             mapping = mapping_of(name, shape, arch, streamed)
@@ -86,12 +90,12 @@ def fetched(name: str, case: Case) -> Counter[str]:
 def test_what_stays_is_what_a_dataflow_is_named_for() -> None:
     """Of a layer that no file holds as a whole: which dataflow fetches an operand least, and none of it twice."""
     case = Case("mac", 1, 32, 16, (18, 18), Window((3, 3)))
-    words = {name: fetched(name, case) for name in DATAFLOWS}
+    words = {name: fetched(name, case) for name in TEXTBOOK}
     weights = case.weights.size
     assert min(words, key=lambda name: words[name]["weight"]) == "ws"
     assert words["ws"]["weight"] == weights, "every weight comes into one PE, once"
     assert min(words, key=lambda name: words[name]["ifmap"]) == "is"
-    assert 4 * words["is"]["ifmap"] <= min(words[name]["ifmap"] for name in DATAFLOWS if name != "is")
+    assert 4 * words["is"]["ifmap"] <= min(words[name]["ifmap"] for name in TEXTBOOK if name != "is")
     assert words["rs"]["weight"] == weights * 16, "every kernel row comes once for each row of the results"
     products = 32 * 16 * 16 * 16 * 9
     assert words["nlr"] == {"weight": products, "ifmap": products, "params": 0}, "each product has its own fetches"
@@ -99,7 +103,7 @@ def test_what_stays_is_what_a_dataflow_is_named_for() -> None:
         assert all(words[name][operand] < words["nlr"][operand] for operand in ("weight", "ifmap")), name
     # Sums stay in a PE where only loops over c, r and s are inside those over outputs.
     shape = LayerShape("mac", Sizes(1, 32, 16, 16, 16, 3, 3), case.window, 1, 18, 18)
-    stays = {name: sums_stay(mapping_of(name, shape, SOUTH)) for name in DATAFLOWS}
+    stays = {name: sums_stay(mapping_of(name, shape, SOUTH)) for name in TEXTBOOK}
     assert stays == {"os": True, "ws": False, "is": False, "rs": False, "nlr": False}
 
 
@@ -113,7 +117,7 @@ def test_blocks_and_groups_are_added() -> None:
     """A large image moves in blocks of rows; of a grouped layer a group is mapped at a time."""
     large = LayerShape("mac", Sizes(1, 64, 64, 224, 224, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2, 224, 224)
     grouped = LayerShape("mac", Sizes(2, 16, 4, 7, 7, 3, 3), Window((3, 3), group=4), 2, 9, 9)
-    for name in DATAFLOWS:
+    for name in TEXTBOOK:
         mapping = mapping_of(name, large, SOUTH, frozenset({"ifmap", "output"}))
         assert all(stage.depth > 0 for stage in mapping.stages if stage.operand in ("ifmap", "output")), name
         loops = mapping_of(name, grouped, SOUTH).loops
@@ -164,12 +168,37 @@ def test_what_an_array_has_no_links_for_is_refused() -> None:
     shape = LayerShape("mac", Sizes(1, 16, 6, 10, 10, 5, 5), Window((5, 5)), 2, 14, 14)
     north = replace(SOUTH, links=replace(SOUTH.links, south=False))
     for name in ("ws", "rs", "nlr"):
-        (found,) = written_violations(shape, north, Named(name).written(shape, north), {"weight", "ifmap", "output"})[
-            :1
-        ]
+        (found,) = written_violations(shape, north, textbook(name, shape, north), {"weight", "ifmap", "output"})[:1]
         assert "reduced down the rows, but this array has no links.south" in found.what
 
 
 def test_unknown_names_raise() -> None:
     with pytest.raises(Refusal, match="no dataflow 'x': there are: os, ws, is, rs, nlr"):
-        Named("x").written(LayerShape("mac", Sizes(1, 1, 1, 1, 1, 1, 1), Window((1, 1)), 0, 1, 1), SOUTH)
+        check_dataflow("x", DATAFLOWS)
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_a_form_is_mapped_by_the_mapper(name: str) -> None:
+    """No layer with weights takes more cycles than by the textbook's text of the form."""
+    shape = LayerShape("mac", Sizes(1, 16, 6, 10, 10, 5, 5), Window((5, 5)), 2, 14, 14)
+    budget = GlbBudget(SOUTH.glb.words)
+    best = searched(shape, SOUTH, budget, name)
+    written = LayerPlan("", shape, mapping_of(name, shape, SOUTH), False, AHEAD)
+    assert best and best.cycles <= layer_cycles(written, SOUTH)
+
+
+@pytest.mark.parametrize("name", ["ws", "is"])
+def test_a_glb_that_is_too_small_for_a_form_is_named_with_one_that_does(name: str, tmp_path: Path) -> None:
+    """Each refusal names more words than there are, and soon so many that the network compiles."""
+    sizes = [300]
+    for _ in range(20):
+        (tmp_path / "a.toml").write_text(re.sub(r"(\[glb\]\nwords = )\d+", rf"\g<1>{sizes[-1]}", arch_text(ARRAY)))
+        args = ("compile", LENET, "--batch", 1, "--arch", tmp_path / "a.toml", "--dataflow", name)
+        result = invoke(*args, "-o", tmp_path / "x.cnb")
+        if not result.exit_code:
+            break
+        named = re.findall(r"glb.words ([\d,]+), limit ([\d,]+)", result.stderr)
+        assert {int(limit.replace(",", "")) for _, limit in named} == {sizes[-1]}
+        sizes.append(max(int(words.replace(",", "")) for words, _ in named))
+        assert sizes[-1] > sizes[-2]
+    assert (tmp_path / "x.cnb").exists() and sizes[-1] < ARRAY.glb.words

@@ -27,6 +27,7 @@ from test_conv_grid import unmapped
 from test_conv_groups import array_file
 from test_dataflows import arch_text, random_case, random_mapping
 from test_glb_blocks import branches, image_for
+from textbook_dataflows import textbook
 from xdsl.dialects.builtin import StringAttr
 
 from cnncc.arch.model import load_arch, parse_arch
@@ -303,11 +304,15 @@ def test_reuse_sees_no_program() -> None:
     ],
 )
 @pytest.mark.parametrize("model", ["lenet", "resnet20"])
-def test_reuse_derives_the_name_of_a_dataflow(name: str, stationary: str, model: str) -> None:
-    """Of every convolution that is compiled under it; and the words are the interpreter's, of all layers."""
-    compilation = start_compilation(
-        SAMPLES / "models" / f"{model}.onnx", CompileOptions("spatial-8x8", batch=1, dataflow=name)
-    )
+def test_reuse_derives_the_name_of_a_dataflow(name: str, stationary: str, model: str, tmp_path: Path) -> None:
+    """Of every convolution that is compiled under its text; and the words are the interpreter's, of all layers."""
+    path, arch = SAMPLES / "models" / f"{model}.onnx", load_arch("spatial-8x8")
+    unnamed = start_compilation(path, CompileOptions(arch.name, batch=1, dataflow="nlr"))
+    unnamed.run("nest")
+    layers = [op for op in unnamed.module.walk() if isinstance(op, LayerOp) and op.kind.data == "mac"]
+    texts = (f'["{label_of(op)}"]\nmapping = "{textbook(name, layer_shape(op), arch).mapping}"' for op in layers)
+    (tmp_path / "texts.toml").write_text("\n".join(texts))
+    compilation = start_compilation(path, CompileOptions(arch.name, batch=1, schedule=tmp_path / "texts.toml"))
     compilation.run("nest")
     names = {
         label_of(op): name_of(layer_shape(op), mapping_of(op))

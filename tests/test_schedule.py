@@ -465,7 +465,7 @@ def compute(folder: Path, name: str) -> dict[str, int]:
 
 def test_schedule_of_lenet(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(LENET_SCHEDULE)
-    alone = ("--dataflow", "os")  # then no layer's mapping depends on those beside it
+    alone = ("--dataflow", "nlr")  # then no layer's mapping depends on those beside it
     own = compiled(LENET, tmp_path, "own", *alone)
     assert compiled(LENET, tmp_path, "auto", "--schedule", tmp_path / "mine.toml") == own
     assert compiled(LENET, tmp_path, "mine", *alone, "--schedule", tmp_path / "mine.toml") == own

@@ -11,6 +11,7 @@ from cli_cases import build, done, noise, save
 from onnx import helper
 from test_estimate import estimated, of_run
 from test_estimate import run as counted
+from textbook_dataflows import TEXTBOOK
 
 from cnncc.arch.model import PRESETS, Arch, Dram, Glb, Links, Pe
 from cnncc.isa.assembly import assemble
@@ -74,9 +75,10 @@ def test_wide_sums_are_exact_on_every_level(psum_bits: int, precision: str, tmp_
 
 
 def test_wide_sums_exceed_32_bits_and_lose_nothing(tmp_path: Path) -> None:
-    """By ws the GLB has sums that 32 bits would not hold: the network's results are near float's by 16 bits."""
+    """By this text the GLB has sums that 32 bits would not hold: the network's results are near float's by 16 bits."""
     model, x = large_sums(tmp_path)
-    args = ("--arch", array(tmp_path, 48), "--calibrate", x, "--dataflow", "ws")
+    (tmp_path / "c.toml").write_text(f'[c]\nmapping = "{TEXTBOOK["ws"].mapping}"')
+    args = ("--arch", array(tmp_path, 48), "--calibrate", x, "--schedule", tmp_path / "c.toml")
     printed = done("verify", model, "--input", x, *args).stdout
     assert float(printed.split("SQNR ")[1].split(" dB")[0]) > 85 and "psums narrow" not in printed
     assert "commit" in (listing := done("compile", model, "--emit", "isa", *args).stdout) and "partial" in listing

@@ -22,6 +22,7 @@ from nest_cases import layer_of
 from test_conv_grid import lowered, result_and_cycles, unmapped
 from test_mapping_notation import EQUATIONS, Equation
 from test_nest_os_mapping import walked_cycles
+from textbook_dataflows import TEXTBOOK
 
 from cnncc.arch.model import Arch, load_arch, parse_arch
 from cnncc.dialects._mapping import DIMS, mapping_problem
@@ -33,7 +34,6 @@ from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents, operands
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import macro_words
-from cnncc.passes._scheduling.dataflows import DATAFLOWS
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.os_plan import GlbTooSmall
 from cnncc.passes._scheduling.os_written import written_mapping, written_violations
@@ -256,8 +256,8 @@ def test_the_tables_of_the_document() -> None:
             == parse(here, SHAPE.sizes).loops
         )
     rows = re.findall(r"^\| (?:`(\w+)`)? ?\| (.*) \| `(.*)` \|$", document, re.MULTILINE)
-    said = [row for name, each in DATAFLOWS.items() for row in ((name, each.stays, each.mapping), each.channelwise)]
-    assert [row if row[0] else row[2] for row in rows if row[0] in {"", *DATAFLOWS}] == [row for row in said if row]
+    said = [row for name, each in TEXTBOOK.items() for row in ((name, each.resident, each.mapping), each.channelwise)]
+    assert [row if row[0] else row[2] for row in rows if row[0] in {"", *TEXTBOOK}] == [row for row in said if row]
 
 
 def test_lanes_take_equal_parts() -> None:

@@ -18,9 +18,11 @@ from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
 from cnncc.mapper.blocks import least_words
 from cnncc.mapper.cached_search import SearchTask, search_ahead, searched
 from cnncc.mapper.search import AHEAD
+from cnncc.mapper.space import forms_of
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._onnx.labels import tidy
+from cnncc.passes._scheduling.dataflows import TEXTS
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape
 from cnncc.passes._scheduling.os_given import given_mapping, violations
 from cnncc.passes._scheduling.os_plan import GlbTooSmall, StaysOut, glb_too_small
@@ -33,6 +35,7 @@ from cnncc.passes._scheduling.smaller_budgets import Wanted
 
 Schedule = Map[str, Entry]  # by the labels of layers
 FAR = 2  # times the cycles that a search has shown to be needed: from there on other mappings are compared
+MOST_DOUBLINGS = 12  # of the GLB words for which a mapping of some form is looked for, to say what would do
 OPERATORS = ("Conv", "Gemm", "MatMul")  # of the ONNX nodes that have weights
 
 
@@ -106,9 +109,21 @@ class Assigner:
     others: Written | Named | None = None
 
     def given(self, layer: LayerOp) -> Entry | None:
-        """What a layer's mapping is to be; None for the best."""
-        named = self.schedule.get(_label(layer) or "", self.others if layer.weights is not None else None)
-        return named.written(layer_shape(layer), self.arch) if isinstance(named, Named) and layer.weights else named
+        """What is said of a layer's mapping; None for the best of all."""
+        entry = self.schedule.get(_label(layer) or "", self.others if layer.weights is not None else None)
+        if isinstance(entry, Named) and layer.weights and (text := TEXTS.get(entry.dataflow)):
+            return Written(text.text(layer_shape(layer), self.arch))
+        return entry
+
+    def form(self, layer: LayerOp) -> str:
+        """The form of mappings that are searched for a layer; "" for all.
+
+        A layer that has no mappings of the form is mapped by all: depthwise ones have none that is input stationary, as
+        each input word meets the weights of a single channel.
+        """
+        given = self.given(layer)
+        forms = {form.name for form in forms_of(layer_shape(layer))}
+        return given.dataflow if isinstance(given, Named) and given.dataflow in forms else ""
 
     def violations(self, layer: LayerOp) -> list[Finding]:
         """What of it is not legal."""
@@ -117,10 +132,10 @@ class Assigner:
                 return written_violations(layer_shape(layer), self.arch, given, operands(layer))
             case Given():
                 return violations(layer_shape(layer), self.arch, given, layer.residual is not None)
-            case Named():  # of a layer for which it has no mapping
+            case Named() if layer.weights is None:
                 what = "dataflows are for convolutions and fully connected layers, this is none"
                 return [Finding(what, help="leave it out: the compiler maps it")]
-            case None:
+            case Named() | None:
                 return []
 
     def __call__(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:
@@ -148,7 +163,12 @@ class Assigner:
             return given_mapping(shape, self.arch, budget, given)
         if layer.kind.data == "copy":
             return copy_mapping(shape, self.arch, budget)
-        found = searched(shape, self.arch, budget)
+        form = self.form(layer)
+        found = searched(shape, self.arch, budget, form)
+        if form in ("ws", "is"):
+            if found is None:
+                raise glb_too_small(self.arch, budget, max(least_words(shape, self.arch, budget), budget.words + 1))
+            return found.mapping
         if found is None:
             return os_mapping(shape, self.arch, budget)
         if self.arch.sequencer.overlap and found.cycles <= FAR * found.least:
@@ -161,8 +181,8 @@ class Assigner:
         return found.mapping
 
     def free(self, layer: LayerOp) -> bool:
-        """Whether the layer's mapping is the best one of all for its room."""
-        return self.given(layer) is None
+        """Whether the layer's mapping is searched for: it depends on the GLB budget."""
+        return not isinstance(self.given(layer), Written | Given)
 
     def below(self, layer: LayerOp, budget: GlbBudget, cycles: int, quick: bool) -> Mapping | None:
         """A mapping of a free layer that takes fewer cycles than these; of an elementwise one the best. None if none is
@@ -172,25 +192,40 @@ class Assigner:
             with suppress(Refusal):
                 return copy_mapping(shape, self.arch, budget)
             return None
-        found = searched(shape, self.arch, budget, below=cycles, quick=quick)
+        found = searched(shape, self.arch, budget, self.form(layer), cycles, quick)
         return found.mapping if found else None
 
     def refused(self, layer: LayerOp, budget: GlbBudget, refusal: GlbTooSmall) -> GlbTooSmall:
         """The same with the fewest words for which a mapping is found; output stationary ones may need more."""
         if not self.free(layer) or layer.kind.data == "copy":
             return refusal
-        shape, resident = layer_shape(layer), self.arch.glb.words - budget.words
+        shape, form = layer_shape(layer), self.form(layer)
+        resident = self.arch.glb.words - budget.words
+
+        def fits(words: int) -> bool:
+            return bool(searched(shape, self.arch, replace(budget, words=words), form))
+
         most = refusal.words - resident
+        if form in ("ws", "is"):  # the refusal has a lower bound
+            enough = (most << shift for shift in range(MOST_DOUBLINGS))
+            most = next((words for words in enough if fits(words)), 0)
+            if not most:
+                what, help_ = f"no mapping of the form {form} is found", "dataflow auto"
+                none = GlbTooSmall(f"{what}: {help_}", refusal.words, Finding(what, help=help_))
+                return self._named(layer, none)
         sizes = range(max(least_words(shape, self.arch, budget), budget.words + 1), most)
-        words = bisect_left(sizes, True, key=lambda n: bool(searched(shape, self.arch, replace(budget, words=n))))
+        words = bisect_left(sizes, True, key=fits)
         least = sizes[words] if words < len(sizes) else most
-        return self._named(layer, glb_too_small(self.arch, budget, least)) if least < most else refusal
+        if least == refusal.words - resident:
+            return refusal
+        return self._named(layer, glb_too_small(self.arch, budget, least))
 
     def soon(self, wanted: Sequence[Wanted]) -> None:
         """Do searches side by side."""
         free = [each for each in wanted if self.free(each.layer) and each.layer.kind.data != "copy"]
         tasks = [
-            SearchTask(layer_shape(layer), self.arch, budget, "", below, quick) for layer, budget, below, quick in free
+            SearchTask(layer_shape(layer), self.arch, budget, self.form(layer), below, quick)
+            for layer, budget, below, quick in free
         ]
         search_ahead(tasks, self._progress, self.context.processes)
 

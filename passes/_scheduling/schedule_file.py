@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from cnncc.arch.model import Arch
 from cnncc.dialects._notation import NotationError, read
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
-from cnncc.model.layer_shape import LayerShape
-from cnncc.passes._scheduling.dataflows import dataflow
+from cnncc.passes._scheduling.dataflows import DATAFLOWS, check_dataflow
 
 MOST_BYTES = 1 << 20
 MOST_NUMBER = (1 << 31) - 1
@@ -52,10 +50,6 @@ class Named:
     """A dataflow of `dataflows.py` for a convolution or a fully connected layer."""
 
     dataflow: str
-
-    def written(self, shape: LayerShape, arch: Arch) -> Written:
-        """Its mapping."""
-        return Written(dataflow(self.dataflow).text(shape, arch))
 
 
 Entry = Given | Written | Named
@@ -122,7 +116,7 @@ def _wrong_text(label: str, key: str, table: dict[str, object]) -> Iterable[Find
         yield Finding("not a text", where=label, resource=key, value=value, help=f"{key} = {example}")
         return
     try:
-        read(text) if key == "mapping" else dataflow(text)
+        read(text) if key == "mapping" else check_dataflow(text, DATAFLOWS)
     except NotationError as error:
         yield Finding(error.message, where=label, resource=key, excerpt=error.excerpt)
     except Refusal as refusal:
