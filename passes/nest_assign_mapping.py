@@ -12,7 +12,8 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext
 from cnncc.dialects._notation import NotationError, read
 from cnncc.errors import Refusal
-from cnncc.passes._scheduling.assignment import Assigner, assign
+from cnncc.passes._scheduling.assignment import assign
+from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.schedule_file import Named, Written, read_schedule
 
@@ -49,13 +50,13 @@ class NestAssignMappingPass(ModulePass):
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        assign(op, self.layer, self.choice(ctx, load_arch(self.arch)))
+        assign(op, self.layer, self.candidates(ctx, load_arch(self.arch)))
 
-    def choice(self, ctx: Context, arch: Arch) -> Assigner:
-        """How the mappings of layers are chosen, on this array or another one. Raises Refusal."""
+    def candidates(self, ctx: Context, arch: Arch) -> Candidates:
+        """The mappings that layers may have, on this array or another one. Raises Refusal."""
         schedule = read_schedule(self.schedule) if self.schedule else {}
         context = ctx if isinstance(ctx, CompilerContext) else CompilerContext()
-        return Assigner(self.name, arch, schedule, context, self._others())
+        return Candidates(self.name, arch, schedule, context, self._others())
 
     def _others(self) -> Named | Written | None:
         try:

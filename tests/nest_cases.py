@@ -18,7 +18,8 @@ from cnncc.dialects.cnn import CNN, Window
 from cnncc.dialects.nest import NEST, LayerOp, Loop, Mapping, Stage
 from cnncc.dialects.weights import WEIGHTS
 from cnncc.model.layer_shape import GlbBudget
-from cnncc.passes._scheduling.assignment import Assigner, assign
+from cnncc.passes._scheduling.assignment import assign
+from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.os_search import copy_mapping, os_mapping
 from cnncc.passes.cnn_to_nest import CnnToNestPass
@@ -31,10 +32,10 @@ from cnncc.passes.nest_unroll import NestUnrollPass
 SCHEDULE = (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass())
 
 
-class OutputStationary(Assigner):
+class OutputStationary(Candidates):
     """The best output-stationary mapping, whatever takes fewer cycles."""
 
-    def free(self, layer: LayerOp) -> bool:
+    def is_searched(self, layer: LayerOp) -> bool:
         return False
 
     def _mapping(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:

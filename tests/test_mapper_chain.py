@@ -23,8 +23,9 @@ from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import program_cycles
-from cnncc.passes._scheduling import residency, smaller_budgets
-from cnncc.passes._scheduling.smaller_budgets import Choose, Tried, Wanted, choice_of
+from cnncc.passes._scheduling import decision, residency, smaller_budgets
+from cnncc.passes._scheduling.candidates import Candidates, Wanted
+from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of
 
 ARCH = load_arch("spatial-4x4")
 _PRESET = load_arch("spatial-16x16")
@@ -78,7 +79,7 @@ def test_chain_is_the_best_of_all_combinations(seed: int) -> None:
 def resnet(monkeypatch: pytest.MonkeyPatch, first_only: bool) -> int:
     """Cycles of ResNet-20, predicted; first_only: each layer with the mapping that is best for itself."""
     if first_only:
-        monkeypatch.setattr(residency, "best_choices", lambda layers, *_: [0] * len(layers))
+        monkeypatch.setattr(decision, "best_choices", lambda layers, *_: [0] * len(layers))
     model = SAMPLES / "models" / "resnet20_qoperator_u8.onnx"
     compilation = start_compilation(model, CompileOptions("spatial-16x16", batch=1, dataflow="auto"))
     return program_counts(mapped_parts(compilation), compilation.settings.arch)["cycles"]["total"]
@@ -109,9 +110,9 @@ def test_layers_behind_one_with_slices_are_looked_at_again(monkeypatch: pytest.M
 
     again, wanted = predicted(model, WIDE), smaller_budgets._wanted
 
-    def once(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> Iterator[tuple[int, Wanted]]:
+    def once(before: Tried, here: Tried, i: int, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
         first, second = (replace(each, mappings=each.mappings[:1]) for each in (before, here))
-        return wanted(first, second, i, arch, choose)
+        return wanted(first, second, i, candidates)
 
     monkeypatch.setattr(smaller_budgets, "_wanted", once)
     assert 1.05 * again < predicted(model, WIDE)
@@ -128,9 +129,9 @@ def test_weights_come_in_slices_as_large_as_there_is_time_for(monkeypatch: pytes
 
     in_time, wanted = predicted(model, WIDE), smaller_budgets._wanted
 
-    def shares(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> Iterator[tuple[int, Wanted]]:
-        for number, each in wanted(before, here, i, arch, choose):
-            (words,) = {choice_of(here.layer, mapping, arch).words for mapping in here.mappings[:1]}
+    def shares(before: Tried, here: Tried, i: int, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
+        for number, each in wanted(before, here, i, candidates):
+            (words,) = {choice_of(here.layer, mapping, candidates.arch).words for mapping in here.mappings[:1]}
             if number == i or each.budget.words in (words // 8, words // 2):
                 yield number, each
 
@@ -150,7 +151,7 @@ def test_a_large_value_stays_in_place_of_a_smaller_one(monkeypatch: pytest.Monke
     arch = replace(ARCH, glb=replace(ARCH.glb, words=10_700), dram=replace(ARCH.dram, words_per_cycle=1))
 
     stays = predicted(model, arch)
-    monkeypatch.setattr(residency, "_quick_ones", lambda network, resident, arch: resident)
+    monkeypatch.setattr(residency, "_exchanged", lambda network, resident, arch: resident)
     assert 1.1 * stays < predicted(model, arch)
 
 
@@ -165,5 +166,5 @@ def test_a_value_moves_where_it_holds_up_the_layers_beside_it(monkeypatch: pytes
     arch = replace(ARCH, glb=replace(ARCH.glb, words=4500), dram=replace(ARCH.dram, words_per_cycle=1))
 
     moved = predicted(model, arch)
-    monkeypatch.setattr(residency, "_quick_ones", lambda network, resident, arch: resident)
+    monkeypatch.setattr(residency, "_exchanged", lambda network, resident, arch: resident)
     assert 1.5 * moved < predicted(model, arch)

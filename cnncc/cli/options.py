@@ -28,7 +28,7 @@ _COMPILE_OPTIONS = (
     click.option(
         "--dataflow",
         metavar="NAME",
-        help="Of the layers that --schedule leaves: auto (the default, the best mapping of all); os, ws or is (the best "
+        help="Of the layers that --schedule leaves: auto (the default, the best of all); os, ws or is (the best "
         "of that form); rs or nlr (completed texts).",
     ),
 )

@@ -77,7 +77,7 @@ def changes(program: Program, label: str, progress: Callable[[str], None]) -> li
             arch = with_config(program.arch, {key: value})
             arrays.append((_least(shape, arch), key, was, value, arch))
     arrays.sort(key=lambda each: each[0])
-    anew = _Anew(program.network, label) if program.network and program.network.choice else None
+    anew = _Anew(program.network, label) if program.network and program.network.candidates else None
     found: list[Change] = []
     for first in range(0, len(arrays), MOST):
         if len(found) == MOST and found[-1].layer <= arrays[first][0]:
@@ -111,8 +111,8 @@ class _Anew:
     """
 
     def __init__(self, network: MappedNetwork, label: str) -> None:
-        assert network.choice
-        self.network, self.label, self.choice = network, label, network.choice
+        assert network.candidates
+        self.network, self.label, self.candidates = network, label, network.candidates
         self.layer = network.layer(label)
         self.own = mapping_in(self.layer)
         self.budgets = list(dict.fromkeys((network.budget(label), network.taken(label))))
@@ -123,7 +123,7 @@ class _Anew:
 
     def soon(self, arrays: Sequence[Arch], progress: Callable[[str], None]) -> None:
         """Do searches side by side."""
-        if self.layer.kind.data != "copy" and self.choice(self.network.arch).free(self.layer):
+        if self.layer.kind.data != "copy" and self.candidates(self.network.arch).is_searched(self.layer):
             shape = layer_shape(self.layer)
             search_ahead(
                 [SearchTask(shape, arch, budget) for arch in arrays for budget in self._budgets(arch)], progress
@@ -131,11 +131,11 @@ class _Anew:
 
     def programs(self, arch: Arch, kept: bool) -> list[Sequence[Part]]:
         """The program on another array with each mapping of the layer that is tried. kept: with its own, too."""
-        network, choice = self.network, self.choice(arch)
+        network, candidates = self.network, self.candidates(arch)
         found = [self.own] if kept else []
-        for budget in self._budgets(arch) if not choice.violations(self.layer) else ():
+        for budget in self._budgets(arch) if not candidates.violations(self.layer) else ():
             with suppress(Refusal):  # does not fit
-                mapping = choice(self.layer, budget)
+                mapping = candidates.best(self.layer, budget)
                 found += [mapping] if mapping and mapping not in found else []
         as_it_was = arch.glb.words == network.arch.glb.words
         return [

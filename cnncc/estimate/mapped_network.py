@@ -13,12 +13,13 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.model.program_schedule import Part
+from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.nest_layers import goal_of, label_of, layer_shape
+from cnncc.passes._scheduling.network_values import Network
 from cnncc.passes._scheduling.os_plan import glb_words
 from cnncc.passes._scheduling.prefetch import layers_ahead
-from cnncc.passes._scheduling.residency import Network
+from cnncc.passes._scheduling.residency import glb_budgets
 from cnncc.passes._scheduling.smaller_budgets import come_first
-from cnncc.passes.nest_assign_mapping import Assigner
 
 Streamed = Mapping[LayerOp, frozenset[str]]  # the operands of each layer that move through the GLB
 
@@ -41,12 +42,7 @@ def budgets(func: FuncOp, arch: Arch, moves: Streamed) -> dict[LayerOp, GlbBudge
     network = Network(func)
     outside = {network.operands(layer)[operand] for layer, some in moves.items() for operand in some}
     resident = [value for value in network.values if value.root not in outside]
-    found: dict[LayerOp, GlbBudget] = {}
-    for layer in network.layers:
-        number = network.number[layer]
-        words = arch.glb.words - sum(each.words for each in resident if each.first <= number <= each.last)
-        found[layer] = GlbBudget(words, moves[layer], layer.residual is not None)
-    return found
+    return dict(glb_budgets(network, resident, arch))
 
 
 def mapping_in(layer: LayerOp) -> nest.Mapping:
@@ -58,13 +54,13 @@ def mapping_in(layer: LayerOp) -> nest.Mapping:
 class MappedNetwork:
     """The layers of a module, and `parts` of its program.
 
-    choice: how they are mapped, to this array or another one; None where they were mapped before.
+    candidates: their mappings, on this array or another one; None where they were mapped before.
     """
 
     func: FuncOp
     arch: Arch
     parts: Sequence[Part]
-    choice: Callable[[Arch], Assigner] | None
+    candidates: Callable[[Arch], Candidates] | None
 
     def layer(self, label: str) -> LayerOp:
         """The one of this label."""
@@ -77,8 +73,8 @@ class MappedNetwork:
     def taken(self, label: str) -> GlbBudget:
         """The same; or what the layer's mapping takes of it, where it was chosen for less: others are quicker then."""
         layer, budget = self.layer(label), self.budget(label)
-        mapping, choice = mapping_in(layer), self.choice and self.choice(self.arch)
-        if not choice or not choice.free(layer) or choice(layer, budget) == mapping:
+        mapping, candidates = mapping_in(layer), self.candidates and self.candidates(self.arch)
+        if not candidates or not candidates.is_searched(layer) or candidates.best(layer, budget) == mapping:
             return budget
         return replace(budget, words=glb_words(layer_shape(layer), self.arch, mapping))
 

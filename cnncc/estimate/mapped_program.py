@@ -75,5 +75,5 @@ def of_model(
     parts, array = mapped_parts(compilation), compilation.settings.arch
     given, ctx = compilation.settings, compilation.ctx
     mapper = NestAssignMappingPass(given.arch_source, given.schedule, given.dataflow)
-    choice = None if mapped else partial(mapper.choice, ctx)
-    return Program(source.name, array, parts, MappedNetwork(func, array, parts, choice)), compilation
+    candidates = None if mapped else partial(mapper.candidates, ctx)
+    return Program(source.name, array, parts, MappedNetwork(func, array, parts, candidates)), compilation

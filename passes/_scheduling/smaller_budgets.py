@@ -1,66 +1,33 @@
-"""Layers with less room than there is: so that less of their weights comes ahead, or what comes ahead finds a place.
+"""More candidates of layers, for smaller GLB budgets: they prefetch fewer weights, or leave space for prefetched ones.
 
-No pass: `residency.py` chooses among what is found here.
+No pass: `decision.py` chooses among them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
 
 from cnncc.arch.model import Arch
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.chain import EARLY, Choice, step
-from cnncc.mapper.transfer_bound import NEVER, cycles_about
+from cnncc.mapper.transfer_bound import cycles_about
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._scheduling.candidates import Candidates, Wanted
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_plan import GlbTooSmall, stage_sizes
+from cnncc.passes._scheduling.os_plan import stage_sizes
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
 PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead
 MOVING_PART = 50  # where something moves, and searches take longer
 
 
-class Wanted(NamedTuple):
-    """A mapping for some room, with fewer than `below` cycles. quick: not looked for as long as others."""
-
-    layer: LayerOp
-    budget: GlbBudget
-    below: int = NEVER
-    quick: bool = False
-
-
-class Choose(Protocol):
-    """How the mapping of one layer is chosen."""
-
-    def __call__(self, layer: LayerOp, budget: GlbBudget) -> nest.Mapping | None:
-        """The mapping of a layer that has some room; None for the nest that it has. Raises Refusal for no mapping."""
-        ...
-
-    def free(self, layer: LayerOp) -> bool:
-        """Whether it depends on the room. Such layers are tried with less of it, too: the next one may need it."""
-        ...
-
-    def below(self, layer: LayerOp, budget: GlbBudget, cycles: int, quick: bool) -> nest.Mapping | None:
-        """A mapping of such a layer that takes fewer cycles than these; None where none is found."""
-        ...
-
-    def refused(self, layer: LayerOp, budget: GlbBudget, refusal: GlbTooSmall) -> GlbTooSmall:
-        """The same refusal, with the fewest words that would do."""
-        ...
-
-    def soon(self, wanted: Sequence[Wanted]) -> None:
-        """Told what is asked next, so that mappings can be looked for side by side."""
-        ...
-
-
 @dataclass(frozen=True)
 class Tried:
-    """A layer, its room, and the mappings that it may have."""
+    """A layer, its GLB budget, and its candidates: the best one first."""
 
     layer: LayerOp
     budget: GlbBudget
@@ -83,7 +50,7 @@ def choice_of(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch) -> Choic
     return Choice(plan, sum(sizes.values()), sum(sizes[operand] for operand in come_first(mapping)))
 
 
-def try_smaller_budgets(tried: Sequence[Tried], arch: Arch, choose: Choose) -> None:
+def try_smaller_budgets(tried: Sequence[Tried], candidates: Candidates) -> None:
     """Try mappings with smaller GLB budgets for layers that wait for prefetched operands.
 
     Such an operand comes late, or has no place beside the layer before. With a smaller budget weights come in slices,
@@ -95,22 +62,23 @@ def try_smaller_budgets(tried: Sequence[Tried], arch: Arch, choose: Choose) -> N
     seen = set[tuple[int, int]]()
     pairs = set(range(len(tried) - 1))  # by their first layer
     while pairs:
-        found = [each for i in sorted(pairs) for each in _wanted(tried[i], tried[i + 1], i, arch, choose)]
-        wanted = [(i, each) for i, each in found if (i, each.budget.words) not in seen]
+        trials = [each for i in sorted(pairs) for each in _wanted(tried[i], tried[i + 1], i, candidates)]
+        wanted = [(i, each) for i, each in trials if (i, each.budget.words) not in seen]
         seen.update((i, each.budget.words) for i, each in wanted)
-        choose.soon([each for _, each in wanted])
+        candidates.search_ahead([each for _, each in wanted])
         pairs.clear()
         for i, each in wanted:
-            mapping = choose.below(*each)
+            mapping = candidates.faster(each)
             if mapping and mapping not in tried[i].mappings:
                 tried[i].mappings.append(mapping)
                 pairs |= {i - 1, i} & set(range(len(tried) - 1))
 
 
-def _wanted(before: Tried, here: Tried, i: int, arch: Arch, choose: Choose) -> Iterator[tuple[int, Wanted]]:
-    """What layers i and i + 1 are to be tried with because of the mappings that there are: the layer, what for."""
-    if not (choose.free(before.layer) and choose.free(here.layer)):
+def _wanted(before: Tried, here: Tried, i: int, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
+    """Candidates that layers i and i + 1 should have beside those that they have, each with its layer's number."""
+    if not (candidates.is_searched(before.layer) and candidates.is_searched(here.layer)):
         return
+    arch = candidates.arch
     firsts, seconds = ([choice_of(each.layer, mapping, arch) for mapping in each.mappings] for each in (before, here))
     first, second = firsts[0], seconds[0]
     if first.plan is None or second.plan is None:

@@ -1,0 +1,187 @@
+"""The mappings that a layer may have in a GLB budget: a given one, or those that the mapper finds. No pass."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping as Map
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from cnncc.arch.model import Arch
+from cnncc.context import CompilerContext
+from cnncc.dialects.nest import LayerOp, Mapping, operands
+from cnncc.errors import Finding, Refusal
+from cnncc.mapper.blocks import least_words
+from cnncc.mapper.cached_search import SearchTask, search_ahead, searched
+from cnncc.mapper.search import AHEAD
+from cnncc.mapper.space import forms_of
+from cnncc.mapper.transfer_bound import NEVER
+from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._scheduling.dataflows import TEXTS
+from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
+from cnncc.passes._scheduling.os_given import given_mapping, violations
+from cnncc.passes._scheduling.os_plan import GlbTooSmall, StaysOut, glb_too_small
+from cnncc.passes._scheduling.os_search import copy_mapping, os_mapping
+from cnncc.passes._scheduling.os_written import written_mapping, written_violations
+from cnncc.passes._scheduling.schedule_file import Entry, Given, Named, Written
+
+Schedule = Map[str, Entry]  # by the labels of layers
+FAR = 2  # times the cycles that a search has shown to be needed: from there on other mappings are compared
+MOST_DOUBLINGS = 12  # of the GLB words for which a mapping of some form is looked for, to say what would do
+
+
+class Wanted(NamedTuple):
+    """A mapping of a layer in a GLB budget, with fewer than `below` cycles. quick: not searched as long as others."""
+
+    layer: LayerOp
+    budget: GlbBudget
+    below: int = NEVER
+    quick: bool = False
+
+
+def label(layer: LayerOp) -> str | None:
+    """The label by which a schedule names the layer."""
+    return layer.label.data if layer.label else None
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The mappings that a layer may have on `arch`: what `schedule` gives by label, else what the mapper finds.
+
+    - name: of the pass, for messages
+    - context: its progress, and how many processes a search may use
+    - others: the mapping of layers with weights that the schedule does not name; None: the best of all
+    """
+
+    name: str
+    arch: Arch
+    schedule: Schedule
+    context: CompilerContext
+    others: Written | Named | None = None
+
+    def given(self, layer: LayerOp) -> Entry | None:
+        """What is said of a layer's mapping; None for the best of all."""
+        entry = self.schedule.get(label(layer) or "", self.others if layer.weights is not None else None)
+        if isinstance(entry, Named) and layer.weights and (text := TEXTS.get(entry.dataflow)):
+            return Written(text.text(layer_shape(layer), self.arch))
+        return entry
+
+    def form(self, layer: LayerOp) -> str:
+        """The form of mappings that are searched for a layer; "" for all.
+
+        A layer that has no mappings of the form is mapped by all: depthwise ones have none that is input stationary, as
+        each input word meets the weights of a single channel.
+        """
+        given = self.given(layer)
+        forms = {form.name for form in forms_of(layer_shape(layer))}
+        return given.dataflow if isinstance(given, Named) and given.dataflow in forms else ""
+
+    def violations(self, layer: LayerOp) -> list[Finding]:
+        """What of it is not legal."""
+        match given := self.given(layer):
+            case Written():
+                return written_violations(layer_shape(layer), self.arch, given, operands(layer))
+            case Given():
+                return violations(layer_shape(layer), self.arch, given, layer.residual is not None)
+            case Named() if layer.weights is None:
+                what = "dataflows are for convolutions and fully connected layers, this is none"
+                return [Finding(what, help="leave it out: the compiler maps it")]
+            case Named() | None:
+                return []
+
+    def best(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:
+        """The mapping of `layer` in this GLB budget; None for its own nest. Raises Refusal (GlbTooSmall).
+
+        Where the search finds none, or a slower one, it is output stationary.
+        """
+        try:
+            return self._mapping(layer, budget)
+        except GlbTooSmall as refusal:
+            raise self._named(layer, refusal) from refusal
+        except StaysOut:
+            raise
+        except Refusal as refusal:
+            raise Refusal(f"{self.name}: layer '{label_of(layer)}': {refusal}") from refusal
+
+    def _named(self, layer: LayerOp, refusal: GlbTooSmall) -> GlbTooSmall:
+        return GlbTooSmall(f"{self.name}: layer '{label_of(layer)}': {refusal}", refusal.words, *refusal.findings)
+
+    def _mapping(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:
+        shape, given = layer_shape(layer), self.given(layer)
+        if isinstance(given, Written):
+            return written_mapping(shape, self.arch, budget, given)
+        if isinstance(given, Given):
+            return given_mapping(shape, self.arch, budget, given)
+        if layer.kind.data == "copy":
+            return copy_mapping(shape, self.arch, budget)
+        form = self.form(layer)
+        found = searched(shape, self.arch, budget, form)
+        if form in ("ws", "is"):
+            if found is None:
+                raise glb_too_small(self.arch, budget, max(least_words(shape, self.arch, budget), budget.words + 1))
+            return found.mapping
+        if found is None:
+            return os_mapping(shape, self.arch, budget)
+        if self.arch.sequencer.overlap and found.cycles <= FAR * found.least:
+            return found.mapping
+        with suppress(Refusal):  # where nothing overlaps one buffer of weights may do; or the search ended too early
+            other = os_mapping(shape, self.arch, budget)
+            plan = LayerPlan("", shape, other, budget.residual, AHEAD)
+            if layer_cycles(plan, self.arch) < found.cycles:
+                return other
+        return found.mapping
+
+    def is_searched(self, layer: LayerOp) -> bool:
+        """Whether the layer's mapping is searched for. Then it depends on the GLB budget."""
+        return not isinstance(self.given(layer), Written | Given)
+
+    def faster(self, wanted: Wanted) -> Mapping | None:
+        """The mapping that is wanted, or None. Of an elementwise layer the best one, as it has no other."""
+        layer, budget, below, quick = wanted
+        shape = layer_shape(layer)
+        if layer.kind.data == "copy":
+            with suppress(Refusal):
+                return copy_mapping(shape, self.arch, budget)
+            return None
+        found = searched(shape, self.arch, budget, self.form(layer), below, quick)
+        return found.mapping if found else None
+
+    def with_least_words(self, layer: LayerOp, budget: GlbBudget, refusal: GlbTooSmall) -> GlbTooSmall:
+        """The same refusal with the fewest words for which a mapping is found; output stationary ones may need more."""
+        if not self.is_searched(layer) or layer.kind.data == "copy":
+            return refusal
+        shape, form = layer_shape(layer), self.form(layer)
+        resident = self.arch.glb.words - budget.words
+
+        def fits(words: int) -> bool:
+            return bool(searched(shape, self.arch, replace(budget, words=words), form))
+
+        most = refusal.words - resident
+        if form in ("ws", "is"):  # the refusal has a lower bound
+            enough = (most << shift for shift in range(MOST_DOUBLINGS))
+            most = next((words for words in enough if fits(words)), 0)
+            if not most:
+                what, help_ = f"no mapping of the form {form} is found", "dataflow auto"
+                none = GlbTooSmall(f"{what}: {help_}", refusal.words, Finding(what, help=help_))
+                return self._named(layer, none)
+        sizes = range(max(least_words(shape, self.arch, budget), budget.words + 1), most)
+        words = bisect_left(sizes, True, key=fits)
+        least = sizes[words] if words < len(sizes) else most
+        if least == refusal.words - resident:
+            return refusal
+        return self._named(layer, glb_too_small(self.arch, budget, least))
+
+    def search_ahead(self, wanted: Sequence[Wanted]) -> None:
+        """Search for all of these side by side; `best` and `faster` then find the results in memory."""
+        searches = [each for each in wanted if self.is_searched(each.layer) and each.layer.kind.data != "copy"]
+        tasks = [
+            SearchTask(layer_shape(layer), self.arch, budget, self.form(layer), below, quick)
+            for layer, budget, below, quick in searches
+        ]
+        search_ahead(tasks, self._progress, self.context.processes)
+
+    def _progress(self, done: str) -> None:
+        self.context.progress(f"{self.name}: {done}")

@@ -1,0 +1,192 @@
+"""The mappings of all layers of a network, in one line of steps. No pass: for `nest-assign-mapping`.
+
+1. Resident values: `residency.py` says which values lie in the GLB, and so what GLB budget each layer has.
+2. Candidates: `candidates.py` gives each layer a mapping for its budget, `smaller_budgets.py` more of them.
+3. Chain: `cnncc/mapper/chain.py` takes one candidate a layer, such that all layers together take the fewest cycles.
+4. Prefetching: `prefetch.py` says whose first weights come while the layer before runs.
+
+Where step 2 finds a layer no mapping, or the buffers of step 3 have no place, step 1 is done again with one resident
+value less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from xdsl.dialects.func import FuncOp
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import nest
+from cnncc.dialects.cnn import value_key
+from cnncc.dialects.nest import LayerOp, mapping_of
+from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.mapper.chain import best_choices
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._scheduling.candidates import Candidates, Wanted
+from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
+from cnncc.passes._scheduling.network_values import Network, Value
+from cnncc.passes._scheduling.os_plan import GlbTooSmall, StaysOut, stage_sizes
+from cnncc.passes._scheduling.prefetch import layers_ahead
+from cnncc.passes._scheduling.residency import all_fit, best_residents, glb_budgets, without_largest
+from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, try_smaller_budgets
+from cnncc.passes.array_allocate import Lifetime, pack
+
+Mappings = dict[LayerOp, nest.Mapping | None]  # None: the nest that the layer has
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A mapping for every layer, and the layers whose first weights are prefetched."""
+
+    mappings: Mappings
+    prefetched: Sequence[LayerOp]
+
+
+def decide(func: FuncOp, candidates: Candidates) -> Decision:
+    """Mappings such that what is in the GLB at a time fits. Raises Refusal naming a layer."""
+    network, streamed = Network(func), list[Value]()
+    while True:
+        values = [value for value in network.values if value not in streamed]
+        try:
+            mappings = _with_residents(network, values, candidates)
+        except _StreamedByMapping as given:
+            streamed.append(given.value)
+            continue
+        nests = {layer: mapping or mapping_of(layer) for layer, mapping in mappings.items()}
+        return Decision(mappings, layers_ahead(func, candidates.arch, nests))
+
+
+def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> Mappings:
+    """Mappings with as many of these values resident as fit."""
+    arch = candidates.arch
+    if all_fit(network, values, arch):
+        with suppress(_GlbOverflow):
+            return _mappings(network, values, candidates)
+    all_searched = all(candidates.is_searched(layer) for layer in network.layers)
+    resident = best_residents(network, values, arch, exchange=all_searched)
+    while True:
+        try:
+            return _mappings(network, resident, candidates)
+        except _GlbOverflow as overflow:
+            fewer = without_largest(resident, overflow.number)
+            if fewer is None:
+                raise overflow.refused(candidates) from overflow
+            resident = fewer
+
+
+def _mappings(network: Network, resident: Sequence[Value], candidates: Candidates) -> Mappings:
+    """Mappings with exactly these values resident. Raises _GlbOverflow, _StreamedByMapping, Refusal."""
+    budgets = dict(glb_budgets(network, resident, candidates.arch))
+    tried = _first_candidates(network, resident, budgets, candidates)
+    try_smaller_budgets(tried, candidates)
+    mappings = _best_chain(tried, candidates)
+    _check_places(network, resident, mappings, candidates.arch)
+    return mappings
+
+
+# -- candidates --------------------------------------------------------------------------------------------------------
+
+
+def _first_candidates(
+    network: Network, resident: Sequence[Value], budgets: Mapping[LayerOp, GlbBudget], candidates: Candidates
+) -> list[Tried]:
+    """The best mapping of each layer in its budget."""
+    tried, refusals = list[Tried](), Refusals()
+    failed = list[tuple[LayerOp, GlbBudget, GlbTooSmall]]()
+    candidates.search_ahead([Wanted(layer, budget) for layer, budget in budgets.items()])
+    for layer, budget in budgets.items():
+        try:
+            tried.append(Tried(layer, budget, [candidates.best(layer, budget)]))
+        except GlbTooSmall as refusal:
+            failed.append((layer, budget, refusal))
+        except StaysOut as refusal:
+            root = network.operands(layer)[refusal.operand]
+            value = next(value for value in resident if value.root is root)
+            if value.may_move:
+                raise _StreamedByMapping(value) from refusal
+            why = Refusal(f"nest-assign-mapping: layer '{label_of(layer)}': {refusal}", *refusal.findings)
+            refusals.add(why, label_of(layer))
+        except Refusal as refusal:
+            refusals.add(refusal, label_of(layer))
+    refusals.raise_any("nest-assign-mapping")
+    if failed:
+        tightest = max(failed, key=lambda each: each[2].words)[0]
+        refusal = _all_of([layer for layer, *_ in failed], [refusal for *_, refusal in failed])
+        raise _GlbOverflow(network.number[tightest], refusal, failed)
+    return tried
+
+
+class _StreamedByMapping(Exception):
+    """A given mapping stages a value in the GLB: so it lies in DRAM."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__()
+        self.value = value
+
+
+class _GlbOverflow(Exception):
+    """What is in the GLB while op `number` runs does not fit; or some layers have no mapping in their budgets."""
+
+    def __init__(
+        self, number: int, refusal: GlbTooSmall, failed: Sequence[tuple[LayerOp, GlbBudget, GlbTooSmall]] = ()
+    ) -> None:
+        super().__init__(str(refusal))
+        self.number, self.refusal, self.failed = number, refusal, failed
+
+    def refused(self, candidates: Candidates) -> GlbTooSmall:
+        """The refusal where no value is left that could be streamed."""
+        exact = [candidates.with_least_words(layer, budget, refusal) for layer, budget, refusal in self.failed]
+        layers = [layer for layer, *_ in self.failed]
+        return _all_of(layers, exact) if exact else self.refusal
+
+
+def _all_of(layers: Sequence[LayerOp], refusals: Sequence[GlbTooSmall]) -> GlbTooSmall:
+    """One refusal for several layers: the tightest says what would do for all."""
+    findings = [
+        replace(finding, where=label_of(layer))
+        for layer, refusal in zip(layers, refusals, strict=True)
+        for finding in refusal.findings
+    ]
+    tightest = max(refusals, key=lambda refusal: refusal.words)
+    message = str(tightest) if len(findings) == 1 else f"nest-assign-mapping: {len(findings)} problems"
+    return GlbTooSmall(message, tightest.words, *findings)
+
+
+# -- chain -------------------------------------------------------------------------------------------------------------
+
+
+def _best_chain(tried: Sequence[Tried], candidates: Candidates) -> Mappings:
+    """For each layer the candidate with which all layers together take the fewest cycles.
+
+    Given mappings are not run on the model: whether the machine can run them, `nest-to-array` says.
+    """
+    arch = candidates.arch
+    choices = [[choice_of(each.layer, mapping, arch) for mapping in each.mappings] for each in tried]
+    for each, of_layer in zip(tried, choices, strict=True):
+        if not candidates.is_searched(each.layer):
+            of_layer[:] = [replace(choice, plan=None) for choice in of_layer]
+    numbers = best_choices(choices, [each.budget.words for each in tried], arch)
+    return {each.layer: each.mappings[number] for each, number in zip(tried, numbers, strict=True)}
+
+
+def _check_places(network: Network, resident: Iterable[Value], mappings: Mappings, arch: Arch) -> None:
+    """Raises _GlbOverflow where resident values and the buffers of mappings have no places in the GLB together."""
+    lifetimes = [Lifetime(f"value {i}", value.words, value.first, value.last) for i, value in enumerate(resident)]
+    for layer, mapping in mappings.items():
+        number = network.number[layer]
+        for stage, words in stage_sizes(layer_shape(layer), arch, mapping).items() if mapping else ():
+            lifetimes.append(Lifetime(f"{stage} {number}", words, number, number))
+    needed, places = pack(lifetimes)
+    if needed > arch.glb.words:
+        over = next(life for life in lifetimes if places[life.name] + life.words > arch.glb.words)
+        where = value_key(network.ops[max(over.first, 0)]) or "outputs"
+        raise _GlbOverflow(over.first, _glb_too_small(where, arch, needed))
+
+
+def _glb_too_small(where: str, arch: Arch, needed: int) -> GlbTooSmall:
+    message = f"'{where}': glb.words = {arch.glb.words} is too small: the smallest that would do is {needed}"
+    what, help_ = "values and buffers do not fit", "an array with a larger GLB"
+    finding = Finding(what, where=where, resource="glb.words", value=needed, limit=arch.glb.words, help=help_)
+    return GlbTooSmall(message, needed, finding)

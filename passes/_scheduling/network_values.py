@@ -1,0 +1,96 @@
+"""The values of a network: the tensor that each is part of, its words, and the layers while which it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, shape
+from cnncc.dialects.nest import LayerOp
+from cnncc.passes._programs.tensors import given_quants, is_read_in_glb, parts, source, uses
+
+
+@dataclass(frozen=True)
+class Value:
+    """The words of one tensor (of all values that are parts of it), needed from op `first` to op `last`."""
+
+    root: SSAValue
+    words: int
+    first: int
+    last: int
+    may_move: bool
+
+    def meets(self, other: Value) -> bool:
+        """Whether both are needed at a time."""
+        return self.first <= other.last and other.first <= self.last
+
+
+class Network:
+    """The values of a network and the operands of its layers."""
+
+    def __init__(self, func: FuncOp) -> None:
+        self.ops = [op for op in func.body.block.ops if not isinstance(op, ReshapeOp)]
+        self.number = {op: i for i, op in enumerate(self.ops)}
+        self.layers = [op for op in self.ops if isinstance(op, LayerOp)]
+        self.parts = parts(func.body.block)
+        self.given = given_quants(func)
+        found: dict[SSAValue, list[SSAValue]] = {}
+        for value in [*func.body.block.args, *(result for op in self.ops for result in op.results)]:
+            found.setdefault(self.root(value), []).append(value)
+        self.values = [value for root, members in found.items() for value in self._value(root, members)]
+
+    def root(self, value: SSAValue) -> SSAValue:
+        """The value whose tensor `value` is (part of)."""
+        value = source(value)
+        while value in self.parts:
+            value = source(self.parts[value][0])
+        return value
+
+    def beside(self, value: Value) -> list[LayerOp]:
+        """The layers that run while a value is needed."""
+        return [layer for layer in self.layers if value.first <= self.number[layer] <= value.last]
+
+    def operands(self, layer: LayerOp) -> Mapping[str, SSAValue]:
+        """The roots of a layer's activations."""
+        found = {"ifmap": layer.ifmap, "output": layer.result}
+        found |= {"residual": layer.residual} if layer.residual else {}
+        return {operand: self.root(value) for operand, value in found.items()}
+
+    def _value(self, root: SSAValue, members: Sequence[SSAValue]) -> Iterator[Value]:
+        """The value of a root, if layers read or compute it, or it comes from DRAM only to go back there."""
+        users = [use.operation for member in members for use in uses(member)]
+        makers = [member.owner for member in members]
+        if not any(isinstance(op, LayerOp) for op in (*users, *makers)) and not self._passes(members):
+            return
+        numbers = [self.number[op] for op in (*users, *makers) if isinstance(op, Operation)]
+        first = min(numbers) if all(isinstance(maker, Operation) for maker in makers) else -1
+        yield Value(root, prod(shape(root.type)), first, max(numbers), self._may_move(root, members))
+
+    def _passes(self, members: Sequence[SSAValue]) -> bool:
+        """Whether what is given is read in the GLB by no layer, but to be put elsewhere."""
+        quants = {member: self.given[member] for member in members if member in self.given}
+        return any(is_read_in_glb(use, quant) for member, quant in quants.items() for use in uses(member))
+
+    def _may_move(self, root: SSAValue, members: Sequence[SSAValue]) -> bool:
+        """Whether DRAM can hold it: what host or user share there is a tensor of its own, by its own type."""
+        returned = 0
+        for member in members:
+            given = not isinstance(member.owner, LayerOp | ConcatOp)
+            if given and len(members) > 1:
+                return False
+            for use in uses(member):
+                if isinstance(use.operation, ReturnOp | HostOp):
+                    same = shape(use.operation.operands[use.index].type) == shape(member.type)
+                    returned += isinstance(use.operation, ReturnOp)
+                    if member is not root or not same or (given and isinstance(use.operation, ReturnOp)):
+                        return False
+        return returned <= 1
+
+
+def live_words(values: Iterable[Value], number: int) -> int:
+    """Words of the values that are needed while op `number` runs."""
+    return sum(value.words for value in values if value.first <= number <= value.last)
