@@ -27,8 +27,8 @@ class NestTilePass(ModulePass):
 
     Illegal for loops in space, which `nest-split` folds, and where a stage is in the way.
 
-    Without options every layer with a `mapping` gets all loops that it lists, those over one dimension
-    directly around each other; order, axes and stages are left to the passes that follow.
+    Without options every layer with a `mapping` is tiled as this mapping says: first with its largest tiles of each
+    dimension, then with those inside them. Order, axes and stages are left to the passes that follow.
     """
 
     name = "nest-tile"
@@ -46,4 +46,4 @@ class NestTilePass(ModulePass):
         if self.dim:
             return tile(mapping, layer.sizes.data, list(zip(self.dim, self.size, strict=True)))
         goal = goal_of(layer)
-        return goal and tile_as(mapping, goal)
+        return goal and tile_as(mapping, layer.sizes.data, goal)

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from cnncc.dialects.nest import DIMS, LayerOp, Mapping, build_nest, image_shape, mapping_of, mapping_problem, operands
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import LayerShape, reach
+from cnncc.passes._scheduling.rewrites import without_single
 
 LOOP = re.compile(f"([{''.join(DIMS)}])([1-9][0-9]{{0,3}})?")
 
@@ -66,8 +67,8 @@ def reschedule(
 
 
 def goal_of(layer: LayerOp) -> Mapping | None:
-    """The mapping that was chosen for the layer, if one was."""
-    return layer.mapping.data if layer.mapping else None
+    """The mapping that was decided for the layer, if one was, without loops that run once (MAP-1)."""
+    return without_single(layer.mapping.data, layer.sizes.data) if layer.mapping else None
 
 
 def rows_apart(layer: LayerOp) -> int:

@@ -1,6 +1,7 @@
 """The mathematics of the scheduling passes: mappings to mappings, without IR.
 
-Those of the pipeline come twice: as one asks for it by hand, and `…_as` a goal, the mapping that a layer is to reach.
+Those of the pipeline come twice: `tile`, `permute`, `unroll` and `add_stage` take what a user gives by hand. `tile_as`
+and so on read the same options off a goal, the mapping that was decided for the layer, and call them.
 All raise Refusal where the request makes no sense, saying why. None changes what a layer computes: sums do not depend
 on the order of their terms, and every index is visited once (rule NEST-1).
 """
@@ -112,19 +113,17 @@ def tile(mapping: Mapping, sizes: Sizes, tiles: Sequence[tuple[str, int]]) -> Ma
     return Mapping((*rest[:first], *moved, *rest[first:]), mapping.stages)
 
 
-def tile_as(mapping: Mapping, goal: Mapping) -> Mapping:
-    """Split every loop into those of `goal` over its dimension, in the order of the loops that there are."""
+def tile_as(mapping: Mapping, sizes: Sizes, goal: Mapping) -> Mapping:
+    """`tile` with the tiles of `goal`: first those of the largest size over each dimension, then those inside them."""
     have, want = _steps(mapping), _steps(goal)
-    split: list[Loop] = []
-    for loop in mapping.loops:
-        if have[loop.dim] == want[loop.dim]:
-            split.append(loop)
-        elif have[loop.dim] == [1] and not mapping.stages and not loop.on:
-            split.extend(Loop(loop.dim, step) for step in want[loop.dim])
-        else:
-            raise Refusal(f"loops {loop.dim} step by {have[loop.dim]}, the mapping's by {want[loop.dim]}")
-    missing = (Loop(dim, step) for dim in CANONICAL if not have[dim] for step in want[dim])
-    return Mapping((*split, *missing), mapping.stages)
+    dims = [dim for dim in CANONICAL if have[dim] != want[dim]]
+    for dim in dims:
+        if have[dim] != [1]:
+            raise Refusal(f"loops {dim} step by {have[dim]}, the mapping's by {want[dim]}")
+    for level in range(max((len(want[dim]) - 1 for dim in dims), default=0)):
+        tiles = [(dim, want[dim][level]) for dim in dims if level < len(want[dim]) - 1]
+        mapping = tile(mapping, sizes, tiles)
+    return mapping
 
 
 def permute(mapping: Mapping, order: Sequence[str]) -> Mapping:
@@ -141,7 +140,7 @@ def permute(mapping: Mapping, order: Sequence[str]) -> Mapping:
 
 
 def permute_as(mapping: Mapping, goal: Mapping) -> Mapping:
-    """The loops in the order of `goal`."""
+    """`permute` with the order of `goal`."""
     _check_tiles(mapping, goal)
     order = [loop.dim for loop in goal.loops]
     return mapping if order == [loop.dim for loop in mapping.loops] else permute(mapping, order)
@@ -159,13 +158,13 @@ def unroll(mapping: Mapping, dim: str, axis: str, which: int | None = None) -> M
 
 
 def unroll_as(mapping: Mapping, goal: Mapping) -> Mapping:
-    """Every loop on the axis that its counterpart in `goal` is on: the j-th over a dimension is that of the j-th."""
+    """`unroll` with the axes of `goal`: the j-th loop over a dimension runs where the j-th of `goal` does."""
     _check_tiles(mapping, goal)
-    loops = mapping.loops
     for dim in CANONICAL:
-        for depth, want in zip(over(loops, dim), over(goal.loops, dim), strict=True):
-            loops = _with(loops, depth, replace(loops[depth], on=goal.loops[want].on))
-    return Mapping(loops, mapping.stages)
+        for number, (depth, goal_depth) in enumerate(zip(over(mapping.loops, dim), over(goal.loops, dim), strict=True)):
+            if mapping.loops[depth].on != (axis := goal.loops[goal_depth].on):
+                mapping = unroll(mapping, dim, axis, number + 1)
+    return mapping
 
 
 def add_stage(mapping: Mapping, stage: Stage) -> Mapping:
@@ -178,6 +177,19 @@ def add_stage(mapping: Mapping, stage: Stage) -> Mapping:
         raise Refusal(f"loop {on[0].dim} on {on[0].on} would be inside all stages in rf, where loops are kept")
     loops = tuple(replace(loop, keep=depth >= box) for depth, loop in enumerate(mapping.loops))
     return Mapping(loops, stages)
+
+
+def stage_as(mapping: Mapping, goal: Mapping) -> Mapping:
+    """`add_stage` with the stages of `goal` that are not there yet."""
+    if [replace(loop, keep=False) for loop in mapping.loops] != [replace(loop, keep=False) for loop in goal.loops]:
+        raise Refusal("the loops are not those of the mapping: nest-tile, nest-permute and nest-unroll must run first")
+    if unknown := set(mapping.stages) - set(goal.stages):
+        first = min(unknown, key=mapping.stages.index)
+        raise Refusal(f"stage {first.operand} in {first.memory} at depth {first.depth} is not in the mapping")
+    for stage in goal.stages:
+        if stage not in mapping.stages:
+            mapping = add_stage(mapping, stage)
+    return mapping
 
 
 def keep(mapping: Mapping, dims: Sequence[str], buffers: Map[str, int]) -> Mapping:
@@ -201,16 +213,6 @@ def keep(mapping: Mapping, dims: Sequence[str], buffers: Map[str, int]) -> Mappi
     box = [replace(mapping.loops[depth], keep=True) for depth in depths]
     stages = [Stage(operand, "rf", len(around), count) for operand, count in buffers.items()]
     return Mapping((*around, *box), (*mapping.stages, *stages))
-
-
-def stage_as(mapping: Mapping, goal: Mapping) -> Mapping:
-    """`goal`, where `mapping` has its loops already and no stage that it lacks."""
-    if [replace(loop, keep=False) for loop in mapping.loops] != [replace(loop, keep=False) for loop in goal.loops]:
-        raise Refusal("the loops are not those of the mapping: nest-tile, nest-permute and nest-unroll must run first")
-    if unknown := set(mapping.stages) - set(goal.stages):
-        first = min(unknown, key=mapping.stages.index)
-        raise Refusal(f"stage {first.operand} in {first.memory} at depth {first.depth} is not in the mapping")
-    return goal
 
 
 def without_single(mapping: Mapping, sizes: Sizes) -> Mapping:

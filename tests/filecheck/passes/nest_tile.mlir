@@ -64,18 +64,18 @@
 // STAGED-NEXT: nest.stage ifmap in glb buffers 1
 // STAGED-NEXT: nest.for w {
 
-// Without options: what the mapping lists, around each other, in the order of the loops; no axis, no stage yet. A layer without a mapping stays.
+// Without options: the tiles of the mapping, the largest of each dimension first; no axis, no stage yet. A layer without a mapping stays.
 // RUN: cnncc opt %s -p 'nest-tile' | filecheck %s --check-prefix MAPPED
 // MAPPED: nest.layer "mac" %x weights @w
 // MAPPED-NEXT: nest.for k step 8 {
+// MAPPED-NEXT: nest.for h step 4 {
+// MAPPED-NEXT: nest.for r step 2 {
 // MAPPED-NEXT: nest.for k step 4 {
 // MAPPED-NEXT: nest.for k step 2 {
 // MAPPED-NEXT: nest.for k {
-// MAPPED-NEXT: nest.for h step 4 {
 // MAPPED-NEXT: nest.for h {
 // MAPPED-NEXT: nest.for w {
 // MAPPED-NEXT: nest.for c {
-// MAPPED-NEXT: nest.for r step 2 {
 // MAPPED-NEXT: nest.for r {
 // MAPPED-NEXT: nest.for s {
 // MAPPED-NEXT: nest.mac
@@ -88,10 +88,10 @@
 // RUN: cnncc opt %s -p 'nest-tile,nest-tile' | filecheck %s --check-prefix AGAIN
 // AGAIN: nest.layer "mac" %x weights @w
 // AGAIN-NEXT: nest.for k step 8 {
+// AGAIN-NEXT: nest.for h step 4 {
+// AGAIN-NEXT: nest.for r step 2 {
 // AGAIN-NEXT: nest.for k step 4 {
 // AGAIN-NEXT: nest.for k step 2 {
-// AGAIN-NEXT: nest.for k {
-// AGAIN-NEXT: nest.for h step 4 {
 
 //
 // RUN: not cnncc opt %s -p 'nest-tile{dim=k size=3 layer=conv0},nest-tile' 2>&1 | filecheck %s --check-prefix OTHER
