@@ -122,6 +122,8 @@ def test_nest_passes_reach_any_goal_from_the_canonical_nest() -> None:
     )
     mapping = unroll_as(permute_as(tile_as(canonical(SIZES), SIZES, goal), goal), goal)
     assert stage_as(mapping, goal) == goal
+    outside = Mapping(goal.loops, (Stage("weight", "rf", 1, 2), *goal.stages[1:]))  # of a stage inside loops in space
+    assert stage_as(mapping, outside) == outside
     by_hand = tile(tile(canonical(SIZES), SIZES, [("w", 2)]), SIZES, [("k", 3)])
     by_hand = permute(by_hand, ["w", "k", "h", "c", "w", "s", "k"])
     by_hand = unroll(unroll(by_hand, "k", "rows", 1), "h", "cols")

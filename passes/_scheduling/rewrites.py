@@ -186,7 +186,8 @@ def stage_as(mapping: Mapping, goal: Mapping) -> Mapping:
     if unknown := set(mapping.stages) - set(goal.stages):
         first = min(unknown, key=mapping.stages.index)
         raise Refusal(f"stage {first.operand} in {first.memory} at depth {first.depth} is not in the mapping")
-    for stage in goal.stages:
+    # The innermost first: it alone says which loops are kept.
+    for stage in sorted(goal.stages, key=lambda stage: -stage.depth):
         if stage not in mapping.stages:
             mapping = add_stage(mapping, stage)
     return mapping
