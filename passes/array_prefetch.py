@@ -25,7 +25,7 @@ from cnncc.dialects.array import (
     ViewOp,
 )
 from cnncc.errors import Refusal
-from cnncc.passes._programs.layer_transfers import FREE_TWICE
+from cnncc.model.glb_tokens import FREE_TWICE
 from cnncc.passes.array_allocate import allocate
 
 

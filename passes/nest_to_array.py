@@ -33,12 +33,12 @@ from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal, Refusals
+from cnncc.model.glb_tokens import FULL_IN_TURN, PRIMED
 from cnncc.model.layer_shape import stage_words
 from cnncc.passes._programs.layer_operands import glb_stages
 from cnncc.passes._programs.layer_program import layer_program
 from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer, Tensors
 from cnncc.passes._programs.layer_sums import partial_sums
-from cnncc.passes._programs.layer_transfers import FULL, PRIMED
 from cnncc.passes._programs.stream_program import stream_program
 from cnncc.passes._programs.tensors import ArrayTensors, is_read_in_glb, source, staged, uses
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
@@ -172,7 +172,7 @@ class _Lowering:
         unit = A.Unit(
             bool(steps.bias), bool(steps.scale), steps.zero, steps.clamp, steps.factors, steps.add_clamp, steps.slope
         )
-        full = FULL[len(self.program) % 2]
+        full = FULL_IN_TURN[len(self.program) % 2]
         layer = ProgramLayer(label, layer_shape(op), mapping_of(op), tensors, per_channel, unit, full)
         return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))
 

@@ -34,9 +34,9 @@ from cnncc.driver.verify import compare_integers
 from cnncc.errors import Refusal
 from cnncc.eval import array, cnn, isa, nest
 from cnncc.frontend.export_onnx import main_function
+from cnncc.model.glb_tokens import PRIMED
 from cnncc.passes._onnx.layers import read_layer
 from cnncc.passes._onnx.windows import StaysOnHost
-from cnncc.passes._programs.layer_transfers import PRIMED
 from cnncc.passes._scheduling.os_plan import GlbTooSmall
 
 pytestmark = pytest.mark.usefixtures("short_searches")

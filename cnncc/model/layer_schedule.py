@@ -14,6 +14,7 @@ from typing import NamedTuple
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import OUTPUT_DIMS, REDUCTION_DIMS, Mapping
 from cnncc.model.descriptors import own_cycles
+from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.layer_shape import LayerShape, whole
 from cnncc.model.loop_walk import MOST_BODIES, At, WalkOrder
 from cnncc.model.occupancy import Engines, Side
@@ -40,7 +41,7 @@ from cnncc.model.timed_program import (
     repeat,
 )
 from cnncc.model.timeline import Timeline, TimelineMachine, TimelineState, cycles, idle_state
-from cnncc.model.transfers import FULL, PRIMED, Fetch, Transfers
+from cnncc.model.transfers import PRIMED_QUEUES, Fetch, Transfers
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class LayerSchedule(NamedTuple):
         """An idle machine before the layer: all buffers are free, and what is fetched ahead is there."""
         state = idle_state(machine(arch))
         tokens = list(state.tokens)
-        for queue, count in PRIMED.items():
+        for queue, count in PRIMED_QUEUES.items():
             tokens[queue] = (0,) * count
         for fetch in self.ahead:
             for queue, _ in fetch.task.takes:
@@ -95,8 +96,8 @@ class LayerSchedule(NamedTuple):
         return Timeline(machine(arch), self.nodes).run(self.start(arch)).elapsed
 
 
-def layer_schedule(plan: LayerPlan, arch: Arch, full: int = FULL) -> LayerSchedule:
-    """The program of a layer by a mapping that `nest-to-array` takes. full: the tokens of its weights."""
+def layer_schedule(plan: LayerPlan, arch: Arch, full: Semaphore = Semaphore.FULL) -> LayerSchedule:
+    """The program of a layer by a mapping that `nest-to-array` takes. full: says that its weights have come."""
     staged = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"}
     wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if plan.drains and "output" in staged else ())))
     if plan.shape.kind == "copy":
@@ -120,7 +121,7 @@ def layer_counts(plan: LayerPlan, arch: Arch) -> PredictedCycles:
 class _ScheduleWalk:
     """One walk through a layer's nest."""
 
-    def __init__(self, plan: LayerPlan, arch: Arch, full: int) -> None:
+    def __init__(self, plan: LayerPlan, arch: Arch, full: Semaphore) -> None:
         self.plan, self.shape, self.arch = plan, plan.shape, arch
         mapping = plan.mapping
         self.nest = Nest(plan.shape, mapping)

@@ -216,14 +216,18 @@ def slices(mapping: Mapping) -> tuple[list[int], int]:
     return found, opened
 
 
-def buffer_words(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool) -> int:
-    """Words of the GLB that all stages of a mapping fill, and its partial sums, if there are some."""
+def buffer_sizes(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool) -> dict[str, int]:
+    """GLB words of a mapping: of each stage's buffers by operand, and as `sums` of its partial sums, if it has any."""
     staged = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
-    each = shape.params * arch.words_per_param
-    words = sum(stage_words(shape, mapping.loops, stage, each) for stage in staged.values())
-    if not partial:
-        return words
-    output, sizes = staged.get("output"), shape.sizes
-    everything = sizes.n * sizes.k * sizes.h * sizes.w
-    sums = stage_box(shape, mapping.loops, output).words if output else everything
-    return words + arch.words_per_sum * sums
+    params = shape.params * arch.words_per_param
+    words = {operand: stage_words(shape, mapping.loops, stage, params) for operand, stage in staged.items()}
+    if partial:
+        output, sizes = staged.get("output"), shape.sizes
+        everything = sizes.n * sizes.k * sizes.h * sizes.w
+        words["sums"] = arch.words_per_sum * (stage_box(shape, mapping.loops, output).words if output else everything)
+    return words
+
+
+def buffer_words(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool) -> int:
+    """The sum of `buffer_sizes`."""
+    return sum(buffer_sizes(shape, arch, mapping, partial).values())

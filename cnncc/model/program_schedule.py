@@ -13,12 +13,14 @@ from itertools import pairwise
 from typing import TypeGuard
 
 from cnncc.arch.model import Arch
+from cnncc.model.glb_tokens import FULL_IN_TURN, Semaphore
 from cnncc.model.layer_schedule import LayerPlan, LayerSchedule, layer_schedule, machine
 from cnncc.model.occupancy import transfer
 from cnncc.model.timed_program import (
     COMMIT,
     DMA,
     ENGINES,
+    HALVES,
     STALLS,
     Node,
     Own,
@@ -30,7 +32,7 @@ from cnncc.model.timed_program import (
     repeat,
 )
 from cnncc.model.timeline import Timeline, cycles, idle_state
-from cnncc.model.transfers import FULL, NEXT_FULL, OUTPUT_FULL, PRIMED, Fetch
+from cnncc.model.transfers import PRIMED_QUEUES, Fetch
 
 MOST_COPIES = 6  # of a part: they take two descriptors each
 DESCRIPTORS_OF_COPY = 2
@@ -68,7 +70,7 @@ def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple
         for number, (part, follows) in enumerate(zip(parts, following, strict=True))
     ]
     taken = {queue for each in schedules for queue in _taken((*each.nodes, *(fetch.task for fetch in each.ahead)))}
-    signals = [TimedSignal(queue, tokens) for queue, tokens in PRIMED.items() if queue in taken]
+    signals = [TimedSignal(queue, tokens) for queue, tokens in PRIMED_QUEUES.items() if queue in taken]
     found: list[tuple[str, tuple[Node, ...]]] = []
     if signals:
         found.append(("semaphores", (*signals, Wait((DMA,)))))
@@ -94,7 +96,7 @@ def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
         case HostPart():
             return LayerSchedule((Wait(tuple(range(len(ENGINES)))),), ())
         case LayerPlan():
-            return layer_schedule(part, arch, (FULL, NEXT_FULL)[turn])
+            return layer_schedule(part, arch, FULL_IN_TURN[turn])
 
 
 def _drains(follows: Part | None) -> bool:
@@ -186,7 +188,7 @@ def _comes_in(node: Node) -> bool:
     """Whether something comes in from DRAM there: transfers of results wait for these."""
     if isinstance(node, TimedLoop):
         return any(_comes_in(inner) for inner in node.body)
-    return _is_transfer(node) and all(token.queue != OUTPUT_FULL for token in node.takes)
+    return _is_transfer(node) and all(token.queue != HALVES + Semaphore.OUTPUT_FULL for token in node.takes)
 
 
 def _is_transfer(node: Node) -> TypeGuard[Task]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
+from cnncc.model.glb_tokens import Semaphore, input_free, output_free
 from cnncc.model.layer_shape import LayerShape, inside, whole
 from cnncc.model.loop_walk import At, WalkOrder
 from cnncc.model.occupancy import Engines
 from cnncc.model.routes import Nest
-from cnncc.model.timed_program import COMMIT, Node, Own, Task, Token, repeat
-from cnncc.model.transfers import OUTPUT_FULL, RESIDUAL_FULL, budget, input_free
+from cnncc.model.timed_program import COMMIT, Node, Own, Task, repeat
+from cnncc.model.transfers import tokens_of
 
 
 def stream_schedule(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, apart: bool) -> list[Node]:
@@ -49,25 +50,26 @@ class _StreamSchedule:
         ahead = self.doubled and self.depth and self.depth not in at.following
         return [*([] if ahead else self._fetched()), self._commit(), *self._drained()]
 
-    def _free(self) -> int:
-        """Which tokens say that there is room for a block."""
-        return budget(self.staged["output"]) if "output" in self.staged else input_free(self.staged[self.inputs[0]])
+    def _free(self) -> Semaphore:
+        """What says that the buffers of a block are free."""
+        output = self.staged.get("output")
+        return output_free(output) if output else input_free(self.staged[self.inputs[0]])
 
     def _fetched(self) -> list[Node]:
         """The inputs of a block: the first waits for room, the last says that all are there."""
         found: list[Node] = []
         for operand in self.inputs:
-            takes = (Token(self._free()),) if operand == self.inputs[0] else ()
-            gives = (Token(RESIDUAL_FULL),) if operand == self.inputs[-1] else ()
+            takes = tokens_of(self._free()) if operand == self.inputs[0] else ()
+            gives = tokens_of(Semaphore.RESIDUAL_FULL) if operand == self.inputs[-1] else ()
             found.append(self.engines.transfer(self.words, takes, gives))
         return found
 
     def _commit(self) -> Task:
-        waits = (Token(RESIDUAL_FULL if self.inputs else self._free()),) if self.staged else ()
-        says = (Token(OUTPUT_FULL if "output" in self.staged else self._free()),) if self.staged else ()
+        waits = tokens_of(Semaphore.RESIDUAL_FULL if self.inputs else self._free()) if self.staged else ()
+        says = tokens_of(Semaphore.OUTPUT_FULL if "output" in self.staged else self._free()) if self.staged else ()
         return self.engines.stream(self.words, self.residual, waits, says)
 
     def _drained(self) -> list[Node]:
         if "output" not in self.staged:
             return []
-        return [self.engines.transfer(self.words, (Token(OUTPUT_FULL),), (Token(self._free()),))]
+        return [self.engines.transfer(self.words, tokens_of(Semaphore.OUTPUT_FULL), tokens_of(self._free()))]

@@ -1,6 +1,6 @@
 """What moves between DRAM and the GLB while a layer runs, as tasks: where they stand, their tokens. No IR.
 
-Which tokens order them is said in docs/model.md; it is what `nest-to-array` does.
+Which tokens order them is said in `glb_tokens.py`, which `nest-to-array` reads, too.
 """
 
 from __future__ import annotations
@@ -9,19 +9,14 @@ from collections.abc import Set
 from math import prod
 from typing import NamedTuple
 
-from cnncc.dialects._mapping import Mapping, Stage
+from cnncc.dialects._mapping import Mapping
+from cnncc.model.glb_tokens import ORDER, PRIMED, GlbTokens, Semaphore, output_free
 from cnncc.model.layer_shape import activation_box, slices
 from cnncc.model.loop_walk import At, WalkOrder
 from cnncc.model.occupancy import Engines, Tokens
-from cnncc.model.timed_program import HALVES, Task, Token
+from cnncc.model.timed_program import ALWAYS, HALVES, Task, Token
 
-(
-    FREE, FREE_ONE, FULL, NEXT_FULL, IFMAP_FREE, IFMAP_FULL, INPUT_FREE, INPUT_FREE_TWO, RESIDUAL_FULL, OUTPUT_FREE,
-    OUTPUT_FREE_TWO, OUTPUT_FULL,
-) = range(HALVES, HALVES + 12)  # fmt: skip
-# What is free before the first layer: as many as there are buffers.
-PRIMED = {FREE: 2, FREE_ONE: 1, IFMAP_FREE: 2, INPUT_FREE: 1, INPUT_FREE_TWO: 2, OUTPUT_FREE: 1, OUTPUT_FREE_TWO: 2}
-ORDER = ("params", "weight", "residual", "ifmap")  # of transfers in one place: the last vouches for those before it
+PRIMED_QUEUES = {HALVES + semaphore: count for semaphore, count in PRIMED.items()}
 
 
 class Fetch(NamedTuple):
@@ -35,15 +30,15 @@ class Fetch(NamedTuple):
 class Transfers:
     """The transfers of one layer, and the tokens of its loads and commits.
 
-    - full: the token of weights that have arrived
+    - tokens: which tokens order them
     - at: by depth: the operands of stages inside loops
     - depths: those of stages with two buffers, whose blocks are prefetched
     - slices: those among them inside the blocks of the output, with one loop in time between
     - opened: the number of that loop, else -1
     """
 
-    def __init__(self, mapping: Mapping, engines: Engines, full: int) -> None:
-        self.engines, self.shape, self.full = engines, engines.shape, full
+    def __init__(self, mapping: Mapping, engines: Engines, full: Semaphore) -> None:
+        self.engines, self.shape = engines, engines.shape
         self.stages = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
         self.doubled = {
             operand for operand, stage in self.stages.items() if stage.buffers > 1 and stage.depth and operand in ORDER
@@ -53,9 +48,7 @@ class Transfers:
         self.at = {depth: {operand for other, operand in inside if other == depth} for depth, _ in inside}
         self.slices, self.opened = slices(mapping)
         self.output_depth = self.stages["output"].depth if "output" in self.stages else 0
-        params = self.stages.get("params")
-        self._sliced_params = bool(params and params.depth)
-        self._with_blocks = self._sliced_params and bool(self.stages.keys() & {"ifmap", "output"})
+        self.tokens = GlbTokens(self.stages, full)
 
     def keep_order(self) -> None:
         """Second slices come behind results, in their loop, which is not opened."""
@@ -106,32 +99,9 @@ class Transfers:
         for operand in (each for each in ORDER if each in operands):
             sliced = operand in ("params", "weight")
             words = self._slice(operand, at) if sliced else self._block(operand, at)
-            found.append(Fetch(operand, words, self._transfer(words, self._free(operand), self._full(operand))))
+            take, give = self.tokens.taken_by_transfer(operand), self.tokens.given_by_transfer(operand)
+            found.append(Fetch(operand, words, self._transfer(words, take, give)))
         return found
-
-    def _full(self, operand: str) -> int:
-        """Which tokens say that an operand is there; 0: those of one behind it do."""
-        if operand == "params" and self.stages.keys() & {"weight", "ifmap"}:
-            return 0
-        return {"ifmap": IFMAP_FULL, "residual": RESIDUAL_FULL}.get(operand, self.full)
-
-    def _free(self, operand: str) -> int:
-        """Which tokens say that there is room; 0: a transfer before it has waited."""
-        stage, output, params = self.stages[operand], self.stages.get("output"), self.stages.get("params")
-        if operand == "weight":
-            return 0 if params and params.depth == stage.depth else _slice_free(stage)
-        if operand == "params":
-            return self._params_free(stage)
-        if operand == "residual":
-            return budget(output) if output else 0 if self._with_blocks else input_free(stage)
-        if stage.buffers > 1 and not (output and stage.depth <= output.depth):
-            return IFMAP_FREE
-        return 0 if output or self._with_blocks or "residual" in self.stages else INPUT_FREE
-
-    def _params_free(self, stage: Stage) -> int:
-        if self._with_blocks:  # free as the blocks are with which they come
-            return 0 if "output" in self.stages else input_free(stage)
-        return _slice_free(stage)
 
     def drains(self, depth: int, at: At, order: WalkOrder) -> list[Task]:
         """What has been gathered at a depth and leaves, behind the second slices of the next block."""
@@ -139,10 +109,11 @@ class Transfers:
             return []
         following = at.following.get(depth)
         seconds = self.seconds(following, order) if following else []
-        return [*seconds, self._transfer(self._block("output", at), OUTPUT_FULL, budget(self.stages["output"]))]
+        free = output_free(self.stages["output"])
+        return [*seconds, self._transfer(self._block("output", at), Semaphore.OUTPUT_FULL, free)]
 
-    def _transfer(self, words: int, take: int, give: int) -> Task:
-        return self.engines.transfer(words, (Token(take),) if take else (), (Token(give),) if give else ())
+    def _transfer(self, words: int, take: Semaphore, give: Semaphore) -> Task:
+        return self.engines.transfer(words, tokens_of(take), tokens_of(give))
 
     def _slice(self, operand: str, at: At) -> int:
         """Words of a slice of weights or params, for all PEs."""
@@ -160,58 +131,26 @@ class Transfers:
     # -- the tokens of loads and commits -------------------------------------------------------------------------
 
     def weight_tokens(self, at: At) -> tuple[Tokens, Tokens]:
-        """A load of weights takes their slice, and gives it back unless params of the slice are needed longer."""
-        stage = self.stages["weight"]
-        free = 0 if self._sliced_params else _slice_free(stage)
-        return _tokens(self.full, at.first(stage.depth)), _tokens(free, at.last(stage.depth))
+        """What the first load of a slice of weights takes, and the last one gives."""
+        depth, free = self.stages["weight"].depth, self.tokens.given_by_weight_load()
+        return tokens_of(self.tokens.full, at.first(depth)), tokens_of(free, at.last(depth))
 
     def ifmap_tokens(self, at: At) -> tuple[Tokens, Tokens]:
-        """A load of the ifmap takes its block; where there are no weights to wait for, the params.
-
-        It gives one of two buffers back, where no transfer of the output does that.
-        """
-        if stage := self.stages.get("ifmap"):
-            free = IFMAP_FREE if self._free("ifmap") == IFMAP_FREE else 0
-            return _tokens(IFMAP_FULL, at.first(stage.depth)), _tokens(free, at.last(stage.depth))
-        if "params" in self.stages and "weight" not in self.stages:
-            return _tokens(self.full, at.first(self.stages["params"].depth)), ()
-        return (), ()
+        """What the first load of a block takes, and the last one gives."""
+        operand, full, free = self.tokens.of_ifmap_load()
+        return (self._at_first(operand, full, at), self._at_last(operand, free, at)) if operand else ((), ())
 
     def commit_tokens(self, at: At) -> tuple[Tokens, Tokens]:
-        """A commit takes its residual, or room; the last of a block frees what the block needed."""
-        takes: Tokens = ()
-        if stage := self.stages.get("residual"):
-            takes = _tokens(RESIDUAL_FULL, at.first(stage.depth))
-        elif stage := self.stages.get("output"):
-            takes = _tokens(budget(stage), at.first(stage.depth))
-        return takes, self._freed(at)
+        """What the first commit of a block takes, and the last one gives."""
+        return self._at_first(*self.tokens.taken_by_commit(), at), self._at_last(*self.tokens.given_by_commit(), at)
 
-    def _freed(self, at: At) -> Tokens:
-        if stage := self.stages.get("output"):
-            return _tokens(OUTPUT_FULL, at.last(stage.depth))
-        for operand in ("ifmap", "residual"):
-            stage = self.stages.get(operand)
-            if stage and self._free(operand) != IFMAP_FREE:
-                return _tokens(input_free(stage), at.last(stage.depth))
-        if self._sliced_params:
-            stage = self.stages["params"]
-            return _tokens(self._params_free(stage), at.last(stage.depth))
-        return ()
+    def _at_first(self, operand: str, semaphore: Semaphore, at: At) -> Tokens:
+        return tokens_of(semaphore, at.first(self.stages[operand].depth)) if operand else ()
+
+    def _at_last(self, operand: str, semaphore: Semaphore, at: At) -> Tokens:
+        return tokens_of(semaphore, at.last(self.stages[operand].depth)) if operand else ()
 
 
-def _slice_free(stage: Stage) -> int:
-    return 0 if stage.depth == 0 else FREE if stage.buffers > 1 else FREE_ONE
-
-
-def input_free(stage: Stage) -> int:
-    """Which tokens say that there is room for a block of an input whose output lies in the GLB."""
-    return INPUT_FREE_TWO if stage.buffers > 1 else INPUT_FREE
-
-
-def budget(output: Stage) -> int:
-    """Which tokens say that there is room for a block of the output."""
-    return OUTPUT_FREE_TWO if output.buffers > 1 else OUTPUT_FREE
-
-
-def _tokens(queue: int, when: int | None) -> Tokens:
-    return (Token(queue, when),) if queue and when is not None else ()
+def tokens_of(semaphore: Semaphore, when: int | None = ALWAYS) -> Tokens:
+    """One token under a condition; none for no semaphore, or where the condition never holds."""
+    return (Token(HALVES + semaphore, when),) if semaphore and when is not None else ()

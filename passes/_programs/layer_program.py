@@ -147,7 +147,9 @@ class _ProgramWalk:
 
     def _check_section(self, depth: int) -> None:
         for stage in glb_stages(self.layer).values():
-            by_loads = stage.operand == "weight" or (stage.operand == "ifmap" and self.transfers.is_freed_by_loads())
+            by_loads = stage.operand == "weight" or (
+                stage.operand == "ifmap" and self.transfers.tokens.is_freed_by_loads()
+            )
             if stage.depth > depth and not by_loads:
                 raise self._refuse(f"{stage.operand} is staged in glb inside loops that add up sums in the PEs")
 

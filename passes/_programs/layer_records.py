@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop, Mapping, even_sets
+from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import Layout
 
@@ -110,7 +111,7 @@ class ProgramLayer:
     tensors: Tensors
     params_words: int
     unit: A.Unit
-    full: int
+    full: Semaphore
 
 
 @dataclass(frozen=True)

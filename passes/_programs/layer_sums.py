@@ -65,7 +65,7 @@ def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0) -> int:
 
     image: how far images lie apart where the output is part of another tensor.
     """
-    if not _has_partial_sums(shape, mapping.loops):
+    if not has_partial_sums(shape, mapping.loops):
         return 0
     stages = [stage for stage in mapping.stages if stage.operand == "output"]
     if stages:
@@ -74,7 +74,8 @@ def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0) -> int:
     return (shape.sizes.n - 1) * max(image, own) + own
 
 
-def _has_partial_sums(shape: LayerShape, loops: Sequence[Loop]) -> bool:
+def has_partial_sums(shape: LayerShape, loops: Sequence[Loop]) -> bool:
+    """Whether sums leave their PEs before they are complete, in some iteration."""
     outer = [loop for loop in loops if not loop.keep]
     sections = Sections(shape, outer, rest_sets(shape.sizes, tuple(loops), shape.tiled_together))
     seen: set[tuple[object, ...]] = set()

@@ -12,18 +12,7 @@ its end two things wait for the DMA: the results, which nobody needs soon, and t
 goes first: it stands before the transfer of the results, that of the first block at the head of the layer. The loop is
 opened for it, as its first iteration has nothing to fetch; unless the program had too many bodies then.
 
-    weights, params   taken as free (FREE: two slices in turn; FREE_ONE: one), given as full to the loads; params per
-                      position that come with the blocks of ifmap or output are as free as these
-    residual          given as full to the commits (RESIDUAL_FULL)
-    ifmap             given as full to the loads (IFMAP_FULL); with two buffers taken as free from these (IFMAP_FREE),
-                      unless the output comes and goes as often
-    output            taken as full from the commits (OUTPUT_FULL), given back as free (OUTPUT_FREE)
-
-The last commit of a block frees the residual, and an ifmap with one buffer. It gives OUTPUT_FULL. The transfer of the
-output waits for that token, and so do the transfers behind it. That is soon enough for operands with two buffers, too:
-their transfers stand behind the output of the block before the present one, which was the last to use the buffer. If
-the output stays in the GLB, the commit gives INPUT_FREE instead. INPUT_FREE and OUTPUT_FREE are two semaphores each,
-for one buffer and for two.
+Which tokens order transfers, loads and commits is said in `cnncc/model/glb_tokens.py`.
 """
 
 from __future__ import annotations
@@ -35,24 +24,12 @@ from math import prod
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop, Stage
 from cnncc.errors import Refusal
+from cnncc.model.glb_tokens import ORDER, GlbTokens, Semaphore, output_free
 from cnncc.model.layer_shape import activation_box, inside, slices
 from cnncc.passes._programs.layer_operands import Operands, buffer_box
 from cnncc.passes._programs.layer_records import Node, Piece, Position, ProgramLayer
 
-FREE = 1
-FULL = (2, 3)  # weights, in turn from layer to layer: those of the next may arrive during this one
-IFMAP_FULL = 4
-RESIDUAL_FULL = 6
-OUTPUT_FULL = 7
-FREE_ONE = 9
-IFMAP_FREE = 10
-INPUT_FREE = {1: 5, 2: 11}  # by buffers
-OUTPUT_FREE = {1: 8, 2: 12}
-# What is free before the first layer: as many as there are buffers.
-PRIMED = {FREE: 2, FREE_ONE: 1, IFMAP_FREE: 2} | {each[n]: n for each in (INPUT_FREE, OUTPUT_FREE) for n in each}
-FREE_TWICE = (FREE, INPUT_FREE[2])  # what transfers of weights and parameters in two buffers wait for
 MOVING = ("ifmap", "residual", "output")
-ORDER = ("params", "weight", "residual", "ifmap")  # of transfers at one place: each vouches for those before
 
 
 def alternating(stages: Map[str, Stage]) -> list[Stage]:
@@ -76,8 +53,7 @@ class LayerTransfers:
         self.ahead = {stage.operand for stage in alternating(self.stages)}
         self.depths = sorted({stage.depth for stage in alternating(self.stages)})
         self.slices = slices(layer.mapping)[0] if operands.order.opened >= 0 else []
-        params = self.stages.get("params")
-        self._with_blocks = bool(params and params.depth and self.stages.keys() & {"ifmap", "output"})
+        self.tokens = GlbTokens(self.stages, layer.full)
         self._check()
 
     def _refuse(self, why: str) -> Refusal:
@@ -118,7 +94,7 @@ class LayerTransfers:
         if buffers.get("residual", 1) > other:
             name = "output" if "output" in buffers else "ifmap"
             raise self._refuse(f"residual is staged in glb in two buffers only where {name} is, too")
-        if self._with_blocks and "ifmap" in buffers and not self._alike("params", "ifmap"):
+        if self.tokens.with_blocks and "ifmap" in buffers and not self._alike("params", "ifmap"):
             raise self._refuse("params per position are staged in glb in as many buffers as the ifmap")
 
     def _check_positions(self, depth: dict[str, int], streamed: list[str]) -> None:
@@ -202,36 +178,13 @@ class LayerTransfers:
         """The transfers of blocks at a position."""
         result: list[Node] = []
         for operand in (each for each in ORDER if each in operands):
-            free = self._free(operand)
-            if operand == "params":
-                give = 0 if self.stages.keys() & {"weight", "ifmap"} else self.layer.full
-                result.append(self._slice(operand, at, free, give))
-            elif operand == "weight":
-                result.append(self._slice(operand, at, free, self.layer.full))
+            take, give = self.tokens.taken_by_transfer(operand), self.tokens.given_by_transfer(operand)
+            tokens = A.Tokens(int(take), int(give))
+            if operand in ("params", "weight"):
+                result.append(self._slice(operand, at, tokens))
             else:
-                full = IFMAP_FULL if operand == "ifmap" else RESIDUAL_FULL
-                result.append(self._block("in", operand, at, A.Tokens(free, full)))
+                result.append(self._block("in", operand, at, tokens))
         return result
-
-    def _free(self, operand: str) -> int:
-        """The semaphore that the transfer of an operand waits for: 0 where one before it has waited."""
-        stage, params = self.stages[operand], self.stages.get("params")
-        if operand == "weight":
-            return 0 if params and params.depth == stage.depth else self._slice_free(operand)
-        if operand == "params":
-            return self._slice_free(operand)
-        if operand == "residual":
-            output = self.stages.get("output")
-            return OUTPUT_FREE[output.buffers] if output else 0 if self._with_blocks else INPUT_FREE[stage.buffers]
-        if self.is_freed_by_loads():
-            return IFMAP_FREE
-        others = self.stages.keys() & {"output", "residual"}
-        return 0 if self._with_blocks or others else INPUT_FREE[1]
-
-    def is_freed_by_loads(self) -> bool:
-        """Whether the last load of a block of the ifmap says that its buffer is free, and no output's transfer does."""
-        stage, output = self.stages["ifmap"], self.stages.get("output")
-        return stage.buffers > 1 and (output is None or stage.depth > output.depth)
 
     def drains(self, depth: int, at: Position) -> list[Node]:
         """The transfer of what has been gathered at `depth`, behind the second slices of the next block."""
@@ -239,26 +192,19 @@ class LayerTransfers:
             return []
         following = at.following.get(depth)
         seconds = self._seconds(following) if following else []
-        tokens = A.Tokens(OUTPUT_FULL, OUTPUT_FREE[self.stages["output"].buffers])
+        tokens = A.Tokens(int(Semaphore.OUTPUT_FULL), int(output_free(self.stages["output"])))
         return [*seconds, self._block("out", "output", at, tokens)]
 
-    def _slice_free(self, operand: str) -> int:
-        stage = self.stages[operand]
-        if operand == "params" and self._with_blocks:  # a transfer of the output has waited for the last commit
-            return 0 if "output" in self.stages else INPUT_FREE[stage.buffers]
-        return 0 if stage.depth == 0 else FREE if stage.buffers > 1 else FREE_ONE
-
-    def _slice(self, operand: str, at: Position, take: int, give: int) -> A.Dma:
+    def _slice(self, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
         """A slice of weights or params: one block, or one an output channel where not all its weights come."""
         stage, sizes = self.stages[operand], self.layer.shape.sizes
         if operand == "params" and self.layer.shape.per_position:
-            return self._positions(at, A.Tokens(take, give))
+            return self._positions(at, tokens)
         dram = self.operands.weight_in_dram if operand == "weight" else self.operands.params_in_dram
         step, dram_step = (o.coordinates["k"].step for o in (self.operands.glb[operand], dram))
         count = at.extent["k"] * prod(count for loop, count in at.space if loop.dim == "k")
         words = step if operand == "params" else at.extent["c"] * sizes.r * sizes.s
         place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": self._buffer(stage, at)}
-        tokens = A.Tokens(take, give)
         if words == step == dram_step:
             return A.Dma("in", f"{operand}.dram", operand, count * words, **place, tokens=tokens)
         steps = {"dram_step": dram_step, "glb_step": step}
@@ -296,49 +242,25 @@ class LayerTransfers:
 
     # -- the tokens of loads and commits -------------------------------------------------------------------------
 
-    def _between(self, operand: str, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-        return pieces[self.stages[operand].depth :]
-
     def weight_tokens(self, at: Position) -> A.Tokens:
-        """Of a load of weights: it waits for their slice, and gives it back, unless its params are needed longer."""
-        pieces = self._between("weight", at.pieces)
-        first, last = self.loops.first(pieces), self.loops.last(pieces)
-        params = self.stages.get("params")
-        give = self._slice_free("weight") if not (params and params.depth) and last is not None else 0
-        return A.Tokens(self.layer.full if first is not None else 0, give, first or (), (last or ()) if give else ())
+        """What the first load of a slice of weights takes, and the last one gives."""
+        return self._tokens("weight", self.layer.full, "weight", self.tokens.given_by_weight_load(), at)
 
     def ifmap_tokens(self, at: Position) -> A.Tokens:
-        """Of a load of the ifmap: it waits for its block; where no weights are loaded, for the params.
-
-        The last one of a block that is in one of two buffers gives it back, where no transfer of the output says so.
-        """
-        if "ifmap" in self.stages:
-            pieces, take = self._between("ifmap", at.pieces), IFMAP_FULL
-            give = IFMAP_FREE if self.is_freed_by_loads() else 0
-        elif "params" in self.stages and "weight" not in self.stages:
-            pieces, take, give = self._between("params", at.pieces), self.layer.full, 0
-        else:
-            return A.Tokens()
-        first, last = self.loops.first(pieces), self.loops.last(pieces) if give else None
-        take, give = take if first is not None else 0, give if last is not None else 0
-        return A.Tokens(take, give, first or (), last or ())
+        """What the first load of a block takes, and the last one gives."""
+        operand, full, free = self.tokens.of_ifmap_load()
+        return self._tokens(operand, full, operand, free, at)
 
     def commit_tokens(self, at: Position) -> A.Tokens:
-        """Of a commit: it waits for residual or room, and its last one frees what its block needed."""
-        taken = next((operand for operand in ("residual", "output") if operand in self.stages), "")
-        first = self.loops.first(self._between(taken, at.pieces)) if taken else None
-        full = RESIDUAL_FULL if taken == "residual" else OUTPUT_FREE[self.stages[taken].buffers] if taken else 0
-        given, give = self._freed()
-        last = self.loops.last(self._between(given, at.pieces)) if given else None
-        return A.Tokens(full if first is not None else 0, give if last is not None else 0, first or (), last or ())
+        """What the first commit of a block takes, and the last one gives."""
+        return self._tokens(*self.tokens.taken_by_commit(), *self.tokens.given_by_commit(), at)
 
-    def _freed(self) -> tuple[str, int]:
-        """The operand whose block ends with a commit, and the semaphore that says so."""
-        if "output" in self.stages:
-            return "output", OUTPUT_FULL
-        for operand in ("ifmap", "residual"):
-            stage = self.stages.get(operand)
-            if stage and self._free(operand) != IFMAP_FREE:
-                return operand, INPUT_FREE[stage.buffers]
-        params = self.stages.get("params")
-        return ("params", self._slice_free("params")) if params and params.depth else ("", 0)
+    def _tokens(self, taken: str, take: Semaphore, given: str, give: Semaphore, at: Position) -> A.Tokens:
+        """Taken in the first iteration of a block of the operand `taken`, given in the last of one of `given`."""
+        first = self.loops.first(self._between(taken, at.pieces)) if take else None
+        last = self.loops.last(self._between(given, at.pieces)) if give else None
+        take, give = take if first is not None else Semaphore.NONE, give if last is not None else Semaphore.NONE
+        return A.Tokens(int(take), int(give), first or (), last or ())
+
+    def _between(self, operand: str, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+        return pieces[self.stages[operand].depth :]

@@ -12,12 +12,12 @@ from __future__ import annotations
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop
 from cnncc.errors import Refusal
+from cnncc.model.glb_tokens import Semaphore, input_free, output_free
 from cnncc.model.layer_shape import inside, whole
 from cnncc.model.loop_walk import MOST_BODIES
 from cnncc.passes._programs.layer_operands import glb_stages
 from cnncc.passes._programs.layer_order import Order
 from cnncc.passes._programs.layer_records import Along, Body, LoopPieces, Node, Operand, Position, ProgramLayer
-from cnncc.passes._programs.layer_transfers import INPUT_FREE, OUTPUT_FREE, OUTPUT_FULL, RESIDUAL_FULL
 
 
 def stream_program(layer: ProgramLayer) -> list[Node]:
@@ -107,13 +107,18 @@ class _StreamProgram:
     def _tokens(self, name: str) -> A.Tokens:
         """Of a block's transfers in, the first waits for room and the last says that all is there."""
         if name == "output":
-            return A.Tokens(OUTPUT_FULL, OUTPUT_FREE[self.of_output])
-        free = OUTPUT_FREE[self.of_output] if self.of_output else INPUT_FREE[self.of_inputs]
-        return A.Tokens(free if name == self.inputs[0] else 0, RESIDUAL_FULL if name == self.inputs[-1] else 0)
+            return A.Tokens(int(Semaphore.OUTPUT_FULL), self._free())
+        full = int(Semaphore.RESIDUAL_FULL)
+        return A.Tokens(self._free() if name == self.inputs[0] else 0, full if name == self.inputs[-1] else 0)
+
+    def _free(self) -> int:
+        """What says that the buffers of a block are free; 0 where nothing is staged."""
+        output, ends = self.staged.get("output"), [input_free(self.staged[name]) for name in self.inputs]
+        return int(output_free(output) if output else next(iter(ends), Semaphore.NONE))
 
     def _commit(self, at: Position) -> A.Commit:
-        take = RESIDUAL_FULL if self.inputs else OUTPUT_FREE[self.of_output] if self.of_output else 0
-        give = OUTPUT_FULL if self.of_output else INPUT_FREE[self.of_inputs] if self.inputs else 0
+        take = int(Semaphore.RESIDUAL_FULL) if self.inputs else self._free()
+        give = int(Semaphore.OUTPUT_FULL) if self.of_output else self._free()
         return A.Commit(
             "output",
             A.Place(),

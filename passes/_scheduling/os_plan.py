@@ -25,9 +25,9 @@ from functools import lru_cache
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Loop, Mapping, Stage
 from cnncc.errors import Finding, Refusal
-from cnncc.model.layer_shape import GlbBudget, LayerShape, inside, stage_words, whole
+from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_sizes, inside, stage_words, whole
 from cnncc.model.register_files import MACHINE_ORDER
-from cnncc.passes._programs.layer_sums import partial_sums
+from cnncc.passes._programs.layer_sums import has_partial_sums
 from cnncc.passes._scheduling.os_tiles import Tile, kernel_columns
 
 SMALL = 4  # what fits in this part of the GLB is small
@@ -187,9 +187,7 @@ def _stages(mapping: Mapping) -> list[Stage]:
 
 def stage_sizes(shape: LayerShape, arch: Arch, mapping: Mapping) -> dict[str, int]:
     """Words of the buffers that the stages of a mapping fill in the GLB, by operand, and of its partial sums."""
-    params = shape.params * arch.words_per_param
-    words = {stage.operand: stage_words(shape, mapping.loops, stage, params) for stage in _stages(mapping)}
-    return words | {"sums": arch.words_per_sum * partial_sums(shape, mapping)}
+    return buffer_sizes(shape, arch, mapping, has_partial_sums(shape, mapping.loops))
 
 
 def glb_words(shape: LayerShape, arch: Arch, mapping: Mapping) -> int:
