@@ -12,11 +12,11 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from cnncc.arch.model import load_arch
 from cnncc.dialects.array import LayerOp, Tensor, TensorAttr, TensorOp, ViewOp
 from cnncc.dialects.weights import GlobalOp
 from cnncc.errors import Finding, Refusal
 from cnncc.isa.dram_layout import dram_layout
+from cnncc.passes._programs.array_mark import marked_array
 
 
 @dataclass(frozen=True)
@@ -162,11 +162,11 @@ class ArrayAllocatePass(ModulePass):
     """
 
     name = "array-allocate"
-    arch: str = "spatial-8x8"
+    arch: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Set `at` in place."""
-        at = allocate(op, load_arch(self.arch).glb.words)
+        at = allocate(op, marked_array(op, self.arch, self.name).glb.words)
         for tensor_op in op.ops:
             if isinstance(tensor_op, TensorOp):
                 tensor = tensor_op.record.data

@@ -11,7 +11,6 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 
-from cnncc.arch.model import load_arch
 from cnncc.dialects.array import (
     CommitOp,
     DmaAttr,
@@ -26,6 +25,7 @@ from cnncc.dialects.array import (
 )
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import FREE_TWICE
+from cnncc.passes._programs.array_mark import marked_array
 from cnncc.passes.array_allocate import allocate
 
 
@@ -48,7 +48,7 @@ class ArrayPrefetchPass(ModulePass):
     """
 
     name = "array-prefetch"
-    arch: str = "spatial-8x8"
+    arch: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Move what is marked, layer by layer."""
@@ -59,7 +59,7 @@ class ArrayPrefetchPass(ModulePass):
                 layer.ahead, marked = None, True
         if marked:
             try:
-                allocate(op, load_arch(self.arch).glb.words)
+                allocate(op, marked_array(op, self.arch, self.name).glb.words)
             except Refusal as refusal:
                 raise Refusal(f"with what is fetched ahead: {refusal}", *refusal.findings) from refusal
 

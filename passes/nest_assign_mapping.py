@@ -12,6 +12,7 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext
 from cnncc.dialects._notation import NotationError, read
 from cnncc.errors import Refusal
+from cnncc.passes._programs.array_mark import mark
 from cnncc.passes._scheduling.assignment import assign
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
@@ -50,7 +51,9 @@ class NestAssignMappingPass(ModulePass):
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        assign(op, self.layer, self.candidates(ctx, load_arch(self.arch)))
+        arch = load_arch(self.arch)
+        assign(op, self.layer, self.candidates(ctx, arch))
+        mark(op, arch)
 
     def candidates(self, ctx: Context, arch: Arch) -> Candidates:
         """The mappings that layers may have, on this array or another one. Raises Refusal."""

@@ -25,7 +25,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
-from cnncc.arch.model import Arch, load_arch
+from cnncc.arch.model import Arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape, shuffled, value_key
@@ -35,6 +35,7 @@ from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_typ
 from cnncc.errors import Refusal, Refusals
 from cnncc.model.glb_tokens import FULL_IN_TURN, PRIMED
 from cnncc.model.layer_shape import stage_words
+from cnncc.passes._programs.array_mark import marked_array
 from cnncc.passes._programs.layer_operands import glb_stages
 from cnncc.passes._programs.layer_program import layer_program
 from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer, Tensors
@@ -339,10 +340,13 @@ def _primed(program: Sequence[Operation]) -> list[Operation]:
 
 @dataclass(frozen=True)
 class NestToArrayPass(ModulePass):
-    """Lower every nest.layer to the program of its PE sets; see the module's docstring."""
+    """Lower every nest.layer to the program of its PE sets; see the module's docstring.
+
+    arch: only for layers that are mapped to an array of a file, or mapped by hand; of another array it is refused.
+    """
 
     name = "nest-to-array"
-    arch: str = "spatial-8x8"
+    arch: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Replace `main` by tensors and layers."""
@@ -350,7 +354,7 @@ class NestToArrayPass(ModulePass):
         if func is None:
             return  # nothing to lower: the module is at the array level already
         globals_ = {g.sym_name.data: g for g in op.ops if isinstance(g, GlobalOp)}
-        lowering = _Lowering(load_arch(self.arch), weights_of(ctx), dict(globals_), func)
+        lowering = _Lowering(marked_array(op, self.arch, self.name), weights_of(ctx), dict(globals_), func)
         _lower(lowering)
         # The order of outputs is the network's, whenever they were declared.
         names, tensors = _names(func.res_attrs), list(lowering.tensors.declared.values())

@@ -39,7 +39,7 @@ def host_binary() -> Binary:
     host = f'array.host model <"{key}"> <inputs = ["x", "x"], outputs = ["p", "y"]>'
     real = 'array.tensor <name = "p", memory = "host", words = 6, shape = [2, 3], role = "output">'
     program, _ = module(real, INPUTS, host, ctx=ctx)
-    ArrayAllocatePass().apply(ctx, program)
+    ArrayAllocatePass("spatial-8x8").apply(ctx, program)
     ArrayToIsaPass().apply(ctx, program)
     return build_binary(program, ctx.weights, arch_2x2())
 

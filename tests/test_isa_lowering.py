@@ -211,7 +211,7 @@ def test_isa_host_becomes_segments() -> None:
                   for i, o in (('["x", "r"]', '["y", "z"]'), ('["y", "z"]', '["x", "r"]'))],
         ctx=ctx,
     )  # fmt: skip
-    ArrayAllocatePass().apply(ctx, program)
+    ArrayAllocatePass("spatial-8x8").apply(ctx, program)
     ArrayToIsaPass().apply(ctx, program)
     segments = [op for op in program.ops if isinstance(op, SegmentOp)]
     assert [op.record.data.number for op in segments] == [0, 1]

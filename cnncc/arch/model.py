@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
@@ -231,6 +232,12 @@ def arch_text(arch: Arch) -> str:
         # Text, numbers, true and false are in JSON as in TOML.
         lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     return "\n".join(lines) + "\n"
+
+
+def described(arch: Arch) -> str:
+    """An array's name, size and the head of a hash of all its numbers, as two files may bear one name."""
+    digest = hashlib.sha256(repr(arch).encode()).hexdigest()[:8]
+    return f"{arch.name} ({arch.rows} x {arch.cols} PEs, #{digest})"
 
 
 def preset_names() -> list[str]:

@@ -6,7 +6,6 @@ module, so that a dumped file compiles on from where it stands.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +14,16 @@ from xdsl.dialects.builtin import Float32Type, IntAttr, IntegerType, ModuleOp, S
 from xdsl.passes import PassPipeline
 from xdsl.universe import Universe
 
-from cnncc.arch.model import Arch
+from cnncc.arch.model import Arch, described
 from cnncc.context import CompilerContext
 from cnncc.dialects.onnx import NodeOp
 from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.universe import DIALECTS, PASSES
 from cnncc.weights import Array
 
 DONE = "cnncc.done"  # module attribute: the last step that was run
-ARCH = "cnncc.arch"  # module attribute: the array that the layers are mapped to
 CALIBRATE = "onnx-calibrate"
 FOLD_QDQ = "onnx-fold-qdq"
 TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
@@ -121,12 +120,6 @@ def new_context() -> CompilerContext:
     return ctx
 
 
-def described(arch: Arch) -> str:
-    """An array's name, size and the head of a hash of all its numbers: two files may bear one name."""
-    digest = hashlib.sha256(repr(arch).encode()).hexdigest()[:8]
-    return f"{arch.name} ({arch.rows} x {arch.cols} PEs, #{digest})"
-
-
 class StepFailed(Exception):
     """A step that raised what no user can mend, or left IR that does not verify."""
 
@@ -160,9 +153,9 @@ class Compilation:
         names = [step.name for step in todo]
         if mark.data not in names:
             raise Refusal(f"the IR says it was left by step '{mark.data}', which is none of {', '.join(names)}")
-        array, mapped = described(self.settings.arch), self.module.attributes.get(ARCH)
-        if isinstance(mapped, StringAttr) and mapped.data != array:
-            raise Refusal(f"the IR was mapped to {mapped.data}, not to {array}: give the same --arch as then")
+        array, mapped = described(self.settings.arch), mark_of(self.module)
+        if mapped not in (None, array):
+            raise Refusal(f"the IR was mapped to {mapped}, not to {array}: give the same --arch as then")
         return todo[names.index(mark.data) + 1 :]
 
     def run(self, level: str = "isa", after: Sequence[Observer] = ()) -> None:
@@ -182,8 +175,6 @@ class Compilation:
         try:
             self._run(step)
             self.module.attributes[DONE] = StringAttr(step.name)
-            if step.level not in ("onnx", "cnn"):
-                self.module.attributes[ARCH] = StringAttr(described(self.settings.arch))
             self.module.verify()
         except Refusal:
             raise

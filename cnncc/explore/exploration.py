@@ -16,7 +16,7 @@ from typing import Any
 
 import cnncc
 from cnncc.arch.model import Arch, arch_text
-from cnncc.driver.pipeline import ARCH, ASSIGN, Compilation, Settings, operand_bits
+from cnncc.driver.pipeline import ASSIGN, Compilation, Settings, operand_bits
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal, one_line
 from cnncc.explore.evaluate import evaluate
@@ -117,7 +117,6 @@ class Nests:
         names = [step.name for step in compilation.remaining()]
         for step in compilation.remaining()[: names.index(ASSIGN)]:
             compilation.step(step)
-        compilation.module.attributes.pop(ARCH)  # it is not mapped to this one yet, whatever its level says
         text, store = str(compilation.module), WeightStore()
         for key in re.findall(r'weights\.ref<"(\w+)">', text):
             store.add(compilation.ctx.weights[key])
