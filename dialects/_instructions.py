@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cnncc.arch.operations import MacOperation
 from cnncc.dialects._layers import check_slope
 from cnncc.numerics import INT32
 
@@ -238,7 +239,7 @@ class Mac:
     give_ifmap: Names | None = None
 
     def __post_init__(self) -> None:
-        _one_of(("mac", "max", "add"), "op", self.op)
+        _one_of(tuple(MacOperation), "op", self.op)
         if self.lanes < 1 or (self.lanes > 1 and self.op != "mac"):
             raise ValueError(f"a {self.op} of {self.lanes} lanes: only a mac has more than one")
         _one_slot_a_step(self.psum)

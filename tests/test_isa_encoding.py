@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trap_cases import WORDS
 
 from cnncc.arch.model import LOOP_REGISTERS
+from cnncc.arch.operations import MacOperation
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble, disassemble, format_instruction, parse_instruction
 from cnncc.isa.codec import check_structure, decode_program, encode, encode_program
@@ -229,3 +230,11 @@ def test_isa_manual_is_up_to_date() -> None:
         assert f"\n## {spec.name}\n" in manual()
         for field in spec.fields:
             assert f"| `{field.name}` |" in manual()
+
+
+def test_every_operation_of_the_table_is_implemented() -> None:
+    """`MacOperation` names those that the table has, in its order; each implementation matches them all."""
+    (mac,) = [spec for spec in SPECS if spec.name == "mac"]
+    assert mac.by_name["op"].names == tuple(MacOperation)
+    with pytest.raises(ValueError, match="min"):
+        Instruction(mac, {**mac.defaults, "op": "min"}).operation()

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import prod
+from typing import assert_never
 
 import numpy as np
 from xdsl.ir import Operation
 
 from cnncc.arch.model import Arch
+from cnncc.arch.operations import MacOperation
 from cnncc.dialects import array as A
 from cnncc.errors import Refusal
 from cnncc.eval._neighbours import check_arrival, check_ping_pong
@@ -283,19 +285,19 @@ class ArrayState:
 
     def _clear(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
         half = self.psum.open()
-        half.words[...] = integer_range(self.arch.psum_bits)[0] if mac.op == "max" else 0
+        half.words[...] = _start(MacOperation(mac.op), self.arch.psum_bits)
         half.full[pes] = True
 
     def _accumulate(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
         """The counters of MAC-1, each sum checked as it grows, step by step (MAC-2)."""
         counts = (mac.pixels, mac.taps, mac.step_range)
         terms = self.ifmap.taken().read(pes, slots(mac.ifmap, (*counts, mac.lanes)), "ifmap")
-        if mac.op == "mac":
+        if _multiplies(MacOperation(mac.op)):
             terms = terms * self.weight.taken().read(pes, slots(mac.weight, (*counts, mac.lanes)), "weight")
         terms = terms.sum(axis=-1)
         half, psum = self.psum.opened(), slots(mac.psum, counts)
         before = half.read(pes, psum, "psum")
-        running = np.maximum.accumulate if mac.op == "max" else np.add.accumulate
+        running = _running(MacOperation(mac.op))
         if mac.psum.tap == 0 and np.unique(psum[:, 0]).size == psum[:, 0].size:
             start = before[..., :1, :]
             self._store(half.words, pes, psum[:, 0], running(np.concatenate([start, terms], axis=-2), axis=-2))
@@ -391,3 +393,38 @@ def named(op: Operation, rule: Callable[[Operation], None]) -> None:
     except Refusal as refusal:
         prefix = "" if isinstance(op, A.RepeatOp) else f"{op.name}: "
         raise Refusal(f"{prefix}{refusal}") from refusal
+
+
+# -- operations of a macro-instruction (MAC-1) -------------------------------------------------------------------------
+
+
+def _multiplies(operation: MacOperation) -> bool:
+    match operation:
+        case MacOperation.MAC:
+            return True
+        case MacOperation.MAX | MacOperation.ADD:
+            return False
+        case _:
+            assert_never(operation)
+
+
+def _start(operation: MacOperation, bits: int) -> int:
+    """What psums are before the first step."""
+    match operation:
+        case MacOperation.MAX:
+            return integer_range(bits)[0]
+        case MacOperation.MAC | MacOperation.ADD:
+            return 0
+        case _:
+            assert_never(operation)
+
+
+def _running(operation: MacOperation) -> Callable[..., np.ndarray]:
+    """What all steps up to each one make of its operands."""
+    match operation:
+        case MacOperation.MAX:
+            return np.maximum.accumulate
+        case MacOperation.MAC | MacOperation.ADD:
+            return np.add.accumulate
+        case _:
+            assert_never(operation)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from cnncc.arch.operations import MacOperation
 from cnncc.isa.fields import Field, FieldTerm, Value, When
 
 OPCODE = Field("opcode", 0, 31, 26, "uint", "which instruction")
@@ -65,6 +66,10 @@ class Instruction:
         value = self.values[field]
         assert isinstance(value, str)
         return value
+
+    def operation(self) -> MacOperation:
+        """What a mac does. Raises ValueError for an operation that nobody implements."""
+        return MacOperation(self.text("op"))
 
     def term(self, field: str) -> FieldTerm:
         """The value of a term field."""

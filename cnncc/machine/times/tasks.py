@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
+from cnncc.arch.operations import MacOperation
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import mask_of
 
@@ -88,7 +90,7 @@ def task_of(inst: Instruction) -> EngineTask:
             free = HALVES.index(f"{inst.text('kind')} free")
             takes, gives = _token(inst, "open", free), _token(inst, "close", partner(free))
         case "mac":
-            weights = inst.text("op") == "mac"
+            weights = _reads_weights(inst.operation())
             takes = _token(inst, "take_weight", 1) * weights + _token(inst, "take_ifmap", 3) + _token(inst, "clear", 4)
             gives = _token(inst, "give_weight", 0) * weights + _token(inst, "give_ifmap", 2) + _token(inst, "send", 5)
             return EngineTask(engine, takes, gives)
@@ -99,3 +101,14 @@ def task_of(inst: Instruction) -> EngineTask:
         case _:
             takes = gives = ()
     return EngineTask(engine, takes + _semaphore(inst, "take"), gives + _semaphore(inst, "give"))
+
+
+def _reads_weights(operation: MacOperation) -> bool:
+    """Whether a macro-instruction waits for weights."""
+    match operation:
+        case MacOperation.MAC:
+            return True
+        case MacOperation.MAX | MacOperation.ADD:
+            return False
+        case _:
+            assert_never(operation)

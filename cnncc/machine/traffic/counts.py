@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from math import prod
+from typing import assert_never
 
 from cnncc.arch.model import Arch
+from cnncc.arch.operations import MacOperation
 from cnncc.isa.fields import FieldTerm, When
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import Leaf, LoopNode, Node
@@ -206,13 +208,15 @@ def _mac(inst: Instruction, arch: Arch) -> Traffic:
         ifmap_peak=_n2n_peak(inst.number("n2n_slot"), reuse, arch),
         psum_peak=inst.number("psum_slot") + farthest + 1,
     )
-    match inst.text("op"):
-        case "mac":
+    match operation := inst.operation():
+        case MacOperation.MAC:
             count.macs = count.rf_weight_read = operations
-        case "max":
+        case MacOperation.MAX:
             count.max = operations
-        case _:
+        case MacOperation.ADD:
             count.add = operations
+        case _:
+            assert_never(operation)
     return count
 
 

@@ -26,6 +26,7 @@ from cnncc.machine.values.commits import Output
 from cnncc.machine.values.delivery import Delivered, deliver, with_axes
 from cnncc.machine.values.fetched import fetches
 from cnncc.machine.values.mac_arithmetic import accumulate, check_neighbours, check_sizes
+from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
 from cnncc.machine.values.memory import Memory, OutOfRange
 from cnncc.machine.values.output_units import OutputUnit, psum_slots
 from cnncc.machine.values.partial_sums import reduced
@@ -250,7 +251,7 @@ class Interpreter:
 
     def _mac(self, inst: Instruction) -> None:
         check_sizes(inst, self.arch)
-        names = ("ifmap", "weight") if inst.text("op") == "mac" else ("ifmap",)
+        names = operands_of(inst.operation())
         halves = {name: self._take(inst, name) for name in names}
         grid = self._mac_grid(inst, halves["ifmap"])
         takes, gives = inst.when("take_ifmap"), inst.when("give_ifmap")
@@ -300,7 +301,7 @@ class Interpreter:
                 raise HalfFault("the psum half in use was not sent")
             if len(self.sent) >= self.arch.pe.psum_halves:
                 raise HalfFault("no psum half is free")
-            least = float(integer_range(self.arch.psum_bits)[0]) if inst.text("op") == "max" else 0.0
+            least = float(integer_range(self.arch.psum_bits)[0]) if keeps_greatest(inst.operation()) else 0.0
             axis_of, scope = (self.block.axis_of, self.block.scope) if self.block else ({}, ())
             own = frozenset(scope) - {axis_of[loop] for loop in clear or () if loop in axis_of}
             self.sums = Sums.fresh(grid, self._axes(), least, own)

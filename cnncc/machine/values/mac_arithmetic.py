@@ -13,6 +13,7 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.machine.times.durations import mac_operations
+from cnncc.machine.values.mac_operations import keeps_greatest
 from cnncc.machine.values.products import multiply
 from cnncc.machine.values.regfile import Half, HalfFault, Sums, Values, Words
 from cnncc.machine.values.strided import Ints, Strided
@@ -168,7 +169,7 @@ def _at_once(
     own = Strided(psum.start, (pixels, channels), (z, i))
     if j or own.size > arch.pe.psum_words or not (own.distinct or np.unique(own.listed()).size == own.size):
         return False  # taps, pixels or channels share a psum
-    if inst.text("op") == "max":
+    if keeps_greatest(inst.operation()):
         taken = _terms(x).max(axis=-2).max(axis=tuple(reduced), keepdims=True)
         sums.raise_to(own, np.broadcast_to(taken, (*taken.shape[:-2], *own.sizes)))
         return True
@@ -229,7 +230,7 @@ def _one_by_one(inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words
         terms = _at(x, z, j, i) if w is None else _at(x, z, j, i) * _at(w, z, j, i)
         word: Values = terms.sum(axis=-1)
         slot = Strided(psum.start + z * steps[0] + j * steps[1] + i * steps[2], (1,), (1,))
-        if inst.text("op") == "max":
+        if keeps_greatest(inst.operation()):
             sums.raise_to(slot, word[..., None])
             continue
         sums.add(slot, word[..., None], np.zeros((1,) * (word.ndim + 1)))

@@ -21,6 +21,7 @@ from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import ceil_div, commit_results, dma_words
 from cnncc.machine.values.addresses import Descriptor, Index, Ints
 from cnncc.machine.values.fetched import Fetched, Read, fetches
+from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
 from cnncc.machine.values.memory import Memory, Place, ends, fill
 from cnncc.machine.values.regfile import Words
 from cnncc.machine.values.strided import Strided
@@ -190,9 +191,11 @@ class _Order:
                 self._mac(inst, scope)
             case "dma":
                 pass  # a transfer that the iteration begins with: done before the block
-            case _:
+            case "commit":
                 if inst.text("source") == "psum" and (not self.psum.full or self.psum.full.pop(0) != scope):
                     raise _Dependent
+            case _:
+                raise _Dependent
 
     def _load(self, inst: Instruction, scope: Registers) -> None:
         file = self.files[inst.text("kind")]
@@ -205,7 +208,7 @@ class _Order:
             file.opened = None
 
     def _mac(self, inst: Instruction, scope: Registers) -> None:
-        for name in ("weight", "ifmap") if inst.text("op") == "mac" else ("ifmap",):
+        for name in operands_of(inst.operation()):
             taken = self._first(inst.when(f"take_{name}"), scope)
             given = self._last(inst.when(f"give_{name}"), scope)
             used = self._use(self.files[name], taken, given)
@@ -261,7 +264,7 @@ def independent(loop: LoopNode, used: Sequence[bool], not_first: set[int], not_l
     instructions = [leaf.instruction for leaf in leaves(loop)]
     if any(inst.spec.name not in _RUNNABLE for inst in instructions[len(fetches(loop)) :]):
         return False
-    if len({inst.text("op") == "max" for inst in instructions if inst.spec.name == "mac"}) > 1:
+    if len({keeps_greatest(inst.operation()) for inst in instructions if inst.spec.name == "mac"}) > 1:
         return False  # sums and greatest values by turns
     try:
         _Order(used, not_first, not_last).walk(loop, ())
