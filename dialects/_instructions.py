@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from cnncc.arch.operations import MacOperation
 from cnncc.dialects._layers import check_slope
+from cnncc.dialects._records import Condition
 from cnncc.numerics import INT32
 
 AXES = ("lin", "k", "y", "x")
 
-# A condition (PROG-2): None never holds, () always, ("h1", "c3") when these loops are in their first (last) iteration.
 Names = tuple[str, ...]
 
 
@@ -206,8 +206,8 @@ class Load:
     pattern: tuple[Extent, ...]
     slot: int = 0
     edge: bool = False
-    open: Names | None = None
-    close: Names | None = None
+    open: Condition = None
+    close: Condition = None
     tokens: Tokens = Tokens()
 
     def __post_init__(self) -> None:
@@ -231,12 +231,12 @@ class Mac:
     ifmap: Slots = Slots()
     weight: Slots = Slots()
     psum: Slots = Slots()
-    clear: Names | None = None
-    send: Names | None = None
-    take_weight: Names | None = None
-    give_weight: Names | None = None
-    take_ifmap: Names | None = None
-    give_ifmap: Names | None = None
+    clear: Condition = None
+    send: Condition = None
+    take_weight: Condition = None
+    give_weight: Condition = None
+    take_ifmap: Condition = None
+    give_ifmap: Condition = None
 
     def __post_init__(self) -> None:
         _one_of(tuple(MacOperation), "op", self.op)
@@ -285,8 +285,8 @@ class Commit:
     psum: Slots = Slots()
     reduce: bool = False
     sums: str = ""
-    fresh: Names | None = None
-    final: Names | None = None
+    fresh: Condition = None
+    final: Condition = None
     tokens: Tokens = Tokens()
 
     def __post_init__(self) -> None:

@@ -10,7 +10,8 @@
         name = "cnn.window"
 
 prints as `#cnn.window<kernel = [3, 3]>`: fields in order, those at their default left out. Fields may be
-int, bool, float, str, another record, a tuple of these, or any of them or None.
+int, bool, float, str, another record, a tuple of these, or any of them or None. A `Condition` prints as `always`,
+`never` or the list of its names.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 
 RecordT = TypeVar("RecordT")
+
+# Holds never, always (), or where these loops are in their first (last) iteration.
+Condition = tuple[str, ...] | None
+ALWAYS, NEVER = "always", "never"
 
 
 @cache
@@ -55,13 +60,25 @@ def _format(value: object) -> str:
             return "{" + format_record(value) + "}"
 
 
+def _format_field(kind: Any, value: object) -> str:
+    if kind == Condition and not value:
+        return ALWAYS if value == () else NEVER
+    return _format(value)
+
+
 def format_record(record: Any) -> str:
     """The fields of `record` as `name = value, …`, without those at their default."""
-    fields = [field for field in dataclasses.fields(record) if not _is_default(field, getattr(record, field.name))]
-    return ", ".join(f"{field.name} = {_format(getattr(record, field.name))}" for field in fields)
+    hints = _hints(cast("type[Any]", type(record)))
+    values = {field: getattr(record, field.name) for field in dataclasses.fields(record)}
+    said = {field.name: value for field, value in values.items() if not _is_default(field, value)}
+    return ", ".join(f"{name} = {_format_field(hints[name], value)}" for name, value in said.items())
 
 
 def _parse(parser: AttrParser, kind: Any) -> Any:
+    if kind == Condition and parser.parse_optional_keyword(ALWAYS):
+        return ()
+    if kind == Condition and parser.parse_optional_keyword(NEVER):
+        return None
     if isinstance(kind, types.UnionType):  # T | None: None is only ever the default
         return _parse(parser, next(arg for arg in get_args(kind) if arg is not types.NoneType))
     if get_origin(kind) is tuple:

@@ -49,17 +49,19 @@ CONV = """
           array.load <kind = "weight", view = "w", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2},
             start = {}, pattern = [{n = 3, axis = "lin", step = 1}, {n = 3, axis = "lin", step = 3},
                        {n = 2, axis = "lin", step = 18}],
-            open = [], close = [], tokens = {take = 2, take_when = ["h1", "c2"]}>
+            open = always, close = always, tokens = {take = 2, take_when = ["h1", "c2"]}>
           array.load <kind = "ifmap", view = "x", start = {y = -1, x = -1}, place = {rows = 2, cols = 2, set_rows = 2,
             set_cols = 2, row = {axis = "y", step = 1}, col = {axis = "x", step = 1}},
-            pattern = [{n = 1, axis = "x", step = 1}, {n = 3, axis = "y", step = 1}], open = []>
+            pattern = [{n = 1, axis = "x", step = 1}, {n = 3, axis = "y", step = 1}], open = always>
           array.load <kind = "ifmap", view = "x", start = {y = -1, x = 0}, place = {rows = 2, cols = 2, set_rows = 2,
             set_cols = 2, row = {axis = "y", step = 1}, col = {axis = "x", step = 1}},
-            pattern = [{n = 2, axis = "x", step = 1}, {n = 3, axis = "y", step = 1}], slot = 3, edge = true, close = [],
+            pattern = [{n = 2, axis = "x", step = 1}, {n = 3, axis = "y", step = 1}], slot = 3, edge = true,
+            close = always,
             tokens = {give = 3, give_when = ["c2"]}>
           array.mac <op = "mac", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2}, taps = 9, step_range = 2,
             data_reuse = 6, n2n_slot = 3, ifmap = {tap = 1}, weight = {tap = 2, channel = 1}, psum = {channel = 1},
-            clear = ["c2"], send = ["c2"], take_weight = [], give_weight = [], take_ifmap = [], give_ifmap = []>
+            clear = ["c2"], send = ["c2"], take_weight = always, give_weight = always, take_ifmap = always,
+            give_ifmap = always>
         }
         array.commit <view = "y", residual = "r", params = "p", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2,
           row = {axis = "y", step = 1}, col = {axis = "x", step = 1}}, channels = {n = 2, axis = "k", step = 1},
@@ -77,9 +79,10 @@ POOL = """
     array.load <kind = "ifmap", view = "x", start = {}, place = {rows = 2, cols = 2, set_cols = 2,
       col = {axis = "y", step = 2}, row_set = {axis = "k", step = 1}},
       pattern = [{n = 2, axis = "k", step = 2}, {n = 2, axis = "x", step = 1}, {n = 2, axis = "y", step = 1}],
-      open = [], close = []>
+      open = always, close = always>
     array.mac <op = "max", place = {rows = 2, cols = 2, set_cols = 2}, pixels = 4, taps = 2,
-      ifmap = {pixel = 2, tap = 1}, psum = {pixel = 1}, clear = [], send = [], take_ifmap = [], give_ifmap = []>
+      ifmap = {pixel = 2, tap = 1}, psum = {pixel = 1}, clear = always, send = always, take_ifmap = always,
+      give_ifmap = always>
     array.commit <view = "y", place = {rows = 2, cols = 2, set_cols = 2, col = {axis = "y", step = 1},
       row_set = {axis = "k", step = 1}}, pixels = {n = 2, axis = "k", step = 2}, lines = {n = 2, axis = "x", step = 1},
       psum = {pixel = 2, tap = 1}>
@@ -96,9 +99,9 @@ SUM = """
     array.repeat <loop = "k0", count = 2> {
       array.load <kind = "ifmap", view = "x", start = {}, place = {rows = 2, cols = 2, set_rows = 2,
         row = {axis = "y", step = 2}, col_set = {axis = "k", step = 1}},
-        pattern = [{n = 2, axis = "x", step = 1}, {n = 2, axis = "y", step = 1}], open = [], close = []>
+        pattern = [{n = 2, axis = "x", step = 1}, {n = 2, axis = "y", step = 1}], open = always, close = always>
       array.mac <op = "add", place = {rows = 2, cols = 2, set_rows = 2}, taps = 4, ifmap = {tap = 1},
-        clear = [], send = [], take_ifmap = [], give_ifmap = []>
+        clear = always, send = always, take_ifmap = always, give_ifmap = always>
       array.commit <view = "y", place = {rows = 2, cols = 2, set_rows = 2, row = {axis = "y", step = 1},
         col_set = {axis = "k", step = 1}}>
     }
@@ -133,10 +136,10 @@ LINES = """
       array.repeat <loop = "k1", count = 2> {
         array.load <kind = "ifmap", view = "x", start = {y = -1}, place = {rows = 2, cols = 2, set_rows = 2,
           set_cols = 2, row = {axis = "k", step = 1}, col = {axis = "x", step = 1}},
-          pattern = [{n = 3, axis = "y", step = 1}], open = [], close = [],
+          pattern = [{n = 3, axis = "y", step = 1}], open = always, close = always,
           tokens = {take = 5, take_when = ["k1"], give = 4, give_when = ["k1"]}>
         array.mac <op = "max", place = {rows = 2, cols = 2, set_cols = 2}, taps = 3, ifmap = {tap = 1},
-          clear = [], send = [], take_ifmap = [], give_ifmap = []>
+          clear = always, send = always, take_ifmap = always, give_ifmap = always>
         array.commit <view = "y", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2,
           row = {axis = "k", step = 1}, col = {axis = "x", step = 1}}>
       }
@@ -156,9 +159,10 @@ PARTS = """
     array.repeat <loop = "c0", count = 2> {
       array.repeat <loop = "h1", count = 4> {
         array.load <kind = "ifmap", view = "x", start = {}, place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2,
-          row = {axis = "k", step = 1}, col = {axis = "x", step = 1}}, pattern = [], open = [], close = []>
-        array.mac <op = "add", place = {rows = 2, cols = 2, set_cols = 2}, clear = [], send = [], take_ifmap = [],
-          give_ifmap = []>
+          row = {axis = "k", step = 1}, col = {axis = "x", step = 1}}, pattern = [], open = always, close = always>
+        array.mac <op = "add", place = {rows = 2, cols = 2, set_cols = 2}, clear = always, send = always,
+        take_ifmap = always,
+          give_ifmap = always>
         array.commit <view = "y", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2,
           col = {axis = "x", step = 1}}, reduce = true, sums = "s", fresh = ["c0"], final = ["c0"]>
       }

@@ -159,14 +159,14 @@ def test_array_eval_a_half_is_empty_when_it_is_opened_again() -> None:
 
 REFUSED = [
     # register files: order of halves, empty slots, sizes
-    ("open = []>", "close = []>", "no ifmap half is open"),
-    ("edge = true, close = []", "edge = true", "array.mac: no ifmap half is full"),
-    ("open = []>", "open = [], close = []>", "array.load: no ifmap half is open"),
-    ("give_ifmap = []", 'give_ifmap = ["c2"]', "taken before the one in use is given back"),
-    ("take_weight = []", 'take_weight = ["c2"]', "array.mac: no weight half is in use"),
+    ("open = always>", "close = always>", "no ifmap half is open"),
+    ("edge = true, close = always", "edge = true", "array.mac: no ifmap half is full"),
+    ("open = always>", "open = always, close = always>", "array.load: no ifmap half is open"),
+    ("give_ifmap = always", 'give_ifmap = ["c2"]', "taken before the one in use is given back"),
+    ("take_weight = always", 'take_weight = ["c2"]', "array.mac: no weight half is in use"),
     ('clear = ["c2"],', "", "array.mac: no psum half is open"),
     ('send = ["c2"],', "", "array.commit: no psum half is full"),
-    ('send = ["c2"]', "send = []", "array.mac: no psum half is open"),
+    ('send = ["c2"]', "send = always", "array.mac: no psum half is open"),
     ("taps = 9", "taps = 10", "ifmap slots 0..9 are not in a half of 9"),
     ("data_reuse = 6", "data_reuse = 5", "a ifmap slot is read that is empty"),
     ("data_reuse = 6", "data_reuse = 10", "at most pixels . taps words"),

@@ -147,7 +147,7 @@ def test_packaging_stock_xdsl_opt_lists_our_passes(tmp_path: Path) -> None:
 
 def test_packaging_stock_xdsl_opt_says_that_it_has_no_weights(tmp_path: Path) -> None:
     (tmp_path / "nest.mlir").write_text(NEST)
-    command = [str(XDSL_OPT), "nest.mlir", "-p", "nest-to-array"]
+    command = [str(XDSL_OPT), "nest.mlir", "-p", "nest-to-array{arch=spatial-8x8}"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode != 0
     assert result.stderr.splitlines()[-1].endswith(

@@ -18,11 +18,11 @@ builtin.module {
     array.repeat <loop = "k0", count = 2> {
       // CHECK-NEXT: array.dma <direction = "in", dram = "w.dram", glb = "w", words = 18, tokens = {take = 1}>
       array.dma <direction = "in", dram = "w.dram", glb = "w", words = 18, count = 1, tokens = {take = 1, give = 0}>
-      // Conditions: left out never holds, [] always does.
-      // CHECK-NEXT: array.load <kind = "weight", view = "w", place = {rows = 2, row = {axis = "y", step = 1}}, start = {y = -1}, pattern = [{n = 3, step = 1}], edge = true, open = [], close = ["k0"]>
+      // Conditions: `never`, the default, is left out; [] reads as `always`.
+      // CHECK-NEXT: array.load <kind = "weight", view = "w", place = {rows = 2, row = {axis = "y", step = 1}}, start = {y = -1}, pattern = [{n = 3, step = 1}], edge = true, open = always, close = ["k0"]>
       array.load <kind = "weight", view = "w", place = {rows = 2, row = {axis = "y", step = 1}}, start = {y = -1}, pattern = [{n = 3, step = 1}], edge = true, open = [], close = ["k0"]>
       // CHECK-NEXT: array.mac <op = "mac", place = {}, taps = 9, step_range = 2, lanes = 4, ifmap = {tap = 4, lane = 1}, clear = ["k0"]>
-      array.mac <op = "mac", place = {}, taps = 9, step_range = 2, lanes = 4, ifmap = {tap = 4, lane = 1}, clear = ["k0"]>
+      array.mac <op = "mac", place = {}, taps = 9, step_range = 2, lanes = 4, ifmap = {tap = 4, lane = 1}, clear = ["k0"], send = never>
     // CHECK-NEXT: }
     }
     // CHECK-NEXT: array.commit <view = "w", place = {}, source = "glb", operand = "w">

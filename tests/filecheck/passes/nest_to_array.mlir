@@ -28,15 +28,15 @@ builtin.module {
   // Three columns of pixels, two channels: above and left of the image by the padding; rows move by the stride.
   // CHECK-NEXT: array.repeat <loop = "w1", count = 1>
   // CHECK-NEXT: array.repeat <loop = "c4", count = 1>
-  // CHECK-NEXT: array.load <kind = "weight", {{.*}}, start = {}, pattern = [{n = 2, step = 1}, {n = 2, step = 6}, {n = 3, step = 2}, {n = 2, step = 18}], open = [], close = [], tokens = {take = 3}>
-  // CHECK-NEXT: array.load <kind = "ifmap", view = "ifmap", place = {rows = 4, cols = 3, {{.*}}row = {axis = "y", step = 2}, col = {axis = "x", step = 1}}, start = {y = -2, x = -1}, pattern = [{axis = "x", step = 1}, {n = 2, axis = "k", step = 1}, {n = 3, axis = "y", step = 1}], open = []>
+  // CHECK-NEXT: array.load <kind = "weight", {{.*}}, start = {}, pattern = [{n = 2, step = 1}, {n = 2, step = 6}, {n = 3, step = 2}, {n = 2, step = 18}], open = always, close = always, tokens = {take = 3}>
+  // CHECK-NEXT: array.load <kind = "ifmap", view = "ifmap", place = {rows = 4, cols = 3, {{.*}}row = {axis = "y", step = 2}, col = {axis = "x", step = 1}}, start = {y = -2, x = -1}, pattern = [{axis = "x", step = 1}, {n = 2, axis = "k", step = 1}, {n = 3, axis = "y", step = 1}], open = always>
   // Kernel 2 and stride 1: one of two columns comes from the neighbour, at the edge of the set from the GLB.
-  // CHECK-NEXT: start = {y = -2}, {{.*}}, slot = 6, edge = true, close = []>
-  // CHECK-NEXT: array.mac <op = "mac", {{.*}}, taps = 12, step_range = 2, data_reuse = 6, {{.*}}, clear = [],
+  // CHECK-NEXT: start = {y = -2}, {{.*}}, slot = 6, edge = true, close = always>
+  // CHECK-NEXT: array.mac <op = "mac", {{.*}}, taps = 12, step_range = 2, data_reuse = 6, {{.*}}, clear = always,
   // The third channel: sums are complete after it, and not before.
   // CHECK: array.repeat <loop = "c4", count = 1>
   // CHECK: start = {channel = 2, y = -2, x = -1}
-  // CHECK: array.mac <op = "mac", {{.*}}, taps = 6, {{.*}}, send = [],
+  // CHECK: array.mac <op = "mac", {{.*}}, taps = 6, {{.*}}, send = always,
   // CHECK: array.commit <view = "output", place = {rows = 4, cols = 3,
   // The last two columns of five. After its last commit a slice's place is free.
   // CHECK: start = {y = -2, x = 2}
@@ -87,7 +87,7 @@ builtin.module {
   // CHECK: array.layer "pool0" computes "pool0"
   // The sets' columns do not share pixels, and nothing is added to the maximum.
   // CHECK: array.unit <>
-  // CHECK-NEXT: array.load <kind = "ifmap", {{.*}}row = {axis = "y", step = 2}, {{.*}}, start = {}, pattern = [{n = 3, axis = "k", step = 1}, {n = 2, axis = "x", step = 1}, {n = 2, axis = "y", step = 1}], open = [], close = []>
+  // CHECK-NEXT: array.load <kind = "ifmap", {{.*}}row = {axis = "y", step = 2}, {{.*}}, start = {}, pattern = [{n = 3, axis = "k", step = 1}, {n = 2, axis = "x", step = 1}, {n = 2, axis = "y", step = 1}], open = always, close = always>
   // CHECK-NEXT: array.mac <op = "max", place = {rows = 3, cols = 4, set_rows = 3, set_cols = 4}, taps = 4, step_range = 3,
   // CHECK-NEXT: array.commit <view = "output",
   // CHECK-NEXT: array.sync
@@ -133,7 +133,7 @@ builtin.module {
     // CHECK: array.layer "d" computes "d"
     // Dilation 2: the rows of the taps only.
     // CHECK: array.load <kind = "weight", {{.*}}, row_set = {step = 12}}, start = {}, pattern = [{n = 2, step = 6}, {n = 3, step = 1}, {n = 2, step = 3}]
-    // CHECK-NEXT: array.load <kind = "ifmap", {{.*}}row = {axis = "y", step = 1}, row_set = {axis = "k", step = 2}}, start = {}, pattern = [{n = 2, axis = "k", step = 1}, {n = 3, axis = "x", step = 1}, {n = 2, axis = "y", step = 2}], open = [], close = []>
+    // CHECK-NEXT: array.load <kind = "ifmap", {{.*}}row = {axis = "y", step = 1}, row_set = {axis = "k", step = 2}}, start = {}, pattern = [{n = 2, axis = "k", step = 1}, {n = 3, axis = "x", step = 1}, {n = 2, axis = "y", step = 2}], open = always, close = always>
     // CHECK-NEXT: array.mac <op = "mac", {{.*}}, taps = 6, step_range = 2, ifmap = {tap = 1, channel = 6}, weight = {tap = 1, channel = 6},
     // CHECK: array.commit
     // CHECK: array.load <kind = "weight", {{.*}}, start = {offset = 24}, pattern = [{step = 6}, {n = 3, step = 1}, {n = 2, step = 3}]

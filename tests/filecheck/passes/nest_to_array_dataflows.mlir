@@ -12,7 +12,7 @@ builtin.module {
   // CHECK-NEXT: array.repeat <loop = "h1", count = 6> {
   // CHECK-NEXT: array.repeat <loop = "w2", count = 6> {
   // CHECK-NEXT: array.load <kind = "ifmap", view = "ifmap", place = {rows = 2, cols = 4, set_rows = 2, row = {axis = "k", step = 1}}
-  // CHECK-NEXT: array.mac <op = "mac", {{.*}}, taps = 9, ifmap = {tap = 1}, weight = {tap = 1}, clear = [], send = [], take_weight = ["h1", "w2"], give_weight = ["h1", "w2"], take_ifmap = [], give_ifmap = []>
+  // CHECK-NEXT: array.mac <op = "mac", {{.*}}, taps = 9, ifmap = {tap = 1}, weight = {tap = 1}, clear = always, send = always, take_weight = ["h1", "w2"], give_weight = ["h1", "w2"], take_ifmap = always, give_ifmap = always>
   // CHECK-NEXT: array.commit <view = "output", {{.*}}, reduce = true, sums = "sums", fresh = ["c0"], final = ["c0"]>
   weights.global @w : tensor<4x4x3x3xi16> = dense<1> : tensor<4x4x3x3xi16>
   weights.global @b : tensor<4xi32> = dense<[1, 2, 3, 4]> : tensor<4xi32>
@@ -40,11 +40,11 @@ builtin.module {
   // CHECK: array.layer "row"
   // CHECK: array.load <kind = "ifmap", {{.*}}, pattern = [{n = 8, axis = "x", step = 1}, {axis = "k", step = 1}, {axis = "y", step = 1}]
   // CHECK-NEXT: array.load <kind = "weight"
-  // CHECK-NEXT: array.mac <op = "mac", {{.*}}, pixels = 6, ifmap = {pixel = 1}, psum = {pixel = 1}, clear = [], {{.*}}, take_ifmap = []>
+  // CHECK-NEXT: array.mac <op = "mac", {{.*}}, pixels = 6, ifmap = {pixel = 1}, psum = {pixel = 1}, clear = always, {{.*}}, take_ifmap = always>
   // CHECK-NEXT: array.load <kind = "weight", {{.*}}, start = {offset = 1}
-  // CHECK-NEXT: array.mac <op = "mac", {{.*}}, ifmap = {base = 1, pixel = 1}, psum = {pixel = 1}, take_weight = [], give_weight = []>
+  // CHECK-NEXT: array.mac <op = "mac", {{.*}}, ifmap = {base = 1, pixel = 1}, psum = {pixel = 1}, take_weight = always, give_weight = always>
   // CHECK-NEXT: array.load <kind = "weight", {{.*}}, start = {offset = 2}
-  // CHECK-NEXT: array.mac <op = "mac", {{.*}}, ifmap = {base = 2, pixel = 1}, psum = {pixel = 1}, send = [], {{.*}}, give_ifmap = []>
+  // CHECK-NEXT: array.mac <op = "mac", {{.*}}, ifmap = {base = 2, pixel = 1}, psum = {pixel = 1}, send = always, {{.*}}, give_ifmap = always>
   weights.global @w : tensor<1x1x1x3xi16> = dense<1> : tensor<1x1x1x3xi16>
   func.func @main(%x: tensor<1x1x1x8xi16> {onnx.name = "image", cnn.quant = #cnn.quant<scale = 0.5>}) -> (tensor<1x1x1x6xi32> {onnx.name = "y", cnn.quant = #cnn.quant<scale = 0.25>}) {
     %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 1, c = 1, h = 1, w = 6, r = 1, s = 3> window <kernel = [1, 3]> then <>

@@ -14,7 +14,7 @@ builtin.module {
   // CHECK-NEXT: array.repeat <loop = "h0", count = 3>
   // CHECK-NEXT: array.repeat <loop = "c1", count = 1>
   // CHECK-NEXT: array.load
-  // CHECK: clear = []
+  // CHECK: clear = always
   // the third ones while the second ones are, into the buffers of the first,
   // CHECK: array.repeat <loop = "c1", count = 1>
   // CHECK-NEXT: glb = "weight", words = 2, count = 2, dram_offset = 4, dram_step
