@@ -55,8 +55,8 @@ CONV = """
             pattern = [{n = 1, axis = "x", step = 1}, {n = 3, axis = "y", step = 1}], open = always>
           array.load <kind = "ifmap", view = "x", start = {y = -1, x = 0}, place = {rows = 2, cols = 2, set_rows = 2,
             set_cols = 2, row = {axis = "y", step = 1}, col = {axis = "x", step = 1}},
-            pattern = [{n = 2, axis = "x", step = 1}, {n = 3, axis = "y", step = 1}], slot = 3, edge = true,
-            close = always,
+            pattern = [{n = 2, axis = "x", step = 1}, {n = 3, axis = "y", step = 1}], slot = 3,
+            edge = true, close = always,
             tokens = {give = 3, give_when = ["c2"]}>
           array.mac <op = "mac", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2}, taps = 9, step_range = 2,
             data_reuse = 6, n2n_slot = 3, ifmap = {tap = 1}, weight = {tap = 2, channel = 1}, psum = {channel = 1},
