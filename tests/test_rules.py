@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 INDEX = ROOT / "docs" / "rules.md"
 DOCS = [path for path in sorted((ROOT / "docs").glob("*.md")) if path != INDEX]
-GENERATED = ("arch.md", "isa.md")  # their tables cite a rule in each row, without links
+GENERATED = ("arch.md", "isa.md", "passes.md")  # their tables cite a rule in each row, without links
 WRITTEN = [path for path in DOCS if path.name not in GENERATED]
 DEFINITION = re.compile(r"^(?:- )?\*\*([A-Z]+)-(\d+)\*\*")
 ROW = re.compile(r"\| ([A-Z]+) \| \1-1 to \1-(\d+) \| .+ \| \[(\w+\.md)\]\(([^)]+)\) \|")

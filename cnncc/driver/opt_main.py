@@ -1,6 +1,7 @@
 """The usual opt tool for cnncc's IR: all dialects and passes, `.onnx` as input, weights beside the IR.
 
     cnncc opt MODEL.onnx|IN.mlir [-p PASSES] [-o OUT.mlir] [--batch N]
+    cnncc opt --passes [NAME]
 
 Weights of `NAME.mlir` are read from `NAME.npz`, else from `weights.npz`, in the same folder;
 `-o OUT.mlir` writes them to `OUT.npz`.

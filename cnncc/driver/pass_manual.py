@@ -1,0 +1,114 @@
+"""docs/passes.md and `cnncc opt --passes` from the docstrings and options of the passes.
+
+`python -m cnncc.driver.pass_manual` prints the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from inspect import cleandoc, getdoc, getmodule
+
+from xdsl.passes import ModulePass
+
+from cnncc.errors import Refusal, hint
+from cnncc.universe import PASSES
+
+_HEAD = """# Passes
+
+Generated from the docstrings of the passes by `python -m cnncc.driver.pass_manual`; do not edit. `cnncc opt --passes`
+prints the list, and `cnncc opt --passes NAME` one pass:
+
+```sh
+cnncc opt --passes
+cnncc opt --passes nest-split
+```
+
+`cnncc opt FILE -p 'NAME{option=value …}'` runs a pass. [ladder.md](ladder.md) says which of them `compile` runs, and in
+which order; [adding-a-pass.md](adding-a-pass.md) adds one.
+"""
+LEVELS = {
+    "onnx": "on the operators of the model",
+    "cnn": "on layers",
+    "nest": "on loops around a layer's multiplications",
+    "array": "on the programs of layers",
+}
+
+
+def passes() -> dict[str, type[ModulePass]]:
+    """All passes by name, in the order of their levels, then of their names."""
+    levels = list(LEVELS)
+    names = sorted(PASSES, key=lambda name: (levels.index(name.split("-")[0]), name))
+    return {name: PASSES[name]() for name in names}
+
+
+def text_of(pass_: type[ModulePass]) -> str:
+    """What a pass says of itself: the docstring of its class, else that of its module."""
+    own = vars(pass_).get("__doc__") or ""
+    module = getdoc(getmodule(pass_)) or ""
+    return cleandoc(own if not own.startswith(f"{pass_.__name__}(") and "module's docstring" not in own else module)
+
+
+def summary(pass_: type[ModulePass]) -> str:
+    """The first sentence."""
+    return " ".join(text_of(pass_).split("\n\n")[0].split())
+
+
+def options(pass_: type[ModulePass]) -> Iterator[tuple[str, str, str]]:
+    """Of each option the name, the type, and the default."""
+    for field in fields(pass_):
+        if field.name != "name":
+            yield field.name.replace("_", "-"), _type_of(field), _default_of(field)
+
+
+def _type_of(field: Field[object]) -> str:
+    written = str(field.type).removesuffix(" | None")
+    return {"tuple[str, ...]": "names, comma-separated", "tuple[int, ...]": "numbers, comma-separated"}.get(
+        written, {"str": "text", "int": "number", "bool": "true or false"}.get(written, written)
+    )
+
+
+def _default_of(field: Field[object]) -> str:
+    if field.default is MISSING:
+        return "must be given"
+    return "none" if field.default in (None, ()) else str(field.default)
+
+
+def listing() -> str:
+    """A line a pass: name and summary."""
+    known = passes()
+    width = max(map(len, known))
+    return "\n".join(f"{name:<{width}}  {summary(each)}" for name, each in known.items()) + "\n"
+
+
+def page(name: str) -> str:
+    """One pass: what it does, and its options. Raises Refusal for a name that no pass has."""
+    known = passes()
+    if name not in known:
+        raise Refusal(f"no pass '{name}': {hint(name, list(known))}")
+    lines = [name, "", text_of(known[name])]
+    if rows := list(options(known[name])):
+        widths = [max(len(row[i]) for row in rows) for i in range(2)]
+        lines += ["", "Options:", *(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  default: {c}" for a, b, c in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def manual() -> str:
+    """The text of docs/passes.md."""
+    parts = [_HEAD]
+    known = passes()
+    for level, what in LEVELS.items():
+        parts.append(f"## {level}: {what}\n")
+        for name, each in known.items():
+            if name.split("-")[0] == level:
+                parts += [f"### {name}\n", f"{text_of(each)}\n", *_table(each)]
+    return "\n".join(parts)
+
+
+def _table(pass_: type[ModulePass]) -> list[str]:
+    rows = [f"| `{name}` | {kind} | {default} |" for name, kind, default in options(pass_)]
+    return ["\n".join(["| option | type | default |", "|---|---|---|", *rows]) + "\n"] if rows else []
+
+
+if __name__ == "__main__":
+    print(manual(), end="")
