@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cnncc.arch.operations import MacOperation
+from cnncc.dialects._conditions import Condition
 from cnncc.dialects._layers import check_slope
-from cnncc.dialects._records import Condition
 from cnncc.numerics import INT32
 
 AXES = ("lin", "k", "y", "x")

@@ -25,11 +25,9 @@ from xdsl.ir import Data
 from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 
-RecordT = TypeVar("RecordT")
+from cnncc.dialects._conditions import ALWAYS, NEVER, Condition
 
-# Holds never, always (), or where these loops are in their first (last) iteration.
-Condition = tuple[str, ...] | None
-ALWAYS, NEVER = "always", "never"
+RecordT = TypeVar("RecordT")
 
 
 @cache
