@@ -4,9 +4,9 @@
 
 The rules NEST-1 to NEST-6 are in docs/mapping.md.
 
-What a step leaves over of an extent is a smaller tile, which runs after the whole ones, also where these run side by
-side. Of the innermost loop over k in space it is spread evenly over as many of its sets as divide it (`rest_sets`): one
-channel each, if there are that many sets.
+What a step leaves over of an extent is a smaller tile. It runs after the whole tiles, also where these run side by
+side. In the innermost loop over k in space the rest is spread evenly over as many sets as divide it (`rest_sets`). If
+there are enough sets, each gets one channel.
 """
 
 from __future__ import annotations

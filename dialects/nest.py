@@ -20,10 +20,10 @@ ones vary fastest. `keep` marks the loops of the box: those that one macro-instr
             nest.stage ifmap in rf buffers 2
             nest.for s keep { nest.for r keep { nest.for k keep { nest.mac } } } } } } }
 
-A stage at the head of a loop's body fetches, once per iteration, the slice of its operand that the loops inside
-need; of the output, it gathers what they compute, which goes back when they are done. What a layer means without any
-tiling is `dialects/cnn.py`: out[n, k, h, w] = epilogue(Σ_{c, r, s} …).
-A dimension of size 1 needs no loop; the nest that `cnn-to-nest` makes has none for it.
+A stage at the head of a loop's body fetches, once per iteration, the slice of its operand that the loops inside need.
+A stage of the output gathers what the loops inside compute; it goes back when they are done. What a layer means without
+any tiling is `dialects/cnn.py`: out[n, k, h, w] = epilogue(Σ_{c, r, s} …). A dimension of size 1 needs no loop; the
+nest that `cnn-to-nest` makes has none for it.
 
 The rules that a nest keeps, NEST-1 to NEST-6, are in docs/mapping.md.
 """

@@ -153,9 +153,9 @@ class ArrayAllocatePass(ModulePass):
     """Give every tensor its first word.
 
     DRAM is laid out by rule MEM-2: the weights in the order of their symbols, then the tensors in the order of the
-    module. A tensor in the GLB lives from the first to the last layer that has a view on it; layers do not run at the
-    same time (rule TOKEN-5), so others may have its place before and after. A tensor without view gets no place; one
-    that is part of another has its place there.
+    module. A tensor in the GLB lives from the first to the last layer that has a view on it. Layers do not run at the
+    same time (rule TOKEN-5), so other tensors may have its place before and after. A tensor without view gets no place.
+    A tensor that is part of another has its place there.
 
         array.tensor <name = "x.glb", memory = "glb", words = 192>
                             ->    array.tensor <name = "x.glb", memory = "glb", words = 192, at = 0>

@@ -1,8 +1,8 @@
 """Which of several mappings each layer of a chain gets, so that all of them together take the fewest cycles. No IR.
 
-A layer's weights come while the layer before it runs, if there is room for both. So the cycles of a layer depend on the
-one before: how long the DMA is busy with its own, and where it finds time for what comes next. The shortest way through
-all choices is found layer by layer, each two neighbours being run on the model (`program_schedule.py`).
+A layer's weights are prefetched while the layer before it runs, if the GLB has words for both. So the cycles of a layer
+depend on the layer before: the DMA is busy with that layer's own transfers, and prefetches between them. The shortest
+path through all choices is found layer by layer. The model runs each two neighbours together (`program_schedule.py`).
 """
 
 from __future__ import annotations

@@ -200,8 +200,11 @@ def stage_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, params_w
 
 
 def slices(mapping: Mapping) -> tuple[list[int], int]:
-    """The depths of stages in the GLB that fetch slices one ahead inside the blocks of an output with two buffers, in
-    one loop in time, and the number of that loop; -1 where there are none (docs/mapping.md, GLB-3).
+    """The depths of stages that prefetch slices inside the blocks of an output with two buffers; and their loop.
+
+    Rules: GLB-3.
+
+    All slices come in one loop in time, which is given by its number; -1 where there are none.
     """
     stages = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
     output = stages.pop("output", None)

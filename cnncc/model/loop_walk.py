@@ -1,9 +1,9 @@
 """Where a walk through the loops of a mapping is, and in which order it comes to their pieces. No IR.
 
-What a stage in the GLB holds at a time is a *block*. Where there are two buffers the next one is fetched while the
-present one is in use. So the last full tile of a loop outside such a stage is a piece of its own (the loop is
-*peeled*): before it the same piece follows, one iteration on; behind it what comes next in the program. Of a loop that
-is *opened* so is the first one.
+What a stage in the GLB holds at a time is a *block*. With two buffers the next block is fetched while the present one
+is in use. So a loop outside such a stage is *peeled*: its last full tile is a piece of its own. What is fetched before
+that tile is the next block of the same loop; what is fetched in it is the first block of what follows in the program.
+Of a loop that is *opened* the first tile is a piece of its own, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which values of an `onnx` graph share one scale. No pass: placement uses it.
 
 The result of a MaxPool or Reshape is made of its operand's integers, and so are a concatenation's of all its operands'
-and, where `keeping` says so, those of a Relu, Clip or LeakyRelu. Values that are so connected are a *group*; its
-*makers* are those that no such layer computes.
+and, where `keeping` says so, those of a Relu, Clip or LeakyRelu. Values that are connected in this way are a *group*.
+The *makers* of a group are its values that no such layer computes.
 """
 
 from __future__ import annotations

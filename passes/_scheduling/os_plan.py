@@ -12,8 +12,8 @@ All loops, outermost first; a loop that would run once is left out:
 
 What does not lie in the GLB as a whole moves through it: the ifmap is staged inside the loops over blocks that it
 depends on, residual and output inside all of them. Weights and parameters are there for the whole layer where they are
-a small part of the GLB, else for a block of channels at a time; where not even that fits, weights come in slices, anew
-for every tile, and only parameters stay.
+a small part of the GLB, else for a block of channels at a time. Where not even a block fits, weights come in slices,
+anew for every tile, and only parameters stay.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ The loops of a mapping that a tile decides on, outermost first:
 The loops around them are those of `os_plan.py`, among them one over groups of output channels (step K/g).
 
 Every PE computes p channels of z neighbouring pixels, and its sums stay until they are complete. A loop whose step
-does not divide its extent runs the rest as a body of its own, in time also where the loop is in space; channels that
-are left over are spread over sets then (`dialects/_mapping.py`).
+does not divide its extent runs the rest as a body of its own. That body follows in time, also of a loop in space.
+Channels that are left over are spread over sets (`dialects/_mapping.py`).
 
 A half of a PE's files holds z*p sums, p*q*taps*S weights, and the ifmap (`cnncc/model/register_files.py`). S is all
 kernel columns, or an even part of them where a row does not fit (`kernel_columns`).

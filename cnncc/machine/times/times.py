@@ -1,4 +1,4 @@
-"""When everything in a program happens: its cycles, exactly, without looking at data (docs/machine.md: P, T, Z).
+"""When everything in a program happens: its cycles, exactly, without looking at data (PROG, TOKEN, TIME).
 
 An iteration of a loop is a function of the `State` at its start: of times relative to the sequencer's, of tokens and
 of what the program has set. A time before the sequencer's counts as the sequencer's own: whatever is decoded from now
@@ -7,9 +7,9 @@ look further back (how long has it been idle?); that part is kept aside and char
 (`Effect.absorber`). What is left takes finitely many values, because queues and tokens are bounded, so it recurs: the
 iterations from one occurrence of a state to the next are multiplied. The first and the last iteration are stepped apart
 (conditions), and each iteration is remembered by its state and the loop's text (`texts.py`), so that neither an outer
-loop nor another layer of the same shape steps it anew. That is exact, and costs what the program's text costs, however
-long its loops (but for engines of nearly equal speed, which take some thousands of iterations to fill or drain a queue;
-these are stepped once).
+loop nor another layer of the same shape steps it anew. That is exact. It costs what the program's text costs, however
+long its loops. Only engines of nearly equal speed take some thousands of iterations to fill or drain a queue; these are
+stepped once.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 """Which loops can be run at once, as array axes, instead of one iteration after the other.
 
-A loop nest may become a block when the order of its iterations cannot matter: every half is filled, used and given
-back within one iteration, except psums that the innermost loops accumulate; nothing read in the GLB is written in the
-block, except partial sums by the commit that adds to them (`partial_sums.py`); and no word is written twice. The first
-is decided here, from conditions and scopes alone; the others are found when the block has run and its addresses are
-known.
+A loop nest may become a block when the order of its iterations cannot matter:
+
+1. Every half is filled, used and given back within one iteration, except psums that the innermost loops accumulate.
+2. Nothing read in the GLB is written in the block, except partial sums by the commit that adds to them
+   (`partial_sums.py`).
+3. No word is written twice.
+
+The first is decided here, from conditions and scopes alone. The others are checked when the block has run and its
+addresses are known.
 """
 
 from __future__ import annotations
