@@ -25,7 +25,7 @@ def as_json(parts: Sequence[Part]) -> list[Json]:
 def _entry(part: Part) -> Json:
     match part:
         case Copy():
-            return {"copy": part.label, "way": part.way, "words": list(part.words)}
+            return {"copy": part.label, "way": part.direction, "words": list(part.words)}
         case HostPart():
             return {"host": True}
         case LayerPlan(shape=shape):

@@ -97,7 +97,7 @@ def _fetched(words: int) -> Counts:
 
 def _copied(part: Copy) -> Counts:
     words = sum(part.words)
-    if part.way == "in":
+    if part.direction == "in":
         return _added([NOTHING, _fetched(words)])
     there = {"words": {"dram_write": words, "glb_read": words}, "operands": {"glb_read": {"dma": words}}}
     return _added([NOTHING, there])

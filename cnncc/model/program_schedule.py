@@ -40,10 +40,10 @@ DESCRIPTORS_OF_COPY = 2
 
 @dataclass(frozen=True)
 class Copy:
-    """Copies of values between DRAM and GLB. way: `in` (to the GLB) or `out`. words: of each value."""
+    """Copies of values between DRAM and GLB. direction: `in` (to the GLB) or `out`. words: of each value."""
 
     label: str
-    way: str
+    direction: str
     words: tuple[int, ...]
 
 
@@ -55,11 +55,12 @@ class HostPart:
 Part = Copy | LayerPlan | HostPart
 
 
-def copies(label: str, way: str, words: Sequence[int]) -> list[Part]:
+def copies(label: str, direction: str, words: Sequence[int]) -> list[Part]:
     """Copies of `words` words each, in parts of at most MOST_COPIES."""
     if not words:
         return []
-    return [Copy(label, way, tuple(words[:MOST_COPIES])), *copies(f"more {label}", way, words[MOST_COPIES:])]
+    first = Copy(label, direction, tuple(words[:MOST_COPIES]))
+    return [first, *copies(f"more {label}", direction, words[MOST_COPIES:])]
 
 
 def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple[Node, ...]]]:
