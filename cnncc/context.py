@@ -12,14 +12,15 @@ from cnncc.weights import WeightStore
 
 
 def silent(_: str) -> None:
-    """Says nothing of what is being done."""
+    """The progress report of a quiet compilation."""
 
 
 @dataclass
 class CompilerContext(Context):
     """An xDSL context that owns a weight store, shared by its clones (keys are content, so sharing is safe).
 
-    progress: is told what a pass that takes long is at. processes: that a pass may use; None: one a core.
+    - progress: receives the current step of a pass that takes long
+    - processes: the number that a pass may use; None: one for each core
     """
 
     weights: WeightStore = field(default_factory=WeightStore)

@@ -1,4 +1,4 @@
-"""The one error class for what a user can mend, what it finds, and how messages are said."""
+"""The one error class for faults that a user can mend, its findings, and the form of messages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ Number = int | float | str | None
 class Finding:
     """One thing about a model that its user should know.
 
-    - severity: "blocking" stops a compilation, "costly" costs time or accuracy, "note" does neither
-    - where: the node, layer, tensor or option, by name
-    - resource: an attribute or a resource; `value` is what it has, `limit` what it may have, None without one
-    - help: the remedy; empty where there is none
-    - excerpt: lines that show the place in the user's text
+    severity            "blocking" stops a compilation, "costly" costs time or accuracy, "note" does neither
+    where               name of the node, layer, tensor or option
+    resource            an attribute or a resource
+    value, limit        the resource's value and its limit, None without one
+    help                the remedy, empty if there is none
+    excerpt             lines that show the place in the user's text
     """
 
     what: str
@@ -42,7 +43,7 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """What it is, and what would help."""
+        """The finding and its remedy."""
         return one_line(f"{self.what}: {self.help}" if self.help else self.what)
 
 
@@ -51,7 +52,7 @@ def _shown(number: Number) -> str:
 
 
 def aligned(findings: Sequence[Finding]) -> list[str]:
-    """One line each: where, resource with value and limit, what and help, in columns; below it its excerpt."""
+    """One line for each finding, in columns: where, resource with value and limit, text. Excerpts follow their line."""
     rows = [(one_line(finding.where), finding.numbers, finding.text) for finding in findings]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
@@ -61,10 +62,10 @@ def aligned(findings: Sequence[Finding]) -> list[str]:
 
 
 class Refusal(Exception):
-    """The input cannot be taken: one message that names the thing, the limit, the value and what would help.
+    """A refusal of the user's input. The message names the thing, the limit, the value and a remedy.
 
-    The command line prints it on one line, or where several things are wrong on one line and one for each of them,
-    and exits with code 1. Everything else that escapes is a defect of cnncc (exit code 3).
+    The command line prints the message on one line, a further line for each of several findings, and exits with
+    code 1. Any other exception that escapes is a defect of cnncc (exit code 3).
     """
 
     def __init__(self, message: str, *findings: Finding) -> None:
@@ -73,7 +74,7 @@ class Refusal(Exception):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong, in parts: those of the refusal that this one was raised from, where it has none itself."""
+        """The single faults: its own findings, else those of the refusal that it was raised from, else its message."""
         return self._own() or (Finding(str(self)),)
 
     def _own(self) -> tuple[Finding, ...]:
@@ -82,14 +83,14 @@ class Refusal(Exception):
 
     @property
     def lines(self) -> list[str]:
-        """The message; below it, where there are several findings, one line for each."""
+        """The message, and one line for each of several findings."""
         parts = self.findings
         below = aligned(parts) if len(parts) > 1 else [line for part in parts for line in part.excerpt]
         return [one_line(str(self)), *(f"  {line}" for line in below)]
 
 
 class Refusals:
-    """Collects what is wrong with many things, to say all of it at once.
+    """Collects refusals of many things, to report all of them at once.
 
     for layer in layers:
         with refusals.kept(layer.name):
@@ -99,12 +100,12 @@ class Refusals:
 
     def __init__(self) -> None:
         self.found: list[Refusal] = []
-        self.notes: list[Finding] = []  # what was assumed, and refuses nothing
+        self.notes: list[Finding] = []  # assumptions, which refuse nothing
         self._findings: list[Finding] = []
 
     @contextmanager
     def kept(self, where: str = "") -> Generator[None]:
-        """Keep a Refusal that is raised inside; `where` is the place of findings that name none."""
+        """Keep a Refusal that is raised inside. where: the place of findings that name none."""
         try:
             yield
         except Refusal as refusal:
@@ -117,11 +118,11 @@ class Refusals:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All that was found, in order."""
+        """All findings so far, in order."""
         return tuple(self._findings)
 
     def raise_any(self, about: str = "") -> None:
-        """Raise what was kept: a single Refusal as it is, several as one `about` something. Raises Refusal."""
+        """Raise the kept refusals, if any: a single one as it is, several as one Refusal `about` something."""
         if len(self.found) == 1:
             first = self.found[0]
             raise Refusal(str(first), *self.findings) from first
@@ -130,14 +131,14 @@ class Refusals:
 
 
 def one_line(message: str, limit: int = MESSAGE_LIMIT) -> str:
-    """`message` on one line of at most `limit` characters: of a longer one, its beginning and its end."""
+    """`message` on one line of at most `limit` characters; a longer one loses its middle."""
     line = " ".join(message.split())
     half = limit // 2 - 2
     return line if len(line) <= limit else f"{line[:half]} … {line[-half:]}"
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """Which of the known names was meant, or what they all are."""
+    """A suggestion for an unknown name: the nearest known one, or all known ones."""
     names = list(known)
     near = difflib.get_close_matches(name, names, 1)
     return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"

@@ -4,9 +4,9 @@ The output stage of the machine, for one value of output channel k (all of f32 r
 rne = round half to even, sat = clamp to lo..hi):
 
     v = acc + bias[k]
-    p = f32(v) * scale[k]                                        where there is a requantisation; or scale[h, w]
+    p = f32(v) * scale[k]                                        with a requantisation; or scale[h, w]
     v = sat(rne(p < 0 ? p * slope : p) + zero)
-    v = sat(rne(fma(v, a, fma(residual, b, fixed))))             where there is a residual
+    v = sat(rne(fma(v, a, fma(residual, b, fixed))))             with a residual
 
 The product with slope is rounded to f32 as well. Source: ONNX QLinearConv and com.microsoft QLinearAdd as onnxruntime
 computes them; ONNX LeakyRelu.
@@ -60,8 +60,8 @@ def requantise(acc: Ints, scale: Floats, zero: int, lo: int, hi: int, slope: flo
 def fma32(a: Floats, b: Floats, c: Floats) -> Floats:
     """f32(a * b + c) with one rounding.
 
-    The product of two f32 is exact in f64. Their sum with c is rounded to odd in f64, which keeps
-    enough for the second rounding to f32 to be that of the exact value (Boldo and Melquiond, 2008).
+    The product of two f32 is exact in f64. Its sum with c is rounded to odd in f64, so that the second rounding, to
+    f32, gives the result of rounding the exact value (Boldo and Melquiond, 2008).
     """
     product = a.astype(np.float64) * b.astype(np.float64)
     addend = c.astype(np.float64)
@@ -84,14 +84,14 @@ def residual_add(v: Ints, residual: Ints, factors: Floats, lo: int, hi: int) -> 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What the output unit does to a sum: the three steps of this module's docstring.
+    """The output unit's function of a sum: the steps of this module's docstring.
 
-    - bias: i32[k], or None
-    - scale: f32[k], or what broadcasts against the results; None: the sum is not requantised
-    - clamp: the range after the requantisation, or of the sum itself
-    - factors: f32[3] of a residual add, or None
-    - add_clamp: the range after the residual add
-    - slope: f32 of a LeakyRelu; 1: none. It needs a scale
+    bias         i32[k], or None
+    scale        f32[k], or any array that broadcasts against the results; None: no requantisation
+    clamp        the range after the requantisation, or of the sum itself
+    factors      f32[3] of a residual add, or None
+    add_clamp    the range after the residual add
+    slope        f32 of a LeakyRelu, which needs a scale; 1: none
     """
 
     bias: Ints | None = None
@@ -103,7 +103,7 @@ class Epilogue:
     slope: float = 1.0
 
     def apply(self, acc: Ints, k: npt.NDArray[np.intp] | slice, residual: Ints | None = None) -> Ints:
-        """The results for sums `acc` whose output channels `k`, used as an index, broadcast against them."""
+        """The results of sums `acc`. k: an index of their output channels that broadcasts against `acc`."""
         v = acc if self.bias is None else acc + self.bias[k]
         if self.scale is None:
             v = np.clip(v, *self.clamp)

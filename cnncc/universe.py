@@ -1,7 +1,7 @@
-"""Registers the dialects and passes, for cnncc's own tools and for any xDSL tool that finds the entry point.
+"""Registers the dialects and passes, for cnncc's own tools and for every xDSL tool, through the entry point.
 
-A file `passes/nest_tile.py` holds the class `NestTilePass` and is `nest-tile` on the command line;
-a file `dialects/nest.py` holds the dialect object `NEST`. Nothing is listed by hand.
+A file `passes/nest_tile.py` holds the class `NestTilePass` and is `nest-tile` on the command line. A file
+`dialects/nest.py` holds the dialect object `NEST`. Nothing is listed by hand.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The weight store: arrays by content, kept outside the IR.
 
-IR holds `#weights.ref<"key">`; the arrays themselves live here, one `.npz` file beside the IR
-that was dumped. A key is the head of the sha256 of type, shape and bytes, so equal arrays are
-stored once, all dumps of one compilation share one file, and a damaged file is noticed.
+The IR holds `#weights.ref<"key">`. The arrays are in this store, and in one `.npz` file beside dumped IR. A key is the
+head of the sha256 of type, shape and bytes. So equal arrays are stored once, all dumps of one compilation share one
+file, and a damaged file is noticed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class WeightStore:
         path.write_bytes(self.to_bytes())
 
     def load(self, path: Path) -> None:
-        """Add the arrays of `path`. Raises Refusal where the file is damaged or an array does not match its key."""
+        """Add the arrays of `path`. Raises Refusal for a damaged file, or an array that does not match its key."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 for key in arrays.files:

@@ -1,4 +1,4 @@
-"""cnn-fuse-epilogue: gathers what follows a sum into the epilogue of the op that computes it."""
+"""cnn-fuse-epilogue: gathers the steps after a sum into the epilogue of the op that computes it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,19 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from cnncc.dialects.cnn import (
-    AddOp,
-    BiasOp,
-    ClampOp,
-    ConvOp,
-    PoolOp,
-    RequantOp,
-    ShuffleOp,
-    Steps,
-    StepsAttr,
-    value_key,
-)
+from cnncc.dialects.cnn import AddOp, BiasOp, ClampOp, ConvOp, PoolOp, RequantOp, ShuffleOp, Steps, StepsAttr, value_key
 
 SumOp = ConvOp | PoolOp | AddOp
 
 
 def clamp_after(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
-    """The one clamp that equals `first` and then `second`, also where they do not overlap."""
+    """The clamp that equals `second` after `first`, even if the two do not overlap."""
     lo, hi = second
     return (min(max(first[0], lo), hi), min(max(first[1], lo), hi))
 
 
 def add_step(steps: Steps, op: Operation) -> Steps | None:
-    """The epilogue `steps` and then what `op` does to its operand x; None where no epilogue says that.
+    """The epilogue `steps` followed by `op`; None if no epilogue has these steps in this order.
 
     The order of an epilogue is fixed: bias, requantisation, clamp, residual, second clamp; or a shuffle at the end.
     """
@@ -57,7 +46,7 @@ def add_step(steps: Steps, op: Operation) -> Steps | None:
 
 
 def _only_adds(steps: Steps) -> bool:
-    """Has a `cnn.add` no steps before the residual?"""
+    """Whether a `cnn.add` has no steps before the residual."""
     return steps == Steps(factors=steps.factors, add_clamp=steps.add_clamp)
 
 
@@ -70,41 +59,41 @@ class CnnFuseEpiloguePass(ModulePass):
         %3 = cnn.requant %2 by <scale = "c.q", clamp = [-127, 127]> label "c.requant"
         %4 = cnn.clamp %3 by <clamp = [0, 127]> label "relu"
 
-    becomes, where each value has one reader,
+    becomes, if each value has one reader,
 
         %4 = cnn.conv %0 weights @c.w window <kernel = [3, 3]>
              then <bias = "c.b", scale = "c.q", clamp = [0, 127]> label "c" until "relu"
 
-    The array's output units do all of it in one go. Every integer stays what it was, so a residual is fused
-    only into the op that computes the `x` of a `cnn.add`: the operands do not commute bit for bit. A shuffle says
-    where a result goes: it is fused last, and not behind a residual, whose channels are not shuffled. A conv of several
-    groups and a shuffle of another number of groups stay two ops.
+    Why: the array's output units run a whole epilogue as one commit. Every integer keeps its value. So a residual is
+    fused only into the op of the `x` of a `cnn.add`, because the operands do not commute bit for bit. A shuffle decides
+    the place of a result: it is fused last, and never after a residual, whose channels are not shuffled. A conv of
+    several groups and a shuffle of another number of groups stay two ops.
     """
 
     name = "cnn-fuse-epilogue"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Fuse in `op`, in order, so that each sum gathers all that follows it."""
+        """Fuse in `op`, in order, so that each sum gathers all steps after it."""
         for candidate in list(op.walk()):
             if isinstance(candidate, SumOp) and candidate.parent is not None:
                 _gather(candidate)
 
 
 def _gather(sum_op: SumOp) -> None:
-    """Fuse into `sum_op` what follows, for as long as something fits."""
+    """Fuse the ops after `sum_op` into it, one by one, as long as they fit."""
     while (fused := _fused(sum_op)) is not None:
         sum_op = fused
 
 
 def _fused(sum_op: SumOp) -> SumOp | None:
-    """`sum_op` and its reader as one op, in the place of the reader; None where they stay two."""
+    """`sum_op` and its reader fused, in the place of the reader; None if they stay two ops."""
     user = sum_op.result.get_user_of_unique_use()
     if user is None or user.parent is not sum_op.parent:
         return None  # another reader needs the value between
     if isinstance(user, AddOp) and user.x is not sum_op.result:
-        return None  # it is the residual, which is rounded differently from x
+        return None  # the sum is the residual, which is rounded differently from x
     if isinstance(user, ShuffleOp) and isinstance(sum_op, ConvOp) and not sum_op.may_shuffle(user.groups.value.data):
-        return None  # no one loop steps evenly through the channels of both
+        return None  # no single loop steps evenly through the channels of both
     steps = add_step(sum_op.steps.data if sum_op.steps else Steps(), user)
     if steps is None:
         return None  # no epilogue does these steps in this order

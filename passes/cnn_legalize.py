@@ -1,4 +1,4 @@
-"""cnn-legalize: gives what could not be fused an op of the array, and each operand of a concatenation one place."""
+"""cnn-legalize: turns steps left unfused into ops of the array, and gives each operand of a concatenation one place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPERAND_BITS = 16
 
 @dataclass(frozen=True)
 class CnnLegalizePass(ModulePass):
-    """What `cnn-fuse-epilogue` leaves becomes a pooling over one pixel with an epilogue.
+    """A step that `cnn-fuse-epilogue` leaves becomes a pooling over one pixel with an epilogue.
 
         %2 = cnn.clamp %1 by <clamp = [0, 127]> label "relu"
 
@@ -44,12 +44,12 @@ class CnnLegalizePass(ModulePass):
 
         %2 = cnn.pool "max" %1 window <kernel = [1, 1]> then <clamp = [0, 127]> label "relu"
 
-    The value before has other readers, so its own epilogue cannot do it. From here on there are only conv,
-    pool, add, reshape, concat and host.
+    Why: the value before has other readers, so its own epilogue cannot do the step. Only conv, pool, add, reshape,
+    concat and host remain.
 
-    An operand of a concatenation is computed where it belongs in the result. One that belongs to two places, that is a
-    reshape to other rows and columns, or that the host or the user gives or takes, gets such a pooling in between, with
-    no epilogue: a copy.
+    An operand of a concatenation is computed in its place in the result. Three kinds of operands get a copy in between,
+    which is such a pooling without epilogue: an operand of two places, a reshape to other rows and columns, and a value
+    that the host or the user shares.
 
         %2 = cnn.concat %0, %0 label "cat"   ->   %1 = cnn.pool "max" %0 window <kernel = [1, 1]> label "cat.copy1"
                                                   %2 = cnn.concat %0, %1 label "cat"
@@ -67,7 +67,7 @@ class CnnLegalizePass(ModulePass):
                     _legalize(candidate, StepsAttr(Steps(shuffle=candidate.groups.value.data)))
                 case _:
                     pass
-        labels = {key for each in op.walk() if (key := value_key(each)) is not None}
+        labels = {key for inner in op.walk() if (key := value_key(inner)) is not None}
         placed: set[SSAValue] = set()
         for candidate in list(op.walk()):
             if isinstance(candidate, ConcatOp):
@@ -76,7 +76,7 @@ class CnnLegalizePass(ModulePass):
 
 def _legalize(op: ClampOp | RequantOp | ShuffleOp, steps: StepsAttr) -> None:
     if element_bits(op.x.type) > OPERAND_BITS or len(shape(op.x.type)) != 4:
-        return  # sums are no operands of a pooling: only hand-written IR reads them twice
+        return  # a pooling has no psums as operands; only hand-written IR reads them twice
     properties = _one_pixel(op.label) | {"steps": steps}
     pool = PoolOp.create(
         operands=[op.x], properties=properties, attributes=dict(op.attributes), result_types=[op.result.type]
@@ -96,7 +96,7 @@ def _one_pixel(label: StringAttr | None) -> dict[str, Attribute]:
 
 
 def _place_operands(concat: ConcatOp, placed: set[SSAValue], labels: set[str]) -> None:
-    """Copy the operands of `concat` that cannot be computed in their place there; `placed` are those that are."""
+    """Copy the operands of `concat` that cannot be computed in their place. placed: values with a place so far."""
     for index, value in enumerate(concat.inputs):
         source = _source(value)
         if source is None or source in placed or not _is_free(source):
@@ -107,7 +107,7 @@ def _place_operands(concat: ConcatOp, placed: set[SSAValue], labels: set[str]) -
 
 
 def _is_free(source: SSAValue) -> bool:
-    """Whether a layer computes `source` for layers only: what user or host share is a tensor of its own."""
+    """Whether a layer computes `source` for layers alone; a value that user or host share is a tensor of its own."""
     users = [source]
     for value in users:
         users += [use.operation.results[0] for use in value.uses if isinstance(use.operation, ReshapeOp)]
@@ -116,7 +116,7 @@ def _is_free(source: SSAValue) -> bool:
 
 
 def _source(value: SSAValue) -> SSAValue | None:
-    """What `value` is a reshape of, or itself; None where the reshape gives it other channels, rows or columns."""
+    """The value that `value` is a reshape of, or itself; None if the reshape changes channels, rows or columns."""
     image = image_dims(value)
     while isinstance(value.owner, ReshapeOp):
         value = value.owner.x
@@ -124,13 +124,13 @@ def _source(value: SSAValue) -> SSAValue | None:
 
 
 def image_dims(value: SSAValue) -> tuple[int, ...]:
-    """n c h w, those that are lacking 1, and any further ones."""
+    """n c h w, missing ones as 1, and any further dims."""
     dims = shape(value.type)
     return dims + (1,) * (4 - len(dims))
 
 
 def _copied(value: SSAValue, before: Operation, label: str) -> SSAValue:
-    """A copy of `value`, whose shape it has, by a pooling of images."""
+    """A copy of `value`, of the same shape, by a pooling of images."""
     ops = list(_copy_ops(value, StringAttr(label)))
     Rewriter.insert_op(ops, InsertPoint.before(before))
     return ops[-1].results[0]
@@ -151,7 +151,7 @@ def _copy_ops(value: SSAValue, label: StringAttr) -> Iterator[Operation]:
 
 
 def _free(wanted: str, taken: set[str]) -> str:
-    """`wanted`, with a mark where it is taken."""
+    """`wanted`, with a mark if it is taken."""
     while wanted in taken:
         wanted += "_"
     taken.add(wanted)

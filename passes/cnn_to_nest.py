@@ -39,21 +39,21 @@ class CnnToNestPass(ModulePass):
         %1 = nest.layer "mac" %0 weights @w sizes <…> window <…> then <…> {
           nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.for s { nest.mac } } } } } } }
 
-    Dimensions of size 1 have no loop. A sum pool becomes "add", `cnn.add` "copy": it passes on its first operand,
-    and the epilogue adds the second. Pools and copies work channel by channel: c = 1, as many groups as channels.
-    Unless `cnn-fuse-epilogue` and `cnn-legalize` have run, 32-bit sums and single steps are left, which no layer
-    of a nest computes: they are refused. `cnn.reshape`, `cnn.concat` and `cnn.host` stay.
+    Dimensions of size 1 have no loop. A sum pool becomes "add". `cnn.add` becomes "copy": the layer passes on the first
+    operand, and its epilogue adds the second. Pools and copies work channel by channel: c = 1, as many groups as
+    channels. Psums without an epilogue and single steps are refused: `cnn-fuse-epilogue` and `cnn-legalize` must run
+    first. `cnn.reshape`, `cnn.concat` and `cnn.host` stay.
     """
 
     name = "cnn-to-nest"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         ops = list(op.walk())
-        for each in ops:
-            _check_fused(each)
-        for each in ops:
-            if isinstance(each, ConvOp | PoolOp | AddOp):
-                Rewriter.replace_op(each, _layer(each))
+        for candidate in ops:
+            _check_fused(candidate)
+        for candidate in ops:
+            if isinstance(candidate, ConvOp | PoolOp | AddOp):
+                Rewriter.replace_op(candidate, _layer(candidate))
 
 
 def _check_fused(op: Operation) -> None:
@@ -102,7 +102,7 @@ def _kind_and_window(op: ConvOp | PoolOp | AddOp) -> tuple[str, Window]:
     match op:
         case ConvOp():
             return "mac", op.window.data
-        case PoolOp(kind=StringAttr(data="max")):  # a maximum is of the integers as they are
+        case PoolOp(kind=StringAttr(data="max")):  # a maximum compares the integers themselves, zero point included
             return "max", replace(op.window.data, group=channels, zero=0)
         case PoolOp():
             return "add", replace(op.window.data, group=channels)

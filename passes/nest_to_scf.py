@@ -40,31 +40,31 @@ WIDEST = IntegerType(64)
 class NestToScfPass(ModulePass):
     """Lowers nests, scheduled or not, to `scf`, `memref`, `arith`, `math` and `func`.
 
-    Why: so that other tools can read, run and compile what a mapping does.
+    Why: other tools can then read, run and compile a mapping.
 
         %1 = nest.layer "mac" %0 weights @w … { nest.for k step 2 { nest.par k on rows { … nest.mac } } }
         ->
         scf.for %k = %c0 to %c5 step %c2 { %end = arith.minsi …  scf.parallel (%k_1) = (%k) to (%end) … { … } }
 
-    `@main` takes a memref for each input and, after these, one for each output, which it fills. Weights become
-    `memref.global`. Values are the integers of the network: the scales of inputs and outputs are not kept.
+    `@main` takes a memref for each input, then one for each output, which it fills. Weights become `memref.global`.
+    Values are the integers of the network; the scales of inputs and outputs are dropped.
     """
 
     name = "nest-to-scf"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrite in place. Raises Refusal, naming op and layer, for what standard dialects cannot say."""
+        """Rewrite in place. Raises Refusal, with op and layer, for an op that standard dialects cannot express."""
         store = weights_of(ctx)
         main = main_function(op)
         try:
             _check_module(op, main)
             lowered = _StandardNetwork(op, main).main
-            globals_ = [_global(each, store) for each in op.ops if isinstance(each, GlobalOp)]
+            globals_ = [_global(inner, store) for inner in op.ops if isinstance(inner, GlobalOp)]
         except Refusal as refusal:
             raise Refusal(f"{self.name}: {refusal}") from refusal
-        for each in list(op.ops):
-            each.detach()
-            each.erase()
+        for inner in list(op.ops):
+            inner.detach()
+            inner.erase()
         op.body.block.add_ops([*globals_, lowered])
         # Attributes with a dialect's name before the dot are cnncc's: other tools do not know them.
         for name in [name for name in op.attributes if "." in name]:
@@ -72,7 +72,7 @@ class NestToScfPass(ModulePass):
 
 
 def _check_module(module: ModuleOp, main: FuncOp) -> None:
-    """Raises Refusal where there is something that this pass never lowers."""
+    """Raises Refusal for an op that this pass never lowers."""
     for op in module.ops:
         if op is not main and not isinstance(op, GlobalOp):
             raise Refusal(f"{op.name} stands beside @main: only weights.global may")
@@ -111,7 +111,7 @@ class _StandardNetwork:
         self.main = FuncOp("main", (types, []), Region(block))
 
     def lowered(self, op: Operation) -> SSAValue:
-        """The memref with the result of `op`. Raises Refusal, naming it."""
+        """The memref with the result of `op`. Raises Refusal, with the op's name."""
         try:
             match op:
                 case LayerOp():
@@ -165,7 +165,7 @@ class _StandardNetwork:
         return self.emit.add(memref.ReinterpretCastOp.from_dynamic(self.values[op.x], [0], sizes, strides, kind))
 
     def concat(self, op: ConcatOp) -> SSAValue:
-        """The operands copied one after the other."""
+        """The operands, copied one after the other."""
         memory = self.result(op)
         first = 0
         for value in op.inputs:
@@ -185,7 +185,7 @@ def _memory(what: str, kind: Attribute) -> MemRefType[Attribute]:
 
 
 def _global(op: GlobalOp, store: WeightStore) -> memref.GlobalOp:
-    """A weight with its numbers. Raises Refusal where they are not what its type says."""
+    """A weight with its numbers. Raises Refusal for numbers of another type."""
     name, kind = op.sym_name.data, op.type
     value = op.value
     if not isinstance(value, DenseIntOrFPElementsAttr):

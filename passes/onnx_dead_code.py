@@ -16,9 +16,8 @@ from cnncc.dialects.weights import ConstantOp
 class OnnxDeadCodePass(ModulePass):
     """Erase ONNX nodes and `weights.constant` whose results have no use.
 
-    Every ONNX node computes its outputs and does nothing else (random ones included), so that one
-    whose outputs are unused can go, whatever its type. Users come after what they use: one walk
-    from the end finds whole dead chains.
+    No ONNX node has side effects, not even a random one. So a node without users is dead, whatever its type. Users come
+    after their operands: one walk from the end erases whole dead chains.
 
         %0 = onnx.node "Relu"(%x)              // erased
         %1 = onnx.node "Sigmoid"(%x)      ->   %1 = onnx.node "Sigmoid"(%x)

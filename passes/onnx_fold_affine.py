@@ -1,4 +1,4 @@
-"""Makes one batch normalisation of constants that are multiplied and added channel by channel."""
+"""Turns multiplications and additions by constants per channel into one batch normalisation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cnncc.passes.onnx_fold_constants import static_shape
 from cnncc.weights import Array, WeightStore
 
 Doubles = npt.NDArray[np.float64]
-LEAST_OPSET = 7  # before it constants broadcast by an attribute, not by their shape
+LEAST_OPSET = 7  # before, constants broadcast by an attribute, not by their shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +35,13 @@ class Affine:
         return Affine(first.factor * self.factor, first.offset * self.factor + self.offset)
 
     def arrays(self) -> tuple[Array, ...]:
-        """Scale, shift, mean and variance of the normalisation that does it: f32[c]."""
+        """Scale, shift, mean and variance of the equivalent normalisation: f32[c]."""
         rounded = self.factor.astype(np.float32), self.offset.astype(np.float32)
         return (*rounded, np.zeros(len(self.factor), np.float32), np.ones(len(self.factor), np.float32))
 
 
 def channel_values(array: Array, dims: tuple[int, ...]) -> Doubles | None:
-    """The value of each channel (axis 1) where `array`, broadcast to `dims`, has one: f64[c].
+    """The values f64[c] of `array` by channel (axis 1), broadcast to `dims`; None if a channel has several.
 
     >>> channel_values(np.array([[[2.0]], [[3.0]]]), (1, 2, 5, 7))
     array([2., 3.])
@@ -59,7 +59,7 @@ def channel_values(array: Array, dims: tuple[int, ...]) -> Doubles | None:
 
 
 def constant_affine(op_type: str, constant: Doubles, comes_first: bool) -> Affine | None:
-    """What Mul, Add, Sub or Div of a tensor and a constant per channel does; None where that is not affine."""
+    """The affine function of Mul, Add, Sub or Div with a constant per channel; None if it is not affine."""
     one, zero = np.ones_like(constant), np.zeros_like(constant)
     match op_type, comes_first:
         case "Mul", _:
@@ -83,9 +83,9 @@ class _Fold(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
-        if (found := self.affine(op)) is None:
+        if (operand_and_function := self.affine(op)) is None:
             return
-        x, affine = found
+        x, affine = operand_and_function
         before = x.owner
         first = self.normalisation(before, len(affine.factor)) if isinstance(before, NodeOp) else None
         # Another user needs the value between.
@@ -97,7 +97,7 @@ class _Fold(RewritePattern):
             self.replace(op, x, affine, rewriter)
 
     def affine(self, op: NodeOp) -> tuple[SSAValue, Affine] | None:
-        """The tensor that `op` reads and what it does with it; None where it is not affine per channel."""
+        """(x, function): the operand of `op` and its affine function; None if `op` is not affine per channel."""
         if not op.is_op("Mul", "Add", "Sum", "Sub", "Div") or len(op.operands) != 2:
             return None
         arrays = [constant_f32(value, self.store) for value in op.operands]
@@ -114,14 +114,14 @@ class _Fold(RewritePattern):
         return None if affine is None or not _is_finite(affine) else (x, affine)
 
     def normalisation(self, op: NodeOp, channels: int) -> Affine | None:
-        """What `op` does, where it is a normalisation."""
-        found = read_normalisation(op, self.opset, self.store)
-        if found is None or found.scale.shape != (channels,):
+        """The affine function of `op`, if it is a normalisation."""
+        normalisation = read_normalisation(op, self.opset, self.store)
+        if normalisation is None or normalisation.scale.shape != (channels,):
             return None
-        return Affine(found.factor(), found.offset(np.zeros((), np.float32)))
+        return Affine(normalisation.factor(), normalisation.offset(np.zeros((), np.float32)))
 
     def replace(self, op: NodeOp, x: SSAValue, affine: Affine, rewriter: PatternRewriter) -> None:
-        """Put the normalisation of `x` that does `affine` in the place of `op`."""
+        """Replace `op` by the normalisation of `x` with function `affine`."""
         constants = [new_constant(array, self.store, None) for array in affine.arrays()]
         node = NodeOp.create(
             operands=[x, *(constant.result for constant in constants)],
@@ -140,9 +140,9 @@ def _is_finite(affine: Affine) -> bool:
 class OnnxFoldAffinePass(ModulePass):
     """Turn Mul, Add, Sub and Div by a constant per channel, or a scalar, into BatchNormalization, a chain into one.
 
-    Why: with that, `onnx-fold-batch-norm` folds them into the weights of the layer before; what is left is one
-    layer of the array. Exporters of old write a normalisation's scale and shift as a Mul and an Add after it.
-    Not where the constant differs inside a channel, or is divided.
+    Why: `onnx-fold-batch-norm` then folds them into the weights of the layer before, and a remaining one is one layer
+    of the array. Old exporters write a normalisation's scale and shift as a Mul and an Add after it. Not folded: a
+    constant that differs inside a channel, and a division of a constant.
 
         %0 = onnx.node "BatchNormalization"(%x, …)
         %1 = onnx.node "Mul"(%0, %m)

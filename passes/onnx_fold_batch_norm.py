@@ -49,7 +49,7 @@ class _Fold(RewritePattern):
         self.replace(op, layer, (new_weights, new_bias), rewriter)
 
     def bias(self, layer: NodeOp) -> Array | None:
-        """The bias of `layer` as it is added, zero where it has none; None where it is not constant."""
+        """The bias of `layer`, times beta; zero without one; None if it is not constant."""
         if layer.operand(2) is None:
             return np.zeros((), np.float32)
         bias = constant_f32(layer.operand(2), self.store)
@@ -57,7 +57,7 @@ class _Fold(RewritePattern):
         return None if bias is None else bias * np.float64(beta)
 
     def replace(self, op: NodeOp, layer: NodeOp, arrays: tuple[Array, Array], rewriter: PatternRewriter) -> None:
-        """Put the layer with new `arrays` in the place of `op`, whose value it then computes."""
+        """Replace `op` by the layer with new weights and bias, `arrays`."""
         old = [value.owner for value in layer.own_operands[1:3]]
         names = [owner.attributes.get("onnx.name") if isinstance(owner, ConstantOp) else None for owner in old]
         constants = [new_constant(array, self.store, name) for array, name in zip_longest(arrays, names)]
@@ -80,9 +80,9 @@ class _Fold(RewritePattern):
 class OnnxFoldBatchNormPass(ModulePass):
     """Fold BatchNormalization in inference form into the constant weights of a Conv, Gemm or MatMul before it.
 
-    Why: the array multiplies by the weights anyway; scaled weights and another bias make the
-    normalisation free. Not where the layer has another use, where any of the arrays is not a constant
-    f32, or where there is no layer before: such a normalisation stays. A MatMul, which has no bias, becomes a Gemm.
+    Why: the array multiplies by the weights anyway, so scaled weights and another bias make the normalisation free. A
+    normalisation stays if the layer has another use, if an array is not a constant f32, or if no layer comes before. A
+    MatMul, which has no bias, becomes a Gemm.
 
         %0 = onnx.node "Conv"(%x, %w, %b)
         %1 = onnx.node "BatchNormalization"(%0, …)   ->   %1 = onnx.node "Conv"(%x, %w', %b')

@@ -31,12 +31,12 @@ RANDOM_OPS = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "R
 
 
 def static_shape(value: SSAValue) -> tuple[int, ...] | None:
-    """The shape of a tensor; None where any of it is open."""
+    """The shape of a tensor; None if any dim is open."""
     return type_shape(value.type)
 
 
 def type_shape(value_type: Attribute) -> tuple[int, ...] | None:
-    """The shape of a tensor type; None where any of it is open."""
+    """The shape of a tensor type; None for another type, or if any dim is open."""
     if not isinstance(value_type, TensorType):
         return None
     shape = value_type.get_shape()
@@ -45,11 +45,14 @@ def type_shape(value_type: Attribute) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class OnnxFoldConstantsPass(ModulePass):
-    """Replace nodes with constant inputs by what onnxruntime makes of them, and Shape of a known shape.
+    """Replace nodes with constant inputs, and Shape of a known shape, by their results from onnxruntime.
 
-    Why: exporters leave reshapes, transposes and fills of weights to run time. Not folded: random
-    operators, nodes with sub-graphs (a loop may not end), operators that onnxruntime does not have, results
-    larger than `max_bytes` or of types that numpy does not have; nor DequantizeLinear, for `onnx-fold-qdq` to see.
+    Why: exporters leave reshapes, transposes and fills of weights to run time. Not folded:
+
+    - random operators, and operators that onnxruntime does not have
+    - nodes with sub-graphs: a loop may not end
+    - results larger than `max_bytes`, or of types that numpy does not have
+    - DequantizeLinear, which `onnx-fold-qdq` needs
 
         %0 = onnx.node "ConstantOfShape"(%shape) {value = …}   ->   %0 = weights.constant : tensor<64x3x7x7xf32> = …
     """
@@ -58,7 +61,7 @@ class OnnxFoldConstantsPass(ModulePass):
     max_bytes: int = 1 << 30
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrite in place, in one walk: what a node uses is folded, and typed, before it."""
+        """Rewrite in place, in one walk: the operands of a node are folded, and typed, before it."""
         store = weights_of(ctx)
         for node in [inner for inner in op.walk() if isinstance(inner, NodeOp)]:
             arrays = None if node.is_op("DequantizeLinear") else self.evaluated(node, op, store)
@@ -69,14 +72,14 @@ class OnnxFoldConstantsPass(ModulePass):
         main_function(op).update_function_type()
 
     def evaluated(self, node: NodeOp, module: ModuleOp, store: WeightStore) -> list[Array] | None:
-        """The results of `node`, or None where it has to stay."""
+        """The results of `node`, or None if it stays."""
         shape = static_shape(node.operands[0]) if node.is_op("Shape") else None
         if shape is not None:
             start, end = node.int_attr("start", 0), node.int_attr("end", len(shape))
             return [np.array(shape[start:end], np.int64)]
         if not all(isinstance(value.owner, ConstantOp | AbsentOp) for value in node.operands):
             return None
-        # Local functions may be random inside; Constant nodes that are left hold what numpy cannot.
+        # Local functions may be random inside. Remaining Constant nodes have types that numpy does not.
         if node.domain is not None and node.domain.data != MICROSOFT:
             return None
         if node.is_op(*RANDOM_OPS, "Constant") or has_graphs(node, store):
@@ -94,7 +97,7 @@ class OnnxFoldConstantsPass(ModulePass):
         return results if all(map(_is_plain, results)) else None
 
     def fits(self, value_type: Attribute) -> bool:
-        """Is the value small enough? An open size depends on constants here, not on a shape in a few bytes."""
+        """Whether the value is small enough. An open size passes: it depends on the data of constants in the file."""
         shape = type_shape(value_type)
         if shape is None:
             return True
@@ -106,14 +109,14 @@ class OnnxFoldConstantsPass(ModulePass):
 
 
 def fold_node(node: NodeOp, module: ModuleOp, store: WeightStore) -> None:
-    """Replace one node of `module` by constants, where that can be done."""
+    """Replace one node of `module` by constants, if possible."""
     arrays = OnnxFoldConstantsPass().evaluated(node, module, store)
     if arrays is not None:
         _replace(node, arrays, store)
 
 
 def _is_plain(value: object) -> bool:
-    """Is `value` an array of a type that the weight store holds: no sequence, no strings?"""
+    """Whether `value` is an array of a type that the weight store holds: no sequence, no strings."""
     return isinstance(value, np.ndarray) and cast("Array", value).dtype.kind in "biuf"
 
 
@@ -140,7 +143,7 @@ def _replace(node: NodeOp, arrays: Sequence[Array], store: WeightStore) -> None:
 
 
 def _refine_types(node: NodeOp, module: ModuleOp, store: WeightStore) -> None:
-    """Give the results of `node` the types that its operands, by now better known, allow."""
+    """Infer the types of `node`'s results anew, from the refined types of its operands."""
     constants = ConstantOp | AbsentOp
     inputs = [value for value in dict.fromkeys(node.operands) if not isinstance(value.owner, constants)]
     model = export_nodes([node], inputs, _outputs(node), module, store)

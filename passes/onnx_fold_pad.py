@@ -53,11 +53,11 @@ class _Fold(RewritePattern):
             rewriter.erase(pad)
 
     def spatial_pads(self, pad: NodeOp) -> list[int] | None:
-        """Begins, then ends of the axes after n and c; None where `pad` does anything but add zeros there."""
+        """Begins, then ends of the axes after n and c; None unless `pad` adds zeros there alone."""
         value_type = pad.operands[0].type
         pads = self.pads(pad)
         if not isinstance(value_type, TensorType) or pads is None:
-            return None  # unknown rank, or pads known only at run time
+            return None  # unknown rank, or pads computed at run time
         rank = len(value_type.get_shape())
         axes = self.axes(pad, rank)
         if axes is None or len(pads) != 2 * len(axes) or not self.adds_zeros(pad):
@@ -77,7 +77,7 @@ class _Fold(RewritePattern):
         return None if array is None else [int(value) for value in array.flat]
 
     def axes(self, pad: NodeOp, rank: int) -> list[int] | None:
-        """The axes that the pads are of: an input since opset 18, by default all."""
+        """The axes of the pads: an input since opset 18, by default all axes."""
         if pad.operand(3) is None:
             return list(range(rank))
         array = constant_operand(pad.operand(3), self.store)
@@ -95,7 +95,7 @@ class _Fold(RewritePattern):
         # Zeros added by Pad count as pixels; the pool's own padding must count as well, or not exist.
         if any(own) and not op.int_attr("count_include_pad", 0):
             return False
-        # The last window of ceil_mode hangs over the edge, and only what hangs over padding counts.
+        # The last window of ceil_mode may reach over the edge, and only positions on padding count.
         if op.int_attr("ceil_mode", 0):
             return False
         # onnxruntime refuses padding as large as the window.
@@ -107,8 +107,8 @@ class _Fold(RewritePattern):
 class OnnxFoldPadPass(ModulePass):
     """Fold a Pad with constant zeros on spatial axes into the Conv or AveragePool that reads it.
 
-    Why: the array pads on the fly, while a Pad node would be a copy of the image. Not into MaxPool,
-    whose padding is minus infinity. For AveragePool the zeros count as pixels (count_include_pad = 1).
+    Why: the array pads on the fly, while a Pad node would copy the image. A MaxPool keeps its Pad, because its own
+    padding is minus infinity. For AveragePool the zeros count as pixels (count_include_pad = 1).
 
         %0 = onnx.node "Pad"(%x) {pads = [0, 0, 1, 2, 0, 0, 3, 4]}
         %1 = onnx.node "Conv"(%0, %w) {pads = [1, 1, 1, 1]}

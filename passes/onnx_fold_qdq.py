@@ -30,7 +30,7 @@ CLIP_OF_BYTES_OPSET = 12
 
 @dataclass(frozen=True)
 class Quantised:
-    """A tensor of integers and how it stands for reals, as a DequantizeLinear or QuantizeLinear says it."""
+    """A tensor of integers with the scale and zero point of its DequantizeLinear or QuantizeLinear."""
 
     codes: SSAValue
     scale: SSAValue
@@ -38,12 +38,12 @@ class Quantised:
     axis: int
 
     def is_scalar(self) -> bool:
-        """Has the whole tensor one scale?"""
+        """Whether the whole tensor has one scale."""
         return isinstance(self.scale.type, TensorType) and int(np.prod(shape(self.scale.type))) == 1
 
 
 def quantised(node: NodeOp, codes: SSAValue) -> Quantised | None:
-    """What `node`, a QuantizeLinear or DequantizeLinear, says of its `codes`; None where it has blocks of scales."""
+    """`codes` with their scale from `node`, a QuantizeLinear or DequantizeLinear; None for blocks of scales."""
     if node.int_attr("block_size", 0) or len(node.own_operands) < 2:
         return None
     return Quantised(codes, node.operands[1], node.operand(2), node.int_attr("axis", 1))
@@ -58,7 +58,7 @@ class _Match:
     store: WeightStore
 
     def operand(self, index: int) -> Quantised | None:
-        """Operand `index` where a DequantizeLinear gives it."""
+        """Operand `index`, if a DequantizeLinear computes it."""
         value = self.node.operand(index)
         made = value.owner if value is not None else None
         if not isinstance(made, NodeOp) or not made.is_op("DequantizeLinear"):
@@ -70,24 +70,24 @@ class _Match:
         return constant_operand(value, self.store)
 
     def activation(self, index: int) -> Quantised | None:
-        """Operand `index` where it is computed, of the type of the result, under one scale."""
-        found = self.operand(index)
-        if found is None or not found.is_scalar() or self.array(found.codes) is not None:
+        """Operand `index`, if it is computed, has the type of the result, and has one scale."""
+        operand = self.operand(index)
+        if operand is None or not operand.is_scalar() or self.array(operand.codes) is not None:
             return None
-        return found if codes_of(found.codes.type) == codes_of(self.y.codes.type) else None
+        return operand if codes_of(operand.codes.type) == codes_of(self.y.codes.type) else None
 
     def weights(self, index: int, axis: int) -> Quantised | None:
-        """Operand `index` where it is constant bytes, with one scale or one for each index of `axis`."""
-        found = self.operand(index)
-        if found is None or codes_of(found.codes.type) is None:
+        """Operand `index`, if it is constant bytes with one scale, or one for each index of `axis`."""
+        operand = self.operand(index)
+        if operand is None or codes_of(operand.codes.type) is None:
             return None
-        if any(self.array(value) is None for value in (found.codes, found.scale)):
+        if any(self.array(value) is None for value in (operand.codes, operand.scale)):
             return None
-        rank = len(shape(found.codes.type))
-        return found if found.is_scalar() or found.axis % rank == axis else None
+        rank = len(shape(operand.codes.type))
+        return operand if operand.is_scalar() or operand.axis % rank == axis else None
 
     def bias(self, index: int, x: Quantised, w: Quantised) -> Array | None:
-        """Operand `index` in steps of x.scale * w.scale, int32[k]; None where it is computed or does not fit."""
+        """Operand `index` in steps of x.scale * w.scale, int32[k]; None if it is computed or does not fit."""
         value = self.node.operand(index)
         reals = self.reals(index) if value is not None else None
         x_scale, w_scale = self.array(x.scale), self.array(w.scale)
@@ -100,13 +100,13 @@ class _Match:
         return codes.astype(np.int32) if np.abs(codes).max(initial=0) <= INT32[1] else None
 
     def reals(self, index: int) -> Array | None:
-        """Operand `index` as f64, where it is constant: floats, or the codes of a DequantizeLinear."""
-        found = self.operand(index)
-        if found is None:
+        """Operand `index` as f64, if it is constant: floats, or the codes of a DequantizeLinear."""
+        operand = self.operand(index)
+        if operand is None:
             array = self.array(self.node.operand(index))
             return None if array is None else array.astype(np.float64)
-        codes, scale = self.array(found.codes), self.array(found.scale)
-        zero = np.zeros(1) if found.zero is None else self.array(found.zero)
+        codes, scale = self.array(operand.codes), self.array(operand.scale)
+        zero = np.zeros(1) if operand.zero is None else self.array(operand.zero)
         if codes is None or scale is None or zero is None or zero.any() or scale.size not in (1, codes.size):
             return None
         return codes.reshape(-1).astype(np.float64) * scale.reshape(-1).astype(np.float64)
@@ -123,7 +123,7 @@ def _three(part: Quantised) -> list[SSAValue | Array]:
 
 
 def _two(part: Quantised) -> list[SSAValue | Array]:
-    """Scale, zero point; its absence says 0 of the codes' type."""
+    """Scale, zero point; a missing zero point is 0 of the codes' type."""
     codes = codes_of(part.codes.type)
     zero: Array = np.zeros((), np.int8 if codes and codes.signed else np.uint8)
     return [part.scale, zero if part.zero is None else part.zero]
@@ -141,7 +141,7 @@ def _conv(match: _Match) -> tuple[str, Operands] | None:
 
 
 def _mixes_signs(x: Quantised, w: Quantised) -> bool:
-    """onnxruntime has no product of signed activations and unsigned weights."""
+    """Whether activations are signed and weights unsigned, a product that onnxruntime does not have."""
     return (codes_of(x.codes.type), codes_of(w.codes.type)) == (Codes(signed=True), Codes(signed=False))
 
 
@@ -191,7 +191,7 @@ _ONNX_OWN = ("QLinearConv", "QLinearMatMul")
 
 
 def _sole_reader_of(value: SSAValue) -> NodeOp | None:
-    """The node that computes `value`, where nothing else than one reader uses it."""
+    """The node that computes `value`, if `value` has a single reader."""
     owner = value.owner
     return owner if isinstance(owner, NodeOp) and value.has_one_use() else None
 
@@ -214,12 +214,12 @@ class _Fold(RewritePattern):
             if bounds is None or node is None:
                 return
         rule = _RULES.get(node.op_type.data) if node.domain is None else None
-        found = rule(_Match(node, y, self.store)) if rule else None
-        if found is not None:
-            self.replace(op, node, found, bounds, rewriter)
+        integer_node = rule(_Match(node, y, self.store)) if rule else None
+        if integer_node is not None:
+            self.replace(op, node, integer_node, bounds, rewriter)
 
     def bounds(self, node: NodeOp, y: Quantised) -> tuple[int, int] | None:
-        """Between which codes a Relu or Clip keeps the result; None where that is not known."""
+        """The least and the greatest code that a Relu or Clip leaves; None if unknown."""
         try:
             layer = read_layer(node, self.store)
         except StaysOnHost:
@@ -237,13 +237,13 @@ class _Fold(RewritePattern):
         self,
         op: NodeOp,
         node: NodeOp,
-        found: tuple[str, Operands],
+        integer_node: tuple[str, Operands],
         bounds: tuple[int, int] | None,
         rewriter: PatternRewriter,
     ) -> None:
-        """Put the operator on integers, and a Clip of its codes where some are cut off, in the place of `op`."""
-        op_type, operands = found
-        clamp = cast("NodeOp", op.operands[0].owner)  # `node` itself where there is none
+        """Replace `op` by the operator on integers, followed by a Clip of codes if `bounds` cut some off."""
+        op_type, operands = integer_node
+        clamp = cast("NodeOp", op.operands[0].owner)  # `node` itself without a clamp
         codes = codes_of(op.results[0].type)
         attributes = dict(node.attributes) if op_type == "QLinearConv" else {}
         if op_type == "QGemm" and "transB" in node.attributes:
@@ -269,7 +269,7 @@ class _Fold(RewritePattern):
         attributes: dict[str, Attribute],
         rewriter: PatternRewriter,
     ) -> NodeOp:
-        """A node with a result of the type of that of `like`, before it; arrays among its operands become constants."""
+        """A new node before `like`, with the type of its result; arrays among the operands become constants."""
         values: list[SSAValue] = []
         for operand in operands:
             if isinstance(operand, SSAValue):
@@ -291,7 +291,7 @@ class _Fold(RewritePattern):
 
 @dataclass(frozen=True)
 class OnnxFoldQdqPass(ModulePass):
-    """Conv, Gemm, MatMul, Add and GlobalAveragePool on dequantised codes, whose result is quantised, work on the codes.
+    """Conv, Gemm, MatMul, Add and GlobalAveragePool between DequantizeLinear and QuantizeLinear work on the codes.
 
         %1 = onnx.node "DequantizeLinear"(%x, %xs, %xz)      %2 = onnx.node "DequantizeLinear"(%w, %ws, %wz)
         %3 = onnx.node "Conv"(%1, %2)
@@ -299,12 +299,12 @@ class OnnxFoldQdqPass(ModulePass):
         %5 = onnx.node "QuantizeLinear"(%4, %ys, %yz)
                             ->   %5 = onnx.node "QLinearConv"(%x, %xs, %xz, %w, %ws, %wz, %ys, %yz)
 
-    A Relu or Clip becomes a Clip of codes, or goes where codes cannot exceed it. A bias is rounded to the steps of the
-    sums. What else stands between codes (MaxPool, Reshape, Relu alone) the array does on codes without being rewritten.
+    A Relu or Clip becomes a Clip of codes, or disappears if codes cannot exceed it. A bias is rounded to the steps of
+    the sums. Other nodes between codes (MaxPool, Reshape, Relu alone) are not rewritten: the array runs them on codes.
 
-    Why: this is how such a model is meant to run. onnxruntime does the same or computes in floats, depending on its
-    optimisation level, and rounds otherwise then: results may differ by a step of a scale here and there.
-    At the end constants that are still dequantised become floats, for layers that stay in floats.
+    Why: such a model is meant to run on integers. onnxruntime does so or computes in floats, depending on its
+    optimisation level. Floats are rounded differently, so some results may differ by a step of their scale.
+    At the end, constants that are still dequantised become floats, for layers that stay in floats.
     """
 
     name = "onnx-fold-qdq"

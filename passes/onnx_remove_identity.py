@@ -1,4 +1,4 @@
-"""Removes nodes that give their input unchanged: Identity, Cast to the type at hand, and Dropout in inference."""
+"""Removes nodes that return their input unchanged: Identity, Cast to the input's type, and Dropout in inference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Remove(RewritePattern):
         source = op.operand(0)
         if source is None or not (op.is_op("Identity") or _is_idle_cast(op) or self.is_dropout_in_inference(op)):
             return
-        # A mask that is used has no other op to come from: the node stays.
+        # A mask with a reader has no other source, so the node stays.
         if any(result.uses for result in op.results[1:]):
             return
         op.results[0].replace_all_uses_with(source)
@@ -34,9 +34,9 @@ class _Remove(RewritePattern):
     def is_dropout_in_inference(self, op: NodeOp) -> bool:
         if not op.is_op("Dropout"):
             return False
-        if self.opset < 7:  # trains unless told otherwise
+        if self.opset < 7:  # training is the default
             return op.int_attr("is_test", 0) == 1
-        # Before opset 12 only a trainer runs it in training mode; from then on the model may say so.
+        # From opset 12 on, the model itself may ask for training mode.
         training = op.operand(2) if self.opset >= 12 else None
         if training is None:
             return True
@@ -52,8 +52,8 @@ def _is_idle_cast(op: NodeOp) -> bool:
 class OnnxRemoveIdentityPass(ModulePass):
     """Replace the output of Identity, of Cast to the input's type, and of Dropout in inference, by the input.
 
-    Why: they hide from patterns that what follows uses the value of what comes before. A Dropout in
-    training mode, or whose mask is used, stays.
+    Why: they hide the producer of a value from patterns that match its reader. A Dropout stays if it is in training
+    mode or if its mask has a reader.
 
         %0 = onnx.node "Conv"(%x, %w)           %0 = onnx.node "Conv"(%x, %w)
         %1 = onnx.node "Dropout"(%0)       ->   %2 = onnx.node "Relu"(%0)

@@ -1,4 +1,4 @@
-"""Makes sums of two tensors of a Sum of many."""
+"""Splits a Sum of many tensors into sums of two."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Split(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
         kinds = {value.type for value in (*op.operands, op.results[0])}
-        # Of broadcast sums the types between would have to be inferred first.
+        # The intermediate types of a broadcast sum would have to be inferred first.
         if not op.is_op("Sum") or len(op.operands) == 2 or len(kinds) != 1:
             return
         total, *others = op.operands
@@ -42,15 +42,15 @@ class _Split(RewritePattern):
 
 @dataclass(frozen=True)
 class OnnxSplitSumPass(ModulePass):
-    """Split a Sum of other than two tensors of one shape into a chain of sums of two; a Sum of one goes.
+    """Split a Sum of several tensors of one shape into a chain of sums of two, and remove a Sum of one.
 
-    Why: the output units add one residual a pass. Before calibration, which measures each value between.
-    Not where shapes are broadcast: such a Sum stays.
+    Why: the output units add one residual at a time. The pass runs before calibration, which measures each intermediate
+    value. A Sum that broadcasts shapes stays.
 
         %0 = onnx.node "Sum"(%a, %b, %c)   ->   %1 = onnx.node "Sum"(%a, %b)
                                                 %0 = onnx.node "Sum"(%1, %c)
 
-    The order is that in which onnxruntime adds.
+    The order of the additions is onnxruntime's.
     """
 
     name = "onnx-split-sum"

@@ -1,4 +1,4 @@
-"""onnx-to-cnn: quantises a float graph, by the ranges that calibration wrote on it, and lowers it to `cnn`."""
+"""onnx-to-cnn: quantises a float graph, by the ranges of calibration, and lowers it to `cnn`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class OnnxToCnnPass(ModulePass):
         %2 = cnn.bias %1 @c1.b label "c1.bias"
         %3 = cnn.requant %2 by <scale = "c1.q", clamp = [-127, 127]> label "c1.requant"
 
-    Zero points are 0. A value has the scale max(|lo|, |hi|) / top of its `#cnn.range`, and integers within
-    -top..top; for those the final integer weights and bias are proved to overflow no psum. A Conv or Add that
-    only a Relu or Clip reads has the range of that one's result. Relu, Clip, MaxPool and Reshape keep the scale.
+    Zero points are 0. A value has the scale max(|lo|, |hi|) / top of its `#cnn.range`, and integers within -top..top.
+    For inputs in this range, the final integer weights and bias are proved to overflow no psum. If only a Relu or Clip
+    reads a Conv or Add, the range of its result counts for both. Relu, Clip, MaxPool and Reshape keep the scale.
 
     Why no fusion here: the small ops name every intermediate value, so that each can be compared.
     """
@@ -41,7 +41,7 @@ class OnnxToCnnPass(ModulePass):
     psum_bits: int = 32
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Lower `op`. Raises Refusal where a range is missing or fits no integers, or a width is not supported."""
+        """Lower `op`. Raises Refusal for a missing range, a range that fits no integers, or an unsupported width."""
         for name, value, (least, most) in (
             ("operand-bits", self.operand_bits, OPERAND_BITS),
             ("psum-bits", self.psum_bits, PSUM_BITS),

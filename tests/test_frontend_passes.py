@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
-from cnncc.eval.onnx import evaluate, evaluate_values
+from cnncc.eval.onnx import Evaluator, evaluate
 from cnncc.frontend.export_onnx import export_onnx, main_function
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.passes._onnx.normalisation import Normalisation
@@ -373,7 +373,7 @@ def test_frontend_passes_on_a_real_topology(tmp_path: Path) -> None:
     convolutions = [op for op in module.walk() if isinstance(op, NodeOp) and op.is_op("Conv")]
     inputs = random_inputs(module)
     values = [op.results[0] for op in convolutions[::30]]
-    before = evaluate_values(module, ctx.weights, inputs, values)
+    before = Evaluator(module, ctx.weights, values).run(inputs)
     assert all(np.ptp(value) > 0 for value in before)
     (last,) = evaluate(module, ctx.weights, inputs).values()
     assert np.ptp(last) > 0
@@ -417,6 +417,6 @@ def test_frontend_export_of_a_part(tmp_path: Path) -> None:
     a = np.float32([1, 2, 3])
     c, b = OnnxSession(part).run({"a": a})
     np.testing.assert_array_equal(c, -b)
-    whole = evaluate_values(module, ctx.weights, {"x": a}, [add.results[0], neg.results[0]])
+    whole = Evaluator(module, ctx.weights, [add.results[0], neg.results[0]]).run({"x": a})
     np.testing.assert_array_equal(whole, [b, c])
     assert export_onnx(module, ctx.weights).graph.output[0].name == "y"

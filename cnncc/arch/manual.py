@@ -28,11 +28,11 @@ have: the number that a family shares, or all of its numbers, smaller arrays fir
 
 
 def families() -> dict[str, list[Arch]]:
-    """The presets by what their names begin with, smaller ones first: `spatial` has `spatial-4x4` and so on."""
-    found: dict[str, list[Arch]] = {}
+    """The presets by the first part of their names, smaller ones first: `spatial` has `spatial-4x4` and so on."""
+    by_family: dict[str, list[Arch]] = {}
     for arch in sorted(map(load_arch, preset_names()), key=lambda arch: arch.rows):
-        found.setdefault(arch.name.partition("-")[0], []).append(arch)
-    return found
+        by_family.setdefault(arch.name.partition("-")[0], []).append(arch)
+    return by_family
 
 
 def _shown(value: object) -> str:
@@ -52,7 +52,7 @@ def _range(kind: type, key: Key) -> str:
 
 
 def _section(title: str, table: type[Any], presets: Mapping[str, list[Any]]) -> Iterator[str]:
-    """The keys of a table that are no tables, then those. presets: what each family has there."""
+    """The plain keys of a table, then its inner tables. presets: the family's values of this table."""
     known = key_types(table)
     yield f"\n## {title}\n\n{cleandoc(table.__doc__ or '')}\n"
     yield f"| key | unit | range | default | meaning | {' | '.join(f'{family}-…' for family in presets)} |"

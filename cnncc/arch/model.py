@@ -1,4 +1,4 @@
-"""What an array is, read from a short TOML file and checked. No other file knows a size, width or rate."""
+"""The description of an array, read from a short TOML file and checked. No other file knows a size, width or rate."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Annotated, Any, cast, get_type_hints
 from cnncc.errors import Refusal, hint
 
 PRESETS = Path(__file__).parent
-LOOP_REGISTERS = 8  # of the sequencer of every array: so many loops nest
+LOOP_REGISTERS = 8  # of the sequencer of every array: the deepest nest of loops
 
 
 @dataclass(frozen=True)
 class Key:
-    """What a key of the file says: its unit and meaning, and its range, which the fields of instructions bound.
+    """The meaning of a key of the file: unit, text and range. The fields of instructions bound the range.
 
-    Rules in brackets are those of docs/machine.md. only: the numbers of a key that has no range.
+    The meaning cites rules of docs/machine.md in brackets. only: the legal numbers of a key without a range.
     """
 
     unit: str
@@ -32,7 +32,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Pe:
-    """The register files of a PE (MEM-4), and what its macro-instructions take (MAC-4, MAC-5)."""
+    """The register files of a PE (MEM-4), and the limits and cycles of its macro-instructions (MAC-4, MAC-5)."""
 
     weight_words: Annotated[int, Key("words", "a half of the weights file")]
     ifmap_words: Annotated[int, Key("words", "a half of the ifmap file, or ping of it (MAC-6)")]
@@ -84,7 +84,7 @@ class OutputUnits:
 
 @dataclass(frozen=True)
 class Links:
-    """Which links join neighbouring PEs."""
+    """The links between neighbouring PEs."""
 
     n2n: Annotated[bool, Key("", "ifmap words go from east to west (MAC-3)")] = True
     south: Annotated[bool, Key("", "psums go down a column (COMMIT-6)")] = False
@@ -92,7 +92,7 @@ class Links:
 
 @dataclass(frozen=True)
 class Sequencer:
-    """How instructions go to the engines (PROG-3)."""
+    """The sequencer, which issues instructions to the engines (PROG-3)."""
 
     queue_depth: Annotated[int, Key("instructions", "that the queue of each engine holds (TIME-1)", most=64)] = 4
     overlap: Annotated[bool, Key("", "engines work at the same time (TIME-6)")] = True
@@ -100,13 +100,13 @@ class Sequencer:
 
 @dataclass(frozen=True)
 class Energy:
-    """What an operation, and a word at each memory and link, takes of energy.
+    """The energy of an operation, and of a word at each memory and link.
 
-    It is multiplied with the counters of [stats.md](stats.md); no time or value depends on it. The defaults are
-    relative to a MAC, as Y.-H. Chen, J. Emer and V. Sze ("Eyeriss", ISCA 2016, table IV) have them of a commercial
-    65 nm process: register file 1, from PE to PE 2, buffer of more than 100 KB 6, DRAM 200. That table has one number
-    for reads and writes, one for all of the array's wires and one for all register files, whatever their sizes and
-    widths: so have the defaults.
+    These numbers are multiplied with the counters of [stats.md](stats.md); no time or value depends on them. The
+    defaults are relative to a MAC. They come from Y.-H. Chen, J. Emer and V. Sze ("Eyeriss", ISCA 2016, table IV), for
+    a commercial 65 nm process: register file 1, from PE to PE 2, buffer of more than 100 KB 6, DRAM 200. Like that
+    table, the defaults have one number for reads and writes, one for all wires of the array, and one for all register
+    files of any size and width.
     """
 
     unit: Annotated[str, Key("", "what the numbers are in: `pJ`, or a MAC's energy")] = "MAC"
@@ -205,7 +205,7 @@ def _value(where: str, name: str, type_: Any, value: object) -> object:
 
 
 def parse_arch(text: str, where: str) -> Arch:
-    """The array that TOML `text` describes. Raises Refusal naming `where`, the key, the limit and the value."""
+    """The array that TOML `text` describes. Raises Refusal, with `where`, the key, the limit and the value."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -219,7 +219,7 @@ def arch_from_table(table: dict[str, Any], where: str) -> Arch:
 
 
 def arch_text(arch: Arch) -> str:
-    """An array's file: what `parse_arch` reads as `arch`, every key said."""
+    """The TOML text of an array with all its keys; `parse_arch` reads it back."""
     sections = {"": dict[str, object]()}
     for key, value in asdict(arch).items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What a macro-instruction does with its operands (MAC-1): field `op` of the instruction table."""
+"""The operations of a macro-instruction on its operands (MAC-1): field `op` of the instruction table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class MacOperation(StrEnum):
-    """The operations of `mac`. Whoever implements them matches all of them, so that a new one is an error there."""
+    """The operations of `mac`. Every implementation matches all of them, so a new one is a type error there."""
 
     MAC = "mac"  # psum += ifmap * weight
     MAX = "max"  # psum = max(psum, ifmap)

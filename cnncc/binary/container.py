@@ -1,12 +1,12 @@
-"""The `.cnb` file: a ZIP archive of a program, its weights, its host segments and what must be known of them.
+"""The `.cnb` file: a ZIP archive of a program, its weights, its host segments and their description.
 
     manifest.json            format version, array, tensors; and metadata, which no run depends on
     program.bin              the program's words, little-endian
     weights/000-conv1.w.npy  operand words, in the order in which they lie in DRAM (rule MEM-2)
     segments/00.onnx         host segments by number, their inputs and outputs named after tensors
 
-Members are stored, in this order, under fixed dates: equal binaries are equal files. A file is taken only if it is,
-byte for byte, what would be written for what was read from it, so that no damage goes unnoticed.
+Members are stored, in this order, under fixed dates: equal binaries are equal files. After reading, the binary is
+written again in memory, and a file with any other byte is refused. So no damage goes unnoticed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FORMAT = 6
 MANIFEST, PROGRAM = "manifest.json", "program.bin"
 FILE_LIMIT_BYTES = (1 << 32) - 1  # of a ZIP file without extensions
 MANIFEST_LIMIT_BYTES = 1 << 26
-DRAM_LIMIT_WORDS = 1 << 30  # what a machine that interprets it can be asked to hold
+DRAM_LIMIT_WORDS = 1 << 30  # a limit for the memory of the computer that interprets the binary
 RANK_LIMIT = 16
 _NPY = re.compile(
     rb"\x93NUMPY\x01\x00(?P<length>..)"
@@ -55,11 +55,13 @@ Members = Mapping[str, bytes]
 
 @dataclass(frozen=True, eq=False)
 class Binary:
-    """What a `.cnb` file holds.
+    """The content of a `.cnb` file.
 
-    program: uint32[words]. weights: names and arrays of operand words, in DRAM's order. tensors: those in DRAM after
-    the weights, and those of the host's own memory; `at` is set. segments: ONNX models by number. metadata: whatever
-    else is known, as JSON has it; no value or time depends on it.
+    - program: uint32[words].
+    - weights: (name, operand words) in the order of DRAM.
+    - tensors: in DRAM after the weights, or in the host's own memory; `at` is set.
+    - segments: ONNX models by number.
+    - metadata: further JSON; no value or time depends on it.
     """
 
     program: Words
@@ -124,7 +126,7 @@ def _tensor_entry(tensor: Tensor, types: Mapping[str, str]) -> dict[str, object]
 
 
 def _types(binary: Binary) -> dict[str, str]:
-    """The element type of each tensor: operand words in DRAM, in the host's memory what its segments say."""
+    """The element type of each tensor: operand words in DRAM, the type of a segment's value in the host's memory."""
     types = {tensor.name: tensor.element for tensor in binary.tensors if tensor.role == "input"}
     types |= {name: kind for model in binary.segments for side in interface(model) for name, kind in side.items()}
     in_dram = {tensor.name: f"int{binary.arch.operand_bits}" for tensor in binary.tensors if tensor.memory == "dram"}
@@ -162,7 +164,7 @@ def pack(members: Members) -> bytes:
 
 
 def to_bytes(binary: Binary) -> bytes:
-    """The file's content. Raises Refusal where it would be too large."""
+    """The file's content. Raises Refusal for a file that would be too large."""
     members = _members(binary)
     if (size_bytes := sum(map(len, members.values()))) > FILE_LIMIT_BYTES - (1 << 20):
         raise Refusal(f"the binary would have {size_bytes} bytes, the limit of its format is 4 GiB")
@@ -170,7 +172,7 @@ def to_bytes(binary: Binary) -> bytes:
 
 
 def save(binary: Binary, path: Path) -> None:
-    """Write the file: all of it or nothing. Raises Refusal where it cannot be written."""
+    """Write the file: all of it or nothing. Raises Refusal if it cannot be written."""
     write_atomically(path, to_bytes(binary))
 
 
@@ -183,7 +185,7 @@ _SOURCES = {
 
 
 def load(path: Path) -> Binary:
-    """The binary in a file. Raises Refusal naming the file, the member and what is wrong with it."""
+    """The binary in a file. Raises Refusal, with the file, the member and the fault."""
     try:
         if (size_bytes := path.stat().st_size) > FILE_LIMIT_BYTES:
             raise Refusal(f"{path}: {size_bytes} bytes, a binary has at most 4 GiB")
@@ -197,7 +199,7 @@ def load(path: Path) -> Binary:
 
 
 def from_bytes(data: bytes) -> Binary:
-    """The binary that a file's content is. Raises Refusal like `load`."""
+    """The binary of a file's content. Raises Refusal like `load`."""
     members = _unpack(data)
     manifest = _in_member(MANIFEST, _manifest, members)
     _check_digests(manifest, members)
@@ -216,7 +218,7 @@ def from_bytes(data: bytes) -> Binary:
 
 
 def _in_member(name: str, rule: Callable[..., Any], *args: object) -> Any:
-    """What `rule` gives; its refusals name the member."""
+    """The result of `rule`, whose refusals get the member's name."""
     try:
         return rule(*args)
     except Refusal as refusal:
@@ -224,7 +226,7 @@ def _in_member(name: str, rule: Callable[..., Any], *args: object) -> Any:
 
 
 def _unpack(data: bytes) -> dict[str, bytes]:
-    """The members by name, after checking that the archive is exactly as `pack` writes it."""
+    """The members by name, after a check that `pack` would write the same archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
@@ -287,16 +289,16 @@ def _no_number(text: str) -> float:
 
 
 def _check_digests(manifest: Mapping[str, Any], members: Members) -> None:
-    """Where the manifest has digests, they are those of all other members."""
+    """Check the manifest's digests of all other members, if it has any. Raises Refusal."""
     if "members" not in manifest:
         return
     digests = manifest["members"]
     if not isinstance(digests, dict):
         raise Refusal(f"{MANIFEST}: members is no table")
     for name, data in members.items():
-        said = cast("dict[str, Any]", digests).get(name)
-        if name != MANIFEST and said != digest(data):
-            raise Refusal(f"{name}: its sha256 is {digest(data)}, the manifest says {said}")
+        listed = cast("dict[str, Any]", digests).get(name)
+        if name != MANIFEST and listed != digest(data):
+            raise Refusal(f"{name}: its sha256 is {digest(data)}, the manifest says {listed}")
 
 
 def _arch(manifest: Mapping[str, Any]) -> Arch:
@@ -327,14 +329,14 @@ def _weights(members: Members, manifest: Mapping[str, Any], arch: Arch) -> list[
 
 
 def _is_names(value: object) -> bool:
-    """Is it a list of different texts?"""
+    """Whether `value` is a list of different texts."""
     if not isinstance(value, list) or not all(isinstance(name, str) for name in cast("list[object]", value)):
         return False
     return len(set(cast("list[str]", value))) == len(cast("list[str]", value))
 
 
 def _array(data: bytes, arch: Arch) -> Array:
-    """The array of an .npy file that holds nothing but operand words; sizes are checked before memory is taken."""
+    """The array of an .npy file of operand words alone; sizes are checked before memory is allocated."""
     header = _NPY.match(data)
     kind = {2: "<i2", 1: "|i1"}[arch.operand_bits // 8]
     if header is None or header["type"].decode() != kind:
@@ -378,7 +380,7 @@ def _tensor(value: object, arch: Arch) -> Tensor:
         raise Refusal(f"tensor {name}: no role {entry['role']}")
     if min(shape, default=0) < 0 or prod(shape) > DRAM_LIMIT_WORDS:
         raise Refusal(f"tensor {name}: shape {shape} is out of range")
-    # Integers of a host's own have no scale.
+    # The host's own integers have no scale.
     memory = "dram" if entry["type"] == f"int{arch.operand_bits}" and scale else "host"
     rest = (entry["role"], float(scale), entry["zero"], tuple(clamp))
     return Tensor(name, memory, prod(shape), tuple(shape), *rest, element=element)

@@ -11,6 +11,6 @@ from cnncc.model.energy import with_energy
 
 
 def program_stats(binary: Binary) -> dict[str, Any]:
-    """All counters of a run of the program, and their energy; per layer where the metadata lists layers."""
+    """All counters of a run of the program, with energy; also by layer, if the metadata lists layers."""
     named = [(layer.label, layer.first) for layer, _ in layers(binary)]
     return with_energy(stats(binary.instructions, binary.arch, named), binary.arch.energy)

@@ -1,4 +1,4 @@
-"""What the row buses deliver for each load and mac of a program, as text."""
+"""The messages of the row buses for each load and mac of a program, as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def addresses(program: Sequence[Instruction]) -> list[int]:
 
 
 def listing(binary: Binary) -> Iterator[str]:
-    """Every load and mac with its messages, as far as they do not depend on data and hold for every iteration."""
+    """Every load and mac with its messages: the part that depends neither on data nor on the iteration."""
     program = binary.instructions
     owners = {at: layer.label for layer, _ in layers(binary) for at in range(layer.first, layer.first + layer.count)}
     for number, (at, inst) in enumerate(zip(addresses(program), program, strict=True)):
@@ -32,24 +32,22 @@ def listing(binary: Binary) -> Iterator[str]:
 def _summary(inst: Instruction, binary: Binary) -> Iterator[str]:
     if inst.spec.name == "mac":
         send = inst.when("send")
-        for each in messages_of(inst, binary.arch, send == ()):
+        for message in messages_of(inst, binary.arch, send == ()):
             loops = " and ".join(f"loop {loop}" for loop in send or ())
-            yield _line(each) + (f"; send_output=1 in the last iteration of {loops}" if loops else "")
+            yield _line(message) + (f"; send_output=1 in the last iteration of {loops}" if loops else "")
         return
     messages = messages_of(inst, binary.arch)
-    groups = len({(each.rows, each.cols) for each in messages})
-    sizes = [each.head.number("input_words") for each in messages[: len(messages) // groups]]
-    each_to = (
-        f"{len(messages[0].rows) * len(messages[0].cols)} PEs" if groups == 1 else f"each of {groups} groups of PEs"
-    )
-    positions = len({each.position for each in messages})
-    each_to += f" at {positions} positions" if positions < groups else ""
+    groups = len({(message.rows, message.cols) for message in messages})
+    sizes = [message.head.number("input_words") for message in messages[: len(messages) // groups]]
+    pes = f"{len(messages[0].rows) * len(messages[0].cols)} PEs" if groups == 1 else f"each of {groups} groups of PEs"
+    positions = len({message.position for message in messages})
+    pes += f" at {positions} positions" if positions < groups else ""
     plural = f"{len(sizes)} messages" if len(sizes) > 1 else "a message"
-    yield f"{plural} of {_sizes(sizes)} words to {each_to}: {_head(messages[0].head)}"
+    yield f"{plural} of {_sizes(sizes)} words to {pes}: {_head(messages[0].head)}"
 
 
 def _sizes(sizes: Sequence[int]) -> str:
-    """`10 10 6`, or `20 x 10 and 6` where they are many."""
+    """`10 10 6`; more than four sizes as `20 x 10 and 6`."""
     if len(sizes) <= 4:
         return " ".join(map(str, sizes))
     last = f" and {sizes[-1]}" if sizes[-1] != sizes[0] else ""
@@ -59,7 +57,7 @@ def _sizes(sizes: Sequence[int]) -> str:
 def at_instruction(binary: Binary, address: int, inputs: Mapping[str, Array] | None) -> Iterator[str]:
     """The messages of the load or mac at a word of the program when it runs for the first time, with their words.
 
-    Raises Refusal where there is none, Trap where the program traps before it.
+    Raises: Refusal, if no instruction begins there or it sends no messages. Trap, if the program traps before it.
     """
     starts = addresses(binary.instructions)
     if address not in starts:
@@ -68,18 +66,18 @@ def at_instruction(binary: Binary, address: int, inputs: Mapping[str, Array] | N
     machine = Machine(binary, count_images(binary, data))
     for tensor in inputs_of(binary):
         machine.take(tensor, data[tensor.name].astype(tensor.element, copy=False))
-    for each in messages_at(machine.interpreter(), binary.instructions, starts.index(address)):
-        yield f"{_line(each)}  ; {' '.join(f'{word:08x}' for word in each.encoded[: each.head.spec.words])}"
-        if each.words is not None:
-            yield f"  {' '.join(map(str, each.words))}"
+    for message in messages_at(machine.interpreter(), binary.instructions, starts.index(address)):
+        yield f"{_line(message)}  ; {' '.join(f'{word:08x}' for word in message.encoded[: message.head.spec.words])}"
+        if message.words is not None:
+            yield f"  {' '.join(map(str, message.words))}"
 
 
-def _line(each: Message) -> str:
-    return f"rows {_ranges(each.rows)}, columns {_ranges(each.cols)}: {_head(each.head)}"
+def _line(message: Message) -> str:
+    return f"rows {_ranges(message.rows)}, columns {_ranges(message.cols)}: {_head(message.head)}"
 
 
 def _head(head: Instruction) -> str:
-    """All fields but the tag, which the columns say: the reader of a message wants to see zeros, too."""
+    """All fields except the tag, which the columns show. Defaults are printed too, unlike in assembly."""
     fields = [field for field in head.spec.fields if not field.name.startswith("tag")]
     parts = [f"{field.name}={field.to_text(head.values[field.name])}" for field in fields]
     return " ".join([head.spec.name, *parts])

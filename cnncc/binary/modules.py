@@ -1,4 +1,4 @@
-"""Between the `isa` dialect and binaries: `binary_to_module` and `build_binary` undo each other."""
+"""Conversions between the `isa` dialect and binaries: `binary_to_module` is the inverse of `build_binary`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ FROM_MODULE = ("arch_sha256", "weights", "layers", "comments", "buffers", "segme
 
 
 def build_binary(module: ModuleOp, store: WeightStore, arch: Arch, about: Mapping[str, Any] | None = None) -> Binary:
-    """The binary of a module at the machine level. `about` is further metadata, such as the model's name and hash.
+    """The binary of a module at the machine level. about: further metadata, such as the model's name and hash.
 
-    Raises Refusal where weights are no operand words, or tensors do not lie where rule MEM-2 has them.
+    Raises: Refusal, for weights that are no operand words, or tensors elsewhere than rule MEM-2 places them.
     """
     weights = [(op.sym_name.data, constant_array(op, store)) for op in module.ops if isinstance(op, GlobalOp)]
     tensors = [op.record.data for op in module.ops if isinstance(op, TensorOp)]
@@ -52,7 +52,7 @@ def build_binary(module: ModuleOp, store: WeightStore, arch: Arch, about: Mappin
 
 
 def about(binary: Binary) -> dict[str, Any]:
-    """The metadata that does not come from the module: what `build_binary` takes beside it."""
+    """The metadata that does not come from the module: `build_binary`'s argument `about`."""
     return {key: value for key, value in binary.metadata.items() if key not in FROM_MODULE}
 
 
@@ -104,7 +104,7 @@ def _layer_entry(op: isa.LayerOp) -> dict[str, Any]:
 
 
 def _entries(binary: Binary, key: str) -> Iterator[dict[str, Any]]:
-    """The entries of a table in the metadata; none where it is missing or no table."""
+    """The entries of a table in the metadata; none if it is missing or no table."""
     table = binary.metadata.get(key)
     for entry in cast("list[object]", table) if isinstance(table, list) else []:
         if isinstance(entry, dict):
@@ -112,8 +112,8 @@ def _entries(binary: Binary, key: str) -> Iterator[dict[str, Any]]:
 
 
 def layers(binary: Binary) -> list[tuple[isa.Layer, dict[str, str]]]:
-    """The layers that the metadata lists, each with its notes. Raises Refusal where an entry is none."""
-    found: list[tuple[isa.Layer, dict[str, str]]] = []
+    """The layers that the metadata lists, each with its notes. Raises Refusal for an entry that is no layer."""
+    listed: list[tuple[isa.Layer, dict[str, str]]] = []
     for entry in _entries(binary, "layers"):
         label, value, first, count = (entry.get(key) for key in ("label", "value", "first", "count"))
         notes = entry.get("about", {})
@@ -121,12 +121,12 @@ def layers(binary: Binary) -> list[tuple[isa.Layer, dict[str, str]]]:
         if not is_text or not isinstance(first, int) or not isinstance(count, int) or min(first, count) < 0:
             raise Refusal(f"manifest.json: layers: {entry} is no layer")
         texts = {str(k): str(v) for k, v in cast("dict[object, object]", notes).items()}
-        found.append((isa.Layer(cast("str", label), first, count, cast("str", value)), texts))
-    return found
+        listed.append((isa.Layer(cast("str", label), first, count, cast("str", value)), texts))
+    return listed
 
 
 def comments(binary: Binary) -> dict[int, str]:
-    """Comments by number of the instruction; where there are none, the layers' labels at their first instructions."""
+    """Comments by number of the instruction; without any, the layers' labels at their first instructions."""
     table = binary.metadata.get("comments")
     if not isinstance(table, dict):
         return {layer.first: layer.label for layer, _ in layers(binary)}
@@ -135,17 +135,17 @@ def comments(binary: Binary) -> dict[int, str]:
 
 
 def disassembly(binary: Binary) -> str:
-    """The program of a binary as assembly, with what is known of each instruction as a comment."""
+    """The program of a binary as assembly, with its comments."""
     return disassemble(binary.instructions, comments(binary))
 
 
 def check_names(assembly: str, binary: Binary) -> None:
-    """Refuse assembly whose comments name tensors that `binary` has not, or has elsewhere: it was made for another.
+    """Refuse assembly of another model: its comments name tensors that `binary` lacks or has elsewhere.
 
-    A descriptor's comment ends with its tensor; one without a comment is taken as it is. Raises Refusal.
+    A descriptor's comment ends with its tensor; a descriptor without a comment is accepted. Raises Refusal.
     """
     if "buffers" not in binary.metadata:
-        return  # then nothing is known of the names
+        return  # the names are unknown
     sizes = [array.size for _, array in binary.weights]
     at = dict(zip((name for name, _ in binary.weights), dram_layout(sizes), strict=True))
     at |= {tensor.name: tensor.at for tensor in (*binary.tensors, *_buffers(binary))}
@@ -164,7 +164,7 @@ def check_names(assembly: str, binary: Binary) -> None:
 
 
 def _buffers(binary: Binary) -> Iterator[Tensor]:
-    """What metadata says of the GLB's tensors, and of those that are part of another."""
+    """The tensors in the GLB, and parts of other tensors, as the metadata lists them. Raises Refusal."""
     for entry in _entries(binary, "buffers"):
         try:
             shape, part = tuple(int(dim) for dim in entry["shape"]), entry.get("part")
@@ -209,6 +209,6 @@ def _program_ops(binary: Binary, store: WeightStore) -> Iterator[Operation]:
     for layer, notes in layers(binary):
         texts = {name: StringAttr(text) for name, text in notes.items()}
         yield isa.LayerOp.create(properties={"record": isa.LayerAttr(layer)}, attributes=texts)
-    said = comments(binary)
+    by_number = comments(binary)
     for number, inst in enumerate(binary.instructions):
-        yield isa.inst_op(inst, said.get(number, ""))
+        yield isa.inst_op(inst, by_number.get(number, ""))

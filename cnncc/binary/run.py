@@ -44,7 +44,7 @@ class Machine:
             at += array.size
 
     def store(self, tensor: Tensor, values: Array) -> None:
-        """Put values [images * batch, …] where a tensor lies: integers in DRAM, reals in the host's memory."""
+        """Store the values [images * batch, …] of a tensor: integers in DRAM, reals in the host's memory."""
         if tensor.memory == "host":
             self.on_host[tensor.name] = values.reshape(self.images, *tensor.shape)
             return
@@ -66,13 +66,13 @@ class Machine:
         return dequantise(self.integers(tensor), tensor.scale, tensor.zero).astype(tensor.element, copy=False)
 
     def interpreter(self) -> Interpreter:
-        """What executes the program, before its first instruction."""
+        """The interpreter of the program, before its first instruction."""
         return Interpreter(self.binary.arch, self.dram, self._segment)
 
     def run(self, watch: Watch | None = None) -> None:
-        """Execute the program. `watch` sees the number of the next instruction between the outermost nodes.
+        """Execute the program. watch: called after each outermost node, with the number of the next instruction.
 
-        Raises Trap for a program that does what the machine cannot.
+        Raises: Trap, for a fault of the program.
         """
         interpreter = self.interpreter()
         for node in build_tree(self.binary.instructions):
@@ -91,7 +91,7 @@ class Machine:
             self.take(tensors[name], np.stack([result[i] for result in results]))
 
     def take(self, tensor: Tensor, values: Array) -> None:
-        """Store real numbers, quantised where the tensor has integers. Raises Refusal where they do not fit it."""
+        """Store real numbers, quantised for a tensor of integers. Raises Refusal for values of another size."""
         if values.size != self.images * tensor.words:
             raise Refusal(f"tensor {tensor.name} has shape {list(tensor.shape)}, its values {list(values.shape)}")
         on_host = tensor.memory == "host"
@@ -126,7 +126,7 @@ def outputs_of(binary: Binary) -> list[Tensor]:
 
 
 def count_images(binary: Binary, inputs: Mapping[str, Array]) -> int:
-    """How many images real `inputs` hold. Raises Refusal for a wrong type or shape, or values that are not finite."""
+    """The number of images in real `inputs`. Raises Refusal for a wrong type or shape, NaN or infinity."""
     given = inputs_of(binary)
     return count_batches(inputs, {t.name: t.shape for t in given}, {t.name: t.element for t in given})
 

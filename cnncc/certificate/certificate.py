@@ -1,6 +1,6 @@
-"""What is proven of a network's mappings, written down: the best cycles of each layer, and that none takes fewer.
+"""Certificates of a network's mappings: for each layer the best cycles, and a lower bound for all mappings.
 
-Checking takes the layers from the model, mappings and numbers from the file, and uses no code of the search
+A check takes the layers from the model, mappings and numbers from the file, and uses no code of the search
 (`whole_space.py`).
 """
 
@@ -28,11 +28,11 @@ from cnncc.passes._scheduling.os_plan import glb_words
 
 Json = dict[str, Any]
 Progress = Callable[[str], None]
-Known = dict[tuple[LayerShape, bool, int, int], whole_space.Seen]  # by shape, residual, room and least
+Known = dict[tuple[LayerShape, bool, int, int], whole_space.Seen]  # by shape, residual, GLB budget and least
 
 
 def _start(source: Path, options: CompileOptions, progress: Progress, mapped: bool) -> tuple[Compilation, FuncOp]:
-    """A compilation up to its layers, with mappings or not yet."""
+    """A compilation up to its layers. mapped: whether they get their mappings."""
     compilation, todo = start_before_programs(source, options)
     compilation.ctx.progress = progress
     names = [step.name for step in todo]
@@ -44,7 +44,7 @@ def _start(source: Path, options: CompileOptions, progress: Progress, mapped: bo
 
 
 def certificate(source: Path, options: CompileOptions, progress: Progress) -> Json:
-    """What the search knows of each layer that it maps. Raises Refusal as `compile` does."""
+    """The certificate of a network: an entry for each layer that the search maps. Raises Refusal as `compile` does."""
     from cnncc.mapper.cached_search import searched
 
     compilation, func = _start(source, options, progress, mapped=True)
@@ -54,24 +54,24 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
             continue
         shape = layer_shape(layer)
         progress(label_of(layer))
-        found = searched(shape, arch, budget)
-        if found is None:
+        best = searched(shape, arch, budget)
+        if best is None:
             continue
-        least = found.least
+        least = best.least
         if budget.streamed or not whole_space.stays(shape, arch, budget.words):
             least = min(least, whole_space.streamed_least(shape, arch, budget.streamed, budget.words))
-        plan = LayerPlan(label_of(layer), shape, found.mapping, budget.residual, whole_space.AHEAD)
+        plan = LayerPlan(label_of(layer), shape, best.mapping, budget.residual, whole_space.AHEAD)
         entries.append(
             as_json([plan])[0]
-            | {"budget": budget.words, "streamed": sorted(budget.streamed), "cycles": found.cycles, "least": least}
-            | {"bounded": found.bounded, "run": found.run, "proven": least == found.cycles}
+            | {"budget": budget.words, "streamed": sorted(budget.streamed), "cycles": best.cycles, "least": least}
+            | {"bounded": best.bounded, "run": best.run, "proven": least == best.cycles}
         )
     moved = {label_of(layer): sorted(some) for layer, some in moves.items() if some}
     return {"source": source.name, "array": arch_text(arch), "moves": moved, "layers": entries}
 
 
 def check(source: Path, file: Path, options: CompileOptions, progress: Progress) -> Iterator[str]:
-    """A line for each layer of a certificate. Raises Refusal naming the first layer of which it says what is not so."""
+    """A line for each layer of a certificate. Raises Refusal, with the first layer whose entry is wrong."""
     try:
         given = json.loads(file.read_text())
         entries, array = cast("list[Json]", given["layers"]), given["array"]
@@ -88,17 +88,17 @@ def check(source: Path, file: Path, options: CompileOptions, progress: Progress)
     if array != arch_text(arch):
         raise Refusal(f"{file}: it is of another array than {arch.name}")
     layers = {label_of(op): op for op in func.walk() if isinstance(op, LayerOp)}
-    found, known = budgets(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}), Known()
+    rooms, known = budgets(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}), Known()
     for plan, entry in zip(plans, entries, strict=True):
         progress(plan.label)
         try:
-            yield _checked(plan, entry, arch, layers, found, known)
+            yield _checked(plan, entry, arch, layers, rooms, known)
         except Refusal as refusal:
             raise Refusal(f"{file}: layer '{plan.label}': {refusal}") from refusal
 
 
 def _checked(
-    plan: LayerPlan, entry: Json, arch: Arch, layers: Mapping[str, LayerOp], found: Mapping[LayerOp, GlbBudget],
+    plan: LayerPlan, entry: Json, arch: Arch, layers: Mapping[str, LayerOp], rooms: Mapping[LayerOp, GlbBudget],
     known: Known,
 ) -> str:  # fmt: skip
     layer = layers.get(plan.label)
@@ -111,8 +111,8 @@ def _checked(
     ):
         raise Refusal("the model has no such layer")
     shape, least, budget, streamed = plan.shape, int(entry["least"]), int(entry["budget"]), frozenset(entry["streamed"])
-    if budget != found[layer].words:
-        raise Refusal(f"its buffers have {found[layer].words} words of room, not {budget}")
+    if budget != rooms[layer].words:
+        raise Refusal(f"its buffers have {rooms[layer].words} words of room, not {budget}")
     moves = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"} & {"ifmap", "output", "residual"}
     if moves != set(streamed) or (words := glb_words(shape, arch, plan.mapping)) > budget:
         raise Refusal(f"its mapping moves {', '.join(sorted(moves)) or 'nothing'} and has to fit {budget} words")

@@ -1,10 +1,10 @@
-"""No mapping of the mapper's space takes fewer cycles than is said: shown with no code of the search.
+"""A check that no mapping of the mapper's space takes fewer cycles than claimed, without any code of the search.
 
-The space of docs/mapper.md is enumerated once more. Three tests exclude a combination of numbers, the cheap ones first:
+The space of docs/mapper.md is enumerated once more. A point is excluded by the first of three tests, cheap ones first:
 
 1. Its macro-instructions alone take too long. A walk through the loops counts them, dimension by dimension.
-2. An engine alone takes too long. The tasks of the program's records are added up for each engine.
-3. The model says so.
+2. One engine alone takes too long. The tasks of the program's records are added up for each engine.
+3. Its cycles by the model are too many.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SpacePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What was looked at: combinations, those written down as records, those run; what takes too few cycles, if any."""
+    """The result of a check: points enumerated, written as records, run; a better mapping with its cycles, if any."""
 
     combinations: int
     written: int
@@ -64,7 +64,7 @@ def forms(shape: LayerShape) -> Sequence[str]:
 
 
 def extents(shape: LayerShape) -> dict[str, int]:
-    """What is mapped of each dimension: of k a group."""
+    """The mapped extent of each dimension; k has that of a group."""
     return {dim: shape.sizes.of(dim) for dim in DIMS} | {"k": shape.tiled_together}
 
 
@@ -75,19 +75,19 @@ def equal_parts(extent: int) -> list[int]:
 
 def unrolled(most: int, limits: Sequence[int]) -> list[tuple[int, ...]]:
     """SPACE-2: PEs on an axis."""
-    found = [(1,) * len(limits)]
+    numbers = [(1,) * len(limits)]
     for i, limit in enumerate(limits):
-        found += [
-            (*each[:i], count, *each[i + 1 :])
-            for each in found
-            for count in range(2, min(limit, most // prod(each)) + 1)
-            if sum(one > 1 for one in each) < 2
+        numbers += [
+            (*pes[:i], count, *pes[i + 1 :])
+            for pes in numbers
+            for count in range(2, min(limit, most // prod(pes)) + 1)
+            if sum(one > 1 for one in pes) < 2
         ]
-    return found
+    return numbers
 
 
 def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """SPACE-3 and SPACE-4: indices of k h w c r s in a box, lanes, words that a PE holds for it."""
+    """SPACE-3 and SPACE-4: (indices of k h w c r s in a box, lanes, words of a PE for the box)."""
     size, pe, window, own = extents(shape), arch.pe, shape.window, shape.channelwise
     tall = size["r"] == size["s"] == 1 and not own
     for r, s, h in product(equal_parts(size["r"]), equal_parts(size["s"]), range(1, size["h"] + 1 if tall else 2)):
@@ -108,7 +108,7 @@ def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], int,
 
 
 def _in_turn(shape: LayerShape, arch: Arch, w: int, s: int, column: int) -> bool | None:
-    """SPACE-4: whether ping, pong and FIFO have room for a box with columns of so many words; None: none is passed."""
+    """SPACE-4: whether ping, pong and FIFO fit a box. column: words of a column. None if no column is passed on."""
     pe, own = arch.pe, shape.window.stride[1]
     if not (pe.pong_words and arch.links.n2n) or shape.channelwise or shape.window.dilation[1] > 1 or w > 1 or s <= own:
         return None
@@ -118,7 +118,7 @@ def _in_turn(shape: LayerShape, arch: Arch, w: int, s: int, column: int) -> bool
 
 
 def _has_room(shape: LayerShape, arch: Arch, at: SpacePoint) -> bool:
-    """SPACE-4: whether a PE has room for the image of a point of SPACE-1 to SPACE-3 and SPACE-5."""
+    """SPACE-4: whether a PE's ifmap file fits the image of a point of SPACE-1 to SPACE-3 and SPACE-5."""
     size, (_, h, w, c, r, s) = extents(shape), at.box
     before, inside = at.form.split("|")
     there = {dim: steps(at.form, dim, size[dim], *at.of(dim)) or (1, 1, 1) for dim in "kw"}
@@ -142,7 +142,7 @@ def _held(outputs: int, taps: int, stride: int, dilation: int) -> int:
 
 
 def steps(form: str, dim: str, extent: int, rows: int, cols: int, box: int) -> tuple[int, int, int] | None:
-    """SPACE-5: of the loops in time, on rows, on columns. None where they make no mapping of their own."""
+    """SPACE-5: the steps of the loops in time, on rows, on columns. None if another point has the same mapping."""
     if dim in "khw" and dim in form.split("|")[1]:
         on_rows = -(-extent // rows)
         on_cols = -(-on_rows // cols)
@@ -157,11 +157,11 @@ def steps(form: str, dim: str, extent: int, rows: int, cols: int, box: int) -> t
 
 @cache
 def counted(shared: bool, dim: str, extent: int, rows: int, cols: int, box: int) -> tuple[int, int] | None:
-    """How often the loops over a dimension come to the box one after the other, and the sum of what it then holds."""
-    found = steps("|" + dim if shared else dim + "|", dim, extent, rows, cols, box)
-    if found is None:
+    """(trips, held): times that the loops over a dimension reach the box, and the sum of the indices that it holds."""
+    all_steps = steps("|" + dim if shared else dim + "|", dim, extent, rows, cols, box)
+    if all_steps is None:
         return None
-    time, on_rows, on_cols = found
+    time, on_rows, on_cols = all_steps
     space = [(on_rows, "rows")] * (rows > 1) + [(on_cols, "cols")] * (cols > 1)
     loops = [*space, (time, "")] if shared else [(time, ""), *space]
     pieces, around = [extent], extent
@@ -180,25 +180,25 @@ def counted(shared: bool, dim: str, extent: int, rows: int, cols: int, box: int)
 def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
     """The points whose macro-instructions, first loads and last commit may take fewer cycles than `limit`.
 
-    With overlap (TIME-6) these follow each other; without, all words of loads do.
+    These follow each other even with overlap of engines (TIME-6).
     """
     size, summed = extents(shape), arch.links.south and shape.kind != "max"
     c_rows = size["c"] if summed and not shape.channelwise else 1
     rows = unrolled(arch.rows, (size["k"], size["h"], c_rows, size["r"] if summed else 1))
     cols = unrolled(arch.cols, (size["k"], size["h"], size["w"]))
-    found = list(boxes(shape, arch))
-    if not found:
+    legal = list(boxes(shape, arch))
+    if not legal:
         return
-    box, lanes, words = (np.array(each) for each in zip(*found, strict=True))
+    box, lanes, words = map(np.array, zip(*legal, strict=True))
     times = shape.sizes.n * (shape.sizes.k // shape.tiled_together)
     over = arch.pe.start_cycles + arch.pe.finish_cycles
     ends = words + arch.bus.latency_cycles + arch.commit.latency_cycles + 3
     most_lanes = int(lanes.max())
     held_sizes = {dim: tuple(sorted(set(box[:, i].tolist()))) for i, dim in enumerate(DIMS)}
-    for which in dict.fromkeys(_sharing(form) for form in forms(shape)):
+    for shared in dict.fromkeys(_sharing(form) for form in forms(shape)):
 
-        def of(dim: str, on_rows: int, on_cols: int, which: str = which) -> tuple[Counts, Counts, int]:
-            return _columns(dim in which, dim, size[dim], on_rows, on_cols, held_sizes[dim])
+        def of(dim: str, on_rows: int, on_cols: int, shared: str = shared) -> tuple[Counts, Counts, int]:
+            return _columns(dim in shared, dim, size[dim], on_rows, on_cols, held_sizes[dim])
 
         fewest: Any = float(times) / most_lanes * prod(
             _over(dim, [[of(dim, r, c)[2] for c in _numbers(dim, ON_COLS, cols)] for r in _numbers(dim, ON_ROWS, rows)],
@@ -212,7 +212,7 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
             for i, dim in enumerate(DIMS):
                 macros, held = macros * parts[dim][0][box[:, i]], held * parts[dim][1][box[:, i]]
             for at in np.nonzero((held > 0) & (over * macros + held // lanes + ends < limit))[0].tolist():
-                for form in (form for form in forms(shape) if _sharing(form) == which):
+                for form in (form for form in forms(shape) if _sharing(form) == shared):
                     point = SpacePoint(form, r, c, tuple(box[at].tolist()), int(lanes[at]))
                     if not arch.pe.pong_words or _has_room(shape, arch, point):
                         yield point
@@ -220,18 +220,18 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
 
 def _numbers(dim: str, dims: str, axis: Sequence[tuple[int, ...]]) -> range:
     """Numbers of PEs that a dimension may have on an axis."""
-    return range(1, 1 + (max(each[dims.index(dim)] for each in axis) if dim in dims else 1))
+    return range(1, 1 + (max(pes[dims.index(dim)] for pes in axis) if dim in dims else 1))
 
 
 def _over(dim: str, least: list[list[int]], rows: Sequence[tuple[int, ...]], cols: Sequence[tuple[int, ...]]) -> Any:
-    """The numbers of a dimension by its PEs on rows and columns, for all rows and columns."""
-    on_rows = [each[ON_ROWS.index(dim)] - 1 if dim in ON_ROWS else 0 for each in rows]
-    on_cols = [each[ON_COLS.index(dim)] - 1 if dim in ON_COLS else 0 for each in cols]
+    """[rows, cols]: a dimension's numbers, given by its own PEs, for all choices of PEs on rows and columns."""
+    on_rows = [pes[ON_ROWS.index(dim)] - 1 if dim in ON_ROWS else 0 for pes in rows]
+    on_cols = [pes[ON_COLS.index(dim)] - 1 if dim in ON_COLS else 0 for pes in cols]
     return np.array(least, float)[np.ix_(on_rows, on_cols)]
 
 
 def _sharing(form: str) -> str:
-    """The dimensions that are shared out."""
+    """The block-distributed dimensions of a form."""
     return "".join(dim for dim in "khw" if dim in form.split("|")[1])
 
 
@@ -239,11 +239,11 @@ def _sharing(form: str) -> str:
 def _columns(
     shared: bool, dim: str, extent: int, rows: int, cols: int, sizes: tuple[int, ...]
 ) -> tuple[Counts, Counts, int]:
-    """`counted` by the size of the box, 0 where there is none; the least sum."""
+    """(trips, held, least): `counted` by the size of the box, 0 if there is none; the least held."""
     trips, held = np.zeros(max(sizes) + 1, np.int64), np.zeros(max(sizes) + 1, np.int64)
     for box in sizes:
-        if found := counted(shared, dim, extent, rows, cols, box):
-            trips[box], held[box] = found
+        if counts := counted(shared, dim, extent, rows, cols, box):
+            trips[box], held[box] = counts
     some = held[held > 0]
     return trips, held, int(some.min()) if len(some) else 1 << 40
 
@@ -252,7 +252,7 @@ def _columns(
 
 
 def mapping_of(shape: LayerShape, arch: Arch, at: SpacePoint) -> Mapping:
-    """SPACE-6 to SPACE-9, everything being in the GLB."""
+    """The mapping of a point with all operands in the GLB (SPACE-6 to SPACE-9)."""
     size = extents(shape)
     step = {dim: steps(at.form, dim, size[dim], *at.of(dim)) or (1, 1, 1) for dim in DIMS}
     before, inside = at.form.split("|")
@@ -263,34 +263,34 @@ def mapping_of(shape: LayerShape, arch: Arch, at: SpacePoint) -> Mapping:
     loops += [] if late else sums
     loops += [Loop(dim, step[dim][2], "cols") for dim in "khw" if at.of(dim)[1] > 1]
     places = dict[str, int]()
-    for each in inside:
-        if each in "WI":
+    for letter in inside:  # a stage, W or I, or a loop
+        if letter in "WI":
             loops += sums if late and not places else []
-            places[each] = len(loops)
+            places[letter] = len(loops)
         else:
-            loops.append(Loop(each, step[each][0]))
+            loops.append(Loop(letter, step[letter][0]))
     many = at.lanes > 1
     kept = "hwck" if at.of("h")[2] > 1 else "wsrck" if many else "wksr" if shape.channelwise else "wscrk"
     loops += [Loop(dim, at.lanes if dim == "c" else 1, keep=True) for dim in kept]
     loops += [Loop("c", 1, "lanes", keep=True)] if many else []
-    left, there, depths = dict(vars(shape.sizes)), list[Loop](), [0]
-    for loop in loops:
+    left, running, depths = dict(vars(shape.sizes)), list[Loop](), [0]
+    for loop in loops:  # loops with one iteration are left out
         if (now := min(loop.step, left[loop.dim])) < left[loop.dim]:
-            there.append(replace(loop, step=now))
+            running.append(replace(loop, step=now))
         left[loop.dim] = now
-        depths.append(len(there))
+        depths.append(len(running))
     stages = [Stage("weight", "glb", 0)] if shape.is_mac else []
     stages += [Stage("params", "glb", 0)] if shape.params else []
     stages += [Stage("weight", "rf", depths[places["W"]], arch.pe.weight_halves)] if shape.is_mac else []
     stages.append(Stage("ifmap", "rf", depths[places["I"]], arch.pe.ifmap_halves))
-    return Mapping(tuple(there), tuple(sorted(stages, key=lambda stage: (stage.depth, stage.operand == "ifmap"))))
+    return Mapping(tuple(running), tuple(sorted(stages, key=lambda stage: (stage.depth, stage.operand == "ifmap"))))
 
 
 # -- bounds from records -----------------------------------------------------------------------------------------------
 
 
 def _tasks(nodes: Sequence[Node]) -> Iterator[Node]:
-    """Instructions in the order of the first iteration of each loop; before those of a loop its own cycle."""
+    """Instructions in the order of the first iteration of each loop; a loop's own cycle comes before its body."""
     for node in nodes:
         if isinstance(node, TimedLoop):
             yield Own(1)
@@ -300,7 +300,7 @@ def _tasks(nodes: Sequence[Node]) -> Iterator[Node]:
 
 
 def engines_least(nodes: Sequence[Node], arch: Arch) -> int:
-    """Cycles of a layer at least, by the times of its engines: what starts behind what, and no waiting."""
+    """A lower bound of a layer's cycles from the busy times of its engines: order of starts, but no waiting."""
     busy = busy_cycles(nodes)
     if not arch.sequencer.overlap:
         return sum(busy)
@@ -324,19 +324,19 @@ def _flat(nodes: Sequence[Node]) -> list[Node]:
 
 
 def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int) -> Seen:
-    """Whether some mapping takes fewer cycles than `least`, everything being in the GLB: that one, if any.
+    """A search for a mapping with all operands in the GLB that takes fewer cycles than `least`.
 
-    room: words of the GLB for weights, parameters and partial sums.
+    budget: words of the GLB for weights, parameters and partial sums.
     """
     points = written = run = 0
     if least <= prod(vars(shape.sizes).values()) // (arch.rows * arch.cols * arch.pe.lanes):
-        return Seen(0, 0, 0)  # all multipliers, busy all the time; boxes may be too many to be counted
+        return Seen(0, 0, 0)  # no mapping beats busy multipliers; the boxes of a large layer are too many to enumerate
     for at in below(shape, arch, least):
         points += 1
         mapping = mapping_of(shape, arch, at)
         plan = LayerPlan("", shape, mapping, residual, AHEAD)
         if sum(not (loop.on or loop.keep) for loop in mapping.loops) > LOOP_REGISTERS:
-            continue  # the machine cannot run it: as nothing is staged in two buffers, only loops can be too many
+            continue  # the machine has too few loop registers, the only limit of mappings without double buffers
         written += 1
         if engines_least(layer_schedule(plan, arch).nodes, arch) >= least:
             continue
@@ -352,19 +352,16 @@ def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int)
 
 
 def stays(shape: LayerShape, arch: Arch, budget: int) -> bool:
-    """Whether all weights and parameters fit, so that they are in the GLB as a whole if nothing else moves.
-
-    Rules: SPACE-12.
-    """
-    each = shape.sizes.h * shape.sizes.w if shape.per_position else shape.sizes.k
-    return shape.weight_words + shape.params * arch.words_per_param * each <= budget
+    """Whether all weights and parameters fit the GLB, resident if no activation is streamed (SPACE-12)."""
+    owners = shape.sizes.h * shape.sizes.w if shape.per_position else shape.sizes.k
+    return shape.weight_words + shape.params * arch.words_per_param * owners <= budget
 
 
 def streamed_least(shape: LayerShape, arch: Arch, streamed: frozenset[str], budget: int) -> int:
-    """Cycles at least where operands move: all PEs busy in all cycles; or the words of the DMA, over all blocks.
+    """A lower bound of the cycles with streamed operands: max(all PEs busy in all cycles, DMA of the fewest words).
 
-    Of blocks those that fit the room with one buffer each, the ifmap's of one channel where slices may come. Weights
-    come once, but for what two buffers hold of them.
+    The fewest words are taken over all blocks that fit the budget with one buffer each; a sliced ifmap counts one
+    channel. Weights come once, except the part that double buffers keep.
     """
     s = shape.sizes
     products = s.n * s.k * s.c * s.h * s.w * s.r * s.s
@@ -390,7 +387,7 @@ def streamed_least(shape: LayerShape, arch: Arch, streamed: frozenset[str], budg
 
 
 def _image(shape: LayerShape, axis: int, block: int) -> tuple[int, int]:
-    """Rows (columns) of the image of a block, and those of all blocks."""
+    """Rows (columns) of the image in one block, and in all blocks."""
     s, window = shape.sizes, shape.window
     extent, taps, whole = ((s.h, s.r, shape.ih), (s.w, s.s, shape.iw))[axis]
     if block == extent:

@@ -1,4 +1,4 @@
-"""How much accuracy quantisation costs: the outputs, and every value on the way, against the float network."""
+"""The accuracy lost by quantisation: the outputs, and every value before them, against the float network."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Accuracy:
 
 
 def accuracy(name: str, exact: Array, got: Array) -> Accuracy:
-    """How far `got` is from `exact` (both real, [n, …])."""
+    """The accuracy of `got` against `exact` (both real, [n, …])."""
     reference = np.asarray(exact, np.float64)
     error = np.asarray(got, np.float64) - reference
     rows = (reference.reshape(len(reference), -1), np.asarray(got).reshape(len(reference), -1))
@@ -43,7 +43,7 @@ def accuracy(name: str, exact: Array, got: Array) -> Accuracy:
 
 
 def sqnr_db(exact: Array, error: Array) -> float:
-    """The power of `exact` over that of `error` in dB: inf without error, -inf for an error of nothing."""
+    """The power of `exact` over the power of `error` in dB: inf without error, -inf if `exact` is all zeros."""
     signal, noise = float(np.square(exact, dtype=np.float64).sum()), float(np.square(error, dtype=np.float64).sum())
     if noise == 0:
         return float("inf")
@@ -52,11 +52,11 @@ def sqnr_db(exact: Array, error: Array) -> float:
 
 @dataclass(frozen=True)
 class LayerAccuracy:
-    """A value of the network by its key: its SQNR in dB, and what it lost against the worst value it is made of.
+    """A value of the network by its key: its SQNR in dB, and its loss against the worst of its source values.
 
-    - drop_db: 0 for an input of the network
-    - beyond: the share of float's values that saturate; 0 where only a later value counts, as after a Conv that only a
-      Relu reads
+    - drop_db: the loss, 0 for an input of the network
+    - beyond: the share of float values that saturate; 0 if only a later value matters, as for a Conv that only a Relu
+      reads
     """
 
     label: str
@@ -66,9 +66,9 @@ class LayerAccuracy:
 
 
 class References:
-    """The float values of a calibrated `onnx` module, and the scales of the integers that stand for them.
+    """The float values of a calibrated `onnx` module, and the scales of the integers that represent them.
 
-    Values are those of `lowering`, the module's lowering to `cnn`. A value that the graph has as integers is none.
+    Values are those of `lowering`, the module's lowering to `cnn`, without values that are integers in the graph.
     """
 
     def __init__(self, module: ModuleOp, store: WeightStore, bits: tuple[int, int]) -> None:
@@ -86,13 +86,13 @@ class References:
         self.values: Sequence[SSAValue] = list(self._original)
 
     def exact(self, values: Iterable[SSAValue], inputs: Values) -> dict[SSAValue, Array]:
-        """What float computes for some of the values, [n, …]."""
+        """The float results of some of the values, [n, …]."""
         wanted = list(values)
         originals = [self._original[value] for value in wanted]
         return dict(zip(wanted, run_floats(self._module, self._store, inputs, originals), strict=True))
 
     def key(self, value: SSAValue) -> str:
-        """What `value` is called in a trace of the `cnn` level; the empty string where it has no name."""
+        """The key of `value` in a trace of the `cnn` level; the empty string if it has none."""
         match base_of(self.lowering.values[value]):
             case BlockArgument(index=index):
                 return f"input {value.name_hint or index}"
@@ -104,27 +104,27 @@ class References:
                 return ""
 
     def _counts(self, value: SSAValue) -> bool:
-        """Is `value` not to saturate? It may where the model states its integers, or for the sake of a later value."""
+        """Whether `value` must not saturate. It may if the model states its integers or only a later value counts."""
         placement = self.lowering.placement
         stated = value.owner in placement.layers and placement.known(value) is not None
         return not stated and not counts_alone(value, placement.layers)
 
     def measured(self, trace: Values, inputs: Values, quantised: Sequence[Array]) -> list[LayerAccuracy]:
-        """The accuracy of the values that `trace` has, in the order of the network. inputs: reals, and `quantised`."""
-        first: dict[str, SSAValue] = {}  # those that stand for the same integers, as after a Reshape, are one
+        """The accuracy of the values in `trace`, in the network's order. inputs: reals. quantised: their integers."""
+        first: dict[str, SSAValue] = {}  # values with the same integers, as after a Reshape, count once
         for value in self.values:
             first.setdefault(self.key(value), value)
         known = {value: trace[key] for key, value in first.items() if key in trace}
         known |= {value: quantised[value.index] for value in first.values() if isinstance(value, BlockArgument)}
-        found: dict[SSAValue, float] = {}
+        sqnrs: dict[SSAValue, float] = {}
         result: list[LayerAccuracy] = []
         for value, exact in self.exact((value for value in first.values() if value in known), inputs).items():
             scale = self.lowering.scales[value]
-            found[value] = sqnr_db(exact, scale.reals(np.asarray(known[value])).reshape(exact.shape) - exact)
-            worst = min(_sources(value, found), default=found[value])
-            drop = 0.0 if worst == found[value] else worst - found[value]
+            sqnr = sqnrs[value] = sqnr_db(exact, scale.reals(np.asarray(known[value])).reshape(exact.shape) - exact)
+            worst = min(_sources(value, sqnrs), default=sqnr)
+            drop = 0.0 if worst == sqnr else worst - sqnr
             beyond = scale.outside(exact) if self._counts(value) else 0.0
-            result.append(LayerAccuracy(self.key(value), found[value], drop, beyond))
+            result.append(LayerAccuracy(self.key(value), sqnr, drop, beyond))
         return result
 
 
@@ -134,7 +134,7 @@ def loses_most(layers: Sequence[LayerAccuracy]) -> LayerAccuracy | None:
 
 
 def run_floats(module: ModuleOp, store: WeightStore, inputs: Values, values: Sequence[SSAValue]) -> list[Array]:
-    """What float computes for some `values` of an `onnx` module, batch by batch of the model's size."""
+    """The float results of some `values` of an `onnx` module, computed in batches of the model's size."""
     names, sizes = input_names(module), [shape(value.type)[0] for value in main_arguments(module)]
     session = Evaluator(module, store, values)
     runs = [
@@ -144,13 +144,13 @@ def run_floats(module: ModuleOp, store: WeightStore, inputs: Values, values: Seq
     return [joined([run[i] for run in runs]) for i in range(len(values))]
 
 
-def _sources(value: SSAValue, found: Mapping[SSAValue, float]) -> Iterator[float]:
-    """The SQNR of the nearest values before `value` that were measured."""
+def _sources(value: SSAValue, sqnrs: Mapping[SSAValue, float]) -> Iterator[float]:
+    """The SQNR of the nearest measured values before `value`."""
     pending, seen = [value], {value}
     while pending:
         owner = pending.pop().owner
         operands = dict.fromkeys(owner.operands) if isinstance(owner, NodeOp) else {}
-        yield from (found[operand] for operand in operands if operand in found)
-        fresh = [operand for operand in operands if operand not in found and operand not in seen]
+        yield from (sqnrs[operand] for operand in operands if operand in sqnrs)
+        fresh = [operand for operand in operands if operand not in sqnrs and operand not in seen]
         seen.update(fresh)
         pending += fresh

@@ -1,4 +1,4 @@
-"""A binary from a compilation, with what is known of the network in its metadata."""
+"""The binary of a compilation, with metadata of the network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cnncc.model.plan_json import as_json
 
 
 class Build:
-    """Watches a compilation of `source` for what its binary's metadata says: the array's share, and the plan.
+    """Observes a compilation of `source` for its binary's metadata: the array's share, and the plan.
 
     build = Build(compilation, source)
     compilation.run("isa", [build])
@@ -34,7 +34,7 @@ class Build:
         self.plan(step, module)
 
     def binary(self) -> Binary:
-        """The binary of a compilation that has come to the `isa` level."""
+        """The binary, once the compilation is at the `isa` level."""
         digest = hashlib.sha256(self.source.read_bytes()).hexdigest()
         about = {"model": self.source.name, "model_sha256": digest, **self.share.about()}
         about |= {} if self.plan.parts is None else {"plan": as_json(self.plan.parts)}

@@ -19,7 +19,7 @@ from cnncc.context import CompilerContext
 from cnncc.dialects._notation import NotationError
 from cnncc.errors import Finding, Refusal
 
-MESSAGE_LIMIT = 400  # characters of a verifier's message; its notes hold the whole module
+MESSAGE_LIMIT = 400  # characters of a verifier's message: its notes contain the whole module
 
 
 def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
@@ -37,18 +37,18 @@ def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
 
 
 def dump_file(path: Path) -> Path:
-    """The file that `path` names: itself, or the dump `NN-step.mlir` of a step in its folder, by the step's name alone.
+    """The file of `path`: itself, or the dump `NN-step.mlir` of a step in its folder, given by the step's name alone.
 
     ir/nest-tile   ->   ir/15-nest-tile.mlir
     """
     if path.exists() or not path.parent.is_dir():
         return path
-    dumps = [each for each in path.parent.glob("*.mlir") if re.fullmatch(rf"\d\d-{re.escape(path.stem)}", each.stem)]
+    dumps = [dump for dump in path.parent.glob("*.mlir") if re.fullmatch(rf"\d\d-{re.escape(path.stem)}", dump.stem)]
     return dumps[0] if len(dumps) == 1 else path
 
 
 def load_weights(source: Path, ctx: CompilerContext) -> None:
-    """Read the weight files beside `source`, where there are any."""
+    """Read the weight file beside `source`, if there is one."""
     for path in (source.with_suffix(".npz"), source.with_name("weights.npz")):
         if path.is_file():
             ctx.weights.load(path)
@@ -57,13 +57,13 @@ def load_weights(source: Path, ctx: CompilerContext) -> None:
 
 @contextmanager
 def user_errors() -> Generator[None]:
-    """What xDSL raises for bad text and bad IR, as a Refusal of one line; below it the place in a mapping's text."""
+    """Turn xDSL's errors for bad text and bad IR into a Refusal of one line, with the place in a mapping's text."""
     try:
         yield
     except ParseError as error:
         message = f"{error.span.get_location()}: {shortened(error.msg)}"
-        why = error.__context__
-        excerpt = why.excerpt if isinstance(why, NotationError) else ()
+        cause = error.__context__
+        excerpt = cause.excerpt if isinstance(cause, NotationError) else ()
         raise Refusal(message, Finding(message, excerpt=excerpt)) from None
     except DiagnosticException as error:
         raise Refusal(f"{shortened(str(error))}{_culprit(error)}") from None
@@ -80,7 +80,7 @@ def shortened(message: str) -> str:
 
 
 def _culprit(error: Exception) -> str:
-    """The op that does not verify: in the note, which is the whole module, the line above the carets."""
+    """The op that does not verify: the line above the carets in the note, which contains the whole module."""
     for note in getattr(error, "__notes__", ()):
         lines = note.splitlines()
         for above, line in pairwise(lines):

@@ -33,7 +33,7 @@ from cnncc.util.files import check_writable
 def run_opt(args: Sequence[str]) -> None:
     """Run the tool with command line `args`.
 
-    Raises: Refusal for what the user can mend; SystemExit(2) for wrong usage, from argparse.
+    Raises: Refusal, for the user's errors; SystemExit(2) from argparse, for wrong usage.
     """
     with user_errors():
         OptMain(args=args).run()
@@ -45,7 +45,7 @@ class OptMain(xDSLOptMain):
     ctx: CompilerContext
 
     def register_all_dialects(self) -> None:
-        """Register all dialects, from the checkout where cnncc is not installed."""
+        """Register all dialects; cnncc's own come from its universe, so that a bare checkout works too."""
         self.ctx = CompilerContext()
         known: dict[str, Callable[[], Dialect]] = Universe.get_multiverse().all_dialects | DIALECTS
         for name, factory in known.items():
@@ -58,7 +58,7 @@ class OptMain(xDSLOptMain):
             self.register_pass(name, factory)
 
     def register_all_frontends(self) -> None:
-        """Add ONNX files, and weights to MLIR files."""
+        """Add ONNX files, and read weights beside MLIR files."""
         super().register_all_frontends()
         parse_mlir = self.available_frontends["mlir"]
 
@@ -78,7 +78,7 @@ class OptMain(xDSLOptMain):
         self.available_frontends |= {"mlir": parse_with_weights, "onnx": parse_onnx}
 
     def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
-        """Add what ONNX files need."""
+        """Add the option of ONNX files."""
         super().register_all_arguments(arg_parser)
         arg_parser.add_argument("--batch", type=int, help="size of symbolic leading dims of an ONNX model's inputs")
 
@@ -99,7 +99,7 @@ class OptMain(xDSLOptMain):
             raise Refusal(f"{self.get_input_name()}: expected a .mlir or .onnx file") from error
 
     def prepare_output(self) -> IO[str]:
-        """Open a file beside the output, which takes its place when all has gone well."""
+        """Open a file beside the output, which replaces it after success."""
         if self.args.output_file is None:
             return sys.stdout
         return self._unfinished(Path(self.args.output_file)).open("w")

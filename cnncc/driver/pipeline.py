@@ -1,7 +1,7 @@
-"""From a model to the machine's instructions: which steps, in which order.
+"""The steps from a model to the machine's instructions, in order.
 
-A step is a pass by name, or the calibration, which needs data and is no pass. Every step leaves its name on the
-module, so that a dumped file compiles on from where it stands.
+A step is a pass by name, or the calibration, which needs data and is no pass. Every step leaves its name on the module,
+so that a compilation can resume from a dumped file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.universe import DIALECTS, PASSES
 from cnncc.weights import Array
 
-DONE = "cnncc.done"  # module attribute: the last step that was run
+DONE = "cnncc.done"  # module attribute: the last step that has run
 CALIBRATE = "onnx-calibrate"
 FOLD_QDQ = "onnx-fold-qdq"
 TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
@@ -32,7 +32,7 @@ ASSIGN = "nest-assign-mapping"
 
 @dataclass(frozen=True)
 class Step:
-    """One step: the level that it leaves the module at, its name, and its options as on the command line."""
+    """One step: the module's level after it, its name, and its options as on the command line."""
 
     level: str
     name: str
@@ -40,21 +40,23 @@ class Step:
 
     @property
     def spec(self) -> str:
-        """As in a pass list: `nest-assign-mapping{arch=spatial-8x8}`."""
+        """The step in a pass list: `nest-assign-mapping{arch=spatial-8x8}`."""
         return f"{self.name}{{{self.options}}}" if self.options else self.name
 
 
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", "\v": r"\v"}
 FUNCTIONS = "onnx.functions"  # module attribute: the functions that the model defines
-DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.")  # of operators that onnxruntime comes with
+DOMAINS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.")  # prefixes of onnxruntime's operator domains
 LEVELS = ("onnx", "cnn", "nest", "array", "isa")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to compile: the array (and the name or file that passes read it from), operand width, calibration data.
+    """The settings of a compilation.
 
-    schedule: the file with the mappings of some layers, if any. dataflow: of the other layers, by name.
+    - arch, arch_source: the array, and the name or file that passes read it from
+    - schedule: the file with the mappings of some layers, if any
+    - dataflow: the name of the other layers' dataflow
     """
 
     arch: Arch
@@ -76,7 +78,7 @@ def operand_bits(precision: str | None, arch: Arch) -> int:
 
 
 def _quoted(name: str) -> str:
-    """A string as pass options write it: names of files hold anything."""
+    """A string as pass options write it; file names may contain any character."""
     return f'"{name.translate(str.maketrans(_ESCAPES))}"'
 
 
@@ -121,7 +123,7 @@ def new_context() -> CompilerContext:
 
 
 class StepFailed(Exception):
-    """A step that raised what no user can mend, or left IR that does not verify."""
+    """A defect of a step: an unexpected exception, or IR that does not verify."""
 
     def __init__(self, step: Step, error: Exception) -> None:
         super().__init__(f"step {step.name}: {type(error).__name__}: {error}")
@@ -142,9 +144,9 @@ class Compilation:
     warnings: list[str] = field(default_factory=list[str])
 
     def remaining(self) -> tuple[Step, ...]:
-        """The steps that were not run yet, by the mark that the last one left.
+        """The steps that have not run yet, by the mark of the last one.
 
-        Raises Refusal for an unknown mark, or IR that was mapped to another array.
+        Raises: Refusal, for an unknown mark, or IR that was mapped to another array.
         """
         mark = self.module.attributes.get(DONE)
         todo = steps(self.settings)
@@ -159,9 +161,9 @@ class Compilation:
         return todo[names.index(mark.data) + 1 :]
 
     def run(self, level: str = "isa", after: Sequence[Observer] = ()) -> None:
-        """Run the remaining steps up to and including `level`; `after` sees the module after each step.
+        """Run the remaining steps up to and including `level`. after: observers of the module after each step.
 
-        Raises: Refusal; StepFailed for a defect of a step.
+        Raises: Refusal; StepFailed, for a defect of a step.
         """
         for step in self.remaining():
             if LEVELS.index(step.level) > LEVELS.index(level):
@@ -171,7 +173,7 @@ class Compilation:
                 observer(step, self.module)
 
     def step(self, step: Step) -> None:
-        """Run one step. Raises: Refusal; StepFailed for a defect of the step."""
+        """Run one step. Raises: Refusal; StepFailed, for a defect of the step."""
         try:
             self._run(step)
             self.module.attributes[DONE] = StringAttr(step.name)
@@ -193,7 +195,7 @@ class Compilation:
 
 
 def import_model(path: Path, batch: int | None, settings: Settings) -> Compilation:
-    """A compilation that starts at an ONNX file. Raises Refusal."""
+    """A compilation of an ONNX file. Raises Refusal."""
     from cnncc.frontend.import_onnx import read_onnx
 
     refusals, ctx, module = Refusals(), new_context(), ModuleOp([])
@@ -206,7 +208,7 @@ def import_model(path: Path, batch: int | None, settings: Settings) -> Compilati
 
 
 def check_interface(path: Path, module: ModuleOp) -> None:
-    """A binary's inputs are batches of f32 or bytes, and a tensor has one name. Raises Refusal."""
+    """Check that inputs are batches of f32 or bytes, and that names of inputs and outputs differ. Raises Refusal."""
     from cnncc.frontend.export_onnx import input_names, main_arguments, output_names
 
     inputs, outputs = input_names(module), output_names(module)
@@ -233,7 +235,7 @@ def check_interface(path: Path, module: ModuleOp) -> None:
 
 
 def _check_domains(module: ModuleOp) -> None:
-    """Refuse the nodes that onnxruntime, which runs the graph, cannot know. Raises Refusal."""
+    """Refuse nodes of domains that onnxruntime, which runs the graph, does not have. Raises Refusal."""
     refusals = Refusals()
     for op in module.walk():
         if isinstance(op, NodeOp) and op.domain and not _is_known(op.domain.data, module):
@@ -244,7 +246,7 @@ def _check_domains(module: ModuleOp) -> None:
 
 
 def _is_known(domain: str, module: ModuleOp) -> bool:
-    """Does onnxruntime come with operators of `domain`, or may the model define them itself?"""
+    """Whether onnxruntime has operators of `domain`, or the model may define them itself."""
     return domain.startswith(DOMAINS) or FUNCTIONS in module.attributes
 
 
@@ -253,9 +255,9 @@ class Dump:
 
     def __init__(self, folder: Path, compilation: Compilation) -> None:
         self.folder, self.compilation, self.number, self.saved = folder, compilation, 0, 0
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        if not there.stat().st_mode & 0o222:
-            raise Refusal(f"--dump-dir {folder}: {there} is read-only")
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if not existing.stat().st_mode & 0o222:
+            raise Refusal(f"--dump-dir {folder}: {existing} is read-only")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

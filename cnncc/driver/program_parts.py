@@ -1,7 +1,4 @@
-"""The parts of a network's program, as the cost model takes them, from the mapped layers of a module.
-
-`cnncc/model/` says what they cost.
-"""
+"""The parts of a network's program, as input of the cost model (`cnncc/model/`), from a module of mapped layers."""
 
 from __future__ import annotations
 
@@ -30,12 +27,12 @@ Ahead = Mapping[str, frozenset[str]]
 
 
 def plan_of(op: LayerOp, ahead: frozenset[str] = frozenset()) -> LayerPlan:
-    """A mapped layer as the cost model takes it."""
+    """The plan of a mapped layer for the cost model. ahead: its prefetched operands."""
     return LayerPlan(label_of(op), layer_shape(op), mapping_of(op), op.residual is not None, ahead, _apart(op))
 
 
 def _apart(op: LayerOp) -> bool:
-    """Whether images of an operand are parts of larger ones, so that they do not lie one after the other."""
+    """Whether an operand has several images with gaps between, because they are parts of larger images."""
     values = [op.ifmap, op.result, *([op.residual] if op.residual else [])]
     block = op.parent_block()
     inside = concatenated(block) if block else {}
@@ -49,7 +46,7 @@ def _apart(op: LayerOp) -> bool:
 
 
 class _Network:
-    """The parts of a network's program, in its order, and what lies in the GLB so far."""
+    """The parts of a network's program in order, and the values in GLB and DRAM so far."""
 
     def __init__(self, func: FuncOp, ahead: Ahead) -> None:
         self.func, self.ahead = func, ahead
@@ -58,7 +55,7 @@ class _Network:
         self.in_dram: set[tuple[SSAValue, Quant]] = set()  # by the scales that the host may read
 
     def parts(self) -> Iterator[Part]:
-        """All parts."""
+        """All parts, in program order."""
         quants = [cast("QuantAttr | None", attr.data.get("cnn.quant")) for attr in self.func.arg_attrs or ()]
         given = [
             (arg, quant.data) for arg, quant in zip(self.func.args, quants, strict=True) if isinstance(quant, QuantAttr)
@@ -80,13 +77,13 @@ class _Network:
                     pass
 
     def _into_glb(self, value: SSAValue) -> None:
-        """A value lies in the GLB, and so does what it is a part of."""
+        """Note that a value is in the GLB, with the values that it is a part of."""
         self.in_glb.add(source(value))
         if source(value) in self.concatenated:
             self._into_glb(self.concatenated[source(value)][0])
 
     def _arrive(self, label: str, values: Sequence[tuple[SSAValue, Quant]]) -> Iterator[Part]:
-        """Values that lie in DRAM by a scale, and are copied to the GLB where anything reads them there."""
+        """Values that arrive in DRAM at a scale; a copy to the GLB follows for values that are read there."""
         self.in_dram |= {(source(value), quant) for value, quant in values}
         read = [value for value, quant in values if any(is_read_in_glb(use, quant) for use in uses(value))]
         for value in read:
@@ -115,18 +112,18 @@ def _words(value: SSAValue) -> int:
 
 
 def program_parts(module: ModuleOp, ahead: Ahead) -> list[Part]:
-    """The parts of the program of a module whose layers are mapped. ahead: operands fetched in the layer before."""
+    """The program's parts of a module with mapped layers. ahead: prefetched operands by layer."""
     func = next(op for op in module.ops if isinstance(op, FuncOp))
     return list(_Network(func, ahead).parts())
 
 
 def predict(module: ModuleOp, arch: Arch, ahead: Ahead) -> dict[str, Any]:
-    """What `run --stats` will count of the program (docs/stats.md), by the same keys."""
+    """The predicted counters of the program, by the keys of `run --stats` (docs/stats.md)."""
     return with_energy(program_counts(program_parts(module, ahead), arch), arch.energy)
 
 
 class Planned:
-    """Watches a compilation for the parts of its program: None where it starts below the nest level."""
+    """Observes a compilation and collects its program's parts; None if it starts below the nest level."""
 
     def __init__(self, compilation: Compilation) -> None:
         names = [step.name for step in compilation.remaining()]
@@ -134,7 +131,7 @@ class Planned:
         self.parts: list[Part] | None = None
 
     def __call__(self, step: Step, module: ModuleOp) -> None:
-        """Keep the mapped layers, and look later at what is fetched ahead for them."""
+        """Keep the mapped layers after `nest-stage`, and read their prefetched operands after `array-prefetch`."""
         if step.name == "nest-stage":
             self.mapped = module.clone()
         elif step.name == "array-prefetch" and self.mapped is not None:
@@ -142,23 +139,24 @@ class Planned:
 
 
 def fetched_ahead(module: ModuleOp) -> dict[str, frozenset[str]]:
-    """By layer the operands that the layer before fetches for it, in a module that `array-prefetch` has left."""
-    found: dict[str, frozenset[str]] = {}
+    """The prefetched operands by layer, which the layer before fetches, in a module after `array-prefetch`."""
+    ahead: dict[str, frozenset[str]] = {}
     before: array.LayerOp | None = None
     for op in module.ops:
         if isinstance(op, array.LayerOp):
-            moved = [each.record.data.glb for each in before.walk() if isinstance(each, array.DmaOp)] if before else []
-            found[op.label.data] = frozenset(name.removeprefix("next.") for name in moved if name.startswith("next."))
+            fetched = [dma.record.data.glb for dma in before.walk() if isinstance(dma, array.DmaOp)] if before else []
+            ahead[op.label.data] = frozenset(name.removeprefix("next.") for name in fetched if name.startswith("next."))
             before = op
         elif isinstance(op, array.HostOp):
             before = None
-    return found
+    return ahead
 
 
 def mapped_parts(compilation: Compilation) -> list[Part]:
-    """The parts of the program of a compilation that has not come below the nest level.
+    """The program's parts of a compilation at the nest level or above.
 
-    Goes on with it until all steps that may refuse it have taken it. Raises Refusal.
+    Runs the compilation through the `array` level, so that every step that may refuse the network has accepted it.
+    Raises: Refusal.
     """
     plan = Planned(compilation)
     compilation.run("array", [plan])

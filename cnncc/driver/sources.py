@@ -1,4 +1,4 @@
-"""Where a compilation starts: at an ONNX file, or at IR that was dumped on the way."""
+"""The start of a compilation: an ONNX file, or dumped IR."""
 
 from __future__ import annotations
 
@@ -31,10 +31,14 @@ from cnncc.weights import Array
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How a network is compiled, as the command line says it: all commands that compile take these options.
+    """The options of every command that compiles a network.
 
-    arch: a preset or a TOML file. precision: int8 or int16; None: the array's width. calibrate: samples of the inputs.
-    batch: the size of a symbolic batch dimension. schedule: mappings of some layers. dataflow: of the other layers.
+    - arch: a preset or a TOML file
+    - precision: int8 or int16; None: the array's width
+    - calibrate: samples of the inputs
+    - batch: the size of a symbolic batch dimension
+    - schedule: mappings of some layers
+    - dataflow: of the other layers
     """
 
     arch: str = "spatial-8x8"
@@ -45,7 +49,7 @@ class CompileOptions:
     dataflow: str | None = None
 
     def settings(self, calibration: Mapping[str, Array] | None = None) -> Settings:
-        """With the array's numbers, and calibration data. Raises Refusal."""
+        """The settings, with the array read and with calibration data. Raises Refusal."""
         array, schedule = load_arch(self.arch), str(self.schedule) if self.schedule else None
         bits = operand_bits(self.precision, array)
         return Settings(array, self.arch, bits, calibration, schedule, self.dataflow or AUTO)
@@ -56,7 +60,7 @@ def start_compilation(model: Path, options: CompileOptions) -> Compilation:
     from cnncc.frontend.export_onnx import input_names
 
     if options.schedule is not None:
-        read_schedule(str(options.schedule))  # what is wrong with it alone is said before anything is run
+        read_schedule(str(options.schedule))  # its own faults are refused before any work
     if options.dataflow is not None:
         check_dataflow(options.dataflow)
     compilation = import_model(model, options.batch, options.settings())
@@ -69,7 +73,7 @@ def start_compilation(model: Path, options: CompileOptions) -> Compilation:
 def start_before_programs(source: Path, options: CompileOptions) -> tuple[Compilation, list[Step]]:
     """A compilation of an ONNX file, or of IR dumped before nest-to-array, and its steps up to that one.
 
-    Raises Refusal, also for IR from after that step.
+    Raises: Refusal, also for IR dumped after that step.
     """
     source = dump_file(source)
     start = resume if source.suffix == ".mlir" else start_compilation
@@ -80,7 +84,7 @@ def start_before_programs(source: Path, options: CompileOptions) -> tuple[Compil
 
 
 def resume(start: Path, options: CompileOptions) -> Compilation:
-    """A compilation that goes on from dumped IR, its weights beside it. Raises Refusal."""
+    """A compilation resumed from dumped IR, with its weights beside it. Raises Refusal."""
     from cnncc.frontend.export_onnx import input_names
 
     ctx, start = new_context(), dump_file(start)

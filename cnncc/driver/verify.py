@@ -1,8 +1,8 @@
 """Every level against the one above: runs the IR after each step and names the step and the value that changed.
 
-Above `cnn` the outputs are compared as floats, within a stated relative tolerance; the integers of a model that is
-quantised already must give onnxruntime's outputs, bit for bit. From `cnn` down every value that two levels have in
-common is compared as integers; the last step is run from its encoded binary.
+Above `cnn`, outputs are compared as floats, within a stated relative tolerance. The integers of a quantised model must
+give onnxruntime's outputs, bit for bit. From `cnn` down, every value that two levels have in common is compared as
+integers. The last step runs from its encoded binary.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from cnncc.frontend.export_onnx import output_names, returned
 from cnncc.passes._onnx.placement import place
 from cnncc.weights import Array
 
-OUTPUT = "output "  # and its number: the key of an output
+OUTPUT = "output "  # followed by its number: the key of an output
 FUSED = "cnn-legalize"  # the step after which a layer has one value
-WORST = 3  # layers that are printed where not all are
-SCHEMA = 1  # of the JSON; a change that a reader would notice raises it
+WORST = 3  # layers in the short print
+SCHEMA = 1  # of the JSON; raise it with every change of the format
 RELATIVE_TOLERANCE = 1e-4  # of the largest magnitude of an output, for float graphs that were rewritten
-# The same for operators between DequantizeLinear and QuantizeLinear, put on integers: each may differ by a step.
+# The tolerance for operators between DequantizeLinear and QuantizeLinear, moved to integers: each may differ by a step.
 QDQ_TOLERANCE = 0.05
 NO_STEPS: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome for one step: `detail` says what was compared, or what differs first."""
+    """The outcome for one step. detail: the compared values, or the first difference."""
 
     step: str
     level: str
@@ -52,7 +52,7 @@ Mask = npt.NDArray[np.bool_]
 def compare_floats(
     exact: Values, got: Values, tolerance: float = RELATIVE_TOLERANCE, steps: Mapping[str, float] = NO_STEPS
 ) -> str:
-    """The empty string, or which output differs most and by how much. steps: by which outputs may differ besides."""
+    """The first output that differs, and by how much; '' if none. steps: additional absolute tolerance by output."""
     for name, reference in exact.items():
         if name not in got:
             return f"output '{name}' is missing"
@@ -66,9 +66,9 @@ def compare_floats(
 
 
 def compare_integers(before: Values, after: Values, where: Callable[[str, Mask], str] = lambda _, __: "") -> str:
-    """The empty string, or the first value, in the order of the network, that differs, and where.
+    """The first value, in the order of the network, that differs, and its place; '' if none differs.
 
-    where: what there is to say about the places of a value, by its name, that differ.
+    where: a text about the differing places of a value, from its name and a mask.
     """
     for name, reference in before.items():
         if name not in after:
@@ -79,7 +79,7 @@ def compare_integers(before: Values, after: Values, where: Callable[[str, Mask],
         if got.size != reference.size:
             return f"value '{name}' has shape {list(got.shape)} instead of {list(reference.shape)}"
         got = got.reshape(reference.shape)
-        same = (got == reference) | ((got != got) & (reference != reference))  # NaN from a host segment is one, too
+        same = (got == reference) | ((got != got) & (reference != reference))  # a host segment may give NaN
         if (different := np.argwhere(~same)).size:
             at = tuple(int(i) for i in different[0])
             return (
@@ -90,7 +90,7 @@ def compare_integers(before: Values, after: Values, where: Callable[[str, Mask],
 
 
 class Differs(Exception):
-    """The last check failed: there is nothing to compare what follows with."""
+    """The last check failed, so that later levels have no reference."""
 
 
 class Verifier:
@@ -105,7 +105,7 @@ class Verifier:
         self._floats = self._run_floats(compilation.module)
         self._integers: Values = {}
         self._quantised: Sequence[Array] = ()
-        self._is_exact = False  # are all integers the model's own?
+        self._is_exact = False  # whether all integers are the model's own
         self._calibrated = ModuleOp([])
         self._programs = ModuleOp([])  # the PE-set programs that `array` and `isa` run
 
@@ -126,12 +126,12 @@ class Verifier:
             raise Differs
 
     def failed(self, failure: StepFailed) -> None:
-        """Note a step that did not come to its end."""
+        """Note a step that raised."""
         step, error = failure.step, failure.error
         self.checks.append(Check(step.name, step.level, False, f"{type(error).__name__}: {error}"))
 
     def _check(self, step: Step, module: ModuleOp) -> tuple[str, str]:
-        """What differs, or the empty string; what was compared."""
+        """(difference, compared): the difference or ''; the compared values."""
         if step.level == "onnx":
             got = self._run_floats(module)
             tolerance = RELATIVE_TOLERANCE
@@ -140,7 +140,7 @@ class Verifier:
                 tolerance = QDQ_TOLERANCE
                 difference = compare_floats(self._floats, got, tolerance, self._steps(module))
             if step.name == FOLD_QDQ:
-                self._floats = got  # what follows must equal the model as it now is, on integers
+                self._floats = got  # later steps must equal the model after this step, on integers
             return difference, f"{len(self._floats)} output(s) within {tolerance:.0e}"
         return self._check_integers(step, module)
 
@@ -150,7 +150,7 @@ class Verifier:
         return dict(zip(output_names(module), outputs, strict=True))
 
     def _steps(self, module: ModuleOp) -> dict[str, float]:
-        """What one step of its codes is worth, by output that is codes or was made of them."""
+        """The scale of one step of its codes, by output that is codes or was computed from them."""
         placement = place(module, self.compilation.ctx.weights)
         codes = {
             name: placement.codes(value) for name, value in zip(output_names(module), returned(module), strict=True)
@@ -171,20 +171,20 @@ class Verifier:
         return difference, f"{len(common)} value(s), {sum(values[n].size for n in common):,} integers"
 
     def _where(self, name: str, wrong: Mask) -> str:
-        """Which PE computed the first wrong result, once there are programs."""
+        """The PE that computed the first wrong result, once there are programs."""
         from cnncc.eval.locate import locate
 
         store, arch = self.compilation.ctx.weights, self.compilation.settings.arch
         try:
             location = locate(self._programs, store, arch, name, wrong)
-        except Refusal:  # the program is wrong: it may break a rule, too
+        except Refusal:  # a wrong program may also break a rule
             return ""
         return f"; {location}" if location else ""
 
     def _first_integers(self, module: ModuleOp) -> tuple[str, str]:
-        """The quantised network: measured against float, and the integers that all below must have.
+        """The quantised network: measured against float, and the reference integers of all levels below.
 
-        Where the model has been quantised before, its outputs must be onnxruntime's, bit for bit.
+        The outputs of a quantised model must be onnxruntime's, bit for bit.
         """
         from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 
@@ -198,7 +198,7 @@ class Verifier:
         return "", "quantised: " + ", ".join(f"{a.output} {a.sqnr_db:.1f} dB" for a in self.accuracy)
 
     def _measure(self, values: Values) -> None:
-        """All that is left when what can be fused is, against float: each value as it is, each layer by itself."""
+        """Measure all values after fusion against float: each value, and each layer by itself."""
         from cnncc.eval.calibrate import samples
 
         store, settings = self.compilation.ctx.weights, self.compilation.settings
@@ -209,8 +209,8 @@ class Verifier:
 
     @property
     def beyond_noise(self) -> list[LayerNoise]:
-        """The layers that err by more than their steps explain."""
-        return [each for each in self.noises if each.cause]
+        """The layers with a larger error than their steps explain."""
+        return [layer for layer in self.noises if layer.cause]
 
     def _evaluated(self, level: str, module: ModuleOp) -> Values:
         store, arch = self.compilation.ctx.weights, self.compilation.settings.arch
@@ -251,7 +251,7 @@ def checks_text(checks: Sequence[Check]) -> list[str]:
 
 
 def accuracy_text(outputs: Sequence[Accuracy], layers: Sequence[LayerAccuracy], *, whole: bool) -> list[str]:
-    """The outputs, the layers that lose most (or all of them, in the order of the network), and the first of those."""
+    """Lines for the outputs, the layers with the largest drops (whole: all layers in order), and the largest of all."""
     lines = [
         f"{a.output} against float: SQNR {a.sqnr_db:.1f} dB, greatest error {a.max_error:.3g}, "
         f"top-1 agreement {100 * a.top1_agreement:.1f} %"
@@ -274,12 +274,12 @@ def _beyond_text(layer: LayerAccuracy) -> str:
 
 
 def noise_text(layers: Sequence[LayerNoise]) -> list[str]:
-    """Whether each layer, with exact operands, is as near to float as its steps allow; those that are not."""
-    narrowed = [f"{each.label} ({each.narrowed} channels)" for each in layers if each.narrowed]
+    """Lines for the layers whose error, with exact operands, exceeds their noise; or for the largest error of all."""
+    narrowed = [f"{layer.label} ({layer.narrowed} channels)" for layer in layers if layer.narrowed]
     lines = [f"psums narrow the weights of {', '.join(narrowed)}"] if narrowed else []
-    if beyond := [each for each in layers if each.cause]:
-        return [*lines, *(f"layer {each.text}" for each in beyond)]
-    times, label = max(((each.error / each.noise, each.label) for each in layers), default=(0.0, ""))
+    if beyond := [layer for layer in layers if layer.cause]:
+        return [*lines, *(f"layer {layer.text}" for layer in beyond)]
+    times, label = max(((layer.error / layer.noise, layer.label) for layer in layers), default=(0.0, ""))
     if layers:
         lines.append(
             f"each layer by itself errs as its steps explain: at most {times:.2f} of {LIMIT} times, at {label}"
@@ -288,17 +288,17 @@ def noise_text(layers: Sequence[LayerNoise]) -> list[str]:
 
 
 def as_json(verifier: Verifier, model: Path) -> dict[str, Any]:
-    """What docs/verify.md describes; a number that is not finite is null."""
+    """The JSON of docs/verify.md; a number that is not finite is null."""
     most = loses_most(verifier.layers)
     return {
         "schema": SCHEMA,
         "model": str(model),
         "agrees": all(check.agrees for check in verifier.checks),
         "steps": [asdict(check) for check in verifier.checks],
-        "outputs": [_finite(asdict(each)) for each in verifier.accuracy],
-        "layers": [_finite(asdict(each)) for each in verifier.layers],
+        "outputs": [_finite(asdict(output)) for output in verifier.accuracy],
+        "layers": [_finite(asdict(layer)) for layer in verifier.layers],
         "loses_most": most.label if most else None,
-        "noises": [_finite(asdict(each)) for each in verifier.noises],
+        "noises": [_finite(asdict(layer)) for layer in verifier.noises],
     }
 
 

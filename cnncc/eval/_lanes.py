@@ -15,7 +15,7 @@ Values = npt.NDArray[Any]
 
 
 def spread(numbers: Ints, axis: int, rank: int) -> Ints:
-    """numbers[lane, …] with its other axes from `axis` on of `rank` axes after the lanes: ready to broadcast."""
+    """numbers[lane, …] reshaped to broadcast: its other axes begin at `axis` of `rank` axes after the lanes'."""
     inner = numbers.shape[1:]
     return numbers.reshape(numbers.shape[0], *[1] * axis, *inner, *[1] * (rank - axis - len(inner)))
 
@@ -56,9 +56,12 @@ class LaneBuffer:
 
 @dataclass(frozen=True)
 class LaneBody:
-    """A run of a loop's body: in each lane the first index of each dimension, how many from there, what can be read.
+    """A run of a loop's body in all lanes.
 
-    times: how many of the lanes run one after the other.
+    - first: the first index of each dimension, by lane
+    - extent: the number of indices from there, equal in all lanes
+    - buffers: the operands that can be read
+    - times: lanes that run one after the other
     """
 
     first: dict[str, Ints]
@@ -68,7 +71,7 @@ class LaneBody:
 
     @property
     def lanes(self) -> int:
-        """How many run side by side."""
+        """The number of lanes."""
         return len(self.first["n"])
 
     def volume(self) -> int:
@@ -81,7 +84,7 @@ class LaneBody:
         """The iterations of a loop that begin at `starts`, as lanes, each over `extent` indices."""
         first = {name: np.repeat(index, len(starts)) for name, index in self.first.items()}
         first[dim] = first[dim] + np.tile(starts, self.lanes)
-        buffers = {name: replace(each, of=np.repeat(each.of, len(starts))) for name, each in self.buffers.items()}
+        buffers = {name: replace(buffer, of=np.repeat(buffer.of, len(starts))) for name, buffer in self.buffers.items()}
         times = self.times * (1 if in_space else len(starts))
         return LaneBody(first, {**self.extent, dim: extent}, buffers, times)
 

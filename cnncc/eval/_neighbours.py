@@ -1,7 +1,4 @@
-"""When the words that an ifmap half has from a neighbour are there, for the evaluator of `array`.
-
-Rules: MAC-3, MAC-6.
-"""
+"""The arrival of a neighbour's words in an ifmap half, for the evaluator of `array` (rules MAC-3, MAC-6)."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from cnncc.eval._register_files import FileHalf
 
 
 def _read_slots(mac: Mac) -> Sequence[Sequence[int]]:
-    """The ifmap slots of each pixel step: those of all channels and lanes."""
+    """The ifmap slots of each pixel step, over all channels and lanes."""
     firsts = [
         mac.ifmap.base + pixel * mac.ifmap.pixel + tap * mac.ifmap.tap
         for pixel in range(mac.pixels)
@@ -25,16 +22,16 @@ def _read_slots(mac: Mac) -> Sequence[Sequence[int]]:
 
 
 def check_arrival(mac: Mac) -> None:
-    """Word k of the neighbour can be used from pixel step k + 1 on (MAC-3)."""
+    """Check that word k of the neighbour is used from pixel step k + 1 on (MAC-3). Raises Refusal."""
     for step, slots in enumerate(_read_slots(mac)):
         if any(step <= slot - mac.n2n_slot < mac.data_reuse for slot in slots):
             raise Refusal(f"pixel step {step} uses a word of the neighbour before it arrives")
 
 
 def check_ping_pong(mac: Mac, half: FileHalf, whole: bool, pe: Pe) -> None:
-    """Follow the words of a macro-instruction through ping and pong, pixel step by pixel step (MAC-6).
+    """Follow the words of a macro-instruction through ping and pong, pixel step by pixel step (MAC-6). Raises Refusal.
 
-    whole: whether it takes the half and gives it back.
+    whole: whether the macro-instruction both takes the half and gives it back.
     """
     turn, reuse = mac.n2n_slot, mac.data_reuse
     if reuse == 0:

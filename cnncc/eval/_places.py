@@ -18,9 +18,9 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass
 class Words:
-    """The words of one tensor, int64[images, words], and which of them were ever written.
+    """The words of one tensor, int64[images, words], and a mask of the words written so far.
 
-    rivals: tensors that lie at the same places, and how far on in them; a word that is written here is lost there.
+    rivals: tensors at the same places, each with its distance; a write to this tensor destroys their words.
     """
 
     name: str
@@ -58,13 +58,13 @@ class Words:
         self.words[:, address] = values
         self.written[address] = True
         for rival, distance in self.rivals:
-            there = address + distance
-            rival.written[there[(there >= 0) & (there < rival.written.size)]] = False
+            lost = address + distance
+            rival.written[lost[(lost >= 0) & (lost < rival.written.size)]] = False
 
 
 @dataclass
 class Part:
-    """Words of a tensor that is part of another: `size` words of it from word `offset` on."""
+    """A tensor that is part of another: `size` words of `whole` from word `offset` on."""
 
     whole: Words
     offset: int
@@ -76,11 +76,11 @@ class Part:
         return address + self.offset
 
     def read(self, address: Ints) -> Ints:
-        """As of the whole."""
+        """[images, *address.shape]."""
         return self.whole.read(self._inside(address))
 
     def write(self, address: Ints, values: Ints) -> None:
-        """As of the whole."""
+        """Store values [images, *address.shape]."""
         self.whole.write(self._inside(address), values)
 
 
@@ -104,7 +104,7 @@ class LoopIndices:
         return names is not None and all(index == count - 1 for index, count in map(self._index, names))
 
     def sums(self, view: A.View) -> dict[str, int]:
-        """The terms of a view's loops on each axis; a loop that is not running stands at 0."""
+        """The terms of a view's loops on each axis; a loop that is not running has index 0."""
         total: dict[str, int] = dict.fromkeys(A.AXES, 0)
         for term in view.steps:
             total[term.axis] += term.step * self.running.get(term.loop, (0, 1))[0]
@@ -113,7 +113,7 @@ class LoopIndices:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Sums of an instruction's terms on each axis, as arrays over [row, column, pattern…] of its PEs; their ends."""
+    """An instruction's positions. terms: by axis, [row, column, pattern…]. ends: by axis, the least and greatest."""
 
     offset: int
     terms: Mapping[str, Ints]
@@ -121,7 +121,7 @@ class Coordinates:
     _known: dict[tuple[int, ...], Ints] = field(default_factory=dict[tuple[int, ...], Ints])
 
     def address(self, view: A.View, loops: LoopIndices) -> tuple[Ints, Mask | None]:
-        """Word addresses in the view's tensor (DESC-2), and where they are in bounds (DESC-3): None is everywhere."""
+        """Word addresses in the view's tensor (DESC-2), and a mask of those in bounds (DESC-3); None: all are."""
         loop = loops.sums(view)
         linear = self.offset + loop["lin"]
         if view.wrap:
@@ -137,7 +137,7 @@ class Coordinates:
         return address, self._inside(view, loop) if view.height else None
 
     def _without_loops(self, *steps: int) -> Ints:
-        """What is added to addresses where loops add nothing; steps: words from channel to channel, row to row, …"""
+        """The part of addresses that no loop changes. steps: words from channel to channel, row to row, column …"""
         if steps not in self._known:
             k, y, x = (self.terms[axis] * step for axis, step in zip("kyx", steps, strict=True))
             self._known[steps] = self.terms["lin"] + k + y + x
@@ -148,8 +148,8 @@ class Coordinates:
         for axis, size in (("y", view.height), ("x", view.width)):
             first, last = self.ends[axis]
             if first + loop[axis] < 0 or last + loop[axis] >= size:
-                here = self.terms[axis] + loop[axis]
-                within = (here >= 0) & (here < size)
+                index = self.terms[axis] + loop[axis]
+                within = (index >= 0) & (index < size)
                 mask = within if mask is None else mask & within
         return mask
 
@@ -189,13 +189,13 @@ def slots(of: A.Slots, counts: tuple[int, ...]) -> Ints:
 
 
 def last_columns(place: A.Place) -> npt.NDArray[np.bool_]:
-    """Which columns of a rectangle are the last of their set."""
+    """A mask of the columns of a rectangle that are the last of their set."""
     cols = np.arange(place.cols)
     return (cols % place.set_cols == place.set_cols - 1) | (cols == place.cols - 1)
 
 
 def rectangle(place: A.Place, rows: int, cols: int) -> tuple[slice, slice]:
-    """The active PEs. Raises Refusal where the array has only `rows` x `cols`."""
+    """The active PEs. Raises Refusal for PEs outside an array of `rows` x `cols`."""
     if place.row0 < 0 or place.col0 < 0 or place.row0 + place.rows > rows or place.col0 + place.cols > cols:
         raise Refusal(
             f"{place.rows} x {place.cols} PEs from row {place.row0}, column {place.col0} on are not on an array of "

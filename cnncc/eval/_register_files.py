@@ -1,7 +1,4 @@
-"""Register files of the PEs for the evaluator of the `array` dialect: halves and their tokens.
-
-Rules: MEM-4, MEM-5, TOKEN-1 to TOKEN-3.
-"""
+"""Register files of the PEs for the evaluator of `array`: halves and tokens (MEM-4, MEM-5, TOKEN-1 to TOKEN-3)."""
 
 from __future__ import annotations
 
@@ -18,9 +15,11 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass
 class FileHalf:
-    """One half of every PE: words int64[images, rows, cols, slots], and which slots [rows, cols, slots] are full.
+    """One half of every PE.
 
-    loads, edges: the slots that loads filled, without and with `edge`.
+    - words: int64[images, rows, cols, slots]
+    - full: a mask [rows, cols, slots]
+    - loads, edges: the slots that loads filled, without and with `edge`
     """
 
     words: Ints
@@ -40,16 +39,13 @@ class FileHalf:
         self.full[(*pes, slots)] = True
 
     def put(self, pes: tuple[slice, slice], slots: Ints, values: Ints, where: Mask) -> None:
-        """Fill `slots` [n] of the PEs of a rectangle where `where` [rows, cols]; values [images, PEs so chosen, n]."""
+        """Fill `slots` [n] of the PEs chosen by `where` [rows, cols] in a rectangle; values [images, chosen PEs, n]."""
         row, col = (start.start + index[:, None] for start, index in zip(pes, np.nonzero(where), strict=True))
         self.words[:, row, col, slots] = values
         self.full[row, col, slots] = True
 
     def read(self, pes: tuple[slice, slice], slots: Ints, name: str) -> Ints:
-        """`slots` [any] of a rectangle of PEs, as [images, rows, cols, any]. Raises Refusal for an empty one.
-
-        Rules: MEM-5.
-        """
+        """`slots` [any] of a rectangle of PEs, [images, rows, cols, any]. Raises Refusal for an empty slot (MEM-5)."""
         if slots.min() < 0 or slots.max() >= self.words.shape[-1]:
             raise Refusal(f"{name} slots {slots.min()}..{slots.max()} are not in a half of {self.words.shape[-1]}")
         if not self.full[pes][..., slots].all():
@@ -59,10 +55,11 @@ class FileHalf:
 
 @dataclass
 class RegisterFile:
-    """`halves` halves of `slots` words, filled and used in turn.
+    """`halves` alternating halves of `slots` words.
 
-    `free` and `full` are the tokens; `filling` and `using` the halves that a load (a clearing mac) has opened and that
-    a mac (a commit) has taken.
+    - free, full: the numbers of tokens
+    - filling: the half that a load (of psums: a clearing mac) has opened
+    - using: the half that a mac (of psums: a commit) has taken
     """
 
     name: str

@@ -1,7 +1,4 @@
-"""Sums on their way to the output units, for the evaluator of `array`: by columns (rule COMMIT-6), in parts.
-
-Rules: COMMIT-5.
-"""
+"""Sums on their way to the output units, for the evaluator of `array`: down columns (COMMIT-6), in parts (COMMIT-5)."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from cnncc.numerics import Ints, integer_range
 
 
 def added_south(place: A.Place, sums: Ints, arch: Arch) -> Ints:
-    """The sums [images, rows, cols, …] of each set's rows, added one after the other from the north: one row a set."""
+    """The sums [images, rows, cols, …] of each set's rows, added one after the other from the north; one row a set."""
     if place.rows % min(place.set_rows, place.rows) or place.row.step:
         raise Refusal("sets whose rows are added up are whole, and their results do not depend on the row")
     if not arch.links.south:
@@ -33,7 +30,7 @@ def added_south(place: A.Place, sums: Ints, arch: Arch) -> Ints:
 
 
 def south_rows(place: A.Place) -> A.Place:
-    """The PEs whose results leave: one row of each set."""
+    """The PEs that results come from: one row of each set."""
     return A.Place(
         place.rows // min(place.set_rows, place.rows), place.cols, place.row0, place.col0, 1, place.set_cols,
         place.row, place.row_set, place.col, place.col_set,
@@ -41,9 +38,9 @@ def south_rows(place: A.Place) -> A.Place:
 
 
 def accumulated(words: Words | Part, address: Ints, sums: Ints, ends: tuple[bool, bool], arch: Arch) -> Ints:
-    """The sums plus those that a tensor has at `address`, counted in partial sums; kept there, too.
+    """The sums plus the partial sums of a tensor at `address`; the total is kept there.
 
-    ends: whether they are fresh, so that there are none yet, and final, so that none are kept.
+    address: in partial sums, not words. ends: (fresh, final). Fresh sums read nothing there, final ones keep nothing.
     """
     fresh, final = ends
     if np.unique(address).size < address.size:
@@ -59,7 +56,7 @@ def accumulated(words: Words | Part, address: Ints, sums: Ints, ends: tuple[bool
 
 
 def _read(words: Words | Part, address: Ints, arch: Arch) -> Ints:
-    """The partial sums, the least significant word first (MEM-1): the last one has the sign."""
+    """The partial sums from their words, the least significant one first; the last one has the sign (MEM-1)."""
     total, bits, last = np.zeros((), np.int64), arch.operand_bits, arch.words_per_sum - 1
     for part in range(last + 1):
         word = words.read(address * (last + 1) + part)
@@ -75,7 +72,7 @@ def _keep(words: Words | Part, address: Ints, sums: Ints, arch: Arch) -> None:
 
 
 def check_width(values: Ints, bits: int) -> None:
-    """Raises Refusal where a value is no integer of so many bits."""
+    """Raises Refusal for a value outside an integer of `bits`."""
     low, high = integer_range(bits)
     if values.size and (values.min() < low or values.max() > high):
         raise Refusal(f"values {values.min()}..{values.max()} do not fit {bits} bits")

@@ -1,4 +1,4 @@
-"""The atomic schedule of a PE: what a layer's macro-instructions are, cycle by cycle, with the words they touch.
+"""The atomic schedule of a PE: its macro-instructions in a layer, cycle by cycle, with the words that they use.
 
 The evaluator of `array` runs the layer's PE-set program on names instead of values. Loads, transfers and neighbours
 move a name as they would move its value. So each slot of a register file names the pixel or the weight that it holds. A
@@ -39,9 +39,9 @@ class Word:
 
 @dataclass(frozen=True)
 class Atom:
-    """What a PE does in one cycle: multiply-accumulates (max, add) into one psum and the words of its n2n links.
+    """A PE's work in one cycle: multiply-accumulates (max, add) into one psum, and the words of its n2n links.
 
-    psum: the slot; terms: ifmap and weight of each lane; source: where `received` comes from, east or virtual.
+    psum: the slot. terms: (ifmap, weight) of each lane. source: the sender of `received`, east or virtual.
     """
 
     cycle: int
@@ -54,10 +54,13 @@ class Atom:
 
 @dataclass
 class Reuse:
-    """One macro-instruction of a PE: what loads brought for it, its atoms, the names of its sums by psum slot.
+    """One macro-instruction of a PE.
 
-    number: of the layer's macro-instructions, from 0; loops: the index of each loop around it; sends: whether its sums
-    are complete.
+    - number: among the layer's macro-instructions, from 0
+    - loops: the index of each loop around it
+    - loaded: the words that loads brought for it, by operand
+    - sends: whether its sums are complete
+    - sums: the names of its sums, by psum slot
     """
 
     number: int
@@ -72,11 +75,10 @@ class Reuse:
 def atomic_schedule(
     module: ModuleOp, store: WeightStore, arch: Arch, label: str, pe: tuple[int, int], wanted: range
 ) -> list[Reuse]:
-    """What a PE (row, column) does in the `wanted` macro-instructions of a layer, but those that it has no part in.
+    """The `wanted` macro-instructions of a PE (row, column) in a layer, without those that the PE takes no part in.
 
-    The module is as `nest-to-array` leaves it: each layer's transfers are its own.
-
-    Raises: Refusal for a layer or a PE that there is not, and as the evaluator does.
+    module: as `nest-to-array` leaves it, with each layer's transfers in the layer itself.
+    Raises: Refusal, for an unknown layer or PE, and as the evaluator does.
     """
     layers = programs(module)
     if label not in layers:
@@ -90,7 +92,7 @@ def atomic_schedule(
     try:
         for op in layers[label].body.block.ops:
             named(op, tracer.run)
-    except _Found:
+    except _Complete:
         pass
     return tracer.reuses
 
@@ -101,19 +103,19 @@ def programs(module: ModuleOp) -> dict[str, A.LayerOp]:
     return {name: op for name, op in layers.items() if any(isinstance(inner, A.MacOp) for inner in op.walk())}
 
 
-class _Found(Exception):
-    """All that was wanted is known."""
+class _Complete(Exception):
+    """All wanted macro-instructions and the names of their sums are known."""
 
 
 class _Tracer(ArrayState):
     """A machine whose words are names."""
 
     def start(self, layer: A.LayerOp, pe: tuple[int, int], wanted: range) -> None:
-        """Name all words that the layer can see, and what is wanted of it."""
+        """Name all words that the layer can see, and note the wanted macro-instructions."""
         self.pe, self.wanted, self.macros, self.sums = pe, wanted, 0, 0
         self.reuses: list[Reuse] = []
-        self.open: list[Reuse] = []  # their sums are in the PE
-        self.waiting: dict[int, tuple[list[Reuse], int]] = {}  # sums that are in a buffer: whose, and the psum slot
+        self.open: list[Reuse] = []  # macro-instructions whose sums are in the PE
+        self.waiting: dict[int, tuple[list[Reuse], int]] = {}  # sums in a buffer: macro-instructions and psum slot
         self.start_layer(layer)
         for view in (op for op in layer.walk() if isinstance(op, A.ViewOp)):
             tensor = self.tensor(view.record.data.tensor)
@@ -127,11 +129,11 @@ class _Tracer(ArrayState):
         self.words[tensor.name].write(addresses(tensor), names[None])
 
     def view(self, view: A.View) -> None:
-        """As it is, but that padding is no number."""
+        """Set the view, with PADDING as the value of padding."""
         super().view(replace(view, fill=PADDING, zero=0))
 
     def with_tokens(self, tokens: A.Tokens, rule: Callable[[], None]) -> None:
-        """Other layers may have given the first tokens."""
+        """Run the rule without tokens: other layers may have given the first ones."""
         rule()
 
     def _word(self, name: int) -> Word:
@@ -158,7 +160,7 @@ class _Tracer(ArrayState):
         self.open.append(reuse)
 
     def _loaded(self, file: RegisterFile, last: bool) -> list[Word]:
-        """What loads have put into the PE's half, by slot."""
+        """The words that loads have put into the PE's half, by slot."""
         half = file.taken()
         slots = sorted(half.loads | (half.edges if last else set()))
         return [self._word(int(half.words[(0, *self.pe, slot)])) for slot in slots]
@@ -206,13 +208,13 @@ class _Tracer(ArrayState):
         self._settle(view.tensor)
 
     def dma(self, dma: A.Dma) -> None:
-        """As it is; what goes out may be sums."""
+        """Run the transfer; outgoing words may be sums."""
         super().dma(dma)
         if dma.direction == "out":
             self._settle(self.views[dma.dram].tensor)
 
     def _settle(self, name: str) -> None:
-        """Give the sums that have come to a tensor with a shape, no buffer, their names."""
+        """Name the sums that have arrived in a tensor with a shape; a buffer has none."""
         tensor = self.tensor(name)
         if self.waiting and tensor.shape:
             for index, word in enumerate(self._view_words(tensor).tolist()):
@@ -222,7 +224,7 @@ class _Tracer(ArrayState):
                     for reuse in reuses:
                         reuse.sums[slot] = Word(name, at)
         if self.macros >= self.wanted.stop and not self.waiting and not self.open:
-            raise _Found
+            raise _Complete
 
     def _view_words(self, tensor: A.Tensor) -> Ints:
         words = self.words[tensor.name]

@@ -10,7 +10,7 @@ WORDS_A_LINE = 12
 
 
 def schedule_text(label: str, pe: tuple[int, int], reuses: Sequence[Reuse]) -> Iterator[str]:
-    """The lines that show what a PE (row, column) does in macro-instructions of a layer."""
+    """The lines of a PE's (row, column) macro-instructions in a layer."""
     for reuse in reuses:
         around = ", ".join(f"{name} = {index}" for name, index in reuse.loops.items())
         yield f"{label}, PE {pe[0]},{pe[1]}, macro-instruction {reuse.number}" + (f" ({around})" if around else "")
@@ -28,7 +28,7 @@ def schedule_text(label: str, pe: tuple[int, int], reuses: Sequence[Reuse]) -> I
 
 
 def _columns(reuse: Reuse, atom: Atom) -> tuple[str, str, str]:
-    """What the west link, the PE and the east link do."""
+    """The texts of the west link, the PE and the east link."""
     total, sign = _name("O", reuse.sums.get(atom.psum, Word())), "max=" if reuse.op == "max" else "+="
     terms = (_name("I", x) + (f" * {_name('W', w)}" if w else "") for x, w in atom.terms)
     does = f"{total} {sign} {' + '.join(terms)}"
@@ -38,7 +38,7 @@ def _columns(reuse: Reuse, atom: Atom) -> tuple[str, str, str]:
 
 
 def _name(letter: str, word: Word) -> str:
-    """I[c,h,w], W[k,c,r,s], O[k,h,w] (with n in front where there are several images); 0 in the padding.
+    """I[c,h,w], W[k,c,r,s], O[k,h,w]; a later image than the first has n in front; 0 in the padding.
 
     >>> _name("I", Word("x", (0, 2, 5, 5))), _name("I", Word())
     ('I[2,5,5]', '0')

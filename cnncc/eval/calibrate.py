@@ -41,14 +41,13 @@ def calibrate(
     psum_bits: int,
     seed: int = 0,
 ) -> list[str]:
-    """Write `cnn.range` and `cnn.ranges` on an `onnx` module, for operands and psums of so many bits.
+    """Write `cnn.range` and `cnn.ranges` on an `onnx` module; returns warnings.
 
-    `data` holds samples by input name, along the leading dim; without it, inputs are N(0, 1). Returns warnings. `top`
-    is chosen for all values that share integers, by measured error.
-
-    A model that has all its integers is run once where the host has a part: what onnxruntime cannot run is refused.
-
-    Raises: Refusal for data of another name, shape or type than the inputs, or not finite; for a model that cannot run.
+    data: samples by input name, along the leading dim; None: inputs are N(0, 1). Values that share integers get one
+    `top`, chosen by measured error. A quantised model needs no ranges. It is run once if the host has a part, to refuse
+    a model that onnxruntime cannot run.
+    Raises: Refusal, for data that is not finite or differs from the inputs in name, shape or type; for a model that
+    cannot run.
     """
     placement = place(module, store)
     names = input_names(module)
@@ -72,7 +71,7 @@ def calibrate(
 
 
 def samples(module: ModuleOp, data: Mapping[str, Array] | None, images: int, seed: int = 0) -> Feeds:
-    """The first `images` samples, in whole batches, of those that `calibrate` sees of the same arguments."""
+    """The first `images` samples, in whole batches, that `calibrate` uses for the same arguments."""
     types = dict(zip(input_names(module), (value.type for value in main_arguments(module)), strict=True))
     feeds = _random_feeds(types, np.random.default_rng(seed)) if data is None else _feeds(types, data)
     batch = max((_batch(shape(kind)) for kind in types.values()), default=1)
@@ -83,7 +82,7 @@ def samples(module: ModuleOp, data: Mapping[str, Array] | None, images: int, see
 def _saturated(
     module: ModuleOp, store: WeightStore, beyond: Mapping[SSAValue, Scale], feeds: Sequence[Feeds]
 ) -> list[str]:
-    """Warnings for the values that are `beyond` their scales, with the share that is."""
+    """Warnings for the values `beyond` their scales, with the share that saturates."""
     if not beyond:
         return []
     session = Evaluator(module, store, list(beyond))
@@ -106,7 +105,7 @@ def _batch(dims: tuple[int, ...]) -> int:
 
 
 def _random_feeds(types: Mapping[str, Attribute], rng: np.random.Generator) -> list[Feeds]:
-    """Seeded inputs: N(0, 1) where they are floats, else zeros."""
+    """Seeded inputs: N(0, 1) for floats, zeros for other types."""
     largest = max((_batch(shape(kind)) for kind in types.values()), default=1)
     rounds = min(10, max(1, SAMPLE_LIMIT // max(1, largest)))
     return [{name: _random(kind, rng) for name, kind in types.items()} for _ in range(rounds)]
@@ -125,7 +124,7 @@ def _dtype(kind: Attribute) -> np.dtype[np.generic]:
 
 
 def _feeds(types: Mapping[str, Attribute], data: Mapping[str, Array]) -> list[Feeds]:
-    """`data` cut into batches, the last one filled up from the start. Raises Refusal where it does not fit."""
+    """`data` cut into batches; the last one is filled up from the start. Raises Refusal for data that does not fit."""
     counts: set[int] = set()
     refusals = Refusals()
     for name, kind in types.items():
@@ -143,7 +142,7 @@ def _feeds(types: Mapping[str, Attribute], data: Mapping[str, Array]) -> list[Fe
 
 
 def _sample_count(name: str, kind: Attribute, array: Array) -> int:
-    """How many batches of at most `SAMPLE_LIMIT` samples `array` makes."""
+    """The number of batches in `array`, of whose samples at most `SAMPLE_LIMIT` are used. Raises Refusal."""
     dims, dtype, array = shape(kind), _dtype(kind), np.asarray(array)
     if array.dtype != dtype:
         raise Refusal(f"calibration data: '{name}' has type {array.dtype}, the input has {dtype}")
@@ -171,7 +170,7 @@ def _rows(layer: ConvLayer, channels: Ints) -> Doubles:
 
 
 class _Observed:
-    """Least and greatest of every float value, and patches of what each layer reads."""
+    """The least and greatest of every float value, and patches of each layer's inputs."""
 
     def __init__(self, placement: Placement, store: WeightStore, rng: np.random.Generator, positions: int) -> None:
         self.placement = placement
@@ -186,7 +185,7 @@ class _Observed:
         self.patches: dict[tuple[NodeOp, SSAValue], list[Doubles]] = {}
 
     def record(self, arrays: Sequence[Array]) -> None:
-        """Take in the values of one batch. Raises Refusal where one is not finite."""
+        """Add the values of one batch. Raises Refusal for a value that is not finite."""
         for value, array in zip(self.observed, arrays, strict=True):
             if not np.isfinite(array).all():
                 owner = value.owner.label() if isinstance(value.owner, NodeOp) else "an input"
@@ -215,7 +214,7 @@ class _Observed:
         return view[n, h, w].reshape(len(chosen), -1).astype(np.float64)
 
     def use(self, node: NodeOp, value: SSAValue) -> Use:
-        """What has been sampled of `node`, to measure."""
+        """The samples of `node`'s operand `value`, as `choose_top` measures them."""
         patches = np.concatenate(self.patches[node, value])
         match self.placement.layers[node]:
             case ConvLayer() as layer:
@@ -227,33 +226,33 @@ class _Observed:
                 return Use(patches)
 
     def ranges(self, operand_bits: int, psum_bits: int) -> dict[SSAValue, Range]:
-        """The ranges of all values, with one top for those that share integers."""
+        """The ranges of all values; values that share integers have one top."""
         uses: dict[SSAValue, list[Use]] = {value: [] for value in self.values}
         for node, value in self.patches:
             uses[self.placement.root(value)].append(self.use(node, value))
-        found: dict[SSAValue, Range] = {}
+        of_root: dict[SSAValue, Range] = {}
         for root in dict.fromkeys(self.placement.root(value) for value in self.values):
             lo, hi = self.extremes(root)
-            found[root] = Range(lo, hi, choose_top(max(abs(lo), abs(hi)), uses[root], operand_bits, psum_bits))
-        return {value: self.range(value, found[self.placement.root(value)]) for value in self.values}
+            of_root[root] = Range(lo, hi, choose_top(max(abs(lo), abs(hi)), uses[root], operand_bits, psum_bits))
+        return {value: self.range(value, of_root[self.placement.root(value)]) for value in self.values}
 
     def beyond(self, ranges: Mapping[SSAValue, Range], operand_bits: int) -> dict[SSAValue, Scale]:
-        """The scales of the values on the array that they do not reach, as far as they count for themselves."""
-        found: dict[SSAValue, Scale] = {}
+        """The scales of the values on the array that go beyond them, except values without a range of their own."""
+        exceeded: dict[SSAValue, Scale] = {}
         for value in self.observed:
             codes, made = self.placement.known(value), self.placement.last(self.placement.root(value))
             scale = scale_of(codes, operand_bits) if codes else Scale.of(ranges[made])
             extremes = np.array([self.lo[value], self.hi[value]])
             if self.placement.is_quantised(value) and not counts_alone(value, self.placement.layers):
-                found |= {value: scale} if scale.outside(extremes) else {}
-        return found
+                exceeded |= {value: scale} if scale.outside(extremes) else {}
+        return exceeded
 
     def extremes(self, value: SSAValue) -> tuple[float, float]:
-        """Least and greatest of all that `value` shares integers with, as far as they count."""
+        """The least and greatest of all values that share integers with `value`."""
         last = [self.placement.last(maker) for maker in self.placement.groups.makers(value)]
-        return min(self.lo[each] for each in last), max(self.hi[each] for each in last)
+        return min(self.lo[maker] for maker in last), max(self.hi[maker] for maker in last)
 
     def range(self, value: SSAValue, group: Range) -> Range:
-        """The range of `value`: its group's where that is a concatenation's, as there is one scale for all of it."""
+        """The range of `value`. A concatenation and its inputs have the group's range, as they share one scale."""
         joined = self.placement.groups.is_joined(value)
         return group if joined else Range(self.lo[value], self.hi[value], group.top)

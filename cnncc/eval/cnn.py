@@ -1,7 +1,7 @@
 """Runs IR of the `cnn` dialect on integers: the reference that every level below must equal.
 
-All sums are exact, and each is checked to fit a psum. The leading dim of the inputs may be any multiple
-of the one in the types: the network is run on so many batches.
+All sums are exact, and each is checked to fit a psum. The leading dim of the inputs may be any multiple of the type's:
+the network runs on that number of batches.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Numbers = npt.NDArray[Any]  # integers, or reals where a layer of reals is evalu
 
 
 def windows(x: Numbers, window: Window) -> Numbers:
-    """All windows of x [n, c, ih, iw], less its zero point: [n, c, h, w, r, s], not to be written to."""
+    """All windows of x [n, c, ih, iw], less its zero point: a read-only view [n, c, h, w, r, s]."""
     top, left, bottom, right = window.pad
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=window.fill) - window.zero
     spans = [d * (k - 1) + 1 for d, k in zip(window.dilation, window.kernel, strict=True)]
@@ -86,7 +86,7 @@ def pool_values(x: Numbers, window: Window, kind: str) -> Numbers:
 
 
 def shuffle_channels(x: Ints, groups: int) -> Ints:
-    """x [n, c, …] with channel g * (c / groups) + j where channel j * groups + g was to be."""
+    """x [n, c, …] with shuffled channels: channel j * groups + g of the result is channel g * (c / groups) + j of x."""
     n, channels, *rest = x.shape
     return x.reshape(n, groups, channels // groups, *rest).swapaxes(1, 2).reshape(x.shape)
 
@@ -114,7 +114,7 @@ class _Run:
         return scale
 
     def checked(self, sums: Ints, op: Operation) -> Ints:
-        """`sums`, if all fit a psum. Raises Refusal naming op and channel where not."""
+        """`sums`, if all fit a psum. Raises Refusal, with op and channel, if not."""
         lo, hi = self.psum_range
         if sums.size and (sums.min() < lo or sums.max() > hi):
             where = np.argwhere((sums < lo) | (sums > hi))[0]
@@ -123,12 +123,12 @@ class _Run:
         return sums
 
     def finish(self, sums: Ints, steps: Steps, op: Operation, residual: SSAValue | None) -> Ints:
-        """The epilogue of a sum. Raises Refusal where there is no scale for each position that is to have one."""
+        """The results of sums [n, k, h, w] after their epilogue. Raises Refusal for a sum that overflows a psum."""
         epilogue = Epilogue(
             bias=self.symbol(steps.bias, op).astype(np.int64) if steps.bias else None,
             scale=self.scale(steps, op, sums.shape) if steps.scale else None,
             zero=steps.zero,
-            # No clamp is none, also of psums of more than 32 bits.
+            # Without a clamp, a psum of more than 32 bits must keep its range.
             clamp=(steps.clamp[0], steps.clamp[1]) if steps.clamp != Steps().clamp else self.psum_range,
             factors=self.symbol(steps.factors, op) if steps.factors else None,
             add_clamp=(steps.add_clamp[0], steps.add_clamp[1]),
@@ -143,7 +143,7 @@ class _Run:
         return shuffle_channels(results, steps.shuffle)
 
     def results(self, op: Operation, given: Mapping[SSAValue, Array]) -> list[Array]:
-        """The results of `op`; what runs on the host is not run for values that are `given`."""
+        """The results of `op`. A host segment whose results are all `given` is not run."""
         if isinstance(op, HostOp) and all(value in given for value in op.results):
             return [given[value] for value in op.results]
         return self.op(op)
@@ -185,8 +185,8 @@ class _Run:
             _real(self.values[value], quant.data) for value, quant in zip(op.inputs, op.input_quants, strict=True)
         ]
         dims = [shape(value.type) for value in op.inputs]
-        batches = max([x.size // max(1, prod(each)) for x, each in zip(inputs, dims, strict=True)], default=1)
-        parts = [x.reshape(batches, *each) for x, each in zip(inputs, dims, strict=True)]
+        batches = max([x.size // max(1, prod(sizes)) for x, sizes in zip(inputs, dims, strict=True)], default=1)
+        parts = [x.reshape(batches, *sizes) for x, sizes in zip(inputs, dims, strict=True)]
         model = self.store[op.model.key.data].tobytes()
         results = [self.host(model, [part[i] for part in parts]) for i in range(batches)]
         whole = [joined(part) for part in zip(*results, strict=True)]
@@ -195,12 +195,12 @@ class _Run:
 
 
 def joined(batches: Sequence[Array]) -> Array:
-    """The values of several batches as one array: along the leading dim; scalars one after the other."""
+    """The values of several batches, concatenated along the leading dim; scalars become a vector."""
     return np.concatenate([np.atleast_1d(array) for array in batches]) if len(batches) > 1 else batches[0]
 
 
 def returned_batches(op: ReturnOp, values: Sequence[Array], inputs: Sequence[tuple[SSAValue, Array]]) -> list[Array]:
-    """What a network returns for some batches of `inputs`: its constant outputs once for each of them."""
+    """The outputs of a network for some batches of `inputs`; constant outputs are repeated for each batch."""
     batches = max([array.size // max(1, prod(shape(value.type))) for value, array in inputs], default=1)
     sizes = [prod(shape(value.type)) for value in op.operands]
     return [
@@ -236,10 +236,9 @@ def evaluate(
 ) -> tuple[list[Array], dict[str, Ints]]:
     """The outputs for integer `inputs` (in the order of `@main`), and every value that has a key, by that key.
 
-    given: what the readers of some values get instead of what was computed.
-
-    Raises: Refusal for a sum that overflows a psum, naming op and channel, for inputs that do not fit the
-    types, and for what does not belong to this level.
+    given: values that replace computed ones for their readers.
+    Raises: Refusal, for a sum that overflows a psum (with op and channel), inputs that do not fit the types, or an op
+    of another level.
     """
     func = main_function(module)
     run = _Run(module, store, host)
@@ -280,12 +279,12 @@ def _checked_input(array: Array, value: SSAValue) -> Array:
 
 
 def _quants(attrs: ArrayAttr[Any] | None, count: int) -> list[Quant | None]:
-    found = [entry.data.get("cnn.quant") for entry in attrs] if attrs else [None] * count
-    return [attr.data if isinstance(attr, QuantAttr) else None for attr in found]
+    quants = [entry.data.get("cnn.quant") for entry in attrs] if attrs else [None] * count
+    return [attr.data if isinstance(attr, QuantAttr) else None for attr in quants]
 
 
 def quantise_inputs(module: ModuleOp, inputs: Mapping[str, Array]) -> list[Array]:
-    """Real `inputs` by name as what `@main` takes, in its order. Raises Refusal where one is missing."""
+    """Real `inputs` by name as the integers of `@main`'s arguments, in order. Raises Refusal for a missing one."""
     func = main_function(module)
     names, args = input_names(module), func.body.block.args
     if missing := [name for name in names if name not in inputs]:
@@ -298,7 +297,7 @@ def quantise_inputs(module: ModuleOp, inputs: Mapping[str, Array]) -> list[Array
 
 
 def dequantise_outputs(module: ModuleOp, outputs: Sequence[Array]) -> dict[str, Array]:
-    """What `@main` gives as real numbers, by name."""
+    """The integer `outputs` of `@main` as real numbers, by name."""
     quants = _quants(main_function(module).res_attrs, len(outputs))
     reals = [_real(output, quant or Quant(0.0)) for output, quant in zip(outputs, quants, strict=True)]
     return dict(zip(output_names(module), reals, strict=True))

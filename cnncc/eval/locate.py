@@ -1,4 +1,4 @@
-"""Which PE computed a result: the reuses of the PE sets in a layer's program, and the PE and psum of each result."""
+"""The PE and psum that computed a wrong result, by the reuses of the PE sets in a layer's program."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ NAME_BITS = 60  # of words that are numbers of results
 
 @dataclass(frozen=True)
 class LocatedReuse:
-    """The PE sets at work on one tile, from the first macro-instruction to the commit: the loops' indices, its results.
+    """The PE sets at work on one tile, from the first macro-instruction to the commit.
 
-    first: the number of the first result, of shape [rows, columns, pixels, lines, channels].
+    - loops: the loops' indices
+    - first: the number of the first result
+    - shape: of the results, [rows, columns, pixels, lines, channels]
     """
 
     loops: dict[str, int]
@@ -36,7 +38,7 @@ class LocatedReuse:
 
 @dataclass(frozen=True)
 class Location:
-    """Of the results that are wrong: in how many of how many reuses they are; the first one's reuse, PE and psum."""
+    """The place of wrong results: `wrong` of `reuses` reuses have some; number, loops, PE and psum of the first."""
 
     wrong: int
     reuses: int
@@ -56,10 +58,9 @@ class Location:
 def locate(
     module: ModuleOp, store: WeightStore, arch: Arch, value: str, wrong: npt.NDArray[np.bool_]
 ) -> Location | None:
-    """Where the `wrong` ones among the results of the layer that computes `value` were computed.
+    """The place where the layer of `value` computed its `wrong` results; None if no PE or commit computed them.
 
-    module: PE-set programs; wrong: shaped like the layer's output, for one image or several batches of them. None where
-    no PE computes the value, or none of its program's commits wrote a wrong place.
+    module: PE-set programs. wrong: a mask shaped like the layer's output, for one image or several batches.
     """
     layer = next((op for op in module.ops if isinstance(op, A.LayerOp) and op.value.data == value), None)
     if layer is None:
@@ -74,58 +75,57 @@ def locate(
 
 
 class _Numbering(ArrayState):
-    """A machine that does nothing but give results numbers, and carries these out of the buffers in the GLB."""
+    """A machine that writes numbers instead of results, and moves them out of the buffers in the GLB."""
 
-    found: list[LocatedReuse]
+    located: list[LocatedReuse]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.found = []
+        self.located = []
 
     def with_tokens(self, tokens: A.Tokens, rule: Callable[[], None]) -> None:
-        """Other layers may have given the first tokens."""
+        """Run the rule without tokens: other layers may have given the first ones."""
         rule()
 
     def load(self, load: A.Load) -> None:
-        """Nothing."""
+        """Do nothing: numbers do not depend on operands."""
 
     def mac(self, mac: A.Mac) -> None:
-        """Nothing."""
+        """Do nothing: numbers do not depend on operands."""
 
     def dma(self, dma: A.Dma) -> None:
-        """Only what leaves a buffer."""
+        """Run transfers out of buffers alone."""
         if dma.direction == "out":
             super().dma(dma)
 
     def commit(self, commit: A.Commit) -> None:
         """Number the results, in the order of rows, columns, pixels, lines and channels."""
         view, target = self._view(commit.view)
-        where = position(commit.place, commit.start, commit.pattern)
-        address, _ = where.address(view, self.loops)
-        first = self.found[-1].first + int(np.prod(self.found[-1].shape)) if self.found else 0
+        address, _ = position(commit.place, commit.start, commit.pattern).address(view, self.loops)
+        first = self.located[-1].first + int(np.prod(self.located[-1].shape)) if self.located else 0
         loops = {name: index for name, (index, _) in self.loops.running.items()}
-        self.found.append(LocatedReuse(loops, commit, first, address.shape))
+        self.located.append(LocatedReuse(loops, commit, first, address.shape))
         target.write(address, (first + np.arange(address.size).reshape(address.shape))[None])
         self.result = view.tensor
 
     def numbers(self, tensor: A.Tensor) -> Ints:
-        """The number of each result in a tensor; -1 where there is none."""
+        """The number of each result in a tensor; -1 for a word without one."""
         at, words = addresses(tensor), self.words[tensor.name]
         whole, start = (words.whole, words.offset) if isinstance(words, Part) else (words, 0)
         return np.where(whole.written[at + start], whole.words[0, at + start], -1)
 
     def location(self, wrong: npt.NDArray[np.bool_]) -> Location | None:
-        """Where the first of the wrong results comes from."""
+        """The place of the first of the wrong results."""
         if not self.result:
             return None
         numbers = self.numbers(self.tensor(self.result))
         where = wrong.reshape(-1, numbers.size).any(axis=0)
         bad = numbers[where & (numbers >= 0)]
-        if not bad.size or self.found[0].commit.source != "psum":
+        if not bad.size or self.located[0].commit.source != "psum":
             return None
-        starts = [reuse.first for reuse in self.found]
+        starts = [reuse.first for reuse in self.located]
         number = bisect_right(starts, first := int(bad.min())) - 1
-        reuse = self.found[number]
+        reuse = self.located[number]
         row, col, z, j, i = (int(n) for n in np.unravel_index(first - reuse.first, reuse.shape))
         place, slots = reuse.commit.place, reuse.commit.psum
         psum = slots.base + z * slots.pixel + j * slots.tap + i * slots.channel

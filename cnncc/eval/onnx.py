@@ -1,4 +1,4 @@
-"""Runs IR of the `onnx` dialect, by exporting it and asking onnxruntime."""
+"""Runs IR of the `onnx` dialect: exports it and runs the model in onnxruntime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cnncc.weights import Array, WeightStore
 
 
 class Evaluator:
-    """Computes some values of the graph, for as many inputs as there are: a session made once."""
+    """Computes some values of the graph for many inputs, with one session of onnxruntime."""
 
     def __init__(self, module: ModuleOp, store: WeightStore, values: Sequence[SSAValue]) -> None:
         """`values`: arguments, constants or node results of `@main`. Raises Refusal as `export_nodes`."""
@@ -38,13 +38,13 @@ class Evaluator:
     def run(self, inputs: Mapping[str, Array]) -> list[Any]:
         """The values for `inputs` (by graph input name): arrays, or lists of arrays for sequences.
 
-        Raises: Refusal where an input is missing, unknown, or of another type or shape than the graph's.
+        Raises: Refusal, for an input that is missing, unknown, or of another type or shape than the graph's.
         """
         return self._session.run(checked_inputs(self._types, inputs))
 
 
 def checked_inputs(types: Mapping[str, Attribute], inputs: Mapping[str, Array]) -> dict[str, Any]:
-    """`inputs` after a check against the graph's input `types`. Raises Refusal, naming the input."""
+    """`inputs` after a check against the graph's input `types`. Raises Refusal, with the input's name."""
     for name in inputs:
         if name not in types:
             raise Refusal(f"'{name}' is not an input of the graph: it has {', '.join(types) or 'none'}")
@@ -74,10 +74,3 @@ def evaluate(module: ModuleOp, store: WeightStore, inputs: Mapping[str, Array]) 
     types = dict(zip(input_names(module), (value.type for value in main_arguments(module)), strict=True))
     results = OnnxSession(export_onnx(module, store)).run(checked_inputs(types, inputs))
     return dict(zip(output_names(module), results, strict=True))
-
-
-def evaluate_values(
-    module: ModuleOp, store: WeightStore, inputs: Mapping[str, Array], values: Sequence[SSAValue]
-) -> list[Any]:
-    """Any `values` of the graph, in order. Raises Refusal as `Evaluator`."""
-    return Evaluator(module, store, values).run(inputs)

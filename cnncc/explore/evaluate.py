@@ -1,4 +1,4 @@
-"""One array: what a network takes on it."""
+"""The measures of a network on one array."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from cnncc.driver.sources import CompileOptions, resume
 from cnncc.model.energy import energy
 from cnncc.model.program_counts import program_counts
 
-MEASURES = ("cycles", "energy", "multipliers", "memory_bits", "dram_words")  # the less the better
+MEASURES = ("cycles", "energy", "multipliers", "memory_bits", "dram_words")  # to be minimised
 ALSO = ("macs", "utilisation")
 
 
 def evaluate(nest: Path, options: CompileOptions) -> dict[str, float]:
-    """`MEASURES` and `ALSO` of a network, given as loop nests that are not mapped yet, on an array.
+    """`MEASURES` and `ALSO` of a network on an array, by the cost model, which agrees with the interpreter on all.
 
-    By the cost model, which agrees with the interpreter on all of them. Raises Refusal where the array cannot run it.
+    nest: the file of the network's loop nests, not mapped yet. Raises: Refusal, if the array cannot run the network.
     """
     compilation = resume(nest, options)
-    compilation.ctx.processes = 1  # there are many of this one
+    compilation.ctx.processes = 1  # an exploration runs many such processes
     array = compilation.settings.arch
     return measured(program_counts(mapped_parts(compilation), array), array)
 
 
 def measured(counters: Mapping[str, Any], arch: Arch) -> dict[str, float]:
-    """What counters of a program, as docs/stats.md has them, and the array's size come to."""
+    """`MEASURES` and `ALSO` from a program's counters (docs/stats.md) and the array's size."""
     words = counters["words"]
     return {
         "cycles": counters["cycles"]["total"],

@@ -1,4 +1,4 @@
-"""Evaluates all arrays of an exploration in processes side by side, each result into the file as it comes."""
+"""Evaluates all arrays of an exploration in parallel processes, and writes each result to the file at once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from cnncc.explore.vary import Config, Vary, configurations, with_config
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.weights import WeightStore
 
-Widths = tuple[int, int]  # operand_bits, psum_bits: all of an array that quantisation depends on
+Widths = tuple[int, int]  # operand_bits, psum_bits: quantisation depends on no other key of an array
 
 
 def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict[str, Any]:
-    """The first line of the file: all that results depend on. Raises Refusal."""
+    """The first line of the file: all inputs that results depend on. Raises Refusal for a file that cannot be read."""
     return {
         "explore": FORMAT,
         "compiler": f"cnncc {cnncc.__version__}",
@@ -59,11 +59,10 @@ def _digest(path: Path | None) -> str | None:
 def explore(
     model: Path, options: CompileOptions, vary: Vary, output: Path, jobs: int, progress: Callable[[str], None]
 ) -> tuple[Compilation, list[Result]]:
-    """The compilation that all start from, and the results of all configurations, in order.
+    """The compilation that all configurations start from, and the results of all configurations, in order.
 
-    Those that `output` has already are taken from there.
-
-    Raises Refusal; or, after all others were evaluated, what a defect raised.
+    Results that `output` has already are not evaluated again.
+    Raises: Refusal; or the exception of a defect, after all other configurations were evaluated.
     """
     configs = configurations(vary)
     start = start_compilation(model, options)
@@ -85,7 +84,7 @@ def explore(
 
 
 class Nests:
-    """The network as loop nests in files, quantised once for each width of operands and psums; and arrays in files."""
+    """Files for the processes: the network as loop nests, quantised once for each width of words; and arrays."""
 
     def __init__(self, start: Compilation, options: CompileOptions, folder: Path) -> None:
         self.start, self.options, self.folder = start, options, folder
@@ -93,7 +92,7 @@ class Nests:
         self.arrays = 0
 
     def task(self, config: Config) -> tuple[Path, Path]:
-        """The files of nests and array. Raises Refusal where the network cannot be quantised for it."""
+        """The files of nests and array. Raises Refusal if the network cannot be quantised for the array."""
         array = with_config(self.start.settings.arch, config)
         widths = array.operand_bits, array.psum_bits
         if widths not in self.nests:
@@ -128,7 +127,7 @@ class Nests:
 
 
 def _evaluated(todo: Sequence[Config], nests: Nests, jobs: int) -> Iterator[Result]:
-    """Results as they come."""
+    """The results, in the order of their completion."""
     files = dict[int, tuple[Path, Path]]()
     for number, config in enumerate(todo):
         try:
@@ -140,7 +139,7 @@ def _evaluated(todo: Sequence[Config], nests: Nests, jobs: int) -> Iterator[Resu
         for number, pair in files.items():
             yield {"config": todo[number], **measures(*pair, given)}
         return
-    spawn = multiprocessing.get_context("spawn")  # a fork would take over threads of onnxruntime in any state
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy threads of onnxruntime in any state
     with ProcessPoolExecutor(min(jobs, len(files)), spawn, _end_with_parent) as pool:
         futures = {pool.submit(measures, *pair, given): todo[number] for number, pair in files.items()}
         defects: list[BaseException] = []
@@ -158,7 +157,7 @@ def _evaluated(todo: Sequence[Config], nests: Nests, jobs: int) -> Iterator[Resu
 
 
 def measures(nest: Path, arch: Path, options: CompileOptions) -> Mapping[str, Any]:
-    """What `evaluate` finds, or why it refuses."""
+    """The measures of `evaluate`, or the reason of its refusal."""
     try:
         return evaluate(nest, replace(options, arch=str(arch)))
     except Refusal as refusal:
@@ -166,7 +165,7 @@ def measures(nest: Path, arch: Path, options: CompileOptions) -> Mapping[str, An
 
 
 def _end_with_parent() -> None:
-    """Processes of a pool would wait forever for work from a parent that was killed."""
+    """Let a process of the pool end with its parent; else it would wait forever for work from a killed parent."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -1,4 +1,4 @@
-"""What an exploration comes to: the arrays that no other is better than in all respects, as a table and as CSV."""
+"""The Pareto front of an exploration, as a table and as CSV."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ REFUSED_SHOWN = 5
 
 
 def pareto(results: Sequence[Result], objectives: Sequence[str]) -> list[Result]:
-    """Those that no other equals or betters in every objective and betters in one, least in the first one first.
+    """The Pareto front: results that no other dominates, sorted by the objectives.
 
-    Equal ones are all among them, in the order given.
+    Result a dominates b if a <= b in every objective and a < b in one. Equal results are all kept, in the given order.
     """
     points = [(tuple(result[name] for name in objectives), result) for result in results if "refused" not in result]
     points.sort(key=lambda point: point[0])
     front: list[tuple[tuple[float, ...], Result]] = []
-    for point, result in points:  # whoever betters a point stands before it
+    for point, result in points:  # a dominating point sorts before the dominated one
         if not any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other, _ in front):
             front.append((point, result))
     return [result for _, result in front]
 
 
 def as_csv(results: Sequence[Result], objectives: Sequence[str]) -> bytes:
-    """A row for each configuration, in the order given: keys, measures, whether no other is better, why it is none."""
+    """A row for each configuration, in the given order: keys, measures, whether on the Pareto front, refusal."""
     best = {shown(result["config"]) for result in pareto(results, objectives)}
     keys = list(results[0]["config"])
     text = io.StringIO()
@@ -48,7 +48,7 @@ def _values(result: Result) -> list[str]:
 
 
 def as_text(results: Sequence[Result], objectives: Sequence[str], unit: str) -> Iterator[str]:
-    """The table of the best, and what was refused. unit: of energy."""
+    """The table of the Pareto front, and the first refusals. unit: of energy."""
     refused = [result for result in results if "refused" in result]
     best = pareto(results, objectives)
     yield f"{len(results):,} configurations, {len(refused):,} refused; best in {', '.join(objectives)}: {len(best):,}"

@@ -1,7 +1,7 @@
-"""The file of an exploration: what is explored on its first line, then a line for each array that was evaluated.
+"""The file of an exploration: its parameters on the first line, then a line for each evaluated array.
 
-It is all that those who evaluate arrays share. A line is appended by one write and is on the disk before the next
-begins, so that whatever ends an exploration leaves whole lines, and at most the beginning of a last one.
+A line is appended by one write and is on the disk before the next begins. An interrupted exploration leaves whole
+lines, and at most the beginning of a last one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def line(value: Mapping[str, Any]) -> bytes:
 
 
 class Results:
-    """The file while it is open; nobody else explores into it meanwhile. `found`: results so far, by `key_of`."""
+    """The open file, locked against other explorations. found: results so far, by `key_of`."""
 
     def __init__(self, path: Path, header: Mapping[str, Any], configs: Sequence[Config]) -> None:
-        """Opens the file, or makes one, and reads what is there.
+        """Open or create the file and read its results.
 
-        Raises Refusal for a file that holds anything else than results of this exploration.
+        Raises: Refusal, for a file that is locked, or is no file of this exploration.
         """
         check_writable(path)
         self.path, self.header, self.order = path, line(header), [key_of(config) for config in configs]
@@ -59,7 +59,7 @@ class Results:
         self.found[key_of(result["config"])] = result
 
     def put_in_order(self) -> None:
-        """Write the file anew, complete and in the order of configurations: equal explorations are equal files."""
+        """Rewrite the file in the order of configurations, so that equal explorations give equal files."""
         write_atomically(self.path, [self.header, *(line(self.found[key]) for key in self.order)])
 
     def _write(self, data: bytes) -> None:
@@ -104,18 +104,18 @@ class Results:
 
 
 def key_of(config: Config) -> str:
-    """What tells configurations apart."""
+    """The unique text of a configuration."""
     return shown(config)
 
 
 def _difference(first: bytes, header: bytes) -> str:
-    """How the file's first line is another one than `header`."""
+    """The difference between the file's first line and `header`, as a message."""
     try:
         was: object = json.loads(first)
     except ValueError:
         was = None
     if not isinstance(was, dict) or "explore" not in was:
         return "is a file, but no exploration's"
-    there, now = cast("dict[str, Any]", was), cast("dict[str, Any]", json.loads(header))
-    names = [name for name in now if there.get(name) != now[name]]
+    old, new = cast("dict[str, Any]", was), cast("dict[str, Any]", json.loads(header))
+    names = [name for name in new if old.get(name) != new[name]]
     return f"holds another exploration ({', '.join(names) or 'header'} differ)"

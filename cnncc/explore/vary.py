@@ -1,4 +1,4 @@
-"""Which arrays are explored: the values that `--vary KEY=VALUES` gives to keys of the architecture file."""
+"""The arrays of an exploration: the values that `--vary KEY=VALUES` gives to keys of the architecture file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cnncc.arch.model import Arch, arch_from_table
 from cnncc.errors import Refusal
 
 Value = bool | int | float
-Vary = Mapping[str, Sequence[Value]]  # by keys as docs/arch.md has them, with the table's name: `pe.weight_words`
+Vary = Mapping[str, Sequence[Value]]  # by the keys of docs/arch.md, with the table's name: `pe.weight_words`
 Config = Mapping[str, Value]
 
-CONFIGURATIONS_LIMIT = 1_000_000  # a slip of the pen rather than an exploration
+CONFIGURATIONS_LIMIT = 1_000_000  # more are a typing error rather than an exploration
 _RANGE = re.compile(r"(\d+):(\d+)(?::([1-9]\d*))?")
 
 
@@ -26,21 +26,21 @@ def read_vary(texts: Sequence[str], base: Arch) -> dict[str, list[Value]]:
 
     Raises Refusal for a key or a value that the architecture file does not have.
     """
-    found: dict[str, list[Value]] = {}
+    vary: dict[str, list[Value]] = {}
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         if not key or not equals or not values:
             raise Refusal(f"--vary {text}: is not KEY=VALUES, for example rows=4,8,16 or cols=4:16:4")
-        if key in found:
+        if key in vary:
             raise Refusal(f"--vary {text}: {key} is varied already")
-        found[key] = list(_values(text, values))
-        for number, value in enumerate(found[key]):
-            if value in found[key][:number]:
+        vary[key] = list(_values(text, values))
+        for number, value in enumerate(vary[key]):
+            if value in vary[key][:number]:
                 raise Refusal(f"--vary {text}: {_toml(value)} is there twice")
             with_config(base, {key: value}, f"--vary {key}")
-    if (number := prod(map(len, found.values()))) > CONFIGURATIONS_LIMIT:
+    if (number := prod(map(len, vary.values()))) > CONFIGURATIONS_LIMIT:
         raise Refusal(f"--vary: {number:,} configurations, the limit is {CONFIGURATIONS_LIMIT:,}")
-    return found
+    return vary
 
 
 def _values(text: str, values: str) -> Iterator[Value]:
@@ -61,12 +61,12 @@ def _values(text: str, values: str) -> Iterator[Value]:
 
 
 def configurations(vary: Vary) -> list[Config]:
-    """All combinations, the last key's values next to each other."""
+    """All combinations of values; the last key varies fastest."""
     return [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
 
 
 def with_config(base: Arch, config: Config, where: str = "configuration") -> Arch:
-    """The array with these values. Raises Refusal for a key that there is not, or a value that is out of its range."""
+    """The array with these values. Raises Refusal for an unknown key or a value out of its range."""
     table = asdict(base)
     for key, value in config.items():
         *names, last = key.split(".")
@@ -80,7 +80,7 @@ def with_config(base: Arch, config: Config, where: str = "configuration") -> Arc
 
 
 def shown(config: Config) -> str:
-    """As `--vary` would have it: `rows=4 links.south=true`."""
+    """A configuration in the syntax of `--vary`: `rows=4 links.south=true`."""
     return " ".join(f"{key}={_toml(value)}" for key, value in config.items())
 
 

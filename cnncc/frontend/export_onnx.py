@@ -13,7 +13,7 @@ from xdsl.ir import OpResult, SSAValue
 from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, constant_operand, text
 from cnncc.dialects.weights import ConstantOp
 from cnncc.errors import Refusal
-from cnncc.frontend.onnx_attrs import attribute_to_proto
+from cnncc.frontend.onnx_attrs import attribute_graphs, attribute_to_proto
 from cnncc.frontend.onnx_types import type_proto
 from cnncc.weights import WeightStore
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
         ValueInfoProto,
     )
 
-# onnxruntime 1.31 takes no IR version above 13; from 10 on every type that it knows has a meaning.
+# onnxruntime 1.31 accepts IR versions up to 13; from 10 on, the format has all of its types.
 IR_VERSIONS = (10, 13)
 DEFAULT_OPSET = 13  # for a model that imports only other domains, where a renaming Identity is added
 
 
 def main_function(module: ModuleOp) -> FuncOp:
-    """The graph of `module`. Raises Refusal where there is none."""
+    """The graph of `module`. Raises Refusal if there is none."""
     for op in module.ops:
         if isinstance(op, FuncOp) and op.sym_name.data == "main" and op.body.blocks:
             return op
@@ -43,7 +43,7 @@ def main_function(module: ModuleOp) -> FuncOp:
 
 
 def returned(module: ModuleOp) -> Sequence[SSAValue]:
-    """The values that the graph of `module` gives."""
+    """The output values of the graph of `module`."""
     last = main_function(module).body.block.last_op
     if not isinstance(last, ReturnOp):
         raise Refusal("@main does not end with func.return")
@@ -69,7 +69,7 @@ def _names(attrs: ArrayAttr[DictionaryAttr] | None, kind: str, length: int) -> l
 def export_onnx(module: ModuleOp, store: WeightStore) -> ModelProto:
     """The graph of `module` as a model, with its input and output names.
 
-    Raises: Refusal where the IR holds anything that ONNX cannot say.
+    Raises: Refusal, for an op without an ONNX equivalent.
     """
     block = main_function(module).body.block
     nodes: list[NodeOp] = []
@@ -96,8 +96,8 @@ def export_nodes(
 ) -> ModelProto:
     """The part of `module` that computes `outputs` from `inputs` by `nodes` (in order), as a model.
 
-    Constants that it uses become initializers. Inputs keep their names, where they have any;
-    output i is called `output_names[i]`, by default as the value is called.
+    Its constants become initializers. Inputs keep their names, if they have any. Output i is called `output_names[i]`,
+    by default like the value.
     """
     from onnx import ModelProto
 
@@ -131,7 +131,7 @@ def main_arguments(module: ModuleOp) -> Sequence[SSAValue]:
 
 
 class _Names:
-    """Gives every value a name of its own: the one that it is known by, where that is free."""
+    """Gives every value a unique name: its name in the file, if that is free, else a generated one."""
 
     def __init__(self, known: dict[SSAValue, str], inner: set[str]) -> None:
         self.of: dict[SSAValue, str] = {}
@@ -142,7 +142,7 @@ class _Names:
         self._fresh = count()
 
     def known(self, value: SSAValue) -> str | None:
-        """The name of `value` in the file that it came from."""
+        """The name of `value` in its ONNX file; None if it has none."""
         if value in self._arguments:
             return self._arguments[value]
         match value.owner:
@@ -161,13 +161,13 @@ class _Names:
         return name
 
     def give(self, value: SSAValue, wanted: str | None) -> None:
-        """Name `value`: `wanted` where that is free, else a new name."""
+        """Name `value`: `wanted` if that is free, else a new name."""
         self.of[value] = self._free(wanted)
 
     def output(self, value: SSAValue, wanted: str | None) -> str:
-        """The name of an output, by default that of `value`; a second one where `value` cannot be called so.
+        """The name of an output: `wanted`, by default the name of `value`. It may differ from the name of `value`.
 
-        Raises Refusal where another input or output is called `wanted`.
+        Raises: Refusal, if another input or output is called `wanted`.
         """
         if value not in self.of:
             own = wanted if isinstance(value.owner, NodeOp) else None
@@ -194,26 +194,22 @@ class _Names:
                 self.give(value, None)
 
 
-def _graphs(proto: AttributeProto) -> Sequence[GraphProto]:
-    return (*proto.graphs, *([proto.g] if proto.HasField("g") else []))
-
-
 def _attributes(node: NodeOp, store: WeightStore) -> list[AttributeProto]:
-    """The ONNX attributes; what passes noted on the node (`cnn.ranges`) is none."""
+    """The ONNX attributes, without the notes of passes (`cnn.ranges`)."""
     own = {name: attribute for name, attribute in node.attributes.items() if not name.startswith("cnn.")}
     return [attribute_to_proto(name, attribute, store) for name, attribute in own.items()]
 
 
 def has_graphs(node: NodeOp, store: WeightStore) -> bool:
-    """Does `node` have sub-graphs, such as the branches of an If?"""
+    """Whether `node` has sub-graphs, such as the branches of an If."""
     opaque = any(isinstance(attribute, ProtoAttr) for attribute in node.attributes.values())
-    return opaque and any(_graphs(proto) for proto in _attributes(node, store))
+    return opaque and any(attribute_graphs(proto) for proto in _attributes(node, store))
 
 
 def _inner_names(nodes: Iterable[NodeOp], store: WeightStore) -> set[str]:
-    """All names that occur inside sub-graphs of `nodes`."""
+    """All names inside sub-graphs of `nodes`."""
     protos = [proto for node in nodes if has_graphs(node, store) for proto in _attributes(node, store)]
-    return {name for proto in protos for graph in _graphs(proto) for name in _graph_names(graph)}
+    return {name for proto in protos for graph in attribute_graphs(proto) for name in _graph_names(graph)}
 
 
 def _graph_names(graph: GraphProto) -> Iterator[str]:
@@ -221,7 +217,7 @@ def _graph_names(graph: GraphProto) -> Iterator[str]:
         yield value.name
     for node in graph.node:
         yield from (*node.input, *node.output)
-        for inner in (inner for attribute in node.attribute for inner in _graphs(attribute)):
+        for inner in (inner for attribute in node.attribute for inner in attribute_graphs(attribute)):
             yield from _graph_names(inner)
 
 
@@ -229,7 +225,7 @@ def _rename_captures(graph: GraphProto, names: Mapping[str, str]) -> None:
     """Let `graph` use values from outside by their new `names`. ONNX forbids that inner names hide outer ones."""
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
-        for inner in (inner for attribute in node.attribute for inner in _graphs(attribute)):
+        for inner in (inner for attribute in node.attribute for inner in attribute_graphs(attribute)):
             _rename_captures(inner, names)
     for output in graph.output:
         output.name = names.get(output.name, output.name)
@@ -265,7 +261,7 @@ def _node(node: NodeOp, names: _Names, store: WeightStore) -> NodeProto:
     if node.captures:
         captured = node.operands[len(node.own_operands) :]
         new_names = {text(old): name(value) for old, value in zip(node.captures, captured, strict=True)}
-        for graph in (graph for attribute in attributes for graph in _graphs(attribute)):
+        for graph in (graph for attribute in attributes for graph in attribute_graphs(attribute)):
             _rename_captures(graph, new_names)
     return NodeProto(
         op_type=node.op_type.data,
@@ -284,7 +280,7 @@ def _ir_version(module: ModuleOp) -> int:
 
 
 def opset_imports(module: ModuleOp) -> dict[str, int]:
-    """The version of each operator domain that `module` uses; ONNX's own is "". Raises Refusal where none is."""
+    """The version of each operator domain that `module` uses; ONNX's own domain is "". Raises Refusal without any."""
     match module.attributes.get("onnx.opset_imports"):
         case DictionaryAttr(data=domains):
             versions = {name: attr.value.data for name, attr in domains.items() if isinstance(attr, IntegerAttr)}

@@ -27,7 +27,7 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.onnx import AbsentOp, NodeOp, ProtoAttr, new_constant, text_attr
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.frontend.load_onnx import graph_inputs, read_model
-from cnncc.frontend.onnx_attrs import attribute_from_proto, numpy_array
+from cnncc.frontend.onnx_attrs import attribute_from_proto, attribute_graphs, numpy_array
 from cnncc.frontend.onnx_types import UNKNOWN, element_type, ir_type
 from cnncc.weights import Array, WeightStore
 
@@ -40,9 +40,8 @@ DENSE_LIMIT_ELEMENTS = 1 << 28  # of a sparse initializer, which the file spells
 def import_onnx(path: Path, ctx: CompilerContext, batch: int | None = None) -> ModuleOp:
     """The model in `path` as IR; its arrays go to the weight store of `ctx`.
 
-    `batch` is the size of symbolic leading dims of the graph's inputs; without it they are 1.
-
-    Raises: Refusal for a file that is not a valid, whole model of fixed input shapes with finite weights.
+    batch: the size of symbolic leading dims of the graph's inputs; None: 1.
+    Raises: Refusal, for a file that is not a valid, whole model of fixed input shapes with finite weights.
     """
     refusals, module = Refusals(), ModuleOp([])
     with refusals.kept():
@@ -52,9 +51,9 @@ def import_onnx(path: Path, ctx: CompilerContext, batch: int | None = None) -> M
 
 
 def read_onnx(path: Path, ctx: CompilerContext, refusals: Refusals, batch: int | None = None) -> ModuleOp:
-    """As `import_onnx`, but what the rest of the model can be looked at without goes to `refusals`.
+    """As `import_onnx`, except that `refusals` collects faults which leave the rest of the model readable.
 
-    Weights that are not finite are 0 in the module then. Raises Refusal for anything else.
+    Weights that are not finite become 0 in the module. Raises: Refusal, for any other fault.
     """
     model, inside = read_model(path, refusals, batch), Refusals()
     try:
@@ -135,7 +134,7 @@ class _GraphImporter:
         return self.values[name]
 
     def left_out(self) -> SSAValue:
-        """The one value that stands for all optional inputs left out."""
+        """The one value for all omitted optional inputs."""
         if self.absent is None:
             self.block.add_op(absent := AbsentOp.create(result_types=[NoneType()]))
             self.absent = absent.result
@@ -161,7 +160,7 @@ class _GraphImporter:
         self.append(op, node.output)
 
     def tensor(self, tensor: TensorProto, owner: str) -> None:
-        """An initializer: a constant, or a Constant node where numpy cannot hold it."""
+        """An initializer: a constant, or a Constant node for a type that numpy does not have."""
         array = numpy_array(tensor, owner)
         if array is not None:
             self.constant(array, tensor.name, owner)
@@ -202,7 +201,7 @@ def _type_of(value: ValueInfoProto) -> Attribute:
 
 
 def _hint(name: str) -> str | None:
-    """`name` as far as it can be an SSA name; the exact one is kept in an attribute."""
+    """`name` turned into an SSA name, or None; an attribute keeps the exact name."""
     cleaned = re.sub(r"[^A-Za-z0-9_$.-]", "_", name)
     return cleaned if SSAValue.is_valid_name(cleaned) else None
 
@@ -214,7 +213,7 @@ def _ascii(name: str, what: str) -> str:
 
 
 def _name_dicts(names: Iterable[str]) -> ArrayAttr[DictionaryAttr] | None:
-    """One dictionary a name; None for no names, as the parser has it."""
+    """One dictionary for each name; None for no names, like the parser."""
     dicts = [DictionaryAttr({"onnx.name": text_attr(name)}) for name in names]
     return ArrayAttr(dicts) if dicts else None
 
@@ -233,10 +232,10 @@ def _properties(node: NodeProto, captures: Sequence[str]) -> dict[str, Attribute
 
 
 def _captured_names(node: NodeProto) -> list[str]:
-    """The values from outside that graphs in the attributes of `node` use by name, in order of first use."""
+    """Outer values that graphs in the attributes of `node` use by name, in order of first use."""
     free: dict[str, None] = {}
     for attribute in node.attribute:
-        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+        for graph in attribute_graphs(attribute):
             free |= dict.fromkeys(_free_names(graph))
     return list(free)
 
@@ -254,7 +253,7 @@ def _free_names(graph: GraphProto) -> list[str]:
 
 
 def _constant_array(node: NodeProto) -> Array | None:
-    """What a Constant node holds; None for other nodes and for what numpy cannot hold."""
+    """The array of a Constant node; None for other nodes, and for types that numpy does not have."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]
@@ -274,11 +273,11 @@ def _constant_array(node: NodeProto) -> Array | None:
 
 
 def _not_finite(array: Array) -> str:
-    """What is said of NaN anywhere and infinities among weights, or ""; a lone infinity is a bound, as of Clip."""
+    """The fault of an array with NaN or infinities, or ""; a single infinity is legal, as a bound of Clip."""
     if array.dtype.kind != "f" or np.isfinite(array).all() or (array.size == 1 and not np.isnan(array).any()):
         return ""
-    found = "NaN" if np.isnan(array).any() else "infinities"
-    return f"contains {found}: the model is damaged or was not trained to the end"
+    values = "NaN" if np.isnan(array).any() else "infinities"
+    return f"contains {values}: the model is damaged or was not trained to the end"
 
 
 def _dense(sparse: SparseTensorProto) -> Array:

@@ -1,8 +1,8 @@
-"""The types of all values of a model, by ONNX's inference where it is right, and not by what the file says of them.
+"""The types of all values of a model, by ONNX's inference instead of the file's claims.
 
-What a file says of a value counts only where inference finds nothing (as in onnxruntime, which warns). Pools of
-ceil_mode = 1 have no window that begins in the padding at the end: so onnxruntime runs them, but ONNX's inference
-counts such windows up to opset 21.
+A file's claim counts only if inference gives no type (as in onnxruntime, which warns). Pools of ceil_mode = 1 are
+corrected: onnxruntime has no window that begins in the padding at the end, but ONNX's inference counts such windows up
+to opset 21.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POOLS = ("MaxPool", "AveragePool", "LpPool")
 def inferred(model: ModelProto, *, strict: bool) -> ModelProto:
     """`model` with the types of all values that can be inferred.
 
-    Raises InferenceError, ValueError or RuntimeError where shapes do not fit; if not `strict`, hardly ever.
+    Raises: InferenceError, ValueError or RuntimeError, for shapes that do not fit; hardly ever if not `strict`.
     """
     bare = _copy(model)
     del bare.graph.value_info[:]
@@ -65,28 +65,28 @@ def _with_all(model: ModelProto, strict: bool) -> ModelProto:
 
 
 def _with_pools(model: ModelProto, strict: bool) -> ModelProto:
-    """`model` inferred, with pools that reach over the end standing in for those of ceil_mode."""
+    """`model` with inferred types; pools of ceil_mode are replaced by padded ones during inference."""
     from onnx import shape_inference
 
     stand_in = _copy(model)
     while True:
-        found = shape_inference.infer_shapes(stand_in, strict_mode=strict, data_prop=True)
-        known = _typed(found)
+        typed = shape_inference.infer_shapes(stand_in, strict_mode=strict, data_prop=True)
+        known = _typed(typed)
         for node, original in zip(stand_in.graph.node, model.graph.node, strict=True):
             if node == original and (pads := _padded(node, known)):
                 _replace(node, pads)
                 break
         else:
-            for node, original in zip(found.graph.node, model.graph.node, strict=True):
+            for node, original in zip(typed.graph.node, model.graph.node, strict=True):
                 node.CopyFrom(original)
-            return found
+            return typed
 
 
 def _padded(node: NodeProto, known: dict[str, ValueInfoProto]) -> list[int]:
-    """The pads with which a pool of ceil_mode has its windows without it; none where it is no such pool."""
+    """The pads that give a pool the windows of ceil_mode without ceil_mode; empty for other nodes."""
     from onnx import helper
 
-    attributes: dict[str, Any] = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    attributes: dict[str, Any] = {attr.name: helper.get_attribute_value(attr) for attr in node.attribute}
     if node.op_type not in POOLS or node.domain or attributes.get("ceil_mode") != 1 or node.input[0] not in known:
         return []
     kernel = attributes.get("kernel_shape", [])

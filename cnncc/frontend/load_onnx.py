@@ -1,6 +1,6 @@
-"""Reads an ONNX file that nobody vouches for: checked, whole, of fixed shapes and typed.
+"""Reads an untrusted ONNX file into a model that is checked, whole, typed and of fixed shapes.
 
-What is wrong with it is a Refusal, whatever the ONNX library makes of it.
+Every fault is a Refusal, whatever exception the ONNX library raises.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.frontend.infer_shapes import inferred
 from cnncc.frontend.microsoft_ops import unknown_attribute
+from cnncc.frontend.onnx_attrs import attribute_graphs
 from cnncc.frontend.run_onnx import OnnxSession
 
 if TYPE_CHECKING:
@@ -28,9 +29,8 @@ INPUT_LIMIT_ELEMENTS = 1 << 28  # 2 GiB of the doubles that calibration draws
 def load_onnx(path: Path, batch: int | None = None) -> ModelProto:
     """The model in `path`, with external data loaded, symbolic input dims fixed and shapes inferred.
 
-    `batch` is the size of symbolic leading dims of graph inputs, and of dims of the same names; without it they are 1.
-
-    Raises: Refusal for whatever is wrong with the file or with `batch`.
+    batch: the size of symbolic leading dims of graph inputs, and of dims of the same names; None: 1.
+    Raises: Refusal, for any fault of the file or of `batch`.
     """
     refusals, model = Refusals(), None
     with refusals.kept():
@@ -53,7 +53,7 @@ def read_model(path: Path, refusals: Refusals, batch: int | None = None) -> Mode
 
 
 def graph_inputs(graph: GraphProto) -> list[ValueInfoProto]:
-    """The inputs that a user feeds: before IR version 4 initializers are listed as inputs, too."""
+    """The inputs that a user feeds. Before IR version 4, graphs list initializers as inputs too."""
     given = {tensor.name for tensor in graph.initializer}
     given |= {sparse.values.name for sparse in graph.sparse_initializer}
     return [value for value in graph.input if value.name not in given]
@@ -87,12 +87,12 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            for inner in attribute_graphs(attribute):
                 yield from _graphs(inner)
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """All tensors in `graph` and the graphs inside it that may have external data."""
+    """All tensors in `graph` and its inner graphs that may have external data."""
     for inner in _graphs(graph):
         yield from inner.initializer
         for sparse in inner.sparse_initializer:
@@ -145,14 +145,14 @@ def _check(model: ModelProto, path: Path) -> None:
     try:
         untyped.check_model(model)
     except (checker.ValidationError, ValueError, RuntimeError) as error:
-        found = _invalid_parts(model)
-        what = f"{len(found)} problems" if len(found) > 1 else _first_line(error)
-        where = f"{found[0].where}: " if len(found) == 1 else ""
-        raise Refusal(f"{path}: not a valid ONNX model: {where}{what}", *found) from error
+        findings = _invalid_parts(model)
+        what = f"{len(findings)} problems" if len(findings) > 1 else _first_line(error)
+        where = f"{findings[0].where}: " if len(findings) == 1 else ""
+        raise Refusal(f"{path}: not a valid ONNX model: {where}{what}", *findings) from error
 
 
 def _invalid_parts(model: ModelProto) -> list[Finding]:
-    """What is wrong with inputs, outputs and constants, and with nodes: unknown operators, wrong attributes."""
+    """The faults of inputs, outputs, constants and nodes: unknown operators, wrong attributes."""
     from onnx import checker
 
     untyped: Any = checker
@@ -166,17 +166,17 @@ def _invalid_parts(model: ModelProto) -> list[Finding]:
         *((untyped.check_tensor, tensor, f"tensor '{tensor.name}'") for tensor in graph.initializer),
         *((untyped.check_node, node, node_label(node, index)) for index, node in enumerate(graph.node)),
     ]
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for check, part, where in parts:
         try:
             check(part, context)
         except (checker.ValidationError, ValueError, RuntimeError) as error:
-            found.append(Finding(f"not valid ONNX: {_first_line(error)}", where=where))
-    return found
+            findings.append(Finding(f"not valid ONNX: {_first_line(error)}", where=where))
+    return findings
 
 
 def _check_attributes(model: ModelProto, path: Path) -> None:
-    """Raises Refusal for attributes that onnxruntime's own operators have not: ONNX does not know these."""
+    """Refuse unknown attributes of onnxruntime's own operators, which ONNX's checker does not check. Raises Refusal."""
     refusals = Refusals()
     for index, node in enumerate(model.graph.node):
         if name := unknown_attribute(node):
@@ -186,13 +186,13 @@ def _check_attributes(model: ModelProto, path: Path) -> None:
 
 
 def node_label(node: NodeProto, index: int) -> str:
-    """What to call node number `index` of a graph in messages."""
+    """The name of node number `index` of a graph in messages."""
     name = node.name or next(iter(node.output), "")
     return f"{node.op_type} node '{name}'" if name else f"{node.op_type} node number {index}"
 
 
 def _dims(value: ValueInfoProto) -> Sequence[Dim]:
-    """The dims of a tensor; none for a scalar or a value that is no tensor."""
+    """The dims of a tensor; empty for a scalar or a value that is no tensor."""
     return value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ()
 
 
@@ -201,9 +201,9 @@ def _is_symbolic(dim: Dim) -> bool:
 
 
 def _fix_shapes(model: ModelProto, path: Path, batch: int | None, refusals: Refusals) -> None:
-    """Give symbolic leading dims of graph inputs the size `batch`; without it 1, which `refusals` notes.
+    """Give symbolic leading dims of graph inputs the size `batch`; None: 1, with a note in `refusals`.
 
-    Raises Refusal for any other dim that is symbolic.
+    Raises: Refusal, for any other symbolic dim.
     """
     inputs = graph_inputs(model.graph)
     open_ = [value for value in inputs if (dims := _dims(value)) and _is_symbolic(dims[0])]
@@ -252,7 +252,7 @@ def _symbolic(value: ValueInfoProto, path: Path, index: int) -> Refusal:
 
 
 def _check_input(value: ValueInfoProto, path: Path) -> None:
-    """Raises Refusal for symbolic dims, and too many elements."""
+    """Raises Refusal for symbolic dims, or too many elements."""
     refusals = Refusals()
     for index, dim in enumerate(_dims(value)):
         if _is_symbolic(dim):
@@ -275,21 +275,21 @@ def _inferred(model: ModelProto, path: Path) -> ModelProto:
     try:
         return inferred(model, strict=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
-        # Strict inference trips over a few valid models: onnxruntime has the last word.
+        # Strict inference rejects a few valid models, so onnxruntime decides.
         try:
             OnnxSession(model)
         except Refusal:
-            found = _misfits(error)
-            what = f"{len(found)} problems" if len(found) > 1 else _first_line(error)
-            raise Refusal(f"{path}: its shapes do not fit together: {what}", *found) from error
+            misfits = _misfits(error)
+            what = f"{len(misfits)} problems" if len(misfits) > 1 else _first_line(error)
+            raise Refusal(f"{path}: its shapes do not fit together: {what}", *misfits) from error
         return inferred(model, strict=False)
 
 
 def _misfits(error: Exception) -> list[Finding]:
-    """One finding for each node that strict inference names, those aside that only lack another's result."""
-    found = re.findall(r"\(op_type:(.+?)(?:, node name: (.*?))?\): (.*)", str(error))
+    """A finding for each node in strict inference's message, without nodes that only miss another's result."""
+    nodes = re.findall(r"\(op_type:(.+?)(?:, node name: (.*?))?\): (.*)", str(error))
     return [
         Finding(f"shapes do not fit: {what[:300]}", where=f"{op_type} node" + (f" '{name}'" if name else ""))
-        for op_type, name, what in found
+        for op_type, name, what in nodes
         if not what.endswith("expected to have type but instead is null")
     ]

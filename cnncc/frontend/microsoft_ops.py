@@ -1,7 +1,7 @@
 """Shapes and types of onnxruntime's own quantised operators (domain com.microsoft), which ONNX does not infer.
 
-Each has a stand-in: nodes of ONNX's own operators whose result has the same shape and type. The graph with the
-stand-ins is inferred, and what is found is kept.
+Each operator has a stand-in: nodes of ONNX's own operators with a result of the same shape and type. The graph with the
+stand-ins is inferred, and its types are kept.
 
 Source: onnxruntime's docs/ContribOperators.md.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
 
 MICROSOFT = "com.microsoft"
-LEAST_INPUTS = 4  # of all of them; ONNX's checker does not look at operators of others
+LEAST_INPUTS = 4  # of each operator; ONNX's checker does not check other domains
 Types = Mapping[str, int]
 
 
@@ -36,7 +36,7 @@ def _same(node: NodeProto, types: Types) -> list[NodeProto]:
 
 
 def _gemm(node: NodeProto, types: Types) -> list[NodeProto]:
-    """The result is of the type of its zero point, or float where it has none."""
+    """The result has the type of its zero point; without one it is float."""
     from onnx import TensorProto, helper
 
     has_zero = len(node.input) > 8 and node.input[8] in types
@@ -88,7 +88,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 
 
 def unknown_attribute(node: NodeProto) -> str | None:
-    """An attribute of one of these operators that it has not: onnxruntime does not load such a model."""
+    """An unknown attribute of one of these operators, if any; onnxruntime does not load such a model."""
     if node.domain != MICROSOFT or node.op_type not in _STAND_INS:
         return None
     known = _ATTRIBUTES.get(node.op_type, ())
@@ -96,7 +96,7 @@ def unknown_attribute(node: NodeProto) -> str | None:
 
 
 def with_microsoft_types(model: ModelProto, infer: Callable[[ModelProto], ModelProto]) -> ModelProto:
-    """`model` with the types of the results of these operators, and of what follows from them by `infer`."""
+    """`model` with the types of the results of these operators, and of all types that `infer` derives from them."""
     from onnx import ModelProto
 
     if not any(node.domain == MICROSOFT and node.op_type in _STAND_INS for node in model.graph.node):

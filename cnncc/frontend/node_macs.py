@@ -1,4 +1,4 @@
-"""How many multiply-accumulates a network takes, so that the array's share of them can be stated."""
+"""Multiply-accumulates of a network's nodes, so that the array's share of them can be stated."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _shape(value: SSAValue) -> tuple[int, ...]:
 
 
 def node_macs(node: NodeOp) -> int:
-    """MACs of a Conv, Gemm, MatMul, quantised or not, or BatchNormalization, for the batch that its types say.
+    """MACs of a node, for the batch of its types; 0 for unknown shapes.
 
-    0 where shapes are unknown.
-
-    Each result takes one MAC per weight of its channel (Conv), or per element of the summed dimension; one where
-    it is normalised. Any other node has none.
+    Conv, quantised or not           results * weights of a channel
+    Gemm, MatMul, quantised or not   results * size of the summed dimension
+    BatchNormalization               results
+    any other node                   0
     """
     kind = node.op_type.data if node.domain is None or node.domain.data == MICROSOFT else ""
     at = WEIGHTS_AT.get(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -24,13 +25,13 @@ from cnncc.errors import Refusal
 from cnncc.weights import Array, WeightStore
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, TensorProto
+    from onnx import AttributeProto, GraphProto, TensorProto
 
 
 def numpy_array(tensor: TensorProto, owner: str) -> Array | None:
-    """The array in `tensor`; None where plain numpy has no such type (strings, bf16, f8, 4-bit, complex).
+    """The array in `tensor`; None for a type that plain numpy does not have (strings, bf16, f8, 4-bit, complex).
 
-    Raises Refusal, naming `owner`, where the data does not fill the shape.
+    Raises: Refusal, with `owner`, for data that does not fill the shape.
     """
     from onnx import numpy_helper
 
@@ -43,8 +44,13 @@ def numpy_array(tensor: TensorProto, owner: str) -> Array | None:
     return array if array.dtype.isbuiltin == 1 and array.dtype.kind in "biuf" else None
 
 
+def attribute_graphs(proto: AttributeProto) -> Sequence[GraphProto]:
+    """The sub-graphs in an ONNX attribute."""
+    return (*proto.graphs, *([proto.g] if proto.HasField("g") else []))
+
+
 def attribute_from_proto(proto: AttributeProto, store: WeightStore) -> Attribute:
-    """The IR attribute for `proto`; a `#onnx.proto` where no other form is exact and unambiguous."""
+    """The IR attribute for `proto`; a `#onnx.proto` if no other form is exact and unambiguous."""
     from onnx import AttributeProto
 
     match proto.type:
@@ -73,7 +79,7 @@ def attribute_from_proto(proto: AttributeProto, store: WeightStore) -> Attribute
 
 
 def attribute_to_proto(name: str, attribute: Attribute, store: WeightStore) -> AttributeProto:
-    """The ONNX attribute `name` that an IR attribute stands for. Raises Refusal where it stands for none."""
+    """The ONNX attribute `name` of an IR attribute. Raises Refusal for an attribute without an ONNX equivalent."""
     from onnx import AttributeProto, numpy_helper
 
     proto = AttributeProto(name=name)

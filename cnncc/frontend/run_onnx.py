@@ -18,14 +18,14 @@ class OnnxSession:
     """A model made ready once, to be run many times."""
 
     def __init__(self, model: ModelProto) -> None:
-        """Raises Refusal where onnxruntime does not take the model."""
+        """Raises Refusal for a model that onnxruntime does not load."""
         import onnxruntime
 
         ort: Any = onnxruntime  # it has no type stubs
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 4
-        # The IR is what is to be run: no fusion by onnxruntime, which would round differently.
+        # The IR runs as written: onnxruntime's fusions would round differently.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
             exact = with_unsigned_weights(model).SerializeToString()
@@ -36,7 +36,7 @@ class OnnxSession:
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
         """The outputs in the model's order: arrays, or lists of arrays for sequences.
 
-        Raises Refusal where onnxruntime reports an error.
+        Raises: Refusal, for an error in onnxruntime.
         """
         feeds = {name: np.asarray(value) if np.isscalar(value) else value for name, value in inputs.items()}
         try:

@@ -1,4 +1,4 @@
-"""Host segments: parts of a network that stay ONNX models, in the binary with tensors' names on inputs and outputs."""
+"""Host segments: parts of a network that stay ONNX models. Their inputs and outputs have the binary's tensor names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def read_model(model: bytes) -> ModelProto:
 def run_on_host(model: bytes, inputs: Sequence[Array]) -> Sequence[Array]:
     """Run a host segment with onnxruntime, on numbers of any type, in the segment's own shapes.
 
-    A tensor may be read under another shape than it was written. Raises Refusal where the model does not load or run.
+    A tensor may be read in another shape than it was written in.
+    Raises: Refusal, for a model that does not load or run.
     """
     from onnx import helper
 
@@ -44,15 +45,15 @@ def run_on_host(model: bytes, inputs: Sequence[Array]) -> Sequence[Array]:
 
 
 def _shaped(value: ValueInfoProto, array: Array) -> Array:
-    """`array` in the shape of an input, where it has as many elements."""
+    """`array` in the shape of an input, if it has as many elements."""
     dims = _dims(value)
     return array.reshape(dims) if math.prod(dims) == array.size else array
 
 
 def interface(model: bytes) -> tuple[dict[str, str], dict[str, str]]:
-    """The inputs and the outputs of a segment, each with its element type as numpy calls it, in order.
+    """The inputs and the outputs of a segment in order, each with its element type in numpy's name.
 
-    Raises Refusal where it is no model.
+    Raises: Refusal, for bytes that are no model.
     """
     graph = read_model(model).graph
     return _types(graph.input), _types(graph.output)
@@ -71,11 +72,11 @@ def _types(values: Iterable[ValueInfoProto]) -> dict[str, str]:
 
 
 def name_after_tensors(model: bytes, inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
-    """The model with inputs and outputs renamed, in order; an input that is given twice becomes one.
+    """The model with inputs and outputs renamed, in order; two inputs of one name become one.
 
-    The names inside get a prefix and nodes join them to the tensors' names, so that no name meets another: Identity, or
-    Reshape where one tensor is read under several shapes.
-    Deterministic. Raises Refusal where the numbers of inputs or outputs differ.
+    Inner names get a prefix, so that no two names collide. Identity nodes join them to the tensors' names; a tensor
+    that is read in several shapes gets Reshape nodes. The result is deterministic.
+    Raises: Refusal, for other numbers of inputs or outputs.
     """
     from onnx import compose, helper
 
@@ -90,7 +91,7 @@ def name_after_tensors(model: bytes, inputs: Sequence[str], outputs: Sequence[st
         prefix = f"_{prefix}"
     inner: Any = compose.add_prefix(proto, prefix, rename_functions=False)
     graph: GraphProto = inner.graph
-    given = dict(zip(inputs, graph.input, strict=True))  # of two with one name the last stays
+    given = dict(zip(inputs, graph.input, strict=True))  # the last of several inputs of one name
     before = [_joined(graph, name, given[name], value) for name, value in zip(inputs, graph.input, strict=True)]
     after = [
         helper.make_node("Identity", [value.name], [name]) for name, value in zip(outputs, graph.output, strict=True)
@@ -110,7 +111,7 @@ def _dims(value: ValueInfoProto) -> list[int]:
 
 
 def _joined(graph: GraphProto, name: str, given: ValueInfoProto, value: ValueInfoProto) -> NodeProto:
-    """The node that makes `value` of the input `name`, which has the shape of `given`."""
+    """The node that computes `value` from the input `name`, which has the shape of `given`."""
     from onnx import TensorProto, helper
 
     if _dims(given) == _dims(value):
@@ -121,7 +122,7 @@ def _joined(graph: GraphProto, name: str, given: ValueInfoProto, value: ValueInf
 
 
 def _rename(values: Any, names: Sequence[str]) -> None:
-    """Give graph inputs or outputs their names; of two with one name the last stays."""
+    """Rename graph inputs or outputs; of two with one name, the last remains."""
     from onnx import ValueInfoProto
 
     renamed: dict[str, ValueInfoProto] = {}

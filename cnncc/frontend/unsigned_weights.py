@@ -1,7 +1,8 @@
-"""A model whose integer products onnxruntime adds up exactly on every processor.
+"""Rewrites models so that onnxruntime adds up integer products exactly on every processor.
 
-On x86 without VNNI its kernels for uint8 times int8 add pairs of products as 16-bit numbers, which saturate; those for
-uint8 times uint8 do not. So int8 weights that meet uint8 codes become uint8: weight and zero point 128 more.
+On x86 without VNNI, its kernels for uint8 times int8 add pairs of products as 16-bit numbers, which saturate. Its
+kernels for uint8 times uint8 are exact. So int8 weights of uint8 codes become uint8: 128 is added to weight and zero
+point.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MORE = 128
 
 
 class _NodeOperands(NamedTuple):
-    """Where a node has its codes and its weights, each with the zero point."""
+    """The numbers of a node's inputs with codes, weights and their zero points."""
 
     codes: int
     codes_zero: int
@@ -38,7 +39,7 @@ OPERANDS = {
 
 
 def with_unsigned_weights(model: ModelProto) -> ModelProto:
-    """The same model, or one that computes the same with weights that are not signed."""
+    """The same model, or an equivalent one with unsigned weights."""
     if not any(node.op_type in OPERANDS for node in model.graph.node):
         return model
     types = _types(model)
@@ -54,12 +55,12 @@ def _types(model: ModelProto) -> dict[str, int]:
     """The element types of tensors."""
     graph = inferred(model, strict=False).graph
     values = (*graph.input, *graph.value_info, *graph.output)
-    found = {value.name: value.type.tensor_type.elem_type for value in values}
-    return found | {tensor.name: tensor.data_type for tensor in graph.initializer}
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
+    return types | {tensor.name: tensor.data_type for tensor in graph.initializer}
 
 
 def _saturates(node: NodeProto, types: dict[str, int]) -> bool:
-    """Whether codes are uint8 and weights int8. A zero point that is given has the type of what it belongs to."""
+    """Whether codes are uint8 and weights int8. A zero point has the type of its codes or weights."""
     from onnx import TensorProto
 
     if (where := OPERANDS.get(node.op_type)) is None:
@@ -81,10 +82,10 @@ class _Change:
         tensors, fed = {tensor.name: tensor for tensor in graph.initializer}, {value.name for value in graph.input}
         self.constants = {name: tensor for name, tensor in tensors.items() if name not in fed}
         self.names = {*types, *tensors, *(name for node in graph.node for name in node.output)}
-        self.unsigned: dict[str, str] = {}  # by what is signed
+        self.unsigned: dict[str, str] = {}  # unsigned name by signed name
 
     def all_nodes(self) -> None:
-        """Change all nodes that need it, each behind those that make its weights unsigned."""
+        """Change all nodes that may saturate; nodes that make weights unsigned precede them."""
         nodes: list[NodeProto] = []
         for node in self.graph.node:
             if _saturates(node, self.types):
@@ -99,23 +100,23 @@ class _Change:
         self.graph.node.extend(nodes)
 
     def _shifted(self, name: str) -> Iterator[NodeProto]:
-        """Have what is given as 128 more: a constant, or what these nodes compute. No name stands for a zero point."""
+        """Add 128 to the value `name`, in a new constant or by the returned nodes. The empty name is a zero point 0."""
         from onnx import TensorProto, helper, numpy_helper
 
-        found = self.unsigned[name] = self._new(f"{name}.unsigned")
+        unsigned = self.unsigned[name] = self._new(f"{name}.unsigned")
         if not name or name in self.constants:
             signed = numpy_helper.to_array(self.constants[name]) if name else np.zeros((), np.int8)
             array = (signed.astype(np.int16) + MORE).astype(np.uint8)
-            self.graph.initializer.append(numpy_helper.from_array(array, found))
+            self.graph.initializer.append(numpy_helper.from_array(array, unsigned))
             return
-        wide, more, total = (self._new(f"{found}.{step}") for step in ("wide", "more", "total"))
+        wide, more, total = (self._new(f"{unsigned}.{step}") for step in ("wide", "more", "total"))
         self.graph.initializer.append(numpy_helper.from_array(np.array(MORE, np.int32), more))
         yield helper.make_node("Cast", [name], [wide], to=TensorProto.INT32)
         yield helper.make_node("Add", [wide, more], [total])
-        yield helper.make_node("Cast", [total], [found], to=TensorProto.UINT8)
+        yield helper.make_node("Cast", [total], [unsigned], to=TensorProto.UINT8)
 
     def _new(self, name: str) -> str:
-        """A name that nothing has."""
+        """A new name, `name` with marks if it is taken."""
         while name in self.names:
             name += "'"
         self.names.add(name)

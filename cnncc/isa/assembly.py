@@ -1,4 +1,4 @@
-"""Text of programs: one instruction a line, fields by name, those at their default left out.
+"""Text of programs: one instruction a line, fields by name; fields at their defaults are left out.
 
         loop count=3                             ; conv1 c
           load kind=weight rows=8 cols=8 …
@@ -40,7 +40,7 @@ def disassemble(program: Sequence[Instruction], comments: Mapping[int, str] | No
 
 
 def parse_instruction(line: str) -> Instruction:
-    """The instruction that a line without comment writes. Raises ValueError."""
+    """The instruction of a line without comment. Raises ValueError."""
     name, *parts = line.split()
     values: dict[str, Value] = {}
     fields = BY_NAME[name].by_name if name in BY_NAME else {}
@@ -53,7 +53,7 @@ def parse_instruction(line: str) -> Instruction:
 
 
 def assemble(text: str) -> list[Instruction]:
-    """The program that `text` writes. Raises Refusal with the number of the line."""
+    """The program of an assembly text. Raises Refusal with the number of the line."""
     program: list[Instruction] = []
     for number, line in enumerate(text.splitlines(), 1):
         code = line.partition(";")[0].strip()

@@ -47,7 +47,7 @@ OPCODE_MASK = ((1 << OPCODE.bits) - 1) << OPCODE.lsb
 
 
 def decode_program(words: Words) -> list[Instruction]:
-    """The instructions of a program. Raises Refusal with the word offset of what is illegal."""
+    """The instructions of a program. Raises Refusal with the word offset of an illegal instruction."""
     plain = [int(word) for word in words]
     program: list[Instruction] = []
     at = 0
@@ -67,7 +67,10 @@ def decode_program(words: Words) -> list[Instruction]:
 
 
 def check_structure(program: Sequence[Instruction]) -> None:
-    """Loops are closed and at most 8 deep; halt stands once, at the end (PROG-1, PROG-2). Raises Refusal."""
+    """Check that loops are closed and at most 8 deep, and that halt is last and only last (PROG-1, PROG-2).
+
+    Raises: Refusal.
+    """
     depth = 0
     for at, instruction in enumerate(program):
         name = instruction.spec.name
@@ -88,7 +91,7 @@ def encode_message(head: Instruction, input_data: Sequence[int] = ()) -> Words:
 
 
 def decode_message(words: Words) -> tuple[Instruction, list[int]]:
-    """The head and the input data of a message. Raises Refusal for what is none."""
+    """The head and the input data of a message. Raises Refusal for words that are no message."""
     plain = [int(word) for word in words]
     spec = MESSAGE_BY_TYPE.get(plain[0] >> OPCODE.lsb) if plain else None
     if spec is None:

@@ -1,4 +1,4 @@
-"""Where arrays lie in DRAM: what the compiler and whoever reads a binary must agree on."""
+"""The places of arrays in DRAM, on which the compiler and every reader of a binary agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of instruction fields: how a value, its bits and its text belong together."""
+"""Kinds of instruction fields: conversions between a value, its bits and its text."""
 
 from __future__ import annotations
 
@@ -28,8 +28,13 @@ Value = int | str | FieldTerm | When
 class Field:
     """Bits msb..lsb of 32-bit word `word` of an instruction.
 
-    kind: uint | int (two's complement) | hex (uint, written in hexadecimal) | term (2 bits of axis, the rest a
-    signed step) | when (enable bit, then one bit a loop register) | enum (an index into `names`).
+    kind    bits
+    uint    unsigned
+    int     two's complement
+    hex     unsigned, written in hexadecimal
+    term    2 bits of axis, the rest a signed step
+    when    enable bit, then one bit for each loop register
+    enum    an index into `names`
     """
 
     name: str
@@ -90,7 +95,7 @@ class Field:
         return number & ((1 << self.bits) - 1)
 
     def from_bits(self, bits: int) -> Value:
-        """The value of unsigned `bits`. Raises ValueError where they have no meaning."""
+        """The value of unsigned `bits`. Raises ValueError for bits without meaning."""
         match self.kind:
             case "term":
                 step_bits = self.bits - 2
@@ -116,7 +121,7 @@ class Field:
                 return bits
 
     def to_text(self, value: Value) -> str:
-        """The value as the assembly writes it: 12, 0x3f800000, y*-2, always, 0+2, weight."""
+        """The value in assembly: 12, 0x3f800000, y*-2, always, 0+2, weight."""
         match value:
             case FieldTerm(axis, step):
                 return f"{axis}*{step}"
@@ -130,7 +135,7 @@ class Field:
                 return f"{value:#010x}" if self.kind == "hex" else str(value)
 
     def from_text(self, text: str) -> Value:
-        """The value that `text` writes. Raises ValueError."""
+        """The value of an assembly text. Raises ValueError."""
         match self.kind:
             case "term":
                 if not (term := re.fullmatch(r"(\w+)\*(-?\d+)", text)):

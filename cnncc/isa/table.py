@@ -1,9 +1,9 @@
 """The instruction table: the only place that knows a bit position.
 
-Two formats: the instructions of a program, and the messages that row buses deliver. One row a field: name, word, msb,
-lsb, kind, meaning. Encoder, decoder, assembler, disassembler, the `isa` dialect, docs/isa.md and the generators
-of tests only expand it. Bits that no field names are reserved and zero.
-What the instructions do is docs/machine.md; the rules are cited here.
+It has two formats: the instructions of a program, and the messages that row buses deliver. Each field is one row: name,
+word, msb, lsb, kind, meaning. Encoder, decoder, assembler, disassembler, the `isa` dialect, docs/isa.md and the
+generators of tests only expand it. Bits without a field are reserved and zero. docs/machine.md defines the semantics by
+the rules cited here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPCODE = Field("opcode", 0, 31, 26, "uint", "which instruction")
 
 @dataclass(frozen=True)
 class Spec:
-    """One kind of instruction, run by `engine`, or of message, carried by it: `words` 32-bit words."""
+    """One kind of instruction or message, of `words` 32-bit words; `engine` runs the one or carries the other."""
 
     name: str
     opcode: int
@@ -31,17 +31,17 @@ class Spec:
 
     @cached_property
     def by_name(self) -> dict[str, Field]:
-        """The fields."""
+        """The fields by name."""
         return {field.name: field for field in self.fields}
 
     @cached_property
     def defaults(self) -> dict[str, Value]:
-        """What they are where the assembly leaves them out."""
+        """The values of fields that the assembly leaves out, by name."""
         return {field.name: field.default for field in self.fields}
 
     @cached_property
     def default_words(self) -> list[int]:
-        """The words, with these."""
+        """The words with all fields at their defaults."""
         words = [self.opcode << OPCODE.lsb, *(0 for _ in range(1, self.words))]
         for field in self.fields:
             words[field.word] |= field.to_bits(field.default) << field.lsb
@@ -68,7 +68,7 @@ class Instruction:
         return value
 
     def operation(self) -> MacOperation:
-        """What a mac does. Raises ValueError for an operation that nobody implements."""
+        """The operation of a mac. Raises ValueError for an operation that no level implements."""
         return MacOperation(self.text("op"))
 
     def term(self, field: str) -> FieldTerm:
@@ -285,9 +285,8 @@ SPECS: tuple[Spec, ...] = (
 BY_NAME = {spec.name: spec for spec in SPECS}
 BY_OPCODE = {spec.opcode: spec for spec in SPECS}
 
-# The second format: what the row buses carry to PEs, formed from an instruction and the running machine, never stored.
-# The fields are those of the thesis, under its names, the tag (LOAD-2) and lanes (MAC-1).
-# Its *type of command* is the opcode.
+# The second format: messages of the row buses to PEs, formed from an instruction and the running machine, never stored.
+# The fields have the thesis's names; the tag (LOAD-2) and lanes (MAC-1) are added. Its *type of command* is the opcode.
 _DATA = """
     command       0 25 24 enum:load           what the PE does: fills its open half
     type_of_data  0 23 22 enum:weight,ifmap   register file
@@ -319,7 +318,7 @@ MESSAGE_BY_TYPE = {spec.opcode: spec for spec in MESSAGES}
 def instruction(name: str, **values: Value) -> Instruction:
     """The instruction `name` with the given fields, the others at their defaults.
 
-    Raises ValueError for an unknown instruction or field, or a value that does not fit its bits.
+    Raises: ValueError, for an unknown instruction or field, or a value that does not fit its bits.
     """
     if name not in BY_NAME:
         raise ValueError(f"no instruction '{name}'; there are {', '.join(BY_NAME)}")

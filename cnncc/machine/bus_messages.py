@@ -26,9 +26,10 @@ WITH_MESSAGES = ("load", "mac")
 
 @dataclass(frozen=True)
 class Message:
-    """A message on the buses of some rows of the array, for the PEs of some columns: those of its tag.
+    """A message on the buses of some rows of the array, for the PEs of the columns in its tag.
 
-    words: its input data; None where not known. position: that of a load's PEs, less the load's start (LOAD-2).
+    - words: the input data; None if unknown
+    - position: the position (lin, k, y, x) of a load's PEs, less the load's start (LOAD-2)
     """
 
     rows: tuple[int, ...]
@@ -44,18 +45,19 @@ class Message:
 
 
 def messages_of(inst: Instruction, arch: Arch, sends: bool = False) -> list[Message]:
-    """The messages of a load or mac as far as they do not depend on data. sends: whether its `send` holds.
+    """The messages of a load or mac, without the words that a load reads. sends: whether the mac's `send` holds.
 
-    Raises Refusal where it asks for more than any PE takes.
+    Raises: Refusal, for more words or operations than any PE takes.
     """
     _check(inst, arch)
     return list(_data(inst, arch, None) if inst.spec.name == "load" else _op(inst, sends))
 
 
 def messages_at(interpreter: Interpreter, instructions: Sequence[Instruction], number: int) -> list[Message]:
-    """The messages of instruction `number`, a load or mac, when it runs for the first time. Raises Refusal, Trap.
+    """The messages of instruction `number`, a load or mac, when it runs for the first time.
 
-    interpreter: before its first instruction.
+    interpreter: a fresh one, which has run nothing yet.
+    Raises: Refusal, for another kind of instruction or too much for a PE. Trap, if the program traps before it.
     """
     inst = instructions[number]
     _run_until(interpreter, instructions, number)
@@ -66,7 +68,7 @@ def messages_at(interpreter: Interpreter, instructions: Sequence[Instruction], n
 
 
 def _check(inst: Instruction, arch: Arch) -> None:
-    """Counts that fit their fields but no PE. Raises Refusal."""
+    """Refuse counts that fit their fields but no PE. Raises Refusal."""
     pe, is_load = arch.pe, inst.spec.name == "load"
     most = max(pe.weight_words, pe.ifmap_words + pe.virtual_words) if is_load else MOST_OPERATIONS
     if (asked := load_words(inst) if is_load else mac_operations(inst)) > most:
@@ -74,7 +76,7 @@ def _check(inst: Instruction, arch: Arch) -> None:
 
 
 def _data(inst: Instruction, arch: Arch, words: Ints | None) -> Iterator[Message]:
-    """In each row, one for each distinct position of its PEs (LOAD-2); a burst each. words: [row, column, word]."""
+    """One message for each row, distinct position of its PEs (LOAD-2) and burst. words: [row, column, word]."""
     rows, cols = (_alike(offsets) for offsets in load_offsets(inst))
     count, burst = load_words(inst), arch.bus.burst_words
     for (down, same_rows), (along, same_cols) in product(rows.items(), cols.items()):
@@ -163,9 +165,9 @@ def _delivered(inst: Instruction, interpreter: Interpreter) -> Ints:
     grid, descriptor = replace(whole, edge=bool(inst.number("edge"))), interpreter.descriptors[inst.number("desc")]
     bits = interpreter.arch.operand_bits
     words = deliver(interpreter.glb, inst, grid, interpreter.index, descriptor, bits).words[0]
-    each = np.broadcast_to(words, (*grid.shape, *words.shape[-4:])).reshape(
+    taken = np.broadcast_to(words, (*grid.shape, *words.shape[-4:])).reshape(
         inst.number("rows"), grid.col_sets, len(grid.columns), -1
     )
-    found = np.zeros((inst.number("rows"), grid.col_sets, grid.cols, each.shape[-1]), np.int64)
-    found[:, :, grid.columns] = each
-    return found.reshape(inst.number("rows"), -1, each.shape[-1])
+    by_column = np.zeros((inst.number("rows"), grid.col_sets, grid.cols, taken.shape[-1]), np.int64)
+    by_column[:, :, grid.columns] = taken
+    return by_column.reshape(inst.number("rows"), -1, taken.shape[-1])

@@ -31,7 +31,10 @@ class Leaf:
 
 @dataclass(frozen=True)
 class LoopNode:
-    """`loop count … end` (PROG-2): its register is its depth, `head` its `loop`, `last` the number of its `end`."""
+    """`loop count … end` (PROG-2).
+
+    head: the `loop` instruction. last: the number of the `end`. register: the loop's register, equal to its depth.
+    """
 
     head: Leaf
     last: int

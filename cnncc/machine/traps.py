@@ -1,4 +1,4 @@
-"""Traps: what a program does that the machine cannot do."""
+"""Traps: faults of a program at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Energy from counters: what a program, or a layer, does so often times what the architecture file says it takes."""
+"""Energy of a program or a layer: Σ counter * energy per event, as the architecture file gives it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from cnncc.arch.model import Energy
 
 
 def energy(counters: Mapping[str, Any], costs: Energy) -> dict[str, float]:
-    """By component, in `costs.unit`: operations, register files, links and buses, memories; their sum is `total`.
+    """Energy by component in `costs.unit`, and their sum as `total`.
 
-    counters: `macs`, `max`, `add`, `words` and `rf` as docs/stats.md has them, counted or predicted. What no counter is
-    of takes nothing: output units, sequencer, clock, leakage.
+    counters: `macs`, `max`, `add`, `words` and `rf` of docs/stats.md, counted or predicted. Parts without a counter
+    (output units, sequencer, clock, leakage) cost nothing.
     """
     rf, words = counters["rf"], counters["words"]
     parts = {

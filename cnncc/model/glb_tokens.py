@@ -1,22 +1,25 @@
-"""Which tokens order the transfers, loads and commits of a layer on its buffers in the GLB. No IR.
+"""The tokens that order the transfers, loads and commits of a layer on its buffers in the GLB. No IR.
 
-| semaphores | say that | given by | taken by |
-|---|---|---|---|
-| FULL, NEXT_FULL | weights and parameters have come; layers take turns with the two | transfer | load, else commit |
-| FREE, FREE_ONE | a slice of weights or parameters is done with; in two buffers, in one | load, commit | transfer |
-| IFMAP_FULL | a block of the ifmap has come | transfer | load |
-| IFMAP_FREE | one of two buffers of the ifmap is done with, and no transfer of the output says so | load | transfer |
-| RESIDUAL_FULL | a block of the residual has come | transfer | commit |
-| OUTPUT_FULL | a block of the output is complete | commit | transfer to DRAM |
-| OUTPUT_FREE, …_TWO | a block of the output is in DRAM; one buffer, two | transfer to DRAM | transfer, commit |
-| INPUT_FREE, …_TWO | a block of an input is done with, the output is resident; one buffer, two | commit | transfer |
+    semaphore          meaning                                               given by   taken by
+    FULL, NEXT_FULL    weights and parameters have arrived; layers alternate transfer   load, else commit
+    FREE, FREE_ONE     a slice of weights or params is used; two buffers, one load,     transfer
+                                                                             commit
+    IFMAP_FULL         a block of the ifmap has arrived                      transfer   load
+    IFMAP_FREE         one of two ifmap buffers is used, and no transfer     load       transfer
+                       of the output says so
+    RESIDUAL_FULL      a block of the residual has arrived                   transfer   commit
+    OUTPUT_FULL        a block of the output is complete                     commit     transfer to DRAM
+    OUTPUT_FREE, _TWO  a block of the output is in DRAM; one buffer, two     transfer   transfer, commit
+    INPUT_FREE, _TWO   a block of an input is used, and the output is        commit     transfer
+                       resident; one buffer, two
 
-The DMA works in program order. So a transfer needs no token where one before it has waited for a token that is given as
-late. A transfer behind one that waits for OUTPUT_FULL of a block is behind the last use of all buffers of that block.
+The DMA works in program order. So a transfer needs no token if an earlier transfer has waited for a token that is given
+as late. Example: every transfer after one that waits for a block's OUTPUT_FULL comes after the last use of all buffers
+of that block.
 
-The lowering (`passes/_programs/layer_transfers.py`) writes these tokens into the program and the cost model
-(`transfers.py`) runs them. They share this table, because a difference could only be a mistake. The interpreter knows
-nothing of it: it does what the program says, so that a wrong token shows as other cycles or as a race.
+The lowering (`passes/_programs/layer_transfers.py`) writes these tokens into the program, and the cost model
+(`transfers.py`) runs them. Both share this table, because a difference could only be a mistake. The interpreter does
+not use it: it follows the program, so a wrong token shows as other cycles or as a race.
 """
 
 from __future__ import annotations
@@ -46,29 +49,29 @@ class Semaphore(IntEnum):
 
 
 S = Semaphore
-# What is free before the first layer: as many as there are buffers.
+# Tokens before the first layer: one for each free buffer.
 PRIMED: dict[Semaphore, int] = {
     S.FREE: 2, S.FREE_ONE: 1, S.IFMAP_FREE: 2, S.INPUT_FREE: 1, S.INPUT_FREE_TWO: 2, S.OUTPUT_FREE: 1,
     S.OUTPUT_FREE_TWO: 2,
 }  # fmt: skip
 FULL_IN_TURN = (S.FULL, S.NEXT_FULL)  # the weights of the next layer may arrive during this one
-FREE_TWICE = (S.FREE, S.INPUT_FREE_TWO)  # what transfers of weights and parameters in two buffers wait for
-ORDER = ("params", "weight", "residual", "ifmap")  # of transfers in one place: the last vouches for those before it
+FREE_TWICE = (S.FREE, S.INPUT_FREE_TWO)  # transfers of weights and parameters into two buffers wait for these
+ORDER = ("params", "weight", "residual", "ifmap")  # of transfers in one place: the last token covers those before it
 
 
 def input_free(stage: Stage) -> Semaphore:
-    """Says that a block of this input is done with, the output being resident."""
+    """The semaphore for "a block of this input is used", if the output is resident."""
     return S.INPUT_FREE_TWO if stage.buffers > 1 else S.INPUT_FREE
 
 
 def output_free(stage: Stage) -> Semaphore:
-    """Says that a block of the output is in DRAM."""
+    """The semaphore for "a block of the output is in DRAM"."""
     return S.OUTPUT_FREE_TWO if stage.buffers > 1 else S.OUTPUT_FREE
 
 
 def _slice_free(stage: Stage) -> Semaphore:
     if stage.depth == 0:
-        return S.NONE  # it comes once, and stays until the layer ends
+        return S.NONE  # fetched once, resident until the layer ends
     return S.FREE if stage.buffers > 1 else S.FREE_ONE
 
 
@@ -76,7 +79,7 @@ class GlbTokens:
     """The tokens of one layer.
 
     - stages: its stages in the GLB, by operand
-    - full: which of `FULL_IN_TURN` is the layer's
+    - full: the layer's one of `FULL_IN_TURN`
     - sliced_params: whether parameters come in slices
     - with_blocks: whether these slices come with the blocks of ifmap or output
     """
@@ -88,7 +91,7 @@ class GlbTokens:
         self.with_blocks = self.sliced_params and bool(stages.keys() & {"ifmap", "output"})
 
     def taken_by_transfer(self, operand: str) -> Semaphore:
-        """What a transfer into the operand's buffer waits for."""
+        """The semaphore that a transfer into the operand's buffer waits for."""
         stage, output, params = self.stages[operand], self.stages.get("output"), self.stages.get("params")
         match operand:
             case "weight":
@@ -103,7 +106,7 @@ class GlbTokens:
                 return S.NONE if output or self.with_blocks or "residual" in self.stages else S.INPUT_FREE
 
     def given_by_transfer(self, operand: str) -> Semaphore:
-        """What says that the operand has come; none where that of an operand behind it does."""
+        """The semaphore for "the operand has arrived"; none if a later operand's token implies it."""
         if operand == "params" and self.stages.keys() & {"weight", "ifmap"}:
             return S.NONE
         return {"ifmap": S.IFMAP_FULL, "residual": S.RESIDUAL_FULL}.get(operand, self.full)
@@ -119,13 +122,13 @@ class GlbTokens:
         return _slice_free(stage)
 
     def given_by_weight_load(self) -> Semaphore:
-        """What the last load of a slice of weights gives; none where its parameters are needed longer."""
+        """The semaphore that a weight slice's last load gives; none if the slice's parameters are needed longer."""
         return S.NONE if self.sliced_params else _slice_free(self.stages["weight"])
 
     def of_ifmap_load(self) -> tuple[str, Semaphore, Semaphore]:
-        """The operand by whose blocks a load of the ifmap takes and gives; what its first takes, what its last gives.
+        """(operand, taken, given): the first load in a block of the operand takes, the last one gives.
 
-        Without weights to wait for, the load waits for the parameters. "" where it waits for nothing.
+        Without weights to wait for, the load waits for the parameters. operand: "" if it waits for nothing.
         """
         if "ifmap" in self.stages:
             return "ifmap", S.IFMAP_FULL, S.IFMAP_FREE if self.is_freed_by_loads() else S.NONE
@@ -134,7 +137,7 @@ class GlbTokens:
         return "", S.NONE, S.NONE
 
     def taken_by_commit(self) -> tuple[str, Semaphore]:
-        """The operand by whose blocks commits wait, and for what: for a residual, or for a place for the output."""
+        """(operand, semaphore): the first commit in a block of the operand waits for a residual or a free buffer."""
         if "residual" in self.stages:
             return "residual", S.RESIDUAL_FULL
         if output := self.stages.get("output"):
@@ -142,7 +145,7 @@ class GlbTokens:
         return "", S.NONE
 
     def given_by_commit(self) -> tuple[str, Semaphore]:
-        """The operand whose block ends with a commit, and what that commit gives."""
+        """(operand, semaphore): the last commit in a block of the operand gives the semaphore."""
         if "output" in self.stages:
             return "output", S.OUTPUT_FULL
         for operand in ("ifmap", "residual"):

@@ -1,7 +1,7 @@
 """The program of a layer as records of a timeline, from its shape and mapping alone. No IR.
 
-It is what `nest-to-array` makes of the layer, instruction by instruction, as far as times depend on it: docs/model.md
-has the rules. Nothing is shared with that pass but what a mapping is (`routes.py`, `register_files.py`).
+It mirrors the result of `nest-to-array`, instruction by instruction, as far as times depend on it; docs/model.md has
+the rules. The two share the meaning of a mapping alone (`routes.py`, `register_files.py`).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from cnncc.model.transfers import PRIMED_QUEUES, Fetch, Transfers
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """A layer that is mapped.
+    """A layer and its mapping.
 
-    - ahead: the operands whose first transfers stand in the layer before
-    - apart: there are several images, and an operand's are parts of larger ones, with gaps between
-    - drains: the layer ends when all its results are in DRAM: the next one might write what the DMA still reads
+    - ahead: the prefetched operands, whose first transfers are in the layer before.
+    - apart: whether an operand has several images with gaps between, as parts of larger ones.
+    - drains: whether the layer waits until its results are in DRAM (`program_schedule._drains`).
     """
 
     label: str
@@ -63,15 +63,15 @@ class LayerPlan:
 
 
 def machine(arch: Arch) -> TimelineMachine:
-    """What of an array times depend on beside the tasks."""
+    """The properties of an array that times depend on, beside its tasks."""
     halves = arch.pe.weight_halves, arch.pe.ifmap_halves, arch.pe.psum_halves
     return TimelineMachine(arch.sequencer.queue_depth, halves, arch.sequencer.overlap)
 
 
 class LayerSchedule(NamedTuple):
-    """The program of a layer with its `sync`, and the transfers for it that stand in the layer before.
+    """The program of a layer with its `sync`. ahead: its transfers in the layer before.
 
-    partial: whether there are partial sums, which lie in the GLB.
+    partial: whether there are partial sums in the GLB.
     """
 
     nodes: tuple[Node, ...]
@@ -79,7 +79,7 @@ class LayerSchedule(NamedTuple):
     partial: bool = False
 
     def start(self, arch: Arch) -> TimelineState:
-        """An idle machine before the layer: all buffers are free, and what is fetched ahead is there."""
+        """An idle machine before the layer, with all buffers free except those of prefetched operands."""
         state = idle_state(machine(arch))
         tokens = list(state.tokens)
         for queue, count in PRIMED_QUEUES.items():
@@ -92,12 +92,12 @@ class LayerSchedule(NamedTuple):
         return state._replace(tokens=tuple(tokens))
 
     def cycles(self, arch: Arch) -> int:
-        """From an idle machine, what is fetched ahead being there, to the end of the layer's `sync`."""
+        """Cycles from `start` to the end of the layer's `sync`."""
         return Timeline(machine(arch), self.nodes).run(self.start(arch)).elapsed
 
 
 def layer_schedule(plan: LayerPlan, arch: Arch, full: Semaphore = Semaphore.FULL) -> LayerSchedule:
-    """The program of a layer by a mapping that `nest-to-array` takes. full: says that its weights have come."""
+    """The program of a layer, by a mapping that `nest-to-array` accepts. full: the semaphore of its weights."""
     staged = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"}
     wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if plan.drains and "output" in staged else ())))
     if plan.shape.kind == "copy":
@@ -108,12 +108,12 @@ def layer_schedule(plan: LayerPlan, arch: Arch, full: Semaphore = Semaphore.FULL
 
 @lru_cache(maxsize=4096)
 def layer_cycles(plan: LayerPlan, arch: Arch) -> int:
-    """Cycles of a layer from an idle machine, what is fetched ahead there, to the end of its `sync`."""
+    """Cycles of a layer from an idle machine, with prefetched operands present, to the end of its `sync`."""
     return layer_schedule(plan, arch).cycles(arch)
 
 
 def layer_counts(plan: LayerPlan, arch: Arch) -> PredictedCycles:
-    """The same, with what the engines are busy and the array waits for."""
+    """The cycles of `layer_cycles`, with the engines' busy cycles and the array's stalls."""
     schedule = layer_schedule(plan, arch)
     return cycles(schedule.nodes, Timeline(machine(arch), schedule.nodes).run(schedule.start(arch)))
 
@@ -149,7 +149,7 @@ class _ScheduleWalk:
         self.ahead: list[Fetch] = []
 
     def nodes(self) -> list[Node]:
-        """All of it but the `sync`."""
+        """The program without its `sync`."""
         start = At(whole(self.shape.sizes))
         fetches = self.transfers.firsts(start, self.order)
         self.ahead = [fetch for fetch in fetches if fetch.operand in self.plan.ahead]
@@ -190,7 +190,7 @@ class _ScheduleWalk:
         return result
 
     def _spread(self, depth: int, at: At) -> At:
-        """With the PEs of the loops in space further inside, and what each of them has."""
+        """`at` with the PEs of the loops in space further inside, and the extents of one PE."""
         if not any(loop.on for loop in self.outer[depth:]):
             return at
         tile, held, sides = dict(at.extent), dict(at.extent), list(at.sides)
@@ -210,7 +210,7 @@ class _ScheduleWalk:
         return self.engines.weights(words, at.sides, (Token(WEIGHT_FREE), *takes), (Token(WEIGHT_FULL), *gives))
 
     def _ifmap(self, at: At) -> list[Node]:
-        """A load, or two where PEs pass columns on: what is theirs, and what the last of each set is short of."""
+        """One load, or two if PEs pass columns on: each PE's own columns, and those that a set's last PE lacks."""
         columns, column = ifmap_words(self.shape, at.extent)
         takes, gives = self.transfers.ifmap_tokens(at)
         takes, gives = (Token(IFMAP_FREE), *takes), (Token(IFMAP_FULL), *gives)
@@ -225,7 +225,7 @@ class _ScheduleWalk:
         ]
 
     def _chain(self, at: At) -> Side | None:
-        """The PEs of a set that are neighbours on columns; none where each is a set by itself."""
+        """The PEs of a set that are neighbours on columns; None if each PE is a set by itself."""
         cols = [side for side in at.sides if side.on == "cols"]
         if len(cols) > 1:
             return cols[-1]

@@ -1,8 +1,8 @@
-"""What a layer is to those who map it, and the buffers that its stages in the GLB fill. No IR.
+"""The shape of a layer as mappings see it, and the buffers of its stages in the GLB. No IR.
 
-A stage holds what the loops inside it need: of an image or an output some channels, rows and columns. A buffer of R
-rows that are not all rows of the image is a ring: row y lies at y mod R (rule DESC-2), and columns likewise. So the
-rest of a program only knows positions in the image.
+A stage holds the words that the loops inside it need: some channels, rows and columns of an image or an output. A
+buffer of R rows, fewer than the image has, is a ring: row y lies at y mod R (rule DESC-2), and columns likewise. So the
+rest of a program uses positions in the image alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ Extents = dict[str, int]
 class GlbBudget:
     """The words of the GLB that the buffers of a layer may take.
 
-    streamed: those of ifmap, residual and output that lie in DRAM and pass through the GLB block by block; the others
-    are resident, and take none of `words`. residual: whether the layer reads one.
+    - streamed: the operands among ifmap, residual and output that lie in DRAM and pass through the GLB block by block.
+      The others are resident, outside of `words`.
+    - residual: whether the layer reads one.
     """
 
     words: int
@@ -34,8 +35,8 @@ class GlbBudget:
 class LayerShape:
     """A layer of a kind (mac, max, add, copy) on an image of ih x iw.
 
-    params: how many of bias and scale each output channel, or with per_position each output position, has. shuffle: in
-    how many groups its output channels are shuffled.
+    - params: parameters (bias, scale) of each output channel; with per_position, of each output position
+    - shuffle: the number of groups in which output channels are shuffled
     """
 
     kind: str
@@ -74,7 +75,7 @@ class LayerShape:
 
     @property
     def periods(self) -> dict[str, int]:
-        """Output channels after which an operand's positions start anew, by operand; no entry where they never do.
+        """Output channels after which an operand's positions start anew, by operand; no entry if they never do.
 
         Channel k reads the input channels of group k // period, and a shuffle by S groups moves it to
         k % period * S + k // period. A loop over k is one step through such positions if its step is a multiple of the
@@ -97,7 +98,7 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class Box:
-    """A buffer of images, channels, rows and columns. Where these are not all, they take turns in it (rings)."""
+    """A buffer of images, channels, rows and columns. A side with fewer rows (columns) than the image is a ring."""
 
     images: int
     channels: int
@@ -118,12 +119,12 @@ class Box:
 
     @property
     def ring_y(self) -> int:
-        """The number of rows, if they turn."""
+        """The rows of the ring; 0 without one."""
         return 0 if self.all_rows else self.rows
 
     @property
     def ring_x(self) -> int:
-        """The number of columns, if they turn."""
+        """The columns of the ring; 0 without one."""
         return 0 if self.all_cols else self.cols
 
 
@@ -133,7 +134,7 @@ def whole(sizes: Sizes) -> Extents:
 
 
 def inside(sizes: Sizes, loops: Sequence[Loop]) -> Extents:
-    """How many indices of each dimension a full iteration of these nested loops has."""
+    """The indices of each dimension inside a full iteration of these nested loops."""
     extent = whole(sizes)
     for loop in loops:
         if loop.step < extent[loop.dim]:
@@ -142,12 +143,12 @@ def inside(sizes: Sizes, loops: Sequence[Loop]) -> Extents:
 
 
 def reach(outputs: int, taps: int, stride: int, dilation: int) -> int:
-    """Rows (columns) of the image from the first to the last that so many windows of so many taps touch."""
+    """Rows (columns) of the image from the first to the last one that `outputs` windows of `taps` taps touch."""
     return (outputs - 1) * stride + (taps - 1) * dilation + 1
 
 
 def ifmap_box(shape: LayerShape, extent: Extents) -> Box:
-    """What outputs of this extent need of the image: all its rows (columns) where they are all rows (columns)."""
+    """The part of the image that outputs of this extent need. All output rows (columns) need all of the image's."""
     sizes, window = shape.sizes, shape.window
     if shape.channelwise:
         channels = extent["k"] * sizes.c
@@ -160,19 +161,19 @@ def ifmap_box(shape: LayerShape, extent: Extents) -> Box:
 
 
 def output_box(shape: LayerShape, extent: Extents) -> Box:
-    """Outputs of this extent; of a residual the same."""
+    """The buffer of outputs, or of a residual, of this extent."""
     sizes = shape.sizes
     all_rows, all_cols = extent["h"] == sizes.h, extent["w"] == sizes.w
     return Box(extent["n"], extent["k"], extent["h"], extent["w"], all_rows, all_cols)
 
 
 def activation_box(shape: LayerShape, operand: str, extent: Extents) -> Box:
-    """What outputs of this extent need of the ifmap or the residual, or are."""
+    """The buffer of an activation (ifmap, residual, output) for outputs of this extent."""
     return ifmap_box(shape, extent) if operand == "ifmap" else output_box(shape, extent)
 
 
 def stage_box(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> Box:
-    """What the buffer of a stage of an activation holds."""
+    """The buffer of a stage of an activation."""
     return activation_box(shape, stage.operand, inside(shape.sizes, loops[: stage.depth]))
 
 
@@ -182,7 +183,7 @@ def slice_channels(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> in
 
 
 def slice_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, params_words: int) -> int:
-    """Words of a full slice of weights or params, of which a channel, or a position, has `params_words`."""
+    """Words of a full slice of weights or params. params_words: of one channel, or of one position."""
     channels, sizes = slice_channels(shape, loops, stage), shape.sizes
     if stage.operand == "params" and shape.per_position:
         extent = inside(sizes, loops[: stage.depth])
@@ -200,27 +201,25 @@ def stage_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, params_w
 
 
 def slices(mapping: Mapping) -> tuple[list[int], int]:
-    """The depths of stages that prefetch slices inside the blocks of an output with two buffers; and their loop.
+    """(depths, loop): the stages that prefetch slices inside the blocks of a double-buffered output (GLB-3).
 
-    Rules: GLB-3.
-
-    All slices come in one loop in time, which is given by its number; -1 where there are none.
+    All slices come in one loop in time; loop: its number, -1 without slices.
     """
     stages = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
     output = stages.pop("output", None)
-    found, opened = list[int](), -1
+    depths, opened = list[int](), -1
     if output is None or output.buffers == 1:
-        return found, opened
+        return depths, opened
     for depth in sorted({stage.depth for stage in stages.values() if stage.buffers > 1 and stage.depth}):
         between = [loop for loop in range(output.depth, depth) if not mapping.loops[loop].on]
         if len(between) == 1:
-            found.append(depth)
+            depths.append(depth)
             opened = between[0]
-    return found, opened
+    return depths, opened
 
 
 def buffer_sizes(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool) -> dict[str, int]:
-    """GLB words of a mapping: of each stage's buffers by operand, and as `sums` of its partial sums, if it has any."""
+    """GLB words of a mapping by operand, with all buffers of a stage; `sums` are the partial sums, if there are any."""
     staged = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
     params = shape.params * arch.words_per_param
     words = {operand: stage_words(shape, mapping.loops, stage, params) for operand, stage in staged.items()}

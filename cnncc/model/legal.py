@@ -1,4 +1,4 @@
-"""What of the space's mappings the machine cannot run: too many loops, two buffers that do not alternate. No IR."""
+"""Legality of a mapping beyond its space: enough loop registers, two buffers that alternate. No IR."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cnncc.model.routes import Nest
 
 
 def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
-    """Whether a mapping of the space has registers for its loops, and two buffers only where these alternate.
+    """Whether a mapping of the space has a register for each loop, and two buffers only if they alternate.
 
-    Where one of residual and output moves alone, a commit starts at one place for both: no block of the image, and no
-    slice of weights, comes ahead of its own iteration of a loop over n or k.
+    If one of residual and output is streamed and the other is not, a commit has one start position for both. Then no
+    block of the image and no slice of weights is prefetched across an iteration of a loop over n or k.
     """
     staged = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
     outside = mapping.loops[: staged["output"].depth] if "output" in staged else ()
-    if shape.shuffle > 1 and any(loop.dim == "k" for loop in outside):  # what a block gives belongs to all groups
+    if shape.shuffle > 1 and any(loop.dim == "k" for loop in outside):  # a block's results belong to all groups
         return False
     if residual and ("residual" in staged) != ("output" in staged):
         alone = staged["residual" if "residual" in staged else "output"]
@@ -34,20 +34,18 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
 
 
 def has_room(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
-    """Whether register files have room for a mapping of the space: where ping and pong are used in turn that depends on
-    blocks, too.
-    """
+    """Whether a mapping of the space fits the register files. With ping and pong, this depends on its blocks too."""
     if not arch.pe.pong_words:
         return True
     words = file_words(shape, arch, mapping.loops, mapping.stages)
-    return all(each <= getattr(arch.pe, key) for key, each in words.items())
+    return all(needed <= getattr(arch.pe, key) for key, needed in words.items())
 
 
 def alternate(shape: LayerShape, mapping: Mapping, staged: int) -> bool:
-    """Whether blocks inside `staged` loops fall into two buffers in turn.
+    """Whether the blocks inside `staged` loops alternate between two buffers.
 
-    One step of a loop says in which buffer an iteration begins: in all bodies it has an even number of blocks, or an
-    odd one.
+    A loop's `step` fixes the buffer in which an iteration begins. So all unrolled copies of the loop's body must have
+    an even number of blocks, or all an odd one.
     """
     nest, parities = Nest(shape, mapping), dict[int, set[int]]()
 
@@ -66,4 +64,4 @@ def alternate(shape: LayerShape, mapping: Mapping, staged: int) -> bool:
         return total
 
     blocks(0, tuple(shape.sizes.of(dim) for dim in DIMS))
-    return all(len(each) == 1 for each in parities.values())
+    return all(len(of_loop) == 1 for of_loop in parities.values())

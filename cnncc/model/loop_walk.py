@@ -1,15 +1,16 @@
-"""Where a walk through the loops of a mapping is, and in which order it comes to their pieces. No IR.
+"""The positions of a walk through the loops of a mapping, and the order of its pieces. No IR.
 
-What a stage in the GLB holds at a time is a *block*. With two buffers the next block is fetched while the present one
-is in use. So a loop outside such a stage is *peeled*: its last full tile is a piece of its own. What is fetched before
-that tile is the next block of the same loop; what is fetched in it is the first block of what follows in the program.
-Of a loop that is *opened* the first tile is a piece of its own, too.
+A *block* is the content of a stage's buffer in the GLB at a time. With two buffers the next block is prefetched while
+the current one is in use. So a loop outside such a stage is *peeled*: its last full tile is a piece of its own. Earlier
+tiles prefetch the next block of the same loop. The last tile prefetches the first block of the rest of the program. An
+*opened* loop has its first tile peeled too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from functools import cache
+from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -17,19 +18,19 @@ from cnncc.model.layer_shape import Extents
 from cnncc.model.occupancy import Side
 from cnncc.model.routes import Nest
 
-MOST_BODIES = 256  # of unrolled or peeled loops: what a program may grow by
+MOST_BODIES = 256  # unrolled copies of peeled loops at most: the limit of a program's growth
 
 Piece = tuple[int, int]  # iterations, indices of each
 
 
 class At(NamedTuple):
-    """Indices that are left of each dimension, PEs side by side, and sets of the loops around: loop i is bit 1 << i.
+    """A position: indices left of each dimension, PEs side by side, and masks of the loops around (loop i is 1 << i).
 
-    - runs: loops with more than one iteration in this piece
-    - late: loops that are not in their first piece
-    - early: loops that are not in their last piece
-    - section: the depth from which on sums stay in the PEs; -1 outside
-    - following: by the depth of a stage in the GLB: its next block after this piece; none at the end
+    runs        mask of loops with more than one iteration in this piece
+    late        mask of loops past their first piece
+    early       mask of loops before their last piece
+    section     the depth from which on sums stay in the PEs, -1 outside
+    following   the next block of each stage after this piece, by the stage's depth
     """
 
     extent: Extents
@@ -41,18 +42,20 @@ class At(NamedTuple):
     following: Mapping[int, At] = MappingProxyType({})
 
     def first(self, depth: int) -> int | None:
-        """The loops from `depth` on that must be in their first iteration for all of them to be; None: they are not."""
+        """The loops whose first iteration makes all loops from `depth` on be in their first; None if none can."""
         return None if self.late >> depth else self.runs >> depth << depth
 
     def last(self, depth: int) -> int | None:
-        """Likewise, in their last."""
+        """The loops whose last iteration makes all loops from `depth` on be in their last; None if none can."""
         return None if self.early >> depth else self.runs >> depth << depth
 
 
 class WalkOrder:
-    """The pieces of a nest's loops: `unrolled` ones have one for each iteration, `peeled` ones are the outermost.
+    """The order of the pieces of a nest's loops.
 
-    opened: one of the latter, or -1.
+    - unrolled: the loops with one piece for each iteration
+    - peeled: the number of outermost loops that are peeled
+    - opened: the number of the opened loop among them, or -1
     """
 
     def __init__(self, nest: Nest, unrolled: Set[int], peeled: int, opened: int = -1) -> None:
@@ -60,18 +63,18 @@ class WalkOrder:
         self.pieces = cache(self._pieces)
 
     def _pieces(self, depth: int, extent: int) -> list[Piece]:
-        """The pieces of a loop over so many indices, in program order."""
-        found = [(count, size) for count, size, _ in self.nest.pieces(depth, extent)]
+        """The pieces of a loop over `extent` indices, in program order."""
+        pieces = [(count, size) for count, size, _ in self.nest.pieces(depth, extent)]
         if self.nest.outer[depth].on:
-            return found
+            return pieces
         if depth in self.unrolled:
-            return [(1, size) for count, size in found for _ in range(count)]
+            return [(1, size) for count, size in pieces for _ in range(count)]
         if depth < self.peeled:
-            found = [piece for count, size in found for piece in ((count - 1, size), (1, size))]
+            pieces = [piece for count, size in pieces for piece in ((count - 1, size), (1, size))]
         if depth == self.opened:
-            (count, size), *rest = found
-            found = [(min(count, 1), size), (count - 1, size), *rest]
-        return [piece for piece in found if piece[0] > 0]
+            (count, size), *rest = pieces
+            pieces = [(min(count, 1), size), (count - 1, size), *rest]
+        return [piece for piece in pieces if piece[0] > 0]
 
     def inside(self, at: At, depth: int, pieces: Sequence[Piece], number: int) -> At:
         """The position in one of the pieces of the next loop."""
@@ -93,28 +96,28 @@ class WalkOrder:
         return at
 
     def bodies(self, at: At, depth: int, staged: Sequence[int]) -> list[tuple[int, At]]:
-        """Iterations and positions of the next loop's pieces, which say what follows for stages at depths `staged`."""
+        """(iterations, position) of each piece of the next loop, with the next blocks of stages at depths `staged`."""
         pieces = self.pieces(depth, at.extent[self.nest.outer[depth].dim])
-        found = [(count, self.inside(at, depth, pieces, number)) for number, (count, _) in enumerate(pieces)]
-        inner = [each for each in staged if each > depth]
+        bodies = [(count, self.inside(at, depth, pieces, number)) for number, (count, _) in enumerate(pieces)]
+        inner = [stage for stage in staged if stage > depth]
         if not inner:
-            return found
+            return bodies
         result: list[tuple[int, At]] = []
-        for number, (count, here) in enumerate(found):
-            runs = here if count > 1 and not self.nest.outer[depth].on else None
-            after = runs or (found[number + 1][1] if number + 1 < len(found) else None)
-            nexts = {each: self.first(after, depth + 1, each) for each in inner} if after else {}
-            result.append((count, here._replace(following={**at.following, **nexts})))
+        for (count, body), (_, following) in pairwise([*bodies, (0, None)]):
+            again = body if count > 1 and not self.nest.outer[depth].on else None
+            after = again or following
+            nexts = {stage: self.first(after, depth + 1, stage) for stage in inner} if after else {}
+            result.append((count, body._replace(following={**at.following, **nexts})))
         return result
 
     def bodies_of(self, at: At, depth: int, staged: int) -> int:
-        """How many positions the loops from `depth` to `staged` have in a program."""
+        """The number of copies, in a program, of the body inside the loops from `depth` to `staged`."""
         if depth == staged:
             return 1
         return sum(self.bodies_of(inner, depth + 1, staged) for _, inner in self.bodies(at, depth, ()))
 
     def turns(self, staged: int) -> int:
-        """Loops in time that step from buffer to buffer of a stage: those outside it that run, in some piece."""
+        """The number of loops in time that alternate a stage's buffers: those outside it with a piece that runs."""
         return sum(
             any(count > 1 for route in self.nest.routes(loop.dim, depth) for count, _ in self.pieces(depth, route.held))
             for depth, loop in enumerate(self.nest.outer[:staged])

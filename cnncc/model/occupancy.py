@@ -1,4 +1,4 @@
-"""For how long loads, macro-instructions, commits and transfers occupy their engines, from sizes alone. No IR.
+"""The cycles for which loads, macro-instructions, commits and transfers occupy their engines, from sizes. No IR.
 
 The rules are LOAD-2, MAC-4, COMMIT-3, COMMIT-6 and DMA-2 of docs/machine.md.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
@@ -18,7 +19,7 @@ Tokens = tuple[Token, ...]
 
 
 class Side(NamedTuple):
-    """PEs side by side: so many, at `step` indices of a dimension from one to the next, on rows or columns."""
+    """`pes` PEs side by side on rows or columns; neighbours are `step` indices of dimension `dim` apart."""
 
     dim: str
     step: int
@@ -32,11 +33,11 @@ Sides = tuple[Side, ...]
 @lru_cache(maxsize=1 << 14)
 def _distinct_sums(terms: tuple[tuple[int, int], ...]) -> int:
     ranges = [range(0, count * step, step) for count, step in terms]
-    return len({sum(each) for each in product(*ranges)})
+    return len({sum(offsets) for offsets in product(*ranges)})
 
 
 def distinct(moves: Iterable[tuple[str, int, int]]) -> int:
-    """Distinct positions of PEs that lie `step` apart on an axis, for each (axis, count, step) (rule LOAD-2).
+    """Distinct positions of PEs. A move (axis, count, step): `count` PEs, `step` apart on the axis (rule LOAD-2).
 
     >>> distinct([("y", 3, 1), ("y", 2, 1), ("x", 4, 2)])
     16
@@ -45,10 +46,7 @@ def distinct(moves: Iterable[tuple[str, int, int]]) -> int:
     for axis, count, step in moves:
         if count > 1 and step:
             axes.setdefault(axis, []).append((count, step))
-    found = 1
-    for terms in axes.values():
-        found *= terms[0][0] if len(terms) == 1 else _distinct_sums(tuple(terms))
-    return found
+    return prod(terms[0][0] if len(terms) == 1 else _distinct_sums(tuple(terms)) for terms in axes.values())
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -74,7 +72,7 @@ class Engines:
         }
 
     def _ifmap_move(self, side: Side) -> tuple[str, int, int]:
-        """How far PEs lie apart in the image; output channels of one group have the same channels of it."""
+        """The distance of PEs in the image, as a move. Output channels of one group read the same input channels."""
         if side.dim == "k":
             return "channel", side.pes, side.step // self.shape.group * self.shape.sizes.c
         axis, step = self._moves[side.dim]
@@ -89,7 +87,7 @@ class Engines:
         return Task(LOAD, self._ifmap(words, sides), self.arch.bus.latency_cycles, takes, gives)
 
     def _weights_cycles(self, words: int, sides: Sides) -> int:
-        """PEs that differ in k, c, r or s have different ones."""
+        """PEs with different k, c, r or s have different weights; all others share them."""
         rows = cols = 1
         for side in sides:
             if side.dim in "kcrs":
@@ -114,14 +112,14 @@ class Engines:
         self, results: int, cols: int, params: int, hops: int, partial: bool, residual: bool, takes: Tokens,
         gives: Tokens,
     ) -> Task:  # fmt: skip
-        """COMMIT-3 and COMMIT-6: results of `cols` columns, with parameters of so many channels, over so many links."""
+        """A commit (COMMIT-3, COMMIT-6). params: channels whose parameters it reads. hops: links that sums cross."""
         words = results * (1 + residual + 2 * self.arch.words_per_sum * partial) + params * self.params_words
         units = ceil_div(results, cols * self.arch.commit.units_per_column)
         busy = max(units, ceil_div(words, self.arch.glb.words_per_cycle)) + hops
         return Task(COMMIT, busy, self.arch.commit.latency_cycles, takes, gives)
 
     def stream(self, results: int, residual: bool, takes: Tokens, gives: Tokens) -> Task:
-        """COMMIT-3 where words of the GLB take the place of psums: the output units of all columns have them."""
+        """A commit of GLB words instead of psums (COMMIT-3): they use the output units of all columns."""
         words = results * (2 + residual) + self.params_words
         units = ceil_div(results, self.arch.cols * self.arch.commit.units_per_column)
         busy = max(units, ceil_div(words, self.arch.glb.words_per_cycle))

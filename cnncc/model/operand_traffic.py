@@ -1,13 +1,13 @@
 """Words that a layer's operands move at each level of the array, from its shape, the mapping and the array alone.
 
-Loops that an operand depends on tile it: each of its words counts once. Other loops outside its stage fetch it again:
+Loops over an operand's own dimensions tile it, and each word counts once. Other loops outside its stage fetch it again:
 
     words = size of the operand · trips of the loops outside its stage over dimensions that it does not have
 
-So weights come into register files as K C R S words times the trips over n, h and w outside their stage. Rows and
-columns of the image overlap from tile to tile, and some lie in the padding: `routes.py` counts them.
+Example: register files receive K C R S weights times the trips over n, h and w outside their stage. Rows and columns of
+the image overlap from tile to tile, and some lie in the padding: `routes.py` counts them.
 
-The levels and what counts as a word there are those of docs/machine.md; docs/reuse.md has the formulas.
+docs/machine.md defines the levels and their words; docs/reuse.md has the formulas.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLACES = ("dram_read", "dram_write", "glb_read", "glb_write", "bus", "n2n", "psu
 
 @dataclass(frozen=True)
 class Moved:
-    """Words by operand and place: `words["weight"]["glb_read"]`; `steps`: operations of PEs, of a kind of layer.
+    """Words by operand and place, `words["weight"]["glb_read"]`. steps: the PEs' operations, of the layer's `kind`.
 
     Operands are weight, ifmap, params, residual, output and sums; places
 
@@ -67,19 +67,19 @@ class Moved:
                 "bus": {name: words[name]["bus"] for name in loaded},
             },
             "rf": {
-                file: {way: words[name][f"rf_{way}"] for way in ("read", "write")}
+                file: {access: words[name][f"rf_{access}"] for access in ("read", "write")}
                 for file, name in (("weight", "weight"), ("ifmap", "ifmap"), ("psum", "sums"))
             },
         }
 
 
 def moved(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool = False) -> Moved:
-    """What a layer moves, with a residual or without. Raises Refusal for a mapping that `nest-to-array` refuses."""
+    """The words that a layer moves. Raises Refusal for a mapping that `nest-to-array` refuses."""
     return _LayerWords(shape, mapping, arch, residual).moved()
 
 
 class DeliveredWords(NamedTuple):
-    """What loads bring: words read from the GLB, on the buses (with padding), over links, into register files."""
+    """Words of loads: read from the GLB, on the buses (with padding), over links, into register files."""
 
     read: int
     bus: int
@@ -88,15 +88,15 @@ class DeliveredWords(NamedTuple):
 
 
 class Commits(NamedTuple):
-    """What commits take: results, the psums in PEs that they are made of, psums over links to the south."""
+    """Counts of commits: results, psums of PEs that they are made of, psums over links to the south."""
 
     results: int
     psums: int
     hops: int
 
     def plus(self, other: Commits, times: int) -> Commits:
-        """With so many times what others take."""
-        return Commits(*(mine + times * each for mine, each in zip(self, other, strict=True)))
+        """This plus `times` times `other`."""
+        return Commits(*(own + times * more for own, more in zip(self, other, strict=True)))
 
 
 class _LayerWords:
@@ -114,8 +114,8 @@ class _LayerWords:
     def moved(self) -> Moved:
         words = {name: Counter[str]() for name in OPERANDS}
         for operand, stage in self.glb.items():
-            there, back = ("glb_read", "dram_write") if operand == "output" else ("dram_read", "glb_write")
-            words[operand][there] = words[operand][back] = self.transferred(operand, stage)
+            source, target = ("glb_read", "dram_write") if operand == "output" else ("dram_read", "glb_write")
+            words[operand][source] = words[operand][target] = self.transferred(operand, stage)
         words["output"]["glb_write"] += self.outputs
         words["residual"]["glb_read"] += self.outputs if self.residual else 0
         if self.shape.kind == "copy":
@@ -124,9 +124,9 @@ class _LayerWords:
         steps = prod(self.sizes.of(dim) for dim in DIMS)
         words["params"]["glb_read"] += self.params(self.depth)
         for operand in self.rf:
-            came = self.weights() if operand == "weight" else self.ifmap()
+            loads = self.weights() if operand == "weight" else self.ifmap()
             words[operand] += Counter(
-                glb_read=came.read, bus=came.bus, n2n=came.n2n, rf_write=came.filled, rf_read=steps
+                glb_read=loads.read, bus=loads.bus, n2n=loads.n2n, rf_write=loads.filled, rf_read=steps
             )
         commits = self.commits()
         partial = self.arch.words_per_sum * (commits.results - self.outputs)
@@ -137,7 +137,7 @@ class _LayerWords:
         return Moved(self.shape.kind, steps, words)
 
     def _added(self, steps: int) -> int:
-        """How often something is added to a psum: the products of lanes are one."""
+        """The number of additions to psums; all lanes of a step count as one."""
         for dim in {loop.dim for loop in self.nest.kept if loop.on}:
             routes = self.nest.routes(dim, self.depth)
             times = sum(route.trips * route.pes * (route.held // self.nest.lanes(dim, route.held)) for route in routes)
@@ -162,12 +162,12 @@ class _LayerWords:
     def params(self, depth: int) -> int:
         """Words of biases and scales that are fetched inside `depth` loops."""
         own = "hw" if self.shape.per_position else "k"
-        each = self.shape.params * self.arch.words_per_param
+        words = self.shape.params * self.arch.words_per_param
         others = [dim for dim in OUTPUT_DIMS if dim not in own]
-        return each * prod(self.sizes.of(dim) for dim in own) * self.nest.trips(others, depth)
+        return words * prod(self.sizes.of(dim) for dim in own) * self.nest.trips(others, depth)
 
     def _blocks(self, depth: int) -> int:
-        """Words of the image that blocks of it take from DRAM: whole windows, but no padding."""
+        """Words of the image that its blocks take from DRAM: whole windows, without padding."""
         channels = sum(
             k.trips * c.trips * self._channels(k, c)
             for k, c in product(self.nest.routes("k", depth), self.nest.routes("c", depth))
@@ -182,15 +182,16 @@ class _LayerWords:
         return self.nest.trips("n", depth) * channels * rows * cols
 
     def _channels(self, k: Route, c: Route) -> int:
-        """Channels of the image that these output and input channels need: of all groups that are touched."""
+        """Channels of the image, over all groups touched, that these output and input channels need."""
         if self.shape.channelwise:
             return k.held * self.sizes.c
         return c.held if k.held <= self.shape.group else k.held // self.shape.group * self.sizes.c
 
     def _lines(self, axis: int, out: Route, tap: Route) -> int:
-        """Rows (axis 0) or columns of the image in all blocks of these routes: all of them, or those of whole windows.
+        """Rows (axis 0) or columns of the image in all blocks of these routes.
 
-        Loops over taps outside move a block, which is as large nevertheless.
+        A block of all outputs has all of the image's, any other block those of whole windows. Loops over taps outside
+        move a block but do not make it smaller.
         """
         limit = (self.shape.ih, self.shape.iw)[axis]
         stride, dilation, span = self.window.stride[axis], self.window.dilation[axis], self.window.spans[axis]
@@ -203,7 +204,7 @@ class _LayerWords:
     # -- loads -----------------------------------------------------------------------------------------------------
 
     def weights(self) -> DeliveredWords:
-        """PEs that differ in n, h or w only have the same weights: one word for all of them."""
+        """The loads of weights. PEs that differ in n, h or w alone share each word."""
         depth = self.rf["weight"]
         self._check_equal("kcrs", depth)
         read = self.shape.weight_words * self.nest.trips("nhw", depth)
@@ -214,7 +215,7 @@ class _LayerWords:
             self.nest.spread(dim, depth)
 
     def ifmap(self) -> DeliveredWords:
-        """Images, channels, rows and columns of what PEs hold, each by itself."""
+        """The loads of the ifmap, as products over images, channels, rows and columns."""
         depth = self.rf["ifmap"]
         self._check_equal("n", depth)
         taken, filled = self._taken_channels(depth)
@@ -229,7 +230,7 @@ class _LayerWords:
         )
 
     def _taken_channels(self, depth: int) -> tuple[int, int]:
-        """Channels that loads take, those of PEs that have the same once; and channels that PEs get."""
+        """(taken, filled): channels that loads read, once for all PEs that share them; channels that PEs receive."""
         taken = filled = 0
         for k, c in product(self.nest.spread("k", depth), self.nest.spread("c", depth)):
             words = (k.held if self.shape.channelwise else 1) * c.held * k.trips * c.trips
@@ -240,14 +241,14 @@ class _LayerWords:
 
     def _side(self, axis: int, depth: int) -> DeliveredWords:
         """Rows (axis 0) or columns of the image, in all loads of all routes through loops over outputs and taps."""
-        found = [
+        windows = [
             self._windows(axis, out, tap)
             for out, tap in product(self.nest.spread("hw"[axis], depth), self.nest.spread("rs"[axis], depth))
         ]
-        return DeliveredWords(*map(sum, zip(*found, strict=True)))
+        return DeliveredWords(*map(sum, zip(*windows, strict=True)))
 
     def _windows(self, axis: int, out: Route, tap: Route) -> DeliveredWords:
-        """The rows (columns) that PEs hold: a run of `n`, at `among` from PE to PE, at `times` from load to load."""
+        """The rows (columns) of one pair of routes: each PE holds a run of n; `among` and `times` move it."""
         stride, dilation = self.window.stride[axis], self.window.dilation[axis]
         limit = (self.shape.ih, self.shape.iw)[axis]
         n, step = positions(out.held, tap.held, stride, dilation)
@@ -261,18 +262,18 @@ class _LayerWords:
         if not passed:
             return DeliveredWords(read, trips * len(places) * n, 0, trips * pes * n)
         east = places
-        # The last column of a set has no neighbour to the east: what that would pass on is loaded.
+        # The last column of a set has no neighbour to the east, so a load brings the columns it would pass on.
         if together > 1:
             last = next(run for run in reversed(out.runs) if run.on == "cols")
             among.remove(RouteTerm(last.n, last.step * stride))
-            east = {each + (last.n - 1) * last.step * stride for each in sums(among)}
+            east = {offset + (last.n - 1) * last.step * stride for offset in sums(among)}
         bus = len(places) * own + len(east) * passed
         read += _at(start + own * step, limit, east, [*times, RouteTerm(passed, step)])
         lasts = pes // together
         return DeliveredWords(read, trips * bus, trips * (pes - lasts) * passed, trips * (pes * own + lasts * passed))
 
     def _passed(self, out: Route, tap: Route) -> tuple[int, int]:
-        """How many columns of a PE's window its east neighbour passes on, and how many PEs side by side do so."""
+        """(columns, pes): columns of a PE's window that its east neighbour passes on, and PEs of such a chain."""
         passed = shared_columns(self.shape, self.arch, tap.held, out.held) if self.passes else 0
         runs = [run for run in out.runs if run.on == "cols"]
         alone = len([loop for loop in self.nest.outer if loop.on == "cols"]) == 1
@@ -282,7 +283,7 @@ class _LayerWords:
     # -- sums ------------------------------------------------------------------------------------------------------
 
     def commits(self) -> Commits:
-        """What all commits take. Inside which depth sums stay depends on what is left there of each dimension."""
+        """The counts of all commits. The depth at which sums are committed depends on the extents left there."""
 
         @cache
         def inside_of(depth: int, extents: tuple[int, ...], rows: int) -> Commits:
@@ -294,13 +295,13 @@ class _LayerWords:
             for count, size, _ in self.nest.pieces(depth, left[loop.dim]):
                 down = loop.on and loop.dim in REDUCTION_DIMS
                 within = tuple((left | {loop.dim: size}).values())
-                each = inside_of(depth + 1, within, rows * count if down else rows)
-                total = total.plus(each, 1 if down else count)
+                piece = inside_of(depth + 1, within, rows * count if down else rows)
+                total = total.plus(piece, 1 if down else count)
             return total
 
         return inside_of(0, tuple(self.sizes.of(dim) for dim in DIMS), 1)
 
 
 def _at(start: int, limit: int, offsets: set[int], terms: list[RouteTerm]) -> int:
-    """Positions inside of all these PEs."""
+    """The positions inside the image, over all PEs at `offsets`."""
     return sum(inside(start + offset, limit, terms) for offset in offsets)

@@ -25,7 +25,7 @@ def as_json(parts: Sequence[Part]) -> list[Json]:
 def _entry(part: Part) -> Json:
     match part:
         case Copy():
-            return {"copy": part.label, "way": part.way, "words": list(part.words)}
+            return {"copy": part.label, "way": part.direction, "words": list(part.words)}
         case HostPart():
             return {"host": True}
         case LayerPlan(shape=shape):
@@ -43,7 +43,7 @@ def _entry(part: Part) -> Json:
 
 
 def from_json(entries: object) -> list[Part]:
-    """The parts. Raises Refusal for what are none."""
+    """The parts of entries. Raises Refusal for an entry that is no part."""
     if not isinstance(entries, list):
         raise Refusal("plan: is no list")
     return [_part(number, entry) for number, entry in enumerate(cast("list[object]", entries))]

@@ -69,7 +69,7 @@ def _layer(plan: LayerPlan, arch: Arch, cycles: PredictedCycles) -> Counts:
 
 
 def _idle(plan: LayerPlan, arch: Arch, words: Moved, compute: int) -> int:
-    """Cycles of PEs outside a macro-instruction's rectangle: those of all, without those of the PEs in it (MAC-4)."""
+    """Cycles of PEs outside a macro-instruction's rectangle: cycles of all PEs minus those of its PEs (MAC-4)."""
     if plan.shape.kind == "copy":
         return 0
     nest = Nest(plan.shape, plan.mapping)
@@ -78,7 +78,7 @@ def _idle(plan: LayerPlan, arch: Arch, words: Moved, compute: int) -> int:
 
 
 def _peaks(plan: LayerPlan, arch: Arch) -> dict[str, int]:
-    """Most slots in use; of ping and pong those of both (MAC-6)."""
+    """The most slots in use, by register file; ping and pong are added up (MAC-6)."""
     if plan.shape.kind == "copy":
         return {}
     words = file_words(plan.shape, arch, plan.mapping.loops, plan.mapping.stages)
@@ -87,7 +87,7 @@ def _peaks(plan: LayerPlan, arch: Arch) -> dict[str, int]:
 
 
 def _ahead(plan: LayerPlan, arch: Arch) -> int:
-    """Words that are fetched in the layer before."""
+    """The layer's words that are prefetched in the layer before."""
     return sum(fetch.words for fetch in layer_schedule(plan, arch).ahead) if plan.ahead else 0
 
 
@@ -97,7 +97,7 @@ def _fetched(words: int) -> Counts:
 
 def _copied(part: Copy) -> Counts:
     words = sum(part.words)
-    if part.way == "in":
+    if part.direction == "in":
         return _added([NOTHING, _fetched(words)])
     there = {"words": {"dram_write": words, "glb_read": words}, "operands": {"glb_read": {"dma": words}}}
     return _added([NOTHING, there])
@@ -105,12 +105,12 @@ def _copied(part: Copy) -> Counts:
 
 def _added(counts: Iterable[Counts]) -> Counts:
     """The sums of all counters, by key."""
-    found: Counts = {}
-    for each in counts:
-        for key, value in each.items():
-            found[key] = (
-                _added([found.get(key, {}), cast("Counts", value)])
+    total: Counts = {}
+    for part in counts:
+        for key, value in part.items():
+            total[key] = (
+                _added([total.get(key, {}), cast("Counts", value)])
                 if isinstance(value, dict)
-                else found.get(key, 0) + value
+                else total.get(key, 0) + value
             )
-    return found
+    return total

@@ -1,7 +1,7 @@
 """The program of a network as records of a timeline, layer by layer, and its cycles. No IR.
 
-A network is a sequence of parts: copies between DRAM and GLB, mapped layers, segments on the host. What a layer has
-fetched ahead stands in the part before it.
+A network is a sequence of parts: copies between DRAM and GLB, mapped layers, segments on the host. A layer's prefetched
+transfers are in the part before it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from cnncc.model.timed_program import (
 from cnncc.model.timeline import Timeline, cycles, idle_state
 from cnncc.model.transfers import PRIMED_QUEUES, Fetch
 
-MOST_COPIES = 6  # of a part: they take two descriptors each
+MOST_COPIES = 6  # of a part: each takes two of the 16 descriptors
 DESCRIPTORS_OF_COPY = 2
 
 
 @dataclass(frozen=True)
 class Copy:
-    """Values that move between DRAM and GLB, `in` or `out`, so many words each."""
+    """Copies of values between DRAM and GLB. direction: `in` (to the GLB) or `out`. words: of each value."""
 
     label: str
-    way: str
+    direction: str
     words: tuple[int, ...]
 
 
@@ -55,11 +55,12 @@ class HostPart:
 Part = Copy | LayerPlan | HostPart
 
 
-def copies(label: str, way: str, words: Sequence[int]) -> list[Part]:
-    """Copies of so many words each, in parts of a few."""
+def copies(label: str, direction: str, words: Sequence[int]) -> list[Part]:
+    """Copies of `words` words each, in parts of at most MOST_COPIES."""
     if not words:
         return []
-    return [Copy(label, way, tuple(words[:MOST_COPIES])), *copies(f"more {label}", way, words[MOST_COPIES:])]
+    first = Copy(label, direction, tuple(words[:MOST_COPIES]))
+    return [first, *copies(f"more {label}", direction, words[MOST_COPIES:])]
 
 
 def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple[Node, ...]]]:
@@ -69,30 +70,31 @@ def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple
         _schedule(replace(part, drains=_drains(follows)) if isinstance(part, LayerPlan) else part, number % 2, arch)
         for number, (part, follows) in enumerate(zip(parts, following, strict=True))
     ]
-    taken = {queue for each in schedules for queue in _taken((*each.nodes, *(fetch.task for fetch in each.ahead)))}
+    tasks = [(*schedule.nodes, *(fetch.task for fetch in schedule.ahead)) for schedule in schedules]
+    taken = set[int]().union(*map(_taken, tasks))
     signals = [TimedSignal(queue, tokens) for queue, tokens in PRIMED_QUEUES.items() if queue in taken]
-    found: list[tuple[str, tuple[Node, ...]]] = []
+    program: list[tuple[str, tuple[Node, ...]]] = []
     if signals:
-        found.append(("semaphores", (*signals, Wait((DMA,)))))
-    hosts: tuple[Node, ...] = ()  # what stands before the first layer belongs to it, the rest to the one before
+        program.append(("semaphores", (*signals, Wait((DMA,)))))
+    hosts: tuple[Node, ...] = ()  # host segments before the first layer count for it, others for the layer before them
     for part, (own, after) in zip(parts, pairwise([*schedules, LayerSchedule((), ())]), strict=True):
         if not isinstance(part, HostPart):
-            found.append((part.label, (*hosts, *_carrying(own.nodes, after.ahead))))
+            program.append((part.label, (*hosts, *_carrying(own.nodes, after.ahead))))
             hosts = ()
-        elif found:
-            found[-1] = found[-1][0], (*found[-1][1], *own.nodes)
+        elif program:
+            program[-1] = program[-1][0], (*program[-1][1], *own.nodes)
         else:
             hosts = (*hosts, *own.nodes)
-    label, nodes = found.pop() if found else ("", hosts)
-    return [*found, (label, (*nodes, Wait(tuple(range(len(ENGINES))), 0)))]  # `halt`
+    label, nodes = program.pop() if program else ("", hosts)
+    return [*program, (label, (*nodes, Wait(tuple(range(len(ENGINES))), 0)))]  # `halt`
 
 
 @lru_cache(maxsize=256)
 def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
     match part:
         case Copy():
-            one = [(Own(DESCRIPTORS_OF_COPY), transfer(words, arch)) for words in part.words]
-            return LayerSchedule((*(node for each in one for node in each), Wait((DMA,))), ())
+            copied = [node for words in part.words for node in (Own(DESCRIPTORS_OF_COPY), transfer(words, arch))]
+            return LayerSchedule((*copied, Wait((DMA,))), ())
         case HostPart():
             return LayerSchedule((Wait(tuple(range(len(ENGINES)))),), ())
         case LayerPlan():
@@ -100,9 +102,10 @@ def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
 
 
 def _drains(follows: Part | None) -> bool:
-    """Whether a layer waits for the DMA at its end: the next one could write what that still reads, or there is none.
+    """Whether a layer waits for the DMA at its end, as the next one could overwrite words that the DMA still reads.
 
-    It cannot where all that it writes waits for a transfer of its own, which is behind; nor can copies and the host.
+    The last part waits. Copies and the host need no wait. Nor does a layer that streams its ifmap or residual: all its
+    writes wait for a transfer of its own, queued behind.
     """
     if not isinstance(follows, LayerPlan):
         return follows is None
@@ -115,9 +118,9 @@ def _carrying(nodes: tuple[Node, ...], ahead: Sequence[Fetch]) -> tuple[Node, ..
 
     Their place is, by the first case that holds:
 
-        both buffers are full then               behind what frees the first
+        both buffers would be full               behind the node that frees the first
         the layer has transfers inside loops     behind the last such loop
-        else                                     behind the transfers at its head
+        otherwise                                behind the transfers at its head
     """
     carried = tuple(node for fetch in ahead for node in (Own(DESCRIPTORS_OF_COPY), fetch.task))
     head = 0
@@ -140,15 +143,15 @@ def _last_that_comes_in(nodes: tuple[Node, ...]) -> _Place:
     last = max(at for at, node in enumerate(nodes) if _comes_in(node))
     node = nodes[last]
     inner = node.body if isinstance(node, TimedLoop) and node.count == 1 else ()
-    if any(isinstance(each, TimedLoop) and _comes_in(each) for each in inner):
+    if any(isinstance(inside, TimedLoop) and _comes_in(inside) for inside in inner):
         return (last, *_last_that_comes_in(inner))
     return (last,)
 
 
 def _where_free(nodes: tuple[Node, ...], place: _Place, queue: int) -> _Place:
-    """The place, or one behind it, after which one of two buffers is free: one token comes later, not both."""
+    """The first place, from `place` on, at which one of two buffers is free: at most one token is given later."""
     while sum(_given(node, queue) for _, node in _behind(nodes, place)) > 1:
-        place, node = next(each for each in _behind(nodes, place) if _given(each[1], queue))
+        place, node = next((at, node) for at, node in _behind(nodes, place) if _given(node, queue))
         while isinstance(node, TimedLoop) and _given(node, queue) > 1:
             at, node = next((at, inner) for at, inner in enumerate(node.body) if _given(inner, queue))
             place = (*place, at)
@@ -156,7 +159,7 @@ def _where_free(nodes: tuple[Node, ...], place: _Place, queue: int) -> _Place:
 
 
 def _behind(nodes: tuple[Node, ...], place: _Place) -> Iterator[tuple[_Place, Node]]:
-    """What follows a node, in the loop that it is in and in those around it."""
+    """The nodes after a place, in the loop around it and in outer loops, with their places."""
     first, inner = place[0], nodes[place[0]]
     if len(place) > 1 and isinstance(inner, TimedLoop):
         for at, node in _behind(inner.body, place[1:]):
@@ -166,14 +169,14 @@ def _behind(nodes: tuple[Node, ...], place: _Place) -> Iterator[tuple[_Place, No
 
 
 def _given(node: Node, queue: int) -> int:
-    """How many tokens, where what gives in some iterations of a loop does so in one."""
+    """Tokens that a node gives to a queue; a task in a loop counts once, because it gives in one iteration alone."""
     if isinstance(node, TimedLoop):
         return sum(_given(inner, queue) for inner in node.body)
     return sum(token.queue == queue for token in node.gives) if isinstance(node, Task) else 0
 
 
 def _inserted(nodes: tuple[Node, ...], place: _Place, more: tuple[Node, ...]) -> tuple[Node, ...]:
-    """With more nodes behind one."""
+    """`nodes` with `more` inserted behind `place`."""
     first, node = place[0], nodes[place[0]]
     if len(place) > 1 and isinstance(node, TimedLoop):
         return (
@@ -185,7 +188,7 @@ def _inserted(nodes: tuple[Node, ...], place: _Place, more: tuple[Node, ...]) ->
 
 
 def _comes_in(node: Node) -> bool:
-    """Whether something comes in from DRAM there: transfers of results wait for these."""
+    """Whether a node fetches from DRAM. Transfers without a wait for OUTPUT_FULL do; those with one bring results."""
     if isinstance(node, TimedLoop):
         return any(_comes_in(inner) for inner in node.body)
     return _is_transfer(node) and all(token.queue != HALVES + Semaphore.OUTPUT_FULL for token in node.takes)
@@ -196,31 +199,32 @@ def _is_transfer(node: Node) -> TypeGuard[Task]:
 
 
 def _taken(nodes: Sequence[Node]) -> set[int]:
-    """The tokens that transfers and commits wait for."""
-    found: set[int] = set()
+    """The queues that transfers and commits take tokens from."""
+    queues: set[int] = set()
     for node in nodes:
         if isinstance(node, TimedLoop):
-            found |= _taken(node.body)
+            queues |= _taken(node.body)
         elif isinstance(node, Task) and node.engine in (DMA, COMMIT):
-            found |= {token.queue for token in node.takes}
-    return found
+            queues |= {token.queue for token in node.takes}
+    return queues
 
 
 def program_cycles(parts: Sequence[Part], arch: Arch) -> tuple[PredictedCycles, dict[str, PredictedCycles]]:
     """The cycles of a program and of its layers by label, as docs/stats.md says (rule TIME-5)."""
     state, mark = idle_state(machine(arch)), 0
-    programs, found = program_schedule(parts, arch), dict[str, PredictedCycles]()
-    for label, nodes in programs:
+    by_label: dict[str, PredictedCycles] = {}
+    for label, nodes in program_schedule(parts, arch):
         effect = Timeline(machine(arch), nodes).run(state)
         stalls, state = list(effect.stalls), effect.state
-        if effect.open >= 0:  # what the array was idle before
+        if effect.open >= 0:  # the array's idle cycles before the piece
             stalls[effect.open] += max(0, -mark)
             mark = effect.mark
         else:
             mark -= effect.elapsed
-        found[label] = cycles(nodes, effect._replace(stalls=tuple(stalls)))
-    whole = total(list(found.values()))
-    return whole, {label: each for label, each in found.items() if label}
+        by_label[label] = cycles(nodes, effect._replace(stalls=tuple(stalls)))
+    whole = total(list(by_label.values()))
+    by_label.pop("", None)
+    return whole, by_label
 
 
 def total(parts: Sequence[PredictedCycles]) -> PredictedCycles:

@@ -1,9 +1,9 @@
-"""What of a layer the register files of a PE hold, and in which slots. No IR.
+"""The content of the register files of a PE, and its slots. No IR.
 
-A half holds the ifmap (weights) of all indices that loops in time inside its stage run over: the rest of those loops in
-space has its own PEs. Its words lie in the order of the box: along what its innermost loop runs over they are
-neighbours. Where a half of the ifmap is ping and pong (rule MAC-6), the columns that the window of the east neighbour
-has, too, pass through it in turn.
+A half holds the ifmap (weights) of all indices that loops in time inside its stage run over; loops in space spread the
+rest over PEs. Words are stored in the order of the box (the loops inside the PE): indices of its innermost loop are
+neighbours. If an ifmap half is ping and pong (rule MAC-6), columns that the east neighbour's window shares pass through
+its alternating buffers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def indexed_by(shape: LayerShape, operand: str) -> str:
 
 
 class Axis(NamedTuple):
-    """One axis of an operand in a half: its words in a load, and by how many of them each dimension steps."""
+    """One axis of an operand in a half. extent: its words in a load. steps: words from index to index, by dimension."""
 
     extent: Extent
     steps: Map[str, int]
@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def pattern(self) -> tuple[Extent, ...]:
-        """What a load delivers."""
+        """The pattern of a load."""
         return tuple(axis.extent for axis in self.axes)
 
     @property
@@ -51,7 +51,7 @@ class Layout:
         return prod(axis.extent.n for axis in self.axes)
 
     def step(self, dim: str) -> int:
-        """Slots from an index of a dimension to its next; 0 where the operand does not depend on it."""
+        """Slots from an index of a dimension to the next one; 0 if the operand does not depend on the dimension."""
         inner = 1
         for axis in reversed(self.axes):
             if dim in axis.steps:
@@ -61,7 +61,7 @@ class Layout:
 
 
 def positions(outputs: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
-    """How many rows (columns) of the image so many outputs and taps need, and the step from each to its next.
+    """(count, step): the rows (columns) of the image that `outputs` windows of `taps` taps need, at equal steps.
 
     >>> positions(1, 3, 1, 2), positions(3, 1, 2, 1), positions(3, 3, 2, 1)
     ((3, 2), (3, 2), (7, 1))
@@ -71,7 +71,7 @@ def positions(outputs: int, taps: int, stride: int, dilation: int) -> tuple[int,
 
 
 def ifmap_layout(shape: LayerShape, held: Extents, image: int, box: str) -> Layout:
-    """The ifmap of the indices `held`, `image` words from image to image; `box`: the dimensions of the box."""
+    """The ifmap of the indices `held`. image: words from image to image. box: the dimensions of the loops in the PE."""
     own = {dim: held.get(dim, 1) for dim in "nkchwrs"}
     channels = [Axis(Extent(own["k"], "k", shape.sizes.c), {"k": 1})] if shape.channelwise else []
     if not shape.channelwise or own["c"] > 1:
@@ -97,20 +97,20 @@ def ifmap_words(shape: LayerShape, held: Extents) -> tuple[int, int]:
 
 
 def weight_layout(shape: LayerShape, held: Extents, steps: Map[str, int], box: str) -> Layout:
-    """The weights of the indices `held`, whose words in the GLB lie `steps` apart."""
+    """The weights of the indices `held`. steps: words in the GLB from index to index, by dimension."""
     dims = "krs" if shape.channelwise and held["c"] == 1 else "kcrs"
     axes = [Axis(Extent(held[dim], "lin", steps[dim]), {dim: 1}) for dim in dims]
     return _in_order(axes, box, MACHINE_ORDER[shape.channelwise])
 
 
 def _in_order(axes: Sequence[Axis], box: str, order: str) -> Layout:
-    """The axes along which inner loops of the box run inside the others."""
+    """The layout of the axes, sorted so that inner loops of the box step along inner axes."""
     order = order if is_in_order(box, order) else box
     return Layout(tuple(sorted(axes, key=lambda axis: max(order.rfind(dim) for dim in axis.steps))))
 
 
 def is_in_order(box: str, order: str) -> bool:
-    """Whether the loops of a box are some of `order`, as they stand there.
+    """Whether the loops of a box are a subsequence of `order`.
 
     >>> is_in_order("wck", "wscrk"), is_in_order("kc", "wscrk"), is_in_order("h", "wscrk")
     (True, False, False)
@@ -119,7 +119,7 @@ def is_in_order(box: str, order: str) -> bool:
 
 
 def held_extents(shape: LayerShape, outer: Sequence[Loop], depth: int) -> Extents:
-    """The indices that a PE holds of what is staged inside `depth` of the loops outside the box."""
+    """The indices that a PE holds of an operand whose stage is inside `depth` of the loops outside the box."""
     extent = inside(shape.sizes, outer[:depth])
     for loop in (loop for loop in outer[depth:] if loop.on):
         extent[loop.dim] = min(loop.step, extent[loop.dim])
@@ -127,10 +127,10 @@ def held_extents(shape: LayerShape, outer: Sequence[Loop], depth: int) -> Extent
 
 
 def passes_columns(shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages: Sequence[Stage]) -> bool:
-    """Whether PEs may get columns of the image from their east neighbours: each macro-instruction has its own half.
+    """Whether PEs may receive columns of the image from their east neighbours.
 
-    The loop nearest to the box on columns then runs over w, a macro-instruction's pixels at a time, or its PEs are
-    sets of one.
+    Each macro-instruction then has its own half. The innermost loop on columns runs over w in steps of a
+    macro-instruction's pixels, or each PE is a set by itself.
     """
     outer = [loop for loop in loops if not loop.keep]
     box = "".join(loop.dim for loop in loops if loop.keep)
@@ -139,20 +139,20 @@ def passes_columns(shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages:
     pixels = [loop for loop in outer if loop.dim == "w"]
     alone = len(cols) < 2 or (cols[-1].dim == "w" and pixels[-1] is cols[-1])
     if any(loop.on for loop in loops if loop.keep):
-        return False  # with lanes, steps are too few for the neighbour's words to come
+        return False  # with lanes, the steps are too few for the neighbour's words to arrive
     if arch.pe.pong_words and held_extents(shape, outer, len(outer))["w"] > 1:
-        return False  # turns are of single pixels: not even where one is left over, for which there may be no room
+        return False  # turns are of single pixels; a rest of one pixel has no space reserved either
     return arch.links.n2n and ends and alone and is_in_order(box, MACHINE_ORDER[shape.channelwise])
 
 
 def shared_columns(shape: LayerShape, arch: Arch, s: int, z: int) -> int:
-    """How many columns, the last ones, a neighbour can pass on: it sends one run of slots, and no dilated columns."""
+    """The number of columns, the last ones, that a neighbour can pass on: one run of slots, never dilated columns."""
     shares = arch.links.n2n and not shape.channelwise and shape.window.dilation[1] == 1
     return max(0, s - shape.window.stride[1]) if shares and (z == 1 or not arch.pe.pong_words) else 0
 
 
 def file_words(shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages: Sequence[Stage]) -> dict[str, int]:
-    """Words that a PE needs of its register files for a mapping, by the key of `arch.pe` that limits them."""
+    """Register-file words that a PE needs for a mapping, by the key of `arch.pe` that limits them."""
     outer = [loop for loop in loops if not loop.keep]
     depth = {stage.operand: stage.depth for stage in stages if stage.memory == "rf"}
     box = held_extents(shape, outer, len(outer))
@@ -162,7 +162,7 @@ def file_words(shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages: Seq
 
 
 def macro_words(shape: LayerShape, arch: Arch, extent: Extents) -> dict[str, int]:
-    """The same for a macro-instruction of this extent, all of whose words are its own."""
+    """The register-file words of one macro-instruction of this extent that shares no words with others."""
     return _words(shape, arch, extent, extent, extent, passes=True)
 
 
@@ -185,9 +185,9 @@ def _words(
 
 
 def most_channels(shape: LayerShape, arch: Arch, extent: Extents) -> int:
-    """The most input channels for which a macro-instruction finds room, its other extents given; 0 where none does."""
+    """The most input channels of a macro-instruction of this extent that fit the register files; 0 if none do."""
     words = macro_words(shape, arch, {**extent, "c": 1})
     if words.pop("psum_words") > arch.pe.psum_words:
         return 0
-    most = min(int(getattr(arch.pe, key)) // each for key, each in words.items())
+    most = min(int(getattr(arch.pe, key)) // per_channel for key, per_channel in words.items())
     return min(most, 1) if shape.channelwise else most

@@ -1,9 +1,9 @@
 """The loops of a mapping, dimension by dimension, and how many positions they reach. No IR.
 
-A loop over a dimension has full tiles and a rest; what is inside it has, for each, extents of its own. A *route* is one
-way down: at each loop over one dimension the full tiles or the rest. As loops over different dimensions know nothing of
-each other, whatever a nest does is a sum over the routes of each dimension, and a product of these sums. There are at
-most 2^l routes through l loops over a dimension, however many indices it has.
+A loop over a dimension has full tiles and a rest, and inner loops have different extents in each. A *route* chooses the
+full tiles or the rest at each loop over one dimension. Loops over different dimensions are independent, so a nest's
+counts are products over dimensions of sums over routes. A dimension with l loops has at most 2^l routes, however many
+indices it has.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from cnncc.model.layer_shape import LayerShape
 
 
 class Run(NamedTuple):
-    """What a route does in a loop: its number among those outside the box, how often it runs and over how many indices
-    each time, on which axis (empty: in time).
+    """A route's part in one loop.
+
+    loop: its number among those outside the box. n: iterations. step: indices of each. on: the axis; empty in time.
     """
 
     loop: int
@@ -32,7 +33,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Route:
-    """A way through the loops over one dimension: its first index, its runs from outside, the indices left inside."""
+    """A route through the loops over one dimension: first index, runs from outside to inside, indices left inside."""
 
     first: int
     runs: tuple[Run, ...]
@@ -40,21 +41,21 @@ class Route:
 
     @property
     def trips(self) -> int:
-        """How often it is gone in time."""
+        """Iterations in time."""
         return prod(run.n for run in self.runs if not run.on)
 
     @property
     def pes(self) -> int:
-        """PEs that go it side by side."""
+        """PEs side by side."""
         return prod(run.n for run in self.runs if run.on)
 
     def terms(self, unit: int, in_space: bool) -> list[RouteTerm]:
-        """What its runs, those in time or those in space, add to a position that moves by `unit` an index."""
+        """The terms of its runs, in time or in space, in a position that moves by `unit` for each index."""
         return [RouteTerm(run.n, run.step * unit) for run in self.runs if bool(run.on) == in_space]
 
 
 class RouteTerm(NamedTuple):
-    """0, step, 2 step, …: `count` of them."""
+    """A term of a position: 0, step, 2 step, … (n - 1) step."""
 
     n: int
     step: int
@@ -84,13 +85,13 @@ class Nest:
                 extent = min(extent, loop.step)
 
     def lanes(self, dim: str, held: int) -> int:
-        """How many of the `held` indices of a dimension that are in the box a PE takes at a time, on its lanes."""
+        """The number of the `held` indices of a dimension that a PE's lanes take at a time."""
         over = [loop for loop in self.kept if loop.dim == dim]
         on_lanes = any(loop.on for loop in over)
         return min([held, *(loop.step for loop in over if not loop.on)]) if on_lanes else 1
 
     def pieces(self, number: int, extent: int) -> Iterator[tuple[int, int, int]]:
-        """(iterations, indices of each, first index) of a loop: full tiles, then the rest, which sets share evenly."""
+        """(iterations, indices of each, first index) of a loop: full tiles, then the rest in even sets."""
         step = self.outer[number].step
         whole, rest = divmod(extent, step)
         if whole:
@@ -101,20 +102,20 @@ class Nest:
 
     def routes(self, dim: str, depth: int) -> list[Route]:
         """All routes through the loops over a dimension that are among the `depth` outermost."""
-        found = [Route(0, (), self.shape.sizes.of(dim))]
+        routes = [Route(0, (), self.shape.sizes.of(dim))]
         for number, loop in enumerate(self.outer[:depth]):
             if loop.dim == dim:
-                found = [inner for route in found for inner in self._enter(route, number, loop)]
-        return found
+                routes = [inner for route in routes for inner in self._enter(route, number, loop)]
+        return routes
 
     def _enter(self, route: Route, number: int, loop: Loop) -> Iterator[Route]:
         for count, step, first in self.pieces(number, route.held):
             yield Route(route.first + first, (*route.runs, Run(number, count, step, loop.on)), step)
 
     def spread(self, dim: str, depth: int) -> list[Route]:
-        """The routes to `depth`, with the PEs of loops in space inside: what is fetched there is for all of them.
+        """The routes to `depth`, with the PEs of loops in space further inside, which share a fetch at `depth`.
 
-        Raises Refusal where these have not the same in all iterations.
+        Raises: Refusal, if these PEs have unequal parts of the fetched indices.
         """
         return [self._spread(route, dim, depth) for route in self.routes(dim, depth)]
 
@@ -132,15 +133,15 @@ class Nest:
         return route
 
     def trips(self, dims: Iterable[str], depth: int) -> int:
-        """How often, in time, the loops over some dimensions come to `depth`."""
+        """The number of times that the loops over `dims` reach `depth`; PEs side by side count once."""
         return prod(sum(route.trips for route in self.routes(dim, depth)) for dim in dims)
 
     def visits(self, dims: Iterable[str], depth: int) -> int:
-        """The same, once for each PE."""
+        """The number of times that the loops over `dims` reach `depth`; each PE counts."""
         return prod(sum(route.trips * route.pes for route in self.spread(dim, depth)) for dim in dims)
 
     def summed_over(self, depth: int, left: dict[str, int]) -> int | None:
-        """Over how many rows of PEs the sums of all loops inside `depth` are added up; None where they do not stay."""
+        """Rows of PEs over which the sums inside `depth` are added up; None if sums do not stay in the PEs there."""
         left, rows, within = dict(left), 1, self.outer[depth:]
         if within and (within[0].on or within[0].dim not in REDUCTION_DIMS):
             return None
@@ -158,20 +159,20 @@ class Nest:
 def sums(terms: Sequence[RouteTerm]) -> set[int]:
     """The different sums of terms: positions among PEs."""
     ranges = [range(0, term.n * term.step, term.step) if term.step else (0,) for term in terms]
-    return {sum(each) for each in product(*ranges)}
+    return {sum(offsets) for offsets in product(*ranges)}
 
 
 def inside(start: int, limit: int, terms: Sequence[RouteTerm]) -> int:
-    """How many combinations of terms have start + their sum in 0 .. limit - 1."""
+    """The number of combinations of terms with 0 <= start + their sum < limit."""
     ordered = sorted(terms, key=lambda term: (-term.step, term.n))
     return _below(limit - start, ordered) - _below(-start, ordered)
 
 
 def _below(limit: int, terms: Sequence[RouteTerm]) -> int:
-    """How many combinations of the terms have a sum below a limit.
+    """The number of combinations of the terms with a sum below `limit`.
 
-    The first term has the longest steps. Its iterations are of three kinds: all combinations of the other terms are
-    below the limit, none is, or some are. Only the last kind, of which there are few, is looked at one by one.
+    The first term has the longest steps. For each of its values all, none or some combinations of the other terms stay
+    below the limit. Only the values with some, which are few, are counted one by one.
     """
     if limit <= 0:
         return 0

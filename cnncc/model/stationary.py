@@ -1,16 +1,15 @@
-"""What of a layer stays where it is while loops run, derived from its mapping; and the name of the dataflow. No IR.
+"""The stationary operand of a mapping, and hence the name of its dataflow. No IR.
 
-An operand's words stay in the register files while the loops in time run that are between its stage there and the box:
-so many macro-instructions use them. Sums stay while nothing but loops over c, r and s runs. In the GLB words stay
-while the loops inside their stage there run; without one for the whole layer. The longest stay gives the name:
+An operand is resident in the register files during the loops in time between its stage there and the box: so many
+macro-instructions use its words. Sums are resident while only loops over c, r and s run. In the GLB an operand is
+resident during the loops inside its stage there; without a stage, for the whole layer. The longest stay gives the name:
 
     STATIONARY-1  The operand whose words stay for the most macro-instructions is stationary: weight, input or output
                   (sums).
-    STATIONARY-2  Where none stays for more than one, the operand whose words a macro-instruction uses most often.
-    STATIONARY-3  Where it uses none more than once there is no local reuse.
-    STATIONARY-4  But where loops over r and h both run side by side and a PE uses its weights along w while they stay,
-                  rows are
-        stationary: each PE has a row of the kernel for a row of the image, which PEs on a diagonal share.
+    STATIONARY-2  If none stays for more than one, the operand whose words a macro-instruction uses most often is.
+    STATIONARY-3  If a macro-instruction uses no word more than once, there is no local reuse.
+    STATIONARY-4  If loops over r and h both run in space and a PE uses its weights along w while they stay, rows are
+                  stationary: each PE has a row of the kernel for a row of the image, which PEs on a diagonal share.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ NAMES = {"weight": "weight stationary", "ifmap": "input stationary", "sums": "ou
 
 @dataclass(frozen=True)
 class Stay:
-    """The loops in time that run meanwhile, from outside, and the macro-instructions of full tiles in them.
+    """A stay of an operand's words. loops: the loops in time that run meanwhile, from outside to inside.
 
-    all_along: these are all loops in time of the layer.
+    macros: the macro-instructions of full tiles in these loops. all_along: whether they are all the layer's loops.
     """
 
     loops: tuple[str, ...]
@@ -43,9 +42,9 @@ class Stay:
 
 
 def stays(shape: LayerShape, mapping: Mapping, memory: str) -> dict[str, Stay]:
-    """For how long the words of each operand stay in register files (`rf`) or in the GLB (`glb`).
+    """The stay of each operand's words in register files (memory `rf`) or in the GLB (`glb`).
 
-    Loops that run once are left out. Sums are those of a PE; in the GLB they are the output's.
+    Loops that run once are left out. `sums` are a PE's partial sums; the GLB has the output instead.
     """
     depths = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == memory}
     if memory == "glb":
@@ -62,17 +61,17 @@ def _sums_stay(nest: Nest, depth: int) -> bool:
 
 def _stay(shape: LayerShape, mapping: Mapping, depth: int) -> Stay:
     around = zip(loop_names(mapping.loops), mapping.loops, extents(shape.sizes, mapping.loops), strict=True)
-    found = [
+    in_time = [
         (number >= depth, name, -(-extent // loop.step))
         for number, (name, loop, extent) in enumerate(around)
         if not loop.on and not loop.keep and extent > loop.step
     ]
-    within = [(name, count) for is_inside, name, count in found if is_inside]
-    return Stay(tuple(name for name, _ in within), prod(count for _, count in within), len(within) == len(found))
+    within = [(name, count) for is_inside, name, count in in_time if is_inside]
+    return Stay(tuple(name for name, _ in within), prod(count for _, count in within), len(within) == len(in_time))
 
 
 def loop_names(loops: Sequence[Loop]) -> list[str]:
-    """As mappings write them: of several loops over a dimension the j-th has j primes."""
+    """Names of loops as mappings write them. The j-th of several loops over a dimension has j primes."""
     often, seen = Counter(loop.dim for loop in loops), Counter[str]()
     names: list[str] = []
     for loop in loops:
@@ -82,7 +81,7 @@ def loop_names(loops: Sequence[Loop]) -> list[str]:
 
 
 def name_of(shape: LayerShape, mapping: Mapping) -> str:
-    """The name of what PEs do, by STATIONARY-1 to STATIONARY-4."""
+    """The name of a mapping's dataflow, by STATIONARY-1 to STATIONARY-4."""
     if _side_by_side(shape, mapping) >= {"r", "h"} and _along_rows(shape, mapping):
         return "row stationary"
     macros = {operand: stay.macros for operand, stay in stays(shape, mapping, "rf").items()}
@@ -108,11 +107,11 @@ def _along_rows(shape: LayerShape, mapping: Mapping) -> bool:
 
 
 def _uses(shape: LayerShape, mapping: Mapping) -> dict[str, int | Fraction]:
-    """How often a macro-instruction uses each word that it has; of the ifmap on average."""
+    """Uses of each word in a macro-instruction, by operand; for the ifmap on average."""
     box = inside(shape.sizes, [loop for loop in mapping.loops if not loop.keep])
     steps = prod(box.values())
-    found: dict[str, int | Fraction] = {
+    uses: dict[str, int | Fraction] = {
         "ifmap": Fraction(steps, prod(ifmap_words(shape, box))),
         "sums": box["c"] * box["r"] * box["s"],
     }
-    return found | ({"weight": box["n"] * box["h"] * box["w"]} if shape.is_mac else {})
+    return uses | ({"weight": box["n"] * box["h"] * box["w"]} if shape.is_mac else {})

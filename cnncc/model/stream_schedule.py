@@ -14,12 +14,12 @@ from cnncc.model.transfers import tokens_of
 
 
 def stream_schedule(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, apart: bool) -> list[Node]:
-    """The program up to its `sync`. apart: images of an operand do not lie one after the other."""
+    """The program up to its `sync`. apart: whether an operand's images have gaps between them."""
     return _StreamSchedule(shape, mapping, arch, residual, apart).nodes()
 
 
 class _StreamSchedule:
-    """One layer: a block of all operands after the other, inside `depth` loops."""
+    """One layer: blocks of all operands, one after the other, inside `depth` loops."""
 
     def __init__(self, shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, apart: bool) -> None:
         self.shape, self.engines, self.residual = shape, Engines(shape, arch), residual
@@ -33,7 +33,7 @@ class _StreamSchedule:
         self.words = block["n"] * block["k"] * block["h"] * block["w"]
 
     def nodes(self) -> list[Node]:
-        """Descriptors, settings, the first block where blocks are fetched one ahead, the loops."""
+        """Descriptors, settings, the first block if blocks are prefetched, the loops."""
         first = self._fetched() if self.doubled and self.depth else []
         return [Own(self._descriptors()), Task(COMMIT, 1), *first, *self._walk(0, At(whole(self.shape.sizes)))]
 
@@ -51,18 +51,18 @@ class _StreamSchedule:
         return [*([] if ahead else self._fetched()), self._commit(), *self._drained()]
 
     def _free(self) -> Semaphore:
-        """What says that the buffers of a block are free."""
+        """The semaphore for "the buffers of a block are free"."""
         output = self.staged.get("output")
         return output_free(output) if output else input_free(self.staged[self.inputs[0]])
 
     def _fetched(self) -> list[Node]:
-        """The inputs of a block: the first waits for room, the last says that all are there."""
-        found: list[Node] = []
+        """The inputs of a block. The first transfer waits for a free buffer; the last gives RESIDUAL_FULL for all."""
+        transfers: list[Node] = []
         for operand in self.inputs:
             takes = tokens_of(self._free()) if operand == self.inputs[0] else ()
             gives = tokens_of(Semaphore.RESIDUAL_FULL) if operand == self.inputs[-1] else ()
-            found.append(self.engines.transfer(self.words, takes, gives))
-        return found
+            transfers.append(self.engines.transfer(self.words, takes, gives))
+        return transfers
 
     def _commit(self) -> Task:
         waits = tokens_of(Semaphore.RESIDUAL_FULL if self.inputs else self._free()) if self.staged else ()

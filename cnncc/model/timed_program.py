@@ -1,12 +1,12 @@
-"""Programs as nested records, as far as their times depend on them. No IR, no instructions.
+"""Programs as nested records of the facts that times depend on. No IR, no instructions.
 
 A program is a sequence of
 
-    Task     what an engine does: for how long, and the tokens that it takes and gives
-    Own      cycles of the sequencer: `desc`, `step`
-    Signal   tokens that the sequencer gives
-    Wait     the sequencer until engines are idle, as in `sync`
-    Repeat   a hardware loop around a sequence
+    Task          an engine's instruction: its duration, the tokens that it takes and gives
+    Own           cycles of the sequencer: `desc`, `step`
+    TimedSignal   tokens that the sequencer gives
+    Wait          the sequencer waits until engines are idle, as in `sync`
+    TimedLoop     a hardware loop around a sequence
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HALVES = 6
 SEMAPHORES = 15
 QUEUES = HALVES + SEMAPHORES + 1
 ALWAYS = 0  # the condition of no loop
-ALL = -1  # what no loop runs around is in its first and last iteration (PROG-2)
+ALL = -1  # the mask of all loops: outside of them, all count as in their first and last iteration (PROG-2)
 
 STALLS = ("weights", "ifmap", "psum", "issue", "drain")
 ISSUE, DRAIN = 3, 4
@@ -39,7 +39,7 @@ class Token(NamedTuple):
 
 
 class Task(NamedTuple):
-    """An instruction of an engine: cycles that it occupies it, and from then until it is done."""
+    """An instruction of an engine. busy: cycles on the engine. latency: further cycles until it is done."""
 
     engine: int
     busy: int
@@ -55,14 +55,14 @@ class Own(NamedTuple):
 
 
 class TimedSignal(NamedTuple):
-    """A cycle of the sequencer; then there are so many tokens more."""
+    """A cycle of the sequencer that adds tokens to a queue."""
 
     queue: int
     tokens: int
 
 
 class Wait(NamedTuple):
-    """The sequencer until these engines are idle, and some cycles more."""
+    """A wait of the sequencer until these engines are idle, plus `cycles`."""
 
     engines: tuple[int, ...]
     cycles: int = 1
@@ -70,7 +70,7 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TimedLoop:
-    """A loop, `bit` in the masks of conditions. known: what timelines have found out of its body, by the machine."""
+    """A loop. bit: its bit in the masks of conditions. known: cached results of timelines for its body, by machine."""
 
     count: int
     bit: int
@@ -83,7 +83,7 @@ class TimedLoop:
 
 @lru_cache(maxsize=1 << 11)
 def repeat(count: int, bit: int, body: tuple[Node, ...]) -> TimedLoop:
-    """The one such loop: programs have many alike, and so have those of other mappings of a layer."""
+    """The unique loop of these fields. Equal loops are frequent, in one program and across mappings of a layer."""
     return TimedLoop(count, bit, body)
 
 
@@ -109,11 +109,11 @@ class PredictedCycles:
 
 def busy_cycles(nodes: Sequence[Node]) -> list[int]:
     """Cycles that each engine is busy in a program."""
-    found = [0] * len(ENGINES)
+    busy = [0] * len(ENGINES)
     for node in nodes:
         if isinstance(node, Task):
-            found[node.engine] += node.busy
+            busy[node.engine] += node.busy
         elif isinstance(node, TimedLoop):
             for engine, cycles in enumerate(busy_cycles(node.body)):
-                found[engine] += node.count * cycles
-    return found
+                busy[engine] += node.count * cycles
+    return busy

@@ -1,10 +1,10 @@
-"""When the tasks of a program happen: its cycles, exactly, from nested records (`timed_program.py`). No IR.
+"""The exact cycles of a program of nested records (`timed_program.py`). No IR.
 
-Times are max-plus linear (docs/machine.md, TIME-1 to TIME-6). An iteration of a loop takes a time that depends on two
-things: the conditions that hold in it, and a *state*. The state is when the engines and queues that it touches are
-free, counted from the sequencer's time; an earlier time delays nothing and counts as zero. Engines run ahead of the
-sequencer only so far, so states recur. Iterations between two occurrences of a state are multiplied, not repeated, and
-an iteration with loops inside is remembered by its state. docs/model.md says more.
+Times are max-plus linear (docs/machine.md, TIME-1 to TIME-6). The cycles of a loop's iteration depend on the conditions
+that hold in it and on a *state*: the times at which its engines and queues become free, relative to the sequencer's
+time. An earlier time delays nothing and counts as zero. Queues bound how far engines lag behind the sequencer, so
+states recur. Iterations between two occurrences of a state are multiplied instead of repeated, and an iteration with
+inner loops is remembered by its state. docs/model.md says more.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from cnncc.model.timed_program import (
     busy_cycles,
 )
 
-_CAUSE = {WEIGHT_FULL: 0, IFMAP_FULL: 1, PSUM_FREE: 2}  # of what a macro-instruction waits for, in the order of TIME-3
+_CAUSE = {WEIGHT_FULL: 0, IFMAP_FULL: 1, PSUM_FREE: 2}  # the stall of a macro-instruction by queue, in TIME-3's order
 
 
 class TimelineMachine(NamedTuple):
-    """What of an array times depend on beside the tasks: queues of the engines, halves, whether engines overlap."""
+    """The properties of an array that times depend on: depth of the engines' queues, halves, overlap of engines."""
 
     queue_depth: int
     halves: tuple[int, int, int]
@@ -52,9 +52,9 @@ class TimelineMachine(NamedTuple):
 
 
 class TimelineState(NamedTuple):
-    """Times from the sequencer's on, earlier ones as 0.
+    """Times relative to the sequencer's, at least 0.
 
-    starts: of the last tasks of each engine, as many as its queue holds; tokens: of each queue the times.
+    starts: by engine, the starts of as many last tasks as its queue holds. tokens: by queue, the tokens' times.
     """
 
     starts: tuple[tuple[int, ...], ...]
@@ -64,10 +64,10 @@ class TimelineState(NamedTuple):
 
 
 class TimelineEffect(NamedTuple):
-    """What a program does from a state: cycles, the state at its end, stalls.
+    """The effect of a program on a state: cycles, the state at its end, stalls.
 
-    mark: until when the array is accounted for, from the end on. How long it was idle before the program is not known;
-    that is charged to stall number `open` (-1: no task of the array, which leaves it to what follows).
+    - mark: the end of the array's charged cycles, relative to the end of the program.
+    - open: the stall of the array's idle cycles before the program, which no state holds; -1 leaves them open.
     """
 
     elapsed: int
@@ -87,11 +87,11 @@ def idle_state(machine: TimelineMachine) -> TimelineState:
     return TimelineState(tuple((0,) * machine.queue_depth for _ in engines), idle, idle, tuple(tokens))
 
 
-Times = tuple[int, ...]  # of what an iteration touches, then how many tokens there are of each of its queues
+Times = tuple[int, ...]  # the times of an iteration's engines and queues, then the number of tokens of each queue
 
 
 class _TimelineChange(NamedTuple):
-    """What an iteration does, as `Effect` says."""
+    """The effect of an iteration, with the fields of `TimelineEffect`."""
 
     elapsed: int
     times: Times
@@ -101,8 +101,9 @@ class _TimelineChange(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A node in known iterations of the loops around it: of a task the tokens that it takes, each with the stall that
-    it may cause, and gives; engine -1: anything else.
+    """A node in known iterations of the loops around it.
+
+    engine: -1 for other nodes than tasks. takes: (queue, stall) of each token. gives: queues.
     """
 
     engine: int
@@ -116,9 +117,9 @@ class _Step(NamedTuple):
 
 
 class _Body(NamedTuple):
-    """A loop's body in iterations in which the same conditions hold: what it touches, and what is known of it.
+    """A loop's body under fixed conditions. engines, queues: those it uses. known: the effects so far, by times.
 
-    innermost: whether it is nothing but tasks; then it takes less time to run it than to remember what it does.
+    innermost: whether it has tasks alone; then running it costs less than remembering its effect.
     """
 
     steps: list[_Step]
@@ -129,9 +130,9 @@ class _Body(NamedTuple):
 
 
 class _Inside(NamedTuple):
-    """The engines that are used in a loop, and the tokens, whose loops are this one and those around it.
+    """The engines and tokens of a loop's body. Conditions of tokens name this loop and outer ones.
 
-    bodies: by the tokens that are taken and given in an iteration; of_masks: by the loops in their first and last one.
+    bodies: by whether each token is taken or given. of_masks: by the masks of loops in their first, last iteration.
     """
 
     engines: tuple[int, ...]
@@ -142,12 +143,12 @@ class _Inside(NamedTuple):
 
 
 def _outside(tokens: Sequence[Token], bit: int) -> list[Token]:
-    """The tokens of a loop for those around it."""
+    """The tokens of a loop, as outer loops see them: without the loop's own condition."""
     return [token._replace(when=token.when & ~bit) if token.when & bit else token for token in tokens]
 
 
 class _Clock:
-    """The times of a machine as a program runs; the sequencer's is `now`, the array is accounted for up to `mark`."""
+    """The times of a machine as a program runs. now: the sequencer's. mark: the end of the array's charged cycles."""
 
     __slots__ = ("depth", "done", "free", "mark", "now", "open", "stalls", "starts", "tokens")
 
@@ -163,13 +164,13 @@ class _Clock:
         self.done, self.tokens, self.mark = list(state.done), [list(times) for times in state.tokens], state.free[ARRAY]
 
     def charge(self, cause: int, idle: int) -> None:
-        """The array was idle."""
+        """Charge idle cycles of the array to a cause."""
         self.stalls[cause] += idle
         if self.open < 0:
             self.open = cause
 
     def read(self, body: _Body) -> Times:
-        """The times of what a body touches, from now on."""
+        """The times of a body's engines and queues, relative to now."""
         times: list[int] = []
         now, tokens = self.now, self.tokens
         for engine in body.engines:
@@ -179,7 +180,7 @@ class _Clock:
         return (*[time - now if time > now else 0 for time in times], *[len(tokens[queue]) for queue in body.queues])
 
     def write(self, body: _Body, times: Times) -> None:
-        """The reverse."""
+        """Set the times of a body's engines and queues; the inverse of `read`."""
         now, at, depth = self.now, 0, self.depth
         later = [time + now for time in times]
         for engine in body.engines:
@@ -191,7 +192,7 @@ class _Clock:
             at += count
 
     def account(self, change: _TimelineChange, now: int, mark: int) -> None:
-        """An iteration has happened since `now`, when the array was accounted for up to `mark`."""
+        """Charge the array's cycles of an iteration that began at `now`, with the array charged up to `mark`."""
         self.mark = mark
         if change.open >= 0:
             self.charge(change.open, max(0, now - mark))
@@ -199,13 +200,13 @@ class _Clock:
             self.stalls = [own + more for own, more in zip(self.stalls, change.stalls, strict=True)]
 
     def apply(self, body: _Body, change: _TimelineChange) -> None:
-        """Let an iteration happen."""
+        """Advance by an iteration of known effect."""
         self.account(change, self.now, self.mark)
         self.now += change.elapsed
         self.write(body, change.times)
 
     def repeat(self, body: _Body, often: int, now: int, mark: int, stalls: list[int]) -> None:
-        """Let all that has happened since then happen so many times more, after which times are the same."""
+        """Repeat the span since (now, mark, stalls) `often` more times; it must end in the times it began with."""
         times, more = self.read(body), often * (self.now - now)
         self.stalls = [own + often * (own - old) for own, old in zip(self.stalls, stalls, strict=True)]
         self.now += more
@@ -214,15 +215,13 @@ class _Clock:
 
 
 class Timeline:
-    """Runs one program on one array, from any state; what is known of an iteration holds for all of them, and for other
-    programs with the same loops.
-    """
+    """Runs one program on one array, from any state. Programs with the same loops share their known iterations."""
 
     def __init__(self, machine: TimelineMachine, program: Sequence[Node]) -> None:
         self.machine, self.program = machine, tuple(program)
 
     def run(self, state: TimelineState) -> TimelineEffect:
-        """The program from a state. Raises LookupError where a token never comes."""
+        """The effect of the program on a state. Raises LookupError for a token that is never given."""
         clock = _Clock(self.machine.queue_depth)
         clock.set(state)
         self._sequence(self._steps(self.program, ALL, ALL), clock)
@@ -231,16 +230,16 @@ class Timeline:
         def left(times: Sequence[int]) -> tuple[int, ...]:
             return tuple(max(0, time - now) for time in times)
 
-        starts, tokens = (tuple(map(left, each)) for each in (clock.starts, clock.tokens))
+        starts, tokens = tuple(map(left, clock.starts)), tuple(map(left, clock.tokens))
         end = TimelineState(starts, left(clock.free), left(clock.done), tokens)
         return TimelineEffect(now, end, tuple(clock.stalls), clock.open, clock.mark - now)
 
     # -- what is the same for all states -------------------------------------------------------------------------
 
     def _inside(self, loop: TimedLoop) -> _Inside:
-        """What a loop's body uses: engines, and queues with the loops that matter to it: this one and those around."""
-        found: _Inside | None = loop.known.get(self.machine)
-        if found is None:
+        """The engines and tokens of a loop's body."""
+        inside: _Inside | None = loop.known.get(self.machine)
+        if inside is None:
             engines, takes, gives = set[int](), set[Token](), set[Token]()
             for node in loop.body:
                 if isinstance(node, Task):
@@ -257,34 +256,34 @@ class Timeline:
                 elif isinstance(node, TimedSignal):
                     gives.add(Token(node.queue))
             used = tuple(sorted(engines)) if self.machine.overlap else tuple(range(len(ENGINES)))
-            found = loop.known[self.machine] = _Inside(used, tuple(sorted(takes)), tuple(sorted(gives)), {}, {})
-        return found
+            inside = loop.known[self.machine] = _Inside(used, tuple(sorted(takes)), tuple(sorted(gives)), {}, {})
+        return inside
 
     def _body(self, loop: TimedLoop, inside: _Inside, first: int, last: int) -> _Body:
-        """A loop's body; the same for all iterations in which the same conditions hold."""
-        if (found := inside.of_masks.get((first, last))) is None:
+        """A loop's body; one for all iterations in which the same conditions hold."""
+        if (body := inside.of_masks.get((first, last))) is None:
             takes = [not when & ~first for _, when in inside.takes]
             gives = [not when & ~last for _, when in inside.gives]
-            if (found := inside.bodies.get(key := (*takes, *gives))) is None:
+            if (body := inside.bodies.get(key := (*takes, *gives))) is None:
                 held = [*compress(inside.takes, takes), *compress(inside.gives, gives)]
                 queues = tuple(dict.fromkeys(token.queue for token in held))
                 steps = self._steps(loop.body, first, last)
                 innermost = all(step.engine >= 0 for step in steps)
-                found = inside.bodies[key] = _Body(steps, inside.engines, queues, innermost, {})
-            inside.of_masks[first, last] = found
-        return found
+                body = inside.bodies[key] = _Body(steps, inside.engines, queues, innermost, {})
+            inside.of_masks[first, last] = body
+        return body
 
     def _steps(self, nodes: tuple[Node, ...], first: int, last: int) -> list[_Step]:
-        """A sequence whose conditions are known."""
-        found: list[_Step] = []
+        """The steps of nodes, with their conditions decided."""
+        steps: list[_Step] = []
         for node in nodes:
             if isinstance(node, Task):
                 takes = [(queue, _CAUSE.get(queue, ISSUE)) for queue, when in node.takes if not when & ~first]
                 gives = [queue for queue, when in node.gives if not when & ~last]
-                found.append(_Step(node.engine, node.busy, node.latency, tuple(takes), tuple(gives), first, last, node))
+                steps.append(_Step(node.engine, node.busy, node.latency, tuple(takes), tuple(gives), first, last, node))
             else:
-                found.append(_Step(-1, 0, 0, (), (), first, last, node))
-        return found
+                steps.append(_Step(-1, 0, 0, (), (), first, last, node))
+        return steps
 
     # -- running -------------------------------------------------------------------------------------------------
 
@@ -306,7 +305,7 @@ class Timeline:
             body.known[times] = self._change(body, clock)
 
     def _change(self, body: _Body, clock: _Clock) -> _TimelineChange:
-        """What an iteration does from these times on, while it happens."""
+        """Run an iteration; returns its effect."""
         now, mark, cause, stalls = clock.now, clock.mark, clock.open, clock.stalls
         clock.mark = max(now, clock.free[ARRAY]) if ARRAY in body.engines else now
         clock.open, clock.stalls = -1, [0] * len(STALLS)
@@ -319,7 +318,7 @@ class Timeline:
         return change
 
     def _between(self, body: _Body, count: int, clock: _Clock) -> None:
-        """So many iterations alike: one by one until their times return, then all periods at once."""
+        """Run `count` iterations under the same conditions: one by one until times recur, then all periods at once."""
         met: dict[Times, int] = {}
         for number in range(count):
             if (times := clock.read(body)) in met:
@@ -329,7 +328,7 @@ class Timeline:
             self._iteration(body, clock)
 
     def _periods(self, body: _Body, period: int, count: int, clock: _Clock) -> None:
-        """So many iterations more, whose times return after each period."""
+        """Run `count` more iterations, whose times recur after each period."""
         often, rest = divmod(count, period)
         if often:
             before = clock.now, clock.mark, clock.stalls[:]
@@ -340,7 +339,7 @@ class Timeline:
             self._iteration(body, clock)
 
     def _sequence(self, steps: list[_Step], clock: _Clock) -> None:
-        """One step after the other."""
+        """Run steps one after the other. This is the inner loop of every search, so the clock's fields are locals."""
         overlap, starts, free, done, tokens = self.machine.overlap, clock.starts, clock.free, clock.done, clock.tokens
         for engine, busy, latency, takes, gives, first, last, node in steps:
             if engine >= 0:
@@ -377,7 +376,7 @@ class Timeline:
 
 
 def cycles(nodes: Sequence[Node], effect: TimelineEffect) -> PredictedCycles:
-    """The counters of a piece of program that takes a wait of the array to end in."""
+    """The counters of a piece of program that ends with a wait for the array."""
     engines = busy_cycles(nodes)
     stall = dict[str, int](zip(STALLS, effect.stalls, strict=True))
     return PredictedCycles(effect.elapsed, engines[ARRAY], engines[LOAD], engines[COMMIT], engines[DMA], stall)

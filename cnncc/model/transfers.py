@@ -1,6 +1,6 @@
-"""What moves between DRAM and the GLB while a layer runs, as tasks: where they stand, their tokens. No IR.
+"""The transfers between DRAM and the GLB while a layer runs, as tasks: their places and their tokens. No IR.
 
-Which tokens order them is said in `glb_tokens.py`, which `nest-to-array` reads, too.
+`glb_tokens.py` has the tokens that order them; `nest-to-array` uses it too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PRIMED_QUEUES = {HALVES + semaphore: count for semaphore, count in PRIMED.items(
 
 
 class Fetch(NamedTuple):
-    """A transfer of an operand into its buffer, of so many words."""
+    """A transfer of an operand's words into its buffer."""
 
     operand: str
     words: int
@@ -30,11 +30,10 @@ class Fetch(NamedTuple):
 class Transfers:
     """The transfers of one layer, and the tokens of its loads and commits.
 
-    - tokens: which tokens order them
-    - at: by depth: the operands of stages inside loops
-    - depths: those of stages with two buffers, whose blocks are prefetched
-    - slices: those among them inside the blocks of the output, with one loop in time between
-    - opened: the number of that loop, else -1
+    - tokens: the tokens that order them
+    - at: the operands of stages inside loops, by depth
+    - depths: the depths of stages with two buffers, whose blocks are prefetched
+    - slices, opened: as `layer_shape.slices` returns them
     """
 
     def __init__(self, mapping: Mapping, engines: Engines, full: Semaphore) -> None:
@@ -51,60 +50,60 @@ class Transfers:
         self.tokens = GlbTokens(self.stages, full)
 
     def keep_order(self) -> None:
-        """Second slices come behind results, in their loop, which is not opened."""
+        """Issue second slices behind results, in their own loop, which is not opened."""
         self.slices, self.opened = [], -1
 
     @property
     def watched(self) -> list[int]:
-        """The depths of stages of which it has to be known which block is next."""
+        """The depths of stages whose next block a position has to name."""
         return sorted({*self.depths, self.output_depth}) if self.slices else self.depths
 
     def firsts(self, at: At, order: WalkOrder) -> list[Fetch]:
-        """What a layer begins with: what comes once, and the first blocks of what is fetched ahead."""
-        found = self._fetched({operand for operand, stage in self.stages.items() if not stage.depth}, at)
+        """The transfers at the head of a layer: operands fetched once, and the first blocks of prefetched ones."""
+        fetches = self._fetched({operand for operand, stage in self.stages.items() if not stage.depth}, at)
         for depth in self.depths:
-            found += self._fetched(self._doubled_at(depth), order.first(at, 0, depth))
-        return found
+            fetches += self._fetched(self._doubled_at(depth), order.first(at, 0, depth))
+        return fetches
 
     def _doubled_at(self, depth: int) -> set[str]:
         return {operand for operand in self.doubled if self.stages[operand].depth == depth}
 
     def fetches(self, depth: int, at: At) -> list[Task]:
-        """What an iteration begins with: into one buffer its own block, into two the next one."""
-        if not (here := self.at.get(depth)):
+        """The transfers at the head of an iteration: its own block into one buffer, the next block into two."""
+        if not (operands := self.at.get(depth)):
             return []
-        found = self._fetched(here - self.doubled, at)
-        if here & self.doubled and (following := at.following.get(depth)) and not self._has_come(depth, at):
-            found += self._fetched(here & self.doubled, following)
-        return [fetch.task for fetch in found]
+        fetches = self._fetched(operands - self.doubled, at)
+        if operands & self.doubled and (following := at.following.get(depth)) and not self._has_come(depth, at):
+            fetches += self._fetched(operands & self.doubled, following)
+        return [fetch.task for fetch in fetches]
 
     def _has_come(self, depth: int, at: At) -> bool:
-        """Whether the slice after the present one has come before: it is the second of a block of the output."""
+        """Whether the next slice was fetched earlier, as the second slice of a block of the output."""
         inside = -1 << self.output_depth & (1 << depth) - 1
         return depth in self.slices and not (at.late | at.runs) & inside and bool(at.early & inside)
 
     def seconds(self, block: At, order: WalkOrder) -> list[Task]:
         """The second slices of a block of the output."""
-        found: list[Fetch] = []
+        fetches: list[Fetch] = []
         for depth in self.slices:
             slice_ = block
             for loop in range(self.output_depth, depth):
                 slice_ = order.bodies(slice_, loop, (depth,))[0][1]
             if self._has_come(depth, slice_):
-                found += self._fetched(self._doubled_at(depth), slice_.following[depth])
-        return [fetch.task for fetch in found]
+                fetches += self._fetched(self._doubled_at(depth), slice_.following[depth])
+        return [fetch.task for fetch in fetches]
 
     def _fetched(self, operands: Set[str], at: At) -> list[Fetch]:
-        found: list[Fetch] = []
-        for operand in (each for each in ORDER if each in operands):
+        fetches: list[Fetch] = []
+        for operand in (name for name in ORDER if name in operands):
             sliced = operand in ("params", "weight")
             words = self._slice(operand, at) if sliced else self._block(operand, at)
             take, give = self.tokens.taken_by_transfer(operand), self.tokens.given_by_transfer(operand)
-            found.append(Fetch(operand, words, self._transfer(words, take, give)))
-        return found
+            fetches.append(Fetch(operand, words, self._transfer(words, take, give)))
+        return fetches
 
     def drains(self, depth: int, at: At, order: WalkOrder) -> list[Task]:
-        """What has been gathered at a depth and leaves, behind the second slices of the next block."""
+        """The transfer of a depth's results to DRAM, behind the second slices of the next block."""
         if "output" not in self.stages or self.stages["output"].depth != depth:
             return []
         following = at.following.get(depth)
@@ -124,24 +123,24 @@ class Transfers:
         return indices * self.engines.params_words
 
     def _block(self, operand: str, at: At) -> int:
-        """Words of a block of an activation, with what of it lies in the padding."""
+        """Words of a block of an activation, its padding included."""
         box = activation_box(self.shape, operand, at.extent)
         return box.channels * box.plane
 
     # -- the tokens of loads and commits -------------------------------------------------------------------------
 
     def weight_tokens(self, at: At) -> tuple[Tokens, Tokens]:
-        """What the first load of a slice of weights takes, and the last one gives."""
+        """(takes, gives): the tokens of the first and of the last load of a slice of weights."""
         depth, free = self.stages["weight"].depth, self.tokens.given_by_weight_load()
         return tokens_of(self.tokens.full, at.first(depth)), tokens_of(free, at.last(depth))
 
     def ifmap_tokens(self, at: At) -> tuple[Tokens, Tokens]:
-        """What the first load of a block takes, and the last one gives."""
+        """(takes, gives): the tokens of the first and of the last load of a block."""
         operand, full, free = self.tokens.of_ifmap_load()
         return (self._at_first(operand, full, at), self._at_last(operand, free, at)) if operand else ((), ())
 
     def commit_tokens(self, at: At) -> tuple[Tokens, Tokens]:
-        """What the first commit of a block takes, and the last one gives."""
+        """(takes, gives): the tokens of the first and of the last commit of a block."""
         return self._at_first(*self.tokens.taken_by_commit(), at), self._at_last(*self.tokens.given_by_commit(), at)
 
     def _at_first(self, operand: str, semaphore: Semaphore, at: At) -> Tokens:
@@ -152,5 +151,5 @@ class Transfers:
 
 
 def tokens_of(semaphore: Semaphore, when: int | None = ALWAYS) -> Tokens:
-    """One token under a condition; none for no semaphore, or where the condition never holds."""
+    """One token under a condition; none without a semaphore, or if the condition never holds (None)."""
     return (Token(HALVES + semaphore, when),) if semaphore and when is not None else ()

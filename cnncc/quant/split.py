@@ -1,12 +1,12 @@
-"""Symmetric quantisation, and how a psum's bits are split between activations and weights.
+"""Symmetric quantisation, and the split of a psum's bits between activations and weights.
 
 Zero points are 0. An activation tensor whose calibrated values reach ±absmax has the integers -top..top
 and scale = HEADROOM · absmax / top. The weights of output channel k get the finest scale for which
 
     |w| <= 2^(operand_bits-1) - 1   and   Σ|w|·top + |bias| <= 2^(psum_bits-1) - 1,   bias scale = x_scale·w_scale[k]
 
-so no order of additions can overflow a psum. A larger top leaves less for the weights: among
-top = 2^(b-1) - 1 the one with the least measured error is taken (`choose_top`).
+so no order of additions can overflow a psum. A larger top leaves fewer bits for the weights. `choose_top` takes the
+candidate top = 2^(b-1) - 1 with the least measured error.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from cnncc.numerics import Floats, Ints, integer_range
 
 Doubles = npt.NDArray[np.float64]
 
-# Calibration sees a hundred samples; what lies beyond their range saturates. On the sample nets, 1 loses 37 dB
+# Calibration sees a hundred samples; values beyond their range saturate. On the sample nets, 1 loses 37 dB
 # of a 16-bit network's accuracy, 1.25 nothing, and 2 another 2 dB (2026-11: 37, 74 and 72 dB).
 HEADROOM = 1.25
 LEAST_BITS = 8
 BIAS_LIMIT = (1 << 31) - 1
-NARROWED = 1.001  # times a scale: from here on it is no rounding
-LEAST_SCALE, MOST_SCALE = 2.0**-100, 2.0**100  # what is beyond has no place in products of f32 scales
+NARROWED = 1.001  # a larger ratio of scales is no rounding
+LEAST_SCALE, MOST_SCALE = 2.0**-100, 2.0**100  # products of scales beyond would leave the range of f32
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +44,7 @@ class QuantisedLayer:
 class Use:
     """A layer that reads an activation tensor, for measuring: patches f64[p, i], weights f64[k, i], bias f64[k].
 
-    Without weights it is a layer that only adds, compares or passes on its inputs; `terms` is how many of
-    them it sums up in a psum.
+    A layer without weights adds, compares or passes on its inputs. terms: the number of inputs that a psum sums up.
     """
 
     patches: Doubles
@@ -55,7 +54,7 @@ class Use:
 
 
 def activation_scale(absmax: float, top: int) -> float:
-    """HEADROOM · absmax / top, exactly an f32; 1 for a tensor that is zero (or too small to have a scale)."""
+    """HEADROOM · absmax / top, exactly an f32; 1 for a tensor of zeros, or too small to have a scale."""
     scale = float(np.float32(HEADROOM * absmax / top))
     return scale if scale >= LEAST_SCALE else 1.0
 
@@ -79,7 +78,7 @@ def quantise_layer(
 ) -> QuantisedLayer:
     """The integers of `weights` [k, …] and `bias` [k] for inputs within -top..top, as fine as the psum allows.
 
-    Raises: Refusal where scales would leave the range of f32.
+    Raises: Refusal, for scales beyond the range of f32.
     """
     limits = _Limits(integer_range(operand_bits)[1], integer_range(psum_bits)[1], top)
     rows = _rows(weights).astype(np.float64)
@@ -95,7 +94,7 @@ def quantise_layer(
 
 
 def narrowed_channels(weights: npt.NDArray[np.floating], layer: QuantisedLayer, operand_bits: int) -> int:
-    """How many channels' weights [k, …] have a coarser scale than their magnitude asks for: psums or biases need it."""
+    """The number of channels whose weights [k, …] have a coarser scale than their magnitude needs, for psum or bias."""
     finest = np.abs(_rows(weights)).max(axis=1, initial=0) / integer_range(operand_bits)[1]
     return int((layer.scale > np.maximum(finest * NARROWED, LEAST_SCALE)).sum())
 
@@ -109,7 +108,7 @@ class _Limits:
     top: int
 
     def first_scale(self, rows: Doubles, shift: Doubles) -> Floats:
-        """The scales f32[k] that would do without rounding."""
+        """The scales f32[k] that would suffice without rounding."""
         size = np.abs(rows)
         needs = [
             size.max(axis=1, initial=0) / self.weight,
@@ -122,7 +121,7 @@ class _Limits:
         return np.where(finest == 0, 1, np.maximum(finest, LEAST_SCALE)).astype(np.float32)
 
     def excess(self, integers: Doubles, offsets: Doubles) -> Doubles:
-        """How many times over its tightest limit each channel is; at most 1 where all hold.
+        """Each channel's largest ratio of a need to its limit; at most 1 if all limits hold.
 
         All numbers are integers below 2^53, so the comparison with 1 is exact.
         """
@@ -136,7 +135,7 @@ class _Limits:
 
 
 def measured_error(use: Use, absmax: float, top: int, operand_bits: int, psum_bits: int) -> float:
-    """Mean square error of the layer's output over its mean square, on the patches; inf where it cannot be computed."""
+    """Mean square error of the output over its mean square, on the patches; inf if the layer has no integers."""
     if use.terms * top > integer_range(psum_bits)[1]:
         return float("inf")
     scale = activation_scale(absmax, top)

@@ -1,8 +1,8 @@
-"""What is kept on disk from one command to the next: values by the hash of all that they depend on.
+"""A cache on disk across commands: values by the hash of all their inputs.
 
-A file holds one value, as JSON with a checksum. Why one file a value: processes that run at the same time need no lock,
-and what is damaged costs one value. It is written whole or not at all. Whatever is wrong, with a file or with the
-folder, is as if nothing were kept.
+A file holds one value, as JSON with a checksum, and is written whole or not at all. Why one file for each value:
+parallel processes need no lock, and damage costs one value. Any fault of a file or of the folder counts as an empty
+cache.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ OFF = "off"
 
 
 def folder() -> Path | None:
-    """Where values are kept; None where they are not to be."""
+    """The folder of the cache; None if it is off."""
     if given := os.environ.get(FOLDER):
         return None if given == OFF else Path(given)
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if base and Path(base).is_absolute():  # as the XDG specification has it, others are ignored
+    if base and Path(base).is_absolute():  # the XDG specification ignores relative paths
         return Path(base) / "cnncc"
     with suppress(RuntimeError):  # a user without a home
         return Path.home() / ".cache" / "cnncc"
@@ -32,12 +32,12 @@ def folder() -> Path | None:
 
 
 def key_of(*parts: object) -> str:
-    """The key of what depends on these, which JSON can hold; sets are sorted."""
+    """The key of a value that depends on `parts`, which JSON can hold; sets are sorted."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=sorted).encode()).hexdigest()
 
 
 def read(key: str) -> dict[str, Any] | None:
-    """The value of a key; None where none is kept."""
+    """The value of a key; None if the cache does not have it."""
     if (where := folder()) is None:
         return None
     try:
@@ -72,5 +72,5 @@ def _file(where: Path, key: str) -> Path:
 
 
 def _checksum(key: str, value: dict[str, Any]) -> str:
-    """Of a value in its own place."""
+    """The checksum of a value under its key, so that a renamed file is noticed."""
     return hashlib.sha256(f"{key} {json.dumps(value, sort_keys=True)}".encode()).hexdigest()

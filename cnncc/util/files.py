@@ -1,4 +1,4 @@
-"""Files that are written: whole or not at all."""
+"""Output files, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cnncc.errors import Refusal
 
 
 def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Write all of `data`, or of its pieces one by one, to `path` or nothing; its folder is made. Raises Refusal."""
+    """Write all of `data`, bytes or pieces of bytes, to `path`, or nothing. The folder is created. Raises Refusal."""
     part = path.with_name(f".unfinished-{path.name}")
     check_writable(path)
     try:
@@ -24,7 +24,7 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Before any work: can these files be written, in folders that are there or can be made? Raises Refusal."""
+    """Check, before any work, that these files can be written, in folders that exist or can be made. Raises Refusal."""
     for path in paths:
         if path is None:
             continue
@@ -32,7 +32,7 @@ def check_writable(*paths: Path | None) -> None:
             raise Refusal(f"{path}: is a folder")
         if path.exists() and not path.stat().st_mode & 0o222:
             raise Refusal(f"{path}: is read-only")
-        folder = next(each for each in path.absolute().parents if each.exists())
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
         if not folder.is_dir():
             raise Refusal(f"{path}: {folder} is no folder")
         if not folder.stat().st_mode & 0o222:

@@ -1,4 +1,4 @@
-"""Arrays that users bring: `.npz` files by tensor name."""
+"""Users' arrays: `.npz` files by tensor name."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _array(archive: Mapping[str, object], name: str) -> Array:
     return cast("Array", member)
 
 
-_ZIP, _NPY = b"PK", b"\x93NUMPY"  # how files of many arrays and of one begin
+_ZIP, _NPY = b"PK", b"\x93NUMPY"  # the first bytes of files with many arrays and with one
 
-# What numpy and zipfile raise for files that are none of theirs.
+# The exceptions of numpy and zipfile for damaged or foreign files.
 _DAMAGED = (
     ValueError, EOFError, KeyError, MemoryError, RuntimeError, SyntaxError, struct.error, zipfile.BadZipFile, zlib.error
 )  # fmt: skip
@@ -43,7 +43,7 @@ def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
 
 
 def noise(shape: Sequence[int], element: str, rng: np.random.Generator) -> Array:
-    """N(0, 1) for a float type, all numbers alike for bytes."""
+    """Random values: N(0, 1) for float32, uniform over the whole range for an integer type."""
     if element == "float32":
         return rng.standard_normal(shape).astype(np.float32)
     info = np.iinfo(element)
@@ -51,9 +51,9 @@ def noise(shape: Sequence[int], element: str, rng: np.random.Generator) -> Array
 
 
 def count_batches(arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int]], elements: Mapping[str, str]) -> int:
-    """How many batches of inputs of these shapes the arrays hold: whole ones of finite floats, or of bytes.
+    """The number of whole batches of inputs of these shapes in the arrays.
 
-    elements: "float32", for any floats, or the type of byte. Raises Refusal.
+    elements: "float32" for any float type, else the exact type. Raises: Refusal, for arrays that do not fit.
     """
     counts: set[int] = set()
     for name, (batch, *rest) in shapes.items():
@@ -76,7 +76,7 @@ def count_batches(arrays: Mapping[str, Array], shapes: Mapping[str, Sequence[int
 def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
     """The arrays `names` of an .npz file; others in it are left unread.
 
-    Raises Refusal for a file that is none, holds Python objects, or lacks a name.
+    Raises: Refusal, for a file that is no .npz, holds Python objects, or lacks a name.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Emits ops of the `cnn` dialect one by one, and knows what was emitted for each value. No pass: for `onnx-to-cnn`."""
+"""Emits ops of the `cnn` dialect one by one, with a table of the emitted values. No pass: for `onnx-to-cnn`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from xdsl.dialects.builtin import (
-    IntegerType,
-    ModuleOp,
-    StringAttr,
-    SymbolRefAttr,
-    TensorType,
-)
+from xdsl.dialects.builtin import IntegerType, ModuleOp, StringAttr, SymbolRefAttr, TensorType
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from cnncc.dialects.cnn import (
@@ -37,9 +31,7 @@ from cnncc.numerics import Floats, Ints, integer_range
 from cnncc.passes._onnx.calibration import Scale, scale_of, take_ranges
 from cnncc.passes._onnx.labels import Labels
 from cnncc.passes._onnx.placement import place
-from cnncc.passes._onnx.quantised_layers import (
-    codes_of,
-)
+from cnncc.passes._onnx.quantised_layers import codes_of
 from cnncc.passes._onnx.scale_groups import leaky_after
 from cnncc.weights import Array, WeightStore
 
@@ -53,7 +45,7 @@ def image_dims(dims: Dims) -> Dims:
 
 
 def base_of(value: SSAValue) -> SSAValue:
-    """What `value` is a reshape of, or itself."""
+    """The value that `value` is a reshape of, or `value` itself."""
     return value.owner.x if isinstance(value.owner, ReshapeOp) else value
 
 
@@ -76,7 +68,7 @@ class CnnBuilder:
         self.values: dict[SSAValue, SSAValue] = {}
         self.scales: dict[SSAValue, Scale] = {}
         self.weight_scales: dict[NodeOp, Floats] = {}  # f32[k]
-        self.narrowed: dict[NodeOp, int] = {}  # channels with coarser weights than operands allow, for their psums
+        self.narrowed: dict[NodeOp, int] = {}  # channels with coarser weights than operands allow, so that psums fit
         self.globals: list[GlobalOp] = []
         self.block = Block()
 
@@ -103,22 +95,22 @@ class CnnBuilder:
         return name
 
     def scale(self, value: SSAValue, name: str) -> Scale:
-        """Give `value` its scale: that of the model, or that of calibration. Raises Refusal where it has none."""
+        """Give `value` its scale, from the model or from calibration. Raises Refusal if there is none."""
         codes = codes_of(value.type) or self.placement.known(value)
         self.scales[value] = scale_of(codes, self.operand_bits) if codes else self.calibrated(value, name)
         return self.scales[value]
 
     def calibrated(self, value: SSAValue, name: str) -> Scale:
-        """The scale that calibration chose. Raises Refusal where it did not, or for other integers."""
-        found = self.ranges.get(self.placement.last(value))
-        if found is None:
+        """The scale chosen by calibration. Raises Refusal if there is none, or if it is for wider integers."""
+        known = self.ranges.get(self.placement.last(value))
+        if known is None:
             raise Refusal(f"'{name}' has no calibrated range (#cnn.range): calibrate the model first")
         limit = integer_range(self.operand_bits)[1]
-        if found.top > limit:
+        if known.top > limit:
             raise Refusal(
-                f"'{name}' is calibrated for ±{found.top}, operands of {self.operand_bits} bits reach ±{limit}"
+                f"'{name}' is calibrated for ±{known.top}, operands of {self.operand_bits} bits reach ±{limit}"
             )
-        return Scale.of(found)
+        return Scale.of(known)
 
     def quant(self, value: SSAValue) -> QuantAttr:
         if value not in self.scales:
@@ -136,16 +128,16 @@ class CnnBuilder:
         return self.reshape(base_of(self.values[value]), dims, label)
 
     def image(self, value: SSAValue, label: str) -> SSAValue:
-        """The lowered `value` with any four dims, for what works element by element."""
+        """The lowered `value` with any four dims, for elementwise ops."""
         source = base_of(self.values[value])
         return source if len(shape(source.type)) == 4 else self.nchw(value, label)
 
     def nchw(self, value: SSAValue, label: str) -> SSAValue:
-        """The lowered `value` with its own dims as n c h w; those that it lacks are 1."""
+        """The lowered `value` with its own dims as n c h w; missing ones are 1."""
         return self.shaped(value, image_dims(shape(value.type)), label)
 
     def products(self, source: SSAValue, weights: Ints, window: Window, label: str) -> SSAValue:
-        """The sums of a convolution of an image with weights [k, c / group, r, s], which are words."""
+        """The sums of a convolution of an image with weights [k, c / group, r, s], which must fit words."""
         element = np.int8 if self.operand.width.data == 8 else np.int16
         symbol = SymbolRefAttr(self.symbol(f"{label}.w", weights.astype(element)))
         n, _, ih, iw = shape(source.type)
@@ -172,9 +164,9 @@ class CnnBuilder:
         slope: float = 1.0,
         clamp: tuple[int, int] | None = None,
     ) -> SSAValue:
-        """A requantisation by multipliers f32[k], or f32[h, w]; `final` is the label of its result.
+        """A requantisation by multipliers f32[k], or f32[h, w].
 
-        clamp: the least and the greatest result, if not those of the scale.
+        final: the label of the result, by default `label`.requant. clamp: (least, greatest), by default the scale's.
         """
         scale, per_position = self.symbol(f"{label}.q", checked(multipliers, label)), multipliers.ndim == 2
         clamp = clamp or y_scale.clamp
@@ -183,7 +175,7 @@ class CnnBuilder:
         return self.emit(RequantOp, [sums], self.operand, shape(sums.type), final, {"by": StepsAttr(steps)})
 
     def finish(self, sums: SSAValue, multipliers: Floats, y: SSAValue, label: str) -> SSAValue:
-        """The result `y` of some sums; at once that of a LeakyRelu after it, so that its product is rounded once."""
+        """The requantised result `y` of sums. A LeakyRelu after it is included, so that its product is rounded once."""
         if (leaky := leaky_after(y, self.placement.layers)) is None:
             return self.requant(sums, multipliers, self.scales[y], label)
         node, layer = leaky
@@ -206,7 +198,7 @@ class CnnBuilder:
 
 
 def checked(multipliers: Floats, label: str) -> Floats:
-    """`multipliers`, if they are normal numbers. Raises Refusal where not."""
+    """`multipliers`, if they are normal numbers. Raises Refusal if not."""
     if not np.isfinite(multipliers).all() or (multipliers < np.finfo(np.float32).tiny).any():
         raise Refusal(f"'{label}': the ranges of its input, weights and result lie too far apart for f32 scales")
     return multipliers

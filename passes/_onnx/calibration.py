@@ -28,7 +28,7 @@ ON_NODE = "cnn.ranges"
 
 @dataclass(frozen=True)
 class Scale:
-    """Integers lo..hi, each standing for (itself - zero) * scale."""
+    """The integers lo..hi of a tensor: real = (integer - zero) * scale."""
 
     scale: float
     lo: int
@@ -51,24 +51,24 @@ class Scale:
         return max(abs(self.lo - self.zero), abs(self.hi - self.zero))
 
     def integer(self, real: float) -> int:
-        """The integer that stands for `real`, or the nearest that there is."""
+        """The nearest integer to `real`."""
         return int(np.clip(np.rint(np.float32(real) / np.float32(self.scale)) + self.zero, self.lo, self.hi))
 
     def integers(self, reals: npt.NDArray[np.floating]) -> Ints:
-        """The integers that stand for `reals`, or the nearest that there are."""
+        """The nearest integers to `reals`."""
         return quantise(reals, self.scale, self.zero, self.lo, self.hi)
 
     def reals(self, integers: Ints) -> npt.NDArray[np.float64]:
-        """What `integers` stand for."""
+        """The reals of `integers`."""
         return (integers.astype(np.float64) - self.zero) * self.scale
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The reals that lo and hi stand for."""
+        """The reals of lo and hi."""
         return (self.lo - self.zero) * self.scale, (self.hi - self.zero) * self.scale
 
     def outside(self, reals: npt.NDArray[np.floating]) -> float:
-        """The share of `reals` that no integer is within half a step of: they saturate."""
+        """The share of `reals` that saturate: more than half a step from every integer."""
         (lo, hi), margin = self.limits, self.scale / 2
         return float(((reals < lo - margin) | (reals > hi + margin)).mean())
 
@@ -77,7 +77,7 @@ class Scale:
         return (self.integer(lo), self.integer(hi))
 
     def attr(self, element: str) -> QuantAttr:
-        """As an attribute, of a tensor whose reals are of type `element`."""
+        """The attribute of a tensor whose reals are of type `element`."""
         return QuantAttr(Quant(self.scale, self.zero, self.clamp, element))
 
 
@@ -87,21 +87,21 @@ def _argument_attrs(func: FuncOp) -> list[dict[str, Attribute]]:
 
 
 def take_ranges(module: ModuleOp) -> dict[SSAValue, Range]:
-    """What calibration wrote; nodes lose it, as ONNX, to which parts of the graph go, has no such attribute."""
+    """The ranges that calibration wrote. They are removed from nodes: parts of the graph are exported to ONNX."""
     func = main_function(module)
-    found: dict[SSAValue, Attribute] = {}
+    attributes: dict[SSAValue, Attribute] = {}
     for value, attrs in zip(func.body.block.args, _argument_attrs(func), strict=True):
         if ON_ARGUMENT in attrs:
-            found[value] = attrs[ON_ARGUMENT]
+            attributes[value] = attrs[ON_ARGUMENT]
     for op in func.body.block.ops:
         ranges = op.attributes.pop(ON_NODE, None)
         if isinstance(ranges, ArrayAttr):
-            found.update(zip(op.results, ranges, strict=False))
-    return {value: known.data for value, known in found.items() if isinstance(known, RangeAttr)}
+            attributes.update(zip(op.results, ranges, strict=False))
+    return {value: known.data for value, known in attributes.items() if isinstance(known, RangeAttr)}
 
 
 def write_ranges(module: ModuleOp, ranges: Mapping[SSAValue, Range]) -> None:
-    """Put `ranges` on the arguments and nodes of `module`; a node is left out unless all its results are known."""
+    """Put `ranges` on the arguments of `module`, and on its nodes with ranges for all results."""
     func = main_function(module)
     attrs = _argument_attrs(func)
     for value, known in ranges.items():
@@ -116,7 +116,7 @@ def write_ranges(module: ModuleOp, ranges: Mapping[SSAValue, Range]) -> None:
 
 
 def scale_of(codes: Codes, operand_bits: int) -> Scale:
-    """How words of `operand_bits` stand for the reals that `codes` stand for. Raises Refusal for too narrow words."""
+    """The scale of words of `operand_bits` for the reals of `codes`. Raises Refusal for words below 8 bits."""
     if operand_bits < BYTE_BITS:
         raise Refusal(f"the model's codes have {BYTE_BITS} bits, operands have {operand_bits}")
     lo, hi = codes.range

@@ -1,8 +1,8 @@
-"""Emits the `cnn` ops of layers that the model has in integers already. No pass: part of `onnx-to-cnn`'s builder.
+"""Emits the `cnn` ops of layers that are integers in the model. No pass: part of `onnx-to-cnn`'s builder.
 
-A code is kept in a word as it is where words are wider than a byte. In words of 8 bits an unsigned code is kept less
-128, as its zero point is: differences are the same, and so is every sum of a convolution. Only the sum of two layers
-rounds products of the codes themselves; there all pairs are tried.
+A word wider than a byte holds a code unchanged. A word of 8 bits holds an unsigned code less 128, and its zero point
+less 128: differences stay equal, and so does every sum of a convolution. Only the sum of two layers rounds products of
+the codes themselves, so `word_factors` tries all pairs there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cnncc.passes._onnx.quantised_layers import BYTE_BITS, QuantizeLayer, SumLay
 def lower_sum(builder: CnnBuilder, node: NodeOp, layer: SumLayer, label: str) -> SSAValue:
     """A convolution, matrix product or global average in the model's own integers.
 
-    Raises Refusal where a sum may exceed a psum, or a weight less its zero point an operand.
+    Raises: Refusal, if a sum may exceed a psum, or a weight less its zero point an operand.
     """
     x, y = (scale_of(codes, builder.operand_bits) for codes in (layer.x, layer.y))
     window = replace(layer.window, fill=x.zero, zero=x.zero)
@@ -41,7 +41,7 @@ def lower_sum(builder: CnnBuilder, node: NodeOp, layer: SumLayer, label: str) ->
 
 
 def _check_psums(layer: SumLayer, reach: int, psum_bits: int, label: str) -> None:
-    """No order of additions exceeds a psum. Raises Refusal naming the first channel where one might."""
+    """Check that no order of additions exceeds a psum. Raises Refusal, with the first channel that may."""
     limit = integer_range(psum_bits)[1]
     taps = np.prod(layer.window.kernel)
     sizes = np.full(len(layer.bias), taps) if layer.weights is None else np.abs(layer.weights).sum(axis=(1, 2, 3))
@@ -55,7 +55,7 @@ def _check_psums(layer: SumLayer, reach: int, psum_bits: int, label: str) -> Non
 
 
 def _check_words(weights: Ints, operand_bits: int, label: str) -> None:
-    """Each weight is a word. Raises Refusal naming the first channel where one is none."""
+    """Check that each weight fits a word. Raises Refusal, with the first channel that does not."""
     lo, hi = integer_range(operand_bits)
     if weights.min() < lo or weights.max() > hi:
         k = int(np.argmax((weights < lo).any(axis=(1, 2, 3)) | (weights > hi).any(axis=(1, 2, 3))))
@@ -63,7 +63,7 @@ def _check_words(weights: Ints, operand_bits: int, label: str) -> None:
 
 
 def lower_quantize(builder: CnnBuilder, node: NodeOp, layer: QuantizeLayer, label: str) -> SSAValue:
-    """Reals to codes: the same words, or those of other codes through a pooling over one pixel."""
+    """Reals to codes: the same words; or a requantisation of other codes, on a pooling over one pixel."""
     x = node.operands[0]
     held, wanted = builder.scales[x], scale_of(layer.y, builder.operand_bits)
     if held == wanted:
@@ -80,7 +80,7 @@ def lower_quantize(builder: CnnBuilder, node: NodeOp, layer: QuantizeLayer, labe
 
 
 def lower_sum_of_two(builder: CnnBuilder, node: NodeOp, layer: SumOfTwoLayer, label: str) -> SSAValue:
-    """A residual sum in the model's own integers. Raises Refusal where words round otherwise than codes."""
+    """A residual sum in the model's own integers. Raises Refusal if words would be rounded differently from codes."""
     a, b, y = (scale_of(codes, builder.operand_bits) for codes in (layer.a, layer.b, layer.y))
     factors = word_factors(layer, a, b, y)
     if factors is None:
@@ -95,9 +95,9 @@ def lower_sum_of_two(builder: CnnBuilder, node: NodeOp, layer: SumOfTwoLayer, la
 
 
 def word_factors(layer: SumOfTwoLayer, a: Scale, b: Scale, y: Scale) -> Floats | None:
-    """Factors with which words add as `layer` adds codes, for all pairs of them; None where f32 has none."""
+    """Factors with which the sum of words equals `layer`'s sum of codes for all pairs; None if f32 has none."""
     factors = layer.factors()
-    codes = [np.arange(each.range[0], each.range[1] + 1) for each in (layer.a, layer.b)]
+    codes = [np.arange(operand.range[0], operand.range[1] + 1) for operand in (layer.a, layer.b)]
     shifts = [layer.a.zero - a.zero, layer.b.zero - b.zero, layer.y.zero - y.zero]
     if not any(shifts):
         return factors

@@ -11,10 +11,10 @@ PARTS = ("", ".bias", ".requant", ".in", ".in2", ".sum", ".out")
 
 
 def tidy(name: str, op_type: str) -> str:
-    """What is worth keeping of a node's name: "/layer1/layer1.0/conv1/Conv" is "layer1.0.conv1".
+    """A node's name without its redundant parts: "/layer1/layer1.0/conv1/Conv" becomes "layer1.0.conv1".
 
-    Exporters put the operator last, and each module's path before the next longer one. onnxruntime's quantiser calls
-    the QLinearConv that it makes of it "/layer1/layer1.0/conv1/Conv_quant".
+    Exporters put the operator last, and each module's path before the next longer one. onnxruntime's quantiser names
+    the QLinearConv of this node "/layer1/layer1.0/conv1/Conv_quant".
     """
     parts = [part for part in name.split("/") if part]
     operator = re.escape(re.sub("^Q(Linear)?", "", op_type))
@@ -26,19 +26,19 @@ def tidy(name: str, op_type: str) -> str:
 
 
 class Labels:
-    """Gives each node a label that no other node has, nor any part of another."""
+    """Gives each node a unique label, different also from the labels of other nodes' parts."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def of(self, node: NodeOp, index: int) -> str:
-        """The label of `node`, the graph's node number `index`, which names it where it has no name itself."""
+        """The label of `node`, from its name; without one, from its operator and its number `index` in the graph."""
         op_type = node.op_type.data
         name = tidy(text(node.node_name), op_type) if node.node_name else ""
         return self.free(name or f"{tidy(op_type, '').lower()}_{index}")
 
     def free(self, wanted: str) -> str:
-        """`wanted`, with a number where it is taken."""
+        """`wanted`, with a number if it is taken."""
         label, number = wanted, 2
         while any(label + part in self._taken for part in PARTS):
             label, number = f"{wanted}_{number}", number + 1

@@ -20,7 +20,7 @@ from cnncc.quant.split import narrowed_channels, psum_need, quantise_layer
 
 
 def lower_conv(builder: CnnBuilder, node: NodeOp, layer: ConvLayer, label: str) -> SSAValue:
-    """A convolution or matrix product. Raises Refusal where it has no integers."""
+    """A convolution or matrix product. Raises Refusal if its scales leave the range of f32."""
     x, y = node.operands[0], node.results[0]
     source, x_scale = builder.nchw(x, f"{label}.in"), builder.scales[x]
     bits = builder.operand_bits, builder.psum_bits
@@ -41,7 +41,7 @@ def lower_conv(builder: CnnBuilder, node: NodeOp, layer: ConvLayer, label: str) 
 
 def lower_add(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:
     """The sum of two activations, each rescaled to the result's scale."""
-    # Only `x` of a cnn.add can be fused with it: the operand that is computed last, and for it alone.
+    # A cnn.add can be fused only with the op of its `x`. So x is the operand computed last, with no other reader.
     x, residual = sorted(node.operands, key=lambda value: _readiness(builder, value), reverse=True)
     sources, y = builder.images([x, residual], shape(node.results[0].type), label), builder.scales[node.results[0]]
     ratios = [np.float32(builder.scales[value].scale) / np.float32(y.scale) for value in (x, residual)]
@@ -52,7 +52,7 @@ def lower_add(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:
 
 
 def _readiness(builder: CnnBuilder, value: SSAValue) -> int:
-    """The position of the node that computes `value`; -1 where it cannot be fused with its reader."""
+    """The position of the node that computes `value`; -1 if it cannot be fused with its reader."""
     node = value.owner
     if value.has_one_use() and isinstance(node, NodeOp) and node in builder.placement.layers:
         return builder.order[node]
@@ -60,7 +60,7 @@ def _readiness(builder: CnnBuilder, value: SSAValue) -> int:
 
 
 def lower_concat(builder: CnnBuilder, node: NodeOp, label: str) -> SSAValue:
-    """The operands, those of another scale requantised, along the channels of images."""
+    """The operands joined along the channels of images; operands of another scale are requantised."""
     y = builder.scale(node.results[0], label)
     sources = [_scaled(builder, value, y, label) for value in node.operands]
     n, _, h, w = shape(sources[0].type)
@@ -80,7 +80,7 @@ def _scaled(builder: CnnBuilder, value: SSAValue, y: Scale, label: str) -> SSAVa
 def lower_activation(
     builder: CnnBuilder, node: NodeOp, label: str, bounds: tuple[float, float] = (-inf, inf), slope: float = 1.0
 ) -> SSAValue:
-    """A Relu, Clip or LeakyRelu whose result has a scale of its own: its operand's integers, requantised."""
+    """A Relu, Clip or LeakyRelu with a scale of its own, as a requantisation of its operand's integers."""
     x, y = builder.scales[node.operands[0]], builder.scale(node.results[0], label)
     image = builder.image(node.operands[0], f"{label}.in")
     words = _less_zero(builder, image, x, label)
@@ -88,22 +88,22 @@ def lower_activation(
 
 
 def _less_zero(builder: CnnBuilder, image: SSAValue, x: Scale, label: str) -> SSAValue:
-    """The integers of `image` less their zero point: what can be requantised."""
+    """The integers of `image` less their zero point, so that they can be requantised."""
     if x.zero == 0:
         return image
     return builder.pooled("sum", image, Window((1, 1), fill=x.zero, zero=x.zero), builder.psum, f"{label}.sum")
 
 
 def _ratios(image: SSAValue, x: Scale, y: Scale) -> Floats:
-    """By how much the integers of `image` change from one scale to another, f32[k]."""
+    """The factors f32[k] from the integers of `image` at scale x to integers at scale y."""
     with np.errstate(all="ignore"):  # scales that lie too far apart are refused later: see `checked`
         return np.full(shape(image.type)[1], np.float32(x.scale) / np.float32(y.scale))
 
 
 def lower_mean(builder: CnnBuilder, node: NodeOp, layer: PoolLayer, label: str) -> SSAValue:
-    """A mean as a sum, its scale divided by the count, which may differ from position to position.
+    """A mean as a sum with its scale divided by the count, which may differ from position to position.
 
-    Raises Refusal where the sum may exceed a psum.
+    Raises: Refusal, if the sum may exceed a psum.
     """
     x, y = node.operands[0], node.results[0]
     count, x_scale = int(np.prod(layer.window.kernel)), builder.scales[x]
@@ -124,13 +124,13 @@ def lower_mean(builder: CnnBuilder, node: NodeOp, layer: PoolLayer, label: str) 
 
 def lower_shuffle(builder: CnnBuilder, node: NodeOp, layer: ShuffleLayer, label: str) -> SSAValue:
     """A Transpose of n g c/g h w as a shuffle of the channels of n c h w."""
-    n, groups, each, h, w = shape(node.operands[0].type)
-    dims = (n, groups * each, h, w)
+    n, groups, members, h, w = shape(node.operands[0].type)
+    dims = (n, groups * members, h, w)
     source = builder.shaped(node.operands[0], dims, f"{label}.in")
     return builder.emit(ShuffleOp, [source], builder.operand, dims, label, {"groups": IntegerAttr(layer.groups, i64)})
 
 
 def lower_clamp(builder: CnnBuilder, x: SSAValue, layer: ClampLayer, label: str) -> SSAValue:
-    """A Relu or Clip whose result has its operand's scale."""
+    """A Relu or Clip with its operand's scale."""
     source, steps = builder.image(x, f"{label}.in"), Steps(clamp=builder.scales[x].within(layer.lo, layer.hi))
     return builder.emit(ClampOp, [source], builder.operand, shape(source.type), label, {"by": StepsAttr(steps)})

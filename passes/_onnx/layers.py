@@ -1,7 +1,7 @@
-"""Reads an ONNX node as a layer of the array, or says why it has to stay on the host.
+"""Reads an ONNX node as a layer of the array, or gives the reason why it stays on the host.
 
-No pass: `onnx-to-cnn` lowers what is read here, and calibration measures it. Sources: ONNX operators of the
-names below, all opsets.
+No pass: `onnx-to-cnn` lowers the layers, and calibration measures them. Source: the ONNX operators named below, all
+opsets.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class ConvLayer:
 
 @dataclass(frozen=True)
 class PoolLayer:
-    """MaxPool ("max"), AveragePool or ReduceMean ("sum": the mean at h, w is the sum over rows[h] * cols[w]).
+    """MaxPool ("max"), AveragePool or ReduceMean ("sum": mean at h, w = sum / (rows[h] * cols[w])).
 
-    rows, cols: one number where it is the same for all h, all w.
+    rows, cols: a single number if it is the same for all h, all w.
     """
 
     kind: str
@@ -67,7 +67,7 @@ class ClampLayer:
 
 @dataclass(frozen=True)
 class LeakyLayer:
-    """LeakyRelu: x, times `slope` where it is negative."""
+    """LeakyRelu: x * slope for negative x, else x."""
 
     slope: float
 
@@ -96,7 +96,7 @@ Reader = Callable[[NodeOp, WeightStore], T]
 
 
 def read_layer(node: NodeOp, store: WeightStore) -> Layer:
-    """The layer that `node` is. Raises StaysOnHost with the reason where the array cannot do it."""
+    """The layer of `node`. Raises StaysOnHost, with the reason, if the array cannot run it."""
     read = _READERS.get(node.op_type.data) if node.domain is None else None
     if read is None:
         raise StaysOnHost("the array has no such operator")
@@ -110,9 +110,9 @@ def read_with(
     inputs: Sequence[Attribute] = (f32,),
     results: Sequence[Attribute] = (f32,),
 ) -> T:
-    """What `read` makes of `node`, whose first input and result have one of these element types.
+    """The layer that `read` makes of `node`. inputs, results: legal element types of the first input and the result.
 
-    Raises StaysOnHost.
+    Raises: StaysOnHost.
     """
     if not node.operands or not node.results:
         raise StaysOnHost("it has no inputs or no results")
@@ -129,7 +129,7 @@ def read_with(
 
 
 def is_tensor_of(value: SSAValue, element_type: Attribute) -> bool:
-    """Is `value` a tensor of `element_type` whose shape is known and not empty?"""
+    """Whether `value` is a tensor of `element_type` with a known shape that is not empty."""
     match value.type:
         case TensorType() as tensor_type:
             known = all(size > 0 for size in tensor_type.get_shape())
@@ -145,7 +145,7 @@ def _require_tensor(value: SSAValue, what: str, elements: Sequence[Attribute] = 
 
 
 def constant_input(node: NodeOp, index: int, store: WeightStore) -> Array | None:
-    """Input `index` as an array, None where it is left out. Raises StaysOnHost where it is computed."""
+    """Input `index` as an array; None if it is omitted. Raises StaysOnHost if it is computed."""
     value = node.operand(index)
     if value is None:
         return None
@@ -201,12 +201,12 @@ def _matmul(node: NodeOp, store: WeightStore) -> Layer:
 def _batch_normalisation(node: NodeOp, store: WeightStore) -> Layer:
     module = node.get_toplevel_object()
     assert isinstance(module, ModuleOp)
-    found = read_normalisation(node, opset_imports(module)[""], store)
-    if found is None:
+    normalisation = read_normalisation(node, opset_imports(module)[""], store)
+    if normalisation is None:
         raise StaysOnHost("it is no normalisation in inference with f32 constants")
     dims = shape(node.operands[0].type)
-    require(2 <= len(dims) <= 4 and found.scale.shape == (dims[1],), f"input 0 has shape {dims}, not n c h w")
-    weights, bias = found.fold(np.ones((dims[1], 1, 1, 1), np.float32), 0, np.zeros((), np.float32))
+    require(2 <= len(dims) <= 4 and normalisation.scale.shape == (dims[1],), f"input 0 has shape {dims}, not n c h w")
+    weights, bias = normalisation.fold(np.ones((dims[1], 1, 1, 1), np.float32), 0, np.zeros((), np.float32))
     require(bool(np.isfinite(weights).all() and np.isfinite(bias).all()), "its factors are not finite")
     return ConvLayer(Window((1, 1), group=dims[1]), weights, bias)
 
@@ -218,7 +218,7 @@ def _max_pool(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _pool_counts(window: Window, sizes: tuple[int, int], pads: tuple[int, ...] = (0, 0, 0, 0)) -> tuple[Dims, Dims]:
-    """`position_counts`. Raises StaysOnHost where a window has no position inside."""
+    """`position_counts`. Raises StaysOnHost if a window has no position inside."""
     rows, cols = position_counts(window, sizes, pads)
     require(min(*rows, *cols) > 0, f"pads = {list(window.pad)} leave windows without input")
     return rows, cols
@@ -231,10 +231,9 @@ def _global_max_pool(node: NodeOp, store: WeightStore) -> Layer:
 def _average_pool(node: NodeOp, store: WeightStore) -> Layer:
     window, sizes = read_window(node, node.ints_attr("kernel_shape", ())), image_sizes(node)
     counted = node.int_attr("count_include_pad", 0) == 1
-    # What a window of ceil_mode reaches beyond the pads never counts.
+    # Positions of a ceil_mode window beyond the pads never count.
     pads = read_pads(node, window.spans, window.stride) if counted else (0, 0, 0, 0)
-    counts = _pool_counts(window, sizes, pads)
-    rows, cols = (each if len(set(each)) > 1 else each[:1] for each in counts)
+    rows, cols = (side if len(set(side)) > 1 else side[:1] for side in _pool_counts(window, sizes, pads))
     return PoolLayer("sum", window, rows, cols)
 
 
@@ -351,19 +350,10 @@ _READERS: dict[str, Reader[Layer]] = {
     "Concat": _concat,
 }
 
-# What is the same on integers as on reals: it looks at shapes and attributes, and moves or compares numbers.
+# Readers for integers too: they use shapes and attributes alone, and their layers only move or compare numbers.
 ON_INTEGERS: dict[str, Reader[Layer]] = {
     name: _READERS[name]
     for name in (
-        "MaxPool",
-        "Relu",
-        "Clip",
-        "Flatten",
-        "Reshape",
-        "Squeeze",
-        "Unsqueeze",
-        "Identity",
-        "Transpose",
-        "Concat",
+        "MaxPool", "Relu", "Clip", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Concat",
     )
-}
+}  # fmt: skip

@@ -18,12 +18,7 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Region, SSAValue
 
-from cnncc.dialects.cnn import (
-    ClampOp,
-    HostOp,
-    ReshapeOp,
-    shape,
-)
+from cnncc.dialects.cnn import ClampOp, HostOp, ReshapeOp, shape
 from cnncc.dialects.onnx import NodeOp, text_attr
 from cnncc.dialects.weights import RefAttr
 from cnncc.errors import Refusals
@@ -52,20 +47,14 @@ from cnncc.passes._onnx.layers import (
     ShuffleLayer,
 )
 from cnncc.passes._onnx.placement import HostSegment, segments, stages
-from cnncc.passes._onnx.quantised_layers import (
-    AnyLayer,
-    DequantizeLayer,
-    QuantizeLayer,
-    SumLayer,
-    SumOfTwoLayer,
-)
+from cnncc.passes._onnx.quantised_layers import AnyLayer, DequantizeLayer, QuantizeLayer, SumLayer, SumOfTwoLayer
 from cnncc.weights import WeightStore
 
 
 def lower(module: ModuleOp, store: WeightStore, operand_bits: int, psum_bits: int) -> CnnBuilder:
-    """Put the `cnn` form of an `onnx` module in its place, stage by stage. What is known of its values stays.
+    """Replace an `onnx` module by its `cnn` form, stage by stage; returns the builder with its tables.
 
-    Raises Refusal, saying all that is wrong.
+    Raises: Refusal, with all faults at once.
     """
     builder = CnnBuilder(module, store, operand_bits, psum_bits)
     for value in main_arguments(module):
@@ -88,7 +77,7 @@ def lower(module: ModuleOp, store: WeightStore, operand_bits: int, psum_bits: in
 
 
 def _stand_in(builder: CnnBuilder, value: SSAValue) -> None:
-    """What the layers after one that was refused read, so that these can be looked at, too."""
+    """Give the result of a refused layer a placeholder, so that later layers are checked too."""
     if value not in builder.values:
         builder.values[value] = builder.emit(ClampOp, [], builder.operand, shape(value.type), "", {})
         builder.scales.setdefault(value, Scale(1.0, -1, 1))
@@ -131,7 +120,7 @@ def _lower_layer(builder: CnnBuilder, node: NodeOp, layer: AnyLayer, label: str)
             return lower_sum_of_two(builder, node, layer, label)
         case QuantizeLayer():
             return lower_quantize(builder, node, layer, label)
-        case DequantizeLayer() | LeakyLayer():  # the same integers: as reals; or computed with the sum before
+        case DequantizeLayer() | LeakyLayer():  # the same integers: reals of codes; or part of the sum before
             return builder.values[x]
         case PoolLayer():
             return builder.pool("max", x, layer.window, builder.operand, label)
@@ -144,7 +133,7 @@ def _lower_layer(builder: CnnBuilder, node: NodeOp, layer: AnyLayer, label: str)
 
 
 def _lower_host(builder: CnnBuilder, segment: HostSegment) -> None:
-    """A segment as ONNX bytes in the weight store."""
+    """A host op, with the segment as ONNX bytes in the weight store."""
     model = export_nodes(segment.nodes, segment.inputs, segment.outputs, builder.module, builder.store)
     data = np.frombuffer(model.SerializeToString(deterministic=True), np.uint8)
     label = builder.labels[segment.nodes[-1]] if segment.nodes else builder.names.free("constants")
@@ -198,7 +187,7 @@ def _replace(builder: CnnBuilder) -> None:
 
 
 def _named(builder: CnnBuilder, names: Iterable[str], values: Iterable[SSAValue]) -> ArrayAttr[DictionaryAttr]:
-    """`onnx.name`, and `cnn.quant` where there are integers."""
+    """`onnx.name` of each value, and `cnn.quant` of values that are integers."""
     quants = [{"cnn.quant": builder.quant(value)} if value in builder.scales else {} for value in values]
     pairs = zip(names, quants, strict=True)
     return ArrayAttr([DictionaryAttr({"onnx.name": text_attr(name)} | quant) for name, quant in pairs])

@@ -1,4 +1,4 @@
-"""Batch normalisation: what it computes, and how it is read from a node. No pass: passes on `onnx` use it."""
+"""Batch normalisation: its formula, and its reader from a node. No pass: passes on `onnx` use it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Normalisation:
     epsilon: float
 
     def factor(self) -> Array:
-        """What x is multiplied by: f64[k]."""
+        """The factor of x: f64[k]."""
         return self.scale / np.sqrt(self.variance.astype(np.float64) + self.epsilon)
 
     def offset(self, bias: Array) -> Array:
-        """What `bias`, added to x before, has become in y, with all else that is added: f64[k]."""
+        """The constant term of y for an input x + `bias`: f64[k]."""
         return (bias.astype(np.float64) - self.mean) * self.factor() + self.shift
 
     def fold(self, weights: Array, axis: int, bias: Array) -> tuple[Array, Array]:
@@ -40,13 +40,13 @@ class Normalisation:
 
 
 def constant_f32(value: SSAValue | None, store: WeightStore) -> Array | None:
-    """The array of an f32 constant; other types would need another rounding."""
+    """The array of an f32 constant, else None; other types would need another rounding."""
     array = constant_operand(value, store)
     return array if array is not None and array.dtype == np.float32 else None
 
 
 def read_normalisation(op: NodeOp, opset: int, store: WeightStore) -> Normalisation | None:
-    """What `op` does per channel; None where it is no batch normalisation in inference with constants."""
+    """The normalisation of `op`; None for another op, training, or arrays that are not constant f32."""
     if not op.is_op("BatchNormalization") or len(op.results) != 1:
         return None  # more outputs are statistics, which only training has
     flag = "is_test" if opset < 7 else "training_mode"

@@ -1,7 +1,7 @@
-"""Which nodes of an `onnx` graph run on the array and which on the host. No pass: `onnx-to-cnn` uses it.
+"""The placement of an `onnx` graph's nodes on the array or on the host. No pass: `onnx-to-cnn` uses it.
 
-Host nodes are gathered in stages: the stage of a value counts the changes from host to array before it, so
-everything that the array does in stage i comes before segment i, and the segments are as few as can be.
+Host nodes are gathered in stages. The stage of a value is the number of changes from host to array before it. So the
+array's nodes of stage i run before host segment i, and the number of segments is least.
 """
 
 from __future__ import annotations
@@ -20,14 +20,7 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.export_onnx import main_function
 from cnncc.numerics import dequantise, quantise
-from cnncc.passes._onnx.layers import (
-    ClampLayer,
-    ConcatLayer,
-    LeakyLayer,
-    PoolLayer,
-    StaysOnHost,
-    is_tensor_of,
-)
+from cnncc.passes._onnx.layers import ClampLayer, ConcatLayer, LeakyLayer, PoolLayer, StaysOnHost, is_tensor_of
 from cnncc.passes._onnx.quantised_layers import (
     AnyLayer,
     Codes,
@@ -45,7 +38,7 @@ from cnncc.weights import WeightStore
 
 @dataclass(frozen=True)
 class HostSegment:
-    """Nodes that run on the host in one go, the values that they take and give, and why they do."""
+    """Nodes that run on the host in one call, their inputs and outputs, and the reason why they stay there."""
 
     nodes: Sequence[NodeOp]
     inputs: Sequence[SSAValue]
@@ -55,7 +48,7 @@ class HostSegment:
 
 @dataclass(frozen=True)
 class Placement:
-    """The layers of the nodes on the array, and the reasons of the others; both in the graph's order."""
+    """The layers of the nodes on the array, and the reasons of the nodes on the host; both in the graph's order."""
 
     block: Block
     layers: dict[NodeOp, AnyLayer] = field(default_factory=dict[NodeOp, AnyLayer])
@@ -76,19 +69,19 @@ class Placement:
         return codes_of(makers[0].type) or self._stated_of(makers)
 
     def _stated_of(self, makers: Sequence[SSAValue]) -> Codes | None:
-        found = (self.stated(maker) or self.stated(self.last(maker)) for maker in makers)
-        return next((codes for codes in found if codes is not None), None)
+        stated = (self.stated(maker) or self.stated(self.last(maker)) for maker in makers)
+        return next((codes for codes in stated if codes is not None), None)
 
     def codes(self, value: SSAValue) -> Codes | None:
         """The codes that the model has, or states, for the group of `value`."""
         return self._codes(self.groups.makers(value))
 
     def root(self, value: SSAValue) -> SSAValue:
-        """The value that stands for all that `value` shares scale with."""
+        """The representative of the values that share a scale with `value`."""
         return self.groups.root(value)
 
     def stated(self, value: SSAValue) -> Codes | None:
-        """The codes by which the model itself has the reals `value`: before quantising, or after dequantising."""
+        """The model's own codes of the reals `value`: from its QuantizeLinear, or the DequantizeLinear that made it."""
         layer = self.layers.get(value.owner) if isinstance(value.owner, NodeOp) else None
         if isinstance(layer, DequantizeLayer):
             return layer.x
@@ -96,9 +89,9 @@ class Placement:
         return next((reader.y for reader in readers if isinstance(reader, QuantizeLayer)), None)
 
     def last(self, value: SSAValue) -> SSAValue:
-        """The last value that shares scale with `value` alone: nothing else reads any between.
+        """The last value of the chain from `value` through nodes that keep the scale, without other readers between.
 
-        Its range is what counts: what a Clip, MaxPool or LeakyRelu takes away may saturate before.
+        Its range decides the scale: values that a Clip, MaxPool or LeakyRelu removes may saturate before.
         """
         while (use := value.get_user_of_unique_use()) in self.keeping:
             assert use is not None
@@ -106,11 +99,11 @@ class Placement:
         return value
 
     def known(self, value: SSAValue) -> Codes | None:
-        """The codes that the model states for the reals that `value` shares scale with."""
+        """The model's own codes for the reals that share a scale with `value`."""
         return self._stated_of(self.groups.makers(value))
 
     def needs_range(self, value: SSAValue) -> bool:
-        """Do calibrated values decide the integers of `value`?"""
+        """Whether calibration decides the integers of `value`."""
         if not is_tensor_of(value, f32) or not self.is_quantised(value):
             return False
         return self.known(value) is None
@@ -123,18 +116,18 @@ class Placement:
 
     @property
     def is_exact(self) -> bool:
-        """Are all integers on the array the model's own, so that results are onnxruntime's bit for bit?"""
+        """Whether all integers on the array are the model's own, so that results are onnxruntime's bit for bit."""
         own = QuantizeLayer | DequantizeLayer | SumLayer | SumOfTwoLayer
         layers = self.layers.values()
         return all(isinstance(layer, own) or moves_integers(layer) for layer in layers) and not self.needs_ranges
 
     @property
     def needs_ranges(self) -> bool:
-        """Do calibrated values decide any integers?"""
+        """Whether calibration decides any integers."""
         return any(self.needs_range(value) for value in self.values)
 
     def is_quantised(self, value: SSAValue) -> bool:
-        """Is `value` made of integers: does the array compute it or read it?"""
+        """Whether `value` is quantised: the array computes it or reads it."""
         if value.owner in self.layers:
             return True
         readers = (use.operation for use in value.uses)
@@ -148,12 +141,12 @@ def place(module: ModuleOp, store: WeightStore) -> Placement:
         if isinstance(op, NodeOp):
             try:
                 placement.layers[op] = read_any_layer(op, store)
-            except StaysOnHost as reason:
-                placement.reasons[op] = str(reason)
-    while misplaced := {node: why for node in placement.layers if (why := _misplaced(node, placement))}:
-        for node, why in misplaced.items():
+            except StaysOnHost as refusal:
+                placement.reasons[op] = str(refusal)
+    while misplaced := {node: reason for node in placement.layers if (reason := _misplaced(node, placement))}:
+        for node, reason in misplaced.items():
             del placement.layers[node]
-            placement.reasons[node] = why
+            placement.reasons[node] = reason
         placement = Placement(placement.block, placement.layers, placement.reasons)  # groups change
     order = {op: index for index, op in enumerate(placement.block.ops)}
     reasons = dict(sorted(placement.reasons.items(), key=lambda item: order[item[0]]))
@@ -161,7 +154,7 @@ def place(module: ModuleOp, store: WeightStore) -> Placement:
 
 
 def _misplaced(node: NodeOp, placement: Placement) -> str:
-    """Why `node` goes to the host although the array could do it; the empty string where it stays."""
+    """The reason to move `node` to the host although the array could run it; '' if it stays."""
     if _is_stranded(node, placement):
         return "it stands between host nodes"
     match placement.layers[node]:
@@ -184,9 +177,9 @@ def _users(node: NodeOp) -> list[Operation]:
 
 
 def _is_stranded(node: NodeOp, placement: Placement) -> bool:
-    """Is `node` next to free of cost between host nodes, where going to the array would only cost accuracy?
+    """Whether `node` is cheap and between host nodes, so that the array would only cost accuracy.
 
-    The host can also quantise what it computes, to the bit.
+    The host quantises its own results exactly, too.
     """
     layer = placement.layers[node]
     is_free = (moves_integers(layer) and not isinstance(layer, PoolLayer)) or node.is_op("BatchNormalization")
@@ -202,10 +195,10 @@ def _quantises(user: Operation, placement: Placement) -> bool:
 
 
 def _gives_codes(node: NodeOp, layer: QuantizeLayer, placement: Placement) -> bool:
-    """Can the reals that `node` reads be its result's integers from the start?
+    """Whether the reals that `node` reads can have its result's integers from the start.
 
-    They are codes already; or an input of the network or the result of a layer of reals, and nothing needs other
-    integers of them.
+    True for dequantised codes with a rescaling. True also for an input of the network, or the result of a layer of
+    reals, if no reader needs other integers.
     """
     value = node.operands[0]
     if (codes := _dequantised(value, placement)) is not None:
@@ -224,14 +217,14 @@ def _takes_codes(maker: SSAValue, value: SSAValue, placement: Placement) -> bool
 
 
 def _dequantised(value: SSAValue, placement: Placement) -> Codes | None:
-    """The codes that the reals `value` were; None where they were none on the array."""
+    """The codes that were dequantised to the reals `value` on the array, if any."""
     root = placement.root(value)
     made = placement.layers.get(root.owner) if isinstance(root.owner, NodeOp) else None
     return made.x if isinstance(made, DequantizeLayer) else None
 
 
 def _keeps_codes(node: NodeOp, layer: ClampLayer, placement: Placement) -> bool:
-    """Are the reals that `layer` makes of codes codes again, or quantised to the same codes at once?"""
+    """Whether the results of `layer`, on dequantised codes, are codes again or are quantised to the same codes next."""
     codes = _dequantised(node.operands[0], placement)
     if codes is None:
         return True
@@ -258,15 +251,15 @@ def segments(placement: Placement) -> dict[int, HostSegment]:
     """The host's work by stage; constant outputs are in stage 0."""
     stage = stages(placement)
     returned = _returned(placement.block)
-    found: dict[int, HostSegment] = {}
+    by_stage: dict[int, HostSegment] = {}
     for level in sorted({0, *(stage[node] for node in placement.reasons)}):
         members = [node for node in placement.reasons if stage[node] == level]
         outputs = [value for node in members for value in node.results if _leaves(value, level, stage, placement)]
         constants = [value for value in returned if isinstance(value.owner, ConstantOp)]
         outputs += list(dict.fromkeys(constants)) if level == 0 else []
         if outputs:
-            found[level] = _segment(outputs, level, stage, placement)
-    return found
+            by_stage[level] = _segment(outputs, level, stage, placement)
+    return by_stage
 
 
 def _returned(block: Block) -> Sequence[SSAValue]:
@@ -275,12 +268,12 @@ def _returned(block: Block) -> Sequence[SSAValue]:
 
 
 def _crosses(value: SSAValue) -> bool:
-    """May `value` leave its segment? Anything but f32 and bytes is computed again instead."""
+    """Whether `value` may leave its segment: f32 and bytes. Values of other types are computed again instead."""
     return is_tensor_of(value, f32) or (codes_of(value.type) is not None and min(shape(value.type), default=1) > 0)
 
 
 def _leaves(value: SSAValue, level: int, stage: dict[NodeOp, int], placement: Placement) -> bool:
-    """Does anything outside segment `level` read `value`, one of its results?"""
+    """Whether a node outside segment `level`, or the user, reads `value`, one of its results."""
     users = [use.operation for use in value.uses]
     if any(isinstance(user, ReturnOp) for user in users):
         return True
@@ -304,7 +297,7 @@ def _segment(outputs: list[SSAValue], level: int, stage: dict[NodeOp, int], plac
 
 
 def _is_inside(value: SSAValue, level: int, stage: dict[NodeOp, int], placement: Placement) -> bool:
-    """Does the host compute `value`, a node's operand, in segment `level`?"""
+    """Whether the host computes `value`, a node's operand, in segment `level`."""
     node = value.owner
     if not isinstance(node, NodeOp) or node not in placement.reasons:
         return False

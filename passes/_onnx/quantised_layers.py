@@ -1,6 +1,6 @@
-"""Reads nodes of a model that is quantised already, in integers and with its own scales. No pass.
+"""Reads nodes of a quantised model, in integers and with the model's own scales. No pass.
 
-A *code* is an integer as the model has it, a signed or unsigned byte. Sources: ONNX QuantizeLinear, DequantizeLinear,
+A *code* is an integer of the model, a signed or unsigned byte. Sources: ONNX QuantizeLinear, DequantizeLinear,
 QLinearConv, QLinearMatMul; com.microsoft QGemm, QLinearAdd, QLinearGlobalAveragePool as onnxruntime computes them.
 """
 
@@ -31,7 +31,7 @@ BYTES = (SIGNED, UNSIGNED)
 
 @dataclass(frozen=True)
 class Codes:
-    """How the codes of a tensor stand for reals: real = (code - zero) * scale."""
+    """The codes of a tensor: real = (code - zero) * scale."""
 
     signed: bool
     scale: float = 1.0
@@ -98,9 +98,9 @@ class SumOfTwoLayer:
 
 
 def rescaling(x: Codes, y: Codes) -> np.float32 | None:
-    """The multiplier from a code of x, less its zero point, to that of y for the same real; None where f32 has none.
+    """The f32 multiplier from (code of x - zero) to the code of y for the same real; None if there is none.
 
-    Quantising divides what dequantising has rounded, so a product may differ: all codes are tried.
+    Dequantising rounds before quantising divides, so a single product may differ: all codes are tried.
     """
     codes = np.arange(x.range[0], x.range[1] + 1)
     wanted = quantise(dequantise(codes, x.scale, x.zero), y.scale, y.zero, *y.range)
@@ -116,13 +116,13 @@ AnyLayer = Layer | QuantisedLayer
 
 
 def codes_of(value_type: Attribute) -> Codes | None:
-    """The codes of a tensor of bytes, each standing for itself; None for any other type."""
+    """The codes of a tensor of bytes, with real = code; None for any other type."""
     element = value_type.element_type if isinstance(value_type, TensorType) else None
     return Codes(signed=element == SIGNED) if element in BYTES else None
 
 
 def read_any_layer(node: NodeOp, store: WeightStore) -> AnyLayer:
-    """The layer that `node` is, in reals or in codes. Raises StaysOnHost with the reason where there is none."""
+    """The layer of `node`, in reals or in codes. Raises StaysOnHost, with the reason, if the array cannot run it."""
     domain = node.domain.data if node.domain else ""
     if (reader := _READERS.get((domain, node.op_type.data))) is not None:
         return reader(node, store)
@@ -143,7 +143,7 @@ def _scales(node: NodeOp, index: int, store: WeightStore) -> Floats:
 
 
 def _zeros(node: NodeOp, index: int, element: Attribute, store: WeightStore) -> Ints:
-    """Input `index` as zero points int64[1] or int64[k] of codes of type `element`; 0 where it is left out."""
+    """Input `index` as zero points int64[1] or int64[k] of codes of type `element`; 0 if it is omitted."""
     array = constant_input(node, index, store)
     if array is None:
         return np.zeros(1, np.int64)
@@ -204,10 +204,10 @@ def _multipliers(x: Floats, weights: Floats, y: float, channels: int) -> Floats:
     """x * weights / y for each channel, in this order in f32."""
     require(weights.size in (1, channels), f"there are {weights.size} weight scales for {channels} channels")
     with np.errstate(over="ignore", under="ignore"):
-        found = np.broadcast_to(x * weights / np.float32(y), (channels,)).astype(np.float32)
-    normal = np.isfinite(found).all() and (found >= np.finfo(np.float32).tiny).all()
+        multipliers = np.broadcast_to(x * weights / np.float32(y), (channels,)).astype(np.float32)
+    normal = np.isfinite(multipliers).all() and (multipliers >= np.finfo(np.float32).tiny).all()
     require(bool(normal), "its scales lie too far apart for f32")
-    return found
+    return multipliers
 
 
 def _conv(node: NodeOp, store: WeightStore) -> QuantisedLayer:

@@ -1,8 +1,8 @@
-"""Which values of an `onnx` graph share one scale. No pass: placement uses it.
+"""Groups of values of an `onnx` graph that share one scale. No pass: placement uses them.
 
-The result of a MaxPool or Reshape is made of its operand's integers, and so are a concatenation's of all its operands'
-and, where `keeping` says so, those of a Relu, Clip or LeakyRelu. Values that are connected in this way are a *group*.
-The *makers* of a group are its values that no such layer computes.
+A MaxPool or Reshape only moves its operand's integers to its result. So does a concatenation with the integers of all
+its operands, and a Relu, Clip or LeakyRelu of `keeping`. Values that such layers connect are a *group*. The *makers* of
+a group are its values that no such layer computes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Layers = Mapping[NodeOp, AnyLayer]
 
 
 def moves_integers(layer: AnyLayer | None) -> bool:
-    """Does `layer` only select, move or compare integers, so that its result may have its operand's scale?"""
+    """Whether `layer` only selects, moves or compares integers, so that its result may have its operand's scale."""
     if isinstance(layer, PoolLayer):
         return layer.kind == "max"
     return isinstance(layer, ClampLayer | LeakyLayer | ReshapeLayer | ShuffleLayer | ConcatLayer)
 
 
 def leaky_after(value: SSAValue, layers: Layers) -> tuple[NodeOp, LeakyLayer] | None:
-    """The LeakyRelu that alone reads `value`, where that is the result of products or sums of reals."""
+    """The only reader of `value`, if it is a LeakyRelu and `value` is a result of products or sums of reals."""
     node, use = value.owner, value.get_user_of_unique_use()
     made = layers.get(node) if isinstance(node, NodeOp) else None
     layer = layers.get(use) if isinstance(use, NodeOp) else None
@@ -51,7 +51,7 @@ def sources(node: NodeOp, layer: AnyLayer) -> Sequence[SSAValue]:
 
 
 def counts_alone(value: SSAValue, layers: Layers) -> bool:
-    """Is the only reader of `value` made of its integers? Then `value` may saturate where that one does."""
+    """Whether the only reader of `value` moves its integers, so that `value` may saturate where the reader does."""
     use = value.get_user_of_unique_use()
     layer = layers.get(use) if isinstance(use, NodeOp) else None
     if isinstance(layer, LeakyLayer):
@@ -60,21 +60,22 @@ def counts_alone(value: SSAValue, layers: Layers) -> bool:
 
 
 def keeping(layers: Layers) -> frozenset[NodeOp]:
-    """The nodes whose results have their operands' scale; `layers` in the graph's order.
+    """The nodes whose results keep their operands' scale. layers: in the graph's order.
 
-    A LeakyRelu keeps it if it is computed with the sum before it, while that is no integer yet: see `leaky_after`.
-    A Relu or Clip keeps it if nothing else reads what its operand is made of: then its result is all that the scale
-    is for. It also keeps codes of the model. Else its range may be a small part of its operand's, or lie outside:
+    A LeakyRelu keeps the scale if it is computed with the sum before it, before rounding: see `leaky_after`. A Relu or
+    Clip keeps it if its operand, and all values the operand is made of, have no other reader: the scale then serves its
+    result alone. It also keeps codes of the model. Otherwise its range may be a small part of its operand's, or lie
+    outside:
 
         a = Conv(x), r = Relu(a), y = Add(r, x)    r keeps the scale of a
         a = Conv(x), r = Relu(a), y = Add(r, a)    r has its own: a may be -9..0.1, r is 0..0.1
     """
-    found: set[NodeOp] = set()
-    alone: set[SSAValue] = set()  # results of those found that are made of values that nothing else reads
-    coded: set[SSAValue] = set()  # results of those found that are codes
+    nodes: set[NodeOp] = set()
+    alone: set[SSAValue] = set()  # results of `nodes` made of values without other readers
+    coded: set[SSAValue] = set()  # results of `nodes` that are codes
 
     def is_alone(value: SSAValue) -> bool:
-        return value.has_one_use() and (value.owner not in found or value in alone)
+        return value.has_one_use() and (value.owner not in nodes or value in alone)
 
     def is_coded(value: SSAValue) -> bool:
         made = layers.get(value.owner) if isinstance(value.owner, NodeOp) else None
@@ -88,19 +89,19 @@ def keeping(layers: Layers) -> frozenset[NodeOp]:
             continue
         if isinstance(layer, ClampLayer) and not (is_alone(read[0]) or is_coded(read[0])):
             continue
-        found.add(node)
+        nodes.add(node)
         alone |= {result} if all(map(is_alone, read)) else set()
         coded |= {result} if all(map(is_coded, read)) else set()
-    return frozenset(found)
+    return frozenset(nodes)
 
 
 class ScaleGroups:
     """The groups, as a forest of values (union-find); the root of a group is its first maker."""
 
     def __init__(self, layers: Layers, keeping: frozenset[NodeOp], codes_of: CodesOf) -> None:
-        """layers: in the graph's order. codes_of: the codes that the model states for the group of some makers.
+        """Build the groups. layers: in the graph's order. codes_of: the model's own codes of a group, from its makers.
 
-        A concatenation of operands in different codes, or of some in codes and some without, is of no operand's group.
+        A concatenation joins groups only if they have the same codes, or all none.
         """
         self._parents: dict[SSAValue, SSAValue] = {}
         self._makers: dict[SSAValue, list[SSAValue]] = {}
@@ -118,16 +119,16 @@ class ScaleGroups:
         self._joined = {self.root(value) for value in self._joined}
 
     def root(self, value: SSAValue) -> SSAValue:
-        """The value that stands for the group of `value`."""
+        """The representative of the group of `value`."""
         while (parent := self._parents.get(value)) is not None:
             value = parent
         return value
 
     def makers(self, value: SSAValue) -> Sequence[SSAValue]:
-        """The values that the group of `value` comes from."""
+        """The makers of the group of `value`."""
         root = self.root(value)
         return self._makers.get(root, [root])
 
     def is_joined(self, value: SSAValue) -> bool:
-        """Is there a concatenation in the group of `value`?"""
+        """Whether there is a concatenation in the group of `value`."""
         return self.root(value) in self._joined

@@ -9,7 +9,7 @@ from cnncc.dialects.onnx import NodeOp
 
 
 class StaysOnHost(Exception):
-    """Why the array cannot do a node."""
+    """The reason why the array cannot run a node."""
 
 
 def require(holds: bool, reason: str) -> None:
@@ -19,7 +19,7 @@ def require(holds: bool, reason: str) -> None:
 
 
 def read_pads(node: NodeOp, spans: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """top left bottom right, from `pads` or `auto_pad`. spans: rows and columns from a window's first to its last."""
+    """Pads (top, left, bottom, right), from `pads` or `auto_pad`. spans: rows and columns of a dilated window."""
     auto = node.str_attr("auto_pad", "NOTSET")
     if auto == "NOTSET":
         return node.ints_attr("pads", (0, 0, 0, 0))
@@ -35,29 +35,29 @@ def read_pads(node: NodeOp, spans: tuple[int, ...], stride: tuple[int, ...]) -> 
 
 
 def read_window(node: NodeOp, kernel: tuple[int, ...], group: int = 1) -> Window:
-    """The window of a Conv or pool. Raises StaysOnHost where the result has another size than it gives."""
+    """The window of a Conv or pool. Raises StaysOnHost if the result's size is not the window's."""
     sizes = image_sizes(node)
     stride, dilation = node.ints_attr("strides", (1, 1)), node.ints_attr("dilations", (1, 1))
     unpadded = Window(kernel, stride, dilation=dilation, group=group)
     window = replace(unpadded, pad=read_pads(node, unpadded.spans, stride))
     if node.int_attr("ceil_mode", 0):
         window = _reaching_over(window, sizes)
-    found, ours = shape(node.results[0].type)[2:], window.output(*sizes)
-    require(found == ours, f"the result is {found[0]}x{found[1]}, the windows give {ours[0]}x{ours[1]}")
+    stated, ours = shape(node.results[0].type)[2:], window.output(*sizes)
+    require(stated == ours, f"the result is {stated[0]}x{stated[1]}, the windows give {ours[0]}x{ours[1]}")
     return window
 
 
 def image_sizes(node: NodeOp) -> tuple[int, int]:
-    """Rows and columns of input 0. Raises StaysOnHost where it is no image."""
+    """Rows and columns of input 0. Raises StaysOnHost if it is no image."""
     dims = shape(node.operands[0].type)
     require(len(dims) == 4, f"input 0 has rank {len(dims)}, not 4")
     return dims[2], dims[3]
 
 
 def _reaching_over(window: Window, sizes: tuple[int, int]) -> Window:
-    """`window` with as much more padding at the end as the last windows of ceil_mode = 1 reach over the edge.
+    """`window` with more padding at the end, as far as the last windows of ceil_mode = 1 reach over the edge.
 
-    A window that would begin in the padding at the end is none (as onnxruntime has it, and ONNX since 1.16).
+    No window begins in the padding at the end (as in onnxruntime, and in ONNX since 1.16).
     """
     pads = list(window.pad)
     for axis, (size, stride, span) in enumerate(zip(sizes, window.stride, window.spans, strict=True)):
@@ -72,7 +72,7 @@ def _reaching_over(window: Window, sizes: tuple[int, int]) -> Window:
 def position_counts(
     window: Window, sizes: tuple[int, int], pads: tuple[int, ...] = (0, 0, 0, 0)
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How many positions of a window are inside an image of these sizes and pads: by output row, by output column."""
+    """The number of a window's positions inside an image of these sizes and pads: by output row, by output column."""
 
     def along(axis: int) -> tuple[int, ...]:
         inside = range(-pads[axis], sizes[axis] + pads[axis + 2])

@@ -1,4 +1,4 @@
-"""The epilogue of a layer in standard dialects: what `cnncc.numerics` states, operation by operation.
+"""The epilogue of a layer in standard dialects: the formulas of `cnncc.numerics`, operation by operation.
 
 Each f32 operation rounds once, to even, and none has fast-math flags. `math.fma` rounds a * b + c once;
 `math.roundeven` rounds half to even. Saturation is in f64, which holds every clamp and zero point exactly; maxnumf and
@@ -20,7 +20,7 @@ from cnncc.passes._standard.ops import Emitter
 
 @dataclass(frozen=True)
 class Parameters:
-    """What the epilogue of one output reads; None for a step that the layer lacks. factors: a, b and fixed."""
+    """The values that the epilogue of one output reads; None for a missing step. factors: a, b and fixed."""
 
     bias: SSAValue | None
     scale: SSAValue | None
@@ -47,7 +47,7 @@ def finish(emit: Emitter, acc: SSAValue, steps: Steps, given: Parameters) -> SSA
 
 
 def _clip(emit: Emitter, value: SSAValue, clamp: tuple[int, ...], psum: IntegerType) -> SSAValue:
-    """min(max(value, lo), hi) in integers; bounds that the type has anyway are left out."""
+    """min(max(value, lo), hi) in integers; bounds beyond the type's own are left out."""
     least, greatest = integer_range(psum.width.data)
     if clamp[0] > least:
         value = emit.add(arith.MaxSIOp(value, emit.constant(clamp[0], psum)))

@@ -1,11 +1,12 @@
 """One nest in standard dialects: each loop, stage and mac of a `nest.layer`, in its place.
 
-- A loop runs over absolute indices, from where the tile around it begins to where that ends. A tile of it ends at
-  min(first + step, end) where the step does not divide the extent.
-- A stage is a buffer of the most words that the loops inside need, filled at the head of the body. What of a window
-  lies in the padding is not copied; reading there gives `fill`.
-- Sums lie in a buffer around the outermost loop over c, r or s, and become outputs when it is done (rule NEST-5).
-- A loop in space over n, k, h or w is an `scf.parallel`. One over c, r or s is an `scf.for`: its iterations share sums.
+- A loop runs over absolute indices, from the first to the last of the tile around it. Its own tile ends at
+  min(first + step, end) if the step does not divide the extent.
+- A stage is a buffer of the most words that the loops inside need, filled at the head of the body. Padding is not
+  copied; a read there gives `fill`.
+- Sums have a buffer around the outermost loop over c, r or s, and become outputs after it (rule NEST-5).
+- A loop in space over n, k, h or w is an `scf.parallel`. A loop in space over c, r or s is an `scf.for`, because its
+  iterations share sums.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class StandardNest:
     """Writes one layer."""
 
     def __init__(self, emit: Emitter, layer: LayerOp, operands: Mapping[str, SSAValue], psum: IntegerType) -> None:
-        """operands: the memrefs ifmap and output; weight, residual, bias, scale, factors where the layer has them."""
+        """operands: memrefs of ifmap and output, and of weight, residual, bias, scale, factors, if they exist."""
         self.emit, self.layer, self.psum = emit, layer, psum
         self.sizes, self.window, self.steps = layer.sizes.data, layer.window.data, layer.steps.data
         self.image = image_shape(layer.ifmap.type)[2:]
@@ -41,14 +42,14 @@ class StandardNest:
         self.sums_depth = next(reductions, len(self.loops))
         self.param_dims = "hw" if self.steps.per_position else "k"
         whole = {name: Buffer(value) for name, value in operands.items()}
-        # The same for all outputs, so read once.
+        # Equal for all outputs, so they are read once.
         factors = whole.pop("factors", None)
         self.factors = tuple(emit.load(factors, [Index(offset=i)]) for i in range(3)) if factors else ()
         self.output = whole["output"]
         self.body(0, {dim: Span.whole(self.sizes.of(dim)) for dim in DIMS}, whole)
 
     def body(self, depth: int, spans: Spans, around: Buffers) -> None:
-        """The body of the loop at `depth` - 1: its stages, its sums, what is inside; what was gathered goes back."""
+        """The body of the loop at `depth` - 1: stages, sums, the inner loops; then results go to their buffers."""
         buffers, made = dict(around), list[Buffer]()
         for stage in self.stages:
             if stage.depth == depth:
@@ -67,7 +68,7 @@ class StandardNest:
             self.emit.do(memref.DeallocOp.get(buffer.memref))
 
     def inside(self, depth: int, spans: Spans, buffers: Buffers) -> None:
-        """The loop at `depth`, or the mac where there is none left."""
+        """The loop at `depth`, or the mac if there is none left."""
         if depth == len(self.loops):
             self.mac({dim: span.first for dim, span in spans.items()}, buffers)
             return
@@ -80,7 +81,7 @@ class StandardNest:
             self.body(depth + 1, {**spans, loop.dim: Span(first, end, min(loop.step, span.most), exact)}, buffers)
 
     def fetch(self, stage: Stage, spans: Spans, around: Buffers) -> dict[str, Buffer]:
-        """The buffers of a stage, filled; that of the output empty."""
+        """The filled buffers of a stage; the output's buffer is empty."""
         match stage.operand:
             case "ifmap":
                 return {"ifmap": self.cut("ifmap", "ncyx", self.image_spans(spans), stage, around)}
@@ -91,7 +92,7 @@ class StandardNest:
         return {name: self.cut(name, dims, [spans[dim] for dim in dims], stage, around) for name in names}
 
     def cut(self, name: str, dims: str, spans: Sequence[Span], stage: Stage, around: Buffers) -> Buffer:
-        """A buffer for the elements of `spans`, with what `around` holds of them."""
+        """A buffer for the elements of `spans`, filled from the buffer in `around`."""
         source = around[name]
         memory = self.emit.alloc([span.most for span in spans], source.element, f"{name}_{stage.memory}")
         buffer = Buffer(memory, tuple(span.first for span in spans))
@@ -123,7 +124,7 @@ class StandardNest:
         return Span(first, last + 1, most, output.exact and tap.exact)
 
     def in_image(self, spans: Sequence[Span]) -> list[Span]:
-        """Of the spans n, channel, row and column those parts that are not in the padding."""
+        """The spans n, channel, row and column without the padding."""
         cut = list(spans)
         for axis, size in enumerate(self.image):
             span = spans[2 + axis]
@@ -135,7 +136,7 @@ class StandardNest:
         return cut
 
     def channel(self, k: Index, c: Index) -> Index:
-        """The input channel: that of the group of output channel k, c further."""
+        """The input channel: number c in the group of output channel k."""
         match self.window.group:
             case 1:
                 return c
@@ -159,7 +160,7 @@ class StandardNest:
         return sums
 
     def mac(self, at: Mapping[str, Index], buffers: Buffers) -> None:
-        """One multiply-accumulate; of a pool a maximum or an addition, of a copy an addition to 0."""
+        """One multiply-accumulate; a maximum or an addition in a pool, an addition to 0 in a copy."""
         emit, output = self.emit, [at[dim] for dim in OUTPUT_DIMS]
         term = self.pixel(at, buffers["ifmap"])
         if self.layer.kind.data == "mac":
@@ -180,16 +181,16 @@ class StandardNest:
         inside: SSAValue | None = None
         for axis, size in enumerate(self.image):
             if self.window.pad[axis] or self.window.pad[2 + axis]:
-                # As an unsigned number a row above the image is beyond its last one.
-                here = emit.add(arith.CmpiOp(emit.index(place[axis]), emit.number(size), "ult"))
-                inside = here if inside is None else emit.add(arith.AndIOp(inside, here))
+                # As an unsigned number, a row above the image is beyond its last one.
+                within = emit.add(arith.CmpiOp(emit.index(place[axis]), emit.number(size), "ult"))
+                inside = within if inside is None else emit.add(arith.AndIOp(inside, within))
         fill = self.window.fill
         pixel = value() if inside is None else emit.either(inside, self.psum, value, emit.constant(fill, self.psum))
         zero = self.window.zero
         return emit.add(arith.SubiOp(pixel, emit.constant(zero, self.psum))) if zero else pixel
 
     def commit(self, spans: Spans, buffers: Buffers) -> None:
-        """Make outputs of the sums of `spans`."""
+        """Compute the outputs from the sums of `spans`."""
         emit = self.emit
         with emit.box([spans[dim] for dim in OUTPUT_DIMS], OUTPUT_DIMS) as at:
             params = [at[OUTPUT_DIMS.index(dim)] for dim in self.param_dims]
@@ -200,16 +201,16 @@ class StandardNest:
             self.put(finish(emit, acc, self.steps, given), buffers["output"], at)
 
     def write_back(self, spans: Spans, gathered: Buffer) -> None:
-        """Bring the outputs that a stage has gathered to where they belong."""
+        """Copy the outputs in a stage's buffer to the result."""
         with self.emit.box([spans[dim] for dim in OUTPUT_DIMS], OUTPUT_DIMS) as at:
             self.put(self.emit.load(gathered, at), self.output, at)
 
     def put(self, value: SSAValue, output: Buffer, at: Sequence[Index]) -> None:
-        """Store an output; where channels are shuffled, the result has them in another order than a stage of it."""
+        """Store an output. A channel shuffle applies in the result alone, not in a stage's buffer of it."""
         n, k, h, w = at
         groups = self.steps.shuffle
         if output is self.output and groups != 1:
-            each = self.sizes.k // groups
-            k = self.emit.remainder(k, each) * groups + self.emit.quotient(k, each)
+            members = self.sizes.k // groups
+            k = self.emit.remainder(k, members) * groups + self.emit.quotient(k, members)
         element = integer_tensor("the result", output.element, self.psum)
         self.emit.store(self.emit.integer(value, element), output, [n, k, h, w])

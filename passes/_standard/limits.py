@@ -1,4 +1,4 @@
-"""What of a layer standard integers hold; what may not fit is refused. No IR is written here."""
+"""Checks that standard integers hold a layer's values; others are refused. No IR is written here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLAMP_BITS = 32
 
 
 def sum_type(module: ModuleOp) -> IntegerType:
-    """The integers that hold the psums of `module`: i32, or i64 where psums are wider."""
+    """The integer type of the psums of `module`: i32, or i64 for wider psums."""
     bits = module.attributes.get("cnn.psum_bits")
     wide = isinstance(bits, IntegerAttr) and bits.value.data > DEFAULT_PSUM_BITS
     return IntegerType(64 if wide else 32)
@@ -29,12 +29,12 @@ def integer_tensor(what: str, kind: Attribute, most: IntegerType) -> IntegerType
 
 
 def _is_signless(kind: IntegerType, bits: int) -> bool:
-    """Is it a signless integer of at most that many bits?"""
+    """Whether `kind` is a signless integer of at most `bits`."""
     return kind.signedness.data == Signedness.SIGNLESS and kind.width.data <= bits
 
 
 def check_layer(layer: LayerOp, psum: IntegerType) -> None:
-    """Raises Refusal where a value of the layer may not fit the type that it gets."""
+    """Raises Refusal if a value of the layer may not fit its type."""
     steps = layer.steps.data
     for name, clamp in (("clamp", steps.clamp), ("add_clamp", steps.add_clamp)):
         _check_fits(name, clamp, IntegerType(CLAMP_BITS))
@@ -46,7 +46,7 @@ def check_layer(layer: LayerOp, psum: IntegerType) -> None:
 
 
 def check_parameters(layer: LayerOp, types: dict[str, TensorType], psum: IntegerType) -> None:
-    """Raises Refusal where weight, bias, scale or factors (those in `types`) are not what the layer reads."""
+    """Raises Refusal if weight, bias, scale or factors in `types` do not have the layer's shape and element."""
     sizes, per_position = layer.sizes.data, layer.steps.data.per_position
     shapes = {
         "weight": (sizes.k, sizes.c, sizes.r, sizes.s),
@@ -71,7 +71,7 @@ def _terms(layer: LayerOp, ifmap: IntegerType) -> tuple[int, int]:
 
 
 def _reach(layer: LayerOp, ifmap: IntegerType, psum: IntegerType) -> tuple[int, int]:
-    """The least and the greatest output, as far as types and clamps tell."""
+    """Bounds of the output from types and clamps."""
     steps = layer.steps.data
     if steps.factors:
         return steps.add_clamp[0], steps.add_clamp[1]

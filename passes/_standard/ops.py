@@ -1,4 +1,4 @@
-"""Writing standard dialects: loops, index sums, buffers and conversions, appended where one stands. No layers."""
+"""An emitter of standard dialects: loops, index sums, buffers and conversions. It knows no layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 @dataclass(frozen=True)
 class Index:
-    """A sum of index values, each times a number, plus a number; what cancels out is never written."""
+    """offset + Σ value * factor over index values; terms that cancel out are never written."""
 
     terms: tuple[tuple[SSAValue, int], ...] = ()
     offset: int = 0
@@ -38,7 +38,7 @@ ZERO = Index()
 
 @dataclass(frozen=True)
 class Span:
-    """Indices `first` to `end` (without it): at most `most`; if `exact`, always as many."""
+    """The indices first <= i < end: at most `most` of them; exactly as many if `exact`."""
 
     first: Index
     end: Index
@@ -53,9 +53,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A memref, and the index that its first element in each dimension stands for.
+    """A memref, and the index of its first element in each dimension.
 
-    A tensor as a whole may have fewer dimensions than it is read with; those that it lacks have size 1.
+    A whole tensor may have fewer dimensions than its indices; missing ones have size 1.
     """
 
     memref: SSAValue
@@ -74,14 +74,14 @@ def memref_type(value: SSAValue) -> MemRefType:
 
 
 def named(value: SSAValue, name: str) -> SSAValue:
-    """`value`, printed under `name` where that is a name."""
+    """`value`, printed as `name` if that is a legal name."""
     if SSAValue.is_valid_name(name):
         value.name_hint = name
     return value
 
 
 class Emitter:
-    """Appends to the block of the innermost loop that is open; constants go to the head of the function, once each."""
+    """Appends to the block of the innermost open loop; each constant goes to the head of the function once."""
 
     def __init__(self, block: Block) -> None:
         """block: the empty body of a function."""
@@ -162,7 +162,7 @@ class Emitter:
 
     @contextmanager
     def loop(self, span: Span, name: str, step: int = 1, side_by_side: bool = False) -> Generator[Index]:
-        """A loop over `span`; its index. With `side_by_side` iterations may run in any order, and at once."""
+        """A loop over `span`; yields its index. side_by_side: whether its iterations may run in parallel."""
         low, high, stride = self.index(span.first), self.index(span.end), self.number(step)
         outer, self.block = self.block, Block(arg_types=[IndexType()])
         yield Index(((named(self.block.args[0], name), 1),))
@@ -175,7 +175,7 @@ class Emitter:
 
     @contextmanager
     def box(self, spans: Sequence[Span], names: Sequence[str]) -> Generator[tuple[Index, ...]]:
-        """Loops over all `spans`; a span that always is one index needs none."""
+        """Loops over all `spans`; a span of exactly one index needs none."""
         with ExitStack() as loops:
             yield tuple(
                 span.first if span.exact and span.most == 1 else loops.enter_context(self.loop(span, name))
@@ -183,7 +183,7 @@ class Emitter:
             )
 
     def either(self, condition: SSAValue, kind: Attribute, then: Callable[[], SSAValue], other: SSAValue) -> SSAValue:
-        """What `then` writes and gives where `condition` holds, else `other`."""
+        """The value that `then` emits if `condition` holds, else `other`."""
         outer, self.block = self.block, Block()
         self.do(scf.YieldOp(then()))
         body, self.block = self.block, outer

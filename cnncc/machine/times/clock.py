@@ -14,7 +14,7 @@ from cnncc.machine.times.tasks import ARRAY, ENGINES, HALVES, QUEUES, EngineTask
 
 # Tokens that a semaphore holds at most: it is a 16-bit counter (TOKEN-4).
 MOST_TOKENS = (1 << 16) - 1
-_MANY_RUNS = 16  # of tokens of one queue: from so many on, those of equal times become one
+_MANY_RUNS = 16  # a queue of so many runs of tokens is merged: runs of equal times become one
 
 # Counters by (owner, name): the owner is the layer whose instruction they are charged to.
 Key = tuple[int, str]
@@ -22,13 +22,17 @@ Runs = tuple[tuple[int, int], ...]
 
 
 class Fault(Exception):
-    """What an instruction cannot do; the simulation makes it a trap."""
+    """An instruction's fault in time; the simulation turns it into a trap."""
 
 
 class State(NamedTuple):
-    """What the rest of a program can see: times relative to the sequencer's, earlier ones as 0; halves held; settings.
+    """The part of the past that the rest of a program depends on. Times are relative to the sequencer's, at least 0.
 
-    starts: of each engine's last queue_depth instructions; tokens: runs of (time, tokens) of each queue.
+    - starts: by engine, the starts of its last queue_depth instructions.
+    - free, done: by engine, when it is free, and when its last instruction is done.
+    - tokens: by queue, runs of (time, tokens).
+    - held: by queue of halves, 1 while a half that was taken from it is not given yet.
+    - unit: the output units' settings.
     """
 
     starts: tuple[tuple[int, ...], ...]
@@ -40,10 +44,10 @@ class State(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What a piece of program does from a state: cycles of the sequencer, the state after it, counts.
+    """The effect of a piece of program on a state: cycles of the sequencer, the state after it, counts.
 
-    The array is accounted for up to `mark`, relative to the sequencer's time at the end. How long it has been idle at
-    the start is not part of a state; those cycles are charged to `absorber` (None: the piece leaves them open).
+    - mark: the end of the array's charged cycles, relative to the sequencer's time at the end.
+    - absorber: the counter of the array's idle cycles before the piece, which no state holds; None leaves them open.
     """
 
     elapsed: int
@@ -68,8 +72,8 @@ def start_state(arch: Arch) -> State:
 class Clock:
     """The machine's times, from `state` on.
 
-    They count from the moment at which a state was last taken over, `past` cycles after the clock began: the times of
-    a state are then times of the clock as they are. A state is taken over only when the next instruction needs it.
+    Times count from the moment at which a state was last taken over, `past` cycles after the clock began. A state's
+    times are then the clock's own. A state is taken over only when the next instruction needs it.
     """
 
     def __init__(self, state: State, overlap: bool) -> None:
@@ -78,8 +82,8 @@ class Clock:
         self.counts: dict[Key, int] = {}
         self.absorber: Key | None = None
         self._overlap = overlap
-        self._state: State | None = state  # at this moment, where it is known
-        self._stale = True  # whether the times below are not those of the state
+        self._state: State | None = state  # the state at this moment, if known
+        self._stale = True  # whether _starts … _held are older than the state
         self.unit = state.unit
 
     @property
@@ -117,9 +121,9 @@ class Clock:
         return Effect(self.elapsed, self.freeze(), self.counts, self.absorber, self.mark - self.now)
 
     def apply(self, effect: Effect, times: int = 1, owner: int = 0) -> None:
-        """Let `effect` happen, `times` times over (then it ends in the state that it starts from).
+        """Let `effect` happen `times` times; an effect that repeats must end in the state that it starts from.
 
-        owner: what its owners are counted from.
+        owner: the offset to the effect's own owners.
         """
         counts = self.counts
         for (whose, name), count in effect.counts.items():

@@ -10,7 +10,7 @@ from cnncc.arch.model import Arch
 from cnncc.isa.fields import AXES, FieldTerm
 from cnncc.isa.table import Instruction
 
-# Of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (COMMIT-1).
+# The axes of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (COMMIT-1).
 EXTENTS = ("pixel", "line", "channel")
 
 
@@ -25,7 +25,7 @@ class Occupancy(NamedTuple):
 
 
 class UnitSettings(NamedTuple):
-    """What of the output units' settings makes a commit read more words (COMMIT-2, COMMIT-3)."""
+    """The settings of the output units that make a commit read more words (COMMIT-2, COMMIT-3)."""
 
     bias: bool = False
     scale: bool = False
@@ -49,18 +49,21 @@ def is_last(index: int, count: int, set_size: int) -> bool:
 
 @lru_cache(maxsize=1024)
 def _offsets(count: int, set_size: int, inner: FieldTerm, sets: FieldTerm, edge: bool) -> dict[int, Offset]:
-    found: dict[int, Offset] = {}
+    offsets: dict[int, Offset] = {}
     for index in range(count):
         if not edge or is_last(index, count, set_size):
             at: dict[str, int] = dict.fromkeys(AXES, 0)
             at[inner.axis] += inner.step * (index % set_size)
             at[sets.axis] += sets.step * (index // set_size)
-            found[index] = (at["lin"], at["k"], at["y"], at["x"])
-    return found
+            offsets[index] = (at["lin"], at["k"], at["y"], at["x"])
+    return offsets
 
 
 def load_offsets(inst: Instruction) -> tuple[dict[int, Offset], dict[int, Offset]]:
-    """What the rows and the columns of a load's rectangle add to a position: of those that take part, by number."""
+    """The offsets that the rows and the columns of a load's rectangle add to a position, by number.
+
+    Rows and columns without part in the load (LOAD-1, `edge`) have none.
+    """
     row, row_set, col, col_set = (inst.term(name) for name in ("row", "row_set", "col", "col_set"))
     rows = _offsets(inst.number("rows"), inst.number("set_rows"), row, row_set, edge=False)
     return rows, _offsets(inst.number("cols"), inst.number("set_cols"), col, col_set, bool(inst.number("edge")))
@@ -106,10 +109,7 @@ def mac_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
 
 
 def result_rows(inst: Instruction) -> tuple[int, int]:
-    """Rows of PEs that a commit has results of, and those of a set: one for each set whose rows are added up.
-
-    Rules: COMMIT-6.
-    """
+    """Rows of results of a commit, and rows of a set: a set whose rows are added up has one row (COMMIT-6)."""
     rows, set_rows = inst.number("rows"), inst.number("set_rows")
     return (ceil_div(rows, set_rows), 1) if inst.number("reduce") else (rows, set_rows)
 
@@ -120,14 +120,14 @@ def commit_results(inst: Instruction) -> int:
 
 
 def _distinct(count: int, set_size: int, inner: bool, sets: bool) -> int:
-    """How many of `count` rows (columns) differ in the index within the set (`inner`), in that of the set (`sets`)."""
+    """Distinct rows (columns) among `count`. inner, sets: whether the index within a set, that of the set, matters."""
     if inner and sets:
         return count
     return min(count, set_size) if inner else ceil_div(count, set_size) if sets else 1
 
 
 def commit_params(inst: Instruction, unit: UnitSettings, arch: Arch) -> int:
-    """Words of parameters that a commit reads: those of each distinct channel once (COMMIT-3)."""
+    """Words of parameters that a commit reads, once for each distinct channel (COMMIT-3)."""
 
     def matters(term: FieldTerm) -> bool:
         return term.axis == "k" and term.step != 0

@@ -1,4 +1,4 @@
-"""What instructions ask of the engines, as numbers for the clock: engine, tokens taken and given."""
+"""The tasks of instructions for the clock: engine, tokens taken and tokens given."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def queue_name(queue: int) -> str:
 
 
 def partner(queue: int) -> int:
-    """The queue that a half taken from `queue` goes to next: free and full by turns."""
+    """The queue of a half after `queue`: a free half becomes full, a full one free."""
     return queue ^ 1
 
 

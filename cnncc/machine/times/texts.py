@@ -1,4 +1,4 @@
-"""What of a program its times depend on: loops of which it is the same take the same times (rules TIME-1 to TIME-4)."""
+"""Texts of loops: all data that the times of a program depend on. Equal texts take equal times (TIME-1 to TIME-4)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def waits_for(sync: Instruction) -> tuple[int, ...]:
 
 
 class Texts:
-    """The tasks and durations of a program's instructions, and loops numbered by these.
+    """The tasks and durations of a program's instructions, and the numbers of its loops' texts.
 
-    owner: of each instruction, the layer that it counts for.
+    owner: by instruction, the layer that it counts for.
     """
 
     def __init__(self, arch: Arch, owner: Sequence[int]) -> None:
@@ -60,10 +60,10 @@ class Texts:
         return self._mentions[loop.first]
 
     def number(self, loop: LoopNode, unit: UnitSettings) -> int:
-        """The same for two loops whose iterations are the same for the clock, from settings `unit` on.
+        """The number of a loop's text, from settings `unit` on. Loops of one number are the same for the clock.
 
-        That is: for each instruction the task, the occupancy, the registers of loops, and the owner counted from the
-        loop's. A loop that sets up the output units is like no other.
+        A text holds each instruction's task, occupancy and owner (less the loop's), and the registers of inner loops.
+        A loop that sets up the output units has a text of its own.
         """
         key = (loop.first, unit)
         if (number := self._numbers.get(key)) is None:
@@ -73,7 +73,7 @@ class Texts:
         return number
 
     def _part(self, node: Node, first_owner: int, unit: UnitSettings) -> Hashable:
-        """What is the same for two pieces of the bodies of such loops."""
+        """One node's part of a text."""
         if isinstance(node, LoopNode):
             return self.owner[node.first] - first_owner, node.register, node.count, self.number(node, unit)
         inst, owner = node.instruction, self.owner[node.index] - first_owner

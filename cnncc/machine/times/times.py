@@ -1,19 +1,23 @@
 """When everything in a program happens: its cycles, exactly, without looking at data (PROG, TOKEN, TIME).
 
-An iteration of a loop is a function of the `State` at its start: of times relative to the sequencer's, of tokens and
-of what the program has set. A time before the sequencer's counts as the sequencer's own: whatever is decoded from now
-on starts later than now, so no `max` of rules TIME-1 and TIME-2 can tell earlier times apart. Only the array's stalls
-look further back (how long has it been idle?); that part is kept aside and charged to what the array waits for next
-(`Effect.absorber`). What is left takes finitely many values, because queues and tokens are bounded, so it recurs: the
-iterations from one occurrence of a state to the next are multiplied. The first and the last iteration are stepped apart
-(conditions), and each iteration is remembered by its state and the loop's text (`texts.py`), so that neither an outer
-loop nor another layer of the same shape steps it anew. That is exact. It costs what the program's text costs, however
-long its loops. Only engines of nearly equal speed take some thousands of iterations to fill or drain a queue; these are
-stepped once.
+An iteration of a loop is a function of the `State` at its start: times relative to the sequencer's, tokens, settings.
+
+- A time before the sequencer's counts as the sequencer's own. Every later instruction starts later than now, so no
+  `max` of rules TIME-1 and TIME-2 can tell earlier times apart.
+- Only the array's stalls look further back: how long has it been idle? These cycles are kept apart and charged to the
+  next cause that the array waits for (`Effect.absorber`).
+- A state takes finitely many values, because queues and tokens are bounded. So states recur, and the iterations from
+  one occurrence to the next are multiplied.
+
+The first and the last iteration are stepped apart, because conditions ask for them. Each iteration is remembered by its
+state and the loop's text (`texts.py`): neither an outer loop nor another layer of the same shape steps it anew.
+The result is exact. The cost grows with the program's text, not with its loops' counts. Only engines of nearly equal
+speed take some thousands of iterations to fill or drain a queue; these are stepped once.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,9 +50,10 @@ class Cycles:
 class Times:
     """The cycles of a program and of its layers.
 
-    A layer's total are the cycles that the sequencer spends on its instructions; its stalls are those before its
-    macro-instructions and in its own waits (`sync`, `host`, `halt`). Both add up over the layers. Where layers end
-    with a `sync` of the array, compute and stalls are the total in each of them, too.
+    - total of a layer: the cycles that the sequencer spends on its instructions
+    - stalls of a layer: the array's idle cycles before its macro-instructions and in its waits (`sync`, `host`, `halt`)
+
+    Both add up over the layers. If each layer ends with a `sync` of the array, then total = compute + stalls in each.
     """
 
     cycles: Cycles
@@ -56,18 +61,13 @@ class Times:
 
 
 def owners(length: int, layers: Sequence[tuple[str, int]]) -> list[int]:
-    """For each of `length` instructions the layer that it counts for, as an index into `layers`.
+    """The layer that each of `length` instructions counts for, as an index into `layers`.
 
-    layers: (label, first instruction), in the program's order. A layer goes on until the next one starts; what
-    stands before the first counts for the first.
+    layers: (label, first instruction), in the program's order. A layer ends where the next one starts. Instructions
+    before the first layer count for the first.
     """
-    owner = 0
-    found: list[int] = []
-    for index in range(length):
-        while owner + 1 < len(layers) and layers[owner + 1][1] <= index:
-            owner += 1
-        found.append(owner)
-    return found
+    starts = [first for _, first in layers]
+    return [max(0, bisect_right(starts, index) - 1) for index in range(length)]
 
 
 def program_length(tree: Sequence[Node]) -> int:
@@ -77,7 +77,7 @@ def program_length(tree: Sequence[Node]) -> int:
 
 
 class _Simulation:
-    """What is the same for every piece of one program: the array, the texts of loops, the iterations that are known."""
+    """The data that all pieces of one program share: the array, the texts of loops, the known iterations."""
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class _Simulation:
     def iteration(self, loop: LoopNode, first: int, last: int, state: State, before: int) -> Effect:
         """One iteration of a loop's body from `state`, `before` cycles after the program's start.
 
-        Its owners are counted from that of the loop. Loops of one text are one loop here, unless the budget ends:
-        then each runs by itself, for the trap names an instruction.
+        The effect's owners are relative to the loop's. Loops of one text share their effects, except where the budget
+        ends: the trap has to name the loop's own instruction.
         """
         in_first, in_last = self.texts.mentions(loop)
         key = (self.texts.number(loop, state.unit), first & in_first, last & in_last, state)
@@ -110,7 +110,7 @@ class _Simulation:
 
 
 class _Piece:
-    """A piece of program as it runs: its clock, how many cycles the program ran `before` it, its first owner."""
+    """A piece of program as it runs. before: cycles of the program before the piece. owner: the piece's first owner."""
 
     def __init__(self, simulation: _Simulation, state: State, before: int, owner: int = 0) -> None:
         self.simulation = simulation
@@ -136,11 +136,11 @@ class _Piece:
             self._apply(loop, self._iteration(loop, first & ~bit, last | bit))
 
     def _owner(self, index: int) -> int:
-        """Whom an instruction counts for."""
+        """The owner of an instruction, relative to the piece's."""
         return self.simulation.owner[index] - self.first_owner
 
     def _iteration(self, loop: LoopNode, first: int, last: int) -> Effect:
-        """What the next iteration of a loop does."""
+        """The effect of a loop's next iteration."""
         return self.simulation.iteration(loop, first, last, self.clock.freeze(), self.before + self.clock.elapsed)
 
     def _apply(self, loop: LoopNode, effect: Effect, times: int = 1) -> None:
@@ -216,10 +216,10 @@ def simulate(
     budget_cycles: int = DEFAULT_BUDGET_CYCLES,
     budget_steps: int = DEFAULT_BUDGET_STEPS,
 ) -> Times:
-    """The cycles of a program on an array. `layers`: (label, first instruction) in the program's order (see `owners`).
+    """The cycles of a program on an array. layers: (label, first instruction) in the program's order (see `owners`).
 
-    Raises Trap: a token that is not there in program order, halves or tokens beyond what there are, a budget spent.
-    Steps are instructions, and iterations whose state has not been met before.
+    budget_steps: a step is an instruction, or an iteration in a new state.
+    Raises: Trap, for a token that is missing in program order, too many halves or tokens, or a spent budget.
     """
     simulation = _Simulation(tree, arch, layers, budget_cycles, budget_steps)
     piece = _Piece(simulation, start_state(arch), 0)

@@ -1,4 +1,4 @@
-"""What a program moves and computes, counted without values: operations, words, slots (docs/machine.md: Counters)."""
+"""The traffic of a program, counted without values: operations, words, slots (docs/machine.md: Counters)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from cnncc.machine.traffic.in_bounds import BoundedIndex, count_inside
 
 @dataclass
 class Traffic:
-    """Counts of a program or a layer; docs/stats.md says what each is.
+    """Counts of a program or a layer; docs/stats.md defines each.
 
-    macs, max, add: operations of active PEs. Words: in DRAM; in the GLB by what they are for; on buses and links; in
-    register files. The peaks are the most slots used in a half.
+    - macs, max, add: operations of active PEs
+    - dram_*, glb_*, bus_*, n2n, psum_link, rf_*: words, in the GLB and on buses by their use
+    - *_peak: the most slots used in a half
     """
 
     macs: int = 0
@@ -69,7 +70,7 @@ class Traffic:
     psum_peak: int = 0
 
     def parts(self, what: str) -> dict[str, int]:
-        """The counts whose names begin with `what`, by the rest of their names: of glb_read weight, ifmap, …"""
+        """The counts `what`_NAME by NAME: weight, ifmap, … for glb_read."""
         return {name.removeprefix(f"{what}_"): n for name, n in vars(self).items() if name.startswith(f"{what}_")}
 
     @property
@@ -88,7 +89,7 @@ class Traffic:
         return sum(self.parts("bus").values())
 
     def include(self, other: Traffic, times: int = 1) -> None:
-        """Add what `other` counts, `times` times; peaks are the greater ones."""
+        """Add `other`'s counts, `times` times. A peak becomes the greater of both."""
         mine = vars(self)
         for name, more in vars(other).items():
             if more:
@@ -100,7 +101,7 @@ _PEAKS = frozenset(count.name for count in fields(Traffic) if count.name.endswit
 
 @dataclass(frozen=True)
 class _Descriptor:
-    """What of a descriptor decides which words are padding: not its linear steps (DESC-1, DESC-3)."""
+    """The fields of a descriptor that decide which words are padding; linear steps do not (DESC-1, DESC-3)."""
 
     height: int = 0
     width: int = 0
@@ -113,7 +114,7 @@ class _Descriptor:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What a program has set: descriptors by number, output units."""
+    """The settings of a program at one moment: descriptors by number, output units."""
 
     descriptors: tuple[_Descriptor, ...] = (_Descriptor(),) * 16
     unit: UnitSettings = UnitSettings()
@@ -139,17 +140,18 @@ class _Settings:
 
 # The iterations [from, to) of each loop around an instruction, by register.
 Ranges = tuple[tuple[int, int], ...]
-Count = Callable[
-    [tuple[int, ...], int, tuple[BoundedIndex, ...]], int
-]  # count_inside, maybe with a memory of what it has counted
+# `count_inside`, perhaps cached.
+Count = Callable[[tuple[int, ...], int, tuple[BoundedIndex, ...]], int]
 
 
 def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count: Count) -> int:
-    """GLB words that a load reads in all iterations of the loops around it: what is no padding (DESC-3, LOAD-3)."""
+    """GLB words, without padding, that a load reads in all iterations of the loops around it (DESC-3, LOAD-3)."""
     indices = _loop_terms(descriptor, ranges)
     for i in range(4):
         indices.append((BoundedIndex(0, inst.number(f"extent{i}"), 1), inst.term(f"term{i}")))
     starts = [{"y": inst.number("y") + y, "x": inst.number("x") + x} for _, _, y, x in load_positions(inst)[0]]
+    # y and x are bounded independently, so starts that share one of them are counted together: groups by the axis
+    # with fewer distinct starts are the fewest.
     one, other = sorted(("y", "x"), key=lambda axis: len({start[axis] for start in starts}))
     groups: dict[int, list[int]] = {}
     for start in starts:
@@ -160,7 +162,7 @@ def load_reads(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count
 
 
 def dma_copies(inst: Instruction, descriptor: _Descriptor, ranges: Ranges, count: Count) -> int:
-    """Words that a DMA transfer copies in all iterations of the loops around it, `descriptor` being DRAM's (DMA-1)."""
+    """Words that a DMA transfer copies in all iterations of the loops around it. descriptor: the DRAM's (DMA-1)."""
     extents = {"lin": inst.number("count"), "y": inst.number("rows"), "x": inst.number("words")}
     indices = [(BoundedIndex(0, extent, 1), FieldTerm(axis, 1)) for axis, extent in extents.items()]
     starts = {axis: (inst.number(axis),) for axis in ("y", "x")}
@@ -180,7 +182,7 @@ def _inside(
     count: Count,
     starts: dict[str, tuple[int, ...]],
 ) -> int:
-    """How many positions lie inside the bounds (DESC-3), from each row and each column in `starts` on."""
+    """Positions inside the bounds (DESC-3), counted from every pair of a row and a column in `starts`."""
     if descriptor.height == 0:
         return prod(map(len, starts.values())) * prod(index.high - index.low for index, _ in terms)
     limits = {"y": descriptor.height, "x": descriptor.width}
@@ -221,7 +223,7 @@ def _mac(inst: Instruction, arch: Arch) -> Traffic:
 
 
 def _n2n_peak(slot: int, reuse: int, arch: Arch) -> int:
-    """Slots of an ifmap half that are in use with the neighbour's words: of ping and pong where it is these (MAC-6)."""
+    """Slots of an ifmap half that hold words once the neighbour's have come; with a pong, those of both (MAC-6)."""
     if not reuse:
         return 0
     return slot + (min(slot, reuse) if arch.pe.pong_words else reuse)
@@ -238,7 +240,7 @@ def _load(inst: Instruction, arch: Arch) -> Traffic:
 
 
 def _once(inst: Instruction, arch: Arch) -> Traffic | None:
-    """What one execution of an instruction counts, whatever the loops around it."""
+    """The counts of one execution of a mac or load; they do not depend on the loops around it."""
     match inst.spec.name:
         case "mac":
             return _mac(inst, arch)
@@ -249,7 +251,7 @@ def _once(inst: Instruction, arch: Arch) -> Traffic | None:
 
 
 def _commit(inst: Instruction, settings: _Settings, ranges: Ranges, counts: Sequence[int], arch: Arch) -> Traffic:
-    """What all iterations of a commit move; partial sums are read and written back as its conditions say (COMMIT-5)."""
+    """The traffic of all iterations of a commit. Its conditions say when partial sums are read and kept (COMMIT-5)."""
     times = final = prod(high - low for low, high in ranges)
     results, stream, read = commit_results(inst), inst.text("source") == "glb", 0
     if inst.number("partial"):
@@ -269,7 +271,7 @@ def _commit(inst: Instruction, settings: _Settings, ranges: Ranges, counts: Sequ
 
 
 def _met(when: When, ranges: Ranges, counts: Sequence[int], last: bool) -> int:
-    """In how many iterations `ranges` of the loops around, which have `counts` of them, a condition holds (PROG-2)."""
+    """In how many of the iterations `ranges` a condition holds (PROG-2). counts: all iterations of each loop."""
     if when is None:
         return 0
     times = 1
@@ -280,7 +282,7 @@ def _met(when: When, ranges: Ranges, counts: Sequence[int], last: bool) -> int:
 
 
 def _bounded(inst: Instruction, settings: _Settings, ranges: Ranges, count: Count) -> Traffic | None:
-    """What all iterations of the loops around a load or a DMA read and write in the memories."""
+    """The words that a load or a DMA transfer reads and writes in the memories, over all iterations around it."""
     match inst.spec.name:
         case "load":
             words = load_reads(inst, settings.descriptors[inst.number("desc")], ranges, count)
@@ -315,7 +317,7 @@ class _TrafficWalk:
         return settings
 
     def _loop(self, loop: LoopNode, settings: _Settings, ranges: Ranges) -> _Settings:
-        """All iterations at once if the body leaves the settings alone; else the first apart, for it leaves them so."""
+        """All iterations at once, if the body keeps the settings. Otherwise the first counts apart and sets them."""
         after = _settings_after(loop.body, settings)
         self.iterations.append(loop.count)
         if after == settings:
@@ -360,9 +362,9 @@ class Counts:
 
 
 def count_traffic(tree: Sequence[Node], arch: Arch, layers: Sequence[tuple[str, int]] = ()) -> Counts:
-    """What a program moves and computes. `layers`: (label, first instruction), as for `simulate`.
+    """The traffic of a program. layers: (label, first instruction), as for `simulate`.
 
-    Raises Trap where an instruction's positions are spread too far to be counted.
+    Raises: Trap, if an instruction's positions are spread too far to be counted.
     """
     walk = _TrafficWalk(arch, owners(program_length(tree), layers))
     walk.nodes(tree, _Settings(), ())

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
-# Distinct positions on one axis that are kept while counting; a network's programs need some hundreds.
+# The most distinct positions on one axis while counting; the programs of networks need some hundreds.
 _MOST_POSITIONS = 1 << 20
 
 
@@ -34,10 +34,11 @@ class BoundedIndex(NamedTuple):
 
 
 def count_inside(starts: Sequence[int], limit: int, indices: Sequence[BoundedIndex]) -> int:
-    """How many combinations of a start and indices have the start + the sum of their terms in 0 .. limit - 1.
+    """The number of combinations of a start and indices with 0 <= start + Σ step * index < limit.
 
-    Positions and how often they occur, index by index, the longest steps first; those from which what is left cannot
-    lead back inside are dropped. Raises ValueError where they are too many to keep.
+    The distinct positions and their multiplicities are updated index by index, longest steps first. A position is
+    dropped once the remaining indices cannot lead it back inside.
+    Raises: ValueError, for too many distinct positions.
     """
     least, most = sum(index.least for index in indices), sum(index.most for index in indices)
     if min(starts) + least >= 0 and max(starts) + most < limit:
@@ -66,14 +67,14 @@ def _spread(at: Ints, often: Ints, index: BoundedIndex, low: int, high: int) -> 
     spread = (at[:, None] + runs * index.step).ravel()
     weights = np.repeat(often, runs.size)
     kept = (spread >= low) & (spread < high)
-    places, which = np.unique(spread[kept], return_inverse=True)
+    places, place_of = np.unique(spread[kept], return_inverse=True)
     sums = np.zeros(places.size, np.int64)
-    np.add.at(sums, which, weights[kept])
+    np.add.at(sums, place_of, weights[kept])
     return places, sums
 
 
 def _runs_inside(at: Ints, limit: int, index: BoundedIndex) -> Ints:
-    """How many values of an index lead from each position to 0 .. limit - 1."""
+    """By position, the number of values of `index` that lead to 0 .. limit - 1."""
     first, last = (-at, limit - 1 - at) if index.step > 0 else (at - limit + 1, at)
     step = abs(index.step)
     return np.maximum(np.minimum(last // step, index.high - 1) - np.maximum(-(-first // step), index.low) + 1, 0)

@@ -2,8 +2,8 @@
 
 Rules: DESC-1 to DESC-4.
 
-Index arrays have axes in a fixed order: one for each loop of the block that is run at once, four for the PEs (set by
-rows, row, set by columns, column), then those of the pattern. An axis on which nothing depends has size 1: multicast.
+Index arrays have axes [loops of the block…, set by rows, row, set by columns, column, pattern…]. An axis on which
+nothing depends has size 1: multicast.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ class Descriptor:
         return self.base + (total % self.wrap if self.wrap else total)
 
     def in_image(self, y: Index, x: Index) -> Index:
-        """Where row y and column x of an image lie in it, words (DESC-2)."""
+        """The offset of row y and column x within an image, in words (DESC-2)."""
         y, x = y % self.ring_y if self.ring_y else y, x % self.ring_x if self.ring_x else x
         return y * self.pitch + x
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The active PEs as sets x rows x sets x columns (DESC-4); one set a side where the sets are not all whole.
+    """The active PEs as sets x rows x sets x columns (DESC-4); a side on which a set is cut short has one set.
 
-    set_rows, set_cols: PEs of a set on each side. edge: only the last column of each set (LOAD-1).
+    set_rows, set_cols: PEs of a whole set on each side. edge: only the last column of each set (LOAD-1).
     """
 
     row0: int
@@ -130,14 +130,14 @@ def _pe_indices(grid: Grid, after: int) -> list[tuple[str, Ints]]:
 
 @dataclass(frozen=True)
 class IndexArrays:
-    """Sums of an instruction's terms: linear words without the loops', channel, y, x; and the loops' indices."""
+    """An instruction's position. offset, terms: words and lin, k, y, x without the loops'. loops: their indices."""
 
     loops: Sequence[Index]
     offset: int
     terms: dict[str, Index]
 
     def address(self, descriptor: Descriptor) -> tuple[Ints, Mask | None]:
-        """Word addresses, and where they are inside the bounds (None: no bounds) (DESC-2, DESC-3)."""
+        """Word addresses, and a mask of those inside the bounds; None if all are (DESC-2, DESC-3)."""
         axis: dict[str, Index] = dict(self.terms)
         for (register, linear), term in descriptor.steps.items():
             if not linear and register < len(self.loops):
@@ -168,9 +168,9 @@ def _greatest(index: Index) -> int:
 def position(
     inst: Instruction, grid: Grid, loops: Sequence[Index], pattern: Sequence[tuple[int, FieldTerm]], pes: bool = True
 ) -> IndexArrays:
-    """The position of an instruction with start and place fields, `pattern` being its (extent, term) pairs.
+    """The position of an instruction. pattern: its (extent, term) pairs. pes: whether the PEs' terms count.
 
-    loops: per register its index, as an int or on the block axes (before PE and pattern axes, which are added here).
+    loops: by register, its index, as an int or on the block axes; PE and pattern axes are added here.
     """
     after = len(pattern)
     terms: dict[str, Index] = dict.fromkeys(AXES, 0)

@@ -30,7 +30,7 @@ from cnncc.numerics import Epilogue, integer_range
 
 @dataclass(frozen=True)
 class Output:
-    """A commit, its results' PEs and the loops' indices, on the machine as it is then.
+    """A commit in execution: the instruction, its PEs, the loops' indices and the machine's parts that it uses.
 
     Sums and results are [image, block…, *grid, *pattern].
     """
@@ -50,11 +50,11 @@ class Output:
         return pattern_of(self.inst)
 
     def _axes(self, after: int = 0) -> int:
-        """The axes of sums, and `after` more."""
+        """The number of axes of sums, plus `after`."""
         return 1 + (self.block.axes if self.block else 0) + PE_AXES + len(self.pattern) + after
 
     def operand(self, name: str) -> Ints:
-        """The words at the results' positions of another descriptor. Raises Fault outside its bounds."""
+        """The words at the results' positions of the descriptor field `name`. Raises HalfFault outside its bounds."""
 
         def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
             outside = f"{name} words lie outside their tensor"
@@ -65,7 +65,7 @@ class Output:
         return find(self.block, read, self.glb, self.loops, descriptor).astype(np.int64)
 
     def accumulated(self, sums: Ints, ends: tuple[frozenset[int] | None, frozenset[int] | None]) -> Accumulated:
-        """Add sums to the partial ones in the GLB (COMMIT-5); ends as for `partial.accumulated`."""
+        """Add sums to the partial ones in the GLB (COMMIT-5); `ends` as in `partial_sums.accumulated`."""
         counts = {axis: self.block.counts[axis] for axis in self.block.scope} if self.block else {}
         side = self.descriptors[self.inst.number("sums")]
         parts = accumulated(
@@ -87,7 +87,7 @@ class Output:
         return replace(self, loops=at)
 
     def results(self, sums: Ints) -> None:
-        """Store the results of sums. Raises Fault (COMMIT-4)."""
+        """Store the results of sums. Raises HalfFault (COMMIT-4)."""
         result = self.descriptors[self.inst.number("desc")]
         place = place_of(self.inst, self.grid, self.loops, self.pattern, result, "a result lies outside its tensor")
         self.glb.check(place)
@@ -103,7 +103,7 @@ class Output:
         self._write(of_shape(place, full), np.broadcast_to(results, (results.shape[0], *full)))
 
     def _epilogue(self) -> Epilogue:
-        """The output units' function with the parameters of each result's channel in place (COMMIT-2)."""
+        """The output units' function with the parameters of each result's channel (COMMIT-2)."""
         if not self.unit.params:
             return self.unit.epilogue
 

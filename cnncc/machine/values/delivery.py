@@ -1,4 +1,4 @@
-"""What a load delivers (DESC-2, DESC-3): a view of memory, of a copy with its padding, or words address by address."""
+"""The words of a load (DESC-2, DESC-3): a view of memory, a view of a padded copy, or words address by address."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from cnncc.machine.values.regfile import HalfFault, Words
 from cnncc.machine.values.strided import Even, Strided, even
 from cnncc.numerics import integer_range
 
-_MOST_COPIED = 8  # words of a copy for each word that is delivered
-_MOST_TURNS = 1 << 10  # of rings: of more, a list of addresses is quicker
+_MOST_COPIED = 8  # words of a copy for each delivered word; beyond, a list of addresses is quicker
+_MOST_TURNS = 1 << 10  # turns of rings; beyond, a list of addresses is quicker
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """Words [images or 1, block…, *grid or 1s, *pattern], and the places that they were read from, or that hold it."""
+    """Words [images or 1, block…, *grid or 1s, *pattern], and places that cover all addresses read."""
 
     words: Words
     reads: list[Place]
 
 
 def with_axes(words: Words, axes: int) -> Words:
-    """Words [image, …] with `axes` axes, the missing ones after that of the images."""
+    """Words [image, …] with `axes` axes; missing ones are inserted after the first."""
     return words.reshape(words.shape[0], *[1] * (axes - words.ndim), *words.shape[1:])
 
 
 def deliver(
     memory: Memory, inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: Descriptor, bits: int
 ) -> Delivered:
-    """The words of a load, less their zero point. Raises Fault, OutOfRange."""
+    """The words of a load, less their zero point. Raises HalfFault, OutOfRange."""
     pattern = [(inst.number(f"extent{i}"), inst.term(f"term{i}")) for i in range(4)]
     where = even(inst, grid, loops, pattern, descriptor)
     evenly = None if where is None else _evenly(memory, where, descriptor, bits)
@@ -55,7 +55,7 @@ def deliver(
 
 
 def _evenly(memory: Memory, where: Even, descriptor: Descriptor, bits: int) -> Delivered | None:
-    """The words at even positions; None where it takes a list of addresses to know them, or that they trap."""
+    """The words at even positions; None if only a list of addresses can tell them, or whether they trap."""
     padded = descriptor.height > 0 and not where.inside(descriptor.height, descriptor.width)
     place = None if padded or descriptor.zero else where.addresses(descriptor)
     if place is None:
@@ -65,7 +65,10 @@ def _evenly(memory: Memory, where: Even, descriptor: Descriptor, bits: int) -> D
 
 
 def _copied(memory: Memory, where: Even, descriptor: Descriptor, bits: int) -> Delivered | None:
-    """From a copy [images or 1, *axes of words, row, column] of all rows and columns, each once, padding among them."""
+    """The words from a padded copy [images or 1, *linear axes, row, column] of all rows and columns reached.
+
+    None where the copy would be too large, or where a word has no view.
+    """
     y, x = where.reach(1), where.reach(2)
     axes = [axis for axis, step in enumerate(where.steps) if step[0]]
     sizes = tuple(where.sizes[axis] for axis in axes)
@@ -91,7 +94,7 @@ def _copied(memory: Memory, where: Even, descriptor: Descriptor, bits: int) -> D
 
 
 def _runs(reach: range, limit: int | None, ring: int) -> Iterator[tuple[range, int]]:
-    """The rows (or columns) inside the limit, if any, in runs within a turn of the ring, and where each lies."""
+    """The rows (columns) of `reach` inside the limit, cut at each turn of the ring, and where each run starts in it."""
     start, stop = (reach.start, reach.stop) if limit is None else (max(reach.start, 0), min(reach.stop, limit))
     while start < stop:
         end = min(stop, (start // ring + 1) * ring) if ring else stop
@@ -100,7 +103,7 @@ def _runs(reach: range, limit: int | None, ring: int) -> Iterator[tuple[range, i
 
 
 def _less_zero(words: Operands | Words, zero: int, bits: int) -> Words | None:
-    """The words less their zero point; None where one does not fit an operand, which is a bit wider than a word."""
+    """The words less their zero point; None if one does not fit an operand of bits + 1."""
     low, high = integer_range(bits + 1)
     least, most = int(words.min()) - zero, int(words.max()) - zero
     if least < low or most > high:
@@ -112,7 +115,7 @@ def _less_zero(words: Operands | Words, zero: int, bits: int) -> Words | None:
 
 
 def _again(copy: Words, where: Even, axes: list[int], reach: tuple[range, range]) -> Words:
-    """The view [images, *axes] of a copy that has every word once."""
+    """The view [images, *where.sizes] of a copy that holds every word once."""
     pitch = copy.shape[-1]
     steps = [y * pitch + x for _, y, x in where.steps]
     for number, axis in enumerate(axes):

@@ -1,9 +1,9 @@
-"""What a loop's iterations fetch into the GLB first, kept so that they can run at once (rules PROG-5, DMA-1).
+"""Words that a loop's iterations fetch into the GLB first, kept so that the iterations can run at once (PROG-5, DMA-1).
 
-A loop that begins with transfers from DRAM fills the same words of the GLB again and again. As a block, all of its
-iterations read them at once, and each must find what it would have found alone. So the transfers of all iterations are
-done before, in order, and the words that they reach are kept as each iteration finds them. That is exact as long as
-the block writes none of these words.
+A loop that begins with transfers from DRAM fills the same words of the GLB again and again. As a block, all its
+iterations read at once, and each must read the words that it would have read alone. So the transfers of all iterations
+are done first, in order, and a version of these words is kept for each iteration. The result is exact as long as the
+block writes none of them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Read = Callable[[Memory, Sequence[Index], Descriptor], Delivered]
 
 def fetches(loop: LoopNode) -> list[Leaf]:
     """The transfers from DRAM that each iteration of a loop begins with."""
-    found: list[Leaf] = []
+    leaves: list[Leaf] = []
     for node in loop.body:
         if not isinstance(node, Leaf) or not _fetches(node.instruction):
             break
-        found.append(node)
-    return found
+        leaves.append(node)
+    return leaves
 
 
 def _fetches(inst: Instruction) -> bool:
@@ -39,10 +39,11 @@ def _fetches(inst: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class Fetched:
-    """The words of a memory from address `low` on that one transfer reaches in the iterations of a loop.
+    """The words of a memory, from address `low` on, that one transfer reaches in the iterations of a loop.
 
-    side: the descriptor that it goes by. before: these words before the loop. versions: in each iteration, after all
-    its transfers.
+    - side: the transfer's descriptor
+    - before: the words before the loop
+    - versions: by iteration, the words after all its transfers
     """
 
     side: Descriptor
@@ -52,7 +53,7 @@ class Fetched:
 
     @classmethod
     def of(cls, memory: Memory, side: Descriptor, places: Sequence[Place]) -> Fetched:
-        """What a transfer to `places`, one for each iteration, will reach. Raises OutOfRange."""
+        """The words that a transfer to `places`, one for each iteration, will reach. Raises OutOfRange."""
         for place in places:
             memory.check(place)
         reach = [ends(place) for place in places if place.size]
@@ -60,24 +61,23 @@ class Fetched:
         return cls(side, low, memory.part(low, high + 1), [])
 
     def keep(self, memory: Memory) -> None:
-        """Keep the words as they are now, for the next iteration that has none."""
+        """Add the words as they are now, as the version of the next iteration."""
         self.versions.append(memory.part(self.low, self.low + self.before.words))
 
     def touches(self, places: Sequence[Place]) -> bool:
-        """Whether some of the words may be at one of the places."""
+        """Whether one of the places may overlap the words."""
         reach = (ends(place) for place in places if place.size)
         return any(low < self.low + self.before.words and high >= self.low for low, high in reach)
 
     def read(self, read: Read, register: int, iterations: range, loops: Sequence[Index]) -> Words:
-        """What `read` finds by the descriptor in each iteration, along the first axis after the images'.
+        """The words that `read` finds by the descriptor in each iteration, along the first axis after the images'.
 
-        Where the loop's index is one number, only what it finds in that iteration.
-
-        Raises OutOfRange for words that are not among these.
+        A loop whose index is one number is in that iteration alone.
+        Raises: OutOfRange, for other words than these.
         """
-        at, found = replace(self.side, base=self.side.base - self.low), list[Words]()
+        at, parts = replace(self.side, base=self.side.base - self.low), list[Words]()
         for i, version in zip(iterations, self.versions, strict=True):
             if isinstance(loops[register], int) and loops[register] != i:
                 continue
-            found.append(read(version, [*loops[:register], i, *loops[register + 1 :]], at).words)
-        return np.concatenate(np.broadcast_arrays(*found), axis=1)
+            parts.append(read(version, [*loops[:register], i, *loops[register + 1 :]], at).words)
+        return np.concatenate(np.broadcast_arrays(*parts), axis=1)

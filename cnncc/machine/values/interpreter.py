@@ -1,8 +1,8 @@
-"""Values of a program: what each instruction does to the memories and register files, for all images at once.
+"""Values of a program: the effect of each instruction on the memories and register files, for all images at once.
 
-Instructions are done one after the other in program order (PROG-5), each for all its PEs, pixels, taps and channels.
-Loops whose iterations do not depend on each other run as a block, their iterations being array axes. Times are
-`times.py`.
+Instructions run one after the other in program order (PROG-5), each for all its PEs, pixels, taps and channels. Loops
+whose iterations do not depend on each other run as a block: iterations become array axes (`vectorised.py`). Times are
+computed apart, in `times.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cnncc.machine.values.vectorised import Block, OrderMatters, depth, divisibl
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work, work_of
 from cnncc.numerics import integer_range
 
-BLOCK_ELEMENTS = 1 << 22  # of one array in a block: larger loops run in smaller blocks
+BLOCK_ELEMENTS = 1 << 22  # the most elements of one array in a block; larger loops run in smaller blocks
 
 HostCall = Callable[[int, Memory], None]
 
@@ -93,7 +93,7 @@ class Interpreter:
         self.index[loop.register], self.count[loop.register] = 0, 1
 
     def _iterate(self, loop: LoopNode) -> None:
-        """All iterations, as many at once as make a block; after one that cannot be, the others one by one."""
+        """All iterations, in blocks as large as possible. Once a block fails, the rest runs one by one."""
         start, one_by_one = 0, False
         while start < loop.count:
             part = range(start, start + (1 if one_by_one else self._at_once(loop, loop.count - start)))
@@ -107,16 +107,16 @@ class Interpreter:
             start += 1
 
     def _at_once(self, loop: LoopNode, left: int) -> int:
-        """How many of the iterations that are left the next block is to have; 1: none."""
+        """The number of iterations of the next block, of `left` remaining ones; 1: no block."""
         images, most = self.dram.images, self.block_elements
         if not self._makes_block(loop):
             return 1
         if images * largest_array(loop, left, self.descriptors) <= most:
             return left
-        each = images * largest_array(loop, 1, self.descriptors)
-        if each > most or not divisible(loop):
+        per_iteration = images * largest_array(loop, 1, self.descriptors)
+        if per_iteration > most or not divisible(loop):
             return 1
-        return ceil_div(left, ceil_div(left, most // each))
+        return ceil_div(left, ceil_div(left, most // per_iteration))  # blocks of nearly equal size
 
     def _makes_block(self, loop: LoopNode) -> bool:
         files = self.files.values()
@@ -157,7 +157,7 @@ class Interpreter:
         return True
 
     def _axis(self, loop: LoopNode, block: Block, iterations: range) -> None:
-        """Iterations of a loop of a block: all at once, on an axis of their own."""
+        """Iterations of a loop of a block, all at once, on a new axis."""
         self.work.spend(PER_INSTRUCTION + len(iterations))
         axis = len(block.scope)
         self.index[loop.register] = iterations.start + axis_index(len(iterations), axis, block.axes)
@@ -178,7 +178,7 @@ class Interpreter:
             s.bound = reshape(s.bound, axes)
 
     def _holds(self, when: When, last: bool) -> bool:
-        """Whether a condition holds now (PROG-2); the loops of a block count as holding, as `blocks.py` made sure."""
+        """Whether a condition holds now (PROG-2). A block's own loops count as holding: `independent` made sure."""
         if when is None:
             return False
         inside = self.block.axis_of if self.block else {}
@@ -198,7 +198,7 @@ class Interpreter:
 
     def _dma(self, inst: Instruction) -> None:
         if self.block is not None:
-            return  # done before it, for all iterations
+            return  # `Block.fetch` has done it for all iterations
         dram, glb = sides(inst, self.index, self.descriptors, self.glb.words)
         if inst.text("direction") == "in":
             self.glb.write_in_order(glb, self.dram.read(dram))
@@ -211,7 +211,7 @@ class Interpreter:
         kind = inst.text("kind")
         file, (halves, words) = self.files[kind], self.limits[kind]
         if kind == "ifmap" and inst.number("edge") and self.arch.pe.pong_words:
-            words += self.arch.pe.virtual_words  # they wait outside of ping and pong (MAC-6)
+            words += self.arch.pe.virtual_words  # a virtual neighbour's words wait outside of ping and pong (MAC-6)
         if inst.number("slot") + (count := prod(inst.number(f"extent{i}") for i in range(4))) > words:
             raise HalfFault(f"{count} words from {kind} slot {inst.number('slot')} on are beyond the {words} of a half")
         grid = active(inst, inst.number("set_rows"), self.arch)
@@ -340,10 +340,7 @@ class Interpreter:
         output.results(sums)
 
     def _asked(self, when: When, last: bool) -> frozenset[int] | None:
-        """The axes of the block whose first (last) iterations a condition asks for; None where it never holds.
-
-        Rules: PROG-2.
-        """
+        """The axes of the block whose first (last) iterations a condition asks for; None if it never holds (PROG-2)."""
         if when is None or not self._holds(when, last):
             return None
         if (block := self.block) is None:

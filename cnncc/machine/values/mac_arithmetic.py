@@ -22,12 +22,12 @@ from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work
 from cnncc.numerics import integer_range
 
 MOST_OPERATIONS = 1 << 24
-_MOST_PRODUCTS = 1 << 23  # words that are multiplied at a time; of more, the taps in parts
+_MOST_PRODUCTS = 1 << 23  # the most words of one product; beyond, the taps are split in halves, to save memory
 COUNTERS = ("pixels", "taps", "step_range")  # z, j, i
 
 
 def check_sizes(inst: Instruction, arch: Arch) -> None:
-    """Counters and lanes that the machine has (MAC-5), and an array of its words that the host has. Raises Fault."""
+    """Refuse counters and lanes beyond the machine's (MAC-5), and arrays beyond the host's. Raises HalfFault."""
     if (pixels := inst.number("pixels")) > arch.pe.max_pixels:
         raise HalfFault(f"{pixels} pixels are more than max_pixels = {arch.pe.max_pixels}")
     if (lanes := inst.number("lanes")) > arch.pe.lanes:
@@ -41,11 +41,13 @@ def check_sizes(inst: Instruction, arch: Arch) -> None:
 def accumulate(
     inst: Instruction, sums: Sums, ifmap: Half, weight: Half | None, reduced: Mapping[int, int], arch: Arch, work: Work
 ) -> None:
-    """Add (or take the greatest of) all products (or words) of a macro-instruction into its psums.
+    """Combine a macro-instruction's products (mac) or words (add, max) into its psums: sums, or the greatest.
 
-    reduced: array axes of block loops that are summed over, with their iterations. Raises Fault for a slot that is
-    empty or outside, and for a sum that leaves the psum's width at any step (MAC-2); OrderMatters where the block loops
-    must run one by one to tell.
+    reduced: iterations of the block loops to be summed over, by array axis.
+
+    Raises:
+    - HalfFault, for an empty slot, a slot outside, or a sum that leaves the psum's width at any step (MAC-2).
+    - OrderMatters, if only single iterations can show whether a sum overflows.
     """
     psum = _sum_slots(inst)
     low, high = psum.ends
@@ -62,9 +64,9 @@ def accumulate(
 
 
 def check_neighbours(inst: Instruction, half: Half, whole: bool, arch: Arch) -> None:
-    """The neighbours' words arrive while the macro-instruction runs, before they are used (MAC-3). Raises Fault.
+    """Check that each neighbour's word arrives before its use (MAC-3). Raises HalfFault.
 
-    whole: whether the instruction takes the half and gives it back, which must be so where it is ping and pong (MAC-6).
+    whole: whether the instruction both takes the half and gives it back, as ping and pong require (MAC-6).
     """
     slot, reuse = inst.number("n2n_slot"), inst.number("data_reuse")
     if reuse and not arch.links.n2n:
@@ -83,7 +85,7 @@ def check_neighbours(inst: Instruction, half: Half, whole: bool, arch: Arch) -> 
 
 
 def _check_ping_pong(inst: Instruction, half: Half, whole: bool, arch: Arch) -> None:
-    """Where an ifmap half is ping and pong, words pass through it in turn (MAC-6). Raises Fault."""
+    """Check an ifmap half of ping and pong, the alternating buffers of words in passing (MAC-6). Raises HalfFault."""
     slot, reuse, pe = inst.number("n2n_slot"), inst.number("data_reuse"), arch.pe
     if not reuse:
         if half.virtual:
@@ -106,7 +108,7 @@ def _check_ping_pong(inst: Instruction, half: Half, whole: bool, arch: Arch) -> 
 
 @lru_cache(maxsize=256)
 def _stale_slot(ifmap: Strided, turn: int, reuse: int) -> int | None:
-    """A slot that is read when a word 2 turns later takes its place, or after that: word k moves in step k."""
+    """A slot that is read once the word 2 turns later has taken its place, if any: word k moves in step k."""
     for steps, slots in _pixel_steps(ifmap):
         stale = (slots + turn < reuse) & (slots + turn <= steps)
         if stale.any():
@@ -116,7 +118,7 @@ def _stale_slot(ifmap: Strided, turn: int, reuse: int) -> int | None:
 
 @lru_cache(maxsize=256)
 def _early_slot(ifmap: Strided, n2n_slot: int, reuse: int) -> int | None:
-    """A slot that is read before its word has arrived: word k moves in pixel step k."""
+    """A slot that is read before its word has arrived, if any: word k moves in pixel step k."""
     step, channels = abs(ifmap.steps[3]) or 1, ifmap.sizes[3] if ifmap.steps[3] else 1
     for steps, slots in _pixel_steps(ifmap):
         later = -(-np.maximum(steps + n2n_slot - slots, 0) // step)  # the first channel whose word is yet to come
@@ -149,7 +151,7 @@ def _read_slots(inst: Instruction, name: str) -> Strided:
 
 
 def _operand(inst: Instruction, half: Half, name: str) -> Words:
-    """[image, block…, *grid, pixel, tap, lane, channel], size 1 along pixels or channels that it does not step by."""
+    """An operand's words [image, block…, *grid, pixel, tap, lane, channel]; size 1 if pixels or channels step by 0."""
     slots = _read_slots(inst, name)
     z, j, lanes, i = slots.sizes
     return half.read(replace(slots, sizes=(z if slots.steps[0] else 1, j, lanes, i if slots.steps[3] else 1)), name)
@@ -164,7 +166,7 @@ def _terms(x: Words) -> Words:
 def _at_once(
     inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words | None, reduced: Mapping[int, int], arch: Arch
 ) -> bool:
-    """Do all steps in one array expression; False, and nothing done, where that cannot be or might hide an overflow."""
+    """Do all steps in one array expression. False, with nothing done, if steps share psums or might overflow."""
     (pixels, _, channels), (z, j, i) = psum.sizes, psum.steps
     own = Strided(psum.start, (pixels, channels), (z, i))
     if j or own.size > arch.pe.psum_words or not (own.distinct or np.unique(own.listed()).size == own.size):
@@ -206,7 +208,7 @@ def _products(x: Words, w: Words, reduced: Mapping[int, int]) -> tuple[Values, V
 
 
 def _elementwise(x: Values, w: Values, reduced: frozenset[int]) -> Values:
-    """Σ over the taps and the `reduced` axes of x * w, those axes (but not that of the taps) left with size 1."""
+    """Σ x * w over the taps and the `reduced` axes; the taps' axis goes, `reduced` axes keep size 1."""
     axes, taps = ascii_letters[: x.ndim], x.ndim - 2
     kept = "".join(letter for axis, letter in enumerate(axes) if axis != taps and axis not in reduced)
     added: Values = np.einsum(f"{axes},{axes}->{kept}", x, w)

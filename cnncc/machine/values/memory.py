@@ -1,7 +1,7 @@
 """A memory of words, for one or many images at once.
 
-Words that are the same for every image (weights, parameters) are stored once; words that differ have an
-image axis. Arrays of values carry that axis first, of size 1 where all images agree.
+Words that are the same for every image (weights, parameters) are stored once. Words that differ have an image axis,
+the first one. Arrays of values have that axis too, with size 1 if all images agree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cnncc.machine.values.strided import Strided
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Operands = npt.NDArray[np.int16]
-Place = Ints | Strided  # where words lie, as a list or by steps
+Place = Ints | Strided  # addresses of words, as a list or by steps
 
 
 class OutOfRange(Exception):
@@ -24,31 +24,31 @@ class OutOfRange(Exception):
 
 
 class Memory:
-    """`words` words; those below `shared_words` can only hold what is equal for all images."""
+    """A memory of `words` words; those below `shared_words` are equal for all images."""
 
     def __init__(self, name: str, words: int, images: int, shared_words: int = 0) -> None:
         self.name, self.words, self.images, self.shared_words = name, words, images, shared_words
         self._common = np.zeros(words, np.int16)
-        self._each: Operands | None = None
+        self._own: Operands | None = None
         self._differs = np.zeros(words, np.bool_)
         self._written = np.zeros(words, np.bool_)
 
     def part(self, start: int, stop: int) -> Memory:
-        """A copy of the words start .. stop - 1, counted from 0 on; of a memory without shared words."""
+        """A copy of the words start .. stop - 1, at addresses from 0 on. This memory must have no shared words."""
         part, words = Memory(self.name, stop - start, self.images), slice(start, stop)
         part._common[:] = self._common[words]
         part._differs[:] = self._differs[words]
         part._written[:] = self._written[words]
-        if self._each is not None and part._differs.any():
-            part._each = self._each[:, words].copy()
+        if self._own is not None and part._differs.any():
+            part._own = self._own[:, words].copy()
         return part
 
     def put_back(self, start: int, part: Memory) -> None:
-        """Have the words from `start` on as they were when `part` was copied."""
+        """Restore the words from `start` on to `part`, an earlier copy."""
         words = slice(start, start + part.words)
         self._common[words], self._differs[words], self._written[words] = part._common, part._differs, part._written
-        if self._each is not None and part._each is not None:
-            self._each[:, words] = part._each
+        if self._own is not None and part._own is not None:
+            self._own[:, words] = part._own
 
     def check(self, place: Place) -> None:
         """Raises OutOfRange for an address outside."""
@@ -59,25 +59,25 @@ class Memory:
             raise OutOfRange(f"{self.name} address {high} is beyond the last word {self.words - 1}")
 
     def view(self, place: Strided) -> Operands | None:
-        """The words [images or 1, *place.sizes] as a view; None where there is none, or not all are written."""
+        """The words [images or 1, *place.sizes] as a view; None if there is none, or not all are written."""
         low, high = place.ends
         if low < 0 or high >= self.words:
             return None
         between = slice(low, high + 1)
         if not self._written[between].all() and not place.of(self._written).all():
             return None
-        if self._each is None or not self._differs[between].any():
+        if self._own is None or not self._differs[between].any():
             return place.of(self._common[None])
         if not self._differs[between].all():
             differs = place.of(self._differs)
             if not differs.all():
                 return None if differs.any() else place.of(self._common[None])
-        return replace(place, start=place.start - self.shared_words).of(self._each)
+        return replace(place, start=place.start - self.shared_words).of(self._own)
 
     def read(self, place: Place, used: Mask | None = None) -> Operands:
-        """The words at `place` as [images or 1, *its shape]; where `used` is False any value.
+        """The words at `place`, [images or 1, *its shape]. used: a mask; unused positions may have any value.
 
-        Raises OutOfRange for an address outside, or a used word that was never written (MEM-3).
+        Raises: OutOfRange, for an address outside, or a used word that was never written (MEM-3).
         """
         if isinstance(place, Strided):
             view = self.view(place)
@@ -92,13 +92,13 @@ class Memory:
             if missing.size:
                 raise OutOfRange(f"{self.name} word {int(missing.flat[0])} is read but was never written")
         differs = self._differs[address]
-        if self._each is None or not differs.any():
+        if self._own is None or not differs.any():
             return self._common[address][None]
-        each = np.take(self._each, address - self.shared_words, axis=1, mode="clip")
-        return each if differs.all() else np.where(differs, each, self._common[address])
+        own = np.take(self._own, address - self.shared_words, axis=1, mode="clip")
+        return own if differs.all() else np.where(differs, own, self._common[address])
 
     def write_in_order(self, place: Place, values: npt.NDArray[np.integer]) -> None:
-        """Store values one after the other: of those for the same word the last one stays. Raises OutOfRange."""
+        """Store values one after the other; the last of several for one word remains. Raises OutOfRange."""
         if isinstance(place, Strided) and place.distinct:
             self.write(place, values)
             return
@@ -116,12 +116,12 @@ class Memory:
             return
         if place.size and (low := ends(place)[0]) < self.shared_words:
             raise OutOfRange(f"{self.name} word {low} holds weights, which differ for no image")
-        if self._each is None:
-            self._each = np.zeros((self.images, self.words - self.shared_words), np.int16)
+        if self._own is None:
+            self._own = np.zeros((self.images, self.words - self.shared_words), np.int16)
         if isinstance(place, Strided):
-            replace(place, start=place.start - self.shared_words).of(self._each)[...] = values
+            replace(place, start=place.start - self.shared_words).of(self._own)[...] = values
         else:
-            self._each[:, place - self.shared_words] = values
+            self._own[:, place - self.shared_words] = values
         fill(self._differs, place, True)
 
 

@@ -21,7 +21,7 @@ from cnncc.numerics import Epilogue
 
 @dataclass(frozen=True)
 class OutputUnit:
-    """What a `unit` instruction sets; bias and scale say what the parameters of a channel are."""
+    """The settings of a `unit` instruction. bias, scale: the parameters that each channel has."""
 
     bias: bool = False
     scale: bool = False
@@ -54,7 +54,7 @@ class OutputUnit:
         loops: Sequence[Index],
         param_words: int,
     ) -> Place:
-        """Where the parameters of a commit's results lie, as [block…, *grid, *pattern, parameter, word] or 1s."""
+        """The addresses [block…, *grid, *pattern, parameter, word] of a commit's parameters; size 1 where equal."""
         words = self.params * param_words
         if (evenly := params(inst, grid, loops, pattern, descriptor, words)) is not None:
             sizes, steps = (*evenly.sizes, self.params, param_words), (*evenly.steps, param_words, 1)
@@ -67,7 +67,7 @@ class OutputUnit:
         return first + param_words * np.arange(self.params)[:, None] + np.arange(param_words)
 
     def function(self, params: Ints) -> Epilogue:
-        """What is done with each result. params: the bits of its parameters as int32, [image, …, parameter]."""
+        """The function of each result. params: the bits of its parameters as int32, [image, …, parameter]."""
         bias = params[..., 0] if self.bias else None
         scale = params[..., -1].astype(np.int32).view(np.float32) if self.scale else None
         return replace(self.epilogue, bias=bias, scale=scale)
@@ -86,7 +86,10 @@ def place_of(
     descriptor: Descriptor,
     outside: str,
 ) -> Place:
-    """Where a commit's results, residuals or streamed words lie. Raises Fault(outside) beyond the bounds (COMMIT-4)."""
+    """The addresses of a commit's results, residuals or streamed words (COMMIT-4).
+
+    Raises: HalfFault(outside), for an address beyond the bounds.
+    """
     where = even(inst, grid, loops, pattern, descriptor)
     inside_all = where is not None and (not descriptor.height or where.inside(descriptor.height, descriptor.width))
     if where is not None and inside_all and (addresses := where.addresses(descriptor)) is not None:
@@ -103,10 +106,7 @@ def shape_of(place: Place) -> tuple[int, ...]:
 
 
 def apart(place: Place, shape: tuple[int, ...], all_of_it: bool) -> Place:
-    """Places of results of a `shape`. Raises Fault where two results go to one word, `all_of_it` being there.
-
-    Rules: COMMIT-4.
-    """
+    """The places of results of a `shape`. Raises HalfFault if `all_of_it` is here and two go to one word (COMMIT-4)."""
     if isinstance(place, Strided) and place.sizes == shape[-len(place.sizes) :] and place.distinct:
         return place
     listed = place.listed() if isinstance(place, Strided) else place
@@ -123,7 +123,7 @@ def of_shape(place: Place, shape: tuple[int, ...]) -> Place:
 
 
 def psum_slots(inst: Instruction, words: int) -> Strided:
-    """The psum slots of a commit, [pixel, line, channel], of a half of `words` (COMMIT-1). Raises Fault beyond it."""
+    """The psum slots [pixel, line, channel] of a commit (COMMIT-1). Raises HalfFault beyond a half of `words`."""
     counts = tuple(inst.number(f"{extent}s") for extent in EXTENTS)
     slots = Strided(inst.number("psum_slot"), counts, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
     low, high = slots.ends

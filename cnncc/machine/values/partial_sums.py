@@ -1,7 +1,4 @@
-"""Sums on their way to the output units: down a column of a set (rule COMMIT-6), and in parts in the GLB.
-
-Rules: COMMIT-5.
-"""
+"""Sums on their way to the output units: down a column of a set (COMMIT-6), and partial sums in the GLB (COMMIT-5)."""
 
 from __future__ import annotations
 
@@ -23,13 +20,13 @@ from cnncc.machine.values.strided import Strided
 from cnncc.machine.values.vectorised import OrderMatters
 from cnncc.numerics import integer_range
 
-ROWS = 1 - PE_AXES - len(EXTENTS)  # of [image, block…, *grid, *pattern], the axis of rows within a set
+ROWS = 1 - PE_AXES - len(EXTENTS)  # the axis of rows within a set, in [image, block…, *grid, *pattern]
 
 
 def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid, Ints]:
     """The psums [image, block…, *grid, *pattern] of a set's rows added from north to south, and their PEs (COMMIT-6).
 
-    Raises Fault where there are no links, sets are not whole, and where a sum leaves the width of a psum on its way.
+    Raises: HalfFault, if there are no links, if a set is cut short, or if a sum leaves the width of a psum on its way.
     """
     if not arch.links.south:
         raise HalfFault("this array has no links for psums to the south")
@@ -51,12 +48,12 @@ def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid
 
 @dataclass(frozen=True)
 class Turns:
-    """How the iterations of a block come to one place of partial sums, as the block's axes that do not move the place.
+    """How the iterations of a block share one place of partial sums. Only axes that do not move the place count.
 
-    - anew: the outer axes, whose iterations begin anew
-    - summed: the inner axes, along which sums are added up
-    - fresh: nothing is there before the first iteration of `summed`
-    - final: the last iteration of `summed` completes the sums
+    - anew: the outer axes; each of their iterations starts new sums.
+    - summed: the inner axes; sums are added up along them.
+    - fresh: the first iteration of `summed` has no sum in the GLB yet.
+    - final: the last iteration of `summed` completes the sums.
     """
 
     anew: tuple[int, ...]
@@ -66,10 +63,12 @@ class Turns:
 
     @classmethod
     def of(cls, still: Sequence[int], fresh: frozenset[int] | None, final: frozenset[int] | None) -> Turns:
-        """still: the axes that do not move the place, from the outermost on. fresh, final: those that must be in their
-        first, last iteration for the condition to hold; None where it never does.
+        """The turns of a block.
 
-        Raises OrderMatters where a condition holds in other iterations than the first or last one of a sum.
+        - still: the axes that do not move the place, from the outermost on
+        - fresh, final: the axes whose first, last iteration the condition asks for; None if it never holds
+
+        Raises: OrderMatters, if a condition holds in other iterations than the first or last one of a sum.
         """
         begins = len(still) - len(fresh) if fresh is not None else 0
         turns = cls(tuple(still[:begins]), tuple(still[begins:]), fresh is not None, final is not None)
@@ -80,11 +79,11 @@ class Turns:
 
 @dataclass(frozen=True)
 class Accumulated:
-    """Partial sums after a commit, or after those of a block: [image, block…, *grid, *pattern], summed axes of size 1.
+    """Partial sums after the commits of a block: [image, block…, *grid, *pattern], summed axes of size 1.
 
-    - place: where they are in the GLB
-    - kept: the words to be stored there, if any
-    - read: whether they were read
+    - place: their words in the GLB
+    - kept: the values to be stored there, if any
+    - read: whether earlier sums were read there
     """
 
     sums: Ints
@@ -106,20 +105,23 @@ def accumulated(
     counts: Mapping[int, int],
     ends: tuple[frozenset[int] | None, frozenset[int] | None],
 ) -> Accumulated:
-    """`sums` plus what the GLB has of them, unless they are fresh; unless they are final they go back there (COMMIT-5).
+    """total = sums + (0 if fresh else the partial sums in the GLB); unless final, the total is kept there (COMMIT-5).
 
-    counts: the iterations of each axis of the block that the commit is in. ends: the axes that `fresh` and `final` ask
-    for, None where they do not hold. Raises Fault for a place outside the tensor or two sums in one, and for a sum that
-    leaves `sum_bits`; OrderMatters where the iterations must run one by one.
+    - counts: iterations by axis of the block that the commit is in
+    - ends: the axes that `fresh` and `final` ask for; None for a condition that does not hold
+
+    Raises:
+    - HalfFault, for a place outside the tensor, two sums in one place, or a sum that leaves `sum_bits`.
+    - OrderMatters, if the iterations must run one by one.
     """
     axes = sums.ndim - 1 - PE_AXES - len(pattern)
     side = replace(descriptor, base=0)
     place = _padded(place_of(inst, grid, loops, pattern, side, "partial sums lie outside their tensor"), sums.ndim - 1)
-    each = (*(counts.get(axis, 1) for axis in range(axes)), *grid.shape, *(n for n, _ in pattern))
-    values = np.broadcast_to(sums, np.broadcast_shapes(sums.shape, each))
+    full = (*(counts.get(axis, 1) for axis in range(axes)), *grid.shape, *(n for n, _ in pattern))
+    values = np.broadcast_to(sums, np.broadcast_shapes(sums.shape, full))
     still = [axis for axis in sorted(counts) if not _moves(place, axis)]
     turns = Turns.of(still, *ends)
-    at = _words_at(place, tuple(1 if axis in still else n for axis, n in enumerate(each)), descriptor.base, arch)
+    at = _words_at(place, tuple(1 if axis in still else n for axis, n in enumerate(full)), descriptor.base, arch)
     before: Ints = np.zeros((1,) * sums.ndim, np.int64)
     if not turns.fresh:
         before = integers_of_words(glb.read(at).astype(np.int64), arch.operand_bits)
@@ -128,8 +130,8 @@ def accumulated(
     _check_width(before, values, along, arch.sum_bits)
     kept = total - _last(values, along) if turns.final else total
     kept = _last(kept, tuple(1 + axis for axis in turns.anew))
-    stays = not turns.final or bool(along)  # a sum that is complete at once never was in the GLB
-    return Accumulated(total, turns, at, _words(kept, arch) if stays else None, not turns.fresh)
+    stored = not turns.final or bool(along)  # a sum that is complete at once never was in the GLB
+    return Accumulated(total, turns, at, _words(kept, arch) if stored else None, not turns.fresh)
 
 
 def _padded(place: Place, axes: int) -> Place:
@@ -148,7 +150,7 @@ def _moves(place: Place, axis: int) -> bool:
 
 
 def _words_at(place: Place, shape: tuple[int, ...], base: int, arch: Arch) -> Place:
-    """The words of the partial sums at places of a `shape`, [*shape, word]. Raises Fault for two in one place."""
+    """The words [*shape, word] of the partial sums at places of a `shape`. Raises HalfFault for two in one place."""
     words = arch.words_per_sum
     if isinstance(place, Strided):
         sizes = tuple(min(size, n) for size, n in zip(place.sizes, shape, strict=True))
@@ -166,12 +168,12 @@ def _words_at(place: Place, shape: tuple[int, ...], base: int, arch: Arch) -> Pl
 
 
 def _last(values: Ints, axes: tuple[int, ...]) -> Ints:
-    """The last along axes, which stay."""
+    """The last along `axes`, which keep size 1."""
     return values[tuple(slice(-1, None) if axis in axes else slice(None) for axis in range(values.ndim))]
 
 
 def _check_width(before: Ints, values: Ints, along: tuple[int, ...], bits: int) -> None:
-    """Raises Fault where a sum leaves so many bits on its way, `values` being added along axes in order."""
+    """Check every running sum of `values` along the axes `along`, in order. Raises HalfFault beyond `bits`."""
     low, high = integer_range(bits)
     terms, most = prod(values.shape[axis] for axis in along), max(int(values.max()), -int(values.min()))
     if max(int(before.max()), -int(before.min())) + terms * most <= high:
@@ -182,7 +184,7 @@ def _check_width(before: Ints, values: Ints, along: tuple[int, ...], bits: int) 
 
 
 def _in_order(values: Ints, along: tuple[int, ...]) -> Ints:
-    """Values with some of their axes as one, the last."""
+    """Values with the axes `along` merged into one, the last."""
     moved = np.moveaxis(values, along, range(-len(along), 0))
     return moved.reshape(*moved.shape[: moved.ndim - len(along)], prod(values.shape[axis] for axis in along))
 

@@ -13,13 +13,13 @@ from cnncc.machine.values.regfile import Values, Words
 
 
 def multiply(x: Words, w: Words, reduced: frozenset[int]) -> tuple[Values, Values]:
-    """Σ over the taps and the `reduced` axes of x[…, z, j] * w[…, j, i], as […, z, i] with reduced axes of size 1.
+    """Σ x[…, z, j] * w[…, j, i] over taps j and the `reduced` axes, as […, z, i], and Σ |w| as […, 1, i].
 
-    Also Σ |w|, over the same, as […, 1, i]. Leading axes broadcast. Each is one of four kinds, which turns the sum
-    into a matrix product: only x varies (rows), only w varies (columns), both vary (stacked matrices), or it is summed.
+    Leading axes broadcast; `reduced` axes keep size 1. Each leading axis has one of four kinds, so that the sum is a
+    matrix product: rows (only x varies), columns (only w varies), stacked matrices (both vary), summed.
     """
     left, right = x, w
-    for axis in reduced:  # summing first where only one varies is the same sum
+    for axis in reduced:  # the operand that varies alone is summed first: the same sum from fewer products
         if x.shape[axis] == 1 < w.shape[axis]:
             right = right.sum(axis, keepdims=True)
         elif w.shape[axis] == 1 < x.shape[axis]:
@@ -35,7 +35,7 @@ def multiply(x: Words, w: Words, reduced: frozenset[int]) -> tuple[Values, Value
 
 @dataclass(frozen=True)
 class _Axes:
-    """The leading axes by their kind; `lead` is how many there are, and the number of the axis of pixels or taps."""
+    """The leading axes by kind. lead: their count, hence also the number of the next axis, pixels or taps."""
 
     lead: int
     stacked: list[int]

@@ -1,11 +1,9 @@
-"""Register files of the PEs: halves, what is in their slots, and macro-instructions on them.
+"""Register files of the PEs: halves and their slots (TOKEN-1 to TOKEN-3, MEM-5, MAC-1 to MAC-3).
 
-Rules: TOKEN-1 to TOKEN-3, MEM-5, MAC-1 to MAC-3.
-
-Arrays have axes [image, block loops…, set by rows, row, set by columns, column, slot]; an axis of size 1 holds what is
-equal along it. Operands are int16, or int32 where one does not fit that (DESC-3); products and sums are float64, in
-which every one of this machine is exact (below 2^53). In memory the slots are the outermost axis, and the others lie as
-they did where they came from: copies and matrix products then go along long runs of neighbouring words.
+Arrays have axes [image, block loops…, set by rows, row, set by columns, column, slot]; an axis has size 1 if the values
+are equal along it. Operands are int16, or int32 if one does not fit (DESC-3). Products and sums are float64: all sums
+of this machine are below 2^53, hence exact. In memory, slots are the outermost axis, and the other axes keep the order
+of the array they came from. Copies and matrix products then run along neighbouring words.
 """
 
 from __future__ import annotations
@@ -28,14 +26,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 class HalfFault(Exception):
-    """A trap of the PEs; the message says which operand and why. The interpreter adds where."""
+    """A trap of PEs or output units. The message names the operand and the cause; the interpreter adds the place."""
 
 
 def active(inst: Instruction, set_rows: int, arch: Arch) -> Grid:
-    """The active PEs of an instruction, in sets of `set_rows` rows. Raises Fault for some that there are not.
-
-    Rules: DESC-4.
-    """
+    """The active PEs of an instruction, in sets of `set_rows` rows (DESC-4). Raises HalfFault for PEs outside."""
     grid = Grid.of(inst, set_rows, inst.number("set_cols"))
     row0, col0, rows, cols = grid.rectangle
     if row0 + rows > arch.rows or col0 + cols > arch.cols:
@@ -45,10 +40,13 @@ def active(inst: Instruction, set_rows: int, arch: Arch) -> Grid:
 
 @dataclass
 class Half:
-    """One half: `data` [image, block…, *grid, slot] and which slots of which PEs are filled [*grid, slot].
+    """One half of a register file.
 
-    room: what `data` is the first slots of, if more may still come. loaded: the end of what loads filled; virtual: the
-    slots that loads with `edge` filled (MAC-6 tells them apart).
+    - data: [image, block…, *grid, slot].
+    - filled: [*grid, slot], a mask.
+    - room: a larger array that starts with `data`, for more slots to come; None without one.
+    - loaded: the end of the slots that loads filled.
+    - virtual: the slots that loads with `edge` filled (MAC-6 tells them apart).
     """
 
     grid: Grid
@@ -78,7 +76,7 @@ class Half:
         self.grid = Grid(row0, col0, 1, rows, 1, cols, rows, cols)
 
     def window(self, grid: Grid, operand: str) -> Half:
-        """The part of this half under `grid`. Raises Fault where an active PE has none of it."""
+        """The part of this half under `grid`. Raises HalfFault if the half does not cover all its PEs."""
         if grid == self.grid:
             return self
         part = replace(self, room=None)
@@ -111,8 +109,8 @@ class Half:
     def put(self, slot: int, words: Words, edge: bool, most: int) -> None:
         """Fill slots from `slot` on with words [image, block…, *grid or 1s, *pattern].
 
-        edge: of the last columns only; the words' axis of columns then has those, or size 1. most: the slots that the
-        half may come to have.
+        - edge: fill those of each set's last column alone; the words' axis of columns has these columns, or size 1
+        - most: the number of slots that the half may come to have
         """
         axes = self.data.ndim - 1
         lead, pattern = words.shape[:axes], words.shape[axes:]
@@ -137,7 +135,7 @@ class Half:
         self.filled[..., taking, slot:end] = True
 
     def _reserve(self, lead: tuple[int, ...], slots: int, most: int, like: Words) -> None:
-        """Have leading axes `lead` and `slots` slots at least, in memory in the order in which `like` lies."""
+        """Have leading axes `lead` and at least `slots` slots, with axes in memory in the order of those of `like`."""
         before, kind = self.data.shape[-1], np.promote_types(self.data.dtype, like.dtype)
         if (self.data.shape[:-1], self.data.dtype) != (lead, kind) or self.room is None or slots > self.room.shape[-1]:
             old = self.data
@@ -165,10 +163,7 @@ class Half:
         self.filled = self._filled(self.filled.shape[:-1])
 
     def read(self, slots: Strided, operand: str) -> npt.NDArray[Any]:
-        """The values of `slots` [*any] as a view [image, block…, *grid, *any]. Raises Fault for an empty slot.
-
-        Rules: MEM-5.
-        """
+        """A view [image, block…, *grid, *slots.sizes] of slots. Raises HalfFault for an empty slot (MEM-5)."""
         low, high = slots.ends
         if low < 0 or high >= self.data.shape[-1]:
             raise HalfFault(f"{operand} slot {low if low < 0 else high} is read but empty")
@@ -179,12 +174,12 @@ class Half:
         return slots.of(self.data)
 
     def shift_west(self, slot: int, reuse: int) -> None:
-        """n2n: every PE but the last column of its set takes slots from its east neighbour (MAC-3). Raises Fault."""
+        """n2n: every PE except its set's last column takes slots from its east neighbour (MAC-3). Raises HalfFault."""
         self.grow(slot + reuse)
         self._own_columns()
         takers, senders = self._neighbours()
         run = max(slot, 1)
-        for start in range(0, reuse, run):  # what the neighbour received itself travels on in the next run
+        for start in range(0, reuse, run):  # words that the neighbour itself receives travel on in the next run
             end = min(start + run, reuse)
             if not self.filled[..., senders, start:end].all():
                 raise HalfFault("ifmap words are sent to the west neighbour from empty slots")
@@ -192,7 +187,7 @@ class Half:
             self.filled[..., takers, slot + start : slot + end] = True
 
     def _neighbours(self) -> tuple[slice | Ints, slice | Ints]:
-        """The columns that take words from their east neighbours, and these."""
+        """The columns that take words, and their east neighbours, which send them."""
         last = self.grid.last_columns
         if len(last) == 1:
             return slice(0, last[0]), slice(1, last[0] + 1)
@@ -200,7 +195,7 @@ class Half:
         return takers, takers + 1
 
     def _own_columns(self) -> None:
-        """Have an entry for every column, in arrays that nothing else shares."""
+        """Have an entry for every column, in arrays that this half alone holds."""
         shape = (*self.data.shape[:-2], self.grid.cols, self.data.shape[-1])
         if self.data.shape != shape or not self.data.flags.writeable:
             self.data, self.room = np.broadcast_to(self.data, shape).copy(), None
@@ -222,10 +217,10 @@ class Halves:
 
 @dataclass
 class Sums:
-    """A psum half. All its slots hold `least` from the start (0, or the least integer for max).
+    """A psum half. All its slots start with `least`: 0, or the least integer for max.
 
-    scope: the block axes whose every iteration has a half of its own; the others of the block are summed over.
-    bound: [image or 1, block…, *grid or 1s, slot], at least the magnitude of every sum so far.
+    - scope: the block axes whose iterations have their own halves; the block's other axes are summed over.
+    - bound: [image or 1, block…, *grid or 1s, slot], an upper bound of the magnitude of every sum so far.
     """
 
     half: Half

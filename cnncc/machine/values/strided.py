@@ -1,8 +1,8 @@
 """Addresses that step evenly: words of a memory as a strided view instead of a list of addresses.
 
-Most instructions of a network step by the same words from index to index of each axis. Then nothing needs to be listed,
-and the words can be copied straight from a view of the memory. What does not step evenly (a wrap in the middle, ragged
-PE sets) has no such form: `even` says None, and `addresses.py` lists the addresses instead. Both mean the same words.
+Most instructions of a network step by the same words from index to index of each axis. Their words are a view of the
+memory, and no address is listed. Uneven addresses (a wrap in the middle, ragged PE sets) have no such form: `even`
+returns None, and `addresses.py` lists them. Both forms mean the same words.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Strided:
 
     @property
     def size(self) -> int:
-        """How many addresses there are, each counted as often as it occurs."""
+        """The number of addresses, repeated ones included."""
         return prod(self.sizes)
 
     @cached_property
@@ -51,7 +51,7 @@ class Strided:
 
     @property
     def distinct(self) -> bool:
-        """Whether no address occurs twice, as far as that follows from each step passing all the smaller ones."""
+        """Whether each step is longer than the reach of all smaller ones: then no address occurs twice."""
         reach = 0
         for step, size in sorted((abs(step), size) for size, step in zip(self.sizes, self.steps, strict=True)):
             if size > 1 and step <= reach:
@@ -100,14 +100,9 @@ class Even:
     start: tuple[int, int, int]
     steps: tuple[tuple[int, int, int], ...]
 
-    def reach(self, which: int) -> range:
-        """All that lies between the least and the greatest of the words (0), rows (1) or columns (2)."""
-        low = high = self.start[which]
-        for size, step in zip(self.sizes, self.steps, strict=True):
-            if step[which] > 0:
-                high += (size - 1) * step[which]
-            else:
-                low += (size - 1) * step[which]
+    def reach(self, unit: int) -> range:
+        """The range from the least to the greatest of the words (unit 0), rows (1) or columns (2)."""
+        low, high = Strided(self.start[unit], self.sizes, tuple(step[unit] for step in self.steps)).ends
         return range(low, high + 1)
 
     def inside(self, height: int, width: int) -> bool:
@@ -119,14 +114,13 @@ class Even:
         """As addresses of words; None where a ring breaks their steps."""
         lin, y, x = self.start
         pitch = descriptor.pitch
-        for which, ring in ((1, descriptor.ring_y), (2, descriptor.ring_x)):
+        for unit, ring, words in ((1, descriptor.ring_y, pitch), (2, descriptor.ring_x, 1)):
             if not ring:
                 continue
-            reach = self.reach(which)
+            reach = self.reach(unit)
             if reach[0] // ring != reach[-1] // ring:
                 return None
-            turn = reach[0] // ring * ring
-            lin -= turn * (pitch if which == 1 else 1)
+            lin -= reach[0] // ring * ring * words
         return Strided(lin + y * pitch + x, self.sizes, tuple(lin + y * pitch + x for lin, y, x in self.steps))
 
 
@@ -138,10 +132,7 @@ def params(
     descriptor: Descriptor,
     words: int,
 ) -> Strided | None:
-    """Where the parameters of a commit's results begin, `words` words a channel, as `even` has its positions.
-
-    Rules: COMMIT-2.
-    """
+    """The first words of a commit's parameters, `words` words a channel, if they step evenly, else None (COMMIT-2)."""
     linear = {key: term for key, term in descriptor.steps.items() if key[1]}
     block = max((loop.ndim for loop in loops if not isinstance(loop, int)), default=0)
     walk = _AddressWalk(replace(descriptor, plane=words, steps=linear), [1] * (block + PE_AXES + len(pattern)), ("k",))
@@ -161,10 +152,7 @@ def even(
     pattern: Sequence[tuple[int, FieldTerm]],
     descriptor: Descriptor,
 ) -> Even | None:
-    """The positions of an instruction as [block…, *PE axes, *pattern] where they step evenly, else None.
-
-    Rules: DESC-2, DESC-4.
-    """
+    """The positions [block…, *PE axes, *pattern] of an instruction if they step evenly, else None (DESC-2, DESC-4)."""
     block = max((loop.ndim for loop in loops if not isinstance(loop, int)), default=0)
     walk = _AddressWalk(descriptor, [1] * (block + PE_AXES + len(pattern)))
     walk.start = [inst.number("offset"), inst.number("channel") * descriptor.plane, inst.number("y"), inst.number("x")]
@@ -178,7 +166,7 @@ def even(
 def even_from(
     start: Sequence[int], loops: Sequence[Index], pattern: Sequence[tuple[int, FieldTerm]], descriptor: Descriptor
 ) -> Even | None:
-    """The positions [*pattern] from start (lin, k, y, x) on, without PEs, where they step evenly, else None."""
+    """The positions [*pattern] from start (lin, k, y, x) on, without PEs, if they step evenly, else None."""
     walk = _AddressWalk(descriptor, [1] * len(pattern))
     walk.start = [start[0], start[1] * descriptor.plane, *start[2:]]
     if not walk.loops(loops):
@@ -189,7 +177,7 @@ def even_from(
 
 
 class _AddressWalk:
-    """The sizes and steps of axes as they are found, one after the other.
+    """Collects the sizes and steps of axes, one after the other.
 
     counted: the axes of memory on which the terms of PEs and pattern count.
     """
@@ -200,13 +188,13 @@ class _AddressWalk:
         self.start = [0, 0, 0, 0]  # lin, k, y, x
 
     def pattern(self, pattern: Sequence[tuple[int, FieldTerm]]) -> None:
-        """The last axes."""
+        """Add the pattern, the last axes."""
         for axis, (extent, term) in enumerate(pattern, len(self.sizes) - len(pattern)):
             if term.axis in self.counted:
                 self.along(axis, extent, term)
 
     def along(self, axis: int, size: int, term: FieldTerm, first: int = 0) -> None:
-        """A term of an index that runs from `first` on along an axis; a loop's may have two, on different axes."""
+        """Add a term of an index that runs from `first` on along an axis; a loop's index may have several terms."""
         self.shift(term, first)
         self.sizes[axis] = size
         lin, y, x = self.steps[axis]
@@ -221,13 +209,11 @@ class _AddressWalk:
                 self.steps[axis] = (lin, y, x + term.step)
 
     def shift(self, term: FieldTerm, index: int) -> None:
-        """An index that is the same everywhere."""
-        if index:
-            which = AXES.index(term.axis)
-            self.start[which] += index * term.step * (self.descriptor.plane if which == 1 else 1)
+        """Add a term of a constant index."""
+        self.start[AXES.index(term.axis)] += index * term.step * (self.descriptor.plane if term.axis == "k" else 1)
 
     def loops(self, loops: Sequence[Index]) -> bool:
-        """The loops around; False where a wrap breaks the steps of those that are array axes."""
+        """Add the loops around; False if a wrap breaks the steps of a loop that is an array axis."""
         linear = range(self.start[0], self.start[0] + 1)
         for (register, _), term in self.descriptor.steps.items():
             if register >= len(loops) or not term.step:
@@ -253,7 +239,7 @@ class _AddressWalk:
         return (linear.stop - 1) // wrap == turn
 
     def pes(self, inst: Instruction, grid: Grid, block: int) -> bool:
-        """The rows and columns of PEs; False where a set is cut short."""
+        """Add the rows and columns of PEs; False if a set is cut short."""
         row, row_set, col, col_set = (inst.term(name) for name in ("row", "row_set", "col", "col_set"))
         if grid.rows != grid.set_rows and (row.step or row_set.step):
             return False

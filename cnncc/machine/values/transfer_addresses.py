@@ -1,4 +1,4 @@
-"""Where the words of a transfer between DRAM and GLB lie (rule DMA-1)."""
+"""The addresses of a transfer between DRAM and GLB (rule DMA-1)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cnncc.machine.values.strided import Even, even_from
 def sides(
     inst: Instruction, loops: Sequence[Index], descriptors: Sequence[Descriptor], most: int
 ) -> tuple[Place, Place]:
-    """The places in DRAM and GLB, word by word in the same order. Raises Fault for more than `most` words."""
+    """The places in DRAM and GLB, word by word in the same order. Raises HalfFault for more than `most` words."""
     count, rows, words = _shape(inst)
     if count * rows * words > most:
         raise HalfFault(f"{count} blocks of {rows} rows of {words} words are more than the GLB has")
     dram, glb = (descriptors[inst.number(side)] for side in ("dram", "glb"))
-    there, here = _even(inst, "dram", loops, dram), _even(inst, "glb", loops, glb)
-    if there is not None and here is not None and (dram.height == 0 or there.inside(dram.height, dram.width)):
-        places = there.addresses(dram), here.addresses(glb)
+    source, target = _even(inst, "dram", loops, dram), _even(inst, "glb", loops, glb)
+    if source is not None and target is not None and (dram.height == 0 or source.inside(dram.height, dram.width)):
+        places = source.addresses(dram), target.addresses(glb)
         if places[0] is not None and places[1] is not None:
             return places[0], places[1]
     (far, inside), (near, _) = (_listed(inst, name, loops, side) for name, side in (("dram", dram), ("glb", glb)))

@@ -1,14 +1,13 @@
-"""Which loops can be run at once, as array axes, instead of one iteration after the other.
+"""Blocks: loops that run at once, as array axes, instead of one iteration after the other.
 
-A loop nest may become a block when the order of its iterations cannot matter:
+A loop nest may become a block if the order of its iterations cannot matter:
 
 1. Every half is filled, used and given back within one iteration, except psums that the innermost loops accumulate.
-2. Nothing read in the GLB is written in the block, except partial sums by the commit that adds to them
-   (`partial_sums.py`).
+2. The block writes no GLB word that it reads, except partial sums by the commit that adds to them (`partial_sums.py`).
 3. No word is written twice.
 
-The first is decided here, from conditions and scopes alone. The others are checked when the block has run and its
-addresses are known.
+`independent` decides the first from conditions and scopes alone. `Block.check_order` checks the others after the block
+has run, when its addresses are known.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from cnncc.machine.values.transfer_addresses import sides
 
 Registers = tuple[int, ...]
 
-_LEAST_COPY = 1 << 10  # words; a smaller copy of what a transfer reaches takes as much room
+_LEAST_COPY = 1 << 10  # words; a smaller copy of a transfer's words costs as much, so it counts as much
 
 _RUNNABLE = ("load", "mac", "commit")
 _CONDITIONS = ("open", "close", "take_weight", "give_weight", "take_ifmap", "give_ifmap", "clear", "send")
 
 
 def depth(node: Node) -> int:
-    """How deep the loops of a node nest, those that run once not counted."""
+    """The depth of a node's loops; loops with one iteration do not count."""
     if not isinstance(node, LoopNode):
         return 0
     return (node.count > 1) + max((depth(inner) for inner in node.body), default=0)
@@ -53,13 +52,15 @@ def leaves(node: Node) -> list[Leaf]:
 
 @dataclass
 class Block:
-    """Loops that run at once: what was read, and what is to be written when all of it has run.
+    """Loops that run at once: the places read so far, and the values to write when all iterations have run.
 
-    - axes: of arrays, one for each loop
-    - register, iterations: those of the outermost loop; fetched: what these iterations fetch
-    - reads: the other places that are read, or more
-    - scope: the axes of the loops around the present instruction
-    - counts: the iterations of each axis; axis_of: the axis of each register
+    - axes: the number of block axes of arrays, one a loop.
+    - register, iterations: the outermost loop's.
+    - fetched: the words that these iterations fetch.
+    - reads: a superset of all other places read.
+    - scope: the axes of the loops around the current instruction.
+    - counts: iterations by axis.
+    - axis_of: axes by register.
     """
 
     axes: int
@@ -80,10 +81,10 @@ class Block:
         memories: tuple[Memory, Memory],
         most: int,
     ) -> None:
-        """Do the transfers of all iterations, from the first of the memories to the second, and keep what they reach.
+        """Do the transfers of all iterations, from memories[0] to memories[1], and keep a version for each iteration.
 
-        loops: the index of each register; that of the block's outermost loop is set. Raises Fault, OutOfRange, and
-        OrderMatters where more than `most` elements would be kept.
+        loops: the index of each register; the one of the block's outermost loop is overwritten.
+        Raises: HalfFault, OutOfRange; OrderMatters, if more than `most` elements would be kept.
         """
         dram, glb = memories
         places: list[list[tuple[Place, Place]]] = []
@@ -102,7 +103,7 @@ class Block:
                 part.keep(glb)
 
     def read(self, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
-        """What `read` finds in a memory in all iterations (PROG-5): in what they fetched, or in what all find."""
+        """The words that `read` finds in all iterations (PROG-5): in each iteration's fetched version, or in memory."""
         for part in self.fetched:
             if part.side is descriptor:
                 return part.read(read, self.register, self.iterations, loops)
@@ -114,7 +115,7 @@ class Block:
         return taken.words
 
     def check_order(self, words: int) -> None:
-        """Raises OrderMatters where one of `words` words is read or fetched and written, or written twice."""
+        """Raises OrderMatters if one of `words` words is both written and read or fetched, or written twice."""
         if any(fetched.touches([place for place, _ in self.writes]) for fetched in self.fetched):
             raise OrderMatters
         reads = [ends(place) for place in self.reads if place.size]
@@ -132,7 +133,7 @@ class Block:
 
 
 def find(block: Block | None, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
-    """What `read` finds in a memory, in a block in all iterations (PROG-5)."""
+    """The words that `read` finds in a memory; in a block, those of all iterations (PROG-5)."""
     if block is not None:
         return block.read(read, memory, loops, descriptor)
     return read(memory, loops, descriptor).words
@@ -156,13 +157,13 @@ class OrderMatters(Exception):
 
 
 class _Dependent(Exception):
-    """The iterations depend on each other, or on what was before."""
+    """The iterations depend on each other, or on instructions before the loop."""
 
 
 class _Order:
-    """A walk through a block's instructions that follows halves by their scopes.
+    """A walk through a block's instructions. It follows each half by its scope, the loops inside which it was opened.
 
-    not_first, not_last: the registers of loops around the block that are not in their first, last iteration.
+    not_first, not_last: registers of loops around the block outside their first, last iteration.
     """
 
     def __init__(self, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> None:
@@ -217,7 +218,7 @@ class _Order:
             given = self._last(inst.when(f"give_{name}"), scope)
             used = self._use(self.files[name], taken, given)
             if name == "ifmap" and inst.number("data_reuse") and used != scope:
-                raise _Dependent  # neighbours change the half: the next iteration finds it so
+                raise _Dependent  # neighbours change the half, and the next iteration would see the change
         fresh = self._first(inst.when("clear"), scope)
         if fresh is not None:
             self.psum.current = fresh
@@ -245,10 +246,10 @@ class _Order:
 
 
 def _scope(when: When, scope: Registers, not_now: set[int]) -> Registers | None:
-    """The loops whose every iteration sees a condition hold once; None where it never holds.
+    """The loops in each of whose iterations a condition holds once; None if it never holds.
 
-    not_now: loops around the block of which it does not hold. Loops that run once, or not at all, always do (PROG-2).
-    Only conditions on the innermost loops of the block hold once per iteration of the others, in order.
+    not_now: loops around the block that do not fulfil the condition. Loops that run once, or not at all, always do
+    (PROG-2). Only a condition on the innermost loops of the block holds once per iteration of the others, in order.
     """
     if when is None or not_now.intersection(when):
         return None
@@ -262,14 +263,14 @@ def _scope(when: When, scope: Registers, not_now: set[int]) -> Registers | None:
 def independent(loop: LoopNode, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> bool:
     """Whether the loop's iterations use the register files independently.
 
-    used: whether a half of weights, ifmap and psums is in use when the loop starts; none may be full or half filled.
-    not_first, not_last: the registers of loops around it that are not in their first, last iteration.
+    - used: whether a half of weights, ifmap, psums is in use before the loop; none may be full or partly filled
+    - not_first, not_last: registers of loops around it, outside their first, last iteration
     """
     instructions = [leaf.instruction for leaf in leaves(loop)]
     if any(inst.spec.name not in _RUNNABLE for inst in instructions[len(fetches(loop)) :]):
         return False
     if len({keeps_greatest(inst.operation()) for inst in instructions if inst.spec.name == "mac"}) > 1:
-        return False  # sums and greatest values by turns
+        return False  # sums and greatest values alternate, which one array expression cannot do
     try:
         _Order(used, not_first, not_last).walk(loop, ())
     except _Dependent:
@@ -278,7 +279,7 @@ def independent(loop: LoopNode, used: Sequence[bool], not_first: set[int], not_l
 
 
 def divisible(loop: LoopNode) -> bool:
-    """Whether some of the loop's iterations can be a block without the others: no condition asks which they are."""
+    """Whether a part of the loop's iterations can be a block: no condition asks for its first or last iteration."""
     for leaf in leaves(loop):
         conditions = (leaf.instruction.when(name) for name in _CONDITIONS if name in leaf.instruction.values)
         if any(loop.register in when for when in conditions if when):
@@ -287,14 +288,14 @@ def divisible(loop: LoopNode) -> bool:
 
 
 def largest_array(loop: LoopNode, iterations: int, descriptors: Sequence[Descriptor]) -> int:
-    """Elements, per image, of the largest array that so many iterations of the loop as a block would make."""
+    """Elements, per image, of the largest array of a block of `iterations` of the loop."""
     return max(_arrays(loop.body, ((loop.register, iterations),), descriptors))
 
 
 def _arrays(
     nodes: Sequence[Node], around: tuple[tuple[int, int], ...], descriptors: Sequence[Descriptor]
 ) -> Iterator[int]:
-    """around: register and iterations of each loop of the block that is around the nodes."""
+    """Elements, per image, of each array of a block. around: (register, iterations) of the block's loops around."""
     for node in nodes:
         if isinstance(node, LoopNode):
             yield from _arrays(node.body, (*around, (node.register, node.count)), descriptors)

@@ -1,4 +1,4 @@
-"""How much work an interpreter may do: what bounds its time where a program's loops do not (rule PROG-6)."""
+"""A limit on an interpreter's work: it bounds the time of programs whose loops do not (rule PROG-6)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.times.durations import commit_results, dma_words, load_words, mac_operations
 from cnncc.machine.values.regfile import HalfFault
 
-# An instruction, however small, takes as long as so many words or operations do in arrays.
+# The fixed cost of an instruction, in words or operations of array work that take as long.
 PER_INSTRUCTION = 1 << 13
 DEFAULT_BUDGET = 1 << 50
-_MOST = 1 << 40  # of one instruction: one that asks for more traps by itself
+_MOST = 1 << 40  # the work of one instruction at most; an instruction with more traps by itself
 
 
 @dataclass
 class Work:
-    """Words moved and operations done so far, instructions and loops' iterations being PER_INSTRUCTION of them each."""
+    """Words moved and operations done so far; each instruction and iteration adds PER_INSTRUCTION."""
 
     budget: int = DEFAULT_BUDGET
     done: int = 0
 
     def spend(self, amount: int) -> None:
-        """Account for work that is about to be done. Raises Fault where that is beyond the budget."""
+        """Account for work that is about to be done. Raises HalfFault beyond the budget."""
         self.done += amount
         if self.done > self.budget:
             raise HalfFault(f"the interpreter's budget of {self.budget} words and operations is spent")
