@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types pytest clean
+.PHONY: demo test test-long bugs lint types pytest clean
 
 demo: .venv/.installed
 	$(BIN)/python samples/demo.py
@@ -18,6 +18,17 @@ types: .venv/.installed-dev
 
 pytest: .venv/.installed-dev
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# The drawn tests with ten times the examples, and new ones in each run; tests/examples.py says what the two names mean.
+test-long: export CNNCC_EXAMPLES := $(or $(CNNCC_EXAMPLES),10)
+test-long: export CNNCC_SEED := $(or $(CNNCC_SEED),$(shell date +%s))
+test-long: .venv/.installed-dev
+	@echo "this run again: make test-long CNNCC_EXAMPLES=$$CNNCC_EXAMPLES CNNCC_SEED=$$CNNCC_SEED"
+	$(BIN)/pytest -n 2 --dist worksteal $$(grep -lE '^from (examples|hypothesis) import' tests/test_*.py)
+
+# Plants one-line bugs in a copy of the checkout; the tests should see each. Goes on where it was interrupted.
+bugs: .venv/.installed-dev
+	$(BIN)/python tests/plant_bugs.py
 
 .venv/.installed: pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("cnncc needs Python 3.11 or later, \

@@ -14,7 +14,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from examples import tell_hypothesis
 from searches import SHORT, forget
 
 from cnncc.binary import modules
@@ -24,9 +24,7 @@ from cnncc.isa.table import Instruction
 from cnncc.mapper import cached_search, search
 from cnncc.util import disk_cache
 
-# The same examples in every run: what fails here fails everywhere.
-settings.register_profile("fixed", derandomize=True, deadline=None)
-settings.load_profile("fixed")
+tell_hypothesis()
 
 LONG = ("test_docs.py", "test_conv_grid.py", "test_random_graphs.py", "test_glb_blocks.py", "test_check.py")
 

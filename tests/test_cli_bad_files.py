@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_cases import LENET, conv_model, done, invoke, noise, refused, refuses, save
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -65,7 +66,7 @@ def test_cli_foreign_binary(kind: str, folder: Path) -> None:
         assert "bad.cnb" in refuses(folder, *args)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_cli_binary_with_one_wrong_byte(made: Path, tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray((made / "net.cnb").read_bytes())

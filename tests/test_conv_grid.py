@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conv_grid_cases import FACTORS, Case, all_pairs, every_pair, pairs_of, random_layers
+from examples import examples
 from hypothesis import HealthCheck, example, given, settings
 from nest_cases import layer_of, map_output_stationary
 from tile_walk import Walk
@@ -202,9 +203,7 @@ def test_every_pair_is_there() -> None:
     assert set(all_pairs()) == found
 
 
-@settings(
-    max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(400), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=random_layers())
 @example(case=Case(stride=(2, 1), kernel=(2, 2), image=(5, 19), array=(2, 2), files="small"))
 def test_random_layers(case: Case, tmp_path: Path) -> None:

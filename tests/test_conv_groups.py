@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from cli_cases import build, done, noise, save
 from cnn_ir import imported
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nest_cases import Case, layer_of
@@ -177,7 +178,7 @@ def small_cases(draw: st.DrawFn) -> Small:
     return Small("mac", draw(st.integers(1, 2)), group * k, c, image, window, draw(st.integers(0, 99)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(case=small_cases(), arch=st.sampled_from(sorted(ARRAYS)))
 def test_conv_groups_any_window(tmp_path_factory: pytest.TempPathFactory, case: Small, arch: str) -> None:
     check_levels(case, array_file(tmp_path_factory.getbasetemp(), arch))

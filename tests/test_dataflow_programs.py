@@ -1,11 +1,10 @@
 """Layers of every kind under each of the five dataflows, from the words of the program, against brute force.
 
-The arrays have few PEs and small files. CNNCC_EXAMPLES=500 draws that many layers besides the list.
+The arrays have few PEs and small files.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from cli_cases import CALIBRATION, DIGITS, LENET, done
 from conv_grid_cases import Case, case_of, filled
+from examples import SEED, examples
 from test_conv_grid import lowered, result_and_cycles, unmapped
 from test_mapping_notation import EQUATIONS
 
@@ -23,8 +23,7 @@ from cnncc.passes._scheduling.dataflows import AUTO, DATAFLOWS
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.util.npz import npz_bytes
 
-EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "4"))
-SEED = int(os.environ.get("CNNCC_SEED", "0"))
+EXAMPLES = examples(4)
 PARTS = 2
 # What a drawn array may be too small for; on the list below nothing is.
 TOO_SMALL = ("glb.words", "in equal blocks", "loops", "a PE is to hold more words", "descriptors")

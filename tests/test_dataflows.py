@@ -2,13 +2,12 @@
 
 Outputs of the binary are compared with brute force (conv_grid_cases.py). Some mappings break a rule that a draw does
 not look for (REASONS); they are few, and refused by that rule. Each mapping is then broken in one way (FLAWS), which
-must be refused with the right reason. CNNCC_EXAMPLES=1000 draws that many.
+must be refused with the right reason.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conv_grid_cases import Case, case_of, filled
+from examples import SEED, examples
 from glb_races import dram_of, races
 from test_conv_grid import lowered, result_and_cycles, unmapped
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
@@ -49,8 +49,7 @@ from cnncc.passes._programs.layer_transfers import is_one_slice
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.prefetch import come_first
 
-EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
-SEED = int(os.environ.get("CNNCC_SEED", "0"))
+EXAMPLES = examples(60)
 PARTS = 2
 LANES = 4
 Random = np.random.Generator

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from frontend_models import assert_prints_and_parses, context, model, random_inputs, saved
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cnncc.dialects.onnx import NodeOp
@@ -108,7 +108,6 @@ def test_frontend_pass_fold_batch_norm_into_gemm(transposed: int, bias_shape, tm
 
 
 @given(st.integers(1, 4), st.integers(0, 2), st.integers(0, 2**32 - 1))
-@settings(deadline=None)
 def test_frontend_pass_fold_batch_norm_formula(k: int, axis: int, seed: int) -> None:
     """The pure function against the definition, on weights of any axis order, within two f32 roundings."""
     rng = np.random.default_rng(seed)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_cases import build, done, invoke, noise, save
+from examples import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -45,7 +46,7 @@ def test_glb_blocks_every_level_is_brute_force(name: str, words: int, tmp_path: 
         check_levels(SMALL[name], array_file(tmp_path, "3x5 small", glb_words=refusal.words))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(case=small_cases(), arch=st.sampled_from(sorted(ARRAYS)), words=st.integers(20, 400))
 def test_glb_blocks_any_window(tmp_path_factory: pytest.TempPathFactory, case: Small, arch: str, words: int) -> None:
     try:

@@ -19,7 +19,8 @@ from test_isa_lowering import lower, two_in_two_out
 from cnncc.arch.model import load_arch
 from cnncc.binary.container import Binary, from_bytes, load, pack, save, to_bytes
 from cnncc.binary.modules import about, binary_to_module, build_binary, comments, layers
-from cnncc.dialects.array import TensorAttr, TensorOp
+from cnncc.binary.run import quantised
+from cnncc.dialects.array import Tensor, TensorAttr, TensorOp
 from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_program
 from cnncc.isa.table import instruction
@@ -263,6 +264,7 @@ CORRUPTIONS: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("too few names", changed(lambda m: m.update(weights=["a"])), "manifest.json: weights are not 2 names"),
     ("names that are none", changed(lambda m: m.update(weights=[[], {}])), "weights are not 2 names"),
     ("odd bytes", replaced("program.bin", b"abc"), "program.bin: 3 bytes are no whole number of words"),
+    ("half a word", replaced("program.bin", b"abcdef"), "program.bin: 6 bytes are no whole number of words"),
     ("no words", replaced("program.bin", b""), "program.bin: the program is empty"),
     ("opcode", replaced("program.bin", b"\xff\xff\xff\xff"), "program.bin: word 0x0000: 0xffffffff has no"),
     ("no halt", replaced("program.bin", words(instruction("end"))), "program.bin: instruction 0: end without loop"),
@@ -297,6 +299,14 @@ def test_isa_container_refuses(change: Callable[[bytes], bytes], message: str, t
 def test_isa_container_refuses_segments(segment: bytes, message: str) -> None:
     with pytest.raises(Refusal, match=message):
         from_bytes(replaced("segments/00.onnx", segment)(to_bytes(host_binary())))
+
+
+def test_isa_reals_saturate_to_the_clamp_of_their_tensor() -> None:
+    """The clamp may be narrower than a word, as that of a symmetric scale is, or wider, as that of unsigned codes."""
+    reals = np.array([-1e9, -2.0, 2.0, 1e9])
+    for clamp, wanted in (((-127, 100), [-127, -4, 4, 100]), ((-200, 255), [-128, -4, 4, 127])):
+        tensor = Tensor("x", "dram", 4, scale=0.5, clamp=clamp)
+        assert quantised(tensor, reals, 8).tolist() == wanted
 
 
 def test_isa_container_files(tmp_path: Path) -> None:

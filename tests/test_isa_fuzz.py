@@ -1,15 +1,11 @@
 """Random program words and damaged programs: legal or one refusal; what is legal runs to its end, a trap, or a budget.
 
-    CNNCC_WORDS=100000 CNNCC_MUTANTS=10000 pytest -n0 -s tests/test_isa_fuzz.py      the full numbers, with times
-    CNNCC_SEED=7 pytest tests/test_isa_fuzz.py                                       other ones
-
-Budgets bound the work of an interpreter, whatever a program's loops say. With the full numbers each program is also
-held to a second and to 200 MB.
+Budgets bound the work of an interpreter, whatever a program's loops say. From ten times the examples on
+(CNNCC_EXAMPLES, see examples.py) each program is also held to a second.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 import time
@@ -23,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_cases import CALIBRATION, SAMPLES
+from examples import FACTOR, SEED, examples
 from isa_fuzz import Garbler
 from test_machine_values import Writer, random_arch, with_pong
 from trap_cases import ADD, ARCH, COMMIT, FAR, FIRST, HOSTILE, LOAD, PONG, SETUP, SOUTH, VALUES
@@ -42,10 +39,8 @@ from cnncc.machine.values.memory import Memory
 from cnncc.machine.values.work_limit import PER_INSTRUCTION
 from cnncc.util.npz import read_npz
 
-MANY_WORDS = int(os.environ.get("CNNCC_WORDS", "800"))
-MANY_MUTANTS = int(os.environ.get("CNNCC_MUTANTS", "100"))
-SEED = int(os.environ.get("CNNCC_SEED", "0"))
-MEASURED = "CNNCC_WORDS" in os.environ or "CNNCC_MUTANTS" in os.environ
+MANY_WORDS, MANY_MUTANTS = examples(800), examples(100)
+MEASURED = FACTOR >= 10
 WORK, STEPS = 1 << 24, 1 << 13
 MOST_S, MOST_MB = 1.0, 200.0
 SETTING_UP = assemble(SETUP + "halt")[:-1]

@@ -250,6 +250,11 @@ def test_messages_on_a_diagonal_have_the_same_words() -> None:
     assert listed[1].startswith("  a message of 6 words to each of 12 groups of PEs at 6 positions: DATA command=load ")
 
 
+def test_a_listing_joins_neighbouring_rows_and_columns() -> None:
+    listed = list(listing(binary(f"mac op=add rows=2 cols=3 col0=1 {ALWAYS}\nhalt", TINY, [])))
+    assert listed[1].startswith("  rows 0..1, columns 1..3: OP command=add ")
+
+
 def test_send_output_holds_in_the_last_iteration() -> None:
     mac = f"load kind=ifmap desc=0 open=always close=always\nmac op=add {ALWAYS.replace('send=always', 'send={}')}"
     for when, count, sends in (("0", 2, 0), ("0", 1, 1), ("always", 2, 1), ("never", 1, 0), ("0+5", 1, 1)):

@@ -1,11 +1,7 @@
-"""The bounds of the mapper's search are below the model, on random points, plans and rooms.
-
-CNNCC_EXAMPLES=1000 draws that many layers.
-"""
+"""The bounds of the mapper's search are below the model, on random points, plans and rooms."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
@@ -13,6 +9,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from examples import SEED, examples
 from nest_cases import layer_of
 from test_conv_grid import unmapped
 from test_dataflows import draw
@@ -37,8 +34,7 @@ from cnncc.model.timed_program import LOAD, busy_cycles
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.os_plan import stage_sizes
 
-EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "40"))
-SEED = int(os.environ.get("CNNCC_SEED", "0"))
+EXAMPLES = examples(40)
 AHEAD = frozenset({"weight", "params"})
 POINTS, PLANS = 4, 4
 MOVING = GlbBudget(65536, frozenset({"ifmap", "output"}))

@@ -2,12 +2,11 @@
 
 The space is enumerated here once more, from docs/mapper.md (SPACE-1 to SPACE-12), with plain nested loops. A mapping
 whose array alone is busy no shorter than the answer takes need not be run: what the array is busy is counted here,
-piece by piece. Of the others 60 are drawn for each layer. CNNCC_EXAMPLES=1000 runs all of them (five minutes).
+piece by piece. Of the others 60 are drawn for each layer. CNNCC_EXAMPLES=17 runs all of them (five minutes).
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conv_grid_cases import Case
+from examples import SEED, examples
 from nest_cases import layer_of
 from test_conv_grid import instructions_of, lowered, unmapped
 from test_dataflows import Drawn, arch_toml, draw
@@ -35,8 +35,7 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.os_plan import stage_sizes
 
-EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
-SEED = int(os.environ.get("CNNCC_SEED", "0"))
+EXAMPLES = examples(60)
 SPATIAL = load_arch("spatial-8x8")
 Point = tuple[str, dict[str, int], dict[str, int], dict[str, int], int]  # form, PEs on rows, on columns, box, lanes
 LAYER = "layer"

@@ -1,11 +1,7 @@
-"""The textbook's five dataflows: complete for any layer and array, legal, and what they are named for, as nests.
-
-CNNCC_EXAMPLES=1000 draws that many layers.
-"""
+"""The textbook's five dataflows: complete for any layer and array, legal, and what they are named for, as nests."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from dataclasses import replace
@@ -15,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_cases import CALIBRATION, DIGITS, LENET, done, invoke
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nest_cases import SCHEDULE, Case, arches, cases, layer_of, lowered
@@ -37,7 +34,6 @@ from cnncc.passes._scheduling.os_plan import GlbTooSmall
 from cnncc.passes._scheduling.os_written import written_mapping, written_violations
 from cnncc.util.npz import npz_bytes
 
-EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "40"))
 ARRAY = load_arch("spatial-8x8")
 SOUTH = replace(ARRAY, links=replace(ARRAY.links, south=True))
 
@@ -46,7 +42,7 @@ def mapping_of(name: str, shape: LayerShape, arch: Arch, streamed: frozenset[str
     return written_mapping(shape, arch, GlbBudget(arch.glb.words, streamed), textbook(name, shape, arch))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=examples(40))
 @given(cases(groups=True), arches(), st.sampled_from([frozenset[str](), frozenset({"ifmap", "output"})]))
 def test_dataflows_are_legal_and_compute_the_same(case: Case, drawn: Arch, streamed: frozenset[str]) -> None:
     arch = replace(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nest_cases import SCHEDULE, Case, any_mappings, arches, cases, context, layer_of, lowered
@@ -52,7 +53,7 @@ def scheduled(case: Case, arch: Arch) -> tuple[CompilerContext, ModuleOp]:
     return ctx, module
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(cases(groups=True))
 def test_nest_lowering_is_brute_force(case: Case) -> None:
     ctx, module = lowered(case)
@@ -61,7 +62,7 @@ def test_nest_lowering_is_brute_force(case: Case) -> None:
     np.testing.assert_array_equal(output, case.sums())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(cases(), arches())
 def test_nest_schedule_is_brute_force_after_every_pass(case: Case, arch: Arch) -> None:
     want = case.sums()
@@ -75,7 +76,7 @@ def test_nest_schedule_is_brute_force_after_every_pass(case: Case, arch: Arch) -
     assert layer_of(module).mapping is None
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(st.data(), cases(groups=True))
 def test_nest_any_mapping_is_brute_force(data: st.DataObject, case: Case) -> None:
     mapping = data.draw(any_mappings(case))

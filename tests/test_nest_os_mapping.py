@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from nest_cases import SCHEDULE, Case, arches, cases, context, layer_of
 
@@ -111,7 +112,7 @@ def all_tiles(layer: LayerShape, arch: Arch) -> list[Tile]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(cases(groups=True), arches())
 def test_nest_os_cycles_are_those_of_a_walk(case: Case, arch: Arch) -> None:
     layer = layer_for(case)
@@ -146,7 +147,7 @@ def test_nest_os_finds_the_best_of_all_tiles(layer: LayerShape) -> None:
     assert cost(best_tile(layer, arch)) == min(map(cost, all_tiles(layer, arch)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(cases(groups=True), arches())
 def test_nest_os_runs_and_words_are_those_of_the_evaluator(case: Case, arch: Arch) -> None:
     layer = layer_for(case)

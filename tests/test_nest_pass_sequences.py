@@ -1,14 +1,14 @@
 """Any sequence of passes on `nest`, in any order, leaves what a layer computes, or is refused and leaves its nest.
 
-Integers of the nest evaluator are compared with brute force in numpy. CNNCC_EXAMPLES=1000 draws that many sequences.
+Integers of the nest evaluator are compared with brute force in numpy.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 
 import numpy as np
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nest_cases import Case, any_mappings, cases, layer_of, lowered
@@ -28,7 +28,6 @@ from cnncc.passes.nest_stage import NestStagePass
 from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_unroll import NestUnrollPass
 
-EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
 ARCH = "spatial-8x8"
 Random = np.random.Generator
 
@@ -62,7 +61,7 @@ def random_pass(rng: Random, mapping: Mapping) -> ModulePass:
 SEEN: Counter[str] = Counter()
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=examples(60))
 @given(cases(groups=True), st.integers(0, 1 << 30), st.integers(1, 9))
 def check_sequences(case: Case, seed: int, length: int) -> None:
     rng = np.random.default_rng(seed)
@@ -97,7 +96,7 @@ def test_any_sequence_of_passes_is_brute_force() -> None:
 # -- what the passes are to each other ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), cases(small=True))
 def test_fuse_and_interchange_undo(data: st.DataObject, case: Case) -> None:
     mapping = data.draw(any_mappings(case))
@@ -113,7 +112,7 @@ def test_fuse_and_interchange_undo(data: st.DataObject, case: Case) -> None:
             assert interchange(swapped, other, depth) == mapping
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), cases(groups=True))
 def test_normal_form_computes_the_same_and_is_its_own(data: st.DataObject, case: Case) -> None:
     mapping = data.draw(any_mappings(case))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nest_cases import SCHEDULE, Case, any_mappings, arches, cases, context, layer_of, lowered, standard
@@ -32,7 +33,7 @@ def set_mapping(module: ModuleOp, mapping: Mapping) -> None:
     module.verify()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.data(), cases(groups=True, small=True))
 def test_scf_any_mapping_is_brute_force(data: st.DataObject, case: Case) -> None:
     ctx, module = lowered(case)
@@ -41,7 +42,7 @@ def test_scf_any_mapping_is_brute_force(data: st.DataObject, case: Case) -> None
     np.testing.assert_array_equal(result, case.sums())
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10))
 @given(cases(groups=True, small=True), arches())
 def test_scf_of_any_step_is_brute_force(case: Case, arch: Arch) -> None:
     ctx, module = lowered(case)
@@ -212,7 +213,7 @@ def finished(case: Finish) -> np.ndarray:
     return out
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(finishes())
 def test_scf_epilogue_is_brute_force(case: Finish) -> None:
     with np.errstate(over="ignore", invalid="ignore"):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cli_cases import build, done, noise, save
 from cnn_ir import imported
+from examples import examples
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from nest_cases import Case, layer_of
@@ -210,7 +211,7 @@ def small_pools(draw: st.DrawFn) -> Pool:
             return plain
 
 
-@settings(max_examples=50, deadline=None, phases=set(Phase) - {Phase.shrink})
+@settings(max_examples=examples(50), phases=set(Phase) - {Phase.shrink})
 @given(case=small_pools(), arch=st.sampled_from(sorted(ARRAYS)), words=st.integers(20, 1500))
 def test_pool_positions_any_window(tmp_path_factory: pytest.TempPathFactory, case: Pool, arch: str, words: int) -> None:
     try:
@@ -329,7 +330,7 @@ def test_pool_positions_only_where_divisors_differ(attributes: dict, per_positio
     assert op.steps and op.steps.data.per_position == per_position
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(drawn=average_pools(), bits=st.sampled_from([16, 8]))
 def test_pool_positions_means_are_onnxs(drawn: tuple[tuple[int, int], dict], bits: int) -> None:
     """Within half a step of the result and half a step of the inputs: no divisor can be another."""

@@ -1,7 +1,4 @@
-"""Whole programs cost what their mapped layers say: every counter of `run --stats`, of the program and each layer.
-
-CNNCC_EXAMPLES=1000 draws a quarter as many networks.
-"""
+"""Whole programs cost what their mapped layers say: every counter of `run --stats`, of the program and each layer."""
 
 from __future__ import annotations
 
@@ -19,6 +16,7 @@ import numpy as np
 import pytest
 from cli_cases import SAMPLES, save
 from drawn import compiled_at_random
+from examples import SEED, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nest_cases import Case, layer_of
@@ -47,10 +45,9 @@ from cnncc.model.layer_schedule import layer_counts, layer_cycles
 from cnncc.passes._scheduling.dataflows import DATAFLOWS
 from cnncc.passes._scheduling.nest_layers import label_of
 
-SEED = int(os.environ.get("CNNCC_SEED", "0"))
 ROOT = Path(__file__).parents[1]
 PARTS = 2
-EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
+EXAMPLES = examples(60)
 
 
 def binary(compilation: Compilation) -> Binary:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cnn_ir import parse, tensor
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ def window_and_image(draw) -> tuple[Window, np.ndarray]:
     return Window(kernel, stride, pad, dilation, group, fill, draw(st.sampled_from([0, fill, 5]))), x
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 @given(window_and_image(), st.integers(1, 3))
 def test_quant_eval_conv_equals_loops(case, per_group: int) -> None:
     window, x = case
@@ -68,7 +69,7 @@ def test_quant_eval_conv_equals_loops(case, per_group: int) -> None:
     assert np.array_equal(conv_sums(x, weights, window), brute_conv(x, weights, window))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 @given(window_and_image(), st.sampled_from(["max", "sum"]))
 def test_quant_eval_pool_equals_loops(case, kind: str) -> None:
     window, x = case

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from cnn_ir import parse, tensor
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,7 +106,7 @@ def graphs(draw) -> Graph:
     return graph
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=examples(150))
 @given(graphs(), st.booleans())
 def test_quant_fuse_keeps_every_integer(graph: Graph, every_value_is_read: bool) -> None:
     module, ctx = graph.module(graph.values[1:] if every_value_is_read else graph.values[-1:])

@@ -1,8 +1,5 @@
 """Random networks on random arrays: whatever compiles computes the same on every level; whatever does not is refused.
 
-    CNNCC_EXAMPLES=500 pytest tests/test_random_graphs.py                    more examples
-    CNNCC_EXAMPLES=500 CNNCC_SEED=7 pytest tests/test_random_graphs.py       other ones
-
 Of a failure the smallest example is kept: the message says where, and how to run it.
 """
 
@@ -10,8 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +16,10 @@ import pytest
 from broken_models import broken_models
 from cli_cases import done, invoke, snapshot
 from drawn import arrays, networks, quantised_networks
+from examples import examples
 from frontend_models import run_file
 from fuzz import BETWEEN
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_arrays import as_toml
 from random_graphs import Network
@@ -40,22 +36,10 @@ from cnncc.passes._scheduling.os_plan import GlbTooSmall
 pytestmark = pytest.mark.usefixtures("short_searches")
 
 MOST_ELEMENTS = 1 << 16  # of a model that is run
-EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "50"))
-SEED = os.environ.get("CNNCC_SEED")
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)
 LEAST_DB = 30  # of 16-bit operands, where sums have 32 bits
 DEGENERATE = 1e-3  # an output that is so much smaller than what it is made of
 REFUSALS = ("glb.words = ", "pe.", "psum", "weights of channel", "unsigned codes kept in 8 bits", "is the same as")
-
-
-def examples(number: int) -> Callable[[Any], Any]:
-    """So many examples: the same in every run, unless a seed says which."""
-
-    def decorated(test: Any) -> Any:
-        health = [HealthCheck.too_slow, HealthCheck.data_too_large]
-        chosen = settings(max_examples=number, derandomize=SEED is None, suppress_health_check=health)(test)
-        return chosen if SEED is None else seed(int(SEED))(chosen)
-
-    return decorated
 
 
 class Kept:
@@ -157,14 +141,14 @@ def precisions(draw: Any, array: dict[str, Any]) -> str:
     return draw(st.sampled_from(["int16", "int16", "int8"])) if array["operand_bits"] == 16 else "int8"
 
 
-@examples(EXAMPLES)
+@settings(max_examples=examples(50), suppress_health_check=SLOW)
 @given(data=st.data())
 def test_random_float_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     net, array = data.draw(networks()), data.draw(arrays())
     check_everything(tmp_path_factory.getbasetemp() / "float", net, array, data.draw(precisions(array)))
 
 
-@examples(EXAMPLES // 3)
+@settings(max_examples=examples(16), suppress_health_check=SLOW)
 @given(data=st.data())
 def test_random_quantised_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     net, array = data.draw(quantised_networks()), data.draw(arrays())
@@ -219,7 +203,7 @@ def is_of_the_whole(named: list[str]) -> bool:
     return any(what in text for text in named for what in WHOLE)
 
 
-@examples(EXAMPLES)
+@settings(max_examples=examples(50), suppress_health_check=SLOW)
 @given(model=broken_models())
 def test_random_broken_models(tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto) -> None:
     folder = tmp_path_factory.getbasetemp() / "broken"

@@ -1,12 +1,8 @@
-"""Reads and writes by analysis are those that the interpreter counts: random mappings, and networks as compiled.
-
-CNNCC_EXAMPLES=1000 draws that many mappings.
-"""
+"""Reads and writes by analysis are those that the interpreter counts: random mappings, and networks as compiled."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from contextlib import suppress
@@ -20,6 +16,7 @@ import test_os_mappings as os_mappings
 from cli_cases import LENET, SAMPLES, done, refused, save
 from conv_grid_cases import Case
 from drawn import compiled_at_random
+from examples import SEED, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nest_cases import layer_of
@@ -51,8 +48,7 @@ from cnncc.model.stationary import name_of
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.os_plan import mapping_of as plan_mapping
 
-EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
-SEED = int(os.environ.get("CNNCC_SEED", "0"))
+EXAMPLES = examples(60)
 PARTS = 4
 Random = np.random.Generator
 

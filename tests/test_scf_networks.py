@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drawn import quantised_networks
+from examples import examples
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from nest_cases import standard
@@ -68,7 +69,7 @@ def test_scf_is_read_by_plain_xdsl_opt(lenet: tuple[CompilerContext, ModuleOp], 
     assert result.returncode != 0, "a plain xdsl-opt does not know nest.layer"
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(quantised_networks(4), st.sampled_from(["spatial-4x4", "spatial-8x8", "seed-4x4"]))
 def test_scf_networks_are_their_nests(tmp_path: Path, net: Network, array: str) -> None:
     model = tmp_path / "net.onnx"

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from cli_cases import CALIBRATION, DIGITS, LENET, SAMPLES, done, invoke, refused
 from conv_grid_cases import Case, random_layers
+from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from nest_cases import SCHEDULE, layer_of
@@ -194,7 +195,7 @@ def test_schedule_is_used_as_given(name: str, tmp_path: Path) -> None:
     check_given(*CASES[name], tmp_path)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_schedule_random_layers(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     case = data.draw(random_layers())
@@ -229,7 +230,7 @@ def expected_loops(sizes: Numbers, numbers: Numbers) -> list[tuple[str, int, str
     return found
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data(), case=small_cases(), words=st.integers(40, 500))
 def test_schedule_moves_through_the_glb(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, case: Small, words: int

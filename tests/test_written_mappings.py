@@ -3,12 +3,11 @@
 How long macro-instructions take is compared with a walk over the loops.
 
 Loops are in any order, tiled any number of times, on any axis; stages in the GLB stand anywhere. What is left out is
-completed. CNNCC_EXAMPLES=500 draws that many.
+completed.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from dataclasses import replace
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from cli_cases import CALIBRATION, DIGITS, LENET, done, invoke
 from conv_grid_cases import Case, case_of, filled
+from examples import SEED, examples
 from nest_cases import layer_of
 from test_conv_grid import lowered, result_and_cycles, unmapped
 from test_mapping_notation import EQUATIONS, Equation
@@ -41,8 +41,7 @@ from cnncc.passes._scheduling.schedule_file import Written
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.util.npz import npz_bytes
 
-EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "32"))
-SEED = int(os.environ.get("CNNCC_SEED", "0"))
+EXAMPLES = examples(32)
 PARTS = 4
 Random = np.random.Generator
 # What the lowering says of forms that it does not have.
