@@ -125,7 +125,7 @@ def test_docs_readme_names_every_folder() -> None:
 def test_docs_readme_names_every_page() -> None:
     pages = re.search(r"^docs/ (.*)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert pages and sorted(re.findall(r"[\w-]+\.md", pages[1])) == sorted(
-        path.name for path in (ROOT / "docs").iterdir()
+        path.name for path in (ROOT / "docs").glob("*.md")
     )
 
 
