@@ -4,6 +4,7 @@ A fenced block is, by its first word,
 
     ```sh                    commands: run, in order, one document in one temporary copy of the checkout
     ```mlir path/of/file     a file: written there, whatever its language
+    ```diff path/of/file     a change of that file: tests/apply_diff.py
     ```mlir                  an excerpt of what the commands printed or wrote; … stands for what is left out
     ```                      a picture: not checked
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from apply_diff import applied
 from command_server import served
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,7 +50,9 @@ def script(document: list[Block]) -> str:
     """A shell script that writes the files and runs the commands of a document, in its order."""
     lines: list[str] = []
     for block in document:
-        if block.path:
+        if block.language == "diff":
+            lines += [f"python tests/apply_diff.py {block.path} <<'END_OF_FILE'", block.text + "END_OF_FILE"]
+        elif block.path:
             lines += [f"cat > {block.path} <<'END_OF_FILE'", block.text + "END_OF_FILE"]
         elif block.language == "sh":
             lines += [REPLACED.get(line, line) for line in block.text.splitlines()]
@@ -104,6 +108,13 @@ def test_docs_excerpts_can_be_wrong() -> None:
     assert excerpt("b …\n…\nd\n").search("a\n  b 1\nc\nd\n")
     assert not excerpt("b …\nd\n").search("a\n  b 1\nc\nd\n")
     assert not excerpt("b\n").search("ab\nbc\n")
+
+
+def test_docs_changes_fit_once() -> None:
+    assert applied("a\nb\n\nc\n", " b\n\n-c\n+d\n@@\n-a\n") == "b\n\nd\n"
+    for text in ("a\n", "b\nb\n"):
+        with pytest.raises(ValueError, match="not once"):
+            applied(text, "-b\n")
 
 
 def test_docs_script_leaves_out_make_and_pip_only() -> None:
