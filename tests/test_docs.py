@@ -150,6 +150,14 @@ def test_docs_links_lead_somewhere() -> None:
             assert not heading or heading in names, f"{name}: {target}#{heading}"
 
 
+def test_docs_name_files_that_there_are() -> None:
+    for name in DOCUMENTS:
+        text = (ROOT / name).read_text()
+        written = {block.path for block in blocks(text)}
+        named = re.findall(r"`((?:benchmarks|cnncc|dialects|docs|passes|samples|tests)/[\w./-]+\.\w+)`", text)
+        assert [path for path in named if path not in written and not (ROOT / path).exists()] == [], name
+
+
 def test_docs_ladder_names_every_step() -> None:
     from cnncc.arch.model import load_arch
     from cnncc.driver.pipeline import Settings, steps
