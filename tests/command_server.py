@@ -30,7 +30,7 @@ with socket.socket(socket.AF_UNIX) as server:
     server.sendall(asked)
     sys.exit(int.from_bytes(server.recv(1), "little"))
 """
-SOURCES = ("passes", "dialects")  # folders whose modules are listed when they are imported
+SOURCES = ("passes", "dialects", "cnncc")  # folders whose modules the server has imported
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def serve(listening: socket.socket) -> None:
                 break
 
 
-def _answer(connection: socket.socket, known: list[str]) -> int:
+def _answer(connection: socket.socket, known: list[tuple[str, int]]) -> int:
     """Run the command in another process, so that its caller hears of any end."""
     size, streams, _, _ = socket.recv_fds(connection, 4, 3)
     asked, wanted = b"", int.from_bytes(size, "little")
@@ -108,7 +108,7 @@ def _answer(connection: socket.socket, known: list[str]) -> int:
 
 
 def _run(name: str, arguments: list[str], fresh: bool) -> None:
-    """Never returns. fresh: in a new interpreter, as modules were added that the server has not seen."""
+    """Never returns. fresh: in a new interpreter, as modules were added or changed since the server imported them."""
     if fresh or (name == "python" and not arguments[0].endswith(".py")):
         command = ["-m", "cnncc", *arguments] if name == "cnncc" else arguments
         os.execv(sys.executable, [sys.executable, *command])
@@ -136,8 +136,10 @@ def _run(name: str, arguments: list[str], fresh: bool) -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def _listed() -> list[str]:
-    return sorted(str(path) for folder in SOURCES for path in Path(folder).resolve().rglob("*.py"))
+def _listed() -> list[tuple[str, int]]:
+    """The modules, with when they were written."""
+    paths = (path for folder in SOURCES for path in Path(folder).resolve().rglob("*.py"))
+    return sorted((str(path), path.stat().st_mtime_ns) for path in paths)
 
 
 if __name__ == "__main__":

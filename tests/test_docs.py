@@ -4,6 +4,7 @@ A fenced block is, by its first word,
 
     ```sh                    commands: run, in order, one document in one temporary copy of the checkout
     ```mlir path/of/file     a file: written there, whatever its language
+    ```diff path/of/file     a change of that file: tests/apply_diff.py
     ```mlir                  an excerpt of what the commands printed or wrote; … stands for what is left out
     ```                      a picture: not checked
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from apply_diff import applied
 from command_server import served
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,7 +50,9 @@ def script(document: list[Block]) -> str:
     """A shell script that writes the files and runs the commands of a document, in its order."""
     lines: list[str] = []
     for block in document:
-        if block.path:
+        if block.language == "diff":
+            lines += [f"python tests/apply_diff.py {block.path} <<'END_OF_FILE'", block.text + "END_OF_FILE"]
+        elif block.path:
             lines += [f"cat > {block.path} <<'END_OF_FILE'", block.text + "END_OF_FILE"]
         elif block.language == "sh":
             lines += [REPLACED.get(line, line) for line in block.text.splitlines()]
@@ -106,6 +110,13 @@ def test_docs_excerpts_can_be_wrong() -> None:
     assert not excerpt("b\n").search("ab\nbc\n")
 
 
+def test_docs_changes_fit_once() -> None:
+    assert applied("a\nb\n\nc\n", " b\n\n-c\n+d\n@@\n-a\n") == "b\n\nd\n"
+    for text in ("a\n", "b\nb\n"):
+        with pytest.raises(ValueError, match="not once"):
+            applied(text, "-b\n")
+
+
 def test_docs_script_leaves_out_make_and_pip_only() -> None:
     text = "```sh\nmake demo\nmake test\npip install -e .\ncnncc x\n```\n```mlir a.mlir\nb\n```\n"
     assert script(blocks(text)).splitlines() == [
@@ -125,7 +136,7 @@ def test_docs_readme_names_every_folder() -> None:
 def test_docs_readme_names_every_page() -> None:
     pages = re.search(r"^docs/ (.*)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert pages and sorted(re.findall(r"[\w-]+\.md", pages[1])) == sorted(
-        path.name for path in (ROOT / "docs").iterdir()
+        path.name for path in (ROOT / "docs").glob("*.md")
     )
 
 
@@ -137,6 +148,14 @@ def test_docs_links_lead_somewhere() -> None:
             titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if heading else []
             names = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
             assert not heading or heading in names, f"{name}: {target}#{heading}"
+
+
+def test_docs_name_files_that_there_are() -> None:
+    for name in DOCUMENTS:
+        text = (ROOT / name).read_text()
+        written = {block.path for block in blocks(text)}
+        named = re.findall(r"`((?:benchmarks|cnncc|dialects|docs|passes|samples|tests)/[\w./-]+\.\w+)`", text)
+        assert [path for path in named if path not in written and not (ROOT / path).exists()] == [], name
 
 
 def test_docs_ladder_names_every_step() -> None:

@@ -37,6 +37,13 @@ def test_frontend_opt_writes_ir_and_weights_and_reads_them_back(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mlir", "a.npz", "b.mlir", "b.npz"]
 
 
+def test_frontend_opt_takes_passes_on_several_lines() -> None:
+    one, two = "onnx-fold-constants{max-bytes=8}", "onnx-dead-code"
+    result = opt(DATA / "lenet.onnx", "-p", f"\n  {one},\n  {two}\n")
+    assert result.exit_code == 0 and result.stdout == opt(DATA / "lenet.onnx", "-p", f"{one},{two}").stdout
+    assert "Expected pass name" in refused(DATA / "lenet.onnx", "-p", f"{one},\n,{two}")
+
+
 def test_frontend_opt_finds_the_shared_weights_file(tmp_path: Path) -> None:
     source = tmp_path / "01-import.mlir"
     opt(DATA / "lenet.onnx", "--batch", 1, "-o", source)

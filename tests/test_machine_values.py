@@ -13,7 +13,7 @@ from cnncc.arch.model import Arch, Dram, Glb, Links, OutputUnits, Pe
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.fields import FieldTerm, Value
-from cnncc.isa.table import Instruction, instruction
+from cnncc.isa.table import SPECS, Instruction, instruction
 from cnncc.machine.program import build_tree
 from cnncc.machine.traffic.counts import count_traffic
 from cnncc.machine.traps import Trap
@@ -716,3 +716,9 @@ def test_an_image_of_no_width_is_all_border() -> None:
 def test_random_programs(block: int) -> None:
     outcomes = [compare(seed) for seed in range(block * 50, block * 50 + 50)]
     assert outcomes.count("runs") >= 15  # a generator of traps would show little
+
+
+def test_every_instruction_has_a_rule() -> None:
+    """A loop and its end are a node of the tree; what changes no values says so."""
+    rules = Interpreter(random_arch(random.Random(1)), Memory("dram", 1, 1, 0), lambda segment, dram: None).rules
+    assert {*rules} == {spec.name for spec in SPECS} - {"loop", "end"}

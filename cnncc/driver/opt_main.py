@@ -83,7 +83,8 @@ class OptMain(xDSLOptMain):
         arg_parser.add_argument("--batch", type=int, help="size of symbolic leading dims of an ONNX model's inputs")
 
     def setup_pipeline(self) -> None:
-        """Parse the pass list. Raises Refusal for an unknown pass or option."""
+        """Parse the pass list, which may go over several lines. Raises Refusal for an unknown pass or option."""
+        self.args.passes = "".join(map(str.strip, (self.args.passes or "").splitlines()))
         try:
             super().setup_pipeline()
         except (ArgSpecParseError, ValueError) as error:

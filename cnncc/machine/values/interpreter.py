@@ -62,9 +62,11 @@ class Interpreter:
         self.block_elements = BLOCK_ELEMENTS
         self.work = Work()
         self._independent: dict[tuple[object, ...], bool] = {}
-        self.rules: dict[str, Callable[[Instruction], None]] = {
+        # None: no values change. Every instruction has an entry, so that a new one cannot do nothing by mistake.
+        self.rules: dict[str, Callable[[Instruction], None] | None] = {
             "desc": self._desc, "step": self._step, "dma": self._dma, "load": self._load, "mac": self._mac,
             "unit": self._set_unit, "commit": self._commit, "host": self._host,
+            "sync": None, "signal": None, "halt": None,
         }  # fmt: skip
 
     def run(self, nodes: Sequence[Node]) -> None:
@@ -73,7 +75,7 @@ class Interpreter:
             try:
                 if isinstance(node, LoopNode):
                     self._loop(node)
-                elif (rule := self.rules.get(node.instruction.spec.name)) is not None:
+                elif (rule := self.rules[node.instruction.spec.name]) is not None:
                     at_once = [self.block.counts[axis] for axis in self.block.scope] if self.block else []
                     self.work.spend(PER_INSTRUCTION + work_of(node.instruction) * prod(at_once) * self.dram.images)
                     rule(node.instruction)
