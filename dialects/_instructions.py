@@ -6,35 +6,58 @@ The rules cited are those of docs/machine.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, get_args
 
 from cnncc.arch.operations import MacOperation
 from cnncc.dialects._conditions import Condition
 from cnncc.dialects._layers import check_slope
 from cnncc.numerics import INT32
 
-AXES = ("lin", "k", "y", "x")
+Axis = Literal["lin", "k", "y", "x"]
+AXES: tuple[Axis, ...] = get_args(Axis)
+Memory = Literal["dram", "glb", "host"]
+Role = Literal["input", "output", "weight", "value"]
 
 Names = tuple[str, ...]
 
 
-def _one_of(names: tuple[str, ...], what: str, value: str) -> None:
-    if value not in names:
-        raise ValueError(f"{what} is one of {', '.join(names)}, not {value}")
+class Direction(StrEnum):
+    """Where a transfer goes: into the GLB, or out of it."""
+
+    IN = "in"
+    OUT = "out"
 
 
-def _axis(axis: str) -> None:
-    _one_of(AXES, "axis", axis)
+class LoadKind(StrEnum):
+    """The register file that a load fills."""
+
+    WEIGHT = "weight"
+    IFMAP = "ifmap"
+
+
+class Source(StrEnum):
+    """Where a commit reads."""
+
+    PSUM = "psum"
+    GLB = "glb"
+
+
+class Engine(StrEnum):
+    """What runs side by side in an array."""
+
+    DMA = "dma"
+    LOAD = "load"
+    ARRAY = "array"
+    COMMIT = "commit"
 
 
 @dataclass(frozen=True)
 class Term:
     """`step` on an axis (lin words, k channels, y rows, x columns) for each unit of an index (DESC-2)."""
 
-    axis: str = "lin"
+    axis: Axis = "lin"
     step: int = 0
-
-    def __post_init__(self) -> None:
-        _axis(self.axis)
 
 
 @dataclass(frozen=True)
@@ -42,11 +65,8 @@ class LoopTerm:
     """The term of a loop, by the loop's name (DESC-1)."""
 
     loop: str
-    axis: str
+    axis: Axis
     step: int
-
-    def __post_init__(self) -> None:
-        _axis(self.axis)
 
 
 @dataclass(frozen=True)
@@ -54,11 +74,10 @@ class Extent:
     """`n` steps of a pattern, each a term (DESC-2)."""
 
     n: int = 1
-    axis: str = "lin"
+    axis: Axis = "lin"
     step: int = 0
 
     def __post_init__(self) -> None:
-        _axis(self.axis)
         if self.n < 1:
             raise ValueError(f"an extent is at least 1, not {self.n}")
 
@@ -137,10 +156,10 @@ class Tensor:
     """
 
     name: str
-    memory: str
+    memory: Memory
     words: int
     shape: tuple[int, ...] = ()
-    role: str = "value"
+    role: Role = "value"
     scale: float = 0.0
     zero: int = 0
     clamp: tuple[int, ...] = INT32
@@ -151,7 +170,7 @@ class Tensor:
     image: int = 0
 
     def __post_init__(self) -> None:
-        if self.memory not in ("dram", "glb", "host") or self.role not in ("input", "output", "weight", "value"):
+        if self.memory not in get_args(Memory) or self.role not in get_args(Role):
             raise ValueError(f"tensor {self.name}: no memory {self.memory} or no role {self.role}")
 
 
@@ -177,7 +196,7 @@ class View:
 class Dma:
     """Copy `count` blocks of `rows` rows of `words` words, from row y and column x on (DMA-1)."""
 
-    direction: str
+    direction: Direction
     dram: str
     glb: str
     words: int
@@ -191,19 +210,16 @@ class Dma:
     x: int = 0
     tokens: Tokens = Tokens()
 
-    def __post_init__(self) -> None:
-        _one_of(("in", "out"), "direction", self.direction)
-
 
 @dataclass(frozen=True)
 class Load:
     """Fill the open half of the active PEs (LOAD-1); `kind` is weight or ifmap."""
 
-    kind: str
+    kind: LoadKind
     view: str
-    place: Place
-    start: Start
-    pattern: tuple[Extent, ...]
+    place: Place = Place()
+    start: Start = Start()
+    pattern: tuple[Extent, ...] = ()
     slot: int = 0
     edge: bool = False
     open: Condition = None
@@ -211,7 +227,6 @@ class Load:
     tokens: Tokens = Tokens()
 
     def __post_init__(self) -> None:
-        _one_of(("weight", "ifmap"), "kind", self.kind)
         if len(self.pattern) > 4:
             raise ValueError("a load has at most four extents")
 
@@ -220,8 +235,8 @@ class Load:
 class Mac:
     """A macro-instruction (MAC-1); `op` is mac, max or add. A step of a mac adds up the products of `lanes` lanes."""
 
-    op: str
-    place: Place
+    op: MacOperation
+    place: Place = Place()
     pixels: int = 1
     taps: int = 1
     step_range: int = 1
@@ -239,7 +254,6 @@ class Mac:
     give_ifmap: Condition = None
 
     def __post_init__(self) -> None:
-        _one_of(tuple(MacOperation), "op", self.op)
         if self.lanes < 1 or (self.lanes > 1 and self.op != "mac"):
             raise ValueError(f"a {self.op} of {self.lanes} lanes: only a mac has more than one")
         _one_slot_a_step(self.psum)
@@ -272,9 +286,9 @@ class Commit:
     """
 
     view: str
-    place: Place
+    place: Place = Place()
     start: Start = Start()
-    source: str = "psum"
+    source: Source = Source.PSUM
     operand: str = ""
     residual: str = ""
     params: str = ""
@@ -290,7 +304,6 @@ class Commit:
     tokens: Tokens = Tokens()
 
     def __post_init__(self) -> None:
-        _one_of(("psum", "glb"), "source", self.source)
         _one_slot_a_step(self.psum)
 
     @property
@@ -300,11 +313,18 @@ class Commit:
 
 
 @dataclass(frozen=True)
+class Sync:
+    """The engines that are waited for until they are idle (PROG-4)."""
+
+    engines: tuple[Engine, ...]
+
+
+@dataclass(frozen=True)
 class Host:
     """A host segment: the tensors that it reads and writes, in the order of its model's inputs and outputs."""
 
-    inputs: Names
-    outputs: Names
+    inputs: Names = ()
+    outputs: Names = ()
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@
         name = "cnn.window"
 
 prints as `#cnn.window<kernel = [3, 3]>`: fields in order, those at their default left out. Fields may be
-int, bool, float, str, another record, a tuple of these, or any of them or None. A `Condition` prints as `always`,
-`never` or the list of its names.
+int, bool, float, str, another record, a tuple of these, or any of them or None.
 """
 
 from __future__ import annotations
@@ -25,23 +24,24 @@ from xdsl.ir import Data
 from xdsl.parser import AttrParser, Parser
 from xdsl.printer import Printer
 
-from cnncc.dialects._conditions import ALWAYS, NEVER, Condition
-
 RecordT = TypeVar("RecordT")
 
 
 @cache
-def _hints(record: type) -> dict[str, Any]:
+def field_types(record: type) -> dict[str, Any]:
+    """The types of a record's fields, by name."""
     return get_type_hints(record)
 
 
-def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
+def is_default(field: dataclasses.Field[Any], value: object) -> bool:
+    """Whether a field has its default value, so that no text needs to say it."""
     if field.default_factory is not dataclasses.MISSING:
         return value == field.default_factory()
     return field.default is not dataclasses.MISSING and value == field.default
 
 
-def _format(value: object) -> str:
+def format_value(value: object) -> str:
+    """A field's value as text."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -51,32 +51,21 @@ def _format(value: object) -> str:
         case str():
             return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
         case tuple():
-            return "[" + ", ".join(_format(item) for item in cast("tuple[object, ...]", value)) + "]"
+            return "[" + ", ".join(format_value(item) for item in cast("tuple[object, ...]", value)) + "]"
         case int():
             return str(value)
         case _:
             return "{" + format_record(value) + "}"
 
 
-def _format_field(kind: Any, value: object) -> str:
-    if kind == Condition and not value:
-        return ALWAYS if value == () else NEVER
-    return _format(value)
-
-
 def format_record(record: Any) -> str:
     """The fields of `record` as `name = value, …`, without those at their default."""
-    hints = _hints(cast("type[Any]", type(record)))
     values = {field: getattr(record, field.name) for field in dataclasses.fields(record)}
-    said = {field.name: value for field, value in values.items() if not _is_default(field, value)}
-    return ", ".join(f"{name} = {_format_field(hints[name], value)}" for name, value in said.items())
+    said = {field.name: value for field, value in values.items() if not is_default(field, value)}
+    return ", ".join(f"{name} = {format_value(value)}" for name, value in said.items())
 
 
 def _parse(parser: AttrParser, kind: Any) -> Any:
-    if kind == Condition and parser.parse_optional_keyword(ALWAYS):
-        return ()
-    if kind == Condition and parser.parse_optional_keyword(NEVER):
-        return None
     if isinstance(kind, types.UnionType):  # T | None: None is only ever the default
         return _parse(parser, next(arg for arg in get_args(kind) if arg is not types.NoneType))
     if get_origin(kind) is tuple:
@@ -96,7 +85,7 @@ def _parse(parser: AttrParser, kind: Any) -> Any:
 
 def parse_record(parser: AttrParser, record: type[RecordT]) -> RecordT:
     """Parse `name = value, …` up to a closing bracket, checking names and missing fields."""
-    hints = _hints(record)
+    hints = field_types(record)
     values: dict[str, Any] = {}
     while (field := parser.parse_optional_identifier()) is not None:
         if field not in hints or field in values:
@@ -115,14 +104,15 @@ class RecordAttr(Data[RecordT], Generic[RecordT]):
     """An attribute that holds one record; a subclass says `name` and its record type."""
 
     @classmethod
-    def _record(cls) -> type[RecordT]:
+    def record_type(cls) -> type[RecordT]:
+        """The type of its record."""
         return get_args(vars(cls)["__orig_bases__"][0])[0]
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> RecordT:
         """Parse `<name = value, …>`."""
         with parser.in_angle_brackets():
-            return parse_record(parser, cls._record())
+            return parse_record(parser, cls.record_type())
 
     def print_parameter(self, printer: Printer) -> None:
         """Print `<name = value, …>`."""

@@ -1,18 +1,18 @@
 """PE-set programs: what each set of PEs is told, with tensors by name and loops by name.
 
 An `array.layer` holds the program of one layer: `array.repeat` loops around loads, macro-instructions and commits.
-Every op is one machine instruction (a view is a descriptor and its steps), with the fields of docs/machine.md in
-records; what is missing is where things lie: `array-allocate` adds that, `array-to-isa` encodes. The rules cited
-are those of docs/machine.md.
+Every op is one machine instruction (a view is a descriptor and its steps). Its clauses are the fields of
+docs/machine.md; `_clauses.py` describes their notation. `array-allocate` adds where tensors lie, `array-to-isa`
+encodes. The rules cited are those of docs/machine.md.
 
-    array.tensor <name = "conv1", memory = "glb", words = 1024, shape = [1, 16, 8, 8]>
+    array.tensor conv1.w.glb, memory glb, words 1024
     array.layer "conv1" computes "relu1" {
-      array.view <name = "w", tensor = "conv1.w.glb", steps = [{loop = "c2", axis = "lin", step = 9}]>
-      array.repeat <loop = "c2", count = 3> {
-        array.load <kind = "weight", view = "w", …, open = [], close = []>
-        array.mac <op = "mac", …, clear = ["c2"], send = ["c2"]>
+      array.view w, tensor conv1.w.glb, steps [lin+9*c2]
+      array.repeat c2, count 3 {
+        array.load weight, view w, place rows 8 cols 8 set 4x1, pattern [2 by lin+18, 3 by lin+1], open always
+        array.mac mac, place rows 8 cols 8 set 4x1, taps 9, clear [c2], send [c2]
       }
-      array.commit <view = "y", …>
+      array.commit y, place rows 8 cols 8 set 4x1 y+1*row
     }
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xdsl.dialects.builtin import ArrayAttr, StringAttr
+from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.builtin import UnitAttr as Mark
 from xdsl.ir import Dialect, Operation
 from xdsl.irdl import (
@@ -35,94 +35,116 @@ from xdsl.irdl import (
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from cnncc.dialects._clauses import Clauses, ClausesAttr
 from cnncc.dialects._instructions import AXES as AXES
+from cnncc.dialects._instructions import Axis as Axis
 from cnncc.dialects._instructions import Commit as Commit
+from cnncc.dialects._instructions import Direction as Direction
 from cnncc.dialects._instructions import Dma as Dma
+from cnncc.dialects._instructions import Engine as Engine
 from cnncc.dialects._instructions import Extent as Extent
 from cnncc.dialects._instructions import Host as Host
 from cnncc.dialects._instructions import Load as Load
+from cnncc.dialects._instructions import LoadKind as LoadKind
 from cnncc.dialects._instructions import LoopTerm as LoopTerm
 from cnncc.dialects._instructions import Mac as Mac
+from cnncc.dialects._instructions import Memory as Memory
 from cnncc.dialects._instructions import Names as Names
 from cnncc.dialects._instructions import Place as Place
 from cnncc.dialects._instructions import Repeat as Repeat
+from cnncc.dialects._instructions import Role as Role
 from cnncc.dialects._instructions import Signal as Signal
 from cnncc.dialects._instructions import Slots as Slots
+from cnncc.dialects._instructions import Source as Source
 from cnncc.dialects._instructions import Start as Start
+from cnncc.dialects._instructions import Sync as Sync
 from cnncc.dialects._instructions import Tensor as Tensor
 from cnncc.dialects._instructions import Term as Term
 from cnncc.dialects._instructions import Tokens as Tokens
 from cnncc.dialects._instructions import Unit as Unit
 from cnncc.dialects._instructions import View as View
-from cnncc.dialects._records import RecordAttr
 from cnncc.dialects.weights import RefAttr
 
-ENGINES = ("dma", "load", "array", "commit")
+SEMAPHORES = 15
 
 
 @irdl_attr_definition
-class TensorAttr(RecordAttr[Tensor]):
+class TensorAttr(ClausesAttr[Tensor]):
     """A tensor record."""
 
     name = "array.tensor_record"
 
 
 @irdl_attr_definition
-class ViewAttr(RecordAttr[View]):
+class ViewAttr(ClausesAttr[View]):
     """A view record."""
 
     name = "array.view_record"
 
 
 @irdl_attr_definition
-class DmaAttr(RecordAttr[Dma]):
+class DmaAttr(ClausesAttr[Dma]):
     """A DMA record."""
 
     name = "array.dma_record"
 
 
 @irdl_attr_definition
-class LoadAttr(RecordAttr[Load]):
+class LoadAttr(ClausesAttr[Load]):
     """A load record."""
 
     name = "array.load_record"
 
 
 @irdl_attr_definition
-class MacAttr(RecordAttr[Mac]):
+class MacAttr(ClausesAttr[Mac]):
     """A macro-instruction record."""
 
     name = "array.mac_record"
 
 
 @irdl_attr_definition
-class UnitAttr(RecordAttr[Unit]):
+class UnitAttr(ClausesAttr[Unit]):
     """An output unit record."""
 
     name = "array.unit_record"
 
 
 @irdl_attr_definition
-class CommitAttr(RecordAttr[Commit]):
+class CommitAttr(ClausesAttr[Commit]):
     """A commit record."""
 
     name = "array.commit_record"
 
 
 @irdl_attr_definition
-class HostAttr(RecordAttr[Host]):
+class HostAttr(ClausesAttr[Host]):
     """A host segment record."""
 
     name = "array.host_record"
 
 
+@irdl_attr_definition
+class SyncAttr(ClausesAttr[Sync]):
+    """A record of the engines that are waited for."""
+
+    name = "array.sync_record"
+
+
 @irdl_op_definition
 class TensorOp(IRDLOperation):
-    """A tensor, at the head of the module: `array.tensor <name = "x", memory = "glb", words = 192>`."""
+    """A tensor, at the head of the module: `array.tensor x, memory glb, words 192`."""
 
     name = "array.tensor"
     record = prop_def(TensorAttr)
-    assembly_format = "$record attr-dict"
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) attr-dict"
+
+    def verify_(self) -> None:
+        """What it is part of exists."""
+        tensor = self.record.data
+        if tensor.part_of and tensor.part_of not in tensors_of(self.parent_op()):
+            raise VerifyException(f"tensor {tensor.name} is part of {tensor.part_of}, which does not exist")
 
 
 @irdl_op_definition
@@ -141,20 +163,20 @@ class LayerOp(IRDLOperation):
     assembly_format = "$label `computes` $value (`ahead` $ahead^)? attr-dict-with-keyword $body"
 
     def verify_(self) -> None:
-        """Every name means something: views, tensors, loops. Says all that do not."""
-        if problems := list(dict.fromkeys(_unknown_names(self))):
+        """Views, tensors, loops and semaphores resolve. The message has all that do not."""
+        if problems := list(dict.fromkeys(_problems(self))):
             raise VerifyException(f"layer {self.label.data}: {'; '.join(problems)}")
 
 
 @irdl_attr_definition
-class SignalAttr(RecordAttr[Signal]):
+class SignalAttr(ClausesAttr[Signal]):
     """A signal record."""
 
     name = "array.signal_record"
 
 
 @irdl_attr_definition
-class RepeatAttr(RecordAttr[Repeat]):
+class RepeatAttr(ClausesAttr[Repeat]):
     """A loop record."""
 
     name = "array.repeat_record"
@@ -162,13 +184,14 @@ class RepeatAttr(RecordAttr[Repeat]):
 
 @irdl_op_definition
 class RepeatOp(IRDLOperation):
-    """`array.repeat <loop = "c2", count = 3> { … }`: a hardware loop with its name."""
+    """`array.repeat c2, count 3 { … }`: a hardware loop with its name."""
 
     name = "array.repeat"
     record = prop_def(RepeatAttr)
     body = region_def("single_block")
     traits = traits_def(NoTerminator())
-    assembly_format = "$record attr-dict-with-keyword $body"
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) attr-dict-with-keyword $body"
 
 
 @irdl_op_definition
@@ -177,7 +200,8 @@ class ViewOp(IRDLOperation):
 
     name = "array.view"
     record = prop_def(ViewAttr)
-    assembly_format = "$record attr-dict"
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
@@ -186,7 +210,8 @@ class DmaOp(IRDLOperation):
 
     name = "array.dma"
     record = prop_def(DmaAttr)
-    assembly_format = "$record attr-dict"
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
@@ -195,7 +220,8 @@ class LoadOp(IRDLOperation):
 
     name = "array.load"
     record = prop_def(LoadAttr)
-    assembly_format = "$record attr-dict"
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
@@ -204,7 +230,8 @@ class MacOp(IRDLOperation):
 
     name = "array.mac"
     record = prop_def(MacAttr)
-    assembly_format = "$record attr-dict"
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
@@ -213,7 +240,8 @@ class UnitOp(IRDLOperation):
 
     name = "array.unit"
     record = prop_def(UnitAttr)
-    assembly_format = "$record attr-dict"
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
@@ -222,31 +250,28 @@ class CommitOp(IRDLOperation):
 
     name = "array.commit"
     record = prop_def(CommitAttr)
-    assembly_format = "$record attr-dict"
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
 class SyncOp(IRDLOperation):
-    """Wait until these engines are idle (PROG-4): `array.sync ["load", "array", "commit"]`."""
+    """Wait until these engines are idle (PROG-4): `array.sync [load, array, commit]`."""
 
     name = "array.sync"
-    engines = prop_def(ArrayAttr[StringAttr])
-    assembly_format = "$engines attr-dict"
-
-    def verify_(self) -> None:
-        """Only engines are waited for."""
-        for engine in self.engines:
-            if engine.data not in ENGINES:
-                raise VerifyException(f"engines are {', '.join(ENGINES)}, not {engine.data}")
+    record = prop_def(SyncAttr)
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
 class SignalOp(IRDLOperation):
-    """Give tokens to a semaphore (TOKEN-4): `array.signal <semaphore = 1, count = 2>`."""
+    """Give tokens to a semaphore (TOKEN-4): `array.signal semaphore 1, count 2`."""
 
     name = "array.signal"
     record = prop_def(SignalAttr)
-    assembly_format = "$record attr-dict"
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
@@ -256,7 +281,14 @@ class HostOp(IRDLOperation):
     name = "array.host"
     model = prop_def(RefAttr)
     record = prop_def(HostAttr)
-    assembly_format = "`model` $model $record attr-dict"
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) `model` $model attr-dict"
+
+    def verify_(self) -> None:
+        """Its tensors exist."""
+        names, tensors = (*self.record.data.inputs, *self.record.data.outputs), tensors_of(self.parent_op())
+        if unknown := [name for name in names if name not in tensors]:
+            raise VerifyException(f"array.host: there is no tensor {', '.join(unknown)}")
 
 
 def loops_around(op: Operation) -> dict[str, int]:
@@ -269,27 +301,59 @@ def loops_around(op: Operation) -> dict[str, int]:
     return {repeat.loop: repeat.count for repeat in reversed(around)}
 
 
-def _unknown_names(layer: LayerOp) -> Iterator[str]:
-    """What the operations of a layer name that is not there: of views those that stand before."""
-    module = layer.parent_op()
-    known = {op.record.data.name for op in module.walk() if isinstance(op, TensorOp)} if module else set[str]()
-    views, loops = set[str](), {op.record.data.loop for op in layer.walk() if isinstance(op, RepeatOp)}
+def tensors_of(module: Operation | None) -> dict[str, Tensor]:
+    """The tensors at the head of a module, by name."""
+    blocks = [block for region in module.regions for block in region.blocks] if module else []
+    return {op.record.data.name: op.record.data for block in blocks for op in block.ops if isinstance(op, TensorOp)}
+
+
+def tokens_in(op: Operation) -> Iterator[tuple[Operation, Tokens]]:
+    """The operations in `op` that take or give tokens, with these; a signal gives."""
+    for inner in op.walk():
+        match inner:
+            case DmaOp() | LoadOp() | CommitOp():
+                yield inner, inner.record.data.tokens
+            case SignalOp():
+                yield inner, Tokens(give=inner.record.data.semaphore)
+            case _:
+                pass
+
+
+def _problems(layer: LayerOp) -> Iterator[str]:
+    """What the operations of a layer name that does not exist. A view stands before its use."""
+    tensors, views = tensors_of(layer.parent_op()), set[str]()
+    loops = {op.record.data.loop for op in layer.walk() if isinstance(op, RepeatOp)}
     for op in layer.walk():
         if isinstance(op, ViewOp):
             view = op.record.data
             views.add(view.name)
-            if view.tensor not in known:
+            if view.tensor not in tensors:
                 yield f"view {view.name}: there is no tensor {view.tensor}"
             yield from (f"view {view.name}: there is no loop {t.loop}" for t in view.steps if t.loop not in loops)
             continue
-        wanted, conditions = _names(op)
+        names, conditions = _names(op)
         around = loops_around(op)
-        yield from (f"{op.name}: there is no view {name} before it" for name in wanted if name not in views)
+        yield from (f"{op.name}: there is no view {name} before it" for name in names if name not in views)
         yield from (
             f"{op.name}: a condition names loop {name}, which is not around it"
             for name in conditions
             if name not in around
         )
+    yield from _semaphore_problems(layer)
+
+
+def _semaphore_problems(layer: LayerOp) -> Iterator[str]:
+    """Semaphores that the machine does not have, and those that no operation of the module gives a token (TOKEN-4)."""
+    given = {tokens.give for _, tokens in tokens_in(layer)}
+    taken = {tokens.take for _, tokens in tokens_in(layer)}
+    if taken - given - {0} and (module := layer.parent_op()):
+        given |= {tokens.give for _, tokens in tokens_in(module)}
+    for op, tokens in tokens_in(layer):
+        for number in (tokens.take, tokens.give):
+            if not 0 <= number <= SEMAPHORES:
+                yield f"{op.name}: there is no semaphore {number}: they are 1 to {SEMAPHORES}"
+        if 0 < tokens.take <= SEMAPHORES and tokens.take not in given:
+            yield f"{op.name}: nothing gives semaphore {tokens.take} a token"
 
 
 def _names(op: Operation) -> tuple[list[str], list[str]]:
@@ -297,14 +361,14 @@ def _names(op: Operation) -> tuple[list[str], list[str]]:
     match op:
         case DmaOp():
             record = op.record.data
-            views, conditions = [record.dram, record.glb], [*_of_tokens(record.tokens)]
+            views, conditions = [record.dram, record.glb], [*_token_conditions(record.tokens)]
         case LoadOp():
             record = op.record.data
-            views, conditions = [record.view], [record.open, record.close, *_of_tokens(record.tokens)]
+            views, conditions = [record.view], [record.open, record.close, *_token_conditions(record.tokens)]
         case CommitOp():
             record = op.record.data
             views = [record.view, record.operand, record.residual, record.params, record.sums]
-            conditions = [record.fresh, record.final, *_of_tokens(record.tokens)]
+            conditions = [record.fresh, record.final, *_token_conditions(record.tokens)]
         case MacOp():
             record, views = op.record.data, []
             conditions = [
@@ -315,7 +379,7 @@ def _names(op: Operation) -> tuple[list[str], list[str]]:
     return [view for view in views if view], [name for names in conditions for name in names or ()]
 
 
-def _of_tokens(tokens: Tokens) -> Iterator[Names]:
+def _token_conditions(tokens: Tokens) -> Iterator[Names]:
     if tokens.take:
         yield tokens.take_when
     if tokens.give:
@@ -325,5 +389,17 @@ def _of_tokens(tokens: Tokens) -> Iterator[Names]:
 ARRAY = Dialect(
     "array",
     [TensorOp, LayerOp, RepeatOp, ViewOp, DmaOp, LoadOp, MacOp, UnitOp, CommitOp, SyncOp, SignalOp, HostOp],
-    [TensorAttr, ViewAttr, DmaAttr, LoadAttr, MacAttr, UnitAttr, CommitAttr, HostAttr, RepeatAttr, SignalAttr],
+    [
+        TensorAttr,
+        ViewAttr,
+        DmaAttr,
+        LoadAttr,
+        MacAttr,
+        UnitAttr,
+        CommitAttr,
+        HostAttr,
+        RepeatAttr,
+        SignalAttr,
+        SyncAttr,
+    ],
 )

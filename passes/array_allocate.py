@@ -157,8 +157,7 @@ class ArrayAllocatePass(ModulePass):
     same time (rule TOKEN-5), so other tensors may have its place before and after. A tensor without view gets no place.
     A tensor that is part of another has its place there.
 
-        array.tensor <name = "x.glb", memory = "glb", words = 192>
-                            ->    array.tensor <name = "x.glb", memory = "glb", words = 192, at = 0>
+        array.tensor x.glb, memory glb, words 192   ->   array.tensor x.glb, memory glb, words 192, at 0
     """
 
     name = "array-allocate"

@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 
 from cnncc.dialects.array import (
     CommitOp,
+    Direction,
     DmaAttr,
     DmaOp,
     LayerOp,
@@ -33,7 +34,7 @@ from cnncc.passes.array_allocate import allocate
 class ArrayPrefetchPass(ModulePass):
     """Move the first transfers of weights and parameters of marked layers into the layers before.
 
-        array.layer "conv2" { … }                            array.layer "conv2" { … array.dma <glb = "next.weight"> … }
+        array.layer "conv2" { … }                            array.layer "conv2" { … array.dma in, … next.weight … }
         array.layer "conv4" ahead { array.dma … }     ->     array.layer "conv4" { … }
 
     Operands that come once are prefetched as a whole, others by their first slice if they have two buffers. The first
@@ -91,7 +92,7 @@ def _head(block: Block) -> Iterator[Operation]:
 
 
 def _comes_in(op: Operation) -> bool:
-    return any(isinstance(inner, DmaOp) and inner.record.data.direction == "in" for inner in op.walk())
+    return any(isinstance(inner, DmaOp) and inner.record.data.direction == Direction.IN for inner in op.walk())
 
 
 def _last_that_comes_in(before: LayerOp) -> Operation:

@@ -218,7 +218,7 @@ class _Layer:
                 signal = op.record.data
                 yield instruction("signal", semaphore=signal.semaphore, count=signal.count), ""
             case A.SyncOp():
-                yield instruction("sync", **{engine.data: 1 for engine in op.engines}), ""
+                yield instruction("sync", **dict.fromkeys(op.record.data.engines, 1)), ""
             case _:
                 raise Refusal(f"{op.name} is no part of a PE-set program")
 
@@ -307,9 +307,9 @@ class ArrayToIsaPass(ModulePass):
     Memory stays in the module; weights that no tensor holds have been folded into instructions and go.
 
         array.layer "conv1" computes "relu1" {          isa.layer <label = "conv1", first = 0, count = 5, value = "relu1">
-          array.view <name = "x", tensor = "x.glb">     isa.inst "desc id=0 base=64" comment "conv1: x: x.glb"
-          array.repeat <loop = "c2", count = 3> {   ->  isa.inst "loop count=3" comment "c2"
-            array.mac <op = "mac", …>                   isa.inst "mac rows=4 …"
+          array.view x, tensor x.glb                    isa.inst "desc id=0 base=64" comment "conv1: x: x.glb"
+          array.repeat c2, count 3 {                ->  isa.inst "loop count=3" comment "c2"
+            array.mac mac, …                            isa.inst "mac rows=4 …"
           } }                                           isa.inst "end"
     """  # noqa: E501
 

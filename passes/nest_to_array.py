@@ -5,7 +5,7 @@ segments read or write, become tensors in DRAM that are copied in and out. A lay
 macro-instructions and commits (*thin*, rule TOKEN-5). It also waits for the DMA if the layer stages its output, unless
 the next layer stages its ifmap or residual: its first transfer is queued behind then.
 
-    %1 = nest.layer "mac" %0 weights @conv1.w …    array.tensor <name = "conv1.glb", memory = "glb", …>
+    %1 = nest.layer "mac" %0 weights @conv1.w …    array.tensor conv1.glb, memory glb, …
                                               ->   array.layer "conv1" computes "relu1" { array.view … }
 
 What each layer's program is made of is in `layer_program.py`.
@@ -45,6 +45,7 @@ from cnncc.passes._programs.tensors import ArrayTensors, is_read_in_glb, source,
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
 from cnncc.weights import Array, WeightStore
 
+COMPUTING = (A.Engine.LOAD, A.Engine.ARRAY, A.Engine.COMMIT)
 COPIES = 6  # of a layer: each takes two of its 16 descriptors, and what is fetched ahead four
 
 _OPS: dict[type, tuple[type[Operation], type]] = {
@@ -56,6 +57,7 @@ _OPS: dict[type, tuple[type[Operation], type]] = {
     A.Commit: (A.CommitOp, A.CommitAttr),
     A.Tensor: (A.TensorOp, A.TensorAttr),
     A.Signal: (A.SignalOp, A.SignalAttr),
+    A.Sync: (A.SyncOp, A.SyncAttr),
 }
 
 
@@ -72,13 +74,12 @@ def _node_op(node: Node) -> Operation:
 
 
 def _layer_op(
-    label: str, value: str, ops: Sequence[Operation], engines: Sequence[str], ahead: UnitAttr | None = None
+    label: str, value: str, ops: Sequence[Operation], engines: tuple[A.Engine, ...], ahead: UnitAttr | None = None
 ) -> A.LayerOp:
     """A layer that ends when these engines are idle."""
     names: dict[str, Attribute] = {"label": StringAttr(label), "value": StringAttr(value)}
     names |= {"ahead": ahead} if ahead else {}
-    sync = A.SyncOp.create(properties={"engines": ArrayAttr([StringAttr(name) for name in engines])})
-    return A.LayerOp.create(properties=names, regions=[Region(Block([*ops, sync]))])
+    return A.LayerOp.create(properties=names, regions=[Region(Block([*ops, _op(A.Sync(engines))]))])
 
 
 def param_words(arrays: Sequence[Array], operand_bits: int) -> Array:
@@ -115,11 +116,11 @@ class _Lowering:
             raise Refusal(f"there is no weights.global @{name}")
         return constant_array(self.weights[name], self.store)
 
-    def copy(self, direction: str, label: str, values: Sequence[SSAValue]) -> None:
+    def copy(self, direction: A.Direction, label: str, values: Sequence[SSAValue]) -> None:
         """A layer that moves values between their tensors in DRAM and in the GLB."""
         self.move(direction, label, [(self.tensors.tensor("dram", value), value) for value in values])
 
-    def move(self, direction: str, label: str, values: Sequence[tuple[str, SSAValue]]) -> None:
+    def move(self, direction: A.Direction, label: str, values: Sequence[tuple[str, SSAValue]]) -> None:
         """A layer that moves values between these tensors in DRAM and theirs in the GLB, or several of them."""
         if len(values) > COPIES:
             self.move(direction, label, values[:COPIES])
@@ -136,7 +137,7 @@ class _Lowering:
             ops.append(_op(dma))
         if values:
             self.drained = None  # one engine does both, one after the other
-            self.program.append(_layer_op(label, "", ops, ["dma"]))
+            self.program.append(_layer_op(label, "", ops, (A.Engine.DMA,)))
 
     def layer(self, op: LayerOp) -> None:
         """One layer: its output tensor, its weights in DRAM and GLB, its program."""
@@ -148,7 +149,7 @@ class _Lowering:
         ops = [_node_op(node) for node in nodes]
         if not staged(op) & {"ifmap", "residual"}:
             self.finish()
-        layer = _layer_op(label, key or label, ops, ["load", "array", "commit"], op.ahead)
+        layer = _layer_op(label, key or label, ops, COMPUTING, op.ahead)
         self.drained = layer if streams else None
         self.program.append(layer)
 
@@ -156,7 +157,7 @@ class _Lowering:
         """Have the layer just before wait for its results to be in DRAM."""
         sync = self.drained.body.block.last_op if self.drained else None
         if isinstance(sync, A.SyncOp):
-            sync.engines = ArrayAttr([StringAttr(name) for name in ("load", "array", "commit", "dma")])
+            sync.record = A.SyncAttr(A.Sync((*COMPUTING, A.Engine.DMA)))
 
     def _plain(self, op: LayerOp, label: str) -> ProgramLayer:
         steps = op.steps.data
@@ -239,14 +240,16 @@ class _Lowering:
             self._host_operand(label, value, quant.data, fresh)
             for value, quant in zip(op.inputs, op.input_quants, strict=True)
         ]
-        self.move("out", f"{label} operands", fresh)
+        self.move(A.Direction.OUT, f"{label} operands", fresh)
         outputs = [
             self._host_result(f"{label}.{i}", value, quant)
             for i, (value, quant) in enumerate(zip(op.outputs, op.output_quants, strict=True))
         ]
         record, self.drained = A.HostAttr(A.Host(tuple(read), tuple(outputs))), None  # the host waits for all engines
         self.program.append(A.HostOp.create(properties={"model": op.model, "record": record}))
-        self.copy("in", f"{label} results", [value for value in op.outputs if self.tensors.lies_in("glb", value)])
+        self.copy(
+            A.Direction.IN, f"{label} results", [value for value in op.outputs if self.tensors.lies_in("glb", value)]
+        )
 
     def _host_operand(self, label: str, value: SSAValue, quant: Quant, fresh: list[tuple[str, SSAValue]]) -> str:
         """The tensor from which a segment reads a value by a scale; `fresh` ones are to be copied from the GLB."""
@@ -290,7 +293,7 @@ class _Lowering:
                     f"output '{name}' is the same as '{there}', which only the host reads or computes: "
                     f"leave it out of the model's outputs"
                 )
-        self.move("out", "outputs", moved)
+        self.move(A.Direction.OUT, "outputs", moved)
 
 
 def _names(attrs: ArrayAttr[DictionaryAttr] | None) -> list[str]:
@@ -310,7 +313,7 @@ def _lower(lowering: _Lowering) -> None:
         else:
             tensors.exchange(arg, name, "input", quant.data)
             lowering.in_glb(name, arg, quant.data)
-    lowering.copy("in", "inputs", [arg for arg in func.args if tensors.lies_in("glb", arg)])
+    lowering.copy(A.Direction.IN, "inputs", [arg for arg in func.args if tensors.lies_in("glb", arg)])
     refusals = Refusals()
     for op in func.body.block.ops:
         match op:
@@ -335,7 +338,7 @@ def _primed(program: Sequence[Operation]) -> list[Operation]:
     records = [op.record.data for each in program for op in each.walk() if isinstance(op, A.DmaOp | A.CommitOp)]
     taken = {record.tokens.take for record in records}
     signals = [_op(A.Signal(semaphore, count)) for semaphore, count in PRIMED.items() if semaphore in taken]
-    return [_layer_op("semaphores", "", signals, ["dma"])] if signals else []
+    return [_layer_op("semaphores", "", signals, (A.Engine.DMA,))] if signals else []
 
 
 @dataclass(frozen=True)

@@ -28,191 +28,153 @@ LOW, HIGH = -40, 90
 
 CONV = """
   array.layer "conv1" computes "relu1" attributes {mapping = "k2 > h2 > [k h||2@rows w||2@cols] > c"} {
-    array.view <name = "x", tensor = "x.glb", height = 3, width = 2, pitch = 2, plane = 6, fill = 3, zero = 3,
-                steps = [{loop = "h1", axis = "y", step = 2}, {loop = "c2", axis = "k", step = 1}]>
-    array.view <name = "w.dram", tensor = "conv1.w", steps = [{loop = "k0", axis = "lin", step = 36}]>
-    array.view <name = "w", tensor = "conv1.w.glb", wrap = 72,
-                steps = [{loop = "k0", axis = "lin", step = 36}, {loop = "c2", axis = "lin", step = 9}]>
-    array.view <name = "p.dram", tensor = "conv1.p", steps = [{loop = "k0", axis = "lin", step = 8}]>
-    array.view <name = "p", tensor = "conv1.p.glb", wrap = 16, steps = [{loop = "k0", axis = "lin", step = 8}]>
-    array.view <name = "y", tensor = "conv1.glb", height = 4, width = 2, pitch = 2, plane = 8,
-                steps = [{loop = "k0", axis = "k", step = 2}, {loop = "h1", axis = "y", step = 2}]>
-    array.view <name = "r", tensor = "r.glb", height = 4, width = 2, pitch = 2, plane = 8,
-                steps = [{loop = "k0", axis = "k", step = 2}, {loop = "h1", axis = "y", step = 2}]>
-    array.unit <bias = true, scale = true, zero = 2, clamp = [-40, 90], factors = "conv1.f", add_clamp = [-60, 99]>
-    array.repeat <loop = "k0", count = 2> {
-      array.dma <direction = "in", dram = "p.dram", glb = "p", words = 8, tokens = {take = 1}>
-      array.dma <direction = "in", dram = "w.dram", glb = "w", words = 18, count = 2, dram_step = 18, glb_step = 18,
-                 tokens = {give = 2}>
-      array.repeat <loop = "h1", count = 2> {
-        array.repeat <loop = "c2", count = 2> {
-          array.load <kind = "weight", view = "w", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2},
-            start = {}, pattern = [{n = 3, axis = "lin", step = 1}, {n = 3, axis = "lin", step = 3},
-                       {n = 2, axis = "lin", step = 18}],
-            open = always, close = always, tokens = {take = 2, take_when = ["h1", "c2"]}>
-          array.load <kind = "ifmap", view = "x", start = {y = -1, x = -1}, place = {rows = 2, cols = 2, set_rows = 2,
-            set_cols = 2, row = {axis = "y", step = 1}, col = {axis = "x", step = 1}},
-            pattern = [{n = 1, axis = "x", step = 1}, {n = 3, axis = "y", step = 1}], open = always>
-          array.load <kind = "ifmap", view = "x", start = {y = -1, x = 0}, place = {rows = 2, cols = 2, set_rows = 2,
-            set_cols = 2, row = {axis = "y", step = 1}, col = {axis = "x", step = 1}},
-            pattern = [{n = 2, axis = "x", step = 1}, {n = 3, axis = "y", step = 1}], slot = 3,
-            edge = true, close = always,
-            tokens = {give = 3, give_when = ["c2"]}>
-          array.mac <op = "mac", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2}, taps = 9, step_range = 2,
-            data_reuse = 6, n2n_slot = 3, ifmap = {tap = 1}, weight = {tap = 2, channel = 1}, psum = {channel = 1},
-            clear = ["c2"], send = ["c2"], take_weight = always, give_weight = always, take_ifmap = always,
-            give_ifmap = always>
+    array.view x, tensor x.glb, height 3, width 2, pitch 2, plane 6, fill 3, zero 3, steps [y+2*h1, k+c2]
+    array.view w.dram, tensor conv1.w, steps [lin+36*k0]
+    array.view w, tensor conv1.w.glb, wrap 72, steps [lin+36*k0, lin+9*c2]
+    array.view p.dram, tensor conv1.p, steps [lin+8*k0]
+    array.view p, tensor conv1.p.glb, wrap 16, steps [lin+8*k0]
+    array.view y, tensor conv1.glb, height 4, width 2, pitch 2, plane 8, steps [k+2*k0, y+2*h1]
+    array.view r, tensor r.glb, height 4, width 2, pitch 2, plane 8, steps [k+2*k0, y+2*h1]
+    array.unit bias, scale, zero 2, clamp [-40, 90], factors conv1.f, add_clamp [-60, 99]
+    array.repeat k0, count 2 {
+      array.dma in, dram p.dram, glb p, words 8, tokens take 1
+      array.dma in, dram w.dram, glb w, words 18, count 2, dram_step 18, glb_step 18, tokens give 2
+      array.repeat h1, count 2 {
+        array.repeat c2, count 2 {
+          array.load weight, view w, place rows 2 cols 2 set 2x2, pattern [3 by lin+1, 3 by lin+3, 2 by lin+18],
+              open always, close always, tokens take 2 when [h1, c2]
+          array.load ifmap, view x, start y-1 x-1, place rows 2 cols 2 set 2x2 y+row x+col,
+              pattern [1 by x+1, 3 by y+1], open always
+          array.load ifmap, view x, start y-1, place rows 2 cols 2 set 2x2 y+row x+col, pattern [2 by x+1, 3 by y+1],
+              slot 3, edge, close always, tokens give 3 when [c2]
+          array.mac mac, place rows 2 cols 2 set 2x2, taps 9, step_range 2, data_reuse 6, n2n_slot 3, ifmap tap,
+              weight 2*tap+channel, psum channel, clear [c2], send [c2], take_weight always, give_weight always,
+              take_ifmap always, give_ifmap always
         }
-        array.commit <view = "y", residual = "r", params = "p", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2,
-          row = {axis = "y", step = 1}, col = {axis = "x", step = 1}}, channels = {n = 2, axis = "k", step = 1},
-          psum = {channel = 1}, tokens = {take = 3, give = 1, give_when = ["h1"]}>
+        array.commit y, residual r, params p, place rows 2 cols 2 set 2x2 y+row x+col, channels 2 by k+1, psum channel,
+            tokens take 3 give 1 when [h1]
       }
     }
-    array.sync ["dma", "load", "array", "commit"]
+    array.sync [dma, load, array, commit]
   }
 """
 POOL = """
   array.layer "pool1" computes "pool1" {
-    array.view <name = "x", tensor = "conv1.glb", height = 4, width = 2, pitch = 2, plane = 8>
-    array.view <name = "y", tensor = "pool1.glb", height = 2, width = 2, pitch = 2, plane = 4>
-    array.unit <>
-    array.load <kind = "ifmap", view = "x", start = {}, place = {rows = 2, cols = 2, set_cols = 2,
-      col = {axis = "y", step = 2}, row_set = {axis = "k", step = 1}},
-      pattern = [{n = 2, axis = "k", step = 2}, {n = 2, axis = "x", step = 1}, {n = 2, axis = "y", step = 1}],
-      open = always, close = always>
-    array.mac <op = "max", place = {rows = 2, cols = 2, set_cols = 2}, pixels = 4, taps = 2,
-      ifmap = {pixel = 2, tap = 1}, psum = {pixel = 1}, clear = always, send = always, take_ifmap = always,
-      give_ifmap = always>
-    array.commit <view = "y", place = {rows = 2, cols = 2, set_cols = 2, col = {axis = "y", step = 1},
-      row_set = {axis = "k", step = 1}}, pixels = {n = 2, axis = "k", step = 2}, lines = {n = 2, axis = "x", step = 1},
-      psum = {pixel = 2, tap = 1}>
-    array.sync ["load", "array", "commit"]
+    array.view x, tensor conv1.glb, height 4, width 2, pitch 2, plane 8
+    array.view y, tensor pool1.glb, height 2, width 2, pitch 2, plane 4
+    array.unit
+    array.load ifmap, view x, place rows 2 cols 2 set 1x2 k+row_set y+2*col, pattern [2 by k+2, 2 by x+1, 2 by y+1],
+        open always, close always
+    array.mac max, place rows 2 cols 2 set 1x2, pixels 4, taps 2, ifmap 2*pixel+tap, psum pixel, clear always,
+        send always, take_ifmap always, give_ifmap always
+    array.commit y, place rows 2 cols 2 set 1x2 k+row_set y+col, pixels 2 by k+2, lines 2 by x+1, psum 2*pixel+tap
+    array.sync [load, array, commit]
   }
 """
 SUM = """
   array.layer "sum1" computes "sum1" {
-    array.view <name = "x", tensor = "conv1.glb", height = 4, width = 2, pitch = 2, plane = 8,
-                steps = [{loop = "k0", axis = "k", step = 2}]>
-    array.view <name = "y", tensor = "sum1.glb", height = 2, width = 1, pitch = 1, plane = 2,
-                steps = [{loop = "k0", axis = "k", step = 2}]>
-    array.unit <>
-    array.repeat <loop = "k0", count = 2> {
-      array.load <kind = "ifmap", view = "x", start = {}, place = {rows = 2, cols = 2, set_rows = 2,
-        row = {axis = "y", step = 2}, col_set = {axis = "k", step = 1}},
-        pattern = [{n = 2, axis = "x", step = 1}, {n = 2, axis = "y", step = 1}], open = always, close = always>
-      array.mac <op = "add", place = {rows = 2, cols = 2, set_rows = 2}, taps = 4, ifmap = {tap = 1},
-        clear = always, send = always, take_ifmap = always, give_ifmap = always>
-      array.commit <view = "y", place = {rows = 2, cols = 2, set_rows = 2, row = {axis = "y", step = 1},
-        col_set = {axis = "k", step = 1}}>
+    array.view x, tensor conv1.glb, height 4, width 2, pitch 2, plane 8, steps [k+2*k0]
+    array.view y, tensor sum1.glb, height 2, width 1, pitch 1, plane 2, steps [k+2*k0]
+    array.unit
+    array.repeat k0, count 2 {
+      array.load ifmap, view x, place rows 2 cols 2 set 2x1 y+2*row k+col_set, pattern [2 by x+1, 2 by y+1],
+          open always, close always
+      array.mac add, place rows 2 cols 2 set 2x1, taps 4, ifmap tap, clear always, send always, take_ifmap always,
+          give_ifmap always
+      array.commit y, place rows 2 cols 2 set 2x1 y+row k+col_set
     }
-    array.sync ["load", "array", "commit"]
+    array.sync [load, array, commit]
   }
 """
 ADD = """
   array.layer "add1" computes "add1" {
-    array.view <name = "a", tensor = "conv1.glb">
-    array.view <name = "y", tensor = "add1.glb">
-    array.unit <factors = "conv1.f", add_clamp = [-99, 99]>
-    array.commit <source = "glb", view = "y", place = {}, operand = "a", residual = "a",
-      pixels = {n = 4, axis = "lin", step = 8}, channels = {n = 8, axis = "lin", step = 1}>
-    array.sync ["commit"]
+    array.view a, tensor conv1.glb
+    array.view y, tensor add1.glb
+    array.unit factors conv1.f, add_clamp [-99, 99]
+    array.commit y, source glb, operand a, residual a, pixels 4 by lin+8, channels 8 by lin+1
+    array.sync [commit]
   }
 """
 LINES = """
   array.layer "lines1" computes "lines1" {
-    array.view <name = "d", tensor = "r", height = 4, width = 2, pitch = 2, plane = 8,
-                steps = [{loop = "h0", axis = "y", step = 1}]>
-    array.view <name = "g", tensor = "lines.glb", pitch = 2, plane = 6, ring_y = 3,
-                steps = [{loop = "h0", axis = "y", step = 1}]>
-    array.view <name = "x", tensor = "lines.glb", height = 4, width = 2, pitch = 2, plane = 6, fill = -99, ring_y = 3,
-                steps = [{loop = "h0", axis = "y", step = 1}, {loop = "k1", axis = "k", step = 2}]>
-    array.view <name = "y", tensor = "lines1.glb", height = 4, width = 2, pitch = 2, plane = 8,
-                steps = [{loop = "h0", axis = "y", step = 1}, {loop = "k1", axis = "k", step = 2}]>
-    array.unit <>
-    array.dma <direction = "in", dram = "d", glb = "g", count = 4, words = 2, dram_step = 8, glb_step = 6>
-    array.repeat <loop = "h0", count = 4> {
-      array.dma <direction = "in", dram = "d", glb = "g", count = 4, words = 2, y = 1, dram_step = 8, glb_step = 6,
-                 tokens = {take = 4, give = 5}>
-      array.repeat <loop = "k1", count = 2> {
-        array.load <kind = "ifmap", view = "x", start = {y = -1}, place = {rows = 2, cols = 2, set_rows = 2,
-          set_cols = 2, row = {axis = "k", step = 1}, col = {axis = "x", step = 1}},
-          pattern = [{n = 3, axis = "y", step = 1}], open = always, close = always,
-          tokens = {take = 5, take_when = ["k1"], give = 4, give_when = ["k1"]}>
-        array.mac <op = "max", place = {rows = 2, cols = 2, set_cols = 2}, taps = 3, ifmap = {tap = 1},
-          clear = always, send = always, take_ifmap = always, give_ifmap = always>
-        array.commit <view = "y", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2,
-          row = {axis = "k", step = 1}, col = {axis = "x", step = 1}}>
+    array.view d, tensor r, height 4, width 2, pitch 2, plane 8, steps [y+h0]
+    array.view g, tensor lines.glb, pitch 2, plane 6, ring_y 3, steps [y+h0]
+    array.view x, tensor lines.glb, height 4, width 2, pitch 2, plane 6, fill -99, ring_y 3, steps [y+h0, k+2*k1]
+    array.view y, tensor lines1.glb, height 4, width 2, pitch 2, plane 8, steps [y+h0, k+2*k1]
+    array.unit
+    array.dma in, dram d, glb g, count 4, words 2, dram_step 8, glb_step 6
+    array.repeat h0, count 4 {
+      array.dma in, dram d, glb g, count 4, words 2, y 1, dram_step 8, glb_step 6, tokens take 4 give 5
+      array.repeat k1, count 2 {
+        array.load ifmap, view x, start y-1, place rows 2 cols 2 set 2x2 k+row x+col, pattern [3 by y+1], open always,
+            close always, tokens take 5 when [k1] give 4 when [k1]
+        array.mac max, place rows 2 cols 2 set 1x2, taps 3, ifmap tap, clear always, send always, take_ifmap always,
+            give_ifmap always
+        array.commit y, place rows 2 cols 2 set 2x2 k+row x+col
       }
     }
-    array.sync ["dma", "load", "array", "commit"]
+    array.sync [dma, load, array, commit]
   }
 """
 PARTS = """
   array.layer "parts1" computes "parts1" {
-    array.view <name = "x", tensor = "r.glb", height = 4, width = 2, pitch = 2, plane = 8,
-                steps = [{loop = "c0", axis = "k", step = 2}, {loop = "h1", axis = "y", step = 1}]>
-    array.view <name = "s", tensor = "parts.sums", height = 4, width = 2, pitch = 2,
-                steps = [{loop = "h1", axis = "y", step = 1}]>
-    array.view <name = "y", tensor = "parts1.glb", height = 4, width = 2, pitch = 2,
-                steps = [{loop = "h1", axis = "y", step = 1}]>
-    array.unit <>
-    array.repeat <loop = "c0", count = 2> {
-      array.repeat <loop = "h1", count = 4> {
-        array.load <kind = "ifmap", view = "x", start = {}, place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2,
-          row = {axis = "k", step = 1}, col = {axis = "x", step = 1}}, pattern = [], open = always, close = always>
-        array.mac <op = "add", place = {rows = 2, cols = 2, set_cols = 2}, clear = always, send = always,
-        take_ifmap = always,
-          give_ifmap = always>
-        array.commit <view = "y", place = {rows = 2, cols = 2, set_rows = 2, set_cols = 2,
-          col = {axis = "x", step = 1}}, reduce = true, sums = "s", fresh = ["c0"], final = ["c0"]>
+    array.view x, tensor r.glb, height 4, width 2, pitch 2, plane 8, steps [k+2*c0, y+h1]
+    array.view s, tensor parts.sums, height 4, width 2, pitch 2, steps [y+h1]
+    array.view y, tensor parts1.glb, height 4, width 2, pitch 2, steps [y+h1]
+    array.unit
+    array.repeat c0, count 2 {
+      array.repeat h1, count 4 {
+        array.load ifmap, view x, place rows 2 cols 2 set 2x2 k+row x+col, open always, close always
+        array.mac add, place rows 2 cols 2 set 1x2, clear always, send always, take_ifmap always, give_ifmap always
+        array.commit y, place rows 2 cols 2 set 2x2 x+col, reduce, sums s, fresh [c0], final [c0]
       }
     }
-    array.sync ["load", "array", "commit"]
+    array.sync [load, array, commit]
   }
 """
 INPUTS = """
   array.layer "inputs" computes "" {
-    array.view <name = "d0", tensor = "x", height = 3, width = 2, pitch = 2>
-    array.view <name = "g0", tensor = "x.glb", pitch = 2>
-    array.view <name = "d1", tensor = "r">
-    array.view <name = "g1", tensor = "r.glb">
-    array.dma <direction = "in", dram = "d0", glb = "g0", count = 2, rows = 3, words = 2, dram_step = 6, glb_step = 6>
-    array.dma <direction = "in", dram = "d1", glb = "g1", words = 32>
-    array.signal <semaphore = 1, count = 1>
-    array.signal <semaphore = 4, count = 1>
-    array.sync ["dma"]
+    array.view d0, tensor x, height 3, width 2, pitch 2
+    array.view g0, tensor x.glb, pitch 2
+    array.view d1, tensor r
+    array.view g1, tensor r.glb
+    array.dma in, dram d0, glb g0, count 2, rows 3, words 2, dram_step 6, glb_step 6
+    array.dma in, dram d1, glb g1, words 32
+    array.signal semaphore 1, count 1
+    array.signal semaphore 4, count 1
+    array.sync [dma]
   }
 """
 OUTPUTS = """
   array.layer "outputs" computes "" {
-    array.view <name = "g0", tensor = "pool1.glb">
-    array.view <name = "d0", tensor = "y">
-    array.view <name = "g1", tensor = "add1.glb">
-    array.view <name = "d1", tensor = "z">
-    array.dma <direction = "out", dram = "d0", glb = "g0", words = 16>
-    array.dma <direction = "out", dram = "d1", glb = "g1", words = 32>
-    array.sync ["dma"]
+    array.view g0, tensor pool1.glb
+    array.view d0, tensor y
+    array.view g1, tensor add1.glb
+    array.view d1, tensor z
+    array.dma out, dram d0, glb g0, words 16
+    array.dma out, dram d1, glb g1, words 32
+    array.sync [dma]
   }
 """
 TENSORS = """
-  array.tensor <name = "conv1.w", memory = "dram", words = 72, shape = [4, 2, 3, 3], role = "weight">
-  array.tensor <name = "conv1.p", memory = "dram", words = 16, shape = [4, 4], role = "weight">
-  array.tensor <name = "x", memory = "dram", words = 12, shape = [1, 2, 3, 2], role = "input", scale = 0.5, zero = 3>
-  array.tensor <name = "r", memory = "dram", words = 32, shape = [1, 4, 4, 2], role = "input", scale = 0.25>
-  array.tensor <name = "y", memory = "dram", words = 16, shape = [1, 4, 2, 2], role = "output", scale = 0.1>
-  array.tensor <name = "z", memory = "dram", words = 32, shape = [1, 4, 4, 2], role = "output", scale = 0.1, zero = -1>
-  array.tensor <name = "x.glb", memory = "glb", words = 12, shape = [1, 2, 3, 2]>
-  array.tensor <name = "r.glb", memory = "glb", words = 32, shape = [1, 4, 4, 2]>
-  array.tensor <name = "conv1.w.glb", memory = "glb", words = 72>
-  array.tensor <name = "conv1.p.glb", memory = "glb", words = 16>
-  array.tensor <name = "conv1.glb", memory = "glb", words = 32, shape = [1, 4, 4, 2]>
-  array.tensor <name = "pool1.glb", memory = "glb", words = 16, shape = [1, 4, 2, 2]>
-  array.tensor <name = "sum1.glb", memory = "glb", words = 8, shape = [1, 4, 2, 1]>
-  array.tensor <name = "add1.glb", memory = "glb", words = 32, shape = [1, 4, 4, 2]>
-  array.tensor <name = "lines.glb", memory = "glb", words = 24, shape = [1, 4, 3, 2]>
-  array.tensor <name = "lines1.glb", memory = "glb", words = 32, shape = [1, 4, 4, 2]>
-  array.tensor <name = "parts.sums", memory = "glb", words = 16>
-  array.tensor <name = "parts1.glb", memory = "glb", words = 8, shape = [1, 1, 4, 2]>
+  array.tensor conv1.w, memory dram, words 72, shape [4, 2, 3, 3], role weight
+  array.tensor conv1.p, memory dram, words 16, shape [4, 4], role weight
+  array.tensor x, memory dram, words 12, shape [1, 2, 3, 2], role input, scale 0.5, zero 3
+  array.tensor r, memory dram, words 32, shape [1, 4, 4, 2], role input, scale 0.25
+  array.tensor y, memory dram, words 16, shape [1, 4, 2, 2], role output, scale 0.1
+  array.tensor z, memory dram, words 32, shape [1, 4, 4, 2], role output, scale 0.1, zero -1
+  array.tensor x.glb, memory glb, words 12, shape [1, 2, 3, 2]
+  array.tensor r.glb, memory glb, words 32, shape [1, 4, 4, 2]
+  array.tensor conv1.w.glb, memory glb, words 72
+  array.tensor conv1.p.glb, memory glb, words 16
+  array.tensor conv1.glb, memory glb, words 32, shape [1, 4, 4, 2]
+  array.tensor pool1.glb, memory glb, words 16, shape [1, 4, 2, 2]
+  array.tensor sum1.glb, memory glb, words 8, shape [1, 4, 2, 1]
+  array.tensor add1.glb, memory glb, words 32, shape [1, 4, 4, 2]
+  array.tensor lines.glb, memory glb, words 24, shape [1, 4, 3, 2]
+  array.tensor lines1.glb, memory glb, words 32, shape [1, 4, 4, 2]
+  array.tensor parts.sums, memory glb, words 16
+  array.tensor parts1.glb, memory glb, words 8, shape [1, 1, 4, 2]
 """
 
 

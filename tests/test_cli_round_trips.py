@@ -14,8 +14,11 @@ import pytest
 import test_cli_models as models
 from cli_cases import DIGITS, LENET, SAMPLES, conv_model, done, invoke, noise, save
 from onnx import ModelProto
+from xdsl.parser import Parser
 
 from cnncc.binary.container import MANIFEST, PROGRAM, Binary, digest, from_bytes, load, pack, to_bytes
+from cnncc.driver.ir_files import dump_file, ir_text
+from cnncc.driver.pipeline import new_context
 
 CALIBRATION = SAMPLES / "inputs" / "digits_calibration.npz"
 Made = tuple[Path, list[object]]
@@ -185,3 +188,12 @@ def test_cli_counters_come_from_the_instructions(made: Made, tmp_path: Path) -> 
     assert json.loads(two[MANIFEST])["members"][PROGRAM] == digest(two[PROGRAM])
     assert observed(binary, folder) != observed(folder / "net.cnb", folder)
     assert from_bytes(to_bytes(load(binary))).metadata == load(binary).metadata
+
+
+def test_cli_dumped_programs_have_short_lines_and_read_back(made: Made) -> None:
+    folder, _ = made
+    dumps = [dump_file(folder / "ir" / step) for step in ("nest-to-array", "array-prefetch", "array-allocate")]
+    for dump in dumps:
+        text = dump.read_text()
+        assert max(map(len, text.splitlines())) <= 160, dump
+        assert ir_text(Parser(new_context(), text).parse_module()) == text, dump

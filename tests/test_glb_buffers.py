@@ -20,7 +20,7 @@ from onnx import helper
 from test_conv_groups import array_file
 from test_pool_positions import check_levels as check_pool
 from test_pool_positions import check_tokens, pool
-from xdsl.dialects.builtin import ModuleOp, StringAttr, UnitAttr
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.parser import Parser
 
 from cnncc.arch.model import load_arch
@@ -347,7 +347,7 @@ def test_layers_that_follow_each_other(tmp_path: Path) -> None:
     assert "output" in staged["a"] and not staged["b"] & {"ifmap", "residual"} and "ifmap" in staged["c"]
     compilation.run("array")
     ends = {op.label.data: op.body.block.last_op for op in compilation.module.ops if isinstance(op, A.LayerOp)}
-    waits = {label for label, op in ends.items() if isinstance(op, A.SyncOp) and StringAttr("dma") in op.engines.data}
+    waits = {label for label, op in ends.items() if isinstance(op, A.SyncOp) and A.Engine.DMA in op.record.data.engines}
     assert waits & set("abcd") == {"a"}
     transfers = [op.record.data.dram for op in compilation.module.walk() if isinstance(op, A.DmaOp)]
     assert any(name.startswith("next.") for name in transfers)

@@ -37,8 +37,8 @@ def host_binary() -> Binary:
     """Weights, a segment, and a result in the host's own memory."""
     _, ctx = module()
     key = ctx.weights.add(np.frombuffer(two_in_two_out(), np.uint8))
-    host = f'array.host model <"{key}"> <inputs = ["x", "x"], outputs = ["p", "y"]>'
-    real = 'array.tensor <name = "p", memory = "host", words = 6, shape = [2, 3], role = "output">'
+    host = f'array.host inputs [x, x], outputs [p, y] model <"{key}">'
+    real = "array.tensor p, memory host, words 6, shape [2, 3], role output"
     program, _ = module(real, INPUTS, host, ctx=ctx)
     ArrayAllocatePass("spatial-8x8").apply(ctx, program)
     ArrayToIsaPass().apply(ctx, program)

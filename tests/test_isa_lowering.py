@@ -97,18 +97,17 @@ def test_isa_every_instruction_but_halt_has_a_layer() -> None:
 
 
 REFUSED = [
-    ('clear = ["c2"]', 'clear = ["h9"]', "layer conv1: array.repeat: a condition names loop h9, around"),
-    ('give_when = ["h1"]', 'give_when = ["c2"]', "a condition names loop c2, around it are k0, h1"),
-    ('[{loop = "h1", axis = "y"', '[{loop = "h9", axis = "y"', "there is no loop h9; the layer has k0, h1, c2"),
-    ('{loop = "c2", axis = "k"', '{loop = "h1", axis = "k"', "view x has two steps for one loop"),
-    ('view = "y"', 'view = "z"', "there is no view z before it"),
-    ('tensor = "x.glb"', 'tensor = "elsewhere"', "names tensor 'elsewhere', which does not exist"),
-    ('factors = "conv1.f"', 'factors = "conv1.w"', r"factors conv1.w are int16\[4, 2, 3, 3\], not three float32"),
-    ('factors = "conv1.f"', 'factors = "none"', "there are no factors none"),
-    ("n2n_slot = 3", "n2n_slot = 65536", "n2n_slot: 65536 is outside 0..65535"),
-    ("x = -1}", "x = -32769}", "x: -32769 is outside -32768..32767"),
-    ('["dma", "load",', '["dma", "host",', "sync has no field host"),
-    ("count = 2> {\n        array.repeat", "count = 16777216> {\n        array.repeat", "count: 16777216 is outside"),
+    ("clear [c2]", "clear [h9]", "layer conv1: array.repeat: a condition names loop h9, around"),
+    ("give 1 when [h1]", "give 1 when [c2]", "a condition names loop c2, around it are k0, h1"),
+    ("steps [y+2*h1", "steps [y+2*h9", "there is no loop h9; the layer has k0, h1, c2"),
+    ("k+c2", "k+h1", "view x has two steps for one loop"),
+    ("commit y", "commit z", "there is no view z before it"),
+    ("tensor x.glb", "tensor elsewhere", "names tensor 'elsewhere', which does not exist"),
+    ("factors conv1.f", "factors conv1.w", r"factors conv1.w are int16\[4, 2, 3, 3\], not three float32"),
+    ("factors conv1.f", "factors none", "there are no factors none"),
+    ("n2n_slot 3", "n2n_slot 65536", "n2n_slot: 65536 is outside 0..65535"),
+    ("start y-1 x-1", "start y-1 x-32769", "x: -32769 is outside -32768..32767"),
+    ("count 2 {\n        array.repeat", "count 16777216 {\n        array.repeat", "count: 16777216 is outside"),
 ]  # fmt: skip
 
 
@@ -126,7 +125,7 @@ def test_isa_lowering_needs_places() -> None:
 
 
 def test_isa_sixteen_descriptors() -> None:
-    views = [f'array.view <name = "v{i}", tensor = "x">' for i in range(17)]
+    views = [f"array.view v{i}, tensor x" for i in range(17)]
     program, _ = lower(f'array.layer "l" computes "" {{ {" ".join(views[:16])} }}')
     assert len(instructions(program)) == 17
     with pytest.raises(Refusal, match="layer l: array.view: view v16 is one too many: the array has 16 descriptors"):
@@ -134,7 +133,7 @@ def test_isa_sixteen_descriptors() -> None:
 
 
 def nested(names: list[str]) -> str:
-    opened = "".join(f'array.repeat <loop = "{name}", count = 2> {{ ' for name in names)
+    opened = "".join(f"array.repeat {name}, count 2 {{ " for name in names)
     return f"{opened}array.sync []{'}' * len(names)}"
 
 
@@ -207,7 +206,7 @@ def test_isa_host_becomes_segments() -> None:
     program, ctx = module(INPUTS)
     key = ctx.weights.add(np.frombuffer(two_in_two_out(), np.uint8))
     program, ctx = module(
-        INPUTS, *[f'array.host model <"{key}"> <inputs = {i}, outputs = {o}>'
+        INPUTS, *[f'array.host inputs {i}, outputs {o} model <"{key}">'
                   for i, o in (('["x", "r"]', '["y", "z"]'), ('["y", "z"]', '["x", "r"]'))],
         ctx=ctx,
     )  # fmt: skip

@@ -14,9 +14,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
 from cnncc.arch.model import Arch, load_arch
+from cnncc.arch.operations import MacOperation
 from cnncc.context import CompilerContext
 from cnncc.dialects import array as A
-from cnncc.dialects._records import format_record
+from cnncc.dialects._clauses import format_clauses
 from cnncc.dialects.isa import instructions
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
@@ -75,7 +76,7 @@ def random_case(r: random.Random) -> Case:
     else:
         ifmap, weight = (A.Slots(r.randint(0, 2), *(r.randint(0, 3) for _ in range(4))) for _ in range(2))
     psum = A.Slots(0, r.choice([channels, channels, 0]), 0, r.choice([1, 1, 1, 0]))
-    bare = A.Mac("mac", A.Place(), pixels, taps, channels, lanes, 0, 0, ifmap, weight, psum)
+    bare = A.Mac(MacOperation.MAC, A.Place(), pixels, taps, channels, lanes, 0, 0, ifmap, weight, psum)
     words, weights = (1 + max(slot(of, *at) for at in counts(bare)) for of in (ifmap, weight))
     rows, cols = r.randint(1, 2), r.randint(1, 4)
     reuse = min(r.randint(0, words - 1), pixels * taps) if r.random() < 0.5 else 0
@@ -91,16 +92,16 @@ def module(case: Case) -> tuple[ModuleOp, CompilerContext]:
     place = A.Place(case.rows, case.cols, set_rows=case.rows, set_cols=case.cols)
     where = replace(place, row=A.Term("lin", 5), col=A.Term("lin", 3))
     word = (A.Extent(case.own, "lin", 1),)
-    loads = [A.Load("weight", "w", replace(place, col=A.Term("lin", 7)), A.Start(),
+    loads = [A.Load(A.LoadKind.WEIGHT, "w", replace(place, col=A.Term("lin", 7)), A.Start(),
                     (A.Extent(case.weights, "lin", 1),), open=(), close=())]  # fmt: skip
     if reuse := case.mac.data_reuse:
         edge = (A.Extent(reuse, "lin", 1),)
         loads += [
-            A.Load("ifmap", "x", where, A.Start(), word, open=()),
-            A.Load("ifmap", "x", where, A.Start(100), edge, case.own, edge=True, close=()),
+            A.Load(A.LoadKind.IFMAP, "x", where, A.Start(), word, open=()),
+            A.Load(A.LoadKind.IFMAP, "x", where, A.Start(100), edge, case.own, edge=True, close=()),
         ]
     else:
-        loads.append(A.Load("ifmap", "x", where, A.Start(), word, open=(), close=()))
+        loads.append(A.Load(A.LoadKind.IFMAP, "x", where, A.Start(), word, open=(), close=()))
     commit = A.Commit(
         "y", replace(place, row=A.Term("lin", case.cols * case.psums), col=A.Term("lin", case.psums)),
         pixels=A.Extent(case.psums, "lin", 1), psum=A.Slots(pixel=1),
@@ -108,34 +109,32 @@ def module(case: Case) -> tuple[ModuleOp, CompilerContext]:
     outputs = case.h * case.results
     ctx = new_context()
     text = f"""builtin.module {{
-      array.tensor <name = "x", memory = "dram", words = {WORDS}, shape = [1, {WORDS}], role = "input", scale = 1.0>
-      array.tensor <name = "w", memory = "dram", words = {WORDS}, shape = [1, {WORDS}], role = "input", scale = 1.0>
-      array.tensor <name = "y", memory = "dram", words = {outputs}, shape = [1, {outputs}], role = "output",
-        scale = 1.0>
-      array.tensor <name = "x.glb", memory = "glb", words = {WORDS}>
-      array.tensor <name = "w.glb", memory = "glb", words = {WORDS}>
-      array.tensor <name = "y.glb", memory = "glb", words = {outputs}>
+      array.tensor x, memory dram, words {WORDS}, shape [1, {WORDS}], role input, scale 1.0
+      array.tensor w, memory dram, words {WORDS}, shape [1, {WORDS}], role input, scale 1.0
+      array.tensor y, memory dram, words {outputs}, shape [1, {outputs}], role output, scale 1.0
+      array.tensor x.glb, memory glb, words {WORDS}
+      array.tensor w.glb, memory glb, words {WORDS}
+      array.tensor y.glb, memory glb, words {outputs}
       array.layer "l" computes "" {{
-        array.view <name = "x.dram", tensor = "x"> array.view <name = "w.dram", tensor = "w">
-        array.view <name = "y.dram", tensor = "y">
-        array.view <name = "x", tensor = "x.glb", steps = [{{loop = "h", axis = "lin", step = 11}},
-                                                           {{loop = "c", axis = "lin", step = 13}}]>
-        array.view <name = "w", tensor = "w.glb", steps = [{{loop = "c", axis = "lin", step = 17}}]>
-        array.view <name = "y", tensor = "y.glb", steps = [{{loop = "h", axis = "lin", step = {case.results}}}]>
-        array.dma <direction = "in", dram = "x.dram", glb = "x", words = {WORDS}>
-        array.dma <direction = "in", dram = "w.dram", glb = "w", words = {WORDS}>
-        array.sync ["dma"]
-        array.unit <>
-        array.repeat <loop = "h", count = {case.h}> {{
-          array.repeat <loop = "c", count = {case.c}> {{
-            {" ".join(f"array.load <{format_record(load)}>" for load in loads)}
-            array.mac <{format_record(case.mac)}>
+        array.view x.dram, tensor x array.view w.dram, tensor w
+        array.view y.dram, tensor y
+        array.view x, tensor x.glb, steps [lin+11*h, lin+13*c]
+        array.view w, tensor w.glb, steps [lin+17*c]
+        array.view y, tensor y.glb, steps [lin+{case.results}*h]
+        array.dma in, dram x.dram, glb x, words {WORDS}
+        array.dma in, dram w.dram, glb w, words {WORDS}
+        array.sync [dma]
+        array.unit
+        array.repeat h, count {case.h} {{
+          array.repeat c, count {case.c} {{
+            {" ".join(f"array.load {format_clauses(load)}" for load in loads)}
+            array.mac {format_clauses(case.mac)}
           }}
-          array.commit <{format_record(commit)}>
+          array.commit {format_clauses(commit)}
         }}
-        array.sync ["load", "array", "commit"]
-        array.dma <direction = "out", dram = "y.dram", glb = "y", words = {outputs}>
-        array.sync ["dma"]
+        array.sync [load, array, commit]
+        array.dma out, dram y.dram, glb y, words {outputs}
+        array.sync [dma]
       }} }}"""
     parsed = Parser(ctx, text).parse_module()
     parsed.verify()
@@ -241,7 +240,7 @@ def one_psum(taps: int, lanes: int) -> Case:
     """A PE that adds up products, those of a step first."""
     steps = A.Slots(tap=lanes, lane=1)
     always = {"take_weight": (), "give_weight": (), "take_ifmap": (), "give_ifmap": (), "clear": (), "send": ()}
-    mac = A.Mac("mac", A.Place(), taps=taps, lanes=lanes, ifmap=steps, weight=steps, **always)
+    mac = A.Mac(MacOperation.MAC, A.Place(), taps=taps, lanes=lanes, ifmap=steps, weight=steps, **always)
     return Case(mac, 1, 1, 1, 1, taps * lanes, taps * lanes)
 
 
@@ -267,9 +266,9 @@ def test_lanes_that_a_pe_does_not_have(name: str) -> None:
 
 def test_lanes_of_records() -> None:
     with pytest.raises(ValueError, match="a max of 2 lanes: only a mac has more than one"):
-        A.Mac("max", A.Place(), lanes=2)
+        A.Mac(MacOperation.MAX, A.Place(), lanes=2)
     with pytest.raises(ValueError, match="a mac of 0 lanes"):
-        A.Mac("mac", A.Place(), lanes=0)
+        A.Mac(MacOperation.MAC, A.Place(), lanes=0)
     for record in (A.Mac, A.Commit):
         with pytest.raises(ValueError, match="psum: lane = 3, but the products of all lanes go to one psum"):
             record("mac", A.Place(), psum=A.Slots(lane=3))

@@ -109,9 +109,10 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
 
 def _write_ir(compilation: Compilation, output: Path | None) -> None:
     """The IR, and in a file beside it its weights, from which `--from` and `opt` read on. Raises Refusal."""
+    from cnncc.driver.ir_files import ir_text
     from cnncc.util.files import write_atomically
 
-    text, store = str(compilation.module) + "\n", compilation.ctx.weights
+    text, store = ir_text(compilation.module), compilation.ctx.weights
     if output is not None and len(store):
         weights = output.with_suffix(".npz")
         if weights.exists():

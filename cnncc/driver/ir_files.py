@@ -17,6 +17,8 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 
 from cnncc.context import CompilerContext
 from cnncc.dialects._notation import NotationError
+from cnncc.dialects._wrap import wrapped
+from cnncc.dialects.array import LayerOp
 from cnncc.errors import Finding, Refusal
 
 MESSAGE_LIMIT = 400  # characters of a verifier's message: its notes contain the whole module
@@ -34,6 +36,12 @@ def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
         except (RecursionError, ValueError) as error:
             raise Refusal(f"{path}: {shortened(str(error))}") from error
         return module
+
+
+def ir_text(module: ModuleOp) -> str:
+    """The module as text; that of a PE-set program has lines of limited width."""
+    text = str(module) + "\n"
+    return wrapped(text) if any(isinstance(op, LayerOp) for op in module.ops) else text
 
 
 def dump_file(path: Path) -> Path:

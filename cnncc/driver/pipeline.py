@@ -17,6 +17,7 @@ from xdsl.universe import Universe
 from cnncc.arch.model import Arch, described
 from cnncc.context import CompilerContext
 from cnncc.dialects.onnx import NodeOp
+from cnncc.driver.ir_files import ir_text
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
@@ -270,7 +271,7 @@ class Dump:
 
     def _write(self, name: str, module: ModuleOp) -> None:
         try:
-            (self.folder / f"{self.number:02}-{name}.mlir").write_text(str(module) + "\n")
+            (self.folder / f"{self.number:02}-{name}.mlir").write_text(ir_text(module))
             if len(self.compilation.ctx.weights) != self.saved:  # a store only grows
                 self.compilation.ctx.weights.save(self.folder / "weights.npz")
                 self.saved = len(self.compilation.ctx.weights)

@@ -200,24 +200,35 @@ class ArrayState:
             start = A.Start(offset, 0, dma.y, dma.x)
             sides[memory] = words, *position(A.Place(), start, pattern).address(view, self.loops)
         inside = Ellipsis if sides["dram"][2] is None else sides["dram"][2]
-        source, target = ("dram", "glb") if dma.direction == "in" else ("glb", "dram")
-        values = sides[source][0].read(sides[source][1][inside])
-        sides[target][0].write(sides[target][1][inside], values)
-        if dma.direction == "out" and self.views[dma.glb].tensor == self.result:
-            self.result = self.views[dma.dram].tensor  # it was gathered in a buffer
+        match dma.direction:
+            case A.Direction.IN:
+                source, target = sides["dram"], sides["glb"]
+            case A.Direction.OUT:
+                source, target = sides["glb"], sides["dram"]
+                if self.views[dma.glb].tensor == self.result:
+                    self.result = self.views[dma.dram].tensor  # it was gathered in a buffer
+            case _:
+                assert_never(dma.direction)
+        target[0].write(target[1][inside], source[0].read(source[1][inside]))
 
     def load(self, load: A.Load) -> None:
         """Fill slots of the active PEs (LOAD-1, TOKEN-1)."""
-        file = self.weight if load.kind == "weight" else self.ifmap
+        match load.kind:
+            case A.LoadKind.WEIGHT:
+                file = self.weight
+            case A.LoadKind.IFMAP:
+                file = self.ifmap
+            case _:
+                assert_never(load.kind)
         half = file.open() if self.loops.first(load.open) else file.opened()
         pes = rectangle(load.place, self.arch.rows, self.arch.cols)
         view, words = self._view(load.view)
         address, inside = position(load.place, load.start, load.pattern).address(view, self.loops)
-        where = np.ones(address.shape[:2], np.bool_)
+        pe_mask = np.ones(address.shape[:2], np.bool_)
         if load.edge:
-            where[:, ~last_columns(load.place)] = False
-            here = where.reshape(*where.shape, *[1] * len(load.pattern))  # the others read nothing
-            inside = np.broadcast_to(here, address.shape) if inside is None else inside & here
+            pe_mask[:, ~last_columns(load.place)] = False
+            reads = pe_mask.reshape(*pe_mask.shape, *[1] * len(load.pattern))
+            inside = np.broadcast_to(reads, address.shape) if inside is None else inside & reads
         if inside is None:
             values = words.read(address)
         else:
@@ -228,9 +239,9 @@ class ArrayState:
         inside_half = self.arch.pe.ifmap_words if file is self.ifmap and not load.edge else file.slots
         if load.slot < 0 or last >= inside_half:
             raise Refusal(f"{load.kind} slots {load.slot}..{last} are not in a half of {inside_half}")
-        check_width(values[:, where] if load.edge else values, self.arch.operand_bits + 1)
+        check_width(values[:, pe_mask] if load.edge else values, self.arch.operand_bits + 1)
         if load.edge:
-            half.put(pes, np.arange(load.slot, last + 1, dtype=np.int64), values[:, where], where)
+            half.put(pes, np.arange(load.slot, last + 1, dtype=np.int64), values[:, pe_mask], pe_mask)
         else:
             half.fill(pes, load.slot, values)
         (half.edges if load.edge else half.loads).update(range(load.slot, last + 1))
@@ -285,19 +296,19 @@ class ArrayState:
 
     def _clear(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
         half = self.psum.open()
-        half.words[...] = _start(MacOperation(mac.op), self.arch.psum_bits)
+        half.words[...] = _start(mac.op, self.arch.psum_bits)
         half.full[pes] = True
 
     def _accumulate(self, mac: A.Mac, pes: tuple[slice, slice]) -> None:
         """The counters of MAC-1, each sum checked as it grows, step by step (MAC-2)."""
         counts = (mac.pixels, mac.taps, mac.step_range)
         terms = self.ifmap.taken().read(pes, slots(mac.ifmap, (*counts, mac.lanes)), "ifmap")
-        if _multiplies(MacOperation(mac.op)):
+        if _multiplies(mac.op):
             terms = terms * self.weight.taken().read(pes, slots(mac.weight, (*counts, mac.lanes)), "weight")
         terms = terms.sum(axis=-1)
         half, psum = self.psum.opened(), slots(mac.psum, counts)
         before = half.read(pes, psum, "psum")
-        running = _running(MacOperation(mac.op))
+        running = _running(mac.op)
         if mac.psum.tap == 0 and np.unique(psum[:, 0]).size == psum[:, 0].size:
             start = before[..., :1, :]
             self._store(half.words, pes, psum[:, 0], running(np.concatenate([start, terms], axis=-2), axis=-2))
@@ -321,13 +332,16 @@ class ArrayState:
         pes = rectangle(commit.place, self.arch.rows, self.arch.cols)
         place = south_rows(commit.place) if commit.reduce else commit.place
         where = position(place, commit.start, commit.pattern)
-        if commit.source == "glb" and not commit.reduce:
-            operand, words = self._view(commit.operand)
-            sums = words.read(where.address(operand, self.loops)[0])
-        elif commit.source == "psum":
-            sums = self._psums(commit, pes)
-        else:
-            raise Refusal("only psums are added up, not words of the glb")
+        match commit.source:
+            case A.Source.PSUM:
+                sums = self._psums(commit, pes)
+            case A.Source.GLB:
+                if commit.reduce:
+                    raise Refusal("only psums are added up, not words of the glb")
+                operand, words = self._view(commit.operand)
+                sums = words.read(where.address(operand, self.loops)[0])
+            case _:
+                assert_never(commit.source)
         if commit.reduce:
             sums = added_south(commit.place, sums, self.arch)
         if commit.sums:

@@ -196,7 +196,7 @@ class _Tracer(ArrayState):
         names = SUMS + self.sums + np.arange(address.size).reshape(address.shape)
         self.sums += address.size
         target.write(address, names[None])
-        if commit.source == "psum":
+        if commit.source == A.Source.PSUM:
             self.psum.take()
             self.psum.give()
             row, col = self.pe[0] - pes[0].start, self.pe[1] - pes[1].start
@@ -210,7 +210,7 @@ class _Tracer(ArrayState):
     def dma(self, dma: A.Dma) -> None:
         """Run the transfer; outgoing words may be sums."""
         super().dma(dma)
-        if dma.direction == "out":
+        if dma.direction == A.Direction.OUT:
             self._settle(self.views[dma.dram].tensor)
 
     def _settle(self, name: str) -> None:

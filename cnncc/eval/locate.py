@@ -95,7 +95,7 @@ class _Numbering(ArrayState):
 
     def dma(self, dma: A.Dma) -> None:
         """Run transfers out of buffers alone."""
-        if dma.direction == "out":
+        if dma.direction == A.Direction.OUT:
             super().dma(dma)
 
     def commit(self, commit: A.Commit) -> None:
@@ -121,7 +121,7 @@ class _Numbering(ArrayState):
         numbers = self.numbers(self.tensor(self.result))
         where = wrong.reshape(-1, numbers.size).any(axis=0)
         bad = numbers[where & (numbers >= 0)]
-        if not bad.size or self.located[0].commit.source != "psum":
+        if not bad.size or self.located[0].commit.source != A.Source.PSUM:
             return None
         starts = [reuse.first for reuse in self.located]
         number = bisect_right(starts, first := int(bad.min())) - 1

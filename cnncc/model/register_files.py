@@ -15,7 +15,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._instructions import Extent
+from cnncc.dialects._instructions import AXES, Extent
 from cnncc.dialects._mapping import OUTPUT_DIMS, Loop, Stage
 from cnncc.model.layer_shape import Extents, LayerShape, inside
 
@@ -77,12 +77,10 @@ def ifmap_layout(shape: LayerShape, held: Extents, image: int, box: str) -> Layo
     if not shape.channelwise or own["c"] > 1:
         channels.append(Axis(Extent(own["c"], "k", 1), {"c": 1}))
     sides: list[Axis] = []
-    for axis, (out, tap) in enumerate(("hr", "ws")):
+    for axis, (name, out, tap) in enumerate(zip(AXES[2:], "hw", "rs", strict=True)):
         stride, dilation = shape.window.stride[axis], shape.window.dilation[axis]
         count, step = positions(own[out], own[tap], stride, dilation)
-        sides.append(
-            Axis(Extent(count, "yx"[axis], step), {out: max(1, stride // step), tap: max(1, dilation // step)})
-        )
+        sides.append(Axis(Extent(count, name, step), {out: max(1, stride // step), tap: max(1, dilation // step)}))
     images = [Axis(Extent(own["n"], "lin", image), {"n": 1})] if own["n"] > 1 else []
     return _in_order([*images, *channels, *sides], box, MACHINE_ORDER[shape.channelwise])
 

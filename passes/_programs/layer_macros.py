@@ -13,6 +13,7 @@ from math import prod
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
+from cnncc.arch.operations import MacOperation
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import LANES, OUTPUT_DIMS, REDUCTION_DIMS, Loop
 from cnncc.errors import Refusal
@@ -122,7 +123,7 @@ class Macros:
         steps = {dim: along.step for dim, along in weight.coordinates.items()}
         layout = weight_layout(self.shape, dict(at.extent), steps, self.box)
         start = replace(start, offset=start.offset + base)
-        load = A.Load("weight", "weight", place, start, layout.pattern, open=(), close=(), tokens=tokens)
+        load = A.Load(A.LoadKind.WEIGHT, "weight", place, start, layout.pattern, open=(), close=(), tokens=tokens)
         return Held(layout), [load]
 
     def _ifmap(self, at: Position, tokens: A.Tokens) -> tuple[Held, list[Node]]:
@@ -138,7 +139,7 @@ class Macros:
         shared = self._shared(at, place)
         pattern = layout.pattern
         if not shared:
-            load = A.Load("ifmap", "ifmap", place, start, pattern, open=(), close=(), tokens=tokens)
+            load = A.Load(A.LoadKind.IFMAP, "ifmap", place, start, pattern, open=(), close=(), tokens=tokens)
             return Held(layout), [load]
 
         def of(count: int) -> tuple[A.Extent, ...]:
@@ -147,11 +148,11 @@ class Macros:
         columns = next(extent.n for extent in pattern if extent.axis == "x")
         words = layout.words // columns
         take, give = replace(tokens, give=0, give_when=()), replace(tokens, take=0, take_when=())
-        fresh = A.Load("ifmap", "ifmap", place, start, of(columns - shared), open=(), close=None, tokens=take)
+        fresh = A.Load(A.LoadKind.IFMAP, "ifmap", place, start, of(columns - shared), open=(), close=None, tokens=take)
         # The east neighbour's window starts where this PE's fresh columns end.
         edge = replace(start, x=start.x + columns - shared)
         slot = (columns - shared) * words
-        rest = A.Load("ifmap", "ifmap", place, edge, of(shared), slot, edge=True, close=(), tokens=give)
+        rest = A.Load(A.LoadKind.IFMAP, "ifmap", place, edge, of(shared), slot, edge=True, close=(), tokens=give)
         return Held(layout, shared * words), [fresh, rest]
 
     def _shared(self, at: Position, place: A.Place) -> int:
@@ -175,7 +176,7 @@ class Macros:
             whens |= {f"take_{operand}": self.loops.first(pieces), f"give_{operand}": self.loops.last(pieces)}
         reuse = held["ifmap"].reuse
         return A.Mac(
-            self.layer.shape.kind,
+            MacOperation(self.layer.shape.kind),
             self._place(at, {}),
             pixels=z.times,
             taps=j.times,

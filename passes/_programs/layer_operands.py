@@ -62,7 +62,7 @@ class Operands:
         cols = inside(self.layer.shape.sizes, self.loops.loops[:depth])["w"]
         return Operand({"h": Along("lin", cols * words), "w": Along("lin", words)}, depth)
 
-    def _channel(self, words: int, axis: str) -> Along:
+    def _channel(self, words: int, axis: A.Axis) -> Along:
         """How results move from output channel to output channel."""
         shuffle, channels = self.layer.shape.shuffle, self.layer.shape.sizes.k
         return Along(axis, words, channels // shuffle, shuffle * words) if shuffle > 1 else Along(axis, words)

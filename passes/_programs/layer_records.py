@@ -34,7 +34,7 @@ class Along(NamedTuple):
     groups (rest) from channel to channel.
     """
 
-    axis: str
+    axis: A.Axis
     step: int
     per: int = 1
     rest: int = 0

@@ -183,7 +183,7 @@ class LayerTransfers:
             if operand in ("params", "weight"):
                 result.append(self._slice(operand, at, tokens))
             else:
-                result.append(self._block("in", operand, at, tokens))
+                result.append(self._block(A.Direction.IN, operand, at, tokens))
         return result
 
     def drains(self, depth: int, at: Position) -> list[Node]:
@@ -193,7 +193,7 @@ class LayerTransfers:
         following = at.following.get(depth)
         seconds = self._seconds(following) if following else []
         tokens = A.Tokens(int(Semaphore.OUTPUT_FULL), int(output_free(self.stages["output"])))
-        return [*seconds, self._block("out", "output", at, tokens)]
+        return [*seconds, self._block(A.Direction.OUT, "output", at, tokens)]
 
     def _slice(self, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
         """A slice of weights or params: one block, or one an output channel where not all its weights come."""
@@ -206,9 +206,9 @@ class LayerTransfers:
         words = step if operand == "params" else at.extent["c"] * sizes.r * sizes.s
         place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": self._buffer(stage, at)}
         if words == step == dram_step:
-            return A.Dma("in", f"{operand}.dram", operand, count * words, **place, tokens=tokens)
+            return A.Dma(A.Direction.IN, f"{operand}.dram", operand, count * words, **place, tokens=tokens)
         steps = {"dram_step": dram_step, "glb_step": step}
-        return A.Dma("in", f"{operand}.dram", operand, words, count, **place, **steps, tokens=tokens)
+        return A.Dma(A.Direction.IN, f"{operand}.dram", operand, words, count, **place, **steps, tokens=tokens)
 
     def _positions(self, at: Position, tokens: A.Tokens) -> A.Dma:
         """The params of some rows and columns of positions: one block, or one a row where these are not all columns."""
@@ -218,15 +218,15 @@ class LayerTransfers:
         place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": self._buffer(stage, at)}
         dram_step, glb_step = (each.coordinates["h"].step for each in (dram, glb))
         if words == dram_step == glb_step:
-            return A.Dma("in", "params.dram", "params", rows * words, **place, tokens=tokens)
+            return A.Dma(A.Direction.IN, "params.dram", "params", rows * words, **place, tokens=tokens)
         steps = {"dram_step": dram_step, "glb_step": glb_step}
-        return A.Dma("in", "params.dram", "params", words, rows, **place, **steps, tokens=tokens)
+        return A.Dma(A.Direction.IN, "params.dram", "params", words, rows, **place, **steps, tokens=tokens)
 
     def _buffer(self, stage: Stage, at: Position) -> int:
         """Where the buffer of a block begins among those of its stage."""
         return self.operands.buffer(stage, at) % (stage.buffers * self.operands.buffer_words(stage))
 
-    def _block(self, direction: str, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
+    def _block(self, direction: A.Direction, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
         """Rows of channels of an activation; what of them lies in the padding is not copied (DMA-1)."""
         layer, home = self.layer, self.operands.home[operand]
         box, start = activation_box(layer.shape, operand, dict(at.extent)), self.loops.start(home, at)

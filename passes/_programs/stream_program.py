@@ -99,9 +99,9 @@ class _StreamProgram:
         home, start = self.layer.tensors.homes()[name], self._start(at)
         dram = self.loops.start(_flat(self.layer, home.image), at).offset
         offset = start % (self.words * self.staged[name].buffers)
-        way = "out" if name == "output" else "in"
+        direction = A.Direction.OUT if name == "output" else A.Direction.IN
         return A.Dma(
-            way, f"{name}.dram", name, self.words, dram_offset=dram, glb_offset=offset, tokens=self._tokens(name)
+            direction, f"{name}.dram", name, self.words, dram_offset=dram, glb_offset=offset, tokens=self._tokens(name)
         )
 
     def _tokens(self, name: str) -> A.Tokens:
@@ -123,7 +123,7 @@ class _StreamProgram:
             "output",
             A.Place(),
             A.Start(self._start(at)),
-            source="glb",
+            source=A.Source.GLB,
             operand="ifmap",
             residual="residual" if self.layer.tensors.residual else "",
             pixels=A.Extent(self.runs, "lin", self.plane),

@@ -107,21 +107,21 @@ class ArrayTensors:
         self.declared[name] = replace(tensor, name=name)
         return name
 
-    def lies_in(self, memory: str, value: SSAValue) -> bool:
+    def lies_in(self, memory: A.Memory, value: SSAValue) -> bool:
         """Whether a value has a tensor in a memory."""
         return (memory, source(value)) in self.places
 
-    def tensor(self, memory: str, value: SSAValue) -> str:
+    def tensor(self, memory: A.Memory, value: SSAValue) -> str:
         """The name of a value's tensor."""
         return self.places[memory, source(value)]
 
-    def home(self, memory: str, value: SSAValue) -> Home:
+    def home(self, memory: A.Memory, value: SSAValue) -> Home:
         """A value's tensor, as the layer sees it that has the value under its type."""
         tensor = self.declared[self.tensor(memory, value)]
         _, channels, rows, cols = image_shape(value.type)
         return Home(tensor.name, tensor.image or channels * rows * cols, rows * cols, cols)
 
-    def place(self, memory: str, value: SSAValue, name: str) -> str:
+    def place(self, memory: A.Memory, value: SSAValue, name: str) -> str:
         """Give a value a tensor: that of an output; of a concatenation a part; or one of its own."""
         value = source(value)
         if memory == "dram" and (output := self._output(value)) and (memory, value) not in self.places:
@@ -139,7 +139,7 @@ class ArrayTensors:
             self.places[memory, value] = self.declare(tensor)
         return self.places[memory, value]
 
-    def _output(self, value: SSAValue) -> tuple[str, str, Quant] | None:
+    def _output(self, value: SSAValue) -> tuple[str, A.Role, Quant] | None:
         """Name, role and scale of the network's output that a value is. Raises Refusal where it can be none in DRAM."""
         found = [use.index for use in uses(value) if isinstance(use.operation, ReturnOp)]
         if not found:
@@ -150,7 +150,7 @@ class ArrayTensors:
             raise Refusal(f"output '{name}' is not in the GLB, and is no tensor of its own: stage it for no layer")
         return name, "output", quant.data
 
-    def exchange(self, value: SSAValue, name: str, role: str, quant: Quant) -> str:
+    def exchange(self, value: SSAValue, name: str, role: A.Role, quant: Quant) -> str:
         """Give a value a tensor in DRAM that the network's user or a host segment shares, with its scale."""
         dims = shape(value.type)
         tensor = A.Tensor(
@@ -170,7 +170,7 @@ class ArrayTensors:
         )
         self.declared[name], self.exchanged[source(value), quant] = given, name
 
-    def on_host(self, value: SSAValue, name: str, role: str) -> str:
+    def on_host(self, value: SSAValue, name: str, role: A.Role) -> str:
         """Give a value that has no integers a tensor in the host's memory."""
         dims, codes = shape(value.type), codes_of(value.type)
         tensor = A.Tensor(name, "host", prod(dims), dims, role, element=codes.element if codes else "float32")

@@ -1,82 +1,127 @@
 // RUN: cnncc opt %s --split-input-file --verify-diagnostics --parsing-diagnostics | filecheck %s
 
-// CHECK: tensor x: no memory rom or no role value
-array.tensor <name = "x", memory = "rom", words = 1>
+// CHECK: memory is one of dram, glb, host, not rom
+array.tensor x, memory rom, words 1
 
 // -----
 
 // CHECK: loop k0 repeats at least once, not 0 times
-array.repeat <loop = "k0", count = 0> {
+array.repeat k0, count 0 {
 }
 
 // -----
 
 // CHECK: axis is one of lin, k, y, x, not z
-array.view <name = "w", tensor = "w.glb", steps = [{loop = "k0", axis = "z", step = 1}]>
+array.view w, tensor w.glb, steps [z+k0]
 
 // -----
 
 // CHECK: a max of 2 lanes: only a mac has more than one
-array.mac <op = "max", place = {}, lanes = 2>
+array.mac max, lanes 2
 
 // -----
 
 // CHECK: psum: lane = 1, but the products of all lanes go to one psum
-array.commit <view = "y", place = {}, psum = {lane = 1}>
+array.commit y, psum lane
 
 // -----
 
 // CHECK: a load has at most four extents
-array.load <kind = "ifmap", view = "x", place = {}, start = {}, pattern = [{}, {}, {}, {}, {}]>
+array.load ifmap, view x, pattern [1, 1, 1, 1, 1]
 
 // -----
 
 // CHECK: an extent is at least 1, not 0
-array.commit <view = "y", place = {}, pixels = {n = 0}>
+array.commit y, pixels 0
 
 // -----
 
 // CHECK: a place has at least one row and one column, a set too
-array.commit <view = "y", place = {rows = 0}>
+array.commit y, place rows 0 cols 1
 
 // -----
 
 // CHECK: 'colour' is no field here or is given twice; fields: semaphore, count
-array.signal <colour = 3>
+array.signal semaphore 1, colour 3
+
+// -----
+
+// CHECK: expected count
+array.signal semaphore 1
+
+// -----
+
+// CHECK: 'rows' is given twice
+array.mac mac, place rows 2 rows 3
+
+// -----
+
+// CHECK: 'tap' is given twice
+array.mac mac, ifmap tap+2*tap
+
+// -----
+
+// CHECK: index is one of row, row_set, col, col_set, not rows
+array.mac mac, place y+2*rows
 
 // -----
 
 // CHECK: kind is one of weight, ifmap, not banana
-array.load <kind = "banana", view = "x", place = {}, start = {}, pattern = []>
+array.load banana, view x
 
 // -----
 
 // CHECK: op is one of mac, max, add, not min
-array.mac <op = "min", place = {}>
+array.mac min
 
 // -----
 
 // CHECK: source is one of psum, glb, not dram
-array.commit <view = "y", place = {}, source = "dram">
+array.commit y, source dram
 
 // -----
 
 // CHECK: direction is one of in, out, not up
-array.dma <direction = "up", dram = "x", glb = "y", words = 1>
+array.dma up, dram x, glb y, words 1
 
 // -----
 
-// CHECK: engines are dma, load, array, commit, not tea
-array.sync ["load", "tea"]
+// CHECK: engines is one of dma, load, array, commit, not tea
+array.sync [load, tea]
 
 // -----
 
 // All that is wrong is said at once.
-// CHECK: layer conv1: view w: there is no tensor nosuch; view w: there is no loop c9; array.load: there is no view x before it; array.mac: a condition names loop k0, which is not around it
+// CHECK: layer conv1: view w: there is no tensor nosuch; view w: there is no loop c9; array.load: there is no view x before it; array.mac: a condition names loop k0, which is not around it; array.load: nothing gives semaphore 5 a token; array.commit: there is no semaphore 16: they are 1 to 15
 array.layer "conv1" computes "conv1" {
-  array.view <name = "w", tensor = "nosuch", steps = [{loop = "c9", axis = "lin", step = 9}]>
-  array.repeat <loop = "k0", count = 2> {
-    array.load <kind = "weight", view = "x", place = {}, start = {}, pattern = []>
+  array.view w, tensor nosuch, steps [lin+9*c9]
+  array.repeat k0, count 2 {
+    array.load weight, view x, tokens take 5 give 4
   }
-  array.mac <op = "mac", place = {}, clear = ["k0"]>
+  array.mac mac, clear [k0]
+  array.commit w, tokens give 16
+}
+
+// -----
+
+// CHECK: tensor part is part of whole, which does not exist
+array.tensor part, memory glb, words 3, part_of whole
+
+// -----
+
+// CHECK: array.host: there is no tensor y, z
+array.tensor x, memory dram, words 3
+array.host inputs [x, y], outputs [z] model <"865127f90da2046f">
+
+// -----
+
+// A token may come from another layer.
+// CHECK: array.load weight, view w, tokens take 5
+array.tensor x, memory glb, words 3
+array.layer "first" computes "" {
+  array.signal semaphore 5, count 1
+}
+array.layer "second" computes "" {
+  array.view w, tensor x
+  array.load weight, view w, tokens take 5
 }

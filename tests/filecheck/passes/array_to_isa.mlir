@@ -6,31 +6,31 @@ builtin.module {
   weights.global @w : tensor<2x3xi16> = dense<1> : tensor<2x3xi16>
   // CHECK-NOT: weights.global
   weights.global @f : tensor<3xf32> = dense<[1.0, -2.0, 0.5]> : tensor<3xf32>
-  // CHECK: array.tensor <name = "w", memory = "dram", words = 6, role = "weight", at = 0>
-  array.tensor <name = "w", memory = "dram", words = 6, role = "weight", at = 0>
-  // CHECK-NEXT: array.tensor <name = "g", memory = "glb", words = 100, at = 4096>
-  array.tensor <name = "g", memory = "glb", words = 100, at = 4096>
+  // CHECK: array.tensor w, memory dram, words 6, role weight, at 0
+  array.tensor w, memory dram, words 6, role weight, at 0
+  // CHECK-NEXT: array.tensor g, memory glb, words 100, at 4096
+  array.tensor g, memory glb, words 100, at 4096
   array.layer "first" computes "" {
-    array.view <name = "d", tensor = "w">
-    array.view <name = "g", tensor = "g">
-    array.dma <direction = "in", dram = "d", glb = "g", words = 3, count = 2, dram_offset = -1, glb_offset = 5, dram_step = 3, glb_step = 4, rows = 5, y = -1, x = 2, tokens = {take = 1, give = 2}>
-    array.signal <semaphore = 3, count = 2>
-    array.sync ["dma", "commit"]
+    array.view d, tensor w
+    array.view g, tensor g
+    array.dma in, dram d, glb g, words 3, count 2, dram_offset -1, glb_offset 5, dram_step 3, glb_step 4, rows 5, y -1, x 2, tokens take 1 give 2
+    array.signal semaphore 3, count 2
+    array.sync [dma, commit]
   }
   array.layer "second" computes "y" attributes {mapping = "c > h"} {
     // Loop registers are depths, in the layer's order of loops; each view counts from 0 again.
-    array.view <name = "x", tensor = "g", height = 8, width = 7, pitch = 7, plane = 56, fill = -3, zero = -3, wrap = 9, ring_y = 6, ring_x = 5, steps = [{loop = "h1", axis = "y", step = 2}, {loop = "c0", axis = "k", step = -1}]>
-    array.unit <bias = true, scale = true, zero = 2, clamp = [-5, 6], factors = "f", add_clamp = [-7, 8]>
-    array.repeat <loop = "c0", count = 3> {
-      array.repeat <loop = "h1", count = 2> {
+    array.view x, tensor g, height 8, width 7, pitch 7, plane 56, fill -3, zero -3, wrap 9, ring_y 6, ring_x 5, steps [y+2*h1, k-c0]
+    array.unit bias, scale, zero 2, clamp [-5, 6], factors f, add_clamp [-7, 8]
+    array.repeat c0, count 3 {
+      array.repeat h1, count 2 {
         // Fewer than four extents stand at the fast end. Conditions by register; left out is never, [] always.
-        array.load <kind = "ifmap", view = "x", place = {rows = 4, cols = 6, row0 = 1, col0 = 2, set_rows = 2, set_cols = 3, row = {axis = "y", step = 1}, row_set = {axis = "k", step = 2}, col = {axis = "x", step = 3}, col_set = {axis = "lin", step = 4}}, start = {offset = 1, channel = 2, y = -3, x = 4}, pattern = [{n = 5, axis = "x", step = 1}, {n = 6, axis = "y", step = -1}], slot = 7, edge = true, open = always, close = ["h1", "c0"], tokens = {take = 4, give_when = ["c0"]}>
-        array.mac <op = "mac", place = {rows = 4, cols = 6, row0 = 1, col0 = 2, set_rows = 2, set_cols = 3}, pixels = 2, taps = 9, step_range = 4, lanes = 3, data_reuse = 6, n2n_slot = 3, ifmap = {base = 1, pixel = 2, tap = 3, channel = 4, lane = -5}, weight = {base = 5, pixel = 6, tap = 7, channel = 8, lane = 13}, psum = {base = 9, pixel = 10, tap = 11, channel = 12}, clear = ["c0"], send = ["h1"], take_weight = always, give_weight = ["c0"], take_ifmap = always, give_ifmap = always>
+        array.load ifmap, view x, place row0 1 col0 2 rows 4 cols 6 set 2x3 y+row k+2*row_set x+3*col lin+4*col_set, start lin+1 k+2 y-3 x+4, pattern [5 by x+1, 6 by y-1], slot 7, edge, open always, close [h1, c0], tokens take 3 give 0 when [c0]
+        array.mac mac, place row0 1 col0 2 rows 4 cols 6 set 2x3, pixels 2, taps 9, step_range 4, lanes 3, data_reuse 6, n2n_slot 3, ifmap 1+2*pixel+3*tap+4*channel-5*lane, weight 5+6*pixel+7*tap+8*channel+13*lane, psum 9+10*pixel+11*tap+12*channel, clear [c0], send [h1], take_weight always, give_weight [c0], take_ifmap always, give_ifmap always
       }
     }
     // A sibling has the same registers; a loop of one iteration stays a loop.
-    array.repeat <loop = "c0", count = 1> {
-      array.commit <view = "x", place = {rows = 2, row = {axis = "y", step = 1}}, start = {channel = 3}, residual = "x", params = "x", param = 5, pixels = {n = 2, axis = "x", step = 1}, lines = {n = 3, axis = "y", step = -2}, channels = {n = 4, axis = "k", step = 1}, psum = {base = 1, pixel = 12, tap = 4, channel = 1}, tokens = {give = 1, give_when = ["c0"]}>
+    array.repeat c0, count 1 {
+      array.commit x, place rows 2 cols 1 y+row, start k+3, residual x, params x, param 5, pixels 2 by x+1, lines 3 by y-2, channels 4 by k+1, psum 1+12*pixel+4*tap+channel, tokens give 1 when [c0]
     }
   }
 }
@@ -50,7 +50,7 @@ builtin.module {
 // CHECK-NEXT: isa.inst "unit bias=1 scale=1 residual=1 zero=2 clamp_lo=-5 clamp_hi=6 factor_a=0x3f800000 factor_b=0xc0000000 fixed=0x3f000000 add_lo=-7 add_hi=8" comment "second: output units"
 // CHECK-NEXT: isa.inst "loop count=3" comment "c0"
 // CHECK-NEXT: isa.inst "loop count=2" comment "h1"
-// CHECK-NEXT: isa.inst "load row0=1 rows=4 col0=2 cols=6 take=4 take_when=always kind=ifmap set_rows=2 set_cols=3 slot=7 open=always close=0+1 edge=1 offset=1 channel=2 y=-3 x=4 extent2=5 extent3=6 term2=x*1 term3=y*-1 row=y*1 row_set=k*2 col=x*3 col_set=lin*4" comment "second: ifmap, 30 words a PE from the virtual neighbour"
+// CHECK-NEXT: isa.inst "load row0=1 rows=4 col0=2 cols=6 take=3 take_when=always kind=ifmap set_rows=2 set_cols=3 slot=7 open=always close=0+1 edge=1 offset=1 channel=2 y=-3 x=4 extent2=5 extent3=6 term2=x*1 term3=y*-1 row=y*1 row_set=k*2 col=x*3 col_set=lin*4" comment "second: ifmap, 30 words a PE from the virtual neighbour"
 // CHECK-NEXT: isa.inst "mac row0=1 rows=4 col0=2 cols=6 set_cols=3 clear=0 send=1 take_weight=always give_weight=0 take_ifmap=always give_ifmap=always pixels=2 taps=9 step_range=4 data_reuse=6 n2n_slot=3 ifmap_slot=1 weight_slot=5 psum_slot=9 ifmap_z=2 ifmap_j=3 ifmap_i=4 weight_z=6 weight_j=7 weight_i=8 psum_z=10 psum_j=11 psum_i=12 lanes=3 ifmap_l=-5 weight_l=13" comment "second: 72 steps of 3 products on 24 PEs"
 // CHECK-NEXT: isa.inst "end"
 // CHECK-NEXT: isa.inst "end"
