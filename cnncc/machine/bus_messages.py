@@ -142,7 +142,7 @@ def _run_until(interpreter: Interpreter, instructions: Sequence[Instruction], nu
             raise _Reached
         rules[rule](inst)
 
-    rules = dict(interpreter.rules)
+    rules = {rule: run for rule in WITH_MESSAGES if (run := interpreter.rules[rule])}
     interpreter.rules |= {rule: partial(stopping, rule) for rule in WITH_MESSAGES}
     try:
         for node in build_tree(instructions):
