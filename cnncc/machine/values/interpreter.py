@@ -173,7 +173,7 @@ class Interpreter:
         sums = [*self.sent, *([self.sums] if self.sums else [])]
         for half in [file.current for file in self.files.values()] + [s.half for s in sums]:
             if half is not None:
-                half.data, half.room = reshape(half.data, axes), None
+                half.data, half.reserved = reshape(half.data, axes), None
         for s in sums:
             s.bound = reshape(s.bound, axes)
 

@@ -34,7 +34,7 @@ Registers = tuple[int, ...]
 
 _LEAST_COPY = 1 << 10  # words; a smaller copy of a transfer's words costs as much, so it counts as much
 
-_RUNNABLE = ("load", "mac", "commit")
+_RUNNABLE = ("load", "mac", "commit")  # others change settings or wait, in program order
 _CONDITIONS = ("open", "close", "take_weight", "give_weight", "take_ifmap", "give_ifmap", "clear", "send")
 
 
