@@ -48,7 +48,7 @@ def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid
 
 @dataclass(frozen=True)
 class Turns:
-    """How the iterations of a block share one place of partial sums. Only axes that do not move the place count.
+    """The axes of a block whose iterations share one place of partial sums, because they do not move the place.
 
     - outer: the outer axes; each of their iterations starts new sums.
     - summed: the inner axes; sums are added up along them.

@@ -150,7 +150,7 @@ class Half:
         self.data = self.reserved[..., : max(before, slots)]
 
     def _filled(self, lead: tuple[int, ...]) -> Mask:
-        """Which slots are filled, as an array of its own with leading axes `lead` and all the slots of the data."""
+        """A new mask of filled slots, with leading axes `lead` and all the slots of the data."""
         filled = np.zeros((*lead, self.data.shape[-1]), np.bool_)
         filled[..., : self.filled.shape[-1]] = self.filled
         return filled

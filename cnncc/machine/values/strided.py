@@ -109,7 +109,7 @@ class Even:
         return y.start >= 0 and x.start >= 0 and y.stop <= height and x.stop <= width
 
     def addresses(self, descriptor: Descriptor) -> Strided | None:
-        """As addresses of words; None where a ring breaks their steps."""
+        """The addresses of the positions; None if a ring breaks their steps."""
         lin, y, x = self.start
         pitch = descriptor.pitch
         for unit, ring, words in ((1, descriptor.ring_y, pitch), (2, descriptor.ring_x, 1)):
