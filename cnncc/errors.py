@@ -17,12 +17,13 @@ Number = int | float | str | None
 class Finding:
     """One thing about a model that its user should know.
 
-    severity            "blocking" stops a compilation, "costly" costs time or accuracy, "note" does neither
-    where               name of the node, layer, tensor or option
-    resource            an attribute or a resource
-    value, limit        the resource's value and its limit, None without one
-    help                the remedy, empty if there is none
-    excerpt             lines that show the place in the user's text
+    Attributes:
+        severity            "blocking" stops a compilation, "costly" costs time or accuracy, "note" does neither
+        where               name of the node, layer, tensor or option
+        resource            an attribute or a resource
+        value, limit        the resource's value and its limit, None without one
+        help                the remedy, empty if there is none
+        excerpt             lines that show the place in the user's text
     """
 
     what: str
@@ -92,10 +93,11 @@ class Refusal(Exception):
 class Refusals:
     """Collects refusals of many things, to report all of them at once.
 
-    for layer in layers:
-        with refusals.kept(layer.name):
-            lower(layer)
-    refusals.raise_any()
+    Example:
+        for layer in layers:
+            with refusals.kept(layer.name):
+                lower(layer)
+        refusals.raise_any()
     """
 
     def __init__(self) -> None:

@@ -86,12 +86,13 @@ def residual_add(v: Ints, residual: Ints, factors: Floats, lo: int, hi: int) -> 
 class Epilogue:
     """The output unit's function of a sum: the steps of this module's docstring.
 
-    bias         i32[k], or None
-    scale        f32[k], or any array that broadcasts against the results; None: no requantisation
-    clamp        the range after the requantisation, or of the sum itself
-    factors      f32[3] of a residual add, or None
-    add_clamp    the range after the residual add
-    slope        f32 of a LeakyRelu, which needs a scale; 1: none
+    Attributes:
+        bias         i32[k], or None
+        scale        f32[k], or any array that broadcasts against the results; None: no requantisation
+        clamp        the range after the requantisation, or of the sum itself
+        factors      f32[3] of a residual add, or None
+        add_clamp    the range after the residual add
+        slope        f32 of a LeakyRelu, which needs a scale; 1: none
     """
 
     bias: Ints | None = None

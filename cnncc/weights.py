@@ -20,7 +20,7 @@ from cnncc.errors import Refusal
 
 Array = npt.NDArray[Any]
 
-KEY_LENGTH = 16
+KEY_LENGTH = 16  # hexadecimal digits, 64 bits of the digest
 
 
 def content_key(array: Array) -> str:

@@ -31,7 +31,7 @@ from cnncc.dialects.cnn import (
     value_key,
 )
 
-OPERAND_BITS = 16
+OPERAND_BITS = 16  # the widest operand; wider values are psums
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,8 @@ class _Fold(RewritePattern):
             return None
         values = channel_values(array, dims)
         affine = None if values is None else constant_affine(op.op_type.data, values, comes_first)
-        return None if affine is None or not _is_finite(affine) else (x, affine)
+        is_finite = affine is not None and all(np.isfinite(array).all() for array in affine.arrays())
+        return (x, affine) if affine is not None and is_finite else None
 
     def normalisation(self, op: NodeOp, channels: int) -> Affine | None:
         """The affine function of `op`, if it is a normalisation."""
@@ -130,10 +131,6 @@ class _Fold(RewritePattern):
             properties={**op.properties, "op_type": StringAttr("BatchNormalization")},
         )
         rewriter.replace(op, [*constants, node])
-
-
-def _is_finite(affine: Affine) -> bool:
-    return all(np.isfinite(array).all() for array in affine.arrays())
 
 
 @dataclass(frozen=True)

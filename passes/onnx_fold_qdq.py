@@ -25,7 +25,7 @@ from cnncc.passes._onnx.quantised_layers import Codes, codes_of
 from cnncc.passes.onnx_fold_constants import fold_node
 from cnncc.weights import Array, WeightStore
 
-CLIP_OF_BYTES_OPSET = 12
+CLIP_OF_BYTES_OPSET = 12  # before, ONNX's Clip takes floats alone
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def test_certificate_that_is_wrong_is_refused(number: int, lenet: Json, tmp_path
     says = [
         f"takes {cycles:,} cycles, not {cycles - 1:,}",
         f"a mapping takes {cycles:,} cycles, fewer than {cycles + 1:,}",
-        f"its buffers have {layer['budget']} words of room, not {layer['budget'] - 1}",
+        f"its GLB budget is {layer['budget']} words, not {layer['budget'] - 1}",
     ]
     layer |= [{"cycles": cycles - 1}, {"least": cycles + 1, "proven": False}, {"budget": layer["budget"] - 1}][number]
     file.write_text(json.dumps(wrong))

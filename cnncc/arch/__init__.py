@@ -1,1 +1,1 @@
-"""Architecture files: what the array is, as data."""
+"""Architecture files: the description of an array, as data."""

@@ -36,7 +36,7 @@ def families() -> dict[str, list[Arch]]:
 
 
 def _shown(value: object) -> str:
-    """As TOML has it."""
+    """A value in TOML."""
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
 
 

@@ -41,9 +41,10 @@ from cnncc.weights import Array
 FORMAT = 6
 MANIFEST, PROGRAM = "manifest.json", "program.bin"
 FILE_LIMIT_BYTES = (1 << 32) - 1  # of a ZIP file without extensions
-MANIFEST_LIMIT_BYTES = 1 << 26
+MANIFEST_LIMIT_BYTES = 1 << 26  # parsed JSON takes a multiple of its size in memory
 DRAM_LIMIT_WORDS = 1 << 30  # a limit for the memory of the computer that interprets the binary
-RANK_LIMIT = 16
+RANK_LIMIT = 16  # of tensors; `_NPY` matches as many dims
+# numpy's own header of a plain array. np.load would accept others, and allocate memory before any check.
 _NPY = re.compile(
     rb"\x93NUMPY\x01\x00(?P<length>..)"
     rb"\{'descr': '(?P<type><i2|\|i1)', 'fortran_order': False, 'shape': \((?P<shape>(?:\d{1,10},? ?){0,16})\), \} *\n",

@@ -23,6 +23,7 @@ from cnncc.isa.codec import encode_program
 from cnncc.isa.dram_layout import dram_layout
 from cnncc.weights import Array, WeightStore
 
+# Metadata that `build_binary` computes from a module.
 FROM_MODULE = ("arch_sha256", "weights", "layers", "comments", "buffers", "segments")
 
 

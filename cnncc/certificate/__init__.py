@@ -1,1 +1,1 @@
-"""Certificates: what is proven of a network's mappings, and a checker that shares no code with the search."""
+"""Certificates: proven bounds of a network's mappings, and a checker that shares no code with the search."""

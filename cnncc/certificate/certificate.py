@@ -88,17 +88,20 @@ def check(source: Path, file: Path, options: CompileOptions, progress: Progress)
     if array != arch_text(arch):
         raise Refusal(f"{file}: it is of another array than {arch.name}")
     layers = {label_of(op): op for op in func.walk() if isinstance(op, LayerOp)}
-    rooms, known = budgets(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}), Known()
+    limits, known = (
+        budgets(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}),
+        Known(),
+    )
     for plan, entry in zip(plans, entries, strict=True):
         progress(plan.label)
         try:
-            yield _checked(plan, entry, arch, layers, rooms, known)
+            yield _checked(plan, entry, arch, layers, limits, known)
         except Refusal as refusal:
             raise Refusal(f"{file}: layer '{plan.label}': {refusal}") from refusal
 
 
 def _checked(
-    plan: LayerPlan, entry: Json, arch: Arch, layers: Mapping[str, LayerOp], rooms: Mapping[LayerOp, GlbBudget],
+    plan: LayerPlan, entry: Json, arch: Arch, layers: Mapping[str, LayerOp], limits: Mapping[LayerOp, GlbBudget],
     known: Known,
 ) -> str:  # fmt: skip
     layer = layers.get(plan.label)
@@ -111,11 +114,11 @@ def _checked(
     ):
         raise Refusal("the model has no such layer")
     shape, least, budget, streamed = plan.shape, int(entry["least"]), int(entry["budget"]), frozenset(entry["streamed"])
-    if budget != rooms[layer].words:
-        raise Refusal(f"its buffers have {rooms[layer].words} words of room, not {budget}")
+    if budget != limits[layer].words:
+        raise Refusal(f"its GLB budget is {limits[layer].words} words, not {budget}")
     moves = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"} & {"ifmap", "output", "residual"}
     if moves != set(streamed) or (words := glb_words(shape, arch, plan.mapping)) > budget:
-        raise Refusal(f"its mapping moves {', '.join(sorted(moves)) or 'nothing'} and has to fit {budget} words")
+        raise Refusal(f"its mapping streams {', '.join(sorted(moves)) or 'nothing'} and must fit {budget} words")
     cycles = layer_cycles(plan, arch)
     if cycles != entry["cycles"]:
         raise Refusal(f"its mapping takes {cycles:,} cycles, not {entry['cycles']:,}")
@@ -127,7 +130,7 @@ def _checked(
         bound = whole_space.streamed_least(shape, arch, streamed, budget)
         if bound < least:
             raise Refusal(f"some mapping may take {bound:,} cycles, fewer than {least:,}")
-        how = f"{bound:,} by products and words that move"
+        how = f"{bound:,} by products and streamed words"
     else:
         key = (shape, residual, budget, least)
         seen = known.get(key) or whole_space.look(shape, arch, residual, budget, least)

@@ -98,8 +98,8 @@ def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], int,
             for k in range(1, min(size["k"], pe.psum_words // (h * w)) + 1):
                 for c in [1] if own else equal_parts(size["c"]):
                     ifmap, weights = image * c * (k if own else 1), k * c * r * s * shape.is_mac
-                    in_turn = _in_turn(shape, arch, w, s, c * r)
-                    if (ifmap > pe.ifmap_words and not in_turn) or weights > pe.weight_words:
+                    ping_pong = _fits_ping_pong(shape, arch, w, s, c * r)
+                    if (ifmap > pe.ifmap_words and not ping_pong) or weights > pe.weight_words:
                         break
                     most_lanes = 1 if own or ifmap > pe.ifmap_words else min(pe.lanes, c)
                     for lanes in range(1, most_lanes + 1):
@@ -107,7 +107,7 @@ def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], int,
                             yield (k, h, w, c, r, s), lanes, ifmap + weights
 
 
-def _in_turn(shape: LayerShape, arch: Arch, w: int, s: int, column: int) -> bool | None:
+def _fits_ping_pong(shape: LayerShape, arch: Arch, w: int, s: int, column: int) -> bool | None:
     """SPACE-4: whether ping, pong and FIFO fit a box. column: words of a column. None if no column is passed on."""
     pe, own = arch.pe, shape.window.stride[1]
     if not (pe.pong_words and arch.links.n2n) or shape.channelwise or shape.window.dilation[1] > 1 or w > 1 or s <= own:
@@ -117,7 +117,7 @@ def _in_turn(shape: LayerShape, arch: Arch, w: int, s: int, column: int) -> bool
     return all(columns * column <= words for columns, words in limits)
 
 
-def _has_room(shape: LayerShape, arch: Arch, at: SpacePoint) -> bool:
+def _fits_ifmap(shape: LayerShape, arch: Arch, at: SpacePoint) -> bool:
     """SPACE-4: whether a PE's ifmap file fits the image of a point of SPACE-1 to SPACE-3 and SPACE-5."""
     size, (_, h, w, c, r, s) = extents(shape), at.box
     before, inside = at.form.split("|")
@@ -125,9 +125,9 @@ def _has_room(shape: LayerShape, arch: Arch, at: SpacePoint) -> bool:
     cols = [dim for dim, pes in zip(ON_COLS, at.cols, strict=True) if pes > 1]
     beside = len(cols) < 2 or (cols[-1] == "w" and ("w" in before or there["w"][2] == 1))
     anew = inside[0] != "I" or there["k"][2] == at.box[0]  # nothing runs between its loads and macro-instructions
-    in_turn = _in_turn(shape, arch, w, s, c * r) if beside and anew and at.lanes == 1 else None
-    if in_turn is not None:
-        return in_turn
+    ping_pong = _fits_ping_pong(shape, arch, w, s, c * r) if beside and anew and at.lanes == 1 else None
+    if ping_pong is not None:
+        return ping_pong
     image = _held(h, r, shape.window.stride[0], shape.window.dilation[0])
     image *= _held(w, s, shape.window.stride[1], shape.window.dilation[1]) * c
     return image * (at.box[0] if shape.channelwise else 1) <= arch.pe.ifmap_words
@@ -214,7 +214,7 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
             for at in np.nonzero((held > 0) & (over * macros + held // lanes + ends < limit))[0].tolist():
                 for form in (form for form in forms(shape) if _sharing(form) == shared):
                     point = SpacePoint(form, r, c, tuple(box[at].tolist()), int(lanes[at]))
-                    if not arch.pe.pong_words or _has_room(shape, arch, point):
+                    if not arch.pe.pong_words or _fits_ifmap(shape, arch, point):
                         yield point
 
 
@@ -313,14 +313,11 @@ def engines_least(nodes: Sequence[Node], arch: Arch) -> int:
         if isinstance(node, Task) and node.engine == ARRAY:
             break
     tail = arch.commit.latency_cycles + 1
-    last = next((node.busy for node in reversed(_flat(nodes)) if isinstance(node, Task) and node.engine == COMMIT), 0)
+    commits = [node.busy for node in _tasks(nodes) if isinstance(node, Task) and node.engine == COMMIT]
+    last = commits[-1] if commits else 0
     array = head + first + arch.bus.latency_cycles + busy[ARRAY] + last + tail
     loads = head + busy[LOAD] + arch.bus.latency_cycles + last + tail
     return max(array, loads, head + first + arch.bus.latency_cycles + busy[COMMIT] + tail)
-
-
-def _flat(nodes: Sequence[Node]) -> list[Node]:
-    return list(_tasks(nodes))
 
 
 def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int) -> Seen:

@@ -1,1 +1,1 @@
-"""Compilations: where they start, their steps, and what is observed, verified and checked along them."""
+"""Compilations: their sources, their steps, and the observers, verifier and checks along them."""

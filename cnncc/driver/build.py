@@ -18,9 +18,10 @@ from cnncc.model.plan_json import as_json
 class Build:
     """Observes a compilation of `source` for its binary's metadata: the array's share, and the plan.
 
-    build = Build(compilation, source)
-    compilation.run("isa", [build])
-    binary = build.binary()
+    Example:
+        build = Build(compilation, source)
+        compilation.run("isa", [build])
+        binary = build.binary()
     """
 
     def __init__(self, compilation: Compilation, source: Path) -> None:

@@ -96,11 +96,11 @@ class LoopIndices:
         return self.running[name]
 
     def first(self, names: A.Names | None) -> bool:
-        """Are all these loops in their first iteration?"""
+        """Whether all these loops are in their first iteration."""
         return names is not None and all(self._index(name)[0] == 0 for name in names)
 
     def last(self, names: A.Names | None) -> bool:
-        """Are all these loops in their last iteration?"""
+        """Whether all these loops are in their last iteration."""
         return names is not None and all(index == count - 1 for index, count in map(self._index, names))
 
     def sums(self, view: A.View) -> dict[str, int]:

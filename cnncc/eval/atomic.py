@@ -26,7 +26,7 @@ from cnncc.weights import WeightStore
 PADDING = -1  # the word that a load delivers outside of the image
 OF_TENSOR = 1 << 32  # words of tensor number t are t * OF_TENSOR + their index
 SUMS = 1 << 52  # words from here on are sums, by their number
-NAME_BITS = 60
+NAME_BITS = 60  # operand bits of the tracer: every name passes the width checks of words
 
 
 @dataclass(frozen=True)

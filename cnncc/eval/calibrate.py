@@ -26,7 +26,7 @@ from cnncc.passes._onnx.scale_groups import counts_alone
 from cnncc.quant.split import Doubles, Use, choose_top
 from cnncc.weights import Array, WeightStore
 
-SAMPLE_LIMIT = 100
+SAMPLE_LIMIT = 100  # samples that are run, of any number given
 POSITION_LIMIT = 256  # output positions measured per layer
 CHANNEL_LIMIT = 64  # output channels measured per layer
 

@@ -44,7 +44,7 @@ from cnncc.numerics import Epilogue, Ints, dequantise, integer_range, quantise
 from cnncc.weights import Array, WeightStore
 
 EXACT_LIMIT = 1 << 53  # of integers in float64
-DEFAULT_PSUM_BITS = 32
+DEFAULT_PSUM_BITS = 32  # of hand-written IR without `cnn.psum_bits`
 
 NOTHING: Mapping[SSAValue, Array] = {}
 Numbers = npt.NDArray[Any]  # integers, or reals where a layer of reals is evaluated

@@ -13,7 +13,7 @@ from cnncc.model.energy import energy
 from cnncc.model.program_counts import program_counts
 
 MEASURES = ("cycles", "energy", "multipliers", "memory_bits", "dram_words")  # to be minimised
-ALSO = ("macs", "utilisation")
+ALSO = ("macs", "utilisation")  # for reading: neither says that an array is better
 
 
 def evaluate(nest: Path, options: CompileOptions) -> dict[str, float]:

@@ -41,7 +41,7 @@ def load_onnx(path: Path, batch: int | None = None) -> ModelProto:
 
 
 def read_model(path: Path, refusals: Refusals, batch: int | None = None) -> ModelProto:
-    """As `load_onnx`; `refusals` notes symbolic leading dims that are taken as 1."""
+    """The model of `load_onnx`; `refusals` notes symbolic leading dims that become 1. Raises Refusal."""
     model = _read(path)
     _load_external_data(model, path)
     if model.ByteSize() > SIZE_LIMIT_BYTES:

@@ -32,10 +32,11 @@ def _shape(value: SSAValue) -> tuple[int, ...]:
 def node_macs(node: NodeOp) -> int:
     """MACs of a node, for the batch of its types; 0 for unknown shapes.
 
-    Conv, quantised or not           results * weights of a channel
-    Gemm, MatMul, quantised or not   results * size of the summed dimension
-    BatchNormalization               results
-    any other node                   0
+    By operator, with `results` the number of results:
+        Conv, quantised or not           results * weights of a channel
+        Gemm, MatMul, quantised or not   results * size of the summed dimension
+        BatchNormalization               results
+        any other node                   0
     """
     kind = node.op_type.data if node.domain is None or node.domain.data == MICROSOFT else ""
     at = WEIGHTS_AT.get(kind)

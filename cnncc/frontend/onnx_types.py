@@ -104,7 +104,7 @@ def _describe(proto: TypeProto) -> str:
 
 
 def _parse_description(text: str) -> TypeProto | None:
-    """The type that `_describe` wrote as `text`; None where any part of it is unknown."""
+    """The type that `_describe` wrote as `text`; None if any part of it is unknown."""
     from onnx import TypeProto
 
     match = re.fullmatch(r"(\w+)\((?:(\w+),)?(.+)\)", text)

@@ -23,8 +23,8 @@ class OnnxSession:
 
         ort: Any = onnxruntime  # it has no type stubs
         options = ort.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 4
+        options.intra_op_num_threads = 1  # the order of float additions depends on the number of threads
+        options.log_severity_level = 4  # its warnings would mix with a command's output
         # The IR runs as written: onnxruntime's fusions would round differently.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:

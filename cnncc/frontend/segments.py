@@ -13,7 +13,7 @@ from cnncc.weights import Array
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-OPSET_OF_IDENTITY = 13
+OPSET_OF_IDENTITY = 13  # for a model without ONNX's own domain, which the added nodes need
 
 RunModel = Callable[[bytes, Sequence[Array]], Sequence[Array]]
 """A model as bytes and its inputs in order -> its outputs in order."""

@@ -17,7 +17,7 @@ from cnncc.frontend.infer_shapes import inferred
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-MORE = 128
+MORE = 128  # from the least int8 to the least uint8
 
 
 class _NodeOperands(NamedTuple):

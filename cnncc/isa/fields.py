@@ -28,13 +28,13 @@ Value = int | str | FieldTerm | When
 class Field:
     """Bits msb..lsb of 32-bit word `word` of an instruction.
 
-    kind    bits
-    uint    unsigned
-    int     two's complement
-    hex     unsigned, written in hexadecimal
-    term    2 bits of axis, the rest a signed step
-    when    enable bit, then one bit for each loop register
-    enum    an index into `names`
+    Kinds and their bits:
+        uint    unsigned
+        int     two's complement
+        hex     unsigned, written in hexadecimal
+        term    2 bits of axis, the rest a signed step
+        when    enable bit, then one bit for each loop register
+        enum    an index into `names`
     """
 
     name: str

@@ -78,7 +78,7 @@ def build_tree(instructions: Sequence[Instruction]) -> list[Node]:
 
 
 def mask_of(when: When) -> int | None:
-    """A condition's loop registers as a mask; None where it never holds."""
+    """A condition's loop registers as a mask; None if it never holds."""
     return None if when is None else sum(1 << loop for loop in when)
 
 

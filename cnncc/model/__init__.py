@@ -1,1 +1,1 @@
-"""What a mapped layer and a program of such layers cost, exactly: by analysis, without IR or instructions."""
+"""The exact cost of a mapped layer, and of a program of such layers, by analysis without IR or instructions."""

@@ -28,7 +28,7 @@ def own_cycles(shape: LayerShape, order: WalkOrder, staged: Map[str, Stage], res
         return sum((depth in depths or loop.dim in rings) and _moves(shape, operand, loop) for depth, loop in timed)
 
     total, everywhere = 0, range(len(outer))
-    for operand in _operands(shape, staged, residual):
+    for operand in ("ifmap", "output", *(("residual",) if residual else ()), *(staged.keys() & {"weight", "params"})):
         stage = staged.get(operand)
         if stage is None:
             instructions = 1 + moved(operand, everywhere)
@@ -39,10 +39,6 @@ def own_cycles(shape: LayerShape, order: WalkOrder, staged: Map[str, Stage], res
             total += 1 + moved(operand, range(stage.depth))
         total += instructions * (1 + (partial and operand == "output"))  # partial sums have the output's layout
     return total
-
-
-def _operands(shape: LayerShape, staged: Map[str, Stage], residual: bool) -> list[str]:
-    return ["ifmap", "output", *(["residual"] if residual else []), *(staged.keys() & {"weight", "params"})]
 
 
 def _moves(shape: LayerShape, operand: str, loop: Loop) -> bool:

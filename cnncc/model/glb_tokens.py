@@ -1,17 +1,18 @@
 """The tokens that order the transfers, loads and commits of a layer on its buffers in the GLB. No IR.
 
-    semaphore          meaning                                               given by   taken by
-    FULL, NEXT_FULL    weights and parameters have arrived; layers alternate transfer   load, else commit
-    FREE, FREE_ONE     a slice of weights or params is used; two buffers, one load,     transfer
-                                                                             commit
-    IFMAP_FULL         a block of the ifmap has arrived                      transfer   load
-    IFMAP_FREE         one of two ifmap buffers is used, and no transfer     load       transfer
-                       of the output says so
-    RESIDUAL_FULL      a block of the residual has arrived                   transfer   commit
-    OUTPUT_FULL        a block of the output is complete                     commit     transfer to DRAM
-    OUTPUT_FREE, _TWO  a block of the output is in DRAM; one buffer, two     transfer   transfer, commit
-    INPUT_FREE, _TWO   a block of an input is used, and the output is        commit     transfer
-                       resident; one buffer, two
+    semaphore           meaning                                              given by       taken by
+    FULL, NEXT_FULL     weights and parameters have arrived; layers          transfer       load, else commit
+                        alternate between the two semaphores
+    FREE, FREE_ONE      a slice of weights or parameters is used up;         load, commit   transfer
+                        two buffers, one buffer
+    IFMAP_FULL          a block of the ifmap has arrived                     transfer       load
+    IFMAP_FREE          one of two buffers of the ifmap is used up, and      load           transfer
+                        no transfer of the output implies it
+    RESIDUAL_FULL       a block of the residual has arrived                  transfer       commit
+    OUTPUT_FULL         a block of the output is complete                    commit         transfer to DRAM
+    OUTPUT_FREE, …_TWO  a block of the output is in DRAM; one buffer, two    transfer       transfer, commit
+    INPUT_FREE, …_TWO   a block of an input is used up, the output is        commit         transfer
+                        resident; one buffer, two
 
 The DMA works in program order. So a transfer needs no token if an earlier transfer has waited for a token that is given
 as late. Example: every transfer after one that waits for a block's OUTPUT_FULL comes after the last use of all buffers

@@ -92,7 +92,7 @@ class LayerShape:
 
     @property
     def tiled_together(self) -> int:
-        """How many output channels may be tiled together: those of the smallest period, or all."""
+        """The number of output channels that may be tiled together: the smallest period, or all channels."""
         return min(self.periods.values(), default=self.sizes.k)
 
 
@@ -178,7 +178,7 @@ def stage_box(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> Box:
 
 
 def slice_channels(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> int:
-    """Output channels of a full slice of weights or params: those of all PEs, where it stands inside loops in space."""
+    """Output channels of a full slice of weights or params; inside loops in space, over all their PEs."""
     return inside(shape.sizes, [loop for loop in loops[: stage.depth] if not loop.on])["k"]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from functools import cache
-from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -26,11 +25,12 @@ Piece = tuple[int, int]  # iterations, indices of each
 class At(NamedTuple):
     """A position: indices left of each dimension, PEs side by side, and masks of the loops around (loop i is 1 << i).
 
-    runs        mask of loops with more than one iteration in this piece
-    late        mask of loops past their first piece
-    early       mask of loops before their last piece
-    section     the depth from which on sums stay in the PEs, -1 outside
-    following   the next block of each stage after this piece, by the stage's depth
+    Attributes:
+        runs        mask of loops with more than one iteration in this piece
+        late        mask of loops past their first piece
+        early       mask of loops before their last piece
+        section     the depth from which on sums stay in the PEs, -1 outside
+        following   the next block of each stage after this piece, by the stage's depth
     """
 
     extent: Extents
@@ -103,9 +103,8 @@ class WalkOrder:
         if not inner:
             return bodies
         result: list[tuple[int, At]] = []
-        for (count, body), (_, following) in pairwise([*bodies, (0, None)]):
-            again = body if count > 1 and not self.nest.outer[depth].on else None
-            after = again or following
+        for (count, body), following in zip(bodies, [*(body for _, body in bodies[1:]), None], strict=True):
+            after = body if count > 1 and not self.nest.outer[depth].on else following
             nexts = {stage: self.first(after, depth + 1, stage) for stage in inner} if after else {}
             result.append((count, body._replace(following={**at.following, **nexts})))
         return result

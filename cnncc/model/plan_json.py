@@ -52,7 +52,7 @@ def from_json(entries: object) -> list[Part]:
 def _part(number: int, value: object) -> Part:
     try:
         entry = cast("Json", value)
-        if "copy" in entry:
+        if "copy" in entry:  # the dictionary refuses other directions, by a KeyError
             return Copy(str(entry["copy"]), {"in": "in", "out": "out"}[entry["way"]], tuple(map(int, entry["words"])))
         return HostPart() if "host" in entry else _layer(entry)
     except (KeyError, TypeError, ValueError, AttributeError, Refusal) as error:

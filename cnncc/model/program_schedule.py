@@ -35,7 +35,7 @@ from cnncc.model.timeline import Timeline, cycles, idle_state
 from cnncc.model.transfers import PRIMED_QUEUES, Fetch
 
 MOST_COPIES = 6  # of a part: each takes two of the 16 descriptors
-DESCRIPTORS_OF_COPY = 2
+DESCRIPTORS_OF_COPY = 2  # of the DRAM side and of the GLB side
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ DMA, LOAD, ARRAY, COMMIT = range(len(ENGINES))
 # Queues of tokens: halves of the register files, free and full (TOKEN-1 to TOKEN-3); semaphores follow (TOKEN-4).
 WEIGHT_FREE, WEIGHT_FULL, IFMAP_FREE, IFMAP_FULL, PSUM_FREE, PSUM_FULL = range(6)
 HALVES = 6
-SEMAPHORES = 15
+SEMAPHORES = 15  # numbered from 1 (TOKEN-4)
 QUEUES = HALVES + SEMAPHORES + 1
 ALWAYS = 0  # the condition of no loop
 ALL = -1  # the mask of all loops: outside of them, all count as in their first and last iteration (PROG-2)

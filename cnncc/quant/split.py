@@ -25,8 +25,8 @@ Doubles = npt.NDArray[np.float64]
 # Calibration sees a hundred samples; values beyond their range saturate. On the sample nets, 1 loses 37 dB
 # of a 16-bit network's accuracy, 1.25 nothing, and 2 another 2 dB (2026-11: 37, 74 and 72 dB).
 HEADROOM = 1.25
-LEAST_BITS = 8
-BIAS_LIMIT = (1 << 31) - 1
+LEAST_BITS = 8  # of the smallest candidate for `top`
+BIAS_LIMIT = (1 << 31) - 1  # a bias is a parameter of 32 bits (MEM-1)
 NARROWED = 1.001  # a larger ratio of scales is no rounding
 LEAST_SCALE, MOST_SCALE = 2.0**-100, 2.0**100  # products of scales beyond would leave the range of f32
 
@@ -85,7 +85,8 @@ def quantise_layer(
     shift = bias.astype(np.float64) / x_scale
     scale = limits.first_scale(rows, shift)
     integers, offsets = np.rint(rows / scale[:, None]), np.rint(shift / scale)
-    # Rounding may push a channel over its limits: coarsen those until the final integers fit.
+    # Rounding may push a channel over its limits: coarsen those until the final integers fit. The extra 0.01 % keeps
+    # f32 rounding from undoing a step.
     while (over := limits.excess(integers, offsets)).max(initial=0) > 1:
         (bad,) = np.nonzero(over > 1)
         scale[bad] *= (over[bad] * 1.0001).astype(np.float32)

@@ -1,1 +1,1 @@
-"""Files that are written whole, arrays that users bring, values kept on disk."""
+"""Files written whole or not at all, users' arrays, and a cache on disk."""

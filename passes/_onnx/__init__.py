@@ -1,1 +1,1 @@
-"""The helpers of `onnx-to-cnn` and of other passes on `onnx`: how nodes are read, placed and lowered."""
+"""The helpers of `onnx-to-cnn` and of other passes on `onnx`: the readers, the placement and the lowering of nodes."""

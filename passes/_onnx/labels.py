@@ -7,6 +7,7 @@ from itertools import zip_longest
 
 from cnncc.dialects.onnx import NodeOp, text
 
+# Suffixes that the lowering adds to a node's label.
 PARTS = ("", ".bias", ".requant", ".in", ".in2", ".sum", ".out")
 
 

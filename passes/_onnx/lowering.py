@@ -150,14 +150,13 @@ def _lower_host(builder: CnnBuilder, segment: HostSegment) -> None:
     op = HostOp.create(
         operands=[builder.values[value] for value in segment.inputs],
         properties=properties,
-        result_types=[_host_type(builder, value) for value in segment.outputs],
+        result_types=[
+            TensorType(builder.operand, shape(value.type)) if value in builder.scales else value.type
+            for value in segment.outputs
+        ],
     )
     builder.block.add_op(op)
     builder.values.update(zip(segment.outputs, op.results, strict=True))
-
-
-def _host_type(builder: CnnBuilder, value: SSAValue) -> Attribute:
-    return TensorType(builder.operand, shape(value.type)) if value in builder.scales else value.type
 
 
 def _replace(builder: CnnBuilder) -> None:

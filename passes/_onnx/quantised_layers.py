@@ -16,10 +16,10 @@ from xdsl.ir import Attribute, SSAValue
 
 from cnncc.dialects.cnn import Window, shape
 from cnncc.dialects.onnx import NodeOp
+from cnncc.dialects.weights import ConstantOp
 from cnncc.frontend.microsoft_ops import MICROSOFT
 from cnncc.numerics import Floats, Ints, dequantise, integer_range, quantise, requantise
-from cnncc.passes._onnx import layers as floats
-from cnncc.passes._onnx.layers import Layer, constant_input, read_layer, read_with
+from cnncc.passes._onnx.layers import ON_INTEGERS, Layer, constant_input, read_layer, read_with
 from cnncc.passes._onnx.windows import StaysOnHost, read_window, require
 from cnncc.weights import Array, WeightStore
 
@@ -126,7 +126,7 @@ def read_any_layer(node: NodeOp, store: WeightStore) -> AnyLayer:
     domain = node.domain.data if node.domain else ""
     if (reader := _READERS.get((domain, node.op_type.data))) is not None:
         return reader(node, store)
-    shared = floats.ON_INTEGERS.get(node.op_type.data)
+    shared = ON_INTEGERS.get(node.op_type.data)
     if not domain and shared is not None and node.operands and codes_of(node.operands[0].type):
         return read_with(shared, node, store, BYTES, BYTES)
     return read_layer(node, store)
@@ -253,17 +253,12 @@ def _gemm(node: NodeOp, store: WeightStore) -> QuantisedLayer:
 def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
     require(len(node.own_operands) > 3, f"it has {len(node.own_operands)} inputs")
     a, b, y = node.operands[0], node.operands[3], node.results[0]
-    constant_second = codes_of(b.type) is not None and not _is_computed(b)
-    require(not constant_second, "input 3 is constant")
+    require(codes_of(b.type) is None or not isinstance(b.owner, ConstantOp), "input 3 is constant")
     shapes = [shape(value.type) for value in (a, b, y)]
     require(len(set(shapes)) == 1, f"the shapes {shapes[0]} and {shapes[1]} differ")
     layer = SumOfTwoLayer(_codes(node, a, 1, store), _codes(node, b, 4, store), _codes(node, y, 6, store))
     require(bool(np.isfinite(layer.factors()).all()), "its scales lie too far apart for f32")
     return layer
-
-
-def _is_computed(value: SSAValue) -> bool:
-    return not isinstance(value.owner, floats.ConstantOp)
 
 
 def _global_average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:

@@ -10,7 +10,7 @@ from cnncc.errors import Refusal
 from cnncc.numerics import integer_range
 
 DEFAULT_PSUM_BITS = 32
-CLAMP_BITS = 32
+CLAMP_BITS = 32  # as in the output units' fields (COMMIT-2)
 
 
 def sum_type(module: ModuleOp) -> IntegerType:

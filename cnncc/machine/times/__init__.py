@@ -1,1 +1,1 @@
-"""When instructions happen."""
+"""The times of instructions."""

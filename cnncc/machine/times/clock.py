@@ -117,7 +117,7 @@ class Clock:
         return self._state
 
     def effect(self) -> Effect:
-        """What has happened since the clock began."""
+        """The effect of everything since the clock began."""
         return Effect(self.elapsed, self.freeze(), self.counts, self.absorber, self.mark - self.now)
 
     def apply(self, effect: Effect, times: int = 1, owner: int = 0) -> None:
@@ -211,7 +211,7 @@ class Clock:
         self.give(queue, self.now, tokens)
 
     def give(self, queue: int, time: int, tokens: int = 1) -> None:
-        """Add tokens to a queue. Raises Fault where it would hold more than the machine has."""
+        """Add tokens to a queue. Raises Fault for more tokens than the queue holds, or a half that was not taken."""
         runs = self._tokens[queue]
         if queue < len(HALVES):
             if not self._held[partner(queue)]:

@@ -1,4 +1,4 @@
-"""How long an engine is busy with an instruction, from its fields, the `unit` in force and the array alone."""
+"""The cycles that an instruction occupies its engine, from its fields, the `unit` in force and the array alone."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from cnncc.machine.program import mask_of
 
 ENGINES = ("dma", "load", "array", "commit")
 ARRAY = ENGINES.index("array")
-SEMAPHORES = 15
+SEMAPHORES = 15  # 4-bit fields name them; 0 is none (TOKEN-4)
 
 # Token queues (TOKEN-1 to TOKEN-4): full and free halves of each register file, then the semaphores by number.
 HALVES = ("weight free", "weight full", "ifmap free", "ifmap full", "psum free", "psum full")

@@ -30,7 +30,7 @@ from cnncc.machine.times.tasks import ENGINES, HALVES
 from cnncc.machine.times.texts import Texts, waits_for
 
 STALLS = {"weights": "weight", "ifmap": "ifmap", "psum": "psum", "issue": "issue", "drain": "drain"}
-DEFAULT_BUDGET_CYCLES = 1 << 50
+DEFAULT_BUDGET_CYCLES = 1 << 50  # 13 days at 1 GHz
 DEFAULT_BUDGET_STEPS = 1 << 24  # hundreds of times those of any network here
 
 

@@ -1,1 +1,1 @@
-"""What instructions move and compute, counted."""
+"""Counts of the words and operations of instructions."""

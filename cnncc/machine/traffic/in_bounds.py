@@ -1,4 +1,4 @@
-"""How many positions lie inside bounds (rule DESC-3): counted index by index, not position by position."""
+"""The number of positions inside bounds (rule DESC-3), counted index by index, not position by position."""
 
 from __future__ import annotations
 

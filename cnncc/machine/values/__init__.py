@@ -1,1 +1,1 @@
-"""What instructions do to memories and register files."""
+"""The effect of instructions on memories and register files."""

@@ -22,7 +22,7 @@ Mask = npt.NDArray[np.bool_]
 Index = int | Ints
 
 PE_AXES = 4
-FAR = 1 << 59  # beyond any memory, and so far below 2^63 that sums and small multiples have room
+FAR = 1 << 59  # beyond any memory, and so far below 2^63 that sums and small multiples do not overflow
 
 
 @dataclass
@@ -166,9 +166,9 @@ def _greatest(index: Index) -> int:
 
 
 def position(
-    inst: Instruction, grid: Grid, loops: Sequence[Index], pattern: Sequence[tuple[int, FieldTerm]], pes: bool = True
+    inst: Instruction, grid: Grid, loops: Sequence[Index], pattern: Sequence[tuple[int, FieldTerm]]
 ) -> IndexArrays:
-    """The position of an instruction. pattern: its (extent, term) pairs. pes: whether the PEs' terms count.
+    """The position of an instruction. pattern: its (extent, term) pairs.
 
     loops: by register, its index, as an int or on the block axes; PE and pattern axes are added here.
     """
@@ -176,11 +176,10 @@ def position(
     terms: dict[str, Index] = dict.fromkeys(AXES, 0)
     terms["lin"] = np.zeros((1,) * after, np.int64)
     terms["k"], terms["y"], terms["x"] = inst.number("channel"), inst.number("y"), inst.number("x")
-    if pes:
-        for name, index in _pe_indices(grid, after):
-            term = inst.term(name)
-            if term.step:
-                terms[term.axis] = terms[term.axis] + term.step * index
+    for name, index in _pe_indices(grid, after):
+        term = inst.term(name)
+        if term.step:
+            terms[term.axis] = terms[term.axis] + term.step * index
     for i, (extent, term) in enumerate(pattern):
         if extent > 1:
             terms[term.axis] = terms[term.axis] + term.step * axis_index(extent, i, after)

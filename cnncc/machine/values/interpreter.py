@@ -19,7 +19,7 @@ from cnncc.arch.model import LOOP_REGISTERS, Arch
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import LoopNode, Node
-from cnncc.machine.times.durations import ceil_div, commit_results
+from cnncc.machine.times.durations import ceil_div, commit_results, load_words
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
 from cnncc.machine.values.commits import Output
@@ -175,7 +175,7 @@ class Interpreter:
         sums = [*self.sent, *([self.sums] if self.sums else [])]
         for half in [file.current for file in self.files.values()] + [s.half for s in sums]:
             if half is not None:
-                half.data, half.room = reshape(half.data, axes), None
+                half.data, half.reserved = reshape(half.data, axes), None
         for s in sums:
             s.bound = reshape(s.bound, axes)
 
@@ -214,7 +214,7 @@ class Interpreter:
         file, (halves, words) = self.files[kind], self.limits[kind]
         if kind == "ifmap" and inst.number("edge") and self.arch.pe.pong_words:
             words += self.arch.pe.virtual_words  # a virtual neighbour's words wait outside of ping and pong (MAC-6)
-        if inst.number("slot") + (count := prod(inst.number(f"extent{i}") for i in range(4))) > words:
+        if inst.number("slot") + (count := load_words(inst)) > words:
             raise HalfFault(f"{count} words from {kind} slot {inst.number('slot')} on are beyond the {words} of a half")
         grid = active(inst, inst.number("set_rows"), self.arch)
         if self._holds(inst.when("open"), last=False):

@@ -21,7 +21,7 @@ from cnncc.machine.values.vectorised import OrderMatters
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work
 from cnncc.numerics import integer_range
 
-MOST_OPERATIONS = 1 << 24
+MOST_OPERATIONS = 1 << 24  # of a PE in a macro-instruction: the host holds their operands as arrays
 _MOST_PRODUCTS = 1 << 23  # the most words of one product; beyond, the taps are split in halves, to save memory
 COUNTERS = ("pixels", "taps", "step_range")  # z, j, i
 
@@ -130,7 +130,7 @@ def _early_slot(ifmap: Strided, n2n_slot: int, reuse: int) -> int | None:
 
 
 def _pixel_steps(ifmap: Strided) -> Iterator[tuple[Ints, Ints]]:
-    """The steps of each pixel and lane in turn, and the least slot that any channel reads in them."""
+    """The steps of each pixel and lane, and the least slot that any channel reads in them."""
     (pixels, taps, lanes, channels), (z, j, along, i) = ifmap.sizes, ifmap.steps
     tap = np.arange(taps)
     for pixel, lane in np.ndindex(pixels, lanes):

@@ -1,4 +1,4 @@
-"""What the operations of a macro-instruction read and keep (MAC-1)."""
+"""The operands and results of a macro-instruction's operations (MAC-1)."""
 
 from __future__ import annotations
 

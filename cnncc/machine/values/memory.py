@@ -11,10 +11,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from cnncc.machine.values.addresses import Ints, Mask
 from cnncc.machine.values.strided import Strided
 
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 Operands = npt.NDArray[np.int16]
 Place = Ints | Strided  # addresses of words, as a list or by steps
 
@@ -94,6 +93,7 @@ class Memory:
         differs = self._differs[address]
         if self._own is None or not differs.any():
             return self._common[address][None]
+        # Shared words have no entry in `_own`: they are clipped to any, and the common words replace them.
         own = np.take(self._own, address - self.shared_words, axis=1, mode="clip")
         return own if differs.all() else np.where(differs, own, self._common[address])
 

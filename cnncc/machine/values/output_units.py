@@ -91,8 +91,11 @@ def place_of(
     Raises: HalfFault(outside), for an address beyond the bounds.
     """
     where = even(inst, grid, loops, pattern, descriptor)
-    inside_all = where is not None and (not descriptor.height or where.inside(descriptor.height, descriptor.width))
-    if where is not None and inside_all and (addresses := where.addresses(descriptor)) is not None:
+    if (
+        where is not None
+        and (not descriptor.height or where.inside(descriptor.height, descriptor.width))
+        and (addresses := where.addresses(descriptor)) is not None
+    ):
         return addresses
     address, inside = position(inst, grid, loops, pattern).address(descriptor)
     if inside is not None:

@@ -48,15 +48,15 @@ def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid
 
 @dataclass(frozen=True)
 class Turns:
-    """How the iterations of a block share one place of partial sums. Only axes that do not move the place count.
+    """The axes of a block whose iterations share one place of partial sums, because they do not move the place.
 
-    - anew: the outer axes; each of their iterations starts new sums.
+    - outer: the outer axes; each of their iterations starts new sums.
     - summed: the inner axes; sums are added up along them.
     - fresh: the first iteration of `summed` has no sum in the GLB yet.
     - final: the last iteration of `summed` completes the sums.
     """
 
-    anew: tuple[int, ...]
+    outer: tuple[int, ...]
     summed: tuple[int, ...]
     fresh: bool
     final: bool
@@ -129,7 +129,7 @@ def accumulated(
     total = before + values.sum(axis=along, keepdims=True)
     _check_width(before, values, along, arch.sum_bits)
     kept = total - _last(values, along) if turns.final else total
-    kept = _last(kept, tuple(1 + axis for axis in turns.anew))
+    kept = _last(kept, tuple(1 + axis for axis in turns.outer))
     stored = not turns.final or bool(along)  # a sum that is complete at once never was in the GLB
     return Accumulated(total, turns, at, _words(kept, arch) if stored else None, not turns.fresh)
 

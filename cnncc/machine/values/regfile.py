@@ -44,7 +44,7 @@ class Half:
 
     - data: [image, block…, *grid, slot].
     - filled: [*grid, slot], a mask.
-    - room: a larger array that starts with `data`, for more slots to come; None without one.
+    - reserved: a larger array that starts with `data`, for more slots to come; None without one.
     - loaded: the end of the slots that loads filled.
     - virtual: the slots that loads with `edge` filled (MAC-6 tells them apart).
     """
@@ -52,7 +52,7 @@ class Half:
     grid: Grid
     data: npt.NDArray[Any]
     filled: Mask
-    room: npt.NDArray[Any] | None = None
+    reserved: npt.NDArray[Any] | None = None
     loaded: int = 0
     virtual: range = range(0)
 
@@ -64,14 +64,14 @@ class Half:
 
     def copy(self) -> Half:
         """A half that shares nothing with this one."""
-        return replace(self, data=self.data.copy(), filled=self.filled.copy(), room=None)
+        return replace(self, data=self.data.copy(), filled=self.filled.copy(), reserved=None)
 
     def spread(self) -> None:
         """Give every PE its own copy and forget the sets, so that any rectangle can be compared with any other."""
         lead = self.data.shape[: -PE_AXES - 1]
         row0, col0, rows, cols = self.grid.rectangle
         before, after = (*self.grid.shape, self.data.shape[-1]), (1, rows, 1, cols, self.data.shape[-1])
-        self.data, self.room = np.broadcast_to(self.data, (*lead, *before)).reshape(*lead, *after), None
+        self.data, self.reserved = np.broadcast_to(self.data, (*lead, *before)).reshape(*lead, *after), None
         self.filled = np.broadcast_to(self.filled, before).reshape(after)
         self.grid = Grid(row0, col0, 1, rows, 1, cols, rows, cols)
 
@@ -79,7 +79,7 @@ class Half:
         """The part of this half under `grid`. Raises HalfFault if the half does not cover all its PEs."""
         if grid == self.grid:
             return self
-        part = replace(self, room=None)
+        part = replace(self, reserved=None)
         part.spread()
         row, col = grid.row0 - self.grid.row0, grid.col0 - self.grid.col0
         _, _, rows, cols = grid.rectangle
@@ -101,7 +101,7 @@ class Half:
         row, col, rows, cols = part.grid.rectangle
         row, col = row - self.grid.row0, col - self.grid.col0
         lead = np.broadcast_shapes(self.data.shape[: -PE_AXES - 1], part.data.shape[: -PE_AXES - 1])
-        self.data, self.room = np.broadcast_to(self.data, (*lead, *self.data.shape[-PE_AXES - 1 :])).copy(), None
+        self.data, self.reserved = np.broadcast_to(self.data, (*lead, *self.data.shape[-PE_AXES - 1 :])).copy(), None
         self.filled = self.filled.copy()
         self.data[..., row : row + rows, :, col : col + cols, :] = part.data
         self.filled[:, row : row + rows, :, col : col + cols, :] = part.filled
@@ -137,16 +137,20 @@ class Half:
     def _reserve(self, lead: tuple[int, ...], slots: int, most: int, like: Words) -> None:
         """Have leading axes `lead` and at least `slots` slots, with axes in memory in the order of those of `like`."""
         before, kind = self.data.shape[-1], np.promote_types(self.data.dtype, like.dtype)
-        if (self.data.shape[:-1], self.data.dtype) != (lead, kind) or self.room is None or slots > self.room.shape[-1]:
+        if (
+            (self.data.shape[:-1], self.data.dtype) != (lead, kind)
+            or self.reserved is None
+            or slots > self.reserved.shape[-1]
+        ):
             old = self.data
             order = sorted(range(len(lead)), key=lambda axis: (-abs(like.strides[axis]), lead[axis]))
-            room = np.empty((max(slots, most), *(lead[axis] for axis in order)), kind)
-            self.room = room.transpose(*(1 + order.index(axis) for axis in range(len(lead))), 0)
-            self.room[..., :before] = old
-        self.data = self.room[..., : max(before, slots)]
+            reserved = np.empty((max(slots, most), *(lead[axis] for axis in order)), kind)
+            self.reserved = reserved.transpose(*(1 + order.index(axis) for axis in range(len(lead))), 0)
+            self.reserved[..., :before] = old
+        self.data = self.reserved[..., : max(before, slots)]
 
     def _filled(self, lead: tuple[int, ...]) -> Mask:
-        """Which slots are filled, as an array of its own with leading axes `lead` and all the slots of the data."""
+        """A new mask of filled slots, with leading axes `lead` and all the slots of the data."""
         filled = np.zeros((*lead, self.data.shape[-1]), np.bool_)
         filled[..., : self.filled.shape[-1]] = self.filled
         return filled
@@ -155,11 +159,11 @@ class Half:
         """Have at least `slots` slots, the new ones empty."""
         if (more := slots - self.data.shape[-1]) <= 0:
             return
-        if self.room is not None and slots <= self.room.shape[-1]:
-            self.data = self.room[..., :slots]
+        if self.reserved is not None and slots <= self.reserved.shape[-1]:
+            self.data = self.reserved[..., :slots]
         else:
             new = np.zeros((*self.data.shape[:-1], more), self.data.dtype)
-            self.data, self.room = np.concatenate([self.data, new], axis=-1), None
+            self.data, self.reserved = np.concatenate([self.data, new], axis=-1), None
         self.filled = self._filled(self.filled.shape[:-1])
 
     def read(self, slots: Strided, operand: str) -> npt.NDArray[Any]:
@@ -198,7 +202,7 @@ class Half:
         """Have an entry for every column, in arrays that this half alone holds."""
         shape = (*self.data.shape[:-2], self.grid.cols, self.data.shape[-1])
         if self.data.shape != shape or not self.data.flags.writeable:
-            self.data, self.room = np.broadcast_to(self.data, shape).copy(), None
+            self.data, self.reserved = np.broadcast_to(self.data, shape).copy(), None
         self.filled = np.broadcast_to(self.filled, (*self.filled.shape[:-2], *shape[-2:])).copy()
 
 

@@ -18,10 +18,8 @@ import numpy.typing as npt
 
 from cnncc.isa.fields import AXES, FieldTerm
 from cnncc.isa.table import Instruction
-from cnncc.machine.values.addresses import FAR, PE_AXES, Descriptor, Grid, Index
+from cnncc.machine.values.addresses import FAR, PE_AXES, Descriptor, Grid, Index, Ints
 
-Operands = npt.NDArray[np.int16]
-Ints = npt.NDArray[np.int64]
 Word = TypeVar("Word", bound=np.generic)
 
 
@@ -111,7 +109,7 @@ class Even:
         return y.start >= 0 and x.start >= 0 and y.stop <= height and x.stop <= width
 
     def addresses(self, descriptor: Descriptor) -> Strided | None:
-        """As addresses of words; None where a ring breaks their steps."""
+        """The addresses of the positions; None if a ring breaks their steps."""
         lin, y, x = self.start
         pitch = descriptor.pitch
         for unit, ring, words in ((1, descriptor.ring_y, pitch), (2, descriptor.ring_x, 1)):
@@ -134,7 +132,7 @@ def params(
 ) -> Strided | None:
     """The first words of a commit's parameters, `words` words a channel, if they step evenly, else None (COMMIT-2)."""
     linear = {key: term for key, term in descriptor.steps.items() if key[1]}
-    block = max((loop.ndim for loop in loops if not isinstance(loop, int)), default=0)
+    block = _block_axes(loops)
     walk = _AddressWalk(replace(descriptor, plane=words, steps=linear), [1] * (block + PE_AXES + len(pattern)), ("k",))
     walk.start[0] = inst.number("param") * words
     if not (walk.loops(loops) and walk.pes(inst, grid, block)):
@@ -153,14 +151,13 @@ def even(
     descriptor: Descriptor,
 ) -> Even | None:
     """The positions [block…, *PE axes, *pattern] of an instruction if they step evenly, else None (DESC-2, DESC-4)."""
-    block = max((loop.ndim for loop in loops if not isinstance(loop, int)), default=0)
+    block = _block_axes(loops)
     walk = _AddressWalk(descriptor, [1] * (block + PE_AXES + len(pattern)))
     walk.start = [inst.number("offset"), inst.number("channel") * descriptor.plane, inst.number("y"), inst.number("x")]
     if not (walk.loops(loops) and walk.pes(inst, grid, block)):
         return None
     walk.pattern(pattern)
-    lin, k, y, x = walk.start
-    return Even(tuple(walk.sizes), (descriptor.base + lin + k, y, x), tuple(walk.steps))
+    return walk.positions()
 
 
 def even_from(
@@ -172,8 +169,11 @@ def even_from(
     if not walk.loops(loops):
         return None
     walk.pattern(pattern)
-    lin, k, y, x = walk.start
-    return Even(tuple(walk.sizes), (descriptor.base + lin + k, y, x), tuple(walk.steps))
+    return walk.positions()
+
+
+def _block_axes(loops: Sequence[Index]) -> int:
+    return max((loop.ndim for loop in loops if not isinstance(loop, int)), default=0)
 
 
 class _AddressWalk:
@@ -186,6 +186,11 @@ class _AddressWalk:
         self.descriptor, self.sizes, self.counted = descriptor, sizes, counted
         self.steps = [(0, 0, 0)] * len(sizes)
         self.start = [0, 0, 0, 0]  # lin, k, y, x
+
+    def positions(self) -> Even:
+        """The positions of all axes so far."""
+        lin, k, y, x = self.start
+        return Even(tuple(self.sizes), (self.descriptor.base + lin + k, y, x), tuple(self.steps))
 
     def pattern(self, pattern: Sequence[tuple[int, FieldTerm]]) -> None:
         """Add the pattern, the last axes."""

@@ -21,7 +21,7 @@ import numpy as np
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import Leaf, LoopNode, Node
-from cnncc.machine.times.durations import ceil_div, commit_results, dma_words
+from cnncc.machine.times.durations import ceil_div, commit_results, dma_words, load_words
 from cnncc.machine.values.addresses import Descriptor, Index, Ints
 from cnncc.machine.values.fetched import Fetched, Read, fetches
 from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
@@ -34,7 +34,7 @@ Registers = tuple[int, ...]
 
 _LEAST_COPY = 1 << 10  # words; a smaller copy of a transfer's words costs as much, so it counts as much
 
-_RUNNABLE = ("load", "mac", "commit")
+_RUNNABLE = ("load", "mac", "commit")  # others change settings or wait, in program order
 _CONDITIONS = ("open", "close", "take_weight", "give_weight", "take_ifmap", "give_ifmap", "clear", "send")
 
 
@@ -316,11 +316,7 @@ def _array(inst: Instruction, around: tuple[tuple[int, int], ...], descriptors: 
     steps = descriptors[inst.number("desc")].steps
     moving = {register for (register, _), term in steps.items() if term.step}
     loops = prod(count for register, count in around if register in moving)
-    return (
-        loops
-        * prod(_distinct(inst, axis) for axis in ("row", "col"))
-        * prod(inst.number(f"extent{i}") for i in range(4))
-    )
+    return loops * prod(_distinct(inst, axis) for axis in ("row", "col")) * load_words(inst)
 
 
 def _distinct(inst: Instruction, axis: str) -> int:
