@@ -17,6 +17,8 @@ from onnx import ModelProto
 
 from cnncc.binary.container import MANIFEST, PROGRAM, Binary, digest, from_bytes, load, pack, to_bytes
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 CALIBRATION = SAMPLES / "inputs" / "digits_calibration.npz"
 Made = tuple[Path, list[object]]
 
