@@ -31,7 +31,7 @@ FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.+?)?)(?: - .*)?$", 
 
 @dataclass(frozen=True)
 class Bug:
-    """A line of `file` has `after` for `before`. tests: the files that should see it, the quickest first."""
+    """A line of `file` has `after` for `before`. tests: the files, or tests of files, that should see it."""
 
     file: str
     before: str
@@ -66,12 +66,12 @@ def read_bugs(path: Path) -> list[Bug]:
 
 
 def ordered(bug: Bug, checkout: Path) -> Iterator[str]:
-    """The names of all test files, the likely ones first."""
+    """The names of all test files, and tests of some, the likely ones first."""
     files = sorted((checkout / "tests").glob("test_*.py"), key=lambda path: path.stat().st_size)
     module = bug.file.removesuffix(".py").replace("/", ".")
     near = [path.name for path in files if module in path.read_text() or module.rpartition(".")[0] in path.read_text()]
-    yield from dict.fromkeys([*(name for name in bug.tests if (checkout / "tests" / name).is_file()), *near])
-    yield from (path.name for path in files if path.name not in {*bug.tests, *near})
+    named = [name for name in bug.tests if (checkout / "tests" / name.partition("::")[0]).is_file()]
+    yield from dict.fromkeys([*named, *near, *(path.name for path in files)])
 
 
 def failing(checkout: Path, tests: str, seconds: float) -> str | None:
@@ -97,7 +97,7 @@ def failing(checkout: Path, tests: str, seconds: float) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return None
-    if run.returncode in (0, 5):  # 5: no test was collected
+    if run.returncode in (0, 4, 5):  # 4, 5: there is no such test
         return None
     match = FAILED.search(run.stdout)
     return match[1] if match else f"{tests} (exit code {run.returncode})"

@@ -17,6 +17,8 @@ from onnx import helper
 from cnncc.driver.accuracy import LayerAccuracy, loses_most, sqnr_db
 from cnncc.driver.verify import SCHEMA
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 node: Any = helper.make_node
 FOUR = ("--images", 4)
 

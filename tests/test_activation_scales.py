@@ -22,6 +22,8 @@ from cnncc.passes._onnx.placement import place
 from cnncc.passes.onnx_to_cnn import OnnxToCnnPass
 from cnncc.quant.split import HEADROOM
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 node = helper.make_node
 RNG = np.random.default_rng(23)
 NORMAL = RNG.standard_normal((1, 4, 6, 6)).astype(np.float32)

@@ -9,6 +9,8 @@ import pytest
 from cli_cases import build, done, invoke, noise, refused, save
 from onnx import helper
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 CONV = [helper.make_node("Conv", ["x", "w"], ["y"], name="c1", pads=[1, 0, 1, 2], kernel_shape=[3, 3])]
 
 

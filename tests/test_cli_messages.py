@@ -13,6 +13,8 @@ from cnncc.dialects.nest import Loop
 from cnncc.driver.check import check
 from cnncc.driver.sources import CompileOptions
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 
 @pytest.fixture(scope="module")
 def lenet(tmp_path_factory: pytest.TempPathFactory) -> Path:

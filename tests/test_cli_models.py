@@ -15,6 +15,8 @@ from onnx import helper
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 Case = Callable[[], onnx.ModelProto]
 node: Any = helper.make_node
 

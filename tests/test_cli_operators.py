@@ -13,6 +13,8 @@ from cli_cases import build, done, noise, save
 from frontend_models import run_file
 from onnx import helper
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 node: Any = helper.make_node
 
 

@@ -20,6 +20,8 @@ from cnncc.binary.container import MANIFEST, PROGRAM, Binary, digest, from_bytes
 from cnncc.driver.ir_files import dump_file, ir_text
 from cnncc.driver.pipeline import new_context
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 CALIBRATION = SAMPLES / "inputs" / "digits_calibration.npz"
 Made = tuple[Path, list[object]]
 

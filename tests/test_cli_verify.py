@@ -40,6 +40,8 @@ from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.accuracy import accuracy
 from cnncc.driver.verify import compare_floats, compare_integers
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -331,5 +333,7 @@ def test_cli_verify_compares_floats() -> None:
     assert compare_floats(exact, {"y": np.array([100.0, 1.009])}) == ""
     assert "differs by 1.10e-04" in compare_floats(exact, {"y": np.array([100.0, 1.011])})
     assert compare_floats(exact, {}) == "output 'y' is missing"
+    assert compare_floats(exact, {"y": np.array([100.5, 1.0])}, steps={"y": 0.5}) == ""
+    assert "differs by 6.00e-03" in compare_floats(exact, {"y": np.array([100.6, 1.0])}, steps={"y": 0.5})
     found = accuracy("y", np.array([[1.0, 2.0]]), np.array([[1.0, 2.1]]))
     assert (round(found.sqnr_db, 2), round(found.max_error, 3), found.top1_agreement) == (26.99, 0.1, 1.0)

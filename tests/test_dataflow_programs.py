@@ -23,6 +23,8 @@ from cnncc.passes._scheduling.dataflows import AUTO, DATAFLOWS
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.util.npz import npz_bytes
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 EXAMPLES = examples(4)
 PARTS = 2
 # What a drawn array may be too small for; on the list below nothing is.

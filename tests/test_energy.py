@@ -15,6 +15,8 @@ from cnncc.binary.counters import program_stats
 from cnncc.errors import Refusal
 from cnncc.model.energy import energy
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 # Which counters of docs/stats.md a key is multiplied with.
 COUNTERS = {
     "mac": ("macs", "max", "add"),

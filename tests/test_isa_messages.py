@@ -22,6 +22,8 @@ from cnncc.isa.manual import manual
 from cnncc.isa.table import MESSAGES, OPCODE, SPECS, Spec, Value, message
 from cnncc.machine.bus_messages import Message, messages_at, messages_of
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 # Type of command in bits 31..26 of word 0; input data in a word each, as worked out by hand from docs/isa.md.
 ENCODINGS = [
     ("DATA", {"input_words": 1, "max_iteration": 1}, [0], "04000001 00000001 00000000 00000000 00000000"),

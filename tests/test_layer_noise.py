@@ -20,6 +20,8 @@ from cnncc.passes._onnx.calibration import Scale
 from cnncc.passes._onnx.placement import Placement
 from cnncc.passes._onnx.scale_groups import moves_integers
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 node: Any = helper.make_node
 
 

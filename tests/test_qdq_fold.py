@@ -24,6 +24,8 @@ from cnncc.passes.onnx_dead_code import OnnxDeadCodePass
 from cnncc.passes.onnx_fold_constants import OnnxFoldConstantsPass
 from cnncc.passes.onnx_fold_qdq import OnnxFoldQdqPass
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 node = helper.make_node
 RNG = np.random.default_rng(0)
 CONSTANTS: dict[str, Any] = {

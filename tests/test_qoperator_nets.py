@@ -15,6 +15,8 @@ from frontend_models import run_file
 import cnncc.passes._onnx.quantised_layers as quantised_layers
 import cnncc.passes.onnx_fold_qdq as fold_qdq
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 IMAGES = 100
 # onnxruntime may round between the float operators of a QDQ model; of the first one it makes the same bits.
 LENETS = ("lenet_qoperator_u8", "lenet_qoperator_s8_pc", "lenet_qoperator_s8_sym", "lenet_qdq_s8_pc")

@@ -137,7 +137,7 @@ def test_quant_calibrate_without_data_warns_and_is_seeded() -> None:
 def test_quant_calibrate_writes_what_it_saw() -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
     module, ctx = imported([node], {"x": (2, 3)}, ["y"], {})
-    data = np.float32([[1, -7, 2], [0, 0, 0], [3, 5, 0.5]])  # the third batch element is filled up from the start
+    data = np.float32([[1, 0, 2], [0, -7, 0], [3, 5, 0.5]])  # the second batch is filled up from the start
     calibrate(module, ctx.weights, {"x": data}, 16, 32)
     assert [(r.lo, r.hi) for r in take_ranges(module).values()] == [(-7, 5), (0, 5)]
 

@@ -14,6 +14,8 @@ from cli_cases import done, invoke, refused, save
 from frontend_models import run_file
 from onnx import TensorProto, helper, numpy_helper
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 node = helper.make_node
 MICROSOFT = {"domain": "com.microsoft"}
 U8, I8, F32 = TensorProto.UINT8, TensorProto.INT8, TensorProto.FLOAT

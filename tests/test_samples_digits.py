@@ -16,6 +16,8 @@ from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.run_onnx import OnnxSession
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 SAMPLES = Path(__file__).parents[1] / "samples"
 CALIBRATION = SAMPLES / "inputs" / "digits_calibration.npz"
 MACS = {"depthwise": 3_993_088, "resnet20": 31_021_952}

@@ -23,6 +23,8 @@ from cnncc.driver.pipeline import Settings, import_model
 from cnncc.errors import Refusal
 from cnncc.eval import cnn, nest
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 ROOT = Path(__file__).parent.parent
 # xdsl-opt as it is where cnncc is not installed.
 PLAIN_XDSL_OPT = """

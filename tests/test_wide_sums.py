@@ -21,6 +21,8 @@ from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.memory import Memory
 from cnncc.machine.values.output_units import integers_of_words
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 DATAFLOWS = ("auto", "os", "ws", "is", "nlr")
 node: Any = helper.make_node
 
