@@ -199,7 +199,7 @@ class Verifier:
 
     def _measure(self, values: Values) -> None:
         """All that is left when what can be fused is, against float: each value as it is, each layer by itself."""
-        from cnncc.eval.calibrate import samples
+        from cnncc.driver.calibrate import samples
 
         store, settings = self.compilation.ctx.weights, self.compilation.settings
         references = References(self._calibrated, store, (settings.operand_bits, settings.arch.psum_bits))
