@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,16 +16,23 @@ def silent(_: str) -> None:
     """The progress report of a quiet compilation."""
 
 
+def to_stderr(message: str) -> None:
+    """Prints a note, which is no error."""
+    sys.stderr.write(f"cnncc: note: {message}\n")
+
+
 @dataclass
 class CompilerContext(Context):
     """An xDSL context that owns a weight store, shared by its clones (keys are content, so sharing is safe).
 
     - progress: receives the current step of a pass that takes long
+    - note: receives what a user of a pass may not expect
     - processes: the number that a pass may use; None: one for each core
     """
 
     weights: WeightStore = field(default_factory=WeightStore)
     progress: Callable[[str], None] = silent
+    note: Callable[[str], None] = silent
     processes: int | None = None
 
     def clone(self) -> CompilerContext:
@@ -32,7 +40,13 @@ class CompilerContext(Context):
         other = CompilerContext(allow_unregistered=self.allow_unregistered, weights=self.weights)
         other.__dict__.update(super().clone().__dict__)
         other.weights, other.progress, other.processes = self.weights, self.progress, self.processes
+        other.note = self.note
         return other
+
+
+def note(ctx: Context, message: str) -> None:
+    """Tell the user of `ctx` something that is no error; under stock xDSL tools on stderr."""
+    (ctx.note if isinstance(ctx, CompilerContext) else to_stderr)(message)
 
 
 def weights_of(ctx: Context) -> WeightStore:

@@ -113,6 +113,30 @@ def extents(sizes: Sizes, loops: tuple[Loop, ...]) -> tuple[int, ...]:
     return tuple(result)
 
 
+def is_channelwise(kind: str, sizes: Sizes, groups: int) -> bool:
+    """Whether each output channel has input channels of its own: pools, and as many groups as output channels."""
+    return kind != "mac" or 1 < groups == sizes.k
+
+
+def channel_periods(kind: str, sizes: Sizes, groups: int, shuffle: int) -> dict[str, int]:
+    """Output channels after which an operand's positions start anew, by operand; no entry where they never do.
+
+    Channel k reads the input channels of group k // period, and a shuffle by S groups moves it to
+    k % period * S + k // period. A loop over k is one step through such positions if its step is a multiple of the
+    period, or if it runs inside one period.
+
+    >>> channel_periods("mac", Sizes(1, 12, 3, 4, 4, 1, 1), groups=2, shuffle=3)
+    {'ifmap': 6, 'output': 4}
+    """
+    grouped = groups > 1 and not is_channelwise(kind, sizes, groups)
+    return ({"ifmap": sizes.k // groups} if grouped else {}) | ({"output": sizes.k // shuffle} if shuffle > 1 else {})
+
+
+def tiled_together(kind: str, sizes: Sizes, groups: int, shuffle: int) -> int:
+    """How many output channels may be tiled together: those of the smallest period, or all."""
+    return min(channel_periods(kind, sizes, groups, shuffle).values(), default=sizes.k)
+
+
 def rest_sets(sizes: Sizes, loops: tuple[Loop, ...], together: int) -> tuple[int, ...]:
     """Over how many sets, at most, the rest of each loop is spread: 1 but for the innermost over k in space.
 
@@ -120,10 +144,10 @@ def rest_sets(sizes: Sizes, loops: tuple[Loop, ...], together: int) -> tuple[int
     to group keeps its rest together.
     """
     innermost = max((depth for depth, loop in enumerate(loops) if loop.on and loop.dim == "k"), default=-1)
-    found = [1] * len(loops)
+    sets = [1] * len(loops)
     if innermost >= 0 and (extent := extents(sizes, loops)[innermost]) <= together:
-        found[innermost] = extent // loops[innermost].step
-    return tuple(found)
+        sets[innermost] = extent // loops[innermost].step
+    return tuple(sets)
 
 
 def even_sets(rest: int, sets: int) -> int:

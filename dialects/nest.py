@@ -58,7 +58,7 @@ from cnncc.dialects._mapping import LANES as LANES
 from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
 from cnncc.dialects._mapping import OUTPUT_DIMS as OUTPUT_DIMS
 from cnncc.dialects._mapping import REDUCTION_DIMS as REDUCTION_DIMS
-from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
+from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage, tiled_together
 from cnncc.dialects._mapping import even_sets as even_sets
 from cnncc.dialects._mapping import extents as extents
 from cnncc.dialects._mapping import mapping_problem as mapping_problem
@@ -247,6 +247,13 @@ def mapping_of(layer: LayerOp) -> Mapping:
                 case _:
                     pass
     return Mapping(tuple(loops), tuple(stages))
+
+
+def rest_sets_of(layer: LayerOp) -> tuple[int, ...]:
+    """Over how many sets, at most, the rest of each loop of the layer is spread (`rest_sets`)."""
+    sizes = layer.sizes.data
+    together = tiled_together(layer.kind.data, sizes, layer.window.data.group, layer.steps.data.shuffle)
+    return rest_sets(sizes, mapping_of(layer).loops, together)
 
 
 def build_nest(mapping: Mapping) -> Region:

@@ -9,13 +9,14 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.context import CompilerContext
+from cnncc.context import CompilerContext, note
 from cnncc.dialects._notation import NotationError, read
 from cnncc.errors import Refusal
 from cnncc.passes._programs.array_mark import mark
 from cnncc.passes._scheduling.assignment import assign
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
+from cnncc.passes._scheduling.nest_layers import chosen_layers
 from cnncc.passes._scheduling.schedule_file import Named, Written, read_schedule
 
 
@@ -52,6 +53,8 @@ class NestAssignMappingPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         arch = load_arch(self.arch)
+        if not chosen_layers(op, self.layer):
+            note(ctx, f"{self.name}: nothing to do: the module has no nest.layer")
         assign(op, self.layer, self.candidates(ctx, arch))
         mark(op, arch)
 

@@ -38,7 +38,7 @@ class NestInterchangePass(ModulePass):
         names = [loop_name(name) for name in listed(self.loops)]
         if len(names) != 2:
             raise Refusal(f"nest-interchange: loops are two, for example h,c, not {','.join(self.loops)}")
-        reschedule(self.name, op, self.layer, lambda layer, mapping: self._changed(mapping, names))
+        reschedule(self.name, ctx, op, self.layer, lambda layer, mapping: self._changed(mapping, names))
 
     @staticmethod
     def _changed(mapping: Mapping, names: list[tuple[str, int | None]]) -> Mapping:

@@ -39,7 +39,7 @@ class NestKeepPass(ModulePass):
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        reschedule(self.name, op, self.layer, self._kept)
+        reschedule(self.name, ctx, op, self.layer, self._kept)
 
     def _kept(self, layer: LayerOp, mapping: Mapping) -> Mapping:
         arch = load_arch(self.arch) if self.arch else None

@@ -38,6 +38,7 @@ class NestMergeLoopsPass(ModulePass):
         arch = load_arch(self.arch) if self.arch else None
         reschedule(
             self.name,
+            ctx,
             op,
             self.layer,
             lambda layer, mapping: checked_in_space(merged(mapping, find(mapping, self.dim, self.which)), layer, arch),

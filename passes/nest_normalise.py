@@ -8,6 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from cnncc.dialects.nest import LayerOp, Mapping
 from cnncc.passes._scheduling.nest_layers import reschedule
 from cnncc.passes._scheduling.rewrites import normalised
 
@@ -33,4 +34,8 @@ class NestNormalisePass(ModulePass):
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        reschedule(self.name, op, self.layer, lambda layer, mapping: normalised(mapping, layer.sizes.data))
+        reschedule(self.name, ctx, op, self.layer, self._normalised, by_hand=False)
+
+    @staticmethod
+    def _normalised(layer: LayerOp, mapping: Mapping) -> Mapping:
+        return normalised(mapping, layer.sizes.data)

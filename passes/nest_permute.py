@@ -32,7 +32,7 @@ class NestPermutePass(ModulePass):
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        reschedule(self.name, op, self.layer, self._permuted)
+        reschedule(self.name, ctx, op, self.layer, self._permuted, by_hand=bool(self.order))
 
     def _permuted(self, layer: LayerOp, mapping: Mapping) -> Mapping | None:
         if self.order:

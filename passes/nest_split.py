@@ -36,6 +36,7 @@ class NestSplitPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         reschedule(
             self.name,
+            ctx,
             op,
             self.layer,
             lambda layer, mapping: split(mapping, layer.sizes.data, find(mapping, self.dim, self.which), self.size),

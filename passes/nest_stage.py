@@ -8,10 +8,10 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from cnncc.dialects.nest import LayerOp, Mapping, Stage, mapping_of
+from cnncc.dialects.nest import LayerOp, Mapping, Stage, mapping_of, operands
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.nest_layers import chosen_layers, goal_of, reschedule
-from cnncc.passes._scheduling.rewrites import add_stage, stage_as
+from cnncc.passes._scheduling.rewrites import Missing, add_stage, stage_as
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class NestStagePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.operand is None and self.memory is None and self.depth is None:
-            self._apply_mappings(op)
+            self._apply_mappings(ctx, op)
         elif self.operand is None or self.memory is None or self.depth is None:
             raise Refusal("nest-stage: options operand, memory and depth go together")
         else:
             stage = _stage(self.operand, self.memory, self.depth, self.buffers)
-            reschedule(self.name, op, self.layer, lambda _, mapping: add_stage(mapping, stage))
+            reschedule(self.name, ctx, op, self.layer, lambda layer, mapping: _with_stage(layer, mapping, stage))
 
-    def _apply_mappings(self, op: ModuleOp) -> None:
-        reschedule(self.name, op, self.layer, _staged)
+    def _apply_mappings(self, ctx: Context, op: ModuleOp) -> None:
+        reschedule(self.name, ctx, op, self.layer, _staged, by_hand=False)
         for layer in chosen_layers(op, self.layer):
             if goal := goal_of(layer):
                 assert mapping_of(layer) == goal, "nest-stage made another nest than the mapping says"
@@ -57,6 +57,12 @@ class NestStagePass(ModulePass):
 def _staged(layer: LayerOp, mapping: Mapping) -> Mapping | None:
     goal = goal_of(layer)
     return goal and stage_as(mapping, goal)
+
+
+def _with_stage(layer: LayerOp, mapping: Mapping, stage: Stage) -> Mapping:
+    if stage.operand not in (known := operands(layer)):
+        raise Missing(f"it has no {stage.operand}, it has {', '.join(sorted(known))}")
+    return add_stage(mapping, stage)
 
 
 def _stage(operand: str, memory: str, depth: int, buffers: int) -> Stage:

@@ -40,7 +40,7 @@ class NestTilePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if len(self.dim) != len(self.size):
             raise Refusal("nest-tile: options dim and size go together, a size for each dim")
-        reschedule(self.name, op, self.layer, self._tiled)
+        reschedule(self.name, ctx, op, self.layer, self._tiled, by_hand=bool(self.dim))
 
     def _tiled(self, layer: LayerOp, mapping: Mapping) -> Mapping | None:
         if self.dim:

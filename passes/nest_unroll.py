@@ -40,7 +40,7 @@ class NestUnrollPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if (self.dim is None) != (self.axis is None) or (self.dim is None and self.which is not None):
             raise Refusal("nest-unroll: options dim and axis go together, which needs both")
-        reschedule(self.name, op, self.layer, self._unrolled)
+        reschedule(self.name, ctx, op, self.layer, self._unrolled, by_hand=self.dim is not None)
 
     def _unrolled(self, layer: LayerOp, mapping: Mapping) -> Mapping | None:
         arch = load_arch(self.arch) if self.arch else None

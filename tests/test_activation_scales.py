@@ -14,7 +14,7 @@ from frontend_models import run_file
 from onnx import TensorProto, helper, numpy_helper
 
 from cnncc.dialects.onnx import NodeOp
-from cnncc.eval.calibrate import calibrate
+from cnncc.driver.calibrate import calibrate
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 from cnncc.eval.onnx import evaluate as evaluate_float
 from cnncc.frontend.export_onnx import main_function

@@ -26,12 +26,12 @@ from cnncc.dialects._records import format_record
 from cnncc.dialects.cnn import ConvOp, HostOp, Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Stage
 from cnncc.dialects.onnx import NodeOp
+from cnncc.driver.calibrate import _rows
 from cnncc.driver.pipeline import DONE, Compilation, Settings, Step, new_context
 from cnncc.driver.sources import CompileOptions
 from cnncc.driver.verify import compare_integers
 from cnncc.errors import Refusal
 from cnncc.eval import array, isa, nest
-from cnncc.eval.calibrate import _rows
 from cnncc.machine.values.mac_arithmetic import _products
 from cnncc.passes._onnx.layers import read_layer
 

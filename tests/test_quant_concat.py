@@ -16,9 +16,9 @@ from cnncc.arch.model import PRESETS, load_arch
 from cnncc.context import CompilerContext
 from cnncc.dialects.cnn import AddOp, ConcatOp, ConvOp, PoolOp, ReshapeOp, shuffled
 from cnncc.dialects.nest import NEST
+from cnncc.driver.calibrate import calibrate
 from cnncc.driver.pipeline import DONE, Compilation, Settings, new_context
 from cnncc.eval import array, isa, nest
-from cnncc.eval.calibrate import calibrate
 from cnncc.eval.cnn import evaluate
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.numerics import integer_range

@@ -11,8 +11,8 @@ from onnx import helper
 from xdsl.dialects.builtin import StringAttr
 
 from cnncc.dialects.cnn import ClampOp, ConvOp, HostOp, PoolOp
+from cnncc.driver.calibrate import calibrate
 from cnncc.errors import Refusal
-from cnncc.eval.calibrate import calibrate
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 from cnncc.eval.onnx import evaluate as evaluate_float
 from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass

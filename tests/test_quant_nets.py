@@ -13,8 +13,8 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from cnncc.context import CompilerContext
 from cnncc.dialects.cnn import ConvOp
 from cnncc.dialects.onnx import NodeOp
+from cnncc.driver.calibrate import calibrate
 from cnncc.errors import Refusal
-from cnncc.eval.calibrate import calibrate
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 from cnncc.eval.onnx import evaluate as evaluate_float
 from cnncc.frontend.import_onnx import import_onnx

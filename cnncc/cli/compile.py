@@ -62,7 +62,7 @@ def command(
     compilation = resume(source, options) if start is not None else start_compilation(source, options)
     build, progress = Build(compilation, source), new_progress()
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
-    compilation.ctx.progress = progress
+    compilation.ctx.progress = compilation.ctx.note = progress
     try:
         level = emit if emit in LEVELS else "isa"
         compilation.run(level, [lambda step, _: progress(step.name), build, *dump])

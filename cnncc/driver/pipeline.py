@@ -188,7 +188,7 @@ class Compilation:
         if step.name != CALIBRATE:
             PassPipeline.parse_spec(PASSES, step.spec).apply(self.ctx, self.module)
             return
-        from cnncc.eval.calibrate import calibrate
+        from cnncc.driver.calibrate import calibrate
 
         _check_domains(self.module)
         data, bits = self.settings.calibration, self.settings.operand_bits

@@ -199,7 +199,7 @@ class Verifier:
 
     def _measure(self, values: Values) -> None:
         """Measure all values after fusion against float: each value, and each layer by itself."""
-        from cnncc.eval.calibrate import samples
+        from cnncc.driver.calibrate import samples
 
         store, settings = self.compilation.ctx.weights, self.compilation.settings
         references = References(self._calibrated, store, (settings.operand_bits, settings.arch.psum_bits))

@@ -29,7 +29,7 @@ from cnncc.dialects.nest import (
     even_sets,
     image_shape,
     mapping_of,
-    rest_sets,
+    rest_sets_of,
 )
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
@@ -37,7 +37,6 @@ from cnncc.eval import cnn
 from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer, Values, spread, visited
 from cnncc.frontend.export_onnx import main_function
 from cnncc.numerics import Epilogue, integer_range
-from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.weights import Array, WeightStore
 
 EXACT_LIMIT = 1 << 53  # of integers in float64
@@ -62,7 +61,7 @@ class LayerRun:
         self.kind, self.sizes, self.window = layer.kind.data, layer.sizes.data, layer.window.data
         mapping = mapping_of(layer)
         self.loops, self.stages = mapping.loops, mapping.stages
-        self.sets = rest_sets(self.sizes, self.loops, layer_shape(layer).tiled_together)
+        self.sets = rest_sets_of(layer)
         self.fetched: Counter[tuple[str, str, int]] = Counter()
         self.runs: Counter[int] = Counter()
         sizes = (len(ifmap), self.sizes.k, self.sizes.h, self.sizes.w)
@@ -109,8 +108,7 @@ class LayerRun:
 
     def run(self, depth: int, body: LaneBody) -> None:
         """Run the body of the loop at `depth` - 1: its stages, then what is inside them."""
-        here = [stage for stage in self.stages if stage.depth == depth]
-        for stage in here:
+        for stage in (stage for stage in self.stages if stage.depth == depth):
             body = self.fetch(stage, body)
         if depth == max((stage.depth for stage in self.stages), default=0):
             self.runs[body.lanes // body.times] += body.times

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._layers import Window
-from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
+from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage, channel_periods, is_channelwise, tiled_together
 
 Extents = dict[str, int]
 
@@ -61,7 +61,7 @@ class LayerShape:
     @property
     def channelwise(self) -> bool:
         """Whether each output channel has input channels of its own: pools, and as many groups as output channels."""
-        return not self.is_mac or 1 < self.window.group == self.sizes.k
+        return is_channelwise(self.kind, self.sizes, self.window.group)
 
     @property
     def group(self) -> int:
@@ -75,25 +75,13 @@ class LayerShape:
 
     @property
     def periods(self) -> dict[str, int]:
-        """Output channels after which an operand's positions start anew, by operand; no entry if they never do.
-
-        Channel k reads the input channels of group k // period, and a shuffle by S groups moves it to
-        k % period * S + k // period. A loop over k is one step through such positions if its step is a multiple of the
-        period, or if it runs inside one period.
-
-        >>> window = Window((1, 1), group=2)
-        >>> LayerShape("mac", Sizes(1, 12, 3, 4, 4, 1, 1), window, 0, 4, 4, shuffle=3).periods
-        {'ifmap': 6, 'output': 4}
-        """
-        grouped = self.window.group > 1 and not self.channelwise
-        return ({"ifmap": self.group} if grouped else {}) | (
-            {"output": self.sizes.k // self.shuffle} if self.shuffle > 1 else {}
-        )
+        """Output channels after which an operand's positions start anew (`channel_periods`)."""
+        return channel_periods(self.kind, self.sizes, self.window.group, self.shuffle)
 
     @property
     def tiled_together(self) -> int:
-        """The number of output channels that may be tiled together: the smallest period, or all channels."""
-        return min(self.periods.values(), default=self.sizes.k)
+        """How many output channels may be tiled together: those of the smallest period, or all."""
+        return tiled_together(self.kind, self.sizes, self.window.group, self.shuffle)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Calibrated ranges on an `onnx` graph, and the integer scales that follow from them. No pass.
 
-`cnncc.eval.calibrate` writes them and `onnx-to-cnn` reads them: `cnn.range` on arguments of `@main`, and
+`cnncc.driver.calibrate` writes them and `onnx-to-cnn` reads them: `cnn.range` on arguments of `@main`, and
 `cnn.ranges`, one per result, on nodes.
 """
 

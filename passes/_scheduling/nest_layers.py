@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from cnncc.context import note
 from cnncc.dialects.nest import DIMS, LayerOp, Mapping, build_nest, image_shape, mapping_of, mapping_problem, operands
-from cnncc.errors import Refusal
+from cnncc.errors import Finding, Refusal
 from cnncc.model.layer_shape import LayerShape, reach
-from cnncc.passes._scheduling.rewrites import without_single
+from cnncc.passes._scheduling.rewrites import Missing, without_single
 
 LOOP = re.compile(f"([{''.join(DIMS)}])([1-9][0-9]{{0,3}})?")
 
@@ -47,23 +50,59 @@ def chosen_layers(module: ModuleOp, label: str | None) -> list[LayerOp]:
 
 
 def reschedule(
-    name: str, module: ModuleOp, label: str | None, change: Callable[[LayerOp, Mapping], Mapping | None]
+    name: str,
+    ctx: Context,
+    module: ModuleOp,
+    label: str | None,
+    change: Callable[[LayerOp, Mapping], Mapping | None],
+    by_hand: bool = True,
 ) -> None:
     """Give each chosen layer the nest that `change` makes of its present one (None: as it is).
 
+    by_hand: options say what to change. No layer that has it is then an error; else, and where nothing changes, the
+    user gets a note. Layers without it stay as they are, if others have it.
+
     Raises Refusal, naming the pass and the layer, where `change` does or where the nest would break a rule.
     """
-    for layer in chosen_layers(module, label):
+    layers, lacking = chosen_layers(module, label), list[Finding]()
+    asked = changed = False
+    for layer in layers:
+        before = mapping_of(layer)
         try:
-            mapping = change(layer, mapping_of(layer))
+            mapping = change(layer, before)
             if mapping is None:
+                continue
+            asked = True
+            if mapping == before:
                 continue
             if problem := mapping_problem(mapping, layer.sizes.data, operands(layer)):
                 raise Refusal(problem)
+        except Missing as missing:
+            lacking.append(Finding(str(missing), where=label_of(layer)))
+            continue
         except Refusal as refusal:
             raise Refusal(f"{name}: layer '{label_of(layer)}': {refusal}") from refusal
+        changed = True
         layer.detach_region(layer.body)
         layer.add_region(build_nest(mapping))
+    if by_hand and len(lacking) == len(layers):
+        _refuse_all(name, lacking)
+    if lacking:
+        note(ctx, f"{name}: {'; '.join(f'{each.where}: {each.text}' for each in lacking)}: left as it is")
+    elif not layers:
+        note(ctx, f"{name}: nothing to do: the module has no nest.layer")
+    elif not changed:
+        why = "the nests have this form already" if asked else "no layer has a mapping"
+        note(ctx, f"{name}: nothing to do: {why}")
+
+
+def _refuse_all(name: str, lacking: Sequence[Finding]) -> NoReturn:
+    """No layer has what an option names. Raises Refusal."""
+    if not lacking:
+        raise Refusal(f"{name}: the module has no nest.layer: cnn-to-nest makes them")
+    if len(lacking) == 1:
+        raise Refusal(f"{name}: layer '{lacking[0].where}': {lacking[0].text}")
+    raise Refusal(f"{name}: no layer has what the options name", *lacking)
 
 
 def goal_of(layer: LayerOp) -> Mapping | None:

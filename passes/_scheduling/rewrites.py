@@ -20,6 +20,10 @@ from cnncc.errors import Refusal
 CANONICAL = ("n", "k", "h", "w", "c", "r", "s")
 
 
+class Missing(Refusal):
+    """A layer has no loop or operand of the name that an option gives."""
+
+
 def canonical(sizes: Sizes) -> Mapping:
     """One loop in time for each dimension of more than one index, in the order n k h w c r s."""
     return Mapping(tuple(Loop(dim) for dim in CANONICAL if sizes.of(dim) > 1))
@@ -34,14 +38,18 @@ def _steps(mapping: Mapping) -> dict[str, list[int]]:
     return {dim: [mapping.loops[depth].step for depth in over(mapping.loops, dim)] for dim in CANONICAL}
 
 
-def find(mapping: Mapping, dim: str, which: int | None = None) -> int:
-    """The depth of the `which`-th loop over `dim` from outside, 1 being the outermost; None is the innermost."""
+def find(mapping: Mapping, dim: str, number: int | None = None) -> int:
+    """The depth of a loop over `dim`: of the `number`-th from outside, 1 being the outermost; None: of the innermost.
+
+    Raises Missing where there is none.
+    """
     depths = over(mapping.loops, dim)
     if not depths:
-        raise Refusal(f"there is no loop over {dim}")
-    number = len(depths) if which is None else which
+        dims = ", ".join(dict.fromkeys(loop.dim for loop in mapping.loops)) or "none"
+        raise Missing(f"there is no loop over {dim}, there are {dims}")
+    number = len(depths) if number is None else number
     if not 1 <= number <= len(depths):
-        raise Refusal(f"there is no loop {number} over {dim}: it has {len(depths)} (1 is the outermost)")
+        raise Missing(f"there is no loop {number} over {dim}: it has {len(depths)} (1 is the outermost)")
     return depths[number - 1]
 
 
@@ -98,6 +106,7 @@ def tile(mapping: Mapping, sizes: Sizes, tiles: Sequence[tuple[str, int]]) -> Ma
         raise Refusal(f"dimension {twice[0]} is named twice: a tile of a tile is a nest-tile of its own")
     outer: list[int] = []
     for dim, size in tiles:
+        find(mapping, dim)  # a layer without such a loop is another case than a size that is too small
         depth = next((depth for depth in over(mapping.loops, dim) if mapping.loops[depth].step < size), None)
         if depth is None:
             raise Refusal(f"no loop over {dim} has a step below {size}")
@@ -130,6 +139,8 @@ def permute(mapping: Mapping, order: Sequence[str]) -> Mapping:
     """The loops in `order`; its j-th mention of a dimension is the j-th loop over it from outside."""
     if mapping.stages:
         raise Refusal("loops around stages stay where they are: permute before nest-stage")
+    for dim in dict.fromkeys(order):
+        find(mapping, dim)  # a layer without such a loop is another case than a wrong order
     loops = mapping.loops
     if Counter(order) != Counter(loop.dim for loop in loops):
         raise Refusal(
@@ -146,11 +157,11 @@ def permute_as(mapping: Mapping, goal: Mapping) -> Mapping:
     return mapping if order == [loop.dim for loop in mapping.loops] else permute(mapping, order)
 
 
-def unroll(mapping: Mapping, dim: str, axis: str, which: int | None = None) -> Mapping:
-    """The loop over `dim` on `axis`: the `which`-th from outside, 1 being the outermost; None the innermost."""
+def unroll(mapping: Mapping, dim: str, axis: str, number: int | None = None) -> Mapping:
+    """The loop over `dim` on `axis`: the `number`-th from outside, 1 being the outermost; None the innermost."""
     if axis not in AXES:
         raise Refusal(f"the array has {', '.join(AXES)}, not '{axis}'")
-    depth = find(mapping, dim, which)
+    depth = find(mapping, dim, number)
     loop = mapping.loops[depth]
     if loop.on or (loop.keep and axis != LANES):
         raise Refusal(f"loop {dim} {f'is on {loop.on} already' if loop.on else 'is kept in the PE'}")
@@ -161,9 +172,10 @@ def unroll_as(mapping: Mapping, goal: Mapping) -> Mapping:
     """`unroll` with the axes of `goal`: the j-th loop over a dimension runs where the j-th of `goal` does."""
     _check_tiles(mapping, goal)
     for dim in CANONICAL:
-        for number, (depth, goal_depth) in enumerate(zip(over(mapping.loops, dim), over(goal.loops, dim), strict=True)):
+        depths = zip(over(mapping.loops, dim), over(goal.loops, dim), strict=True)
+        for number, (depth, goal_depth) in enumerate(depths, 1):
             if mapping.loops[depth].on != (axis := goal.loops[goal_depth].on):
-                mapping = unroll(mapping, dim, axis, number + 1)
+                mapping = unroll(mapping, dim, axis, number)
     return mapping
 
 
@@ -253,12 +265,12 @@ def normalised(mapping: Mapping, sizes: Sizes) -> Mapping:
 
 def _rows_first(level: Sequence[Loop]) -> list[Loop]:
     """Each time the first loop on rows, unless one on columns over its dimension is still around it."""
-    left, found = list(level), list[Loop]()
+    left, ordered = list(level), list[Loop]()
     while left:
         rows = next((i for i, loop in enumerate(left) if loop.on == "rows"), 0)
         passes = all(loop.dim != left[rows].dim for loop in left[:rows])
-        found.append(left.pop(rows if passes else 0))
-    return found
+        ordered.append(left.pop(rows if passes else 0))
+    return ordered
 
 
 def _check_between(mapping: Mapping, outer: int, inner: int, loops: str) -> None:

@@ -46,7 +46,7 @@
 
 // and nothing else.
 // RUN: not cnncc opt %s -p 'nest-permute{order="k,h,w,c,r,s,x" layer=conv0}' 2>&1 | filecheck %s --check-prefix WHAT
-// WHAT: cnncc: nest-permute: layer 'conv0': order k,h,w,c,r,s,x must name
+// WHAT: cnncc: nest-permute: layer 'conv0': there is no loop over x, there are k, h, w, c, r, s
 
 // A stage would not know where it belongs.
 // RUN: not cnncc opt %s -p 'nest-stage{operand=ifmap memory=glb depth=1 layer=conv0},nest-permute{order="h,k,w,c,r,s" layer=conv0}' 2>&1 | filecheck %s --check-prefix STAGED

@@ -82,8 +82,8 @@
 // MEMORY: cnncc: nest-stage: ifmap in dram buffers 1 is no stage
 
 // Pools have no weights.
-// RUN: not cnncc opt %s -p 'nest-stage{operand=weight memory=rf depth=0}' 2>&1 | filecheck %s --check-prefix POOL
-// POOL: cnncc: nest-stage: layer 'pool0': stage weight in rf: the layer has no such operand there (NEST-3)
+// RUN: not cnncc opt %s -p 'nest-stage{operand=weight memory=rf depth=0 layer=pool0}' 2>&1 | filecheck %s --check-prefix POOL
+// POOL: cnncc: nest-stage: layer 'pool0': it has no weight, it has ifmap, output
 
 // A register file is in a PE: loops in space lie around it.
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=rows layer=conv0},nest-stage{operand=ifmap memory=rf depth=1 layer=conv0}' 2>&1 | filecheck %s --check-prefix SPACE

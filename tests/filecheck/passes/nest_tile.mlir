@@ -111,7 +111,7 @@
 
 // A dim of one index has no loop.
 // RUN: not cnncc opt %s -p 'nest-tile{dim=n size=2 layer=conv0}' 2>&1 | filecheck %s --check-prefix NONE
-// NONE: cnncc: nest-tile: layer 'conv0': no loop over n has a step below 2
+// NONE: cnncc: nest-tile: layer 'conv0': there is no loop over n, there are k, h, w, c, r, s
 
 // Tiles are made of loops in time.
 // RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=rows layer=conv0},nest-tile{dim=h size=4 layer=conv0}' 2>&1 | filecheck %s --check-prefix SPACE
