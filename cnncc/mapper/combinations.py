@@ -105,7 +105,7 @@ class _Boxes:
         return macros, steps + (self.arch.pe.start_cycles + self.arch.pe.finish_cycles) * macros
 
     def loads(self, rows: Sequence[int], cols: Sequence[int]) -> PerBox:
-        """BOUND-2. All loads ≥ Σ max(words of a PE, words of a row / burst, distinct words / GLB's words per cycle).
+        """BOUND-2. All loads ≥ Σ max(words of a PE, distinct words / GLB's words per cycle).
 
         Weights come once if they stay over h and w (`ws`), the ifmap once if it stays over k (`is`). Windows overlap in
         w. They overlap in h only if they have one row.
@@ -117,13 +117,18 @@ class _Boxes:
         ifmap = again * (h.held if sizes.r == 1 else h.trips) * sums.held * self.windows(cw)
         columns, port = self.columns(cw > 1), arch.glb.words_per_cycle
         distinct = (shape.tiled_together if own else again) * columns * (sizes.c * _distinct_rows(shape, rows, cols))
-        in_row = (shape.tiled_together / rk if own else again) * columns * sums.held * (sizes.h / rh)
-        ifmap = np.maximum(np.maximum(ifmap, in_row / arch.bus.burst_words), distinct / port)
+        ifmap = np.maximum(ifmap, distinct / port)
         if not shape.is_mac:
             return ifmap
         distinct = shape.tiled_together * sizes.c * sizes.r * sizes.s
         weights = np.maximum(k.held * sums.held * self.over("s", 1, 1).held, distinct / port)
         return ifmap + (weights if self.form.name == "ws" else weights * h.trips * w.trips)
+
+    def commits(self, cols: Sequence[int]) -> float:
+        """BOUND-2. All commits ≥ results / min(GLB's words per cycle, output units of all columns in use)."""
+        units = prod(cols) * self.arch.commit.units_per_column
+        results = self.shape.tiled_together * self.shape.sizes.h * self.shape.sizes.w
+        return results / min(self.arch.glb.words_per_cycle, units)
 
     def in_turn(self, rows: Sequence[int], cols: Sequence[int]) -> PerBox:
         """BOUND-3. loads · (1 + bus latency) + all commits + commits · (1 + commit latency + PEs that add up − 1)."""
@@ -181,7 +186,10 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
         if which and least.min() >= limit:
             continue
         loads = groups * boxes.loads(rows, cols)
-        least = np.maximum(least, loads) if overlap else least + loads + groups * boxes.in_turn(rows, cols)
+        if overlap:
+            least = np.maximum(least, np.maximum(loads, groups * boxes.commits(cols)))
+        else:
+            least = least + loads + groups * boxes.in_turn(rows, cols)
         least = np.where(boxes.have_room(rows, cols), least, NEVER)
         below = np.nonzero(least < limit)[0]
         if not len(below):
