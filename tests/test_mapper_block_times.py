@@ -88,6 +88,26 @@ def test_residuals_wait_until_the_results_of_two_blocks_before_have_left() -> No
     assert 2 * 256 * 56 * 56 // 8 + 978 * 64 <= least <= cycles < 1.01 * least
 
 
+def test_the_first_commit_waits_for_its_residual() -> None:
+    """By hand: 84 x 16 x 16 words and a latency are 2,752 cycles. There are two macro-instructions of 7 x 2 x 16 + 4
+    meanwhile, and 188 cycles in front of them: 4 + 3 instructions, 112 weights for 16 places, 32 words and one.
+    """
+    shape = pointwise(256, 64, 56)
+    at = at_point("khw|crsWI", (1, 4, 4, 1), (4, 1, 4), (7, 1, 2, 16, 1, 1))
+    budget = GlbBudget(847_872, frozenset({"output", "residual"}), residual=True)
+    least, cycles = least_and_cycles(shape, at, budget, k=84, h=16, w=16, k_outside=True)
+    compute = 256 * 64 * 56 * 56 // 256 + 4 * 10 * 7 * 14
+    assert compute + 188 + 2752 - 2 * 228 - 188 <= least <= cycles
+
+
+def test_results_go_through_two_buffers() -> None:
+    """By hand: 72 blocks have 50,176 results, 16 of which are committed in a cycle, and 8 go to DRAM."""
+    shape, budget = depthwise(64, 28), GlbBudget(80_000, frozenset({"output"}))
+    at = at_point("khw|crsWI", (1, 5, 1, 3), (8, 2, 1), (1, 10, 1, 1, 1, 3))
+    least, cycles = least_and_cycles(shape, at, budget, k=8, h=10, w=10)
+    assert (50_176 // 16 + 72 * 4 + 50_176 // 8 + 72 * 64) // 2 <= least <= cycles
+
+
 def test_nothing_leaves_before_the_first_block_of_results_is_there() -> None:
     """By hand: 18 of 32 channels are 6 x 2 x 28 macro-instructions of 3 channels, 4 columns and 3 taps. Meanwhile no
     more than all weights come; behind them all results go out.

@@ -25,6 +25,7 @@ from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.search import search
 from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
+from cnncc.mapper.tables import table
 from cnncc.mapper.tiles import tiles_in_time
 from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, cycles_about, streamed_cycles
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles, layer_schedule
@@ -254,3 +255,19 @@ def test_points_whose_sums_are_added_up_in_the_glb_are_left_out() -> None:
     shape = LayerShape("mac", Sizes(1, 256, 512, 28, 28, 1, 1), Window((1, 1)), 2, 28, 28)
     found = search(shape, load_arch("spatial-16x16"), MOVING)
     assert found is not None and found.cycles < 415_000
+
+
+def test_engines_that_do_not_overlap_add_up() -> None:
+    """By hand: four macro-instructions of 8 + 4 cycles, eight loads of 8 + 1, four commits of 4 + 4, all decoded."""
+    shape, arch = LayerShape("mac", Sizes(1, 4, 8, 4, 4, 1, 1), Window((1, 1)), 2, 4, 4), load_arch("seed-4x4")
+    form = next(form for form in forms_of(shape) if form.order == "khw|crsWI")
+    bound = Bound(Durations(shape, arch, False), Point(form, (4, 1, 1, 1), (1, 4, 1), (1, 1, 1, 8, 1, 1), 1))
+    assert bound.cycles(4 * 12) == 8 + 4 + 4 * 12 + 8 * (8 + 1 + 1) + 4 * (4 + 1 + 4) == 176
+    mapping = mapping_of(shape, arch, bound.at, Plan(4, 4, 4))
+    assert layer_cycles(LayerPlan("", shape, mapping, False, AHEAD), arch) == 179
+
+
+def test_blocks_of_any_size_have_the_least_trips_of_all() -> None:
+    """Ten rows on four PEs: 3 + 1 trips of a block of 10, 1 of each of 4, 4 and 2; 5 leave a PE without work."""
+    whole, cut = (table(10, 4, 1, (1,), False, True, False, cut) for cut in (False, True))
+    assert whole.held[4, 1, 0] == 4 and cut.held[4, 1, 0] == 3

@@ -1,6 +1,6 @@
-"""What a layer takes at least in blocks: of the array, of loads and commits, block after block. No IR.
+"""Bounds of a point's plans by the array, block after block. No IR.
 
-All plans of one point together, as arrays like those of `blocks.py`.
+Arrays have the axes of `PerPlan`, those of `Trips` one axis `[size of blocks]`. docs/mapper.md defines the terms.
 """
 
 from __future__ import annotations
@@ -9,31 +9,34 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.blocks import Blocks, BlockSizes, Counts
-from cnncc.mapper.bound import Bound, last_held, up, ways
+from cnncc.mapper.arrays import NONE, Counts, Flags, PerPlan
+from cnncc.mapper.blocks import Blocks, BlockSizes
+from cnncc.mapper.bound import Bound, last_held, parts_of, up
 from cnncc.mapper.space import Chain
 
 
 class Trips(NamedTuple):
-    """The trips of the loops inside the blocks of one dimension, and the sums of indices that their PEs hold.
+    """Trips of the loops inside the blocks of one dimension, and sums of the indices that a PE holds in them.
 
-    - trips, held: of all blocks
-    - last_trips, last_held: of the last block
-    - own: every PE has work in a block, and the box fits it: no other point makes the same mapping
-    - in_one: trips in a full block, if all of them are on the same PEs
-    - first, end: what the first and the last of these hold
-    - tail, short: what the last `halves` of these hold, and the last `halves - 1`
+    | field | of |
+    |---|---|
+    | trips, held | all blocks |
+    | last_trips, last_held | the last block |
+    | own | whether every PE has work and the box fits, so that no other point makes the same mapping |
+    | in_one | trips of a full block, if they are all on the same PEs; else 0 |
+    | first, end | indices of the first and of the last of these trips |
+    | tail, short | indices of the last `halves`, and of the last `halves - 1` of these trips |
     """
 
     trips: Counts
     held: Counts
     last_trips: Counts
     last_held: Counts
-    own: Counts
+    own: Flags
     in_one: Counts
     first: Counts
     end: Counts
@@ -43,17 +46,18 @@ class Trips(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def _side(extent: int, sizes: tuple[int, ...], chain: Chain, spread: bool, halves: int) -> Trips:
-    found = (_inside(extent, size, chain, spread, halves) for size in sizes)
-    return Trips(*(np.array(column) for column in zip(*found, strict=True)))
+    rows = (_inside(extent, size, chain, spread, halves) for size in sizes)
+    return Trips(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
 def _inside(extent: int, size: int, chain: Chain, spread: bool, halves: int) -> tuple[int, ...]:
+    """A row of `Trips`, for blocks of one size."""
     full, rest = divmod(extent, size)
     last = _trips(rest or size, size, chain, spread)
-    each = _trips(size, size, chain, spread) if rest else last
-    trips, held = (full * a + (rest > 0) * b for a, b in zip(each, last, strict=True))
-    inside = ways(size, chain, spread, size)
-    in_one = each[0] if sum(way.pieces for way in inside) == 1 else 0
+    of_full = _trips(size, size, chain, spread) if rest else last
+    trips, held = (full * a + (rest > 0) * b for a, b in zip(of_full, last, strict=True))
+    inside = parts_of(size, chain, spread, size)
+    in_one = of_full[0] if sum(part.pieces for part in inside) == 1 else 0
     lasts = (last_held(inside, count) for count in (1, halves, halves - 1))
     return trips, held, *last, _is_own(size, chain), in_one, inside[0].held, *lasts
 
@@ -65,13 +69,13 @@ def _is_own(size: int, chain: Chain) -> bool:
     return not share or (up(size, on_rows) == rows and up(on_rows, on_cols) == cols and box <= on_cols)
 
 
-def _trips(part: int, size: int, chain: Chain, spread: bool) -> tuple[int, int]:
-    found = ways(part, chain, spread, size)
-    return sum(way.trips for way in found), sum(way.trips * way.held for way in found)
+def _trips(extent: int, size: int, chain: Chain, spread: bool) -> tuple[int, int]:
+    inside = parts_of(extent, chain, spread, size)
+    return sum(part.trips for part in inside), sum(part.trips * part.held for part in inside)
 
 
 def trips_of(bound: Bound, sides: Iterable[BlockSizes]) -> Iterator[Trips]:
-    """What loops over k, h and w do in blocks of all sizes."""
+    """The trips inside blocks of k, of h and of w, for all their sizes."""
     halves = bound.halves("I" if _weights_stay(bound) else "W")
     for dim, side in zip("khw", sides, strict=True):
         extent = bound.extent[dim]
@@ -82,141 +86,165 @@ def _weights_stay(bound: Bound) -> bool:
     return bound.at.form.order.partition("|")[2].startswith("W")
 
 
-def _of_blocks(trips: Trips, side: BlockSizes, at: Any) -> Iterator[tuple[Counts, Counts]]:
-    """Trips and held sums of all blocks, of the last one, of a full one."""
+_Loops = tuple[PerPlan, PerPlan]  # trips, and the sum of indices held
+
+
+def _of_blocks(trips: Trips, side: BlockSizes, at: Counts) -> tuple[_Loops, _Loops, _Loops]:
+    """The loops in all blocks together, in the last one, in a full one."""
     rest, full = side.number > side.full, side.full
-    yield trips.trips[at], trips.held[at]
-    yield trips.last_trips[at], trips.last_held[at]
-    yield (
-        ((trips.trips - rest * trips.last_trips) // full)[at],
-        ((trips.held - rest * trips.last_held) // full)[at],
+    of_full = (trips.trips - rest * trips.last_trips) // full, (trips.held - rest * trips.last_held) // full
+    return (
+        (trips.trips[at], trips.held[at]),
+        (trips.last_trips[at], trips.last_held[at]),
+        (of_full[0][at], of_full[1][at]),
     )
 
 
 class BlockTimes:
-    """What all blocks of a point take at least, as arrays like those of `blocks`."""
+    """Cycles of the array for the plans of a point, and the bounds that follow from them alone.
+
+    | attribute | cycles A(…), of all macro-instructions in |
+    |---|---|
+    | compute | all blocks: A |
+    | in_last | the last iteration of the outermost loop over blocks: A(last) |
+    | in_full | a full block: A(full) |
+    | in_end | the last block of a row, or of a column if rows have one block: A(end) |
+    | in_row_end, in_last_row | that of a row, and those of the last row; with k inside, for all channels |
+
+    macros counts macro-instructions, commits counts commits; again counts the commits of a result.
+    """
 
     def __init__(self, blocks: Blocks, bound: Bound) -> None:
         self.blocks, self.bound = blocks, bound
         at, arch = bound.at, bound.arch
         self.weights_stay = _weights_stay(bound)
         self.halves = bound.halves("I" if self.weights_stay else "W")
+        self.overhead = arch.pe.start_cycles + arch.pe.finish_cycles
         k, h, w = trips_of(bound, (blocks.k, blocks.h, blocks.w))
-        kk, hh, ww = blocks.kk, blocks.hh, blocks.ww
-        overhead = arch.pe.start_cycles + arch.pe.finish_cycles
-        trips = bound.times * prod(bound.trips(dim) for dim in "crs")
-        held = bound.times * prod(sum(way.trips * way.held for way in bound.ways[dim]) for dim in "crs") // at.lanes
-
-        def cycles(k: tuple[Any, Any], h: tuple[Any, Any], w: tuple[Any, Any]) -> Any:
-            return overhead * trips * (k[0] * h[0] * w[0]) + held * (k[1] * h[1] * w[1])
-
-        (k_all, k_last, k_full), (h_all, h_last, h_full), (w_all, w_last, w_full) = (
-            _of_blocks(*each) for each in ((k, blocks.k, kk), (h, blocks.h, hh), (w, blocks.w, ww))
-        )
-        self.macros: Any = trips * (k_all[0] * h_all[0] * w_all[0])
-        # Of the array: all, those of the outermost loop's last blocks; of one block, and of the last one in a row.
-        self.compute: Any = cycles(k_all, h_all, w_all)
-        lasts = cycles(k_last, h_all, w_all), cycles(k_all, h_last, w_all), cycles(k_all, h_all, w_last)
-        self.in_last: Any = blocks.of_outermost(*lasts)
-        self.in_full: Any = cycles(k_full, h_full, w_full) // bound.times
-        ends = cycles(k_full, h_full, w_last), cycles(k_full, h_last, w_full)
-        self.in_end: Any = np.where(blocks.w.number[ww] > 1, *ends) // bound.times
-        # The same of all blocks of k with one of the image, where these are inside; of the last row's.
-        k_one = np.where(blocks.k_outside, k_full[0], k_all[0]), np.where(blocks.k_outside, k_full[1], k_all[1])
-        self.in_row_end: Any = cycles(k_one, h_full, w_last) // bound.times
-        self.in_last_row: Any = cycles(k_one, h_last, w_all) // bound.times
-        self.again: Any = prod(np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
         self.k, self.h, self.w = k, h, w
-        everywhere = blocks.full * blocks.outputs == blocks.everything
-        self.commits: Any = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w_all[0])
-        self.refills = blocks.refills(arch.pe.ifmap_halves * bound.first_last[0])
+        trips = bound.times * prod(bound.trips(dim) for dim in "crs")
+        held = bound.times * prod(sum(part.trips * part.held for part in bound.parts[dim]) for dim in "crs") // at.lanes
 
-    def array(self) -> Any:
-        """Cycles of the array, between the first block's and the last block's transfers; of loads; of commits."""
+        def cycles(k: _Loops, h: _Loops, w: _Loops) -> PerPlan:
+            return self.overhead * trips * (k[0] * h[0] * w[0]) + held * (k[1] * h[1] * w[1])
+
+        k_all, k_last, k_full = _of_blocks(k, blocks.k, blocks.kk)
+        h_all, h_last, h_full = _of_blocks(h, blocks.h, blocks.hh)
+        w_all, w_last, w_full = _of_blocks(w, blocks.w, blocks.ww)
+        self.compute = cycles(k_all, h_all, w_all)
+        lasts = cycles(k_last, h_all, w_all), cycles(k_all, h_last, w_all), cycles(k_all, h_all, w_last)
+        self.in_last: PerPlan = blocks.of_outermost(*lasts)
+        self.in_full = cycles(k_full, h_full, w_full) // bound.times
+        ends = cycles(k_full, h_full, w_last), cycles(k_full, h_last, w_full)
+        self.in_end = np.where(blocks.w.number[blocks.ww] > 1, *ends) // bound.times
+        k_one = np.where(blocks.k_outside, k_full[0], k_all[0]), np.where(blocks.k_outside, k_full[1], k_all[1])
+        self.in_row_end = cycles(k_one, h_full, w_last) // bound.times
+        self.in_last_row = cycles(k_one, h_last, w_all) // bound.times
+        self.macros = trips * (k_all[0] * h_all[0] * w_all[0])
+        again = (np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
+        self.again: PerPlan = prod(again, start=np.ones(1, np.int64))
+        everywhere = blocks.full * blocks.outputs == blocks.everything
+        self.commits = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w_all[0])
+        self.refills: PerPlan = blocks.refills(arch.pe.ifmap_halves * bound.first_last[0])
+
+    def array(self) -> PerPlan:
+        """BOUND-1. D(first block) + fill + A + stalls + drain + D(last block), with λ for both transfers.
+
+        Stalls are those of BOUND-9 to BOUND-11. BOUND-2 and BOUND-13 hold, too.
+        """
         blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
         cut = bool(blocks.budget.streamed)
         comes = np.where(blocks.first > 0, blocks.first // dram.words_per_cycle + dram.latency_cycles, 0)
-        drain = (1 if cut else bound.drain) + np.where(
-            blocks.last > 0, blocks.last // dram.words_per_cycle + dram.latency_cycles, 0
-        )
+        leaves = np.where(blocks.last > 0, blocks.last // dram.words_per_cycle + dram.latency_cycles, 0)
+        drain = leaves + (1 if cut else bound.drain)
         compute = self.compute + self.refills + self.residual_comes()
         if cut and bound.depends_on_blocks:
-            engines = np.maximum(self.loading(), self.committing())
-            least = bound.views() + comes + np.maximum(compute + self.waits() + drain, engines)
+            least = bound.views() + comes + np.maximum(compute + self.waits() + drain, self.loading())
         else:
             waits = 0 if cut else bound.waits
             least = np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines)
         return np.maximum(least, self.buffers_of_results())
 
-    def residual_comes(self) -> Any:
-        """Cycles that the array waits for the first block of a residual alone: what does not fit their sums."""
+    def loading(self) -> PerPlan:
+        """BOUND-2 in blocks. Σ max(words of a PE, all words / GLB's words per cycle) over all loads.
+
+        The stationary operand comes once for each block, the other one for each macro-instruction. An ifmap has at
+        least as many pixels as there are outputs.
+        """
+        bound, blocks, sizes, (k, h, w) = self.bound, self.blocks, self.bound.shape.sizes, (self.k, self.h, self.w)
+        c, r, s = (sum(part.trips * part.held for part in bound.parts[dim]) for dim in "crs")
+        pixels = h.held[blocks.hh] * w.held[blocks.ww]
+        image = np.maximum(c * pixels, sizes.c * sizes.h * sizes.w / bound.arch.glb.words_per_cycle)
+        image = image * bound.trips("r") * bound.trips("s")
+        if self.weights_stay:
+            parts = product(*(bound.parts[dim] for dim in "kcrs"))
+            loads = sum(prod(part.trips for part in tile) * bound.durations.weight_load(*tile) for tile in parts)
+            again = k.held if bound.shape.channelwise else k.trips
+            return bound.times * (image * again[blocks.kk] + loads * blocks.of_image)
+        trips = h.trips[blocks.hh] * w.trips[blocks.ww]
+        return bound.times * (image * blocks.k.number[blocks.kk] + c * r * s * k.held[blocks.kk] * trips)
+
+    def residual_comes(self) -> PerPlan:
+        """BOUND-11. max(0, D(first block) + λ − `psum_halves` · macro-instructions of a commit − fill).
+
+        The first commit waits for this block, if it does not come before the image. PEs go on with the sums that they
+        hold meanwhile.
+        """
         blocks, bound, dram = self.blocks, self.bound, self.bound.arch.dram
         if "residual" not in blocks.budget.streamed or "ifmap" in blocks.budget.streamed:
-            return 0
+            return NONE
         comes = blocks.outputs // dram.words_per_cycle + dram.latency_cycles
         alone = prod(np.where(blocks.adds_up[dim], 1, bound.trips(dim)) for dim in "crs")
         return np.maximum(comes - bound.arch.pe.psum_halves * bound.first_last[0] * alone - bound.start, 0)
 
-    def loading(self) -> Any:
-        """Cycles of all loads: a PE takes a word a cycle, the GLB gives some; what stays comes once for each block."""
-        bound, blocks, ways, sizes = self.bound, self.blocks, self.bound.ways, self.bound.shape.sizes
-        k_trips, k_held = self.k.trips[blocks.kk], self.k.held[blocks.kk]
-        trips, held = (each[0][blocks.hh] * each[1][blocks.ww] for each in zip(self.h[:2], self.w[:2], strict=True))
-        c_held = sum(way.trips * way.held for way in ways["c"])
-        image = np.maximum(c_held * held, sizes.c * sizes.h * sizes.w / bound.arch.glb.words_per_cycle)
-        image = bound.times * bound.trips("r") * bound.trips("s") * image
-        if self.weights_stay:
-            each = product(*(ways[dim] for dim in "kcrs"))
-            load = sum(prod(way.trips for way in tile) * bound.durations.weight_load(*tile) for tile in each)
-            return image * (k_held if bound.shape.channelwise else k_trips) + bound.times * load * blocks.of_image
-        products = k_held * c_held * prod(sum(way.trips * way.held for way in ways[dim]) for dim in "rs")
-        return image * blocks.k.number[blocks.kk] + bound.times * products * trips
+    def buffers_of_results(self) -> PerPlan:
+        """BOUND-13. head + (commits + commit latencies + D(results) + N · λ) / 2, with N blocks of results.
 
-    def waits(self) -> Any:
-        """As `Bound.waits`, in each block: for its loads of full tiles alone, of the image with as many as outputs.
-
-        The first load of a block comes behind another block: where both are full, and the array does not wait anyway.
+        Each of two buffers is filled, drained, and filled again. One of them takes half of all that at least.
         """
-        bound, blocks, arch, (k, h, w) = self.bound, self.blocks, self.bound.arch, (self.k, self.h, self.w)
-        kk, hh, ww = blocks.kk, blocks.hh, blocks.ww
-        tiles = {dim: bound.ways[dim][0] for dim in "khwcrs"}
-        taps, pixels = prod(tiles[dim].held for dim in "crs"), h.first[hh] * w.first[ww]
-        image = tiles["c"].held * pixels * (tiles["k"].held if bound.shape.channelwise else 1)
-        tile, channels = blocks.tiles, blocks.tiles.k if bound.shape.channelwise else blocks.tiles.c
-        words = channels * np.minimum(tile.h, blocks.h.sizes[hh]) * np.minimum(tile.w, blocks.w.sizes[ww])
-        image = np.maximum(image, words // arch.glb.words_per_cycle)
-        weights, latency = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs")), arch.bus.latency_cycles
-        if self.weights_stay:
-            alone, held = w.in_one[ww] == 1, taps * tiles["k"].held
-            more = np.maximum(self.halves - w.in_one[ww], 0) * h.first[hh] * w.first[ww]
-            each = np.where(more > 0, h.first[hh], h.end[hh])
-            lasts = held * np.where(alone, h.tail[hh] * w.first[ww], each * w.tail[ww] + more)
-            short = held * np.where(alone, h.short[hh] * w.first[ww], each * w.short[ww] + more)
-            load = image
-            trips, times, dims = h.in_one[hh] * w.in_one[ww], blocks.h.full[hh] * blocks.w.full[ww], "kcrs"
-            others = blocks.of_image
-        else:
-            lasts, short, load = taps * pixels * k.tail[kk], taps * pixels * k.short[kk], weights
-            trips, times, dims = k.in_one[kk], blocks.k.full[kk], "hwcrs"
-            others = blocks.k.number[kk]
-        overhead = arch.pe.start_cycles + arch.pe.finish_cycles
-        both = weights + image + latency - lasts // bound.at.lanes - self.halves * overhead
-        own = load + latency - short // bound.at.lanes - (self.halves - 1) * overhead
-        waits = np.maximum(np.where(trips > self.halves, both, 0), np.where(trips >= self.halves, own, 0))
-        firsts = np.where(self.refills > 0, 0, blocks.full - blocks.full // blocks.in_a_row)
-        steps = bound.times * prod(tiles[dim].trips for dim in dims) * times + firsts - blocks.results // others * times
-        return np.maximum(steps, 0) * np.maximum(waits, 0)
-
-    def committing(self) -> Any:
-        """Cycles of all commits, and of sums on their way down."""
-        down = prod(min(way.rows for way in self.bound.ways[dim]) for dim in "cr") - 1
-        return self.blocks.committing(self.again) + self.commits * down
-
-    def buffers_of_results(self) -> Any:
-        """Cycles in which results go through their two buffers: each is filled, emptied, and filled again."""
         blocks, bound, arch = self.blocks, self.bound, self.bound.arch
         if "output" not in blocks.budget.streamed:
-            return 0
-        waits = blocks.results * (arch.commit.latency_cycles + arch.dram.latency_cycles)
-        words = blocks.everything * (blocks.commit(False) + 1 / arch.dram.words_per_cycle)
-        return bound.head + (words + waits) / 2
+            return NONE
+        latencies = blocks.results * (arch.commit.latency_cycles + arch.dram.latency_cycles)
+        cycles = blocks.everything * (blocks.commit(False) + 1 / arch.dram.words_per_cycle)
+        return bound.head + (cycles + latencies) / 2
+
+    def waits(self) -> PerPlan:
+        """BOUND-9 in blocks. (L − B + F) · max(0, both, alone).
+
+        - L: loads of the stationary operand in full blocks, for its full tiles alone
+        - B: full blocks; their first load may come late for other reasons
+        - F: full blocks behind a full one in the same row, if the ifmap has two buffers: they are like other loads
+
+        both = load(stationary) + load(other) + bus latency − cycles of the last `halves` macro-instructions,
+        if there are more than `halves` from load to load;
+        alone = load(other) + bus latency − cycles of the last `halves - 1`, if there are at least `halves`.
+        """
+        bound, blocks, arch, (k, h, w) = self.bound, self.blocks, self.bound.arch, (self.k, self.h, self.w)
+        kk, hh, ww, latency = blocks.kk, blocks.hh, blocks.ww, arch.bus.latency_cycles
+        tiles = {dim: bound.parts[dim][0] for dim in "khwcrs"}
+        taps, pixels = prod(tiles[dim].held for dim in "crs"), h.first[hh] * w.first[ww]
+        # A load of the ifmap has at least as many pixels as there are outputs, of a PE and of all PEs.
+        tile, channels = blocks.tiles, blocks.tiles.k if bound.shape.channelwise else blocks.tiles.c
+        image = tiles["c"].held * pixels * (tiles["k"].held if bound.shape.channelwise else 1)
+        words = channels * np.minimum(tile.h, blocks.h.sizes[hh]) * np.minimum(tile.w, blocks.w.sizes[ww])
+        image = np.maximum(image, words // arch.glb.words_per_cycle)
+        weights = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs"))
+        if self.weights_stay:
+            one_row, held = w.in_one[ww] == 1, taps * tiles["k"].held
+            more = np.maximum(self.halves - w.in_one[ww], 0) * h.first[hh] * w.first[ww]
+            rows = np.where(more > 0, h.first[hh], h.end[hh])
+            lasts = held * np.where(one_row, h.tail[hh] * w.first[ww], rows * w.tail[ww] + more)
+            short = held * np.where(one_row, h.short[hh] * w.first[ww], rows * w.short[ww] + more)
+            other, trips = image, h.in_one[hh] * w.in_one[ww]
+            dims, full, blocks_of_others = "kcrs", blocks.h.full[hh] * blocks.w.full[ww], blocks.of_image
+        else:
+            lasts, short = taps * pixels * k.tail[kk], taps * pixels * k.short[kk]
+            other, trips = weights, k.in_one[kk]
+            dims, full, blocks_of_others = "hwcrs", blocks.k.full[kk], blocks.k.number[kk]
+        both = weights + image + latency - lasts // bound.at.lanes - self.halves * self.overhead
+        alone = other + latency - short // bound.at.lanes - (self.halves - 1) * self.overhead
+        stall = np.maximum(np.where(trips > self.halves, both, 0), np.where(trips >= self.halves, alone, 0))
+        loads = bound.times * prod(tiles[dim].trips for dim in dims) * full
+        in_row = np.where(self.refills > 0, 0, blocks.full - blocks.full // blocks.in_a_row)
+        return np.maximum(loads - blocks.results // blocks_of_others * full + in_row, 0) * np.maximum(stall, 0)

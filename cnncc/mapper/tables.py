@@ -1,45 +1,47 @@
-"""What the loops over one dimension do, for all numbers of PEs and of indices in the box at once. No IR."""
+"""Trips and extents of the loops over one dimension, for all numbers of PEs and indices in the box together. No IR."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Counts = npt.NDArray[np.int64]
+from cnncc.mapper.arrays import Counts, Flags, PerBox
 
-NEVER = 1 << 40  # cycles of what cannot be
+NEVER = 1 << 40  # trips of a combination that is no mapping of its own
 
 
 @lru_cache(maxsize=4096)
 def even_parts(extent: int, most: int) -> tuple[int, ...]:
-    """Sizes of tiles of an extent that are as equal as may be, up to `most`."""
+    """⌈extent / 1⌉, ⌈extent / 2⌉, …: those up to `most`, in ascending order."""
     return tuple(sorted({-(-extent // count) for count in range(1, extent + 1) if -(-extent // count) <= most}))
 
 
 class LoopTable(NamedTuple):
-    """What loops do: trips in time, and the sum of what boxes hold in them. Floats, as products may be very large."""
+    """Trips in time of a dimension's loops, and the sum of the indices that the boxes of all trips hold.
 
-    trips: Any
-    held: Any
+    Floats, as products may be very large.
+    """
+
+    trips: PerBox
+    held: PerBox
 
 
 class Table(NamedTuple):
-    """For numbers of PEs on rows and columns and in the box: trips in time, and the sum of what boxes hold in them.
+    """`LoopTable` for many numbers of PEs: axes `[PEs on rows, PEs on columns, box]`.
 
-    place: of each number in the box its column.
+    column: the last index for each number of indices in the box.
     """
 
     trips: Counts
     held: Counts
-    place: Counts
+    column: Counts
 
     def of(self, rows: int, cols: int, box: Counts) -> LoopTable:
-        """For an array of numbers in the box."""
-        column = self.place[box]
+        """The rows for these PEs. box: numbers of indices in the box."""
+        column = self.column[box]
         return LoopTable(self.trips[rows, cols][column].astype(float), self.held[rows, cols][column].astype(float))
 
 
@@ -54,11 +56,13 @@ def table(
     even: bool,
     cut: bool = False,
 ) -> Table:
-    """The table of a dimension, for numbers of PEs up to these. NEVER where they do not make a mapping of their own.
+    """The table of a dimension, for 1 to `rows` and 1 to `cols` PEs. Illegal entries are NEVER (SPACE-5).
 
-    box: the numbers in the box, from the smallest.
-    spread: its rest goes to as many sets as divide it (k). even: PEs have equal parts (c, r). cut: blocks of the
-    dimension may be cut; then the least of all of them, as what PEs share out depends on the block.
+    - box: numbers of indices in the box, in ascending order
+    - spread: the dimension is k, whose rest goes to as many PE sets as divide it
+    - share: PEs share the dimension out (block-distributed)
+    - even: all PEs have equal parts (c, r)
+    - cut: blocks may have any size. An entry is the least over all sizes then, as parts of PEs depend on the block.
     """
     if share and cut:
         blocks = [_in_blocks(extent, size, rows, cols, box, spread) for size in even_parts(extent, extent)]
@@ -76,7 +80,7 @@ def _in_blocks(
     share: bool = True,
     even: bool = False,
 ) -> Table:
-    """The table for loops that are made for blocks of this size."""
+    """The table for blocks of this size."""
     r, c, b = np.broadcast_arrays(*np.ix_(range(1, rows + 1), range(1, cols + 1), box))
     on_rows = -(-block // r)
     on_cols = -(-on_rows // c)
@@ -86,56 +90,58 @@ def _in_blocks(
         legal = ((r - 1) * c * b < extent) & ((c - 1) * b < extent) & (b <= extent)
     if even:
         legal &= (r * c == 1) | (extent % (r * c * b) == 0)
-    where = np.nonzero(legal)
-    r, c, b, on_rows, on_cols = (each[where] for each in (r, c, b, on_rows, on_cols))
+    index = np.nonzero(legal)
+    r, c, b, on_rows, on_cols = (numbers[index] for numbers in (r, c, b, on_rows, on_cols))
+    loops: list[tuple[Counts, Counts | None]]
     if share:
         loops = [
-            (block, 0),
+            (np.full(len(b), block), None),
             (on_rows, _sets(block, on_rows, spread & (c == 1))),
             (on_cols, _sets(on_rows, on_cols, spread)),
-            (b, 0),
+            (b, None),
         ]
     else:
         tile, row = np.minimum(r * c * b, extent), np.minimum(c * b, extent)
-        loops = [(tile, 0), (row, _sets(tile, row, spread & (c == 1))), (b, _sets(row, b, spread))]
-    trips, held = bodies(extent, loops)
-    full = np.full((rows + 1, cols + 1, len(box)), NEVER, np.int64)
-    found = Table(full, full.copy(), np.zeros(box[-1] + 1, np.int64))
-    found.trips[1:, 1:][where] = trips
-    found.held[1:, 1:][where] = held
-    found.place[list(box)] = range(len(box))
-    return found
+        loops = [(tile, None), (row, _sets(tile, row, spread & (c == 1))), (b, _sets(row, b, spread))]
+    trips, held = bodies(np.full(len(b), extent), loops)
+    never = np.full((rows + 1, cols + 1, len(box)), NEVER, np.int64)
+    result = Table(never, never.copy(), np.zeros(box[-1] + 1, np.int64))
+    result.trips[1:, 1:][index] = trips
+    result.held[1:, 1:][index] = held
+    result.column[list(box)] = range(len(box))
+    return result
 
 
-def _sets(around: Any, step: Any, spread: Any) -> Any:
+def _sets(around: Counts | int, step: Counts, spread: Flags | bool) -> Counts:
+    """PE sets among which the rest of a loop is spread: as many as the loop around it has full steps."""
     return np.where(spread, around // step, 1)
 
 
-def bodies(extent: Any, loops: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """How often the inside of nested loops over one dimension runs one after the other, and the sum of its extents.
+def bodies(extent: Counts, loops: Sequence[tuple[Counts, Counts | None]]) -> tuple[Counts, Counts]:
+    """Trips in time of nested loops over one dimension, and the sum of the extents of their insides (SPACE-5).
 
-    loops: (step, sets), outermost first; sets: 0 in time. All whole steps of a loop in space are one run, its rest a
-    further one, spread evenly over up to so many sets. On arrays of extents, steps and sets.
+    loops: (step, sets), outermost first; sets is None for a loop in time. All full steps of a loop in space are one
+    trip. Its rest is one more, spread evenly over up to `sets` PE sets.
     """
     if not loops:
         return np.minimum(extent, 1), extent
     (step, sets), *inside = loops
-    whole, rest = extent // step, extent % step
-    in_time = isinstance(sets, int)
-    times = whole if in_time else np.minimum(whole, 1)
-    each = rest if in_time else rest // _sharing(rest, sets)
-    (count, total), (rest_count, rest_total) = bodies(step, inside), bodies(each, inside)
-    return times * count + rest_count, times * total + rest_total
+    full, rest = extent // step, extent % step
+    if sets is not None:
+        full, rest = np.minimum(full, 1), rest // _sharing(rest, sets)
+    (trips, held), (rest_trips, rest_held) = bodies(step, inside), bodies(rest, inside)
+    return full * trips + rest_trips, full * held + rest_held
 
 
 def _sharing(rest: Counts, sets: Counts) -> Counts:
-    """The most sets, up to `sets`, that share a rest evenly; 1 where nothing is left over."""
+    """The most sets, up to `sets`, that share a rest evenly; 1 if nothing is left over."""
     return _even_sets(int(np.max(rest, initial=0)), int(np.max(sets, initial=1)))[rest, sets]
 
 
 @lru_cache(maxsize=256)
 def _even_sets(rest: int, sets: int) -> Counts:
-    found = np.ones((rest + 1, sets + 1), np.int64)
+    """`even_sets`, for all rests and sets up to these: axes `[rest, sets]`."""
+    counts = np.ones((rest + 1, sets + 1), np.int64)
     for count in range(2, sets + 1):
-        found[:, count] = np.where(np.arange(rest + 1) % count, found[:, count - 1], count)
-    return found
+        counts[:, count] = np.where(np.arange(rest + 1) % count, counts[:, count - 1], count)
+    return counts

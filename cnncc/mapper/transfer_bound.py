@@ -1,17 +1,17 @@
-"""What a layer takes at least by its transfers, before any mapping is looked at. No IR."""
+"""Bounds of a layer by its transfers, before a mapping is looked at. No IR."""
 
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 
 from cnncc.arch.model import Arch
+from cnncc.mapper.arrays import Counts, Flags, PerPlan
 from cnncc.mapper.blocks import Blocks, Cells, cells_below, cut_dims, least_words, least_words_of, some_of
 from cnncc.mapper.bound import ideal_cycles, up
-from cnncc.mapper.space import Counts, Form, forms_of, shared
+from cnncc.mapper.space import Form, forms_of, shared
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
@@ -21,7 +21,7 @@ CELLS = 10_000  # plans of these together from which on it saves time to leave s
 
 
 class TransferBound:
-    """What any plan of a layer takes at least by its transfers."""
+    """The least cycles of a layer over all plans that fit (BOUND-4)."""
 
     def __init__(self, shape: LayerShape, arch: Arch, budget: GlbBudget, steps: int = 0) -> None:
         """steps: of a macro-instruction, at most."""
@@ -30,20 +30,20 @@ class TransferBound:
 
     @cached_property
     def floor(self) -> int:
-        """Cycles of the DMA, at least, whatever the tiles are: blocks may have any size, weights are there already.
+        """Cycles of the DMA for any tiles, at least: blocks may have any size, and no weights are transferred.
 
-        As many blocks of whole tiles are as large or larger, and move as many words or more.
+        Blocks of whole tiles are some of these.
         """
         form = next((form for form in forms_of(self.shape) if form.order.startswith("c")), forms_of(self.shape)[0])
         blocks = Blocks(self.shape, self.arch, self.budget, Tiles(form, 1, 1, 1, 1))
         there = blocks.legal & (blocks.words_of_blocks <= self.budget.words)
         return int(np.where(there, blocks.transfers(0), NEVER).min())
 
-    def least(self, form: Form, tiles: Counts, compute: Counts, limit: int) -> tuple[Counts, Cells, Any]:
-        """Cycles at least, by tiles (number, k h w c), blocks of which are made alike; NEVER where there is no room, or
-        if they are not below `limit`. Then plans, and for each tile which of them may take less.
+    def least(self, form: Form, tiles: Counts, compute: Counts, limit: int) -> tuple[Counts, Cells, Flags]:
+        """The bound of each tile, NEVER if it is not below `limit`; plans; and for each tile those below the limit.
 
-        compute: cycles of macro-instructions.
+        The tiles have blocks of equal sizes. Axes: tiles `[tile, khwc]`, compute and bound `[tile]`, flags
+        `[tile, plan]`. compute: cycles of all macro-instructions.
         """
         shape, arch, budget, first = self.shape, self.arch, self.budget, Tiles(form, *tiles.min(axis=0).tolist())
         cells = cells_below(shape, arch, budget, first, limit)
@@ -51,34 +51,33 @@ class TransferBound:
             cells = some_of(cells, self._alone(Blocks(shape, arch, budget, first, cells), compute.min()) < limit)
         if not len(cells[0]):
             return np.full(len(tiles), NEVER), cells, np.zeros((len(tiles), 0), np.bool_)
-        k, h, w, c = (int(each[0]) if (each == each[0]).all() else each[:, None] for each in tiles.T)
+        k, h, w, c = (int(dim[0]) if (dim == dim[0]).all() else dim[:, None] for dim in tiles.T)
         cycles = self.of_plans(Blocks(shape, arch, budget, Tiles(form, k, h, w, c), cells), compute[:, None])
         return cycles.min(axis=1), cells, cycles < limit
 
-    def of_plans(self, blocks: Blocks, compute: Any) -> Counts:
-        """Cycles at least of plans, with the weights where transfers take the fewest; NEVER where there is no room."""
+    def of_plans(self, blocks: Blocks, compute: Counts | int) -> Counts:
+        """BOUND-4. max(DMA, array, commits) of each plan, in the best stage of weights that fits; else NEVER."""
         slices = up(self.shape.sizes.c, blocks.tiles.c)
         commits = blocks.committing(np.where(blocks.adds_up["c"], slices, 1)) * self.arch.sequencer.overlap
         alone = np.maximum(self._alone(blocks, compute), commits)
-        best: Any = NEVER
+        best: PerPlan = np.full(1, NEVER)
         for stage in blocks.stages():
             transfers = blocks.transfers(stage.words - stage.buffer)
             best = np.minimum(best, np.where(blocks.fits(stage), np.maximum(transfers, alone), NEVER))
         return best.astype(np.int64)
 
-    def _alone(self, blocks: Blocks, compute: Counts) -> Any:
-        """Cycles of the array, at least: before the first block is there, and when the last one leaves, it has nothing
-        to do, either.
-        """
+    def _alone(self, blocks: Blocks, compute: Counts | int) -> PerPlan:
+        """Cycles of the array: A + refills of one buffer + D(first block) + D(last block)."""
         compute = compute * self.arch.sequencer.overlap
         return compute + blocks.refills(self.held) + (blocks.first + blocks.last) // self.arch.dram.words_per_cycle
 
 
 class TrafficOf:
-    """The same for the points of a form, once for equal tiles; for many of these together when one is asked for.
+    """`TransferBound` for the points of a form, computed once for equal tiles, and for many tiles at once.
 
-    tiles: of each point, in the order of what the array takes at least, `array`; `compute` are the cycles of its
-    macro-instructions. number: by points those of their tiles, counted in this order.
+    - tiles, array, compute: by points in the order of `array`: axes `[point, khwc]` and `[point]`. `array` is the
+      bound of a point by the array, `compute` the cycles of its macro-instructions
+    - number: the tile of each point. Tiles are numbered by their first point
     """
 
     def __init__(self, traffic: TransferBound, form: Form, tiles: Counts, array: Counts, compute: Counts) -> None:
@@ -89,22 +88,22 @@ class TrafficOf:
         self.number: list[int] = np.searchsorted(self.first, first)[same].tolist()
         self.tiles = tiles[self.first]
         words = least_words_of(traffic.shape, traffic.arch, traffic.budget, form, self.tiles)
-        self.found = np.where(words <= traffic.budget.words, -1, NEVER)
+        self.known = np.where(words <= traffic.budget.words, -1, NEVER)  # bounds of tiles; -1: not computed yet
         self.compute = np.full(len(first), NEVER)
         np.minimum.at(self.compute, self.number, compute)
         apart = [dim in cut_dims(traffic.shape, traffic.budget) and not shared(form, dim) for dim in "khwc"]
-        self.blocks = self.tiles @ (base * apart)
-        self.plans = dict[int, tuple[Cells, Any]]()
+        self.blocks = self.tiles @ (base * apart)  # equal for tiles with blocks of equal sizes
+        self.plans = dict[int, tuple[Cells, Flags]]()
 
     def least(self, i: int, limit: int) -> int:
-        """Cycles that point i takes at least, array and transfers together; NEVER if these are not below `limit`."""
-        if self.found[number := self.number[i]] < 0:
-            alike = (self.blocks[number:] == self.blocks[number]) & (self.found[number:] < 0)
+        """The bound of point i, by array and transfers; NEVER if that of its tile is not below `limit`."""
+        if self.known[number := self.number[i]] < 0:
+            alike = (self.blocks[number:] == self.blocks[number]) & (self.known[number:] < 0)
             some = number + np.nonzero(alike)[0][:MANY]
-            self.found[some], cells, may = self.traffic.least(self.form, self.tiles[some], self.compute[some], limit)
-            self.plans.update(zip(some.tolist(), ((cells, each) for each in may), strict=True))
+            self.known[some], cells, below = self.traffic.least(self.form, self.tiles[some], self.compute[some], limit)
+            self.plans.update(zip(some.tolist(), ((cells, of_tile) for of_tile in below), strict=True))
         alone = int(self.array[i])
-        return max(alone, int(self.found[number]) + (0 if self.traffic.arch.sequencer.overlap else alone))
+        return max(alone, int(self.known[number]) + (0 if self.traffic.arch.sequencer.overlap else alone))
 
     def cells(self, i: int) -> Cells:
         """Plans of point i that were below the limit when its tile was looked at."""
@@ -112,7 +111,7 @@ class TrafficOf:
 
 
 def streamed_cycles(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
-    """Cycles of the DMA, at least, for what moves: each word once, of an image of which everything is needed."""
+    """BOUND-4. ⌊streamed words / words per cycle⌋, each word once; the image only if windows leave no word out."""
     sizes, window = shape.sizes, shape.window
     words = len(budget.streamed - {"ifmap"}) * sizes.n * sizes.k * sizes.h * sizes.w
     taps = zip((sizes.r, sizes.s), window.stride, window.dilation, strict=True)
@@ -123,9 +122,9 @@ def streamed_cycles(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def cycles_about(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
-    """Cycles of a layer, all multipliers busy, unless its transfers take longer: with tiles of a usual size.
+    """An estimate of a layer's cycles, to compare GLB budgets in a millisecond; NEVER if nothing fits.
 
-    No bound, as other tiles may take less; NEVER where there is no room. In a millisecond, to compare rooms.
+    It is max(all multipliers busy, transfers) with tiles of a usual size. It is no bound, as other tiles may take less.
     """
     sizes = shape.sizes
     if shape.kind == "copy":

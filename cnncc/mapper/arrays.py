@@ -1,0 +1,31 @@
+"""The arrays of the mapper: their types, and the axes of those that many functions share."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Counts = npt.NDArray[np.int64]
+"""Whole numbers."""
+
+Flags = npt.NDArray[np.bool_]
+"""A yes or no each."""
+
+Amounts = npt.NDArray[np.integer | np.floating]
+"""Numbers, whole or not."""
+
+PerBox = Amounts
+"""One number for each box of a layer (`Numbers.boxes`): axes `[box]`."""
+
+PerPlan = Amounts
+"""One number for each plan of a point (`Blocks`).
+
+- axes `[K, H, W, order, buffering]`: sizes of blocks of k, h and w, order of blocks, buffers of the ifmap
+- axes `[plan]` for some of these plans (`Blocks.cells`)
+- axes `[tile, plan]` for several tiles at once
+
+An axis along which all numbers are equal may have length 1.
+"""
+
+NONE: PerPlan = np.zeros(1, np.int64)
+"""No cycles, in any plan."""
