@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
 
 from cnncc.errors import Refusal
+from cnncc.util.progress import Progress, silent
 from cnncc.weights import WeightStore
-
-
-def silent(_: str) -> None:
-    """Says nothing of what is being done."""
 
 
 @dataclass
@@ -23,7 +19,7 @@ class CompilerContext(Context):
     """
 
     weights: WeightStore = field(default_factory=WeightStore)
-    progress: Callable[[str], None] = silent
+    progress: Progress = silent
     processes: int | None = None
 
     def clone(self) -> CompilerContext:

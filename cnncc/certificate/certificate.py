@@ -7,7 +7,7 @@ Checking takes the layers from the model, mappings and numbers from the file, an
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,9 +25,9 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.plan_json import as_json, from_json
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.os_plan import glb_words
+from cnncc.util.progress import Progress
 
 Json = dict[str, Any]
-Progress = Callable[[str], None]
 Known = dict[tuple[LayerShape, bool, int, int], whole_space.Seen]  # by shape, residual, room and least
 
 
@@ -49,11 +49,12 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
 
     compilation, func = _start(source, options, progress, mapped=True)
     arch, moves, entries = compilation.settings.arch, streamed(func), list[Json]()
-    for layer, budget in budgets(func, arch, moves).items():
+    todo = budgets(func, arch, moves)
+    for done, (layer, budget) in enumerate(todo.items()):
         if layer.kind.data == "copy":
             continue
         shape = layer_shape(layer)
-        progress(label_of(layer))
+        progress(f"proving {label_of(layer)}", done, len(todo))
         found = searched(shape, arch, budget)
         if found is None:
             continue
@@ -89,8 +90,8 @@ def check(source: Path, file: Path, options: CompileOptions, progress: Progress)
         raise Refusal(f"{file}: it is of another array than {arch.name}")
     layers = {label_of(op): op for op in func.walk() if isinstance(op, LayerOp)}
     found, known = budgets(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}), Known()
-    for plan, entry in zip(plans, entries, strict=True):
-        progress(plan.label)
+    for done, (plan, entry) in enumerate(zip(plans, entries, strict=True)):
+        progress(f"checking {plan.label}", done, len(plans))
         try:
             yield _checked(plan, entry, arch, layers, found, known)
         except Refusal as refusal:

@@ -172,6 +172,7 @@ class Compilation:
 
     def step(self, step: Step) -> None:
         """Run one step. Raises: Refusal; StepFailed for a defect of the step."""
+        self.ctx.progress(step.name)
         try:
             self._run(step)
             self.module.attributes[DONE] = StringAttr(step.name)
