@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from xdsl.context import Context
 
 from cnncc.errors import Refusal
+from cnncc.util.progress import Progress, silent
 from cnncc.weights import WeightStore
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in cnncc/cli/main.py, before numpy is there
@@ -23,8 +24,11 @@ from cnncc.binary.run import run
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.frontend.load_onnx import load_onnx
+from cnncc.frontend.node_macs import module_macs
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.util.npz import read_npz
+from cnncc.util.progress import progress_line
+from cnncc.util.terminal import NAME, Column, table
 from cnncc.weights import Array
 
 SAMPLES = Path(__file__).resolve().parent
@@ -42,24 +46,35 @@ def compiled(model: Path, precision: str) -> Binary:
     return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
 
 
-def row(model: Path, images: Array, labels: Array) -> str:
+def macs(model: Path) -> int:
+    """Of one image."""
+    return module_macs(start_compilation(model, CompileOptions(ARRAY, batch=1)).module)
+
+
+def row(model: Path, images: Array, labels: Array) -> list[str]:
     """A row of the table: MACs of one image, and shares of images that are classified as labelled."""
 
     def share(logits: Array) -> str:
-        return f"{100 * float((logits.argmax(axis=1) == labels).mean()):6.1f} %"
+        return f"{100 * float((logits.argmax(axis=1) == labels).mean()):.1f} %"
 
     floats = share(np.asarray(OnnxSession(load_onnx(model, batch=len(images))).run({"input": images})[0]))
     binaries = [compiled(model, precision) for precision in ("int16", "int8")]
     integers = [share(run(binary, {"input": images})["logits"]) for binary in binaries]
-    return f"{model.stem:<12}{program_stats(binaries[0])['macs']:>12,}  {'  '.join([floats, *integers])}"
+    return [model.stem, f"{program_stats(binaries[0])['macs']:,}", floats, *integers]
 
 
 def main(names: list[str]) -> None:
     """Print the table."""
     test = read_npz(SAMPLES / "inputs/digits_test.npz", ["input", "label"])
-    print(f"{'network':<12}{'MACs':>12}  {'float':>8}  {'int16':>8}  {'int8':>8}")
-    for name in names or NETWORKS:
-        print(row(SAMPLES / f"models/{name}.onnx", test["input"][:IMAGES], test["label"][:IMAGES]))
+    images, labels = test["input"][:IMAGES], test["label"][:IMAGES]
+    models = [SAMPLES / f"models/{name}.onnx" for name in names or NETWORKS]
+    with progress_line() as progress:
+        *work, total = accumulate(map(macs, models), initial=0)
+        rows = list[list[str]]()
+        for model, done in zip(models, work, strict=True):
+            progress(model.stem, done, total)
+            rows.append(row(model, images, labels))
+    print("\n".join(table([Column("network", NAME), "MACs", "float", "int16", "int8"], rows, indent=0)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ own: the compiler's own mappings; mix: each layer with weights by the next dataf
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from itertools import cycle
 from pathlib import Path
@@ -24,6 +23,8 @@ from cnncc.binary.run import random_inputs, run
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.dataflows import DATAFLOWS
+from cnncc.util.progress import Progress, progress_line
+from cnncc.util.terminal import NAME, Column, fitted, table
 
 SEED = 0
 WORDS = ("dram_read", "dram_write", "glb_read", "glb_write", "bus")
@@ -47,7 +48,7 @@ def mixed(own: Binary) -> str:
     return "\n".join(f'[{json.dumps(label)}]\ndataflow = "{name}"' for label, name in named)
 
 
-def compare(model: Path, arch: str, calibrate: Path | None, progress: bool) -> dict[str, dict[str, Any]]:
+def compare(model: Path, arch: str, calibrate: Path | None, progress: Progress) -> dict[str, dict[str, Any]]:
     """The counters of a network under each dataflow. Raises Refusal where outputs differ."""
     own = compiled(model, arch, calibrate)
     inputs = random_inputs(own, SEED)
@@ -56,9 +57,9 @@ def compare(model: Path, arch: str, calibrate: Path | None, progress: bool) -> d
     with tempfile.TemporaryDirectory() as name:
         schedule = Path(name, "mix.toml")
         schedule.write_text(mixed(own))
-        for each in (*DATAFLOWS, "mix"):
-            if progress:
-                click.echo(f"{each} …", err=True)
+        names = (*DATAFLOWS, "mix")
+        for done, each in enumerate(names):
+            progress(f"dataflow {each}", done, len(names))
             mix = each == "mix"
             binary = compiled(model, arch, calibrate, schedule if mix else None, None if mix else each)
             outputs = run(binary, inputs)
@@ -70,7 +71,6 @@ def compare(model: Path, arch: str, calibrate: Path | None, progress: bool) -> d
 
 def as_text(found: dict[str, dict[str, Any]]) -> list[str]:
     """A table to read."""
-    head = ["", "cycles", "compute", "utilisation", *WORDS]
     rows = [
         [
             name,
@@ -81,8 +81,8 @@ def as_text(found: dict[str, dict[str, Any]]) -> list[str]:
         ]
         for name, counted in found.items()
     ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+    words = [Column(key, drop=at) for at, key in enumerate(WORDS)]
+    lines = table([Column("dataflow", NAME), "cycles", "compute", "utilisation", *words], rows, indent=0)
     return [*lines, "the outputs are the same, to the bit"]
 
 
@@ -98,10 +98,11 @@ def main(model: Path, arch: str, calibrate: Path | None, as_json: bool) -> None:
     python samples/dataflows.py samples/models/resnet20.onnx --calibrate samples/inputs/digits_calibration.npz
     """
     try:
-        found = compare(model, arch, calibrate, sys.stderr.isatty())
+        with progress_line() as progress:
+            found = compare(model, arch, calibrate, progress)
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
-    click.echo(json.dumps(found, indent=1) if as_json else "\n".join(as_text(found)))
+    click.echo(json.dumps(found, indent=1) if as_json else fitted(as_text(found)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from cnncc.binary.container import Binary, load, to_bytes
 from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import disassembly
 from cnncc.binary.run import run
-from cnncc.cli.run import print_stats
+from cnncc.cli.run import stats_text
 from cnncc.driver.build import Build
 from cnncc.driver.pipeline import Dump
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -25,6 +25,7 @@ from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.util.files import write_atomically
 from cnncc.util.npz import read_npz
+from cnncc.util.terminal import fitted
 from cnncc.weights import Array
 
 MODEL = Path("samples/models/mnist.onnx")
@@ -81,15 +82,17 @@ def main() -> None:
     print(f"  utilisation  {100 * used['compute']:.1f} % of compute cycles, {100 * used['total']:.1f} % of all")
     print(f"  MACs         {stats['macs']:,} of {all_macs:,} on the array ({100 * share:.2f} %)")
     print()
-    print_stats(stats)
+    print(fitted(stats_text(stats)))
     print(f"""
   demo/ir/        the IR after every step, and the weights
   demo/mnist.cnb  the binary ({BINARY.stat().st_size:,} bytes), which ran above
   demo/mnist.s    its instructions, disassembled
 
 Next:
-  .venv/bin/cnncc run {BINARY} --input {TEST} --output demo/logits.npz --stats demo/stats.json
-  .venv/bin/cnncc verify {MODEL} --batch 1 --calibrate {CALIBRATION} --input {TEST}
+  .venv/bin/cnncc run {BINARY} --input {TEST} \\
+    --output demo/logits.npz --stats demo/stats.json
+  .venv/bin/cnncc verify {MODEL} --batch 1 \\
+    --calibrate {CALIBRATION} --input {TEST}
   .venv/bin/cnncc compile --from demo/ir/nest-permute -o demo/again.cnb""")
 
     if abs(in_float - on_array) > 0.01 + 1e-9:

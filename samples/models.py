@@ -18,6 +18,7 @@ from networks.features import features as features_of
 from cnncc.errors import Refusal
 from cnncc.util.files import write_atomically
 from cnncc.util.npz import npz_bytes
+from cnncc.util.terminal import NAME, TEXT, Column, fitted, table
 
 WAVES = 12  # cosines of an image, for each channel
 NOISE = 0.1
@@ -46,11 +47,13 @@ def _sizes(size: int, least: int) -> str:
 @main.command("list")
 def list_samples() -> None:
     """List the networks: sizes of their images, inputs, weights and MACs."""
-    click.echo(f"{'network':<20}{'image size':<18}{'input':<15}{'weights':>12}{'MACs':>16}  what it is")
+    rows = list[list[str]]()
     for name, sample in SAMPLES.items():
         network = sample.build(sample.size)
         image, sizes = network.model.graph.input[0].name, _sizes(sample.size, sample.least)
-        click.echo(f"{name:<20}{sizes:<18}{image:<15}{network.parameters:>12,}{network.macs:>16,}  {sample.about}")
+        rows.append([name, sizes, image, f"{network.parameters:,}", f"{network.macs:,}", sample.about])
+    named, what = (Column("network", NAME), Column("image size", TEXT), Column("input", NAME, drop=1)), "what it is"
+    click.echo(fitted(table([*named, "weights", "MACs", Column(what, TEXT, drop=2)], rows, indent=0)))
 
 
 @main.command()

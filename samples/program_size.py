@@ -19,6 +19,7 @@ from cnncc.binary.container import Binary, load
 from cnncc.errors import Refusal
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import LoopNode, Node, build_tree
+from cnncc.util.terminal import NAME, Column, fitted, table
 
 COLUMNS = ("program bytes", "instructions", "MACs, max, add", "loads", "n2n", "operations a byte")
 
@@ -67,13 +68,10 @@ def row(binary: Binary) -> list[str]:
 def main(binaries: tuple[Path, ...]) -> None:
     """Print a table of the programs of BINARIES (.cnb)."""
     try:
-        rows = [("", *COLUMNS), *((path.stem, *row(load(path))) for path in binaries)]
+        rows = [(path.stem, *row(load(path))) for path in binaries]
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *cells in rows:
-        numbers = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
-        click.echo("  ".join([f"{name:<{widths[0]}}", *numbers]))
+    click.echo(fitted(table([Column("binary", NAME), *COLUMNS], rows, indent=0)))
 
 
 if __name__ == "__main__":

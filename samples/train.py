@@ -179,18 +179,23 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 def train(net: nn.Module, x: torch.Tensor, y: torch.Tensor, epochs: int) -> None:
     """Fit `net` in place to the images `x` and labels `y`, each batch shifted by a few pixels."""
+    sys.path.insert(0, str(SAMPLES.parent))  # cnncc is not installed where torch is
+    from cnncc.util.progress import progress_line
+
     steps = epochs * -(-len(x) // BATCH)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps)
     net.train()
-    for _ in range(epochs):
-        for batch in torch.randperm(len(x)).split(BATCH):
-            shift = torch.randint(-MAX_SHIFT, MAX_SHIFT + 1, (2,)).tolist()
-            logits = net(torch.roll(x[batch], shift, dims=(2, 3)))
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(logits, y[batch]).backward()
-            optimizer.step()
-            schedule.step()
+    with progress_line() as progress:
+        for epoch in range(epochs):
+            progress(f"epoch {epoch + 1} of {epochs}", epoch, epochs)
+            for batch in torch.randperm(len(x)).split(BATCH):
+                shift = torch.randint(-MAX_SHIFT, MAX_SHIFT + 1, (2,)).tolist()
+                logits = net(torch.roll(x[batch], shift, dims=(2, 3)))
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(logits, y[batch]).backward()
+                optimizer.step()
+                schedule.step()
 
 
 def export(net: nn.Module, path: Path) -> None:

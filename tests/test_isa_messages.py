@@ -21,6 +21,7 @@ from cnncc.isa.codec import decode_message, encode_message, encode_program
 from cnncc.isa.manual import manual
 from cnncc.isa.table import MESSAGES, OPCODE, SPECS, Spec, Value, message
 from cnncc.machine.bus_messages import Message, messages_at, messages_of
+from cnncc.util import terminal
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -276,6 +277,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that no line is too long for."""
+    monkeypatch.setattr(terminal, "terminal_width", lambda: 10_000)
+
+
+@pytest.mark.usefixtures("wide")
 def test_the_command_lists_every_load_and_mac(folder: Path) -> None:
     listed = done("messages", folder / "net.cnb").stdout
     disassembled = done("disasm", folder / "net.cnb").stdout
@@ -291,6 +299,7 @@ def test_the_command_lists_every_load_and_mac(folder: Path) -> None:
         )
 
 
+@pytest.mark.usefixtures("wide")
 def test_the_command_takes_inputs(folder: Path) -> None:
     """The first load of the ifmap brings the input's integers: ones are all alike."""
     np.savez(folder / "ones.npz", x=np.ones((1, 3, 11, 7), np.float32))

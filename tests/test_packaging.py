@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,14 +39,17 @@ def tracked() -> list[str]:
     return sorted(str(p.relative_to(ROOT)) for folder in folders for p in folder.rglob("*") if p.suffix in suffixes)
 
 
+FOLDERS = (".ci", "benchmarks", "cnncc", "dialects", "docs", "passes", "samples", "tests")
+
+
 def copy_of_checkout(folder: Path) -> Path:
     """The checkout without what was built in it: links stay links."""
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist")
-    for name in ("cnncc", "dialects", "passes"):
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist", "Output")
+    for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        if (ROOT / name).is_file():
-            shutil.copy(ROOT / name, folder)
+    for path in ROOT.iterdir():
+        if path.is_file() and not path.name.startswith(".") and path.suffix != ".cnb":
+            shutil.copy(path, folder)
     return folder
 
 
@@ -70,10 +74,32 @@ def test_packaging_wheel_holds_every_module_and_preset(built: tuple[Path, Path])
     assert {name for name in names if ".dist-info/" not in name} == installed_names(tracked())
 
 
+def unpack(archive: Path, folder: Path) -> Path:
+    """The folder that the archive holds."""
+    with tarfile.open(archive) as file:
+        file.extractall(folder, filter="data")
+    (unpacked,) = folder.iterdir()
+    return unpacked
+
+
+def test_packaging_source_archive_holds_the_checkout(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """Every file, with the links; and nothing but what setuptools writes."""
+    checkout, unpacked = copy_of_checkout(tmp_path / "checkout"), unpack(built[1], tmp_path / "unpacked")
+    wanted, found = ({str(p.relative_to(top)): p.is_symlink() for p in top.rglob("*")} for top in (checkout, unpacked))
+    written = {name for name in found.keys() - wanted.keys() if ".egg-info" not in name}
+    assert wanted.items() <= found.items() and written == {"PKG-INFO", "setup.cfg"}
+
+
+def test_packaging_tests_run_from_the_source_archive(built: tuple[Path, Path], tmp_path: Path) -> None:
+    unpacked = unpack(built[1], tmp_path)
+    where = "import cnncc.dialects; print(cnncc.dialects.__file__)"
+    assert Path(run([sys.executable, "-c", where], unpacked).strip()).is_relative_to(unpacked)
+    said = run([sys.executable, "-m", "pytest", "-n", "0", "tests/test_arch.py", "tests/test_pass_manual.py"], unpacked)
+    assert re.search(r"^\d+ passed in ", said, re.MULTILINE)
+
+
 def test_packaging_source_archive_builds_the_same_wheel(built: tuple[Path, Path], tmp_path: Path) -> None:
-    with tarfile.open(built[1]) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (unpacked,) = tmp_path.iterdir()
+    unpacked = unpack(built[1], tmp_path)
     run([sys.executable, "-c", BUILD, str(tmp_path)], unpacked)
     (again,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(built[0]) as first, zipfile.ZipFile(again) as second:

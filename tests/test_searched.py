@@ -28,6 +28,7 @@ from cnncc.mapper.cached_search import SearchTask, search_ahead
 from cnncc.mapper.search import Result, search
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache
+from cnncc.util.progress import Progress, silent
 
 ROOT = Path(__file__).parent.parent
 ARCH = load_arch("spatial-4x4")
@@ -265,7 +266,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("at_once")
 def test_searched_side_by_side_is_as_alone(folder: Path, counted: list[LayerShape]) -> None:
     said: list[str] = []
-    search_ahead([*TASKS, NONE, *TASKS], said.append, 2)
+    search_ahead([*TASKS, NONE, *TASKS], lambda what, *_: said.append(what), 2)
     assert counted == []
     assert said == [f"{n} of 7 mappings" for n in range(1, 8)]
     beside = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -273,10 +274,10 @@ def test_searched_side_by_side_is_as_alone(folder: Path, counted: list[LayerShap
     forget()
     for path in folder.iterdir():
         path.unlink()
-    search_ahead([*TASKS, NONE], said.append, 1)
+    search_ahead([*TASKS, NONE], lambda what, *_: said.append(what), 1)
     assert len(counted) == 7
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == beside
-    search_ahead([*TASKS, NONE], said.append, 2)
+    search_ahead([*TASKS, NONE], lambda what, *_: said.append(what), 2)
     assert len(said) == 14, "there was nothing left to do"
 
 
@@ -284,7 +285,7 @@ def test_searched_side_by_side_is_as_alone(folder: Path, counted: list[LayerShap
 @pytest.mark.parametrize("command", ["import os; os.abort()", "import sys; sys.stdin.read(1); sys.exit()", "1 +"])
 def test_searched_goes_on_without_processes_that_end(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached_search, "WORKER", command)
-    search_ahead(TASKS, lambda _: None, 2)
+    search_ahead(TASKS, silent, 2)
     forget()
     assert [here(task) for task in TASKS] == [search(task.shape, task.arch, task.budget) for task in TASKS]
 
@@ -292,7 +293,7 @@ def test_searched_goes_on_without_processes_that_end(command: str, monkeypatch: 
 @pytest.mark.usefixtures("at_once")
 def test_searched_goes_on_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(ROOT / "no" / "python"))
-    search_ahead(TASKS[:2], lambda _: None, 2)
+    search_ahead(TASKS[:2], silent, 2)
     assert here(TASKS[1]) == search(TASKS[1].shape, ARCH, ROOM)
 
 
@@ -301,7 +302,7 @@ def test_searched_says_what_failed_in_another_process(monkeypatch: pytest.Monkey
     broken = replace(TASKS[0], shape=replace(SHAPE, kind="mac", sizes="none"))  # pyright: ignore[reportArgumentType]
     monkeypatch.setattr(disk_cache, "key_of", lambda *_: "0")
     with pytest.raises(AttributeError):
-        search_ahead([broken, TASKS[1]], lambda _: None, 2)
+        search_ahead([broken, TASKS[1]], silent, 2)
 
 
 def script(text: str, *args: object, **options: Any) -> subprocess.Popen[str]:
@@ -330,7 +331,7 @@ def test_searched_by_many_processes_at_once(folder: Path) -> None:
         + """
 shapes = [LayerShape("mac", Sizes(1, k, 3, 7, 7, 3, 3), window, 2, 7, 7) for k in range(1, 5)]
 tasks = [cached_search.SearchTask(shape, arch, GlbBudget(4096, streamed)) for shape in shapes]
-cached_search.search_ahead(tasks, lambda _: None, 1)
+cached_search.search_ahead(tasks, lambda *_: None, 1)
 print([cached_search.searched(task.shape, task.arch, task.budget) for task in tasks])
 """
     )
@@ -351,7 +352,7 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what runs in its background ignore it
 shapes = [LayerShape("mac", Sizes(1, k, 512, 56, 56, 3, 3), window, 2, 56, 56) for k in range(256, 300)]
 tasks = [cached_search.SearchTask(shape, arch, GlbBudget(65536, streamed)) for shape in shapes]
-cached_search.search_ahead(tasks, lambda done: print(done, flush=True), 2)
+cached_search.search_ahead(tasks, lambda what, *_: print(what, flush=True), 2)
 """
     )
     process = script(text, start_new_session=True, stderr=subprocess.PIPE)
@@ -365,19 +366,17 @@ cached_search.search_ahead(tasks, lambda done: print(done, flush=True), 2)
 
 
 LENET, DIGITS = SAMPLES / "models" / "lenet.onnx", SAMPLES / "inputs" / "digits_calibration.npz"
-SAY: dict[str, Callable[[list[str]], object]] = {
-    "estimate": lambda said: of_model(LENET, CompileOptions("spatial-4x4", calibrate=DIGITS, batch=1), said.append),
-    "certificate": lambda said: certificate(
-        LENET, CompileOptions("spatial-4x4", calibrate=DIGITS, batch=1), said.append
-    ),
-    "check": lambda said: check(LENET, CompileOptions("spatial-4x4", calibrate=DIGITS, batch=1), said.append),
+SAY: dict[str, Callable[[Progress], object]] = {
+    "estimate": lambda say: of_model(LENET, CompileOptions("spatial-4x4", calibrate=DIGITS, batch=1), say),
+    "certificate": lambda say: certificate(LENET, CompileOptions("spatial-4x4", calibrate=DIGITS, batch=1), say),
+    "check": lambda say: check(LENET, CompileOptions("spatial-4x4", calibrate=DIGITS, batch=1), say),
 }
 
 
 @pytest.mark.parametrize("command", SAY)
 def test_commands_say_how_far_searches_are(command: str) -> None:
     said: list[str] = []
-    SAY[command](said)
+    SAY[command](lambda what, *_: said.append(what))
     assert "nest-assign-mapping: 7 of 7 mappings" in said
 
 

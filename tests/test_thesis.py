@@ -30,6 +30,7 @@ from cnncc.passes._scheduling.os_given import given_mapping, violations
 from cnncc.passes._scheduling.os_search import os_mapping
 from cnncc.passes._scheduling.schedule_file import Given
 from cnncc.passes._scheduling.smaller_budgets import come_first
+from cnncc.util.progress import silent
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "os_tables.json").read_text())
 CONFIGS = [(each["network"], each["side"]) for each in GOLDEN]
@@ -101,7 +102,7 @@ def roomy(side: int, file: Path) -> Arch:
 
 def test_reproduction() -> None:
     """On 8 x 8 PEs every row of ResNet-20 works as printed, and takes the corrected formula's cycles."""
-    result = reproduce(("ResNet-20",), (8,), progress=False)
+    result = reproduce(("ResNet-20",), (8,), silent)
     (run,) = result["runs"]
     assert round(run["mean_change"], 3) == 1.681
     (golden,) = [each for each in GOLDEN if (each["network"], each["side"]) == ("ResNet-20", 8)]

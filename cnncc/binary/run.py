@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import prod
 
 import numpy as np
 
@@ -11,12 +13,13 @@ from cnncc.binary.container import Binary
 from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import RunModel, interface, run_on_host
-from cnncc.machine.program import LoopNode, build_tree
+from cnncc.machine.program import LoopNode, Node, build_tree
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.memory import Memory, OutOfRange
 from cnncc.machine.values.strided import Strided
 from cnncc.numerics import dequantise, integer_range, quantise
 from cnncc.util.npz import count_batches, noise
+from cnncc.util.progress import Progress, silent
 from cnncc.weights import Array
 
 Watch = Callable[[int, Interpreter], None]
@@ -69,13 +72,15 @@ class Machine:
         """The interpreter of the program, before its first instruction."""
         return Interpreter(self.binary.arch, self.dram, self._segment)
 
-    def run(self, watch: Watch | None = None) -> None:
+    def run(self, watch: Watch | None = None, progress: Progress = silent) -> None:
         """Execute the program. watch: called after each outermost node, with the number of the next instruction.
 
         Raises: Trap, for a fault of the program.
         """
-        interpreter = self.interpreter()
-        for node in build_tree(self.binary.instructions):
+        interpreter, nodes = self.interpreter(), build_tree(self.binary.instructions)
+        *work, total = accumulate(map(operations, nodes), initial=0)
+        for node, done in zip(nodes, work, strict=True):
+            progress(f"running, {100 * done / max(total, 1):.0f} %", done, total)
             interpreter.run([node])
             if watch is not None:
                 watch(1 + (node.last if isinstance(node, LoopNode) else node.index), interpreter)
@@ -96,6 +101,15 @@ class Machine:
             raise Refusal(f"tensor {tensor.name} has shape {list(tensor.shape)}, its values {list(values.shape)}")
         on_host = tensor.memory == "host"
         self.store(tensor, values if on_host else quantised(tensor, values, self.binary.arch.operand_bits))
+
+
+def operations(node: Node) -> int:
+    """Multiply-accumulates, maxima and sums of all PEs in all iterations, which are most of the work of running it."""
+    if isinstance(node, LoopNode):
+        return node.count * sum(map(operations, node.body))
+    if node.instruction.spec.name != "mac":
+        return 0
+    return prod(map(node.instruction.number, ("rows", "cols", "pixels", "taps", "step_range", "lanes")))
 
 
 def _run(start: int, words: int) -> Strided:
@@ -131,12 +145,12 @@ def count_images(binary: Binary, inputs: Mapping[str, Array]) -> int:
     return count_batches(inputs, {t.name: t.shape for t in given}, {t.name: t.element for t in given})
 
 
-def run(binary: Binary, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def run(binary: Binary, inputs: Mapping[str, Array], progress: Progress = silent) -> dict[str, Array]:
     """The network's outputs, as real numbers by name, for real `inputs` of any number of images. Raises Refusal."""
     machine = Machine(binary, count_images(binary, inputs))
     for tensor in inputs_of(binary):
         machine.take(tensor, inputs[tensor.name].astype(tensor.element, copy=False))
-    machine.run()
+    machine.run(progress=progress)
     return {tensor.name: _output(machine, tensor) for tensor in outputs_of(binary)}
 
 

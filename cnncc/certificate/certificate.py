@@ -7,7 +7,7 @@ A check takes the layers from the model, mappings and numbers from the file, and
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.plan_json import as_json, from_json
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.os_plan import glb_words
+from cnncc.util.progress import Progress
 
 Json = dict[str, Any]
 Progress = Callable[[str], None]
@@ -49,13 +50,14 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
 
     compilation, func = _start(source, options, progress, mapped=True)
     arch, moves, entries = compilation.settings.arch, streamed(func), list[Json]()
-    for layer, budget in budgets(func, arch, moves).items():
+    todo = budgets(func, arch, moves)
+    for done, (layer, budget) in enumerate(todo.items()):
         if layer.kind.data == "copy":
             continue
         shape = layer_shape(layer)
-        progress(label_of(layer))
-        best = searched(shape, arch, budget)
-        if best is None:
+        progress(f"proving {label_of(layer)}", done, len(todo))
+        found = searched(shape, arch, budget)
+        if found is None:
             continue
         least = best.least
         if budget.streamed or not whole_space.stays(shape, arch, budget.words):
@@ -88,12 +90,9 @@ def check(source: Path, file: Path, options: CompileOptions, progress: Progress)
     if array != arch_text(arch):
         raise Refusal(f"{file}: it is of another array than {arch.name}")
     layers = {label_of(op): op for op in func.walk() if isinstance(op, LayerOp)}
-    limits, known = (
-        budgets(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}),
-        Known(),
-    )
-    for plan, entry in zip(plans, entries, strict=True):
-        progress(plan.label)
+    found, known = budgets(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}), Known()
+    for done, (plan, entry) in enumerate(zip(plans, entries, strict=True)):
+        progress(f"checking {plan.label}", done, len(plans))
         try:
             yield _checked(plan, entry, arch, layers, limits, known)
         except Refusal as refusal:

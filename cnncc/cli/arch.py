@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from cnncc.util.terminal import NAME, Column, fitted, table
+
 
 @click.group("arch")
 def command() -> None:
@@ -17,9 +19,9 @@ def list_presets() -> None:
     """List the presets."""
     from cnncc.arch.model import load_arch, preset_names
 
-    for name in sorted(preset_names(), key=lambda n: (load_arch(n).rows, n)):
-        a = load_arch(name)
-        click.echo(f"{name:<16} {a.rows} x {a.cols} PEs, {a.operand_bits}-bit operands, GLB {a.glb.words:,} words")
+    arrays = sorted(map(load_arch, preset_names()), key=lambda arch: (arch.rows, arch.name))
+    rows = [(a.name, f"{a.rows} x {a.cols}", str(a.operand_bits), f"{a.glb.words:,}") for a in arrays]
+    click.echo(fitted(table([Column("preset", NAME), "PEs", "operand bits", "GLB words"], rows, indent=0)))
 
 
 @command.command("show")

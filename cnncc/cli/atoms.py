@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cnncc.cli.options import FILE, Pair, compile_options, print_remarks
+from cnncc.util.progress import progress_line
+from cnncc.util.terminal import fitted
 
 if TYPE_CHECKING:
     from cnncc.driver.sources import CompileOptions
@@ -34,13 +36,14 @@ def command(
     from cnncc.eval.atomic_text import schedule_text
 
     compilation, steps = start_before_programs(source, options)
-    for step in steps:
-        compilation.step(step)
+    with progress_line() as progress:
+        compilation.ctx.progress = progress
+        for step in steps:
+            compilation.step(step)
     module, store, arch = compilation.module, compilation.ctx.weights, compilation.settings.arch
     label, first, end = layer or next(iter(programs(module)), ""), *macros
     reuses = atomic_schedule(module, store, arch, label, pe, range(first, end))
     print_remarks(compilation)
     if not reuses:
         click.echo(f"{label}: PE {pe[0]},{pe[1]} has no part in macro-instructions {first} to {end - 1}")
-    for line in schedule_text(label, pe, reuses):
-        click.echo(line)
+    click.echo(fitted(schedule_text(label, pe, reuses)))

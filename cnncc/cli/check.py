@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cnncc.cli.options import FILE, compile_options, json_option, new_progress
+from cnncc.cli.options import FILE, compile_options, json_option
+from cnncc.util.progress import progress_line
+from cnncc.util.terminal import fitted
 
 if TYPE_CHECKING:
     from cnncc.driver.sources import CompileOptions
@@ -28,10 +30,9 @@ def command(model: Path, options: CompileOptions, as_json: bool) -> None:
     """
     from cnncc.driver import check
 
-    progress = new_progress()
-    findings = check.check(model, options, progress)
-    progress("")
+    with progress_line() as progress:
+        findings = check.check(model, options, progress)
     text = json.dumps(check.as_json(findings, model, options.arch), indent=1) if as_json else ""
-    click.echo(text or "\n".join(check.as_text(findings, model)))
+    click.echo(text or fitted(check.as_text(findings, model)))
     if check.count(findings)["blocking"]:
         raise SystemExit(1)

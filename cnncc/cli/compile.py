@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from cnncc.cli.options import FILE, compile_options, new_progress, output_option, print_remarks, write_text
+from cnncc.cli.options import FILE, compile_options, output_option, print_remarks, write_text
 from cnncc.errors import Refusal
+from cnncc.util.progress import progress_line
+from cnncc.util.terminal import fitted
 
 if TYPE_CHECKING:
     from cnncc.driver.build import Build
@@ -60,17 +62,16 @@ def command(
         output = Path(f"{source.stem}.cnb")
     check_writable(output)
     compilation = resume(source, options) if start is not None else start_compilation(source, options)
-    build, progress = Build(compilation, source), new_progress()
+    build = Build(compilation, source)
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
-    compilation.ctx.progress = compilation.ctx.note = progress
     try:
-        level = emit if emit in LEVELS else "isa"
-        compilation.run(level, [lambda step, _: progress(step.name), build, *dump])
+        with progress_line() as progress:
+            compilation.ctx.progress = progress
+            compilation.run(emit if emit in LEVELS else "isa", [build, *dump])
     except StepFailed as failure:
         if start is None:
             raise
         raise Refusal(f"{start}: edited IR that is not consistent? {failure}") from failure
-    progress("")
     if emit in LEVELS:
         _write_ir(compilation, output)
     else:
@@ -93,18 +94,18 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
     assert output is not None
     data = to_bytes(binary)
     write_atomically(output, data)
-    click.echo(f"{build.source} -> {output}, {len(data):,} bytes")
-    words = sum(array.size for _, array in binary.weights)
-    click.echo(f"  array    {binary.arch.name}, int{settings.operand_bits} operands")
-    click.echo(f"  program  {binary.program.nbytes:,} bytes; weights {words:,} words")
+    lines = [
+        f"{build.source} -> {output}, {len(data):,} bytes",
+        f"  array    {binary.arch.name}, int{settings.operand_bits} operands",
+        f"  program  {binary.program.nbytes:,} bytes; weights {sum(array.size for _, array in binary.weights):,} words",
+    ]
     if share.all_macs:
-        click.echo(f"  MACs     {share.macs:,} of {share.all_macs:,} on the array ({100 * share.share:.2f} %)")
+        lines.append(f"  MACs     {share.macs:,} of {share.all_macs:,} on the array ({100 * share.share:.2f} %)")
     if (schedule := settings.schedule) is not None:
-        click.echo(f"  schedule {len(read_schedule(schedule))} layer(s) mapped as {schedule} says")
+        lines.append(f"  schedule {len(read_schedule(schedule))} layer(s) mapped as {schedule} says")
     if share.blocks:
-        click.echo(f"  GLB      {share.blocks}")
-    for reason in share.hosted:
-        click.echo(f"  host     {reason}")
+        lines.append(f"  GLB      {share.blocks}")
+    click.echo(fitted([*lines, *(f"  host     {reason}" for reason in share.hosted)]))
 
 
 def _write_ir(compilation: Compilation, output: Path | None) -> None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from cnncc.cli.options import FILE, NAMES, compile_options, json_option, new_progress, print_remarks
+from cnncc.cli.options import FILE, NAMES, compile_options, json_option, print_remarks
 from cnncc.errors import Refusal
+from cnncc.util.progress import progress_line
+from cnncc.util.terminal import fitted
 
 if TYPE_CHECKING:
     from cnncc.driver.sources import CompileOptions
@@ -59,36 +61,32 @@ def _estimate(source: Path, options: CompileOptions, explained: str | None, as_j
     from cnncc.util.files import check_writable, write_atomically
 
     check_writable(proof)
-    progress = new_progress()
     is_binary = source.suffix == ".cnb"
-    program, compilation = (of_binary(source), None) if is_binary else of_model(source, options, progress)
-    if explained is not None and explained not in (labels := list(program.layers())):
-        raise Refusal(f"there is no layer '{explained}'; layers: {', '.join(labels) or 'none'}")
-    estimate = estimate_table.as_json(program)
-    if explained is not None:
-        estimate["explain"] = explain.explained(program, explained, progress)
-    if proof:
-        text = json.dumps(certificate(source, options, progress), indent=1)
-        write_atomically(proof, f"{text}\n".encode())
-    if as_json:
-        text = json.dumps(estimate, indent=1)
-    elif explained is not None:
-        text = "\n".join(explain.as_text(estimate, program.layers()[explained]))
-    else:
-        text = "\n".join(estimate_table.as_text(estimate, program))
-    progress("")
+    with progress_line() as progress:
+        program, compilation = (of_binary(source), None) if is_binary else of_model(source, options, progress)
+        if explained is not None and explained not in (labels := list(program.layers())):
+            raise Refusal(f"there is no layer '{explained}'; layers: {', '.join(labels) or 'none'}")
+        estimate = estimate_table.as_json(program)
+        if explained is not None:
+            estimate["explain"] = explain.explained(program, explained, progress)
+        if proof:
+            text = json.dumps(certificate(source, options, progress), indent=1)
+            write_atomically(proof, f"{text}\n".encode())
     if compilation is not None:
         print_remarks(compilation)
-    click.echo(text)
+    if as_json:
+        click.echo(json.dumps(estimate, indent=1))
+    elif explained is not None:
+        click.echo(fitted(explain.as_text(estimate, program.layers()[explained])))
+    else:
+        click.echo(fitted(estimate_table.as_text(estimate, program)))
 
 
 def _check(source: Path, file: Path, options: CompileOptions) -> None:
     """Raises Refusal for what is not as the certificate says."""
     from cnncc.certificate.certificate import check
 
-    progress = new_progress()
-    lines = list(check(source, file, options, progress))
-    progress("")
+    with progress_line() as progress:
+        lines = list(check(source, file, options, progress))
     click.echo(f"{file.name}: all of its {len(lines)} layers are as it says")
-    for line in lines:
-        click.echo(line)
+    click.echo(fitted(lines))

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cnncc.cli.options import FILE, compile_options, new_progress, output_option, print_remarks
+from cnncc.cli.options import FILE, compile_options, output_option, print_remarks
 from cnncc.errors import Refusal, hint
+from cnncc.util.progress import progress_line
+from cnncc.util.terminal import fitted
 
 if TYPE_CHECKING:
     from cnncc.driver.sources import CompileOptions
@@ -49,11 +51,10 @@ def command(
     output = output or Path(f"{model.stem}.explore.jsonl")
     if output.suffix != ".jsonl":
         output = output / "explore.jsonl"
-    progress = new_progress()
-    start, results = explore(model, options, varied, output, jobs or os.cpu_count() or 1, progress)
-    progress("")
+    with progress_line() as progress:
+        start, results = explore(model, options, varied, output, jobs or os.cpu_count() or 1, progress)
     print_remarks(start)
     table = output.with_suffix(".csv")
     write_atomically(table, as_csv(results, objectives))
-    click.echo("\n".join(as_text(results, objectives, start.settings.arch.energy.unit)))
+    click.echo(fitted(as_text(results, objectives, start.settings.arch.energy.unit)))
     click.echo(f"all of them: {output}, {table}")

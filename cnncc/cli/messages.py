@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from cnncc.cli.options import FILE
+from cnncc.util.terminal import fitted
 
 
 @click.command("messages")
@@ -30,7 +31,7 @@ def command(binary: Path, at: str | None, inputs: Path | None) -> None:
         raise click.UsageError("--input is for --at: without it nothing is run")
     loaded = load(binary)
     if at is None:
-        click.echo("\n".join(listing(loaded)))
+        click.echo(fitted(listing(loaded)))
         return
     if not re.fullmatch(r"[0-9a-fA-F]{1,8}", at):
         raise click.UsageError(f"--at is an address as the disassembly prints it, such as 00c2, not '{at}'")
@@ -38,4 +39,4 @@ def command(binary: Path, at: str | None, inputs: Path | None) -> None:
     lines = list(at_instruction(loaded, int(at, 16), data))
     if inputs is None:
         click.echo("cnncc: no --input: ran one image of seeded random numbers", err=True)
-    click.echo("\n".join(lines))
+    click.echo(fitted(lines))

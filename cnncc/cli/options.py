@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -13,10 +12,7 @@ import click
 if TYPE_CHECKING:
     from cnncc.driver.pipeline import Compilation
 
-    pass
-
 FILE = click.Path(path_type=Path)
-Progress = Callable[[str], None]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _COMPILE_OPTIONS = (
@@ -74,13 +70,6 @@ class Pair(click.ParamType[tuple[int, int]]):
         if not (first.isdecimal() and second.isdecimal()):
             self.fail(f"'{value}' is not {self.name.upper()}, for example 0{self.separator}1", param, ctx)
         return int(first), int(second)
-
-
-def new_progress() -> Progress:
-    """Says what is being done on one line of a terminal; nothing on a pipe."""
-    if not sys.stderr.isatty():
-        return lambda _: None
-    return lambda step: click.echo(f"\r\033[K{step}", nl=False, err=True)
 
 
 def print_remarks(compilation: Compilation) -> None:

@@ -10,6 +10,8 @@ import click
 
 from cnncc.cli.options import FILE, compile_options, json_option, print_remarks
 from cnncc.errors import Refusal
+from cnncc.util.progress import progress_line
+from cnncc.util.terminal import fitted
 
 if TYPE_CHECKING:
     from cnncc.driver.sources import CompileOptions
@@ -31,12 +33,13 @@ def command(source: Path, options: CompileOptions, layer: str | None, as_json: b
     """
     from cnncc.estimate import operand_reuse
 
-    compilation, rows = operand_reuse.analyse(source, options)
+    with progress_line() as progress:
+        compilation, rows = operand_reuse.analyse(source, options, progress)
     if layer is not None and layer not in (labels := [row.label for row in rows]):
         raise Refusal(f"there is no layer '{layer}'; layers: {', '.join(labels) or 'none'}")
     rows = [row for row in rows if layer in (None, row.label)]
     if as_json:
         click.echo(json.dumps(operand_reuse.as_json(rows, source, compilation.settings.arch), indent=1))
     else:
-        click.echo("\n".join(operand_reuse.as_text(rows)))
+        click.echo(fitted(operand_reuse.as_text(rows)))
     print_remarks(compilation)

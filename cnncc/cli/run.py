@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cnncc.cli.options import FILE, output_option
+from cnncc.util.progress import progress_line
+from cnncc.util.terminal import NAME, Column, fitted, table
 
 
 @click.command("run")
@@ -36,8 +38,10 @@ def command(binary: Path, inputs: Path | None, output: Path | None, stats: Path 
     names = [tensor.name for tensor in inputs_of(loaded)]
     data = random_inputs(loaded) if inputs is None else read_npz(inputs, names)
     images = count_images(loaded, data)
-    counters = program_stats(loaded)
-    results = run(loaded, data)
+    with progress_line() as progress:
+        progress("counting cycles and words")
+        counters = program_stats(loaded)
+        results = run(loaded, data, progress)
     if output is not None:
         write_atomically(output, npz_bytes(results))
     if stats is not None:
@@ -47,21 +51,25 @@ def command(binary: Path, inputs: Path | None, output: Path | None, stats: Path 
     batch = max((tensor.shape[0] for tensor in inputs_of(loaded) if tensor.shape), default=1)
     array = f"{loaded.arch.name} ({loaded.arch.rows} x {loaded.arch.cols} PEs)"
     click.echo(f"{binary.name}: {images * batch} image(s) through {array}")
-    print_stats(counters, batch)
+    click.echo(fitted(stats_text(counters, batch)))
     for name, values in results.items():
         click.echo(f"output {name} {list(values.shape)}" + (f" -> {output}" if output else ""))
 
 
-def print_stats(counters: Mapping[str, Any], batch: int = 1) -> None:
+def stats_text(counters: Mapping[str, Any], batch: int = 1) -> Iterator[str]:
     """A table of the layers and the totals, of a program that takes `batch` images at a time."""
-    rows = [(label, layer) for label, layer in counters["layers"].items() if layer["cycles"]["total"]]
-    width = max([len(label) for label, _ in rows] + [8])
-    click.echo(f"  {'layer':<{width}} {'cycles':>12} {'compute':>12} {'MACs':>14} {'utilisation':>12}")
-    for label, layer in [*rows, ("total", counters)]:
-        cycles, used = layer["cycles"], f"{100 * layer['utilisation']['total']:.1f} %"
-        click.echo(
-            f"  {label:<{width}} {cycles['total']:>12,} {cycles['compute']:>12,} {layer['macs']:>14,} {used:>12}"
-        )
+    layers = {label: layer for label, layer in counters["layers"].items() if layer["cycles"]["total"]}
+    rows = [
+        [
+            label,
+            f"{layer['cycles']['total']:,}",
+            f"{layer['cycles']['compute']:,}",
+            f"{layer['macs']:,}",
+            f"{100 * layer['utilisation']['total']:.1f} %",
+        ]
+        for label, layer in [*layers.items(), ("total", counters)]
+    ]
+    yield from table([Column("layer", NAME), "cycles", "compute", "MACs", "utilisation"], rows)
     stalls = ", ".join(f"{name} {n:,}" for name, n in counters["cycles"]["stall"].items() if n)
     each = "image" if batch == 1 else f"batch of {batch} images"
-    click.echo(f"  cycles and MACs are per {each}; the array waited for: {stalls or 'nothing'}")
+    yield f"  cycles and MACs are per {each}; the array waited for: {stalls or 'nothing'}"

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cnncc.cli.options import FILE, compile_options, json_option, new_progress, print_remarks
+from cnncc.cli.options import FILE, compile_options, json_option, print_remarks
 from cnncc.errors import Refusal, one_line
+from cnncc.util.progress import progress_line
+from cnncc.util.terminal import fitted
 
 if TYPE_CHECKING:
     from cnncc.driver.sources import CompileOptions
@@ -45,25 +47,25 @@ def command(
     from cnncc.driver.sources import start_compilation
     from cnncc.frontend.export_onnx import input_names, main_arguments
 
-    compilation, progress = start_compilation(model, options), new_progress()
+    compilation = start_compilation(model, options)
     names, arguments = input_names(compilation.module), main_arguments(compilation.module)
     shapes = {name: value.type for name, value in zip(names, arguments, strict=True)}
     verifier = verify.Verifier(compilation, _inputs(inputs, shapes, images))
-    compilation.ctx.progress = progress
     try:
-        compilation.run("isa", [lambda step, _: progress(step.name), verifier])
+        with progress_line() as progress:
+            compilation.ctx.progress = progress
+            compilation.run("isa", [verifier])
     except StepFailed as failure:
         verifier.failed(failure)
     except verify.Differs:
         pass
-    progress("")
     print_remarks(compilation)
     measured = [
         *verify.accuracy_text(verifier.accuracy, verifier.layers, whole=layers),
         *verify.noise_text(verifier.noises),
     ]
     report = json.dumps(verify.as_json(verifier, model), indent=1) if as_json else ""
-    click.echo(report or "\n".join([*verify.checks_text(verifier.checks), *measured]))
+    click.echo(report or fitted([*verify.checks_text(verifier.checks), *measured]))
     failed = [check for check in verifier.checks if not check.agrees]
     if failed:
         click.echo(one_line(f"cnncc: step {failed[0].step} is wrong: {failed[0].detail}"), err=True)

@@ -10,7 +10,7 @@ The steps of a compilation run one after the other. A step's refusal is noted. T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from cnncc.arch.model import load_arch
-from cnncc.context import silent
 from cnncc.dialects.cnn import Range
 from cnncc.driver import check_findings
 from cnncc.driver.pipeline import (
@@ -34,7 +33,7 @@ from cnncc.driver.pipeline import (
     steps,
 )
 from cnncc.driver.sources import CompileOptions
-from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, aligned
+from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, one_line
 from cnncc.frontend.export_onnx import input_names, main_function
 from cnncc.frontend.import_onnx import read_onnx
 from cnncc.numerics import integer_range
@@ -42,13 +41,15 @@ from cnncc.passes._onnx.calibration import write_ranges
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.schedule_file import read_schedule
 from cnncc.util.npz import read_npz
+from cnncc.util.progress import Progress, silent
+from cnncc.util.terminal import NAME, TEXT, Column, table
 
 SCHEMA = 1  # of the JSON; a change that a reader would notice raises it
 CALIBRATED_BITS = 8  # the least that calibration chooses
 LEAST_BITS = 2
 
 
-def check(path: Path, options: CompileOptions, progress: Callable[[str], None] = silent) -> list[Finding]:
+def check(path: Path, options: CompileOptions, progress: Progress = silent) -> list[Finding]:
     """All findings of a model on an array, blocking ones first. `compile` refuses it if there is one of these.
 
     Raises StepFailed for a defect of a step.
@@ -88,7 +89,7 @@ class _Checker:
         self.findings: list[Finding] = []
         self.assumes_ranges = False
 
-    def read(self, calibrate: Path | None, batch: int | None, progress: Callable[[str], None]) -> None:
+    def read(self, calibrate: Path | None, batch: int | None, progress: Progress) -> None:
         """The model and the calibration data."""
         ctx = new_context()
         ctx.progress = progress
@@ -201,11 +202,19 @@ def as_text(findings: Sequence[Finding], model: Path) -> list[str]:
     lines: list[str] = []
     for severity in SEVERITIES:
         group = [finding for finding in findings if finding.severity == severity]
-        lines += [severity, *(f"  {line}" for line in aligned(group))] if group else []
+        lines += [severity, *findings_table(group)] if group else []
     numbers = count(findings)
     verdict = "does not compile" if numbers["blocking"] else "compiles"
     costly, notes = numbers["costly"], numbers["note"]
     return [*lines, f"{model} {verdict}: {numbers['blocking']} blocking, {costly} costly, {notes} note(s)"]
+
+
+def findings_table(findings: Sequence[Finding]) -> list[str]:
+    """Where, the resource with value and limit, what and help; below it the place in the user's text."""
+    rows = list[Sequence[str] | str]()
+    for finding in findings:
+        rows += [(one_line(finding.where), finding.numbers, finding.text), *finding.excerpt]
+    return table([Column(kind=NAME), Column(kind=TEXT), Column(kind=TEXT)], rows)
 
 
 def as_json(findings: Sequence[Finding], model: Path, arch: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 
 from cnncc.errors import Refusal, hint
 from cnncc.universe import PASSES
+from cnncc.util.terminal import NAME, TEXT, Column, fitted, table
 
 _HEAD = """# Passes
 
@@ -76,9 +77,8 @@ def _default_of(field: Field[object]) -> str:
 
 def listing() -> str:
     """A line a pass: name and summary."""
-    known = passes()
-    width = max(map(len, known))
-    return "\n".join(f"{name:<{width}}  {summary(each)}" for name, each in known.items()) + "\n"
+    rows = [(name, summary(each)) for name, each in passes().items()]
+    return "\n".join(table([Column(kind=NAME), Column(kind=TEXT)], rows, indent=0)) + "\n"
 
 
 def page(name: str) -> str:
@@ -86,11 +86,11 @@ def page(name: str) -> str:
     known = passes()
     if name not in known:
         raise Refusal(f"no pass '{name}': {hint(name, list(known))}")
-    lines = [name, "", text_of(known[name])]
+    lines = [name, "", *text_of(known[name]).splitlines()]
     if rows := list(options(known[name])):
-        widths = [max(len(row[i]) for row in rows) for i in range(2)]
-        lines += ["", "Options:", *(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  default: {c}" for a, b, c in rows)]
-    return "\n".join(lines) + "\n"
+        heads = [Column("option", NAME), Column("type", TEXT), Column("default", TEXT)]
+        lines += ["", *table(heads, rows)]
+    return fitted(lines) + "\n"
 
 
 def manual() -> str:

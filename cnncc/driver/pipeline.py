@@ -174,7 +174,8 @@ class Compilation:
                 observer(step, self.module)
 
     def step(self, step: Step) -> None:
-        """Run one step. Raises: Refusal; StepFailed, for a defect of the step."""
+        """Run one step. Raises: Refusal; StepFailed for a defect of the step."""
+        self.ctx.progress(step.name)
         try:
             self._run(step)
             self.module.attributes[DONE] = StringAttr(step.name)

@@ -23,6 +23,7 @@ from cnncc.driver.pipeline import CALIBRATE, FOLD_QDQ, TO_PROGRAMS, Compilation,
 from cnncc.errors import Refusal, one_line
 from cnncc.frontend.export_onnx import output_names, returned
 from cnncc.passes._onnx.placement import place
+from cnncc.util.terminal import NAME, TEXT, Column, table
 from cnncc.weights import Array
 
 OUTPUT = "output "  # followed by its number: the key of an output
@@ -243,11 +244,9 @@ def _keyed(outputs: Sequence[Array], trace: Values) -> Values:
 
 def checks_text(checks: Sequence[Check]) -> list[str]:
     """One line for each step."""
-    width = max(len(check.step) for check in checks)
-    marks = {True: "agrees ", False: "DIFFERS"}
-    return [
-        f"  {check.level:<5} {check.step:<{width}}  {marks[check.agrees]}  {one_line(check.detail)}" for check in checks
-    ]
+    columns = [Column(kind=NAME), Column(kind=NAME), Column(kind=NAME), Column(kind=TEXT)]
+    marks = {True: "agrees", False: "DIFFERS"}
+    return table(columns, [(each.level, each.step, marks[each.agrees], one_line(each.detail)) for each in checks])
 
 
 def accuracy_text(outputs: Sequence[Accuracy], layers: Sequence[LayerAccuracy], *, whole: bool) -> list[str]:
@@ -261,9 +260,8 @@ def accuracy_text(outputs: Sequence[Accuracy], layers: Sequence[LayerAccuracy], 
     if most is None:
         return lines
     shown = layers if whole else sorted(layers, key=lambda layer: -layer.drop_db)[:WORST]
-    width = max(len(layer.label) for layer in shown)
-    lines.append(f"  {'value':<{width}}  SQNR dB  drop dB")
-    lines += [f"  {layer.label:<{width}}  {layer.sqnr_db:7.1f}  {layer.drop_db:7.1f}" for layer in shown]
+    rows = [(layer.label, f"{layer.sqnr_db:.1f}", f"{layer.drop_db:.1f}") for layer in shown]
+    lines += table([Column("value", NAME), "SQNR dB", "drop dB"], rows)
     lines.append(f"{most.label} loses most: {most.drop_db:.1f} dB")
     beyond = sorted((layer for layer in layers if layer.beyond), key=lambda layer: -layer.beyond)
     return [*lines, *(_beyond_text(layer) for layer in (beyond if whole else beyond[:WORST]))]

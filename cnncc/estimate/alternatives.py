@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cnncc.arch.model import Arch
@@ -16,6 +15,7 @@ from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.os_plan import stage_sizes
+from cnncc.util.progress import Progress
 
 MOST_ROOM = 64  # times the room that a layer has: how far a mapping is looked for, to say what it would take
 CHOSEN = "this is the chosen mapping"
@@ -50,7 +50,7 @@ class Compared:
     dataflows: tuple[RunnerUp, ...]
 
 
-def compared(network: MappedNetwork, label: str, progress: Callable[[str], None]) -> Compared | None:
+def compared(network: MappedNetwork, label: str, progress: Progress) -> Compared | None:
     """The chosen mapping of a layer beside the others; None for a layer that does not use PEs.
 
     In the room that its mapping was chosen for.

@@ -5,7 +5,7 @@ See LIMIT-2 of docs/estimate.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import prod
@@ -22,6 +22,7 @@ from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.program_schedule import Part, program_cycles
 from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.util.progress import Progress
 
 KEPT = ("operand_bits", "psum_bits", "energy")  # the network would be another one, or nothing would
 MOST = 3  # changes that are said
@@ -68,7 +69,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
-def changes(program: Program, label: str, progress: Callable[[str], None]) -> list[Change]:
+def changes(program: Program, label: str, progress: Progress) -> list[Change]:
     """Of each key changed by itself those few with which the layer is fastest; the fastest first."""
     now, shape = program_cycles(program.parts, program.arch)[1][label].total, program.layers()[label].shape
     arrays: list[tuple[int, str, Value, Value, Arch]] = []
@@ -121,7 +122,7 @@ class _Anew:
         more = arch.glb.words - self.network.arch.glb.words
         return [replace(budget, words=budget.words + more) for budget in self.budgets]
 
-    def soon(self, arrays: Sequence[Arch], progress: Callable[[str], None]) -> None:
+    def soon(self, arrays: Sequence[Arch], progress: Progress) -> None:
         """Do searches side by side."""
         if self.layer.kind.data != "copy" and self.candidates(self.network.arch).is_searched(self.layer):
             shape = layer_shape(self.layer)

@@ -12,9 +12,21 @@ from cnncc.estimate.roofline import roofline
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.operand_traffic import moved
 from cnncc.model.stationary import name_of
+from cnncc.util.terminal import NAME, TEXT, Column, table
 
 LIMITS = {"pes": "PEs", "dram": "DRAM", "glb_load": "GLB loads", "glb_commit": "GLB commits"}
-LEFT = (0, 1, 8, 11)  # columns of text
+COLUMNS = (
+    Column("layer", NAME),
+    Column("cycles"),
+    Column("compute"),
+    Column("total"),
+    Column("DRAM words", drop=2),
+    Column("GLB words", drop=3),
+    Column("energy", drop=4),
+    Column("lowest roof", TEXT, drop=5),
+    Column("allows", drop=6),
+    Column("reached", drop=1),
+)
 
 
 def as_json(program: Program) -> dict[str, Any]:
@@ -46,21 +58,15 @@ def _roofs(counters: Mapping[str, Any], cycles: int, arch: Arch) -> dict[str, An
 
 
 def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
-    """A line for each layer, and the total."""
+    """A table of what each layer takes and the total, and one of the mappings."""
     arch = program.arch
-    energy = f"energy [{arch.energy.unit}]"
-    heads = ["layer", "dataflow", "cycles", "compute", "total", "DRAM words", "GLB words", energy]
-    rows = [[*heads, "lowest roof", "allows", "reached", "mapping"]]
     used = {label: layer for label, layer in estimate["layers"].items() if layer["cycles"]["total"]}
-    rows += [_row(label, layer) for label, layer in [*used.items(), ("total", estimate)]]
-    yield f"{program.source} on {arch.name} ({arch.rows} x {arch.cols} PEs), predicted"
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [
-            f"{cell:<{width}}" if number in LEFT else f"{cell:>{width}}"
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  " + "  ".join(cells).rstrip()
+    array = f"{arch.name} ({arch.rows} x {arch.cols} PEs)"
+    yield f"{program.source} on {array}, predicted; unit of energy: {arch.energy.unit}"
+    yield from table(COLUMNS, [_row(label, layer) for label, layer in [*used.items(), ("total", estimate)]])
+    yield ""
+    mapped = [(label, layer["dataflow"], layer["mapping"]) for label, layer in used.items() if "mapping" in layer]
+    yield from table([Column("layer", NAME), Column("dataflow", TEXT), Column("mapping", TEXT)], mapped)
 
 
 def _row(label: str, layer: Mapping[str, Any]) -> list[str]:
@@ -69,13 +75,11 @@ def _row(label: str, layer: Mapping[str, Any]) -> list[str]:
     moved = (words[f"{memory}_read"] + words[f"{memory}_write"] for memory in ("dram", "glb"))
     return [
         label,
-        layer.get("dataflow", ""),
         f"{layer['cycles']['total']:,}",
         *used,
         *(f"{count:,}" for count in moved),
         f"{layer['energy']['total']:,.0f}",
         *((LIMITS[roofs["limit"]], *map(percent, (roofs["attainable"], roofs["reached"]))) if roofs else [""] * 3),
-        layer.get("mapping", ""),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +12,7 @@ from cnncc.estimate.estimate_table import LIMITS, percent
 from cnncc.estimate.mapped_program import Program
 from cnncc.explore.vary import Value, with_config
 from cnncc.model.layer_schedule import LayerPlan
+from cnncc.util.progress import Progress
 
 BUSY = {"compute": "array", "load": "loads", "commit": "commits", "dma": "DMA"}  # the engines, by their counters
 RATES = {  # what an engine's cycles depend on, but for the mapping
@@ -39,7 +40,7 @@ def _busy(counters: Mapping[str, Any], label: str) -> dict[str, int]:
     return {name: counters["layers"][label]["cycles"][name] for name in BUSY}
 
 
-def explained(program: Program, label: str, progress: Callable[[str], None]) -> dict[str, Any]:
+def explained(program: Program, label: str, progress: Progress) -> dict[str, Any]:
     """What `--json` has of it: the limit, the best of each dataflow, the changes of the array that make it faster."""
     engine, what = limit(program, label)
     found = compared(program.network, label, progress) if program.network else None

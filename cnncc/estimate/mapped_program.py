@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch
-from cnncc.context import silent
 from cnncc.driver.pipeline import ASSIGN, Compilation
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_before_programs
@@ -23,6 +22,7 @@ from cnncc.model.plan_json import from_json
 from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import Part
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
+from cnncc.util.progress import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,7 @@ def of_binary(path: Path) -> Program:
     return Program(path.name, binary.arch, parts, None)
 
 
-def of_model(
-    source: Path, options: CompileOptions, progress: Callable[[str], None] = silent
-) -> tuple[Program, Compilation]:
+def of_model(source: Path, options: CompileOptions, progress: Progress = silent) -> tuple[Program, Compilation]:
     """The program of an ONNX file or of dumped IR, and its compilation. Raises Refusal as `compile` does."""
     compilation, todo = start_before_programs(source, options)
     compilation.ctx.progress = progress

@@ -16,8 +16,20 @@ from cnncc.model.energy import energy
 from cnncc.model.operand_traffic import PLACES, Moved, moved
 from cnncc.model.stationary import Stay, name_of, stays
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
+from cnncc.util.progress import Progress, silent
+from cnncc.util.terminal import NAME, Column, table
 
-HEADS = ("DRAM read", "write", "GLB read", "write", "bus", "n2n", "psum link", "RF read", "write")
+HEADS = (
+    Column("DRAM read"),
+    Column("DRAM write"),
+    Column("GLB read"),
+    Column("GLB write"),
+    Column("bus"),
+    Column("n2n", drop=2),
+    Column("psum link", drop=1),
+    Column("RF read", drop=3),
+    Column("RF write", drop=4),
+)  # of PLACES
 USED = {"dram": "dram_read", "glb": "glb_read", "rf": "rf_write"}  # where words come from, and into the PEs
 
 
@@ -74,9 +86,10 @@ def row_of(op: LayerOp, arch: Arch) -> Row:
     return Row(label, kind, shape.sizes, mapping, words, name_of(shape, mapping), found, takes)
 
 
-def analyse(source: Path, options: CompileOptions) -> tuple[Compilation, list[Row]]:
+def analyse(source: Path, options: CompileOptions, progress: Progress = silent) -> tuple[Compilation, list[Row]]:
     """All layers of an ONNX file, or of IR that was dumped before nest-to-array. Raises Refusal as `compile` does."""
     compilation, (*steps, to_programs) = start_before_programs(source, options)
+    compilation.ctx.progress = progress
     for step in steps:
         compilation.step(step)
     mapped = [op for op in compilation.module.clone().walk() if isinstance(op, LayerOp)]
@@ -102,16 +115,14 @@ def _table(row: Row) -> Iterator[str]:
     used = [place for place in PLACES if row.moved.of(place)]
     heads = [HEADS[PLACES.index(place)] for place in used]
     per_word = row.macs_per_word()
-    lines = [["", *heads, "uses of a word: DRAM", "GLB", "PE"]]
+    columns = [Column("operand", NAME), *heads, "uses in DRAM", "uses in GLB", "uses in PE"]
+    rows = list[Sequence[str]]()
     for operand, words in row.moved.words.items():
         if words.total():
             reuse = per_word.get(operand, {})
             factors = [f"{reuse[level]:,.1f}" if level in reuse else "" for level in USED]
-            lines.append([operand, *(f"{words[place]:,}" if words[place] else "" for place in used), *factors])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for first, *rest in lines:
-        cells = [f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)]
-        yield "  ".join([f"  {first:<{widths[0]}}", *cells]).rstrip()
+            rows.append([operand, *(f"{words[place]:,}" if words[place] else "" for place in used), *factors])
+    yield from table(columns, rows)
     for memory, where in (("rf", "PEs"), ("glb", "the GLB")):
         if found := row.stays.get(memory):
             each = ", ".join(f"{name} {_during(stay)}" for name, stay in found.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cnncc.eval.atomic import Atom, Reuse, Word
+from cnncc.util.terminal import TEXT, Column, table
 
 WORDS_A_LINE = 12
 
@@ -18,11 +19,8 @@ def schedule_text(label: str, pe: tuple[int, int], reuses: Sequence[Reuse]) -> I
             if words := [_name(letter, word) for word in reuse.loaded.get(kind, [])]:
                 shown = words if len(words) <= WORDS_A_LINE else [*words[: WORDS_A_LINE - 2], "…", words[-1]]
                 yield f"  load {kind:<6}  {len(words)}: {' '.join(shown)}"
-        columns = [_columns(reuse, atom) for atom in reuse.atoms]
-        widths = [max(len(column[i]) for column in columns) for i in range(2)]
-        yield f"  cycle  {'west n2n':<{max(widths[0], 8)}}  {'PE':<{widths[1]}}  east n2n"
-        for atom, (west, does, east) in zip(reuse.atoms, columns, strict=True):
-            yield f"  {atom.cycle:>5}  {west:<{max(widths[0], 8)}}  {does:<{widths[1]}}  {east}".rstrip()
+        rows = [(str(atom.cycle), *_columns(reuse, atom)) for atom in reuse.atoms]
+        yield from table(["cycle", Column("west n2n", TEXT), Column("PE", TEXT), Column("east n2n", TEXT)], rows)
         if reuse.sends:
             yield f"  send   {' '.join(_name('O', word) for _, word in sorted(reuse.sums.items()))}"
 

@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from cnncc.explore.evaluate import evaluate
 from cnncc.explore.results import FORMAT, Result, Results
 from cnncc.explore.vary import Config, Vary, configurations, with_config
 from cnncc.passes._scheduling.dataflows import AUTO
+from cnncc.util.progress import Progress
 from cnncc.weights import WeightStore
 
 Widths = tuple[int, int]  # operand_bits, psum_bits: quantisation depends on no other key of an array
@@ -57,7 +58,7 @@ def _digest(path: Path | None) -> str | None:
 
 
 def explore(
-    model: Path, options: CompileOptions, vary: Vary, output: Path, jobs: int, progress: Callable[[str], None]
+    model: Path, options: CompileOptions, vary: Vary, output: Path, jobs: int, progress: Progress
 ) -> tuple[Compilation, list[Result]]:
     """The compilation that all configurations start from, and the results of all configurations, in order.
 
@@ -78,7 +79,8 @@ def explore(
         todo = [config for config, key in zip(configs, results.order, strict=True) if key not in results.found]
         for result in _evaluated(todo, Nests(start, options, Path(folder)), jobs):
             results.append(result)
-            progress(f"{len(results.found):,} of {len(configs):,} configurations")
+            done = len(results.found)
+            progress(f"{done:,} of {len(configs):,} configurations", done, len(configs))
         results.put_in_order()
         return start, [results.found[key] for key in results.order]
 

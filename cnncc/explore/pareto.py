@@ -10,6 +10,7 @@ from typing import Any
 from cnncc.explore.evaluate import ALSO, MEASURES
 from cnncc.explore.results import Result
 from cnncc.explore.vary import shown
+from cnncc.util.terminal import Column, table
 
 REFUSED_SHOWN = 5
 
@@ -53,12 +54,13 @@ def as_text(results: Sequence[Result], objectives: Sequence[str], unit: str) -> 
     best = pareto(results, objectives)
     yield f"{len(results):,} configurations, {len(refused):,} refused; best in {', '.join(objectives)}: {len(best):,}"
     if best:
-        rows = [[*best[0]["config"], *(f"{name} [{unit}]" if name == "energy" else name for name in MEASURES), "util."]]
-        for result in best:
-            measures = [f"{result[name]:,.0f}" for name in MEASURES]
-            rows.append([*_values(result), *measures, f"{100 * result['utilisation']:.1f} %"])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        yield from ("  " + "  ".join(f"{c:>{w}}" for c, w in zip(row, widths, strict=True)) for row in rows)
+        heads = [f"{name} [{unit}]" if name == "energy" else name for name in MEASURES]
+        measures = (Column(head, drop=at * (MEASURES[at] not in objectives)) for at, head in enumerate(heads))
+        rows = [
+            [*_values(result), *(f"{result[name]:,.0f}" for name in MEASURES), f"{100 * result['utilisation']:.1f} %"]
+            for result in best
+        ]
+        yield from table([*best[0]["config"], *measures, Column("utilisation", drop=9)], rows)
     for result in refused[:REFUSED_SHOWN]:
         yield f"  refused {shown(result['config'])}: {result['refused']}"
     if len(refused) > REFUSED_SHOWN:

@@ -33,6 +33,7 @@ from cnncc.mapper.space import forms_of
 from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache
+from cnncc.util.progress import Progress
 
 SOURCES = (
     "mapper/*.py",
@@ -46,8 +47,6 @@ COUNTS = ("cycles", "least", "run", "bounded")
 ALONE_S = 1.0  # of searching before other processes are started: each takes 0.4 s to start (2026-11)
 MOST_PROCESSES = 8  # each holds about 80 MB
 MOST_FOUND = 4096  # results in memory
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def search_ahead(tasks: Sequence[SearchTask], progress: Progress, processes: int
         nonlocal done
         _keep(task, result)
         done += 1
-        progress(f"{done:,} of {len(todo):,} mappings")
+        progress(f"{done:,} of {len(todo):,} mappings", done, len(todo))
 
     while done < len(todo):
         left = todo[done:]

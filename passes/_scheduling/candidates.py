@@ -183,5 +183,5 @@ class Candidates:
         ]
         search_ahead(tasks, self._progress, self.context.processes)
 
-    def _progress(self, done: str) -> None:
-        self.context.progress(f"{self.name}: {done}")
+    def _progress(self, what: str, done: float = 0, total: float = 0, /) -> None:
+        self.context.progress(f"{self.name}: {what}", done, total)

@@ -8,7 +8,6 @@ are those that the interpreter counts; a word that several PEs get at a time is 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -24,6 +23,8 @@ from cnncc.binary.modules import build_binary
 from cnncc.binary.run import random_inputs, run
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
+from cnncc.util.progress import Progress, progress_line
+from cnncc.util.terminal import NAME, Column, fitted, table
 
 SEED = 0
 N, K, C, SIDE, TAPS = 2, 4, 3, 6, 3
@@ -88,9 +89,16 @@ EQUATIONS = {
 }  # fmt: skip
 
 
-COLUMNS = {
-    "PEs": 4, "cycles": 7, "compute": 8, "weights": 8, "ifmap": 8, "sums": 7, "write-backs": 11, "utilisation": 9,
-}  # fmt: skip
+COLUMNS = (
+    "PEs",
+    "cycles",
+    "compute",
+    "weights",
+    "ifmap",
+    Column("sums", drop=2),
+    Column("write-backs", drop=1),
+    "utilisation",
+)
 
 
 @dataclass(frozen=True)
@@ -126,15 +134,14 @@ def layer() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def reproduce(arch: str, progress: bool) -> list[Run]:
+def reproduce(arch: str, progress: Progress) -> list[Run]:
     """The layer under all mappings. Raises Refusal where an array cannot run one, or outputs differ."""
     found, outputs = list[Run](), list[np.ndarray]()
     with tempfile.TemporaryDirectory() as name:
         model, schedule = Path(name, "layer.onnx"), Path(name, "schedule.toml")
         model.write_bytes(layer().SerializeToString())
-        for number, equation in EQUATIONS.items():
-            if progress:
-                click.echo(f"({number}) …", err=True)
+        for done, (number, equation) in enumerate(EQUATIONS.items()):
+            progress(f"Equation ({number})", done, len(EQUATIONS))
             schedule.write_text(f'["conv"]\nmapping = "{equation.mapping}"\n')
             compilation = start_compilation(model, CompileOptions(arch, schedule=schedule))
             compilation.run()
@@ -170,13 +177,12 @@ def as_text(runs: list[Run]) -> Iterator[str]:
     """Tables to read."""
     sizes = f"{N} images, {C} -> {K} channels, {SIDE} x {SIDE} outputs, {TAPS} x {TAPS} kernel"
     yield f"{sizes}; the same outputs by all mappings"
-    head = (f"{name:>{width}}" for name, width in COLUMNS.items())
-    yield f"  {'Eq.':>5}     {' '.join(head)}"
+    rows = list[list[str]]()
     for each in runs:
-        numbers = (each.pes, each.cycles, each.compute, each.weight_reads, each.ifmap_reads, each.sum_reads)
-        cells = (f"{number:>{width},}" for number, width in zip(numbers, COLUMNS.values(), strict=False))
-        ends = f"{each.write_backs:>11,} {100 * each.utilisation:>7.1f} %"
-        yield f"  {each.equation:>5} {each.kind}  {' '.join(cells)} {ends}"
+        words = (each.weight_reads, each.ifmap_reads, each.sum_reads, each.write_backs)
+        numbers = (f"{number:,}" for number in (each.pes, each.cycles, each.compute, *words))
+        rows.append([each.equation, each.kind, *numbers, f"{100 * each.utilisation:.1f} %"])
+    yield from table(["Eq.", Column(kind=NAME), *COLUMNS], rows)
     yield "  weights, ifmap: words that the PEs read from the global buffer, those that several get at a time once"
     yield "  sums: psums that go back to the PEs' output units; write-backs: psums and outputs that leave the PEs"
     yield ""
@@ -197,10 +203,11 @@ def main(arch: str, as_json: bool) -> None:
     python samples/reproduce/dataflows.py --json > dataflows.json
     """
     try:
-        result = reproduce(arch, sys.stderr.isatty())
+        with progress_line() as progress:
+            result = reproduce(arch, progress)
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
-    click.echo(json.dumps([asdict(each) for each in result], indent=1) if as_json else "\n".join(as_text(result)))
+    click.echo(json.dumps([asdict(each) for each in result], indent=1) if as_json else fitted(as_text(result)))
 
 
 if __name__ == "__main__":

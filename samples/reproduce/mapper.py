@@ -40,6 +40,8 @@ from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.passes._scheduling.nest_layers import label_of
+from cnncc.util.progress import Progress, progress_line
+from cnncc.util.terminal import NAME, TEXT, Column, fitted, table
 
 MODELS = Path(__file__).resolve().parents[1] / "models.py"
 NETWORKS = ("alexnet", "vgg16", "resnet20", "light-resnet50", "mobilenet")
@@ -207,9 +209,23 @@ def _percent(part: float) -> str:
 
 
 NOTE = (
-    "bound: what the array's structure and the size of its GLB allow at most; of a network: with layers one after the\n"
-    "other, and each value in the GLB as a whole or in DRAM; search: CPU seconds of choosing mappings\n"
-    "wanted: where loads and commits overlap with computing"
+    "bound: what the array's structure and the size of its GLB allow at most; of a network: with layers one after the "
+    "other, and each value in the GLB as a whole or in DRAM; search: CPU seconds of choosing mappings",
+    "wanted: where loads and commits overlap with computing",
+)
+
+
+COLUMNS = (
+    Column("array", NAME),
+    "GLB KiB",
+    "cycles",
+    "compute",
+    "bound",
+    "total",
+    "bound",
+    Column("of bound", drop=2),
+    Column("search CPU s", drop=1),
+    Column("wanted", TEXT, drop=3),
 )
 
 
@@ -217,20 +233,15 @@ def as_text(runs: Sequence[Run], layers: bool) -> Iterator[str]:
     """A table to read, of one network."""
     depthwise = any(layer.depthwise for layer in runs[0].layers)
     yield f"{runs[0].network}: {len(runs[0].layers)} convolutions, {runs[0].macs:,} MACs"
-    yield (
-        f"  {'array':<14}{'GLB KiB':>8}{'cycles':>14}{'compute':>10}{'bound':>10}{'total':>10}{'bound':>10}"
-        f"{'of bound':>10}{'search CPU s':>14}  wanted"
-    )
+    rows = list[list[str] | str]()
     for each in runs:
         compute, total = each.utilisation(each.compute), each.utilisation(each.total)
         bounds = each.utilisation(each.least_compute), each.utilisation(each.least_total)
-        cells = (compute, bounds[0], total, bounds[1], total / bounds[1])
-        yield (
-            f"  {each.array:<14}{each.glb_kib:>8}{each.total:>14,}"
-            f"{''.join(f'{_percent(cell):>10}' for cell in cells)}{each.search_s:>14.1f}  {_met(each, depthwise)}"
-        )
-        if depthwise:
-            yield f"    {_depthwise(each)}"
+        cells = map(_percent, (compute, bounds[0], total, bounds[1], total / bounds[1]))
+        array, met = [each.array, str(each.glb_kib), f"{each.total:,}"], _met(each, depthwise)
+        rows.append([*array, *cells, f"{each.search_s:.1f}", met])
+        rows += [f"  {_depthwise(each)}"] if depthwise else []
+    yield from table(COLUMNS, rows)
     for each in runs if layers else ():
         yield from _layers(each)
     yield ""
@@ -256,28 +267,28 @@ def _depthwise(each: Run) -> str:
 
 def _layers(each: Run) -> Iterator[str]:
     yield f"  {each.array}, GLB {each.glb_kib} KiB"
-    width = max(len(layer.label) for layer in each.layers)
-    heads = "".join(f"{head:>10}" for head in ("compute", "bound", "total", "bound"))
-    yield f"    {'layer':<{width}}{'MACs':>15}{'cycles':>12}{heads}  mapping"
+    rows = list[list[str]]()
     for layer in each.layers:
         cycles = (layer.compute, layer.least_compute, layer.total, layer.least_total)
-        cells = "".join(f"{_percent(layer.macs / (each.multipliers * count)):>10}" for count in cycles)
-        yield f"    {layer.label:<{width}}{layer.macs:>15,}{layer.total:>12,}{cells}  {layer.mapping}"
+        shares = (_percent(layer.macs / (each.multipliers * count)) for count in cycles)
+        rows.append([layer.label, f"{layer.macs:,}", f"{layer.total:,}", *shares])
+    yield from table([Column("layer", NAME), "MACs", "cycles", "compute", "bound", "total", "bound"], rows, indent=4)
+    mappings = [(layer.label, layer.mapping) for layer in each.layers]
+    yield from table([Column("layer", NAME), Column("mapping", TEXT)], mappings, indent=4)
 
 
 # -- command -----------------------------------------------------------------------------------------------------------
 
 
 def reproduce(
-    network: str, arrays: Sequence[str], glbs: Sequence[int], image_size: int | None, dataflow: str
+    network: str, arrays: Sequence[str], glbs: Sequence[int], image_size: int | None, dataflow: str, progress: Progress
 ) -> Iterator[Run]:
     """A network on all arrays; it is quantised once. Raises Refusal."""
     with tempfile.TemporaryDirectory() as name:
         start = quantised(network, image_size, Path(name))
-        for kib in glbs:
-            for each in arrays:
-                if sys.stderr.isatty():
-                    click.echo(f"{network} on {each}, GLB {kib} KiB …", err=True)
+        for i, kib in enumerate(glbs):
+            for j, each in enumerate(arrays):
+                progress(f"{network} on {each}, GLB {kib} KiB", i * len(arrays) + j, len(glbs) * len(arrays))
                 yield run(network, start, array(each, kib), kib, dataflow, Path(name))
 
 
@@ -310,13 +321,15 @@ def main(
     found: list[Run] = []
     try:
         for network in networks or NETWORKS:
-            own = list(reproduce(network, arrays or list(PRESETS), glbs or GLB_KIB, image_size, dataflow))
+            with progress_line() as progress:
+                sizes = (glbs or GLB_KIB, image_size)
+                own = list(reproduce(network, arrays or list(PRESETS), *sizes, dataflow, progress))
             found += own
             if not as_json:
-                click.echo("\n".join(as_text(own, layers)))
+                click.echo(fitted(as_text(own, layers)))
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
-    click.echo(json.dumps([asdict(each) for each in found], indent=1) if as_json else NOTE)
+    click.echo(json.dumps([asdict(each) for each in found], indent=1) if as_json else fitted(NOTE))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ is refused; the compiler's own mapping runs then. Cycles do not depend on values
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -34,10 +33,24 @@ from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
 from cnncc.driver.check import check
 from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.util.progress import Progress, progress_line
+from cnncc.util.terminal import Column, fitted, table
 
 SEED = 0
 SIDES = (4, 6, 8)
 KEYS = ("tif", "tof", "toy", "tox", "tky", "tkx")
+COLUMNS = (
+    "layer",
+    Column("MACs", drop=1),
+    Column("(6.2) tile", drop=3),
+    Column("(6.3) tile", drop=2),
+    Column("change %", drop=4),
+    "corrected",
+    "counted",
+    "in all",
+    "utilisation",
+    "",
+)
 FACTORS = ("poy", "pox", "p", "pofv", "pofh")
 
 
@@ -121,7 +134,7 @@ def layers_of(net: str, side: int, model: Path, folder: Path) -> Iterator[Layer]
         )  # fmt: skip
 
 
-def reproduce(networks: tuple[str, ...], sides: tuple[int, ...], progress: bool) -> dict[str, Any]:
+def reproduce(networks: tuple[str, ...], sides: tuple[int, ...], progress: Progress) -> dict[str, Any]:
     """The networks on arrays of so many rows and columns, and the errata, as plain data."""
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -130,8 +143,7 @@ def reproduce(networks: tuple[str, ...], sides: tuple[int, ...], progress: bool)
             model = folder / f"{net}.onnx"
             model.write_bytes(convolutions(net).SerializeToString())
             for side in sides:
-                if progress:
-                    click.echo(f"{net} on {side} x {side} …", err=True)
+                progress(f"{net} on {side} x {side} PEs", len(found), len(networks) * len(sides))
                 layers = list(layers_of(net, side, model, folder))
                 found.append({
                     "network": net, "array": f"seed-{side}x{side}", "tables": NAMES[net, side],
@@ -145,17 +157,7 @@ def as_text(result: dict[str, Any]) -> Iterator[str]:
     """Tables to read."""
     for run in result["runs"]:
         yield f"{run['network']} on {run['array']}, Tables {' and '.join(run['tables'])}"
-        yield (
-            f"  {'layer':>5} {'MACs':>12} {'(6.2) tile':>11} {'(6.3) tile':>11} {'change %':>8} "
-            f"{'corrected':>12} {'counted':>12} {'in all':>12} {'utilisation':>11}"
-        )
-        for layer in run["layers"]:
-            mark = " *" if layer["refused"] else ""
-            yield (
-                f"  {layer['layer']:>5} {layer['macs']:>12,} {layer['ideal']:>11,} {layer['real']:>11,} "
-                f"{layer['change']:>8.3f} {layer['corrected']:>12,} {layer['compute']:>12,} {layer['total']:>12,} "
-                f"{100 * layer['utilisation']:>9.1f} %{mark}"
-            )
+        yield from table(COLUMNS, [_row(layer) for layer in run["layers"]])
         yield f"  mean relative change {run['mean_change']:.3f} %"
         for reason, layers in _by_reason(run["layers"]).items():
             yield f"  * layer {layers} as printed: {reason}"
@@ -168,6 +170,17 @@ def as_text(result: dict[str, Any]) -> Iterator[str]:
     yield "Errata"
     for erratum in result["errata"]:
         yield f"  {erratum['where']}: {erratum['printed']} -> {erratum['right']} ({erratum['why']})"
+
+
+def _row(layer: dict[str, Any]) -> list[str]:
+    return [
+        str(layer["layer"]),
+        *(f"{layer[key]:,}" for key in ("macs", "ideal", "real")),
+        f"{layer['change']:.3f}",
+        *(f"{layer[key]:,}" for key in ("corrected", "compute", "total")),
+        f"{100 * layer['utilisation']:.1f} %",
+        "*" if layer["refused"] else "",
+    ]
 
 
 def _by_reason(layers: list[dict[str, Any]]) -> dict[str, str]:
@@ -210,8 +223,9 @@ def main(network: str | None, side: str | None, as_json: bool) -> None:
     around every instruction. counted: of the array, in the binary; in all: with loads, commits and transfers.
     """
     networks, sides = (network,) if network else tuple(SHAPES), (int(side),) if side else SIDES
-    result = reproduce(networks, sides, sys.stderr.isatty())
-    click.echo(json.dumps(result, indent=1) if as_json else "\n".join(as_text(result)))
+    with progress_line() as progress:
+        result = reproduce(networks, sides, progress)
+    click.echo(json.dumps(result, indent=1) if as_json else fitted(as_text(result)))
 
 
 if __name__ == "__main__":
