@@ -13,10 +13,6 @@ from cnncc.util.progress import Progress, silent
 from cnncc.weights import WeightStore
 
 
-def silent(_: str) -> None:
-    """The progress report of a quiet compilation."""
-
-
 def to_stderr(message: str) -> None:
     """Prints a note, which is no error."""
     sys.stderr.write(f"cnncc: note: {message}\n")
@@ -32,7 +28,7 @@ class CompilerContext(Context):
     """
 
     weights: WeightStore = field(default_factory=WeightStore)
-    progress: Callable[[str], None] = silent
+    progress: Progress = silent
     note: Callable[[str], None] = silent
     processes: int | None = None
 

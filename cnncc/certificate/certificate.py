@@ -28,7 +28,6 @@ from cnncc.passes._scheduling.os_plan import glb_words
 from cnncc.util.progress import Progress
 
 Json = dict[str, Any]
-Progress = Callable[[str], None]
 Known = dict[tuple[LayerShape, bool, int, int], whole_space.Seen]  # by shape, residual, GLB budget and least
 
 
@@ -56,8 +55,8 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
             continue
         shape = layer_shape(layer)
         progress(f"proving {label_of(layer)}", done, len(todo))
-        found = searched(shape, arch, budget)
-        if found is None:
+        best = searched(shape, arch, budget)
+        if best is None:
             continue
         least = best.least
         if budget.streamed or not whole_space.stays(shape, arch, budget.words):
@@ -90,7 +89,7 @@ def check(source: Path, file: Path, options: CompileOptions, progress: Progress)
     if array != arch_text(arch):
         raise Refusal(f"{file}: it is of another array than {arch.name}")
     layers = {label_of(op): op for op in func.walk() if isinstance(op, LayerOp)}
-    found, known = budgets(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}), Known()
+    limits, known = budgets(func, arch, {op: moves.get(label, frozenset()) for label, op in layers.items()}), Known()
     for done, (plan, entry) in enumerate(zip(plans, entries, strict=True)):
         progress(f"checking {plan.label}", done, len(plans))
         try:

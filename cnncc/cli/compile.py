@@ -66,7 +66,7 @@ def command(
     dump = [Dump(dump_dir, compilation)] if dump_dir else []
     try:
         with progress_line() as progress:
-            compilation.ctx.progress = progress
+            compilation.ctx.progress = compilation.ctx.note = progress
             compilation.run(emit if emit in LEVELS else "isa", [build, *dump])
     except StepFailed as failure:
         if start is None:
