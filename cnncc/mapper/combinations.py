@@ -22,9 +22,9 @@ from cnncc.model.layer_shape import LayerShape
 class Found(NamedTuple):
     """Combinations of one form whose bound is below a limit, the lowest bound first.
 
-    - which: axes `[combination, 3]`: indices of rows, columns and box in `Numbers`
-    - cycles, least: axes `[combination]`: cycles of all macro-instructions, and the bound
-    - beyond: the limit; without any combination, the lowest bound of all
+    - which: indices of rows, columns and box in `Numbers`. Axes `[combination, 3]`.
+    - cycles, least: cycles of all macro-instructions, and the bound. Axes `[combination]`.
+    - beyond: the limit. Without any combination it is the lowest bound of all.
     """
 
     form: Form
@@ -154,7 +154,7 @@ class _Boxes:
     def have_room(self, rows: Sequence[int], cols: Sequence[int]) -> Flags:
         """Boxes for which register files have room, by whether neighbours pass columns on (SPACE-4).
 
-        Where that depends on blocks, the boxes for which they may have room.
+        If that depends on blocks, they are the boxes that may have room.
         """
         numbers, (k, _, w) = self.numbers, cols
         if not self.arch.pe.pong_words:
