@@ -22,14 +22,11 @@ from cnncc.mapper.space import Chain
 class Trips(NamedTuple):
     """Trips of the loops inside the blocks of one dimension, and sums of the indices that a PE holds in them.
 
-    | field | of |
-    |---|---|
-    | trips, held | all blocks |
-    | last_trips, last_held | the last block |
-    | own | whether every PE has work and the box fits, so that no other point makes the same mapping |
-    | in_one | trips of a full block, if they are all on the same PEs; else 0 |
-    | first, end | indices of the first and of the last of these trips |
-    | tail, short | indices of the last `halves`, and of the last `halves - 1` of these trips |
+    - trips, held: of all blocks; last_trips, last_held: of the last block
+    - own: whether every PE has work and the box fits. Else another point makes the same mapping.
+    - in_one: trips of a full block; 0 if they are on different PEs. Of these trips the next four speak:
+    - first, end: indices of the first and of the last
+    - tail, short: indices of the last `halves`, and of the last `halves - 1`
     """
 
     trips: Counts
@@ -212,13 +209,12 @@ class BlockTimes:
     def waits(self) -> PerPlan:
         """BOUND-9 in blocks. (L − B + F) · max(0, both, alone).
 
-        - L: loads of the stationary operand in full blocks, for its full tiles alone
-        - B: full blocks; their first load may come late for other reasons
-        - F: full blocks behind a full one in the same row, if the ifmap has two buffers: they are like other loads
-
-        both = load(stationary) + load(other) + bus latency − cycles of the last `halves` macro-instructions,
-        if there are more than `halves` from load to load;
-        alone = load(other) + bus latency − cycles of the last `halves - 1`, if there are at least `halves`.
+        - L: loads of the stationary operand. Only its full tiles in full blocks count.
+        - B: full blocks. Their first loads may come late for other reasons.
+        - F: full blocks behind a full one of the same row. Their first loads count if the ifmap has two buffers.
+        - both: load(stationary) + load(other) + bus latency − cycles of the last `halves` macro-instructions. It needs
+          more than `halves` of them from load to load.
+        - alone: load(other) + bus latency − cycles of the last `halves - 1` macro-instructions. It needs `halves`.
         """
         bound, blocks, arch, (k, h, w) = self.bound, self.blocks, self.bound.arch, (self.k, self.h, self.w)
         kk, hh, ww, latency = blocks.kk, blocks.hh, blocks.ww, arch.bus.latency_cycles

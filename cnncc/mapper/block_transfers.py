@@ -1,7 +1,7 @@
 """Bounds of a point's plans by transfers, and by what the array waits for them. No IR.
 
-Arrays have the axes of `PerPlan`. docs/mapper.md defines the terms, and proves each bound by the order of transfers:
-the DMA does them one after the other, and each waits until its buffer is free.
+Arrays have the axes of `PerPlan`. docs/mapper.md defines the terms. All bounds follow from the order of transfers. The
+DMA does them one after the other, and a transfer waits until its buffer is free.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ class BlockTransfers:
     def first_results(self, stage: Weights) -> PerPlan:
         """BOUND-12. The DMA idles for max(0, A(full) − D(words before the first results)) + λ.
 
-        These words are at most two blocks of the image, or a block and all its slices; three blocks of the residual;
-        the weights of a block and one slice more. They come while the array works on the first block.
+        At most these words come while the array works on the first block:
+
+        - two blocks of the image, or the other slices of one and a block
+        - three blocks of the residual
+        - the weights of a block, and a slice
         """
         blocks = self.blocks
         if "output" not in self.streamed:
@@ -93,10 +96,14 @@ class BlockTransfers:
     def third_slices(self, stage: Weights) -> PerPlan:
         """BOUND-15. For each full block, max(0, D(s2 … s3) + e · λ + commit latency − A(s1) − A(s2)).
 
-        s1, s2, s3: the first slices, of the ifmap or of weights.
+        Slices s1, s2, s3 are those of the ifmap or of weights. The DMA transfers, in this order:
 
-        The DMA transfers, in this order: s2, which waits for a buffer, the results of block b − 1, the residual of
-        block b, the image of block b + 1 if that is not sliced, the next weights before their first block, s3.
+        - s2. It waits for a buffer.
+        - the results of block b − 1
+        - the residual of block b
+        - the image of block b + 1, unless it is sliced
+        - the next slice of weights of BOUND-16, once for each
+        - s3
         """
         bound, blocks = self.bound, self.blocks
         if "output" not in self.streamed:

@@ -25,8 +25,10 @@ from cnncc.model.register_files import positions, shared_columns
 class LoopPart(NamedTuple):
     """A part of a dimension whose trips through the loops are alike.
 
-    It has so many trips in time, PEs on rows and on columns, and indices in the box. pieces: its trips without those
-    of the loop in time inside the loops in space; 1 for each piece that PEs share out.
+    - trips: iterations in time
+    - rows, cols: PEs
+    - held: indices in the box
+    - pieces: the trips without those of a loop in time inside the loops in space
     """
 
     trips: int
@@ -275,7 +277,7 @@ class Bound:
         return self.times * cycles * sum(part.trips for part in s_)
 
     def array(self, compute: int) -> int:
-        """BOUND-1. fill + A + drain, with the stalls of BOUND-9. compute: A, cycles of all macro-instructions."""
+        """BOUND-1. fill + A + drain, with the stalls of BOUND-9. compute: A, the cycles of all macro-instructions."""
         return self.start + compute + self.waits + self.drain
 
     @cached_property
@@ -313,13 +315,11 @@ class Bound:
         """BOUND-9. (L − 1) · max(0, both, alone), with L loads of the stationary operand: the first of W and I.
 
         PEs hold `halves` loads of the other operand. The last of these, before a reload of the stationary one, waits
-        until all but `halves` macro-instructions are done. The array has only these to do meanwhile:
+        until all but `halves` macro-instructions are done. The array has only these to do meanwhile.
 
-            both  = load(stationary) + load(other) + last load(other) + bus latency
-                    − cycles of the last `halves` macro-instructions
-            alone = load(other) + bus latency − cycles of the last `halves - 1` macro-instructions
-
-        both needs more than `halves` macro-instructions from reload to reload, alone needs `halves`.
+        - both: load(stationary) + load(other) + last load(other) + bus latency − cycles of the last `halves`
+          macro-instructions. It needs more than `halves` of them from reload to reload.
+        - alone: load(other) + bus latency − cycles of the last `halves - 1` macro-instructions. It needs `halves`.
         """
         first, *inner = (item for item in self.at.form.order.split("|")[1] if item in "khwWI")
         inner = [dim for dim in inner if dim in "khw"]

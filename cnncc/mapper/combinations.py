@@ -22,9 +22,9 @@ from cnncc.model.layer_shape import LayerShape
 class Found(NamedTuple):
     """Combinations of one form whose bound is below a limit, the lowest bound first.
 
-    - which: axes `[combination, 3]`: indices of rows, columns and box in `Numbers`
-    - cycles, least: axes `[combination]`: cycles of all macro-instructions, and the bound
-    - beyond: the limit; without any combination, the lowest bound of all
+    - which: indices of rows, columns and box in `Numbers`. Axes `[combination, 3]`.
+    - cycles, least: cycles of all macro-instructions, and the bound. Axes `[combination]`.
+    - beyond: the limit. Without any combination it is the lowest bound of all.
     """
 
     form: Form
@@ -59,6 +59,7 @@ class _Boxes:
     def __init__(self, numbers: Numbers, form: Form, cut: bool) -> None:
         self.numbers, self.form, self.cut = numbers, form, cut
         self.shape, self.arch = numbers.shape, numbers.arch
+        self.groups = self.shape.sizes.n * (self.shape.sizes.k // self.shape.tiled_together)
         self.tables = _tables(numbers, form, cut)
         self.over, self.sums, self.windows = cache(self._over), cache(self._sums), cache(self._windows)
         self.columns = cache(self._columns)
@@ -97,11 +98,11 @@ class _Boxes:
         return steps / int(self.numbers.boxes[:, -1].max())
 
     def macros(self, rows: Sequence[int], cols: Sequence[int]) -> tuple[PerBox, PerBox]:
-        """All macro-instructions, and A, their cycles: steps / lanes + (start + finish) · macro-instructions."""
+        """All macro-instructions and A, their cycles: steps / lanes + (start + finish) · macro-instructions."""
         (rk, rh, rc, rr), (ck, ch, cw), s = rows, cols, self.over("s", 1, 1)
         k, h, w, sums = self.over("k", rk, ck), self.over("h", rh, ch), self.over("w", 1, cw), self.sums(rc, rr)
-        macros = k.trips * h.trips * w.trips * sums.trips * s.trips
-        steps = k.held * h.held * w.held * sums.held * s.held / self.numbers.boxes[:, -1]
+        macros = self.groups * k.trips * h.trips * w.trips * sums.trips * s.trips
+        steps = self.groups * k.held * h.held * w.held * sums.held * s.held / self.numbers.boxes[:, -1]
         return macros, steps + (self.arch.pe.start_cycles + self.arch.pe.finish_cycles) * macros
 
     def loads(self, rows: Sequence[int], cols: Sequence[int]) -> PerBox:
@@ -152,13 +153,11 @@ class _Boxes:
         return loads * (1 + arch.bus.latency_cycles) + times * (busy + k * pixels * overhead)
 
     def have_room(self, rows: Sequence[int], cols: Sequence[int]) -> Flags:
-        """Boxes for which register files have room, by whether neighbours pass columns on (SPACE-4).
+        """Boxes for which ping, pong and FIFO have room, by whether neighbours pass columns on (SPACE-4).
 
-        Where that depends on blocks, the boxes for which they may have room.
+        If that depends on blocks, they are the boxes that may have room.
         """
         numbers, (k, _, w) = self.numbers, cols
-        if not self.arch.pe.pong_words:
-            return np.ones(len(numbers.boxes), np.bool_)
         alone = sum(pes > 1 for pes in cols) < 2
         beside = alone or (w > 1 and (not shared(self.form, "w") or w >= self.shape.sizes.w))
         if self.cut and (self.form.name == "is" or (self.form.name == "ws" and not beside)):
@@ -172,8 +171,8 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
 
     cut: blocks may have any size; cycles are the least over all sizes then, or below (BOUND-5).
     """
-    shape, overlap, boxes = numbers.shape, numbers.arch.sequencer.overlap, _Boxes(numbers, form, cut)
-    groups = shape.sizes.n * (shape.sizes.k // shape.tiled_together)
+    arch, boxes = numbers.arch, _Boxes(numbers, form, cut)
+    groups, overlap = boxes.groups, arch.sequencer.overlap
     all_rows, all_cols = numbers.rows.tolist(), numbers.cols.tolist()
     which: list[Counts] = []
     cycles: list[Counts] = []
@@ -181,7 +180,7 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
     beyond = [float(steps.min())] if steps.min() >= limit else []
     for row, col in np.argwhere(steps < limit).tolist():
         rows, cols = all_rows[row], all_cols[col]
-        macros, compute = (groups * number for number in boxes.macros(rows, cols))
+        macros, compute = boxes.macros(rows, cols)
         least = compute + (numbers.words if overlap else macros)
         if which and least.min() >= limit:
             continue
@@ -190,7 +189,8 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
             least = np.maximum(least, np.maximum(loads, groups * boxes.commits(cols)))
         else:
             least = least + loads + groups * boxes.in_turn(rows, cols)
-        least = np.where(boxes.have_room(rows, cols), least, NEVER)
+        if arch.pe.pong_words:
+            least = np.where(boxes.have_room(rows, cols), least, NEVER)
         below = np.nonzero(least < limit)[0]
         if not len(below):
             beyond.append(float(least.min()))
