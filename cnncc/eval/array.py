@@ -57,8 +57,10 @@ def evaluate(
                 trace.update(_layer(op, machine))
             case A.HostOp():
                 named(op, lambda _, op=op: _segment(op, machine, store, host))
-            case _:
+            case A.TensorOp() | GlobalOp():
                 pass
+            case _:
+                raise Refusal(f"op {op.name} does not belong to the array level")
     return [machine.get(tensor.name) for tensor in tensors.values() if tensor.role == "output"], trace
 
 

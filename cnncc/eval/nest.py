@@ -214,8 +214,10 @@ class LayerRun:
                 part = self.matrix_product(terms, weights)
             case "max":
                 part = terms.max(axis=-1, keepdims=True)
-            case _:
+            case "add" | "copy":
                 part = terms.sum(axis=-1, keepdims=True)
+            case kind:
+                raise Refusal(f"nest.layer: there is no kind {kind}")
         n, h, w, k = (spread(at[dim], axis, 4) for axis, dim in enumerate("nhwk"))
         # Lanes share outputs where loops over c, r, s are lanes.
         (np.maximum if self.kind == "max" else np.add).at(self.sums, (n, k, h, w), part.astype(np.int64))
