@@ -2,14 +2,14 @@
 
     array.load weight, view w, place rows 8 cols 8 set 4x1 lin+9*row, pattern [2 by lin+18, 3 by lin+1], open always
 
-A record is a list of clauses `field value` with commas between them. Fields at their default are left out. A first
-field that every record of its kind has stands without its name, unless it is a number.
+A record is a list of clauses `field value` with commas between them. Fields at their default are left out. A
+first field without default stands without its name, unless it is a number.
 
 | value | text | meaning |
 |---|---|---|
 | name | `conv1.w`, `"/conv1/w"` | a tensor, view or loop; in quotes where it is no identifier |
 | flag | `edge` | its field alone |
-| condition | `always`, `[c2, h1]` | `never`, the default of all, is left out |
+| condition | `always`, `[c2, h1]` | `never` is the default, so it is left out |
 | place | `rows 8 cols 4 set 4x1 y+2*row k+col_set` | PEs, PEs of a set; each row of a set moves by y+2 |
 | start | `k+2 y-1` | where a position starts: lin is its offset, k its channel |
 | extent | `5 by x+1` | five steps, each moves by x+1 |

@@ -102,7 +102,7 @@ def _record(parser: Parser, build: Callable[[], RecordT]) -> RecordT:
 
 @irdl_op_definition
 class LayerOp(IRDLOperation):
-    """One layer as a loop nest; `kind` is mac, max, add (pools; channels as groups) or copy (elementwise).
+    """One layer as a loop nest. `kind` is mac, max or add (pools, each channel a group), or copy (elementwise).
 
     Sizes and window say what is computed, the region in which order and where. `ahead`: its first weights and
     parameters come into the GLB while the layer before runs.
@@ -267,8 +267,8 @@ def build_nest(mapping: Mapping) -> Region:
 
 
 def _stage_ops(mapping: Mapping, depth: int) -> list[Operation]:
-    here = [replace(stage, depth=0) for stage in mapping.stages if stage.depth == depth]
-    return [StageOp.create(properties={"fetch": StageAttr(stage)}) for stage in here]
+    stages = [replace(stage, depth=0) for stage in mapping.stages if stage.depth == depth]
+    return [StageOp.create(properties={"fetch": StageAttr(stage)}) for stage in stages]
 
 
 def image_shape(value_type: Attribute) -> tuple[int, int, int, int]:

@@ -31,7 +31,7 @@ class Lifetime:
 
 def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
     """A first word for each name, in the order given, so that no two which meet overlap."""
-    places, found = defaultdict[int, set[tuple[int, int]]](set), dict[str, int]()  # by layer: from, to
+    places, starts = defaultdict[int, set[tuple[int, int]]](set), dict[str, int]()  # by layer: from, to
     for name, words, first, last in map(attrgetter("name", "words", "first", "last"), lifetimes):
         at, layers = 0, [places[layer] for layer in range(first, last + 1)]
         for start, end in sorted(set[tuple[int, int]]().union(*layers)):
@@ -40,8 +40,8 @@ def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
             at = max(at, end)
         for layer in layers:
             layer.add((at, at + words))
-        found[name] = at
-    return found
+        starts[name] = at
+    return starts
 
 
 def pack(lifetimes: Sequence[Lifetime]) -> tuple[int, dict[str, int]]:

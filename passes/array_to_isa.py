@@ -189,8 +189,10 @@ class _Layer:
             case "commit":
                 added = inst.number("set_rows") if inst.number("reduce") else 1
                 what = f"{product('rows', 'cols', 'pixels', 'lines', 'channels') // added} results to {tensors[0]}"
-            case _:
+            case "unit":
                 what = "output units"
+            case name:
+                raise ValueError(f"no comment says what {name} does")
         return inst, f"{self.label}: {what}"
 
     def lower(self, op: Operation) -> Iterator[tuple[Instruction, str]]:

@@ -18,8 +18,8 @@ from cnncc.passes._scheduling.rewrites import find, interchange
 class NestInterchangePass(ModulePass):
     """Puts two loops in each other's place, with their axes: `loops=h1,c`.
 
-    A loop is named by its dimension, and where there are several by its number, 1 being the outermost; the innermost
-    without one. With `loops=h,c`:
+    A dimension names the innermost loop over it. A number after it counts from outside: h1 is the outermost loop
+    over h. With `loops=h,c`:
 
         nest.for h step 4 { nest.for h { nest.for w { nest.for c { … } } } }
         ->

@@ -19,7 +19,7 @@ class NestNormalisePass(ModulePass):
 
     1. Loops that run once are left out.
     2. Loops in time over one dimension, directly around each other, become one.
-    3. Of loops in space directly around each other those on rows come first, if they are not over one dimension.
+    3. Neighbouring loops in space on rows come first. Loops over one dimension keep their order.
     4. Stages at one place are in the order glb, rf, of weight, ifmap, params, residual, output.
 
         nest.for n { nest.for h step 4 { nest.for h { nest.par w on cols { nest.par k on rows { … } } } } }

@@ -27,8 +27,8 @@ class NestTilePass(ModulePass):
 
     Illegal for loops in space, which `nest-split` folds, and where a stage is in the way.
 
-    Without options every layer with a `mapping` is tiled as this mapping says: first with its largest tiles of each
-    dimension, then with those inside them. Order, axes and stages are left to the passes that follow.
+    Without options the `mapping` of a layer gives the tiles, the largest of each dimension first. Order, axes and
+    stages are left to the passes that follow.
     """
 
     name = "nest-tile"

@@ -162,12 +162,12 @@ class _Lowering:
     def _plain(self, op: LayerOp, label: str) -> ProgramLayer:
         steps = op.steps.data
         params, per_channel = self._params(label, op)
-        here = staged(op)
-        ifmap = self._home(label, "ifmap", op.ifmap, here)
+        staged_operands = staged(op)
+        ifmap = self._home(label, "ifmap", op.ifmap, staged_operands)
         tensors = Tensors(
             replace(ifmap, pitch=ifmap.pitch * rows_apart(op)),
-            self._home(label, "output", op.result, here),
-            self._home(label, "residual", op.residual, here) if op.residual else None,
+            self._home(label, "output", op.result, staged_operands),
+            self._home(label, "residual", op.residual, staged_operands) if op.residual else None,
             self._dram_weight(op.weights.root_reference.data) if op.weights else "",
             params,
         )
@@ -178,8 +178,8 @@ class _Lowering:
         layer = ProgramLayer(label, layer_shape(op), mapping_of(op), tensors, per_channel, unit, full)
         return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))
 
-    def _home(self, label: str, operand: str, value: SSAValue, here: set[str]) -> Home:
-        memory, says = ("dram", "staged in glb") if operand in here else ("glb", "not staged in glb")
+    def _home(self, label: str, operand: str, value: SSAValue, staged_operands: set[str]) -> Home:
+        memory, says = ("dram", "staged in glb") if operand in staged_operands else ("glb", "not staged in glb")
         if not self.tensors.lies_in(memory, value):
             raise Refusal(f"layer {label}: its {operand} does not lie in {memory.upper()}, but is {says}")
         return self.tensors.home(memory, value)
@@ -187,15 +187,15 @@ class _Lowering:
     def _buffers(self, layer: ProgramLayer) -> dict[str, str]:
         """The buffers in the GLB that the layer's stages fill, and that of its partial sums."""
         of = {"weight": layer.tensors.weight, "params": layer.tensors.params}
-        found: dict[str, str] = {}
+        buffers: dict[str, str] = {}
         for operand, stage in glb_stages(layer).items():
             name = of.get(operand, f"{layer.label}.{operand}")
             words = stage_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
-            found[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))
+            buffers[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))
         if sums := partial_sums(layer.shape, layer.mapping, layer.tensors.output.image):
             words = self.arch.words_per_sum * sums
-            found["sums"] = self.tensors.declare(A.Tensor(f"{layer.label}.sums.glb", "glb", words))
-        return found
+            buffers["sums"] = self.tensors.declare(A.Tensor(f"{layer.label}.sums.glb", "glb", words))
+        return buffers
 
     def _params(self, label: str, op: LayerOp) -> tuple[str, int]:
         """The tensor of a layer's biases and scales, in the order of its results, and the words of one of these.

@@ -303,7 +303,7 @@ class ArrayState:
         """The counters of MAC-1, each sum checked as it grows, step by step (MAC-2)."""
         counts = (mac.pixels, mac.taps, mac.step_range)
         terms = self.ifmap.taken().read(pes, slots(mac.ifmap, (*counts, mac.lanes)), "ifmap")
-        if _multiplies(mac.op):
+        if multiplies(mac.op):
             terms = terms * self.weight.taken().read(pes, slots(mac.weight, (*counts, mac.lanes)), "weight")
         terms = terms.sum(axis=-1)
         half, psum = self.psum.opened(), slots(mac.psum, counts)
@@ -412,7 +412,8 @@ def named(op: Operation, rule: Callable[[Operation], None]) -> None:
 # -- operations of a macro-instruction (MAC-1) -------------------------------------------------------------------------
 
 
-def _multiplies(operation: MacOperation) -> bool:
+def multiplies(operation: MacOperation) -> bool:
+    """Whether weights are read."""
     match operation:
         case MacOperation.MAC:
             return True

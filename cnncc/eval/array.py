@@ -57,13 +57,15 @@ def evaluate(
                 trace.update(_layer(op, machine))
             case A.HostOp():
                 named(op, lambda _, op=op: _segment(op, machine, store, host))
-            case _:
+            case A.TensorOp() | GlobalOp():
                 pass
+            case _:
+                raise Refusal(f"op {op.name} does not belong to the array level")
     return [machine.get(tensor.name) for tensor in tensors.values() if tensor.role == "output"], trace
 
 
 def _layer(op: A.LayerOp, machine: ArrayState) -> dict[str, Ints]:
-    """Run a layer; its value, if it computes one, is the tensor of its last commit, or where that goes."""
+    """Run a layer. Its value is the tensor of its last commit; a gathered one is the tensor that it is copied to."""
     machine.start_layer(op)
     try:
         for inner in op.body.block.ops:

@@ -14,10 +14,11 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch
+from cnncc.arch.operations import MacOperation
 from cnncc.dialects import array as A
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
-from cnncc.eval._array_rules import ArrayState, addresses, named
+from cnncc.eval._array_rules import ArrayState, addresses, multiplies, named
 from cnncc.eval._places import Words, last_columns, position, rectangle, slots
 from cnncc.eval._register_files import RegisterFile
 from cnncc.numerics import Ints
@@ -65,7 +66,7 @@ class Reuse:
 
     number: int
     loops: dict[str, int]
-    op: str
+    op: MacOperation
     loaded: dict[str, list[Word]]
     atoms: list[Atom]
     sends: bool
@@ -152,7 +153,7 @@ class _Tracer(ArrayState):
             return
         last = bool(last_columns(mac.place)[col])
         loaded = {"ifmap": self._loaded(self.ifmap, last)}
-        if mac.op == "mac":
+        if multiplies(mac.op):
             loaded["weight"] = self._loaded(self.weight, last)
         indices = {name: index for name, (index, _) in self.loops.running.items()}
         reuse = Reuse(number, indices, mac.op, loaded, self._atoms(mac, col, last), self.loops.last(mac.send))
@@ -167,7 +168,7 @@ class _Tracer(ArrayState):
 
     def _atoms(self, mac: A.Mac, col: int, last: bool) -> list[Atom]:
         ifmap = self.ifmap.taken().words[(0, *self.pe)]
-        weight = self.weight.taken().words[(0, *self.pe)] if mac.op == "mac" else None
+        weight = self.weight.taken().words[(0, *self.pe)] if multiplies(mac.op) else None
         receives, sends = not last or self.arch.pe.pong_words > 0, col % mac.place.set_cols > 0
         atoms: list[Atom] = []
         for cycle, (z, j, i) in enumerate(np.ndindex(mac.pixels, mac.taps, mac.step_range)):

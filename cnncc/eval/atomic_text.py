@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import assert_never
 
+from cnncc.arch.operations import MacOperation
 from cnncc.eval.atomic import Atom, Reuse, Word
 from cnncc.util.terminal import TEXT, Column, table
 
@@ -27,12 +29,22 @@ def schedule_text(label: str, pe: tuple[int, int], reuses: Sequence[Reuse]) -> I
 
 def _columns(reuse: Reuse, atom: Atom) -> tuple[str, str, str]:
     """The texts of the west link, the PE and the east link."""
-    total, sign = _name("O", reuse.sums.get(atom.psum, Word())), "max=" if reuse.op == "max" else "+="
+    total, sign = _name("O", reuse.sums.get(atom.psum, Word())), _sign(reuse.op)
     terms = (_name("I", x) + (f" * {_name('W', w)}" if w else "") for x, w in atom.terms)
     does = f"{total} {sign} {' + '.join(terms)}"
     west = f"send {_name('I', atom.sent)}" if atom.sent else ""
     east = f"receive {_name('I', atom.received)}" if atom.received else ""
     return west, does, f"{east} (virtual)" if atom.source == "virtual" else east
+
+
+def _sign(operation: MacOperation) -> str:
+    match operation:
+        case MacOperation.MAX:
+            return "max="
+        case MacOperation.MAC | MacOperation.ADD:
+            return "+="
+        case _:
+            assert_never(operation)
 
 
 def _name(letter: str, word: Word) -> str:

@@ -1,9 +1,9 @@
 """Runs IR of the `nest` dialect: the loops and stages of every layer, on integers.
 
-Every bound, step, slice and index comes from the ops of the nest. Iterations of a loop, in time or in space, run
-side by side in numpy as far as memory allows, and inside all stages the rest of the nest is one product over its
-indices: sums of integers do not depend on the order. What a stage has copied is all that is read inside it; an
-index outside raises IndexError.
+Every bound, step, slice and index comes from the ops of the nest. Iterations of a loop run side by side in numpy as far
+as memory allows. Inside all stages the rest of the nest is one product over its indices. Neither changes a value: sums
+of integers do not depend on the order. A body reads only what its stages have copied; an index outside raises
+IndexError.
 """
 
 from __future__ import annotations
@@ -214,8 +214,10 @@ class LayerRun:
                 part = self.matrix_product(terms, weights)
             case "max":
                 part = terms.max(axis=-1, keepdims=True)
-            case _:
+            case "add" | "copy":
                 part = terms.sum(axis=-1, keepdims=True)
+            case kind:
+                raise Refusal(f"nest.layer: there is no kind {kind}")
         n, h, w, k = (spread(at[dim], axis, 4) for axis, dim in enumerate("nhwk"))
         # Lanes share outputs where loops over c, r, s are lanes.
         (np.maximum if self.kind == "max" else np.add).at(self.sums, (n, k, h, w), part.astype(np.int64))

@@ -10,10 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 
 from cnncc.arch.operations import MacOperation
 from cnncc.isa.fields import Field, FieldTerm, Value, When
+
+
+class InstructionKind(StrEnum):
+    """The instructions by name. Whoever implements them matches all of them, so that a new row is an error there."""
+
+    HALT = "halt"
+    LOOP = "loop"
+    END = "end"
+    SYNC = "sync"
+    SIGNAL = "signal"
+    HOST = "host"
+    DESC = "desc"
+    STEP = "step"
+    DMA = "dma"
+    LOAD = "load"
+    MAC = "mac"
+    UNIT = "unit"
+    COMMIT = "commit"
+
 
 OPCODE = Field("opcode", 0, 31, 26, "uint", "which instruction")
 
@@ -28,6 +48,11 @@ class Spec:
     words: int
     meaning: str
     fields: tuple[Field, ...]
+
+    @cached_property
+    def kind(self) -> InstructionKind:
+        """Which instruction it is. Raises ValueError for one that nobody implements."""
+        return InstructionKind(self.name)
 
     @cached_property
     def by_name(self) -> dict[str, Field]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -137,13 +137,14 @@ def _run_until(interpreter: Interpreter, instructions: Sequence[Instruction], nu
     if instructions[number].spec.name not in WITH_MESSAGES:
         raise Refusal(f"a {instructions[number].spec.name} sends no messages to PEs, only load and mac do")
 
-    def stopping(rule: str, inst: Instruction) -> None:
+    def stopping(rule: Callable[[Instruction], None], inst: Instruction) -> None:
         if inst is instructions[number]:
             raise _Reached
-        rules[rule](inst)
+        rule(inst)
 
-    rules = {rule: run for rule in WITH_MESSAGES if (run := interpreter.rules[rule])}
-    interpreter.rules |= {rule: partial(stopping, rule) for rule in WITH_MESSAGES}
+    for kind, rule in interpreter.rules.items():
+        if rule is not None and kind in WITH_MESSAGES:
+            interpreter.rules[kind] = partial(stopping, rule)
     try:
         for node in build_tree(instructions):
             if isinstance(node, LoopNode) and node.first < number < node.last:

@@ -106,24 +106,24 @@ class Operands:
     # -- views ---------------------------------------------------------------------------------------------------
 
     def views(self) -> list[A.View]:
-        """The views of all operands; of a staged one also of where it lies as a whole, `….dram`."""
+        """The views of all operands. A staged operand has another one, `….dram`, of its whole tensor."""
         homes = self.layer.tensors.homes()
-        found = self._activation_views("ifmap", homes["ifmap"])
+        views = self._activation_views("ifmap", homes["ifmap"])
         for name, tensor, dram in (
             ("weight", self.layer.tensors.weight, self.weight_in_dram),
             ("params", self.layer.tensors.params, self.params_in_dram),
         ):
             if stage := self.stages.get(name):
                 steps = self.block_terms(stage) + self.loops.steps(self.glb[name])
-                found.append(A.View(f"{name}.dram", tensor, steps=self.loops.steps(dram, stage.depth)))
-                found.append(A.View(name, self.layer.tensors.buffers[name], wrap=self._circle(name), steps=steps))
+                views.append(A.View(f"{name}.dram", tensor, steps=self.loops.steps(dram, stage.depth)))
+                views.append(A.View(name, self.layer.tensors.buffers[name], wrap=self._circle(name), steps=steps))
         for name in ("output", "residual"):
-            found += self._activation_views(name, homes[name]) if name in homes else []
+            views += self._activation_views(name, homes[name]) if name in homes else []
         if tensor := self.layer.tensors.buffers.get("sums"):
-            output = next(view for view in found if view.name == "output")
+            output = next(view for view in views if view.name == "output")
             wrap = self.buffer_words(self.doubled) if self.doubled else 0
-            found.append(replace(output, name="sums", tensor=tensor, wrap=wrap))
-        return found
+            views.append(replace(output, name="sums", tensor=tensor, wrap=wrap))
+        return views
 
     def _activation_views(self, name: str, home: Home) -> list[A.View]:
         shape = self.layer.shape

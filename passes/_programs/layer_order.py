@@ -36,25 +36,25 @@ class Order:
     def cuts(self, depth: int, extent: Map[str, int]) -> list[Cut]:
         """The pieces of a loop in program order. Side by side iterations of one are at one time."""
         loop = self.loops.loops[depth]
-        found = [(n, size, base // loop.step) for n, size, base in split(extent[loop.dim], loop.step, self.sets[depth])]
+        pieces = split(extent[loop.dim], loop.step, self.sets[depth])
+        cuts = [(n, size, base // loop.step) for n, size, base in pieces]
         if loop.on:
-            return found
+            return cuts
         if depth in self.loops.unrolled:
-            return [(1, size, first + i) for n, size, first in found for i in range(n)]
+            return [(1, size, first + i) for n, size, first in cuts for i in range(n)]
         if depth < self.peeled:
-            found = [cut for n, size, first in found for cut in ((n - 1, size, first), (1, size, first + n - 1))]
+            cuts = [cut for n, size, first in cuts for cut in ((n - 1, size, first), (1, size, first + n - 1))]
         if depth == self.opened:
-            (n, size, first), *rest = found
-            found = [(min(n, 1), size, first), (n - 1, size, first + 1), *rest]
-        return [cut for cut in found if cut[0] > 0]
+            (n, size, first), *rest = cuts
+            cuts = [(min(n, 1), size, first), (n - 1, size, first + 1), *rest]
+        return [cut for cut in cuts if cut[0] > 0]
 
     def inside(self, at: Position, number: int, on: int = 0) -> Position:
         """The position in piece `number` of the next loop inside, `on` iterations further."""
         depth = len(at.pieces)
         loop, cuts = self.loops.loops[depth], self.cuts(depth, at.extent)
         count, size, first = cuts[number]
-        times = 1 if loop.on else count
-        piece = Piece(depth, first + on, times, number == 0, number == len(cuts) - 1)
+        piece = Piece(depth, first + on, 1 if loop.on else count, number == 0, number == len(cuts) - 1)
         space = (*at.space, (replace(loop, step=size), count)) if loop.on else at.space
         return replace(at, extent={**at.extent, loop.dim: size}, pieces=(*at.pieces, piece), space=space)
 
@@ -69,13 +69,13 @@ class Order:
         depth = len(at.pieces)
         cuts, result = self.cuts(depth, at.extent), list[tuple[Cut, Position]]()
         for number, cut in enumerate(cuts):
-            here, after = self.inside(at, number), dict(at.following)
+            inner_position, after = self.inside(at, number), dict(at.following)
             for inner in (inner for inner in staged if inner > depth):
-                if here.pieces[-1].count > 1:
+                if inner_position.pieces[-1].count > 1:
                     after[inner] = self.first(self.inside(at, number, on=1), inner)
                 elif number + 1 < len(cuts):
                     after[inner] = self.first(self.inside(at, number + 1), inner)
-            result.append((cut, replace(here, following=after)))
+            result.append((cut, replace(inner_position, following=after)))
         return result
 
     # -- how many ------------------------------------------------------------------------------------------------

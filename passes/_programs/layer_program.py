@@ -97,7 +97,7 @@ class _ProgramWalk:
 
     def _unrolled(self) -> frozenset[int]:
         """The loops in time that step through what a register file holds. Raises Refusal for too many iterations."""
-        found = {
+        unrolled = {
             depth
             for operand, staged in self.rf.items()
             for depth, loop in enumerate(self.outer)
@@ -107,13 +107,13 @@ class _ProgramWalk:
         for depth, loop in enumerate(self.outer):
             counts[depth] = -(-extent[loop.dim] // loop.step)
             extent[loop.dim] = min(loop.step, extent[loop.dim])
-        if (bodies := prod(counts[depth] for depth in found)) > MOST_BODIES:
-            names = " ".join(self.outer[depth].dim for depth in sorted(found))
+        if (bodies := prod(counts[depth] for depth in unrolled)) > MOST_BODIES:
+            names = " ".join(self.outer[depth].dim for depth in sorted(unrolled))
             raise self._refuse(
                 f"loops {names} step through what the register files hold, a body of the program for each of {bodies} "
                 f"iterations, more than {MOST_BODIES}: put them in the box, or stage inside them"
             )
-        return frozenset(found)
+        return frozenset(unrolled)
 
     def _order(self) -> Order:
         """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many bodies."""
@@ -157,8 +157,8 @@ class _ProgramWalk:
         nodes: list[Node] = []
         for operand in ("weight", "ifmap"):
             if self.rf.get(operand) == depth:
-                here = self._spread(depth, at, operand)
-                held, loads = self.macros.loads(operand, here, self._tokens(operand, at))
+                spread = self._spread(depth, at, operand)
+                held, loads = self.macros.loads(operand, spread, self._tokens(operand, at))
                 at, nodes = replace(at, held={**at.held, operand: held}), [*nodes, *loads]
         if depth == len(self.outer):
             return [*nodes, self.macros.mac(at, self.rf)]
@@ -169,8 +169,8 @@ class _ProgramWalk:
 
     def _pieces(self, depth: int, at: Position) -> list[Node]:
         result: list[Node] = []
-        for (count, _, _), here in self.order.bodies(at, self.watched):
-            body = self._walk(depth + 1, here)
+        for (count, _, _), inside in self.order.bodies(at, self.watched):
+            body = self._walk(depth + 1, inside)
             plain = self.outer[depth].on or depth in self.unrolled
             result += body if plain else [Body(A.Repeat(self.operands.loops.name(depth), count), tuple(body))]
         return result

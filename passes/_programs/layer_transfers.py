@@ -152,10 +152,10 @@ class LayerTransfers:
 
     def fetches(self, depth: int, at: Position) -> list[Node]:
         """The transfers at the head of an iteration: into one buffer its own block, into two the next one."""
-        here = {operand for operand, stage in self.stages.items() if stage.depth == depth > 0}
+        operands = {operand for operand, stage in self.stages.items() if stage.depth == depth > 0}
         following = None if depth in self.slices and self._has_second(at) else at.following.get(depth)
-        ahead = self._fetched(here & self.ahead, following) if following else []
-        return [*self._fetched(here - self.ahead, at), *ahead]
+        ahead = self._fetched(operands & self.ahead, following) if following else []
+        return [*self._fetched(operands - self.ahead, at), *ahead]
 
     def _has_second(self, at: Position) -> bool:
         """Whether a slice is the first of several of its block of the output."""
@@ -170,8 +170,8 @@ class LayerTransfers:
             while len(slice_.pieces) < depth:
                 _, slice_ = self.operands.order.bodies(slice_, [depth])[0]
             if self._has_second(slice_):
-                here = {operand for operand in self.ahead if self.stages[operand].depth == depth}
-                result += self._fetched(here, slice_.following[depth])
+                prefetched = {operand for operand in self.ahead if self.stages[operand].depth == depth}
+                result += self._fetched(prefetched, slice_.following[depth])
         return result
 
     def _fetched(self, operands: Collection[str], at: Position) -> list[Node]:

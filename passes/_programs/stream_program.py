@@ -68,7 +68,7 @@ class _StreamProgram:
         if depth < self.depth:
             bodies = self.order.bodies(at, [self.depth] if self.order.peeled else [])
             name = self.loops.name(depth)
-            return [Body(A.Repeat(name, count), tuple(self._walk(here))) for (count, _, _), here in bodies]
+            return [Body(A.Repeat(name, count), tuple(self._walk(inside))) for (count, _, _), inside in bodies]
         fetched = self._fetched(at.following.get(depth) if self.order.peeled else at)
         return [*fetched, self._commit(at), *([self._transfer("output", at)] if "output" in self.staged else [])]
 

@@ -62,27 +62,27 @@ def is_read_in_glb(use: Use, quant: Quant) -> bool:
 
 def given_quants(func: FuncOp) -> dict[SSAValue, Quant]:
     """The integers that come from the network's user or from host segments, with the scale that they have there."""
-    found: dict[SSAValue, Quant] = {}
+    quants: dict[SSAValue, Quant] = {}
     for attr, arg in zip(func.arg_attrs or (), func.args, strict=False):
         if isinstance(quant := attr.data.get("cnn.quant"), QuantAttr):
-            found[arg] = quant.data
+            quants[arg] = quant.data
     for op in func.body.block.ops:
         if isinstance(op, HostOp):
             results = zip(op.outputs, op.output_quants, strict=True)
-            found |= {value: quant.data for value, quant in results if quant.data.scale != 0.0}
-    return found
+            quants |= {value: quant.data for value, quant in results if quant.data.scale != 0.0}
+    return quants
 
 
 def parts(block: Block) -> dict[SSAValue, tuple[SSAValue, int]]:
     """By operand of a concatenation: its result, and the words of the operands before it."""
-    found: dict[SSAValue, tuple[SSAValue, int]] = {}
+    parts: dict[SSAValue, tuple[SSAValue, int]] = {}
     for op in block.ops:
         if isinstance(op, ConcatOp):
             at = 0
             for operand in op.inputs:
-                found[source(operand)] = (op.result, at)
+                parts[source(operand)] = (op.result, at)
                 at += prod(shape(operand.type)[1:])
-    return found
+    return parts
 
 
 @dataclass
@@ -141,12 +141,12 @@ class ArrayTensors:
 
     def _output(self, value: SSAValue) -> tuple[str, A.Role, Quant] | None:
         """Name, role and scale of the network's output that a value is. Raises Refusal where it can be none in DRAM."""
-        found = [use.index for use in uses(value) if isinstance(use.operation, ReturnOp)]
-        if not found:
+        indices = [use.index for use in uses(value) if isinstance(use.operation, ReturnOp)]
+        if not indices:
             return None
-        attrs = list(self.func.res_attrs or ())[found[0]].data
+        attrs = list(self.func.res_attrs or ())[indices[0]].data
         name, quant = text(attrs["onnx.name"]), attrs.get("cnn.quant")
-        if len(found) > 1 or value in self.parts or not isinstance(quant, QuantAttr):
+        if len(indices) > 1 or value in self.parts or not isinstance(quant, QuantAttr):
             raise Refusal(f"output '{name}' is not in the GLB, and is no tensor of its own: stage it for no layer")
         return name, "output", quant.data
 

@@ -111,7 +111,7 @@ def goal_of(layer: LayerOp) -> Mapping | None:
 
 
 def rows_apart(layer: LayerOp) -> int:
-    """Rows of the image from one that windows touch to the next: more than one where a kernel of one row skips some."""
+    """The distance in rows between rows that windows touch: more than 1 where a kernel of one row skips some."""
     window = layer.window.data
     above, _, below, _ = window.pad
     return window.stride[0] if layer.sizes.data.r == 1 and not above and not below else 1

@@ -238,9 +238,10 @@ def without_single(mapping: Mapping, sizes: Sizes) -> Mapping:
 def normalised(mapping: Mapping, sizes: Sizes) -> Mapping:
     """The one form of all mappings that do the same in the same order.
 
-    Loops that run once are left out. Loops in time over one dimension, directly around each other, are one. Of loops in
-    space, directly around each other, those on rows come first, but for loops over one dimension, which keep their
-    order. Stages at one place are in the order of memories, then of operands.
+    1. Loops that run once are left out.
+    2. Loops in time over one dimension, directly around each other, are one.
+    3. Neighbouring loops in space on rows come first. Loops over one dimension keep their order.
+    4. Stages at one place are in the order of memories, then of operands.
     """
     mapping = without_single(mapping, sizes)
     depth = 0

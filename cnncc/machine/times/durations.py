@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from cnncc.arch.model import Arch
 from cnncc.isa.fields import AXES, FieldTerm
 from cnncc.isa.table import Instruction
+from cnncc.isa.table import InstructionKind as Kind
 
 # The axes of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (COMMIT-1).
 EXTENTS = ("pixel", "line", "channel")
@@ -170,15 +171,18 @@ def dma_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
 
 def occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occupancy:
     """Occupancy of any instruction that an engine runs; `unit` is what the last `unit` instruction set (COMMIT-2)."""
-    match inst.spec.name:
-        case "dma":
+    match kind := inst.spec.kind:
+        case Kind.DMA:
             return dma_occupancy(inst, arch)
-        case "load":
+        case Kind.LOAD:
             return load_occupancy(inst, arch)
-        case "mac":
+        case Kind.MAC:
             return mac_occupancy(inst, arch)
-        case "commit":
+        case Kind.COMMIT:
             return commit_occupancy(inst, unit, arch)
-        case name:
-            assert name == "unit", name
+        case Kind.UNIT:
             return Occupancy(1, 0)
+        case Kind.DESC | Kind.STEP | Kind.HOST | Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
+            raise ValueError(f"no engine runs {kind}")
+        case _:
+            assert_never(kind)

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from cnncc.arch.operations import MacOperation
 from cnncc.isa.table import Instruction
+from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import mask_of
 
 ENGINES = ("dma", "load", "array", "commit")
@@ -85,21 +86,25 @@ def _semaphore(inst: Instruction, field: str) -> tuple[EngineToken, ...]:
 def task_of(inst: Instruction) -> EngineTask:
     """The task of an instruction that an engine runs (TOKEN-1 to TOKEN-4)."""
     engine = ENGINES.index(inst.spec.engine)
-    match inst.spec.name:
-        case "load":
+    match kind := inst.spec.kind:
+        case Kind.LOAD:
             free = HALVES.index(f"{inst.text('kind')} free")
             takes, gives = _token(inst, "open", free), _token(inst, "close", partner(free))
-        case "mac":
+        case Kind.MAC:
             weights = _reads_weights(inst.operation())
             takes = _token(inst, "take_weight", 1) * weights + _token(inst, "take_ifmap", 3) + _token(inst, "clear", 4)
             gives = _token(inst, "give_weight", 0) * weights + _token(inst, "give_ifmap", 2) + _token(inst, "send", 5)
             return EngineTask(engine, takes, gives)
-        case "commit" if inst.text("source") == "psum":
+        case Kind.COMMIT if inst.text("source") == "psum":
             takes, gives = (EngineToken(PSUM_FULL, 0),), (EngineToken(partner(PSUM_FULL), 0),)
-        case "unit":
+        case Kind.UNIT:
             return EngineTask(engine, (), ())
-        case _:
+        case Kind.COMMIT | Kind.DMA:
             takes = gives = ()
+        case Kind.DESC | Kind.STEP | Kind.HOST | Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
+            raise ValueError(f"no engine runs {kind}")
+        case _:
+            assert_never(kind)
     return EngineTask(engine, takes + _semaphore(inst, "take"), gives + _semaphore(inst, "give"))
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import assert_never
 
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
+from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import Occupancy, UnitSettings, occupancy
 from cnncc.machine.times.tasks import ENGINES, EngineTask, task_of
@@ -77,16 +79,20 @@ class Texts:
         if isinstance(node, LoopNode):
             return self.owner[node.first] - first_owner, node.register, node.count, self.number(node, unit)
         inst, owner = node.instruction, self.owner[node.index] - first_owner
-        match inst.spec.name:
-            case "unit":
+        match kind := inst.spec.kind:
+            case Kind.UNIT:
                 return "unit", node.index
-            case "desc" | "step":
+            case Kind.DESC | Kind.STEP:
                 return owner
-            case "host" | "halt":
-                return owner, inst.spec.name
-            case "sync":
+            case Kind.HOST | Kind.HALT:
+                return owner, kind
+            case Kind.SYNC:
                 return owner, "sync", waits_for(inst)
-            case "signal":
+            case Kind.SIGNAL:
                 return owner, "signal", inst.number("semaphore"), inst.number("count")
-            case _:
+            case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.COMMIT:
                 return owner, self.task(node), self.took(node, unit)
+            case Kind.LOOP | Kind.END:
+                raise ValueError(f"{kind} is no leaf of a program's tree")
+            case _:
+                assert_never(kind)

@@ -21,8 +21,10 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from cnncc.arch.model import Arch
+from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import ALL_LOOPS, Leaf, LoopNode, Node
 from cnncc.machine.times.clock import Clock, Effect, Fault, Key, State, start_state
 from cnncc.machine.times.durations import UnitSettings
@@ -176,20 +178,24 @@ class _Piece:
         inst, clock = leaf.instruction, self.clock
         owner = self._owner(leaf.index)
         try:
-            match inst.spec.name:
-                case "sync":
+            match kind := inst.spec.kind:
+                case Kind.SYNC:
                     clock.wait(owner, waits_for(inst), 1)
-                case "host" | "halt":
-                    clock.wait(owner, tuple(range(len(ENGINES))), int(inst.spec.name == "host"))
-                case "signal":
+                case Kind.HOST | Kind.HALT:
+                    clock.wait(owner, tuple(range(len(ENGINES))), int(kind is Kind.HOST))
+                case Kind.SIGNAL:
                     clock.signal(owner, len(HALVES) - 1 + inst.number("semaphore"), inst.number("count"))
-                case "desc" | "step":
+                case Kind.DESC | Kind.STEP:
                     clock.tick(owner)
-                case name:
-                    if name == "unit":
+                case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.COMMIT:
+                    if kind is Kind.UNIT:
                         clock.set_unit(UnitSettings.of(inst))
                     texts = self.simulation.texts
                     clock.issue(owner, texts.task(leaf), texts.took(leaf, clock.unit), first, last)
+                case Kind.LOOP | Kind.END:
+                    raise ValueError(f"{kind} is no leaf of a program's tree")
+                case _:
+                    assert_never(kind)
         except Fault as fault:
             raise leaf.trap(str(fault)) from fault
         self._check_budget(leaf)

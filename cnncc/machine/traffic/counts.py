@@ -12,6 +12,7 @@ from cnncc.arch.model import Arch
 from cnncc.arch.operations import MacOperation
 from cnncc.isa.fields import FieldTerm, When
 from cnncc.isa.table import Instruction
+from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import (
     UnitSettings,
@@ -125,17 +126,21 @@ class _Settings:
 
     def after(self, inst: Instruction) -> _Settings:
         """The settings after `desc`, `step`, `unit`, or any other instruction."""
-        match inst.spec.name:
-            case "desc":
+        match kind := inst.spec.kind:
+            case Kind.DESC:
                 return self.with_descriptor(inst.number("id"), _Descriptor(inst.number("height"), inst.number("width")))
-            case "step":
+            case Kind.STEP:
                 number = inst.number("id")
                 changed = self.descriptors[number].with_step(inst.number("loop"), inst.term("by"))
                 return self.with_descriptor(number, changed)
-            case "unit":
+            case Kind.UNIT:
                 return _Settings(self.descriptors, UnitSettings.of(inst))
-            case _:
+            case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.COMMIT | Kind.HOST:
                 return self
+            case Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
+                return self
+            case _:
+                assert_never(kind)
 
 
 # The iterations [from, to) of each loop around an instruction, by register.
@@ -240,14 +245,18 @@ def _load(inst: Instruction, arch: Arch) -> Traffic:
 
 
 def _once(inst: Instruction, arch: Arch) -> Traffic | None:
-    """The counts of one execution of a mac or load; they do not depend on the loops around it."""
-    match inst.spec.name:
-        case "mac":
+    """The counts of one execution of an instruction; they do not depend on the loops around it."""
+    match kind := inst.spec.kind:
+        case Kind.MAC:
             return _mac(inst, arch)
-        case "load":
+        case Kind.LOAD:
             return _load(inst, arch)
-        case _:
+        case Kind.DMA | Kind.COMMIT | Kind.UNIT | Kind.DESC | Kind.STEP | Kind.HOST:
             return None
+        case Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
+            return None
+        case _:
+            assert_never(kind)
 
 
 def _commit(inst: Instruction, settings: _Settings, ranges: Ranges, counts: Sequence[int], arch: Arch) -> Traffic:
@@ -283,19 +292,23 @@ def _met(when: When, ranges: Ranges, counts: Sequence[int], last: bool) -> int:
 
 def _bounded(inst: Instruction, settings: _Settings, ranges: Ranges, count: Count) -> Traffic | None:
     """The words that a load or a DMA transfer reads and writes in the memories, over all iterations around it."""
-    match inst.spec.name:
-        case "load":
+    match kind := inst.spec.kind:
+        case Kind.LOAD:
             words = load_reads(inst, settings.descriptors[inst.number("desc")], ranges, count)
             is_weight = inst.text("kind") == "weight"
             return Traffic(glb_read_weight=words) if is_weight else Traffic(glb_read_ifmap=words)
-        case "dma":
+        case Kind.DMA:
             words = dma_copies(inst, settings.descriptors[inst.number("dram")], ranges, count)
             into = inst.text("direction") == "in"
             if into:
                 return Traffic(dram_read=words, glb_write_dma=words)
             return Traffic(glb_read_dma=words, dram_write=words)
-        case _:
+        case Kind.MAC | Kind.COMMIT | Kind.UNIT | Kind.DESC | Kind.STEP | Kind.HOST:
             return None
+        case Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
+            return None
+        case _:
+            assert_never(kind)
 
 
 class _TrafficWalk:
@@ -334,7 +347,7 @@ class _TrafficWalk:
         counts = self.counts.setdefault(self.owner[leaf.index], Traffic())
         if (once := _once(inst, self.arch)) is not None:
             counts.include(once, prod(high - low for low, high in ranges))
-        elif inst.spec.name == "commit":
+        elif inst.spec.kind is Kind.COMMIT:
             counts.include(_commit(inst, settings, ranges, self.iterations, self.arch))
         try:
             if (bounded := _bounded(inst, settings, ranges, self._count)) is not None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
 from cnncc.isa.fields import When
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import Instruction, InstructionKind
 from cnncc.machine.program import LoopNode, Node
 from cnncc.machine.times.durations import ceil_div, commit_results, load_words
 from cnncc.machine.traps import Trap
@@ -35,6 +35,8 @@ from cnncc.machine.values.transfer_addresses import sides
 from cnncc.machine.values.vectorised import Block, OrderMatters, depth, divisible, find, independent, largest_array
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work, work_of
 from cnncc.numerics import integer_range
+
+Rules = dict[InstructionKind, Callable[[Instruction], None] | None]
 
 BLOCK_ELEMENTS = 1 << 22  # the most elements of one array in a block; larger loops run in smaller blocks
 
@@ -62,12 +64,7 @@ class Interpreter:
         self.block_elements = BLOCK_ELEMENTS
         self.work = Work()
         self._independent: dict[tuple[object, ...], bool] = {}
-        # None: no values change. Every instruction has an entry, so that a new one cannot do nothing by mistake.
-        self.rules: dict[str, Callable[[Instruction], None] | None] = {
-            "desc": self._desc, "step": self._step, "dma": self._dma, "load": self._load, "mac": self._mac,
-            "unit": self._set_unit, "commit": self._commit, "host": self._host,
-            "sync": None, "signal": None, "halt": None,
-        }  # fmt: skip
+        self.rules: Rules = {kind: self._rule(kind) for kind in InstructionKind}
 
     def run(self, nodes: Sequence[Node]) -> None:
         """Execute nodes in order."""
@@ -75,12 +72,38 @@ class Interpreter:
             try:
                 if isinstance(node, LoopNode):
                     self._loop(node)
-                elif (rule := self.rules[node.instruction.spec.name]) is not None:
+                elif (rule := self.rules[node.instruction.spec.kind]) is not None:
                     at_once = [self.block.counts[axis] for axis in self.block.scope] if self.block else []
                     self.work.spend(PER_INSTRUCTION + work_of(node.instruction) * prod(at_once) * self.dram.images)
                     rule(node.instruction)
             except (HalfFault, OutOfRange) as fault:
                 raise (node.head if isinstance(node, LoopNode) else node).trap(str(fault)) from fault
+
+    def _rule(self, kind: InstructionKind) -> Callable[[Instruction], None] | None:
+        """What an instruction does with values; None where it concerns time alone, or loops."""
+        match kind:
+            case InstructionKind.DESC:
+                return self._desc
+            case InstructionKind.STEP:
+                return self._step
+            case InstructionKind.DMA:
+                return self._dma
+            case InstructionKind.LOAD:
+                return self._load
+            case InstructionKind.MAC:
+                return self._mac
+            case InstructionKind.UNIT:
+                return self._set_unit
+            case InstructionKind.COMMIT:
+                return self._commit
+            case InstructionKind.HOST:
+                return self._host
+            case InstructionKind.SYNC | InstructionKind.SIGNAL | InstructionKind.HALT:
+                return None
+            case InstructionKind.LOOP | InstructionKind.END:
+                return None
+            case _:
+                assert_never(kind)
 
     # -- loops ---------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from cnncc.isa.table import Instruction
+from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.times.durations import commit_results, dma_words, load_words, mac_operations
 from cnncc.machine.values.regfile import HalfFault
 
@@ -30,15 +32,17 @@ class Work:
 
 def work_of(inst: Instruction) -> int:
     """The words or operations of one instruction, padding and words that PEs share included."""
-    match inst.spec.name:
-        case "load":
+    match kind := inst.spec.kind:
+        case Kind.LOAD:
             work = load_words(inst) * inst.number("rows") * inst.number("cols")
-        case "mac":
+        case Kind.MAC:
             work = mac_operations(inst) * inst.number("rows") * inst.number("cols")
-        case "commit":
+        case Kind.COMMIT:
             work = commit_results(inst)
-        case "dma":
+        case Kind.DMA:
             work = dma_words(inst)
-        case _:
+        case Kind.DESC | Kind.STEP | Kind.UNIT | Kind.HOST | Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
             work = 0
+        case _:
+            assert_never(kind)
     return min(work, _MOST)
