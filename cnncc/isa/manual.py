@@ -45,7 +45,7 @@ A row bus delivers messages to PEs, in the fields of the thesis ([machine.md](ma
 the sequencer form them when an instruction runs. No binary holds any. `cnncc messages FILE.cnb` shows a program's.
 Bits `{OPCODE.msb}..{OPCODE.lsb}` of word 0 are the *type of command*.
 
-"""  # noqa: E501
+"""
 
 
 def _kind(field: Field) -> str:
