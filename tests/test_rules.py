@@ -48,6 +48,7 @@ def definitions() -> list[tuple[str, str, str]]:
 RULES = {label: (file, section) for label, file, section in definitions()}
 SUBJECTS = sorted({label.split("-")[0] for label in RULES})
 CITATION = re.compile(rf"(?<![\w-])(?:{'|'.join(SUBJECTS)})-\d+(?![\w-])")
+ADDED = re.compile(r"^\+- \*\*([A-Z]+-\d+)\*\* ", re.MULTILINE)  # by a change that a document shows
 SOURCES = [
     path
     for folder in ("cnncc", "dialects", "passes", "tests", "samples", "benchmarks", "docs")
@@ -80,8 +81,9 @@ def test_every_rule_that_is_cited_exists():
     missing = {
         f"{path.relative_to(ROOT)}: {label}"
         for path in SOURCES
-        for label in CITATION.findall(path.read_text())
-        if label not in RULES
+        for text in [path.read_text()]
+        for label in CITATION.findall(text)
+        if label not in RULES and label not in ADDED.findall(text)
     }
     assert missing == set()
 

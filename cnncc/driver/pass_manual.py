@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from inspect import cleandoc, getdoc, getmodule
+from textwrap import dedent
 
 from xdsl.passes import ModulePass
 
@@ -101,8 +103,14 @@ def manual() -> str:
         parts.append(f"## {level}: {what}\n")
         for name, each in known.items():
             if name.split("-")[0] == level:
-                parts += [f"### {name}\n", f"{text_of(each)}\n", *_table(each)]
+                parts += [f"### {name}\n", f"{_fenced(text_of(each))}\n", *_table(each)]
     return "\n".join(parts)
+
+
+def _fenced(text: str) -> str:
+    """The text with its examples, which are indented, in fences."""
+    fenced = re.sub(r"(?:^ {4}.*\n?)+", lambda block: f"```\n{dedent(block[0]).rstrip()}\n```\n", text, flags=re.M)
+    return fenced.rstrip()
 
 
 def _table(pass_: type[ModulePass]) -> list[str]:

@@ -28,8 +28,8 @@ significant; `{OPCODE.msb}..{OPCODE.lsb}` of word 0 is the opcode. Bits without 
 | when | bit {LOOP_REGISTERS} enables a condition, bits {LOOP_REGISTERS - 1}..0 are a mask of loop registers (PROG-2); 0 is never | `never`, `always`, `0+2` |
 | enum | the number of a name | `ifmap` |
 
-In assembly an instruction is its name and its fields as `name=value`; a field at its default (0, 1 for a count, `never`,
-`lin*0`, the first name) may be left out.
+In assembly an instruction is its name and its fields as `name=value`. A field may be left out at its default: 0, 1 for
+a count, `never`, `lin*0`, the first name.
 
 ## Summary
 
@@ -41,11 +41,11 @@ In assembly an instruction is its name and its fields as `name=value`; a field a
 _MESSAGES = f"""
 # Messages
 
-What a row bus delivers to PEs, in the fields of the thesis (machine.md: Messages). The load engine and the sequencer form
-them when an instruction runs; no binary holds any. `cnncc messages FILE.cnb` shows those of a program. `{OPCODE.msb}..{OPCODE.lsb}` of
-word 0 is the *type of command*.
+A row bus delivers messages to PEs, in the fields of the thesis ([machine.md](machine.md#messages)). The load engine and
+the sequencer form them when an instruction runs. No binary holds any. `cnncc messages FILE.cnb` shows a program's.
+Bits `{OPCODE.msb}..{OPCODE.lsb}` of word 0 are the *type of command*.
 
-"""  # noqa: E501
+"""
 
 
 def _kind(field: Field) -> str:
