@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from cnncc.eval.atomic import Atom, Reuse, Word
 from cnncc.util.terminal import TEXT, Column, table
 
-WORDS_A_LINE = 12
+WORDS_A_LINE = 9
 
 
 def schedule_text(label: str, pe: tuple[int, int], reuses: Sequence[Reuse]) -> Iterator[str]:
