@@ -32,6 +32,7 @@ from cnncc.machine.times.times import simulate
 from cnncc.machine.traffic.counts import count_traffic
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.util.npz import read_npz
+from cnncc.util.terminal import NAME, Column, fitted, table
 from cnncc.weights import Array
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
@@ -110,10 +111,7 @@ def show_one_image() -> None:
         cases = networks(Path(folder))
     gc.freeze()  # as `cnncc run` does
     print(f"one image, the best of {RUNS} runs")
-    print(
-        f"{'network':<20}{'array':<15}{'MACs':>13}{'values ms':>11}{'times ms':>10}{'traffic ms':>12}"
-        f"{'values MMAC/s':>15}{'all MMAC/s':>12}"
-    )
+    rows = list[list[str]]()
     for name, (binary, image) in cases.items():
         starts = [(layer.label, layer.first) for layer, _ in layers(binary)]
         tree, arch = build_tree(binary.instructions), binary.arch
@@ -125,10 +123,10 @@ def show_one_image() -> None:
         macs = count_traffic(tree, arch).whole.macs
         values, times, traffic = (1e3 * part for part in parts)
         speeds = macs / parts[0] / 1e6, macs / sum(parts) / 1e6
-        print(
-            f"{name:<20}{arch.name:<15}{macs:>13,}{values:>11.1f}{times:>10.1f}{traffic:>12.1f}"
-            f"{speeds[0]:>15.0f}{speeds[1]:>12.0f}"
-        )
+        spent = (f"{part:.1f}" for part in (values, times, traffic))
+        rows.append([name, arch.name, f"{macs:,}", *spent, *(f"{speed:.0f}" for speed in speeds)])
+    heads = ("MACs", "values ms", "times ms", "traffic ms", "values MMAC/s", "all MMAC/s")
+    print(fitted(table([Column("network", NAME), Column("array", NAME, drop=1), *heads], rows, indent=0)))
 
 
 # -- many images -------------------------------------------------------------------------------------------------------
@@ -168,12 +166,14 @@ def show_lenet(count: int) -> None:
     traffic = count_traffic(build_tree(binary.instructions), binary.arch, starts).layers
     runs = [seconds_by_layer(binary, images) for _ in range(RUNS)]
     print(f"\n{len(images)} images of LeNet on {binary.arch.name}, the best of {RUNS} runs")
-    print(f"{'layer':<20}{'MACs':>13}{'ms':>11}{'MMAC/s':>10}{'matmul MMAC/s':>16}{'ratio':>8}")
+    rows = list[list[str]]()
     for label in [label for label, _ in starts if traffic[label].macs >= LEAST_MACS]:
         total, took = traffic[label].macs * len(images), min(run[label] for run in runs)
         bare = min(matmul_seconds(total) for _ in range(RUNS))
         speeds = total / took / 1e6, total / bare / 1e6
-        print(f"{label:<20}{total:>13,}{took * 1e3:>11.1f}{speeds[0]:>10.0f}{speeds[1]:>16.0f}{bare / took:>8.3f}")
+        each = (f"{speed:.0f}" for speed in speeds)
+        rows.append([label, f"{total:,}", f"{took * 1e3:.1f}", *each, f"{bare / took:.3f}"])
+    print(fitted(table([Column("layer", NAME), "MACs", "ms", "MMAC/s", "matmul MMAC/s", "ratio"], rows, indent=0)))
 
 
 if __name__ == "__main__":

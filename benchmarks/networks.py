@@ -22,6 +22,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from cnncc.util.terminal import NAME, Column, fitted, table
+
 ROOT = Path(__file__).resolve().parent.parent
 CALIBRATION_IMAGES = 8
 SEEDS = {"calibration": 1, "image": 2}
@@ -130,11 +132,10 @@ def shown(figure: str, value: float | str) -> str:
 
 
 def print_table(found: dict[str, Figures]) -> None:
-    """A column for each network, then the limits that are wanted."""
-    names = list(found)
-    print(f"{'':<18}" + "".join(f"{name:>20}" for name in names))
-    for figure in next(iter(found.values())):
-        print(f"{figure:<18}" + "".join(f"{shown(figure, found[name][figure]):>20}" for name in names))
+    """A column for each network."""
+    figures = next(iter(found.values()))
+    rows = [[figure, *(shown(figure, own[figure]) for own in found.values())] for figure in figures]
+    print(fitted(table([Column("figure", NAME), *found], rows, indent=0)))
 
 
 def print_limits(found: dict[str, Figures]) -> None:

@@ -28,11 +28,12 @@ from pathlib import Path
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects.nest import Sizes
-from cnncc.driver.pipeline import ARCH, ASSIGN
+from cnncc.driver.pipeline import ASSIGN
 from cnncc.driver.sources import CompileOptions, resume, start_compilation
 from cnncc.mapper.search import search
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache
+from cnncc.util.terminal import NAME, TEXT, Column, fitted, table
 
 MODELS = Path(__file__).resolve().parents[1] / "samples" / "models.py"
 SCALES = (1, 4, 16, 64)  # squares
@@ -78,7 +79,7 @@ def nests(name: str, folder: Path) -> Path:
         if step.name == ASSIGN:
             break
         compilation.step(step)
-    compilation.module.attributes.pop(ARCH)
+    compilation.module.attributes.pop("cnncc.arch", None)  # it was quantised for
     nest = folder / f"{name}.mlir"
     nest.write_text(str(compilation.module))
     compilation.ctx.weights.save(folder / "weights.npz")
@@ -104,7 +105,7 @@ def mapped(nest: Path, array: Path, folder: Path) -> tuple[float, float]:
 def networks(names: list[str], arch: Arch) -> None:
     """Print a row for each network, every figure from a process of its own."""
     apart = multiprocessing.get_context("spawn")
-    print(f"  {'network':<16}{'nothing kept':>26}{'all kept':>26}")
+    rows = list[list[str]]()
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             nest, array = nests(name, Path(folder)), Path(folder) / "array.toml"
@@ -113,8 +114,8 @@ def networks(names: list[str], arch: Arch) -> None:
             for _ in range(2):
                 with ProcessPoolExecutor(1, apart) as pool:
                     found.append(pool.submit(mapped, nest, array, Path(folder) / "kept").result())
-        cells = (f"{cpu:.2f} CPU s in {seconds:.2f} s" for cpu, seconds in found)
-        print(f"  {name:<16}" + "".join(f"{cell:>26}" for cell in cells), flush=True)
+        rows.append([name, *(f"{cpu:.2f} CPU s in {seconds:.2f} s" for cpu, seconds in found)])
+    print(fitted(table([Column("network", NAME), "nothing kept", "all kept"], rows)))
 
 
 def main() -> None:
@@ -134,15 +135,16 @@ def main() -> None:
     print(f"{options.arch}, GLB {options.glb} KiB; CPU s, and times those of the smallest")
     for where in MOVING:
         print(f"operands {where}")
-        print(f"  {'grown':<16}" + "".join(f"{f'x {scale}':>18}" for scale in SCALES) + "   the largest")
+        rows = list[list[str]]()
         for grown in GROWN:
             found = [
                 pool.submit(searched, options.arch, words, where, grown, scale).result()
                 for scale in SCALES
                 for pool in [ProcessPoolExecutor(1, apart)]
             ]
-            cells = (f"{seconds:8.2f} s {seconds / found[0][0]:6.1f} x" for seconds, _ in found)
-            print(f"  {grown:<16}" + "".join(f"{cell:>18}" for cell in cells) + f"   {found[-1][1]}", flush=True)
+            rows.append([grown, *(f"{s:.2f} s, {s / found[0][0]:.1f} x" for s, _ in found), found[-1][1]])
+        scales = (f"{scale} times the MACs" for scale in SCALES)
+        print(fitted(table([Column("grown", NAME), *scales, Column("the largest", TEXT)], rows)), flush=True)
 
 
 if __name__ == "__main__":

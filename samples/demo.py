@@ -25,6 +25,7 @@ from cnncc.frontend.load_onnx import load_onnx
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.util.files import write_atomically
 from cnncc.util.npz import read_npz
+from cnncc.util.progress import Progress, progress_line
 from cnncc.util.terminal import fitted
 from cnncc.weights import Array
 
@@ -37,12 +38,13 @@ WRITTEN = ("mnist.cnb", "mnist.s", "ir/[0-9][0-9]-*.mlir", "ir/weights.npz")  # 
 IMAGES = 100
 
 
-def compile_model() -> int:
+def compile_model(progress: Progress) -> int:
     """Compile MODEL to BINARY, and write assembly and IR beside it. The network's MACs."""
     compilation = start_compilation(
         MODEL, CompileOptions("spatial-8x8", precision="int16", calibrate=CALIBRATION, batch=1)
     )
     build = Build(compilation, MODEL)
+    compilation.ctx.progress = progress
     compilation.run("isa", [build, Dump(DEMO / "ir", compilation)])
     binary = build.binary()
     write_atomically(BINARY, to_bytes(binary))
@@ -50,7 +52,7 @@ def compile_model() -> int:
     return build.share.all_macs
 
 
-def accuracy(binary: Binary) -> tuple[float, float]:
+def accuracy(binary: Binary, progress: Progress) -> tuple[float, float]:
     """The share of test images that onnxruntime, and the array, classify as labelled."""
     test = read_npz(TEST, ["input", "label"])
     images, labels = test["input"][:IMAGES], test["label"][:IMAGES]
@@ -59,7 +61,7 @@ def accuracy(binary: Binary) -> tuple[float, float]:
         return float((logits.argmax(axis=1) == labels).mean())
 
     in_float = np.asarray(OnnxSession(load_onnx(MODEL, batch=IMAGES)).run({"input": images})[0])
-    return share(in_float), share(run(binary, {"input": images})["logits"])
+    return share(in_float), share(run(binary, {"input": images}, progress)["logits"])
 
 
 def main() -> None:
@@ -69,10 +71,10 @@ def main() -> None:
     for pattern in WRITTEN:
         for file in DEMO.glob(pattern):
             file.unlink()
-    all_macs = compile_model()
-
-    binary = load(BINARY)  # from here on, nothing but the file
-    in_float, on_array = accuracy(binary)
+    with progress_line() as progress:
+        all_macs = compile_model(progress)
+        binary = load(BINARY)  # from here on, nothing but the file
+        in_float, on_array = accuracy(binary, progress)
     stats = program_stats(binary)
     used, share = stats["utilisation"], stats["macs"] / all_macs
 

@@ -63,10 +63,14 @@ def row(binary: Binary) -> list[str]:
     return [*(f"{number:,}" for number in numbers), f"{found.total() / program_bytes:,.1f}"]
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("binaries", nargs=-1, required=True, type=click.Path(path_type=Path))
 def main(binaries: tuple[Path, ...]) -> None:
-    """Print a table of the programs of BINARIES (.cnb)."""
+    """Print a table of the programs of BINARIES (.cnb).
+
+    \b
+    python samples/program_size.py lenet.cnb resnet20.cnb
+    """
     try:
         rows = [(path.stem, *row(load(path))) for path in binaries]
     except Refusal as refusal:

@@ -11,12 +11,20 @@ from cnncc.util.terminal import NAME, Column, fitted, table
 
 @click.group("arch")
 def command() -> None:
-    """The arrays that come with cnncc; any of them is a start for a file of one's own."""
+    """The arrays that come with cnncc; any of them is a start for a file of one's own.
+
+    \b
+    cnncc arch list
+    """
 
 
 @command.command("list")
 def list_presets() -> None:
-    """List the presets."""
+    """List the presets.
+
+    \b
+    cnncc arch list
+    """
     from cnncc.arch.model import load_arch, preset_names
 
     arrays = sorted(map(load_arch, preset_names()), key=lambda arch: (arch.rows, arch.name))

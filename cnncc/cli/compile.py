@@ -42,7 +42,7 @@ def command(
     \b
     cnncc compile net.onnx
     cnncc compile net.onnx --emit nest                    read the loop nests
-    cnncc compile net.onnx --schedule mine.toml           layers mapped by hand
+    cnncc compile net.onnx --schedule schedule.toml       layers mapped by hand
     cnncc compile net.onnx --dataflow ws                  weight stationary
     cnncc compile net.onnx --dump-dir ir                  the IR after every step
     cnncc compile --from ir/nest-permute -o net.cnb       … and on from any of them

@@ -35,7 +35,7 @@ def command(
     cycles, energy, multipliers, memory_bits and dram_words; default: the first three.
 
     \b
-    cnncc explore net.onnx --vary rows=4,8,16 --vary cols=4:16:4 --vary links.south=true,false
+    cnncc explore net.onnx --vary rows=4,8 --vary cols=4:12:4 --vary links.south=true,false
     """
     from cnncc.arch.model import load_arch
     from cnncc.explore.evaluate import MEASURES

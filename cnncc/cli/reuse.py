@@ -29,7 +29,7 @@ def command(source: Path, options: CompileOptions, layer: str | None, as_json: b
     model, or IR that was dumped before nest-to-array.
 
     \b
-    cnncc reuse net.onnx --schedule mine.toml --layer conv1
+    cnncc reuse net.onnx --schedule schedule.toml --layer conv1
     """
     from cnncc.estimate import operand_reuse
 

@@ -32,6 +32,7 @@ from cnncc.driver.pipeline import (
     operand_bits,
     steps,
 )
+from cnncc.driver.program_parts import Planned
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, one_line
 from cnncc.frontend.export_onnx import input_names, main_function
@@ -88,6 +89,7 @@ class _Checker:
         self.compilation: Compilation | None = None
         self.findings: list[Finding] = []
         self.assumes_ranges = False
+        self.planned: Planned | None = None
 
     def read(self, calibrate: Path | None, batch: int | None, progress: Progress) -> None:
         """The model and the calibration data."""
@@ -109,6 +111,7 @@ class _Checker:
     def steps(self) -> None:
         """Run them, reading costs between them."""
         compilation = self.compilation
+        self.planned = Planned(compilation) if compilation else None
         for step in compilation.remaining() if compilation else ():
             assert compilation is not None
             if step.name == CALIBRATE and self.assumes_ranges:
@@ -134,6 +137,8 @@ class _Checker:
     def after(self, step: Step, before: ModuleOp, compilation: Compilation) -> None:
         """What a step has done, and what its result will cost."""
         module, arch = compilation.module, self.settings.arch
+        if self.planned:
+            self.planned(step, module)
         match step.name:
             case "onnx-calibrate":
                 severity = "costly" if compilation.settings.calibration is None else "note"
@@ -144,10 +149,11 @@ class _Checker:
             case "nest-assign-mapping":
                 self.findings += [
                     *check_findings.idle_pes(module, arch),
-                    *check_findings.array_cycles(module, arch),
                     *check_findings.blocked(module),
                 ]
             case "array-allocate":
+                parts = self.planned.parts if self.planned else None
+                self.findings += check_findings.cycles(parts, arch) if parts is not None else []
                 self.findings += check_findings.glb_use(module, arch)
             case _ if step.level == "onnx":
                 self.findings += check_findings.rewritten(

@@ -6,6 +6,7 @@ Nothing here changes a module. Every function returns findings, in the order of 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -26,6 +27,8 @@ from cnncc.errors import Finding
 from cnncc.frontend.export_onnx import main_function
 from cnncc.frontend.node_macs import module_macs, node_macs
 from cnncc.model.layer_shape import LayerShape
+from cnncc.model.program_counts import program_counts
+from cnncc.model.program_schedule import Part
 from cnncc.model.routes import Nest
 from cnncc.numerics import integer_range
 from cnncc.passes._onnx.placement import place
@@ -271,21 +274,14 @@ def blocked(module: ModuleOp) -> list[Finding]:
     return [Finding(said, "note", "GLB")] if said else []
 
 
-def array_cycles(module: ModuleOp, arch: Arch) -> list[Finding]:
-    """The cycles of all macro-instructions, which are not all cycles of the array."""
-    found = [prediction for _, prediction in predictions(module, arch).values()]
-    cycles = sum(prediction.cycles for prediction in found)
-    used = (
-        100.0 * sum(each.operations for each in found) / (cycles * arch.rows * arch.cols * arch.pe.lanes)
-        if cycles
-        else 100.0
-    )
-    alone = f"predicted for the macro-instructions, {used:.1f} % of the PEs used"
-    what = f"{alone}; loads, commits and transfers come on top, `cnncc run` counts all"
-    return [Finding(what, "note", "network", "cycles", cycles)]
-
-
 # -- array -------------------------------------------------------------------------------------------------------------
+
+
+def cycles(parts: Sequence[Part], arch: Arch) -> list[Finding]:
+    """The cycles of the program and its utilisation, as `estimate` prints and `run` counts them."""
+    counters = program_counts(parts, arch)
+    used = ", ".join(f"{100 * counters['utilisation'][name]:.1f} % of {name}" for name in ("compute", "total"))
+    return [Finding(f"predicted; utilisation {used} cycles", "note", "network", "cycles", counters["cycles"]["total"])]
 
 
 def glb_use(module: ModuleOp, arch: Arch) -> list[Finding]:

@@ -9,7 +9,7 @@ from cnncc.arch.operations import MacOperation
 from cnncc.eval.atomic import Atom, Reuse, Word
 from cnncc.util.terminal import TEXT, Column, table
 
-WORDS_A_LINE = 12
+WORDS_A_LINE = 9
 
 
 def schedule_text(label: str, pe: tuple[int, int], reuses: Sequence[Reuse]) -> Iterator[str]:
