@@ -15,6 +15,8 @@ from textbook_dataflows import TEXTBOOK
 from cnncc.binary.container import load, save
 from cnncc.model.plan_json import as_json, from_json
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 LENET_OPTIONS = ("--batch", 1, "--calibrate", CALIBRATION)
 MORE = ("kind", "dataflow", "mapping", "roofline")  # beside the keys of `run --stats`
 

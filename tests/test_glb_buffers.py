@@ -45,6 +45,8 @@ from cnncc.model.layer_schedule import LayerPlan, layer_schedule
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.timed_program import ARRAY, Node, Task, TimedLoop
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"
 
 

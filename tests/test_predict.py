@@ -45,6 +45,8 @@ from cnncc.model.layer_schedule import layer_counts, layer_cycles
 from cnncc.passes._scheduling.dataflows import DATAFLOWS
 from cnncc.passes._scheduling.nest_layers import label_of
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 ROOT = Path(__file__).parents[1]
 PARTS = 2
 EXAMPLES = examples(60)

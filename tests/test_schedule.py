@@ -42,6 +42,8 @@ from cnncc.passes._scheduling.schedule_file import KEYS, MOST_BYTES, read_schedu
 from cnncc.passes.nest_to_array import NestToArrayPass
 from cnncc.util.npz import npz_bytes
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 Numbers = dict[str, int]
 
 

@@ -41,6 +41,8 @@ from cnncc.passes._scheduling.schedule_file import Written
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.util.npz import npz_bytes
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 EXAMPLES = examples(32)
 PARTS = 4
 Random = np.random.Generator
