@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,19 @@ def test_cli_counts_of_a_batch_are_said_to_be_of_a_batch(folder: Path) -> None:
     assert "are per image;" in one
     assert "net3.cnb: 6 image(s) through spatial-8x8 (8 x 8 PEs)" in three
     assert "are per batch of 3 images;" in three
+
+
+def test_cli_run_prints_what_it_counts(folder: Path) -> None:
+    """The utilisation in the table is that of all cycles, stalls included."""
+    save(build(CONV, {"x": (1, 3, 7, 5)}, ["y"], {"w": noise(1, 5, 3, 3, 3)}), folder / "net.onnx")
+    done("compile", "net.onnx")
+    lines = done("run", "net.cnb", "--stats", "stats.json").stdout.splitlines()
+    counted = json.loads((folder / "stats.json").read_text())
+    for label, stats in (*counted["layers"].items(), ("total", counted)):
+        if stats["macs"]:
+            (line,) = [line for line in lines if line.split()[:1] == [label]]
+            assert f" {stats['cycles']['total']:,} " in line and f" {100 * stats['utilisation']['total']:.1f} %" in line
+            assert stats["utilisation"]["total"] < stats["utilisation"]["compute"]
 
 
 def test_cli_from_needs_the_array_that_the_ir_was_mapped_to(folder: Path) -> None:

@@ -14,7 +14,6 @@ from onnx import helper
 
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.driver.sources import CompileOptions
-from cnncc.estimate.alternatives import compared
 from cnncc.estimate.array_changes import variations
 from cnncc.estimate.explain import as_text, limit
 from cnncc.estimate.mapped_program import Program, of_model
@@ -62,53 +61,6 @@ def one_layer(folder: Path, channels: int, outputs: int, side: int) -> Path:
     node = helper.make_node("Conv", ["x", "w"], ["y"], name="c", pads=[1, 1, 1, 1])
     model = build([node], {"x": (1, channels, side, side)}, ["y"], {"w": noise(1, outputs, channels, 3, 3)})
     return save(model, folder / "net.onnx")
-
-
-@pytest.mark.parametrize(
-    ("preset", "changed", "layer"),
-    [
-        ("spatial-4x4", {}, (5, 12, 9)),
-        ("spatial-4x4", {"glb.words": 2000, "dram.words_per_cycle": 1}, (32, 32, 2)),
-        ("spatial-4x4", {"glb.words": 2800}, (16, 32, 6)),
-        ("seed-4x4", {}, (3, 8, 7)),
-    ],
-)
-def test_explain_best_of_each_dataflow_is_counted(
-    preset: str, changed: dict[str, int], layer: tuple[int, int, int], tmp_path: Path
-) -> None:
-    """Each runs as the layer of a program; and on an array whose DMA takes no time, to speak of."""
-    arch = with_config(load_arch(preset), changed)
-    quick = replace(arch, dram=replace(arch.dram, words_per_cycle=1 << 16, latency_cycles=0))
-    (tmp_path / "given.toml").write_text(arch_text(arch))
-    model = one_layer(tmp_path, *layer)
-    program, _ = of_model(model, CompileOptions(str(tmp_path / "given.toml"), dataflow="auto"))
-    assert program.network
-    said = compared(program.network, "c", print)
-    assert said and [each.dataflow for each in said.dataflows] == ["os", "ws", "is"]
-    assert said.cycles == sum(said.spent.values()) == program.counters()["layers"]["c"]["cycles"]["total"]
-    assert not said.streamed and "this is the chosen mapping" in [each.why for each in said.dataflows]
-    transfers = 0
-    for each in said.dataflows:
-        if not each.mapping:  # weights of 32 x 16 x 3 x 3 as a whole, params, partial sums of 32 x 6 x 6
-            assert "glb.words" in changed and each.why == (
-                "none found that fits 1,072 words of the GLB: the first that does takes 6,976, 4,608 of them for weight"
-            )
-            continue
-        cycles = counted(tmp_path, (model,), arch, {"c": each.mapping})["layers"]["c"]["cycles"]
-        spent, stall = each.spent, cycles["stall"]
-        assert spent and cycles["total"] == each.cycles == each.more + said.cycles == sum(spent.values())
-        assert cycles["compute"] == spent["steps"] + spent["start"]
-        over = arch.pe.start_cycles + arch.pe.finish_cycles
-        operations = layer[0] * layer[1] * 9 * layer[2] ** 2
-        assert spent["start"] % over == 0 and spent["steps"] * arch.rows * arch.cols >= operations
-        without = counted(tmp_path, (model,), quick, {"c": each.mapping})["layers"]["c"]["cycles"]
-        assert abs(cycles["total"] - without["total"] - spent["dma"]) <= without["dma"]
-        if not spent["dma"]:
-            waits = {"load": stall["weights"] + stall["ifmap"], "commit": stall["psum"]} | stall
-            before = sum(stall.values()) + cycles["compute"] - cycles["total"]  # when the array idled, too (TIME-5)
-            assert sorted(waits[name] - spent[name] for name in list(spent)[3:]) == [0, 0, 0, before]
-        transfers += spent["dma"]
-    assert (transfers > 0) == ("dram.words_per_cycle" in changed)
 
 
 def test_explain_of_what_is_mapped(given: Path, tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ def test_a_block_must_not_read_what_it_writes_nor_write_a_word_twice() -> None:
     order(odds, evens).check_order(30)
     order(Strided(0, (10,), (1,)), evens).check_order(30)
     order(Strided(0, (10,), (1,)), evens, odds).check_order(30)
-    for reads, *writes in ((evens, evens), (odds, evens, evens), (Strided(18, (2,), (1,)), evens)):
+    before, behind = Strided(9, (2,), (1,)), Strided(18, (2,), (1,))  # with one word of the evens
+    for reads, *writes in ((evens, evens), (odds, evens, evens), (before, evens), (behind, evens)):
         with pytest.raises(OrderMatters):
             order(reads, *writes).check_order(30)
     with pytest.raises(OrderMatters):

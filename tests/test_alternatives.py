@@ -1,0 +1,104 @@
+"""The best mapping of each dataflow, as `cnncc estimate --explain` compares them, by whole searches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_explain import counted, lenet, one_layer
+
+from cnncc.arch.model import arch_text, load_arch
+from cnncc.driver.sources import CompileOptions
+from cnncc.estimate.alternatives import compared
+from cnncc.estimate.mapped_program import of_model
+from cnncc.explore.vary import with_config
+from cnncc.mapper.cached_search import searched
+from cnncc.mapper.search import search
+from cnncc.passes._scheduling.nest_layers import layer_shape
+
+
+@pytest.mark.parametrize(
+    ("preset", "changed", "layer"),
+    [
+        ("spatial-4x4", {}, (5, 12, 9)),
+        ("spatial-4x4", {"glb.words": 2000, "dram.words_per_cycle": 1}, (32, 32, 2)),
+        ("spatial-4x4", {"glb.words": 2800}, (16, 32, 6)),
+        ("seed-4x4", {}, (3, 8, 7)),
+    ],
+)
+def test_explain_best_of_each_dataflow_is_counted(
+    preset: str, changed: dict[str, int], layer: tuple[int, int, int], tmp_path: Path
+) -> None:
+    """Each runs as the layer of a program; and on an array whose DMA takes no time, to speak of."""
+    arch = with_config(load_arch(preset), changed)
+    quick = replace(arch, dram=replace(arch.dram, words_per_cycle=1 << 16, latency_cycles=0))
+    (tmp_path / "given.toml").write_text(arch_text(arch))
+    model = one_layer(tmp_path, *layer)
+    program, _ = of_model(model, CompileOptions(str(tmp_path / "given.toml"), dataflow="auto"))
+    assert program.network
+    said = compared(program.network, "c", print)
+    assert said and [each.dataflow for each in said.dataflows] == ["os", "ws", "is"]
+    assert said.cycles == sum(said.spent.values()) == program.counters()["layers"]["c"]["cycles"]["total"]
+    assert not said.streamed and "this is the chosen mapping" in [each.why for each in said.dataflows]
+    transfers = 0
+    for each in said.dataflows:
+        if not each.mapping:  # weights of 32 x 16 x 3 x 3 as a whole, params, partial sums of 32 x 6 x 6
+            assert "glb.words" in changed and each.why == (
+                "none found that fits 1,072 words of the GLB: the first that does takes 6,976, 4,608 of them for weight"
+            )
+            continue
+        cycles = counted(tmp_path, (model,), arch, {"c": each.mapping})["layers"]["c"]["cycles"]
+        spent, stall = each.spent, cycles["stall"]
+        assert spent and cycles["total"] == each.cycles == each.more + said.cycles == sum(spent.values())
+        assert cycles["compute"] == spent["steps"] + spent["start"]
+        over = arch.pe.start_cycles + arch.pe.finish_cycles
+        operations = layer[0] * layer[1] * 9 * layer[2] ** 2
+        assert spent["start"] % over == 0 and spent["steps"] * arch.rows * arch.cols >= operations
+        without = counted(tmp_path, (model,), quick, {"c": each.mapping})["layers"]["c"]["cycles"]
+        assert abs(cycles["total"] - without["total"] - spent["dma"]) <= without["dma"]
+        if not spent["dma"]:
+            waits = {"load": stall["weights"] + stall["ifmap"], "commit": stall["psum"]} | stall
+            before = sum(stall.values()) + cycles["compute"] - cycles["total"]  # when the array idled, too (TIME-5)
+            assert sorted(waits[name] - spent[name] for name in list(spent)[3:]) == [0, 0, 0, before]
+        transfers += spent["dma"]
+    assert (transfers > 0) == ("dram.words_per_cycle" in changed)
+
+
+@pytest.mark.parametrize("dram_words", [8, 64])
+def test_explain_no_dataflow_is_quicker_than_the_best(dram_words: int, tmp_path: Path) -> None:
+    """Where the search says that none is. With the quicker DRAM no layer waits for weights: none comes in slices."""
+    arch = with_config(load_arch("spatial-8x8"), {"dram.words_per_cycle": dram_words})
+    (tmp_path / "array.toml").write_text(arch_text(arch))
+    program, ended, whole, slower = lenet(str(tmp_path / "array.toml"), dataflow="auto"), 0, 0, 0
+    network = program.network
+    assert network
+    for label in program.layers():
+        said = compared(network, label, print)
+        if said is None:
+            continue
+        best = searched(layer_shape(network.layer(label)), network.arch, network.taken(label))
+        assert best and best.cycles <= said.cycles
+        if network.taken(label) == network.budget(label):  # else a quick search found it, in less room
+            assert best.cycles == said.cycles
+            whole += 1
+        if best.least == said.cycles:
+            ended += 1
+            assert min(each.more for each in said.dataflows) == 0
+        slower += sum(each.more > 0 for each in said.dataflows)
+        for each in said.dataflows:
+            assert (each.more > 0) == (" more " in each.why) and (each.more < 0) == (" fewer " in each.why)
+    assert min(ended, whole) >= (4 if dram_words == 8 else 5) and slower >= 3
+
+
+def test_explain_where_few_mappings_fit(tmp_path: Path) -> None:
+    """Those of all dataflows at once are too many to come to one that fits; then each is searched by itself."""
+    arch = with_config(load_arch("spatial-4x4"), {"glb.words": 600})
+    (tmp_path / "given.toml").write_text(arch_text(arch))
+    program, _ = of_model(one_layer(tmp_path, 16, 32, 6), CompileOptions(str(tmp_path / "given.toml"), dataflow="auto"))
+    network = program.network
+    assert network and network.budget("c").streamed == {"ifmap", "output"}
+    assert search(layer_shape(network.layer("c")), arch, network.budget("c")) is None
+    said = compared(network, "c", print)
+    assert said and min(each.more for each in said.dataflows if each.mapping) == 0
+    assert said.cycles < 16 * 32 * 9 * 36 // 16 * 1.2  # near to what all PEs take that are busy all the time
