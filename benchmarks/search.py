@@ -28,7 +28,7 @@ from pathlib import Path
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects.nest import Sizes
-from cnncc.driver.pipeline import ARCH, ASSIGN
+from cnncc.driver.pipeline import ASSIGN
 from cnncc.driver.sources import CompileOptions, resume, start_compilation
 from cnncc.mapper.search import search
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -78,7 +78,6 @@ def nests(name: str, folder: Path) -> Path:
         if step.name == ASSIGN:
             break
         compilation.step(step)
-    compilation.module.attributes.pop(ARCH)
     nest = folder / f"{name}.mlir"
     nest.write_text(str(compilation.module))
     compilation.ctx.weights.save(folder / "weights.npz")
