@@ -79,7 +79,6 @@ def nests(name: str, folder: Path) -> Path:
         if step.name == ASSIGN:
             break
         compilation.step(step)
-    compilation.module.attributes.pop("cnncc.arch", None)  # it was quantised for
     nest = folder / f"{name}.mlir"
     nest.write_text(str(compilation.module))
     compilation.ctx.weights.save(folder / "weights.npz")
