@@ -156,7 +156,8 @@ class BlockTimes:
         drain = leaves + (1 if cut else bound.drain)
         compute = self.compute + self.refills + self.residual_comes()
         if cut and bound.depends_on_blocks:
-            least = bound.views() + comes + np.maximum(compute + self.waits() + drain, self.loading())
+            engines = np.maximum(self.loading(), self.committing())
+            least = bound.views() + comes + np.maximum(compute + self.waits() + drain, engines)
         else:
             waits = 0 if cut else bound.waits
             least = np.maximum(bound.fill(comes) + compute + waits + drain, bound.engines)
@@ -180,6 +181,11 @@ class BlockTimes:
             return bound.times * (image * again[blocks.kk] + loads * blocks.of_image)
         trips = h.trips[blocks.hh] * w.trips[blocks.ww]
         return bound.times * (image * blocks.k.number[blocks.kk] + c * r * s * k.held[blocks.kk] * trips)
+
+    def committing(self) -> PerPlan:
+        """BOUND-2 in blocks. All commits, each with one cycle for every PE but one that adds up."""
+        down = prod(min(part.rows for part in self.bound.parts[dim]) for dim in "cr") - 1
+        return self.blocks.committing(self.again) + self.commits * down
 
     def residual_comes(self) -> PerPlan:
         """BOUND-11. max(0, D(first block) + λ − `psum_halves` · macro-instructions of a commit − fill).

@@ -7,7 +7,6 @@ DMA does them one after the other, and a transfer waits until its buffer is free
 from __future__ import annotations
 
 from functools import cached_property
-from math import prod
 
 import numpy as np
 
@@ -194,7 +193,5 @@ class BlockTransfers:
         dma = words // self.wpc + transfers * (1 + self.dram.latency_cycles)
         load, commit = 1 + arch.bus.latency_cycles, 1 + arch.commit.latency_cycles
         if bound.depends_on_blocks:  # at least a load of a word for each macro-instruction
-            down = prod(min(part.rows for part in bound.parts[dim]) for dim in "cr") - 1
-            commits = blocks.committing(times.again) + times.commits * (commit + down)
-            return times.compute + times.macros * (2 + load) + commits + dma
+            return times.compute + times.macros * (2 + load) + times.committing() + times.commits * commit + dma
         return times.compute + times.macros + bound.loads(load) + bound.commits(commit) + dma
