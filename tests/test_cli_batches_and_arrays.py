@@ -32,6 +32,9 @@ def test_cli_counts_of_a_batch_are_said_to_be_of_a_batch(folder: Path) -> None:
     assert "are per image;" in one
     assert "net3.cnb: 6 image(s) through spatial-8x8 (8 x 8 PEs)" in three
     assert "are per batch of 3 images;" in three
+    np.savez(folder / "four.npz", x=noise(2, 4, 3, 7, 5))
+    said = refused("run", "net3.cnb", "--input", "four.npz")
+    assert "input 'x' has shape [4, 3, 7, 5], expected [3 or a multiple, 3, 7, 5]" in said
 
 
 def test_cli_run_prints_what_it_counts(folder: Path) -> None:

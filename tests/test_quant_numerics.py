@@ -49,6 +49,7 @@ def test_quant_numerics_fma32_differs_from_two_roundings() -> None:
     c = np.float32([2.0**-70])
     plain = (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
     assert fma32(a, b, c)[0] == np.float32(1 + 2.0**-11 + 2.0**-23) != plain[0]
+    assert fma32(-a, b, -c)[0] == -fma32(a, b, c)[0]
 
 
 @pytest.mark.parametrize(("acc", "expected"), [(1, 0), (3, 2), (5, 2), (7, 4), (-1, 0), (-3, -2), (-5, -2), (-7, -4)])

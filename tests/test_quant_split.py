@@ -87,6 +87,14 @@ def test_quant_split_integers_stand_for_the_reals() -> None:
     assert np.abs(layer.bias * layer.scale.astype(np.float64) * scale - bias).max() <= layer.scale.max() * scale
 
 
+def test_quant_split_the_sign_of_a_bias_does_not_matter() -> None:
+    """A negative bias takes as much of the psum as a positive one: scales are the same to the last bit."""
+    rng = np.random.default_rng(4)
+    weights, bias = rng.standard_normal((5, 3, 3, 3)), 20 + rng.random(5)
+    up, down = (quantise_layer(weights, sign * bias, activation_scale(4.0, 1023), 1023, 16, 24) for sign in (1, -1))
+    assert (up.scale == down.scale).all() and (up.bias == -down.bias).all() and (up.weights == down.weights).all()
+
+
 def test_quant_split_zero_channels_and_ranges() -> None:
     weights = np.zeros((3, 2, 1, 1))
     weights[1] = 0.5

@@ -132,6 +132,8 @@ def test_wide_sums_by_hand() -> None:
     glb = added(machine(48), 5, "never")
     assert glb.read(np.arange(20, 23)).ravel().tolist() == [0x0005, 0x3FFB, 1]
     assert result(48, 5) == 320
+    glb = added(machine(48), 3, "never")  # 0xBFFD_0003: words are signed
+    assert glb.read(np.arange(20, 23)).ravel().tolist() == [0x0003, 0xBFFD - 0x10000, 0]
 
 
 def test_wide_sums_trap_beyond_their_bits() -> None:
