@@ -49,7 +49,7 @@ from cnncc.model.operand_traffic import moved
 from cnncc.model.routes import RouteTerm, inside
 from cnncc.model.stationary import name_of
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
-from cnncc.passes._scheduling.os_plan import mapping_of as plan_mapping
+from cnncc.passes._scheduling.numbered_nest import mapping_of as plan_mapping
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))

@@ -204,7 +204,8 @@ class BlockTimes:
         own = load + latency - short // bound.at.lanes - (self.halves - 1) * overhead
         waits = np.maximum(np.where(trips > self.halves, both, 0), np.where(trips >= self.halves, own, 0))
         firsts = np.where(self.refills > 0, 0, blocks.full - blocks.full // blocks.in_a_row)
-        steps = bound.times * prod(tiles[dim].trips for dim in dims) * times + firsts - blocks.results // others * times
+        blocks_of_groups = blocks.results * blocks.groups_inside // others
+        steps = bound.times * prod(tiles[dim].trips for dim in dims) * times + firsts - blocks_of_groups * times
         return np.maximum(steps, 0) * np.maximum(waits, 0)
 
     def committing(self) -> Any:

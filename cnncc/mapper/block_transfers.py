@@ -6,12 +6,13 @@ All plans of one point together, as arrays like those of `blocks.py`.
 from __future__ import annotations
 
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from cnncc.mapper.block_times import BlockTimes
-from cnncc.mapper.blocks import Weights
+from cnncc.mapper.blocks import Buffers, Weights
 from cnncc.mapper.bound import up
 
 
@@ -35,13 +36,15 @@ class BlockTransfers:
         least: Any = np.maximum(together, np.where(blocks.sliced, 0, runs))
         if "output" in streamed:  # of the last blocks of all two come ahead, behind whose buffers are the others
             ahead = 2 * (blocks.image + stage.buffer + blocks.outputs * ("residual" in streamed))
-            behind = (last / bound.times - ahead) / wpc
-            least = np.maximum(least, times.compute - times.in_last / bound.times + behind)
+            behind = (last / blocks.times - ahead) / wpc
+            least = np.maximum(least, times.compute - times.in_last / blocks.times + behind)
         least = np.maximum(least, self.behind_first_results(stage))
+        buffers = blocks.buffers(stage)
+        least = np.maximum(least, times.compute + self.in_one_buffer(stage, buffers))
         for stalls in (
             self.behind_results, self.behind_weights, self.behind_image, self.beside_images, self.small_blocks,
         ):  # fmt: skip
-            least = np.maximum(least, times.compute + stalls(stage))
+            least = np.maximum(least, times.compute + np.where(buffers.doubled, stalls(stage), 0))
         return least
 
     @cached_property
@@ -174,6 +177,26 @@ class BlockTransfers:
         words = (blocks.moved_image - 2 * blocks.image) / bound.arch.dram.words_per_cycle
         waits = words - np.maximum(blocks.images - 2, 1) * there
         return np.where(blocks.images > 2, np.maximum(waits, 0), 0)
+
+    def in_one_buffer(self, stage: Weights, buffers: Buffers) -> Any:
+        """Cycles that the array waits for what goes or comes through one buffer.
+
+        Block b + 1 of results waits until block b has left: meanwhile PEs hold `psum_halves` of work. Slice j + 1 of
+        weights waits for the last load of slice j: meanwhile PEs hold the work of `weight_halves` loads.
+        """
+        blocks, bound, arch = self.blocks, self.bound, self.bound.arch
+        moved = len(blocks.budget.streamed & {"output", "residual"})
+        alone = prod(np.where(blocks.adds_up[dim], 1, bound.trips(dim)) for dim in "crs")
+        each = moved * arch.dram.latency_cycles - arch.pe.psum_halves * bound.first_last[0] * alone
+        words = moved * (blocks.everything - blocks.last_results) / arch.dram.words_per_cycle
+        results = np.where(buffers.results == 1, words + (blocks.results - 1) * each, 0) if moved else 0
+        if stage.part is None:
+            return np.maximum(results, 0)
+        loads = bound.trips("h") * bound.trips("w") if self.times.weights_stay else 1
+        each = arch.dram.latency_cycles - arch.pe.weight_halves * bound.first_last[0] * loads
+        number = stage.number if each < 0 else stage.words // stage.buffer
+        weights = (stage.words - stage.buffer) / arch.dram.words_per_cycle + (number - 1) * each
+        return np.maximum(np.where(buffers.weights == 1, np.maximum(results, weights), results), 0)
 
     def small_blocks(self, stage: Weights) -> Any:
         """Cycles that the array waits for slices of weights in small blocks: at the ends of rows, and in the last row.

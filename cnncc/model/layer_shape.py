@@ -22,12 +22,14 @@ class GlbBudget:
     """The words of the GLB that the buffers of a layer may take.
 
     streamed: those of ifmap, residual and output that lie in DRAM and pass through the GLB block by block; the others
-    are resident, and take none of `words`. residual: whether the layer reads one.
+    are resident, and take none of `words`. residual: whether the layer reads one. tight: whether there may be one
+    buffer where two have no room, and parameters in slices (rule SPACE-13).
     """
 
     words: int
     streamed: frozenset[str] = frozenset()
     residual: bool = False
+    tight: bool = False
 
 
 @dataclass(frozen=True)
