@@ -16,7 +16,7 @@ from cnncc.arch.model import parse_arch
 from cnncc.driver.pipeline import Compilation, Settings, import_model
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.dataflows import AUTO, DATAFLOWS
-from cnncc.passes._scheduling.os_plan import GlbTooSmall
+from cnncc.passes._scheduling.glb_words import GlbTooSmall
 
 T = TypeVar("T")
 Draw = Callable[[Any], Any]

@@ -55,7 +55,7 @@ from cnncc.driver.verify import Differs, Verifier
 from cnncc.errors import Refusal, one_line
 from cnncc.mapper import cached_search, search
 from cnncc.passes._scheduling.dataflows import AUTO, DATAFLOWS
-from cnncc.passes._scheduling.os_plan import GlbTooSmall
+from cnncc.passes._scheduling.glb_words import GlbTooSmall
 from cnncc.util import disk_cache
 
 FAMILIES = {"float": odd_network, "qoperator": odd_quantised_network, "qdq": qdq_network}

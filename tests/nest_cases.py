@@ -18,10 +18,8 @@ from cnncc.dialects.cnn import CNN, Window
 from cnncc.dialects.nest import NEST, LayerOp, Loop, Mapping, Stage
 from cnncc.dialects.weights import WEIGHTS
 from cnncc.model.layer_shape import GlbBudget
-from cnncc.passes._scheduling.assignment import assign
 from cnncc.passes._scheduling.candidates import Candidates
-from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_search import copy_mapping, os_mapping
+from cnncc.passes._scheduling.schedule_file import Named
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_permute import NestPermutePass
 from cnncc.passes.nest_stage import NestStagePass
@@ -32,20 +30,12 @@ from cnncc.passes.nest_unroll import NestUnrollPass
 SCHEDULE = (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass())
 
 
-class OutputStationary(Candidates):
-    """The best output-stationary mapping, whatever takes fewer cycles."""
-
-    def is_searched(self, layer: LayerOp) -> bool:
-        return False
-
-    def _mapping(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:
-        best = copy_mapping if layer.kind.data == "copy" else os_mapping
-        return best(layer_shape(layer), self.arch, budget)
-
-
-def map_output_stationary(module: ModuleOp, arch: Arch) -> None:
-    """Give all layers output-stationary mappings."""
-    assign(module, None, OutputStationary("output-stationary", arch, {}, CompilerContext()))
+def best_mapping(layer: LayerOp, arch: Arch, budget: GlbBudget | None = None, dataflow: str = "os") -> Mapping:
+    """The mapping of a form that users get for a layer alone. Raises Refusal."""
+    candidates = Candidates("test", arch, {}, CompilerContext(), Named(dataflow))
+    mapping = candidates.best(layer, budget or GlbBudget(arch.glb.words))
+    assert mapping is not None
+    return mapping
 
 
 def context() -> CompilerContext:

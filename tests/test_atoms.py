@@ -15,6 +15,7 @@ import pytest
 from cli_cases import SAMPLES, invoke, refused
 from conv_grid_cases import Case
 from nest_cases import layer_of
+from output_stationary import whole_plan
 from test_conv_grid import unmapped
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
@@ -28,8 +29,7 @@ from cnncc.dialects.weights import WEIGHTS
 from cnncc.eval.atomic import Atom, Reuse, Word, atomic_schedule
 from cnncc.eval.atomic_text import schedule_text
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_plan import mapping_of, whole_plan
-from cnncc.passes._scheduling.os_tiles import Tile
+from cnncc.passes._scheduling.numbered_nest import Tile, mapping_of
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.passes.nest_permute import NestPermutePass

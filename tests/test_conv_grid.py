@@ -33,7 +33,8 @@ import pytest
 from conv_grid_cases import FACTORS, Case, all_pairs, every_pair, pairs_of, random_layers
 from examples import examples
 from hypothesis import HealthCheck, example, given, settings
-from nest_cases import layer_of, map_output_stationary
+from nest_cases import layer_of
+from output_stationary import map_output_stationary
 from tile_walk import Walk
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
@@ -61,6 +62,8 @@ from cnncc.passes.nest_stage import NestStagePass
 from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_to_array import NestToArrayPass
 from cnncc.passes.nest_unroll import NestUnrollPass
+
+pytestmark = pytest.mark.usefixtures("short_searches")
 
 # Compiled and run.
 
@@ -191,6 +194,18 @@ PARTS = 8
 def test_every_pair_of_values(part: int, tmp_path: Path) -> None:
     for case in every_pair()[part::PARTS]:
         check(case, tmp_path)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_pair_of_values_by_the_mapper(part: int, tmp_path: Path) -> None:
+    """By the mappings that users get: what they compute."""
+    for case in every_pair()[part::PARTS]:
+        (tmp_path / "array.toml").write_text(case.arch_text())
+        module, ctx = unmapped(case)
+        NestAssignMappingPass(str(tmp_path / "array.toml")).apply(ctx, module)
+        lowered(module, ctx, str(tmp_path / "array.toml"))
+        result, _ = result_and_cycles(case, module, ctx, load_arch(str(tmp_path / "array.toml")))
+        assert np.array_equal(result, case.expected), case
 
 
 def test_every_pair_is_there() -> None:

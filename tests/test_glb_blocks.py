@@ -16,7 +16,7 @@ from test_conv_groups import ARRAYS, Small, array_file, case, check_levels, smal
 from cnncc.arch.model import load_arch
 from cnncc.dialects.array import DmaOp, TensorOp, ViewOp
 from cnncc.driver.pipeline import Compilation, Settings, new_context
-from cnncc.passes._scheduling.os_plan import GlbTooSmall
+from cnncc.passes._scheduling.glb_words import GlbTooSmall
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

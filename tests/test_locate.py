@@ -11,7 +11,7 @@ from test_atoms import program
 
 from cnncc.arch.model import load_arch
 from cnncc.eval.locate import Location, locate
-from cnncc.passes._scheduling.os_tiles import Tile
+from cnncc.passes._scheduling.numbered_nest import Tile
 
 # 5 x 7 outputs of 9 channels on sets of 2 x 2 PEs, two of them one above the other with 2 channels each: tiles of 4
 # channels (4, 4, 1), 2 rows (2, 2, 1) and 2 columns (2, 2, 2, 1).

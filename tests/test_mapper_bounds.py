@@ -32,8 +32,8 @@ from cnncc.model.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import has_room, is_legal
 from cnncc.model.timed_program import LOAD, busy_cycles
+from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_plan import stage_sizes
 
 EXAMPLES = examples(40)
 AHEAD = frozenset({"weight", "params"})

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from conv_grid_cases import Case as ConvCase
 from nest_cases import Case, layer_of, lowered
+from output_stationary import os_mapping
 from test_conv_grid import unmapped
 from test_mapper_search import array, has_room, plans, points
 
@@ -25,7 +26,6 @@ from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import file_words
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_search import os_mapping
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 
 ARRAY = load_arch("seed-4x4")
@@ -83,18 +83,18 @@ def test_ping_and_pong_win() -> None:
     assert none is not None and none.cycles > 1.2 * found.cycles
 
 
-@pytest.mark.parametrize(("k", "c", "side", "words", "quicker"), [(8, 1, 5, 48, "os"), (8, 6, 8, 100_000, "space")])
-def test_what_is_taken_is_the_quicker(k: int, c: int, side: int, words: int, quicker: str) -> None:
-    """Slices of weights have two buffers in the space, of which nothing overlaps makes no use."""
+@pytest.mark.parametrize(("k", "c", "side", "words", "is_tight"), [(8, 1, 5, 48, True), (8, 6, 8, 100_000, False)])
+def test_what_is_taken_is_the_quicker(k: int, c: int, side: int, words: int, is_tight: bool) -> None:
+    """Slices of weights have two buffers, of which nothing overlaps makes no use: one has larger slices (SPACE-13)."""
     case = Case("mac", 1, k, c, (side, side), Window((3, 3), pad=(1, 1, 1, 1)))
     layer = layer_of(lowered(case)[1])
     shape, budget = layer_shape(layer), GlbBudget(words)
     found = search(shape, ARRAY, budget)
     assert found is not None and found.least == found.cycles  # it came to its end: nothing of the space is quicker
     by_name = cycles(shape, os_mapping(shape, ARRAY, budget))
-    assert (by_name < found.cycles) == (quicker == "os")
     chosen = NestAssignMappingPass(ARRAY.name).candidates(CompilerContext(), ARRAY).best(layer, budget)
-    assert chosen is not None and cycles(shape, chosen) == min(by_name, found.cycles)
+    assert chosen is not None and cycles(shape, chosen) <= min(by_name, found.cycles)
+    assert (cycles(shape, chosen) < found.cycles) == is_tight
 
 
 ARRAYS = [(4, 3, 6), (6, 1, 2), (3, 8, 8), (5, 2, 24)]

@@ -32,8 +32,8 @@ from cnncc.errors import Refusal
 from cnncc.machine.times.times import simulate
 from cnncc.mapper.search import search
 from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_plan import stage_sizes
 
 EXAMPLES = examples(60)
 SPATIAL = load_arch("spatial-8x8")

@@ -10,7 +10,7 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nest_cases import Case, arches, cases, context, layer_of
+from nest_cases import Case, arches, best_mapping, cases, context, layer_of
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -23,8 +23,6 @@ from cnncc.dialects.nest import LayerOp, Loop, Mapping, MappingAttr, Sizes, Stag
 from cnncc.driver.pipeline import Settings, import_model, steps
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import GlbBudget
-from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_search import os_mapping
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -186,7 +184,7 @@ def test_the_compilers_mappings_are_one_to_one(case: Case, arch: Arch, streamed:
     layer = layer_of(module)
     sizes = layer.sizes.data
     try:
-        mapping = os_mapping(layer_shape(layer), arch, GlbBudget(words, frozenset(streamed)))
+        mapping = best_mapping(layer, arch, GlbBudget(words, frozenset(streamed)), "auto")
     except Refusal:
         return
     assert parse(text(mapping, sizes), sizes) == parse(text(mapping)) == mapping

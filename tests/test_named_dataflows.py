@@ -29,9 +29,9 @@ from cnncc.mapper.search import AHEAD
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.dataflows import DATAFLOWS, SEARCHED, check_dataflow
+from cnncc.passes._scheduling.glb_words import GlbTooSmall
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_plan import GlbTooSmall
-from cnncc.passes._scheduling.os_written import written_mapping, written_violations
+from cnncc.passes._scheduling.written_mappings import written_mapping, written_violations
 from cnncc.util.npz import npz_bytes
 
 ARRAY = load_arch("spatial-8x8")

@@ -9,7 +9,7 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nest_cases import SCHEDULE, Case, any_mappings, arches, cases, context, layer_of, lowered
+from nest_cases import SCHEDULE, Case, any_mappings, arches, best_mapping, cases, context, layer_of, lowered
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import VerifyException
@@ -30,9 +30,6 @@ from cnncc.errors import Refusal
 from cnncc.eval import cnn
 from cnncc.eval._lanes import LaneBody, LaneBuffer
 from cnncc.eval.nest import LayerRun, evaluate
-from cnncc.model.layer_shape import GlbBudget
-from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_search import os_mapping
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 
 LAYER = Case("mac", 1, 5, 5, (7, 9), Window((3, 2), (1, 2), (1, 1, 1, 0)))
@@ -48,7 +45,7 @@ def scheduled(case: Case, arch: Arch) -> tuple[CompilerContext, ModuleOp]:
     """The layer with the mapping for `arch`, not yet applied."""
     ctx, module = lowered(case)
     layer = layer_of(module)
-    layer.mapping = MappingAttr(os_mapping(layer_shape(layer), arch, GlbBudget(arch.glb.words)))
+    layer.mapping = MappingAttr(best_mapping(layer, arch))
     module.verify()
     return ctx, module
 

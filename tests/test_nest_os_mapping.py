@@ -10,22 +10,14 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 from nest_cases import SCHEDULE, Case, arches, cases, context, layer_of
+from output_stationary import array_cycles, best_tile, bodies, loaded_words, os_mapping, whole_plan
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, mapping_problem
 from cnncc.eval.nest import LayerRun
 from cnncc.model.layer_shape import GlbBudget, LayerShape
-from cnncc.passes._scheduling.os_plan import mapping_of, whole_plan
-from cnncc.passes._scheduling.os_search import os_mapping
-from cnncc.passes._scheduling.os_tiles import (
-    Tile,
-    array_cycles,
-    best_tile,
-    bodies,
-    kernel_columns,
-    loaded_words,
-)
+from cnncc.passes._scheduling.numbered_nest import Tile, kernel_columns, mapping_of
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 
 ARCH = load_arch("spatial-8x8")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nest_cases import SCHEDULE, Case, context, layer_of, lowered, map_output_stationary
+from nest_cases import SCHEDULE, Case, context, layer_of, lowered
+from output_stationary import map_output_stationary
 from xdsl.parser import Parser
 
 from cnncc.arch.model import load_arch

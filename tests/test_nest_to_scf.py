@@ -9,7 +9,7 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nest_cases import SCHEDULE, Case, any_mappings, arches, cases, context, layer_of, lowered, standard
+from nest_cases import SCHEDULE, Case, any_mappings, arches, best_mapping, cases, context, layer_of, lowered, standard
 from standard_ir import Program
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -20,9 +20,6 @@ from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, build_nest
 from cnncc.errors import Refusal
 from cnncc.eval.nest import evaluate
-from cnncc.model.layer_shape import GlbBudget
-from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_search import os_mapping
 from cnncc.passes.nest_to_scf import NestToScfPass
 
 
@@ -47,7 +44,7 @@ def test_scf_any_mapping_is_brute_force(data: st.DataObject, case: Case) -> None
 def test_scf_of_any_step_is_brute_force(case: Case, arch: Arch) -> None:
     ctx, module = lowered(case)
     layer = layer_of(module)
-    layer.mapping = MappingAttr(os_mapping(layer_shape(layer), arch, GlbBudget(arch.glb.words)))
+    layer.mapping = MappingAttr(best_mapping(layer, arch))
     texts = {standard(ctx, module)}
     for each in SCHEDULE:
         each.apply(ctx, module)

@@ -25,8 +25,7 @@ from cnncc.dialects.nest import MappingAttr
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import macro_words
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_plan import OsPlan, mapping_of
-from cnncc.passes._scheduling.os_tiles import Tile, kernel_columns
+from cnncc.passes._scheduling.numbered_nest import OsPlan, Tile, kernel_columns, mapping_of
 from cnncc.passes._scheduling.prefetch import come_first
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))

@@ -38,7 +38,7 @@ from cnncc.frontend.export_onnx import main_function
 from cnncc.model.glb_tokens import PRIMED
 from cnncc.passes._onnx.layers import read_layer
 from cnncc.passes._onnx.windows import StaysOnHost
-from cnncc.passes._scheduling.os_plan import GlbTooSmall
+from cnncc.passes._scheduling.glb_words import GlbTooSmall
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

@@ -25,7 +25,7 @@ from cnncc.numerics import integer_range
 from cnncc.passes._onnx.calibration import take_ranges
 from cnncc.passes._onnx.layers import ConcatLayer
 from cnncc.passes._onnx.placement import place
-from cnncc.passes._scheduling.os_plan import GlbTooSmall
+from cnncc.passes._scheduling.glb_words import GlbTooSmall
 from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass
 from cnncc.passes.cnn_legalize import CnnLegalizePass
 from cnncc.passes.cnn_to_nest import CnnToNestPass

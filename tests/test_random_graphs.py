@@ -31,7 +31,7 @@ from cnncc.binary.run import run
 from cnncc.driver.pipeline import Compilation, Settings, import_model
 from cnncc.driver.verify import Verifier
 from cnncc.errors import Refusal
-from cnncc.passes._scheduling.os_plan import GlbTooSmall
+from cnncc.passes._scheduling.glb_words import GlbTooSmall
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

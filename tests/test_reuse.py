@@ -46,7 +46,7 @@ from cnncc.model.operand_traffic import moved
 from cnncc.model.routes import RouteTerm, inside
 from cnncc.model.stationary import name_of
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
-from cnncc.passes._scheduling.os_plan import mapping_of as plan_mapping
+from cnncc.passes._scheduling.numbered_nest import mapping_of as plan_mapping
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

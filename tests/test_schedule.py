@@ -22,6 +22,7 @@ from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from nest_cases import SCHEDULE, layer_of
+from output_stationary import array_cycles
 from test_conv_grid import run, scheduled
 from test_conv_groups import ARRAYS, Small, array_file, check, small_cases
 from tile_walk import Walk
@@ -37,7 +38,7 @@ from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
 from cnncc.errors import Finding, Refusal
 from cnncc.eval.nest import LayerRun
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_tiles import Tile, array_cycles
+from cnncc.passes._scheduling.numbered_nest import Tile
 from cnncc.passes._scheduling.schedule_file import KEYS, MOST_BYTES, read_schedule
 from cnncc.passes.nest_to_array import NestToArrayPass
 from cnncc.util.npz import npz_bytes

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conv_grid_cases import Case
-from nest_cases import layer_of
+from nest_cases import best_mapping, layer_of
 from os_compiler import reproduce
 from os_formulas import change, corrected, errata, multiplications, printed_ideal, printed_real
 from os_tables import SHAPES, TILES, UNROLLING, rows
@@ -26,9 +26,8 @@ from cnncc.dialects.nest import MappingAttr
 from cnncc.machine.times.times import simulate
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_given import given_mapping, violations
-from cnncc.passes._scheduling.os_search import os_mapping
 from cnncc.passes._scheduling.schedule_file import Given
+from cnncc.passes._scheduling.schedule_numbers import given_mapping, violations
 from cnncc.passes._scheduling.smaller_budgets import come_first
 from cnncc.util.progress import silent
 
@@ -79,7 +78,7 @@ def test_cycles_in_closed_form(net: str, side: int, layer: int, tmp_path: Path) 
     op = layer_of(module)
     shape, row = layer_shape(op), given(net, side, layer)
     refused = violations(shape, arch, row, residual=False)
-    mapping = os_mapping(shape, arch, GlbBudget(GLB)) if refused else given_mapping(shape, arch, GlbBudget(GLB), row)
+    mapping = best_mapping(op, arch, GlbBudget(GLB)) if refused else given_mapping(shape, arch, GlbBudget(GLB), row)
     op.mapping, op.ahead = MappingAttr(mapping), UnitAttr() if come_first(mapping) else None
     lowered(module, ctx, str(tmp_path / "array.toml"))
     assert simulate(instructions_of(module), arch).cycles.total == ClosedForm(case, mapping, arch).total()

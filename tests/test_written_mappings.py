@@ -34,10 +34,10 @@ from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents, operands
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import macro_words
+from cnncc.passes._scheduling.glb_words import GlbTooSmall
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_plan import GlbTooSmall
-from cnncc.passes._scheduling.os_written import written_mapping, written_violations
 from cnncc.passes._scheduling.schedule_file import Written
+from cnncc.passes._scheduling.written_mappings import written_mapping, written_violations
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.util.npz import npz_bytes
 

@@ -23,8 +23,8 @@ from cnncc.estimate.mapped_network import budgets, streamed
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.plan_json import as_json, from_json
+from cnncc.passes._scheduling.glb_words import glb_words
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
-from cnncc.passes._scheduling.os_plan import glb_words
 from cnncc.util.progress import Progress
 
 Json = dict[str, Any]

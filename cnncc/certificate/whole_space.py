@@ -24,7 +24,7 @@ from cnncc.dialects._mapping import Loop, Mapping, Stage, even_sets
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.timed_program import ARRAY, COMMIT, LOAD, Node, Own, Task, TimedLoop, busy_cycles
-from cnncc.passes._scheduling.os_plan import glb_words
+from cnncc.passes._scheduling.glb_words import glb_words
 
 Counts = npt.NDArray[np.int64]
 AHEAD = frozenset({"weight", "params"})

@@ -13,8 +13,8 @@ from cnncc.mapper.search import AHEAD
 from cnncc.mapper.space import forms_of
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_plan import stage_sizes
 from cnncc.util.progress import Progress
 
 MOST_ROOM = 64  # times the room that a layer has: how far a mapping is looked for, to say what it would take

@@ -14,9 +14,9 @@ from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.model.program_schedule import Part
 from cnncc.passes._scheduling.candidates import Candidates
+from cnncc.passes._scheduling.glb_words import glb_words
 from cnncc.passes._scheduling.nest_layers import goal_of, label_of, layer_shape
 from cnncc.passes._scheduling.network_values import Network
-from cnncc.passes._scheduling.os_plan import glb_words
 from cnncc.passes._scheduling.prefetch import layers_ahead
 from cnncc.passes._scheduling.residency import glb_budgets
 from cnncc.passes._scheduling.smaller_budgets import come_first

@@ -249,4 +249,5 @@ class BlockTimes:
         stall = np.maximum(np.where(trips > self.halves, both, 0), np.where(trips >= self.halves, alone, 0))
         loads = bound.times * prod(tiles[dim].trips for dim in dims) * full
         in_row = np.where(self.refills > 0, 0, blocks.full - blocks.full // blocks.in_a_row)
-        return np.maximum(loads - blocks.results // blocks_of_others * full + in_row, 0) * np.maximum(stall, 0)
+        blocks_of_groups = blocks.results * blocks.groups_inside // blocks_of_others
+        return np.maximum(loads - blocks_of_groups * full + in_row, 0) * np.maximum(stall, 0)

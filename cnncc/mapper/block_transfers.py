@@ -7,12 +7,13 @@ DMA does them one after the other, and a transfer waits until its buffer is free
 from __future__ import annotations
 
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
 from cnncc.mapper.arrays import NONE, PerPlan
 from cnncc.mapper.block_times import BlockTimes
-from cnncc.mapper.blocks import Weights
+from cnncc.mapper.blocks import Buffers, Weights
 from cnncc.mapper.bound import up
 
 
@@ -25,12 +26,16 @@ class BlockTransfers:
         self.wpc = self.dram.words_per_cycle
 
     def beside_array(self, stage: Weights) -> PerPlan:
-        """The highest of BOUND-4 with BOUND-12, and BOUND-14 to BOUND-18."""
+        """The highest of BOUND-4 with BOUND-12, and BOUND-14 to BOUND-19.
+
+        BOUND-15 to BOUND-18 hold where everything that is streamed has two buffers.
+        """
         idle = self.first_results(stage)
         dma = self.bound.head + self.blocks.transfers(stage.words - stage.buffer) + idle
-        stalls = self.last_iteration(stage)
-        for more in (self.third_slices, self.behind_weights, self.behind_image, self.small_blocks):
-            stalls = np.maximum(stalls, more(stage))
+        buffers = self.blocks.buffers(stage)
+        stalls = np.maximum(self.last_iteration(stage), self.in_one_buffer(stage, buffers))
+        for of_two in (self.third_slices, self.behind_weights, self.behind_image, self.small_blocks):
+            stalls = np.maximum(stalls, np.where(buffers.doubled, of_two(stage), 0))
         return np.maximum(dma, self.times.compute + stalls)
 
     def first_results(self, stage: Weights) -> PerPlan:
@@ -58,7 +63,7 @@ class BlockTransfers:
 
         Two blocks come while the array works on earlier ones. The others wait for their buffers.
         """
-        blocks, times = self.blocks, self.bound.times
+        blocks, times = self.blocks, self.blocks.times
         if "output" not in self.streamed:
             return NONE
         weights = (stage.words - stage.buffer) * self._weights_of_last(stage)
@@ -182,6 +187,26 @@ class BlockTransfers:
         last = np.maximum((words * w_number - prefetched) / self.wpc - self.times.in_last_row, 0)
         times = bound.times * np.where(blocks.k_outside, blocks.k.full[blocks.kk], 1)
         return np.where(stage.place >= 5, (end + last) * times, 0)
+
+    def in_one_buffer(self, stage: Weights, buffers: Buffers) -> PerPlan:
+        """BOUND-19. The array waits for D(words but the first) + (N − 1) · (e · λ − A(held)), with N blocks or slices.
+
+        Block b + 1 of results waits until block b has left. Meanwhile PEs hold `psum_halves` sums. Slice j + 1 of
+        weights waits for the last load of slice j. Meanwhile PEs hold the work of `weight_halves` loads.
+        """
+        blocks, bound, pe, latency = self.blocks, self.bound, self.bound.arch.pe, self.dram.latency_cycles
+        ways = len(self.streamed & {"output", "residual"})
+        alone = prod(np.where(blocks.adds_up[dim], 1, bound.trips(dim)) for dim in "crs")
+        wait = ways * latency - pe.psum_halves * bound.first_last[0] * alone
+        words = ways * (blocks.everything - blocks.last_results) / self.wpc
+        results = np.where(buffers.results == 1, words + (blocks.results - 1) * wait, 0) if ways else NONE
+        if stage.part is None:
+            return np.maximum(results, 0)
+        loads = bound.trips("h") * bound.trips("w") if self.times.weights_stay else 1
+        wait = latency - pe.weight_halves * bound.first_last[0] * loads
+        number = stage.number if wait < 0 else stage.words // stage.buffer
+        weights = (stage.words - stage.buffer) / self.wpc + (number - 1) * wait
+        return np.maximum(np.where(buffers.weights == 1, np.maximum(results, weights), results), 0)
 
     def in_turn(self, stage: Weights) -> PerPlan:
         """BOUND-3. A + decoding + loads + commits + transfers, each with its latency, as nothing overlaps (TIME-6)."""

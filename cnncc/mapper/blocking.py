@@ -12,7 +12,7 @@ import numpy as np
 
 from cnncc.mapper.block_times import BlockTimes, trips_of
 from cnncc.mapper.block_transfers import BlockTransfers
-from cnncc.mapper.blocks import Blocks, Cells, Counts, Weights, cells_below, sides, some_of
+from cnncc.mapper.blocks import Blocks, Buffers, Cells, Counts, Weights, cells_below, sides, some_of
 from cnncc.mapper.bound import Bound
 from cnncc.mapper.space import Plan
 from cnncc.mapper.tiles import tiles_of
@@ -35,13 +35,14 @@ def candidates(bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None 
     array, transfers, found = times.array(), BlockTransfers(times), list[Iterator[tuple[int, Plan]]]()
     possible = array < limit
     for stage in blocks.stages() if possible.any() else ():
-        if not (fitting := possible & blocks.fits(stage)).any():
+        buffers = blocks.buffers(stage)
+        if not (fitting := possible & buffers.fit).any():
             continue
         overlapping = np.maximum(array, transfers.beside_array(stage))
         least = overlapping if arch.sequencer.overlap else np.maximum(overlapping, transfers.in_turn(stage))
         good = np.nonzero(fitting & (least < limit))[0]
         if len(good):
-            found.append(_in_order(blocks, least[good].astype(np.int64), good, stage))
+            found.append(_in_order(blocks, least[good].astype(np.int64), good, stage, buffers))
     yield from heapq.merge(*found, key=_first)
 
 
@@ -49,13 +50,17 @@ def _first(candidate: tuple[int, Plan]) -> int:
     return candidate[0]
 
 
-def _in_order(blocks: Blocks, least: Counts, where: Counts, stage: Weights) -> Iterator[tuple[int, Plan]]:
+def _in_order(
+    blocks: Blocks, least: Counts, where: Counts, stage: Weights, buffers: Buffers
+) -> Iterator[tuple[int, Plan]]:
     """The plans with one stage of weights, those that take the least first."""
-    places = np.broadcast_to(stage.place, blocks.shaped)
-    buffers = [(operand, np.broadcast_to(count, blocks.shaped)) for operand, count in sorted(blocks.buffers.items())]
+    each = (stage.place, buffers.weights, buffers.results, buffers.params_in_slices)
+    places, weights, results, slices = (np.broadcast_to(of_plan, blocks.shaped) for of_plan in each)
     for number in np.argsort(least, kind="stable").tolist():
         i = where[number]
-        k, h, w, order, ifmap = (int(each[i]) for each in blocks.cells)
+        k, h, w, order, ifmap = (int(cell[i]) for cell in blocks.cells)
         k, h, w = (int(side.sizes[at]) for side, at in zip((blocks.k, blocks.h, blocks.w), (k, h, w), strict=True))
-        streamed = tuple((operand, int(count[i])) for operand, count in buffers)
-        yield int(least[number]), Plan(k, h, w, order == 0, int(places[i]), stage.buffers, streamed, ifmap == 2)
+        counts = {"ifmap": min(2, 1 + ifmap), "residual": int(results[i]), "output": int(results[i])}
+        streamed = tuple((operand, counts[operand]) for operand in sorted(blocks.budget.streamed))
+        plan = Plan(k, h, w, order == 0, int(places[i]), int(weights[i]), streamed, ifmap == 2, bool(slices[i]))
+        yield int(least[number]), plan

@@ -29,13 +29,39 @@ def least_words(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
     Of the window all channels, or two slices of one.
     """
     sizes, window = shape.sizes, shape.window
-    words = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
+    words = least_params(shape, arch, budget)
     words += sizes.r * sizes.s * shape.is_mac + sum(operand in budget.streamed for operand in ("output", "residual"))
     if "ifmap" in budget.streamed:
         sides = zip((sizes.r, sizes.s), (sizes.h, sizes.w), (shape.ih, shape.iw), window.dilation, strict=True)
         channels = sizes.c if shape.channelwise else min(sizes.c, 2)
         words += channels * prod(whole if n == 1 else reach(1, taps, 1, step) for taps, n, whole, step in sides)
     return words
+
+
+def params_words(shape: LayerShape, arch: Arch) -> int:
+    """Words of all parameters."""
+    sizes = shape.sizes
+    return shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
+
+
+def least_params(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
+    """Words of parameters that are there at least: all, or a slice of them (SPACE-12)."""
+    each = shape.params * arch.words_per_param
+    if shape.per_position:
+        return each * (1 if positions_in_blocks(shape, budget) else shape.sizes.h) * shape.sizes.w
+    in_slices = budget.tight and shape.is_mac and not budget.streamed and shape.shuffle == 1
+    return each * (1 if in_slices else shape.sizes.k)
+
+
+def positions_in_blocks(shape: LayerShape, budget: GlbBudget) -> bool:
+    """Whether parameters by position may come with blocks of the ifmap or the output."""
+    by_position = budget.tight and shape.per_position and not shape.is_mac
+    return by_position and not budget.streamed.isdisjoint({"ifmap", "output"})
+
+
+def groups_inside(shape: LayerShape, budget: GlbBudget) -> int:
+    """Groups of output channels in a block: all of them if the output is streamed and its channels are shuffled."""
+    return shape.sizes.k // shape.tiled_together if shape.shuffle > 1 and "output" in budget.streamed else 1
 
 
 class BlockSizes(NamedTuple):
@@ -52,7 +78,7 @@ def cut_dims(shape: LayerShape, budget: GlbBudget) -> str:
     streamed = budget.streamed
     alone = budget.residual and len(streamed & {"output", "residual"}) == 1  # one start of a commit is for both
     cut = {
-        "k": shape.shuffle == 1 and not alone and (shape.channelwise or "output" in streamed),
+        "k": shape.shuffle == 1 and (budget.tight or not alone and (shape.channelwise or "output" in streamed)),
         "h": True,
         "w": not shape.per_position,
     }
@@ -87,17 +113,39 @@ def _axes(shape: tuple[int, ...]) -> tuple[Counts, ...]:
 
 
 class Weights(NamedTuple):
-    """A stage of weights in the GLB: before which loop, in how many buffers, words of a buffer, words that come.
+    """A stage of weights in the GLB.
 
-    Of these the first slice comes ahead, in the layer before. part: of a block's work that is done with a slice, where
-    slices come inside blocks.
+    - place: before which loop they come
+    - buffers: at most so many
+    - buffer, words: words of a buffer; of all that come, the first slice of two buffers while the layer before runs
+    - part: of a block's work that is done with a slice, if slices come inside blocks
+    - number: of slices, at most
+    - channels: of a slice, if parameters may come with it
     """
 
     place: Any
-    buffers: int
+    buffers: Any
     buffer: Any
     words: Any
     part: Any = None
+    number: Any = 1
+    channels: Any = None
+
+
+class Buffers(NamedTuple):
+    """The buffers of plans with one stage of weights.
+
+    - results, weights: how many of output and residual, and of weights
+    - params_in_slices: whether parameters come in slices
+    - fit: whether all of them have room, and the plan is legal
+    - doubled: whether there are two of all that comes or goes in blocks or slices, in blocks of one group of channels
+    """
+
+    results: Any
+    weights: Any
+    params_in_slices: Any
+    fit: Any
+    doubled: Any
 
 
 class Blocks:
@@ -123,6 +171,8 @@ class Blocks:
         self.double: Any = ifmap > 0
         self.sliced: Any = ifmap == 2
         self.group = shape.tiled_together
+        # Blocks of shuffled channels are of all groups: there is a loop over these inside.
+        self.groups_inside = groups_inside(shape, budget)
         self._count_blocks()
         self._count_words()
 
@@ -136,7 +186,8 @@ class Blocks:
         k_cut: Any = k_blocks > 1
         image_cut: Any = self.of_image > 1
         again = np.where(self.k_outside | self.sliced | self.shape.channelwise, k_blocks, 1)
-        times, slices = sizes.n * (sizes.k // self.group), np.where(self.sliced, up(sizes.c, self.tiles.c), 1)
+        self.times = times = sizes.n * (sizes.k // self.group // self.groups_inside)
+        slices = np.where(self.sliced, up(sizes.c, self.tiles.c), 1)
         self.images: Any = times * self.of_image * again * slices  # blocks or slices of the ifmap
         self.results: Any = times * self.of_image * k_blocks
         self.full_sides: tuple[Any, Any, Any] = (self.k.full[self.kk], self.h.full[self.hh], self.w.full[self.ww])
@@ -148,9 +199,20 @@ class Blocks:
         twice = (self.images > 1) if "ifmap" in self.budget.streamed else np.False_
         self.legal: Any = either & (twice | ~self.double) & (~self.sliced | (self.tiles.c < sizes.c))
         streamed, many = self.budget.streamed, self.results > 1
+        # A commit has one start for residual and output: alone, one moves in equal blocks of k, and has one buffer
+        # inside loops over n and k.
+        self.one_start = self.budget.residual and len(streamed & {"output", "residual"}) == 1
+        self.alone = self.one_start & (times * k_blocks > 1)
         beside = many & self.double if "ifmap" in streamed and "output" not in streamed else many
-        double = {"ifmap": self.double, "residual": beside, "output": many}
-        self.buffers = {operand: 1 + double[operand] for operand in streamed}
+        if not self.budget.tight:
+            self.legal = self.legal & ~(self.alone & (self.double | beside))
+        elif self.one_start:
+            equal = self.group % self.k.sizes[self.kk] == 0
+            at_one_place = (
+                self.k_outside | ~k_cut | self.shape.channelwise | ("output" in streamed or "ifmap" not in streamed)
+            )
+            self.legal = self.legal & ~(self.double & self.alone) & equal & at_one_place
+        self.most_results: Any = 1 + (beside & ~self.alone)
 
     def of_outermost(self, k: Any, h: Any, w: Any) -> Any:
         """Of the loop over blocks that is outside the others, unless there is but one block along it."""
@@ -199,7 +261,7 @@ class Blocks:
         """Of all buffers; moved in all, of the ifmap alone, of one block of it; before the first and after the last."""
         shape, sizes, streamed = self.shape, self.shape.sizes, self.budget.streamed
         k, h, w = (side.sizes[at] for side, at in self._sides())
-        outputs, everything = k * h * w, sizes.n * sizes.k * sizes.h * sizes.w
+        outputs, everything = self.groups_inside * k * h * w, sizes.n * sizes.k * sizes.h * sizes.w
         self.everything = everything
         self.outputs: Any = outputs
         self.share: Any = outputs / everything  # of a block of results
@@ -208,25 +270,25 @@ class Blocks:
         if "ifmap" in streamed:
             rows, cols = (_image(shape, axis, self.tile[dim]) for axis, dim in enumerate("hw"))
             of_block = k * sizes.c if shape.channelwise else np.where(self.sliced, self.tiles.c, sizes.c)
-            self.image = of_block * rows[0][self.hh] * cols[0][self.ww]
+            self.image = self.groups_inside * of_block * rows[0][self.hh] * cols[0][self.ww]
             channels = shape.channels if shape.channelwise else sizes.c * (sizes.k // self.group)
             again = np.where((self.k_outside | self.sliced) & (not shape.channelwise), self.k.number[self.kk], 1)
             self.moved_image = sizes.n * channels * again * rows[1][self.hh] * cols[1][self.ww]
         results = len(streamed & {"output", "residual"})
         self.moved: Any = self.moved_image + results * everything
         self.first: Any = self.image + outputs * ("residual" in streamed and "ifmap" in streamed)
-        last = self.k.last[self.kk] * self.h.last[self.hh] * self.w.last[self.ww]
-        self.last: Any = last * ("output" in streamed)
-        params = shape.params * self.arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
-        words: Any = params + self.buffers.get("ifmap", 0) * self.image
-        for operand in streamed & {"output", "residual"}:
-            words = words + self.buffers[operand] * outputs
-        self.words_of_blocks: Any = words
+        self.last_results = self.groups_inside * self.k.last[self.kk] * self.h.last[self.hh] * self.w.last[self.ww]
+        self.last: Any = self.last_results * ("output" in streamed)
+        self.params = params_words(shape, self.arch)
+        self.images_words: Any = (1 + self.double) * self.image
+        self.results_words: Any = results * outputs
+        least = least_params(shape, self.arch, self.budget)
+        self.least_words: Any = least + self.images_words + self.results_words  # without weights and partial sums
         runs = {"c": self.tiles.c < sizes.c, "r": self.tiles.taps, "s": self.tiles.taps}
         self.adds_up = self.tiles.adds_up({"k": k, "h": h, "w": w})
         self.partial: Any = any_of(self.adds_up[dim] & (shape.is_mac and runs[dim]) for dim in "crs")
         sums = self.arch.words_per_sum * (outputs if "output" in streamed else everything)
-        self.words: Any = words + np.where(self.partial, sums, 0)
+        self.sums: Any = np.where(self.partial, sums, 0)
 
     def commit(self, partial: Any) -> Any:
         """Cycles for a result: its words through the GLB, or the units."""
@@ -242,15 +304,15 @@ class Blocks:
     def stages(self) -> Iterator[Weights]:
         """Where weights may be staged: all at once, inside the loop over blocks of k, or inside one of the point's."""
         shape, tiles, sizes = self.shape, self.tiles, self.shape.sizes
-        everything, taps = shape.weight_words, sizes.r * sizes.s
+        everything = shape.weight_words
         yield Weights(0, 1, everything, everything)
         if not shape.is_mac:
             return
-        k_block = self.k.sizes[self.kk]
+        k_block, k_outside = self.k.sizes[self.kk], self.k_outside & (self.groups_inside == 1)
         if len(self.k.sizes) > 1 or sizes.k > shape.tiled_together:
-            words = sizes.n * everything * np.where(self.k_outside, 1, self.of_image)
-            part = np.where(self.k_outside, np.inf, 1)
-            yield Weights(np.where(self.k_outside, 3, 5), 2, k_block * sizes.c * taps, words, part)
+            words = sizes.n * everything * np.where(k_outside, 1, self.of_image)
+            part = np.where(k_outside, np.inf, 1 / self.groups_inside)
+            yield self._slices(np.where(k_outside, 3, 5), k_block, sizes.c, words, part)
         cut = {"h": (self.h, self.hh), "w": (self.w, self.ww)}
         before, inside = tiles.form.order.split("|")
         again, k_now, c_now = sizes.n * self.of_image, k_block, sizes.c
@@ -264,11 +326,46 @@ class Blocks:
                 again = again // number[at] * all_tiles
                 continue
             k_now, c_now = (np.minimum(k_block, tiles.k), c_now) if dim == "k" else (k_now, tiles.c)
-            part = k_now / k_block * (c_now / sizes.c)
-            yield Weights(place, 2, k_now * c_now * taps, everything * again, part)
+            part = k_now / k_block * (c_now / sizes.c) / self.groups_inside
+            yield self._slices(place, k_now, c_now, everything * again, part)
         if inside.startswith("c") and np.any(tiles.c < sizes.c):
-            part = k_now / k_block * (tiles.c / sizes.c)
-            yield Weights(place + tiles.spaces + 1, 2, k_now * tiles.c * taps, everything * again, part)
+            part = k_now / k_block * (tiles.c / sizes.c) / self.groups_inside
+            yield self._slices(place + tiles.spaces + 1, k_now, tiles.c, everything * again, part)
+
+    def _slices(self, place: Any, k: Any, c: Any, words: Any, part: Any) -> Weights:
+        sizes = self.shape.sizes
+        # What makes blocks of residual or output, alone, have one buffer inside loops over n and k.
+        alone = self.budget.tight & self.one_start & ((sizes.n > 1) | (k < sizes.k))
+        buffer, k_blocks = k * c * sizes.r * sizes.s, sizes.k // self.group * self.k.number[self.kk]
+        number = k_blocks * -(-self.k.sizes[self.kk] // k) * -(-sizes.c // c) * (words // self.shape.weight_words)
+        with_params = (
+            self.budget.tight and not self.budget.streamed and self.shape.shuffle == 1 and bool(np.all(c == sizes.c))
+        )
+        return Weights(place, np.where(alone, 1, 2), buffer, words, part, number, k if with_params else None)
+
+    def buffers(self, stage: Weights) -> Buffers:
+        """Two buffers of results and of slices of weights. In a tight budget one if two have no room, first of results;
+        and parameters come in slices if not all of them have room.
+        """
+        room = self.budget.words - self.images_words - self.sums
+        each = self.shape.params * self.arch.words_per_param
+        all_params, slice_, results = self.params, stage.buffer, self.results_words
+        slices = all_params + results + slice_ > room
+        if stage.channels is not None:
+            params, slice_ = np.where(slices, 0, all_params), slice_ + slices * each * stage.channels
+        elif positions_in_blocks(self.shape, self.budget):
+            block = (1 + self.double) * each * self.h.sizes[self.hh] * self.shape.sizes.w
+            params = np.where(slices, block, all_params)
+        else:
+            params, slices = all_params, np.False_
+        count, weights = self.most_results, stage.buffers
+        if self.budget.tight:
+            count = np.where(params + count * results + weights * slice_ <= room, count, 1)
+            weights = np.where(params + count * results + weights * slice_ <= room, weights, 1)
+        some = stage.part is None or stage.buffer < self.shape.weight_words
+        fit = self.legal & some & (params + count * results + weights * slice_ <= room)
+        doubled = ~self.alone & (count == self.most_results) & (stage.part is None or weights > 1)
+        return Buffers(count, weights, slices, fit, doubled & (self.groups_inside == 1))
 
     def refills(self, held: int) -> Any:
         """Cycles in which the array has nothing to do while the DMA fills the one buffer of the ifmap again.
@@ -280,10 +377,10 @@ class Blocks:
             return 0
         words, each = self.moved_image - self.image, arch.dram.latency_cycles - held
         if "output" in streamed:
-            (k, h, w), times = (side.last[at] for side, at in self._sides()), sizes.n * (sizes.k // self.group)
+            k, times = self.k.last[self.kk], sizes.n * (sizes.k // self.group)
             # Where k goes on with an image, these are the last channels of each.
             everything = times * sizes.h * sizes.w * np.where(self.images == self.results, self.group, k)
-            words, each = words + everything - k * h * w, arch.dram.latency_cycles + arch.commit.latency_cycles
+            words, each = words + everything - self.last_results, arch.dram.latency_cycles + arch.commit.latency_cycles
         again = words / arch.dram.words_per_cycle + (self.images - 1) * each
         return np.where(self.double | (self.images <= 1), 0, np.maximum(again, 0))
 
@@ -300,11 +397,6 @@ class Blocks:
         results = (self.moved - self.moved_image) // dram.words_per_cycle
         return results + np.maximum(others // dram.words_per_cycle, waits)
 
-    def fits(self, stage: Weights) -> Any:
-        """Plans for which there is room, and whose slices of weights are less than all weights."""
-        some = stage.part is None or stage.buffer < self.shape.weight_words
-        return self.legal & some & (self.words + stage.buffers * stage.buffer <= self.budget.words)
-
 
 def least_words_of(shape: LayerShape, arch: Arch, budget: GlbBudget, form: Form, tiles: Counts) -> Counts:
     """Words that buffers take at least, by tiles (number, k h w c): one buffer each, a block being one tile."""
@@ -312,14 +404,14 @@ def least_words_of(shape: LayerShape, arch: Arch, budget: GlbBudget, form: Form,
     of_tiles = Tiles(form, *tiles.T)
     block: dict[str, Any] = dict(_block_tiles(shape, budget, of_tiles))
     k, h, w = (block[dim] for dim in "khw")
-    words: Any = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
-    words = words + k * h * w * len(streamed & {"output", "residual"})
+    groups = groups_inside(shape, budget)
+    words: Any = least_params(shape, arch, budget) + groups * k * h * w * len(streamed & {"output", "residual"})
     if "ifmap" in streamed:
         sliced = np.minimum(sizes.c, 2 * of_tiles.c) if form.order[0] == "c" else sizes.c
         rows = np.minimum(shape.ih, reach(h, sizes.r, window.stride[0], window.dilation[0]))
         columns = np.minimum(shape.iw, reach(w, sizes.s, window.stride[1], window.dilation[1]))
-        words = words + (k * sizes.c if shape.channelwise else sliced) * rows * columns
-    slices = 2 * np.minimum(of_tiles.k, k) * of_tiles.c * sizes.r * sizes.s
+        words = words + groups * (k * sizes.c if shape.channelwise else sliced) * rows * columns
+    slices = (1 if budget.tight else 2) * np.minimum(of_tiles.k, k) * of_tiles.c * sizes.r * sizes.s
     return words + np.minimum(shape.weight_words, slices)
 
 
@@ -332,7 +424,7 @@ def cells_below(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles, 
 @lru_cache(maxsize=32)  # each may have megabytes
 def _cells(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> tuple[Cells, Counts]:
     blocks = Blocks(shape, arch, budget, tiles)
-    there = np.broadcast_to(blocks.legal & (blocks.words_of_blocks <= budget.words), blocks.shaped)
+    there = np.broadcast_to(blocks.legal & (blocks.least_words <= budget.words), blocks.shaped)
     return np.nonzero(there), np.broadcast_to(blocks.transfers(0), blocks.shaped)[there]
 
 

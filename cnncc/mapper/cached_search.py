@@ -27,7 +27,7 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.dialects._mapping import mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
-from cnncc.mapper.blocks import least_words
+from cnncc.mapper.blocks import least_words, params_words
 from cnncc.mapper.search import Result, ideal_cycles, search
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.transfer_bound import NEVER
@@ -43,6 +43,7 @@ SOURCES = (
     "numerics.py",
     "errors.py",
 )  # all that a search imports
+FAR = 2  # times the cycles that a search has shown to be needed: from there on a tight budget is searched, too
 COUNTS = ("cycles", "least", "run", "bounded")
 ALONE_S = 1.0  # of searching before other processes are started: each takes 0.4 s to start (2026-11)
 MOST_PROCESSES = 8  # each holds about 80 MB
@@ -66,19 +67,40 @@ class SearchTask:
         object.__setattr__(self, "arch", replace(self.arch, name="", energy=Energy()))
 
     def search(self) -> Result | None:
-        """Its result; where it finds nothing that fits, the best of each dataflow by itself (BOUND-8)."""
-        found = search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick)
-        if (
-            found
-            or self.dataflow
-            or self.below < NEVER
-            or least_words(self.shape, self.arch, self.budget) > self.budget.words
-        ):
-            return found
-        names = dict.fromkeys(form.name for form in forms_of(self.shape))
-        each = [search(self.shape, self.arch, self.budget, name) for name in names]
+        """Its result. SPACE-13: a tight budget is searched, too, if nothing has room or far fewer cycles may do."""
+        if self.below < NEVER:
+            return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick)
+        best = self._in(self.budget)
+        if self._has_everything() or (best and self._is_near(best)):
+            return best
+        found = [result for result in (best, self._in(replace(self.budget, tight=True))) if result]
+        least = min((result.least for result in found), default=0)
+        best = min(found, key=lambda result: result.cycles, default=None)
+        return best and replace(best, least=least)
+
+    def _in(self, budget: GlbBudget) -> Result | None:
+        """The best in a budget: where a search finds nothing that fits, of each form by itself (BOUND-8)."""
+        if least_words(self.shape, self.arch, budget) > budget.words:
+            return None
+        best = search(self.shape, self.arch, budget, self.dataflow)
+        if best or self.dataflow:
+            return best
+        each = [
+            search(self.shape, self.arch, budget, name)
+            for name in dict.fromkeys(form.name for form in forms_of(self.shape))
+        ]
         best = min(filter(None, each), key=lambda result: result.cycles, default=None)
         return best and replace(best, least=min(best.cycles, ideal_cycles(self.shape, self.arch)))
+
+    def _has_everything(self) -> bool:
+        """Whether all weights and parameters lie in the GLB, and nothing is streamed."""
+        return (
+            not self.budget.streamed
+            and self.shape.weight_words + params_words(self.shape, self.arch) <= self.budget.words
+        )
+
+    def _is_near(self, best: Result) -> bool:
+        return self.arch.sequencer.overlap and best.cycles <= FAR * best.least
 
 
 _found = dict[SearchTask, Result | None]()

@@ -336,6 +336,8 @@ class _ByTraffic:
                     self.beyond = others
                     break
                 part, traffic = parts[n], of_parts[n]
+                if self.search.budget.tight and not traffic.fits[traffic.number[i]]:
+                    continue  # few have room: others are not counted
                 k, h, w, c = traffic.tiles[traffic.number[i]].tolist()
                 known.add((part.form, (k, h, w, c)))
                 if not self.search.turned and h != w and (part.form, (k, w, h, c)) in known:

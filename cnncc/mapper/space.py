@@ -162,22 +162,26 @@ class Plan(NamedTuple):
     weight_buffers: int = 1
     streamed: tuple[tuple[str, int], ...] = ()
     slices: bool = False
+    params_in_slices: bool = False
 
 
 def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: Plan) -> Mapping:
     """The mapping of a point, with its stages. Loops that would run once are left out."""
-    pixels = [Loop("h", plan.h), Loop("w", plan.w)]
+    pixels, channels = [Loop("h", plan.h), Loop("w", plan.w)], [Loop("k", shape.tiled_together)]
     blocks = [Loop("k", plan.k), *pixels] if plan.k_outside else [*pixels, Loop("k", plan.k)]
+    shuffled = shape.shuffle > 1 and any(operand == "output" for operand, _ in plan.streamed)  # a block of all groups
+    outer = [Loop("n"), *pixels, *channels, Loop("k", plan.k)] if shuffled else [Loop("n"), *channels, *blocks]
     extent = {dim: shape.sizes.of(dim) for dim in BOX_DIMS} | {"k": plan.k, "h": plan.h, "w": plan.w}
-    outer = [Loop("n"), Loop("k", shape.tiled_together), *blocks]
     loops, staged = _loops(shape, at, extent)
     stages = [(("weight", "ifmap")["WI".index(each)], "rf", len(outer) + depth) for each, depth in staged.items()]
-    of_ifmap = 6 if plan.slices else 5 if plan.k_outside or shape.channelwise else 4
-    stages += [(operand, "glb", of_ifmap if operand == "ifmap" else 5) for operand, _ in plan.streamed]
+    block = 3 if shuffled else 5
+    of_ifmap = 6 if plan.slices else block if plan.k_outside or shape.channelwise or shuffled else 4
+    stages += [(operand, "glb", of_ifmap if operand == "ifmap" else block) for operand, _ in plan.streamed]
     if shape.is_mac:
         stages.append(("weight", "glb", plan.weights))
     if shape.params:
-        stages.append(("params", "glb", 0))
+        in_slices = block if shape.per_position else plan.weights
+        stages.append(("params", "glb", in_slices if plan.params_in_slices else 0))
     return _clipped(shape, arch, [*outer, *loops], stages, plan)
 
 
@@ -192,6 +196,8 @@ def _clipped(
         left[loop.dim] = step
     halves = {"weight": arch.pe.weight_halves, "ifmap": arch.pe.ifmap_halves}
     in_glb = {"weight": plan.weight_buffers, **dict(plan.streamed)}
+    if plan.params_in_slices:
+        in_glb["params"] = in_glb.get("ifmap", 1) if shape.per_position else plan.weight_buffers
     found: list[Stage] = []
     for operand, memory, place in stages:
         depth = sum(loop is not None for loop in running[:place])

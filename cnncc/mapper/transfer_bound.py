@@ -36,7 +36,7 @@ class TransferBound:
         """
         form = next((form for form in forms_of(self.shape) if form.order.startswith("c")), forms_of(self.shape)[0])
         blocks = Blocks(self.shape, self.arch, self.budget, Tiles(form, 1, 1, 1, 1))
-        there = blocks.legal & (blocks.words_of_blocks <= self.budget.words)
+        there = blocks.legal & (blocks.least_words <= self.budget.words)
         return int(np.where(there, blocks.transfers(0), NEVER).min())
 
     def least(self, form: Form, tiles: Counts, compute: Counts, limit: int) -> tuple[Counts, Cells, Flags]:
@@ -63,7 +63,7 @@ class TransferBound:
         best: PerPlan = np.full(1, NEVER)
         for stage in blocks.stages():
             transfers = blocks.transfers(stage.words - stage.buffer)
-            best = np.minimum(best, np.where(blocks.fits(stage), np.maximum(transfers, alone), NEVER))
+            best = np.minimum(best, np.where(blocks.buffers(stage).fit, np.maximum(transfers, alone), NEVER))
         return best.astype(np.int64)
 
     def _alone(self, blocks: Blocks, compute: Counts | int) -> PerPlan:
@@ -88,7 +88,8 @@ class TrafficOf:
         self.number: list[int] = np.searchsorted(self.first, first)[same].tolist()
         self.tiles = tiles[self.first]
         words = least_words_of(traffic.shape, traffic.arch, traffic.budget, form, self.tiles)
-        self.known = np.where(words <= traffic.budget.words, -1, NEVER)  # bounds of tiles; -1: not computed yet
+        self.fits = words <= traffic.budget.words
+        self.known = np.where(self.fits, -1, NEVER)  # bounds of tiles; -1: not computed yet
         self.compute = np.full(len(first), NEVER)
         np.minimum.at(self.compute, self.number, compute)
         apart = [dim in cut_dims(traffic.shape, traffic.budget) and not shared(form, dim) for dim in "khwc"]

@@ -24,11 +24,13 @@ class GlbBudget:
     - streamed: the operands among ifmap, residual and output that lie in DRAM and pass through the GLB block by block.
       The others are resident, outside of `words`.
     - residual: whether the layer reads one.
+    - tight: whether one buffer may stand where two do not fit, and parameters may come in slices (SPACE-13).
     """
 
     words: int
     streamed: frozenset[str] = frozenset()
     residual: bool = False
+    tight: bool = False
 
 
 @dataclass(frozen=True)

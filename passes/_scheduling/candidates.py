@@ -15,21 +15,18 @@ from cnncc.dialects.nest import LayerOp, Mapping, operands
 from cnncc.errors import Finding, Refusal
 from cnncc.mapper.blocks import least_words
 from cnncc.mapper.cached_search import SearchTask, search_ahead, searched
-from cnncc.mapper.search import AHEAD
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.transfer_bound import NEVER
-from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget
-from cnncc.passes._scheduling.dataflows import TEXTS
+from cnncc.passes._scheduling.dataflows import AUTO, TEXTS
+from cnncc.passes._scheduling.elementwise_blocks import copy_mapping
+from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, glb_too_small
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
-from cnncc.passes._scheduling.os_given import given_mapping, violations
-from cnncc.passes._scheduling.os_plan import GlbTooSmall, StaysOut, glb_too_small
-from cnncc.passes._scheduling.os_search import copy_mapping, os_mapping
-from cnncc.passes._scheduling.os_written import written_mapping, written_violations
 from cnncc.passes._scheduling.schedule_file import Entry, Given, Named, Written
+from cnncc.passes._scheduling.schedule_numbers import given_mapping, violations
+from cnncc.passes._scheduling.written_mappings import written_mapping, written_violations
 
 Schedule = Map[str, Entry]  # by the labels of layers
-FAR = 2  # times the cycles that a search has shown to be needed: from there on other mappings are compared
 MOST_DOUBLINGS = 12  # of the GLB words for which a mapping of some form is looked for, to say what would do
 
 
@@ -93,10 +90,7 @@ class Candidates:
                 return []
 
     def best(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:
-        """The mapping of `layer` in this GLB budget; None for its own nest. Raises Refusal (GlbTooSmall).
-
-        Where the search finds none, or a slower one, it is output stationary.
-        """
+        """The mapping of `layer` in this GLB budget; None for its own nest. Raises Refusal (GlbTooSmall)."""
         try:
             return self._mapping(layer, budget)
         except GlbTooSmall as refusal:
@@ -117,22 +111,10 @@ class Candidates:
             return given_mapping(shape, self.arch, budget, given)
         if layer.kind.data == "copy":
             return copy_mapping(shape, self.arch, budget)
-        form = self.form(layer)
-        found = searched(shape, self.arch, budget, form)
-        if form in ("ws", "is"):
-            if found is None:
-                raise glb_too_small(self.arch, budget, max(least_words(shape, self.arch, budget), budget.words + 1))
-            return found.mapping
-        if found is None:
-            return os_mapping(shape, self.arch, budget)
-        if self.arch.sequencer.overlap and found.cycles <= FAR * found.least:
-            return found.mapping
-        with suppress(Refusal):  # where nothing overlaps one buffer of weights may do; or the search ended too early
-            other = os_mapping(shape, self.arch, budget)
-            plan = LayerPlan("", shape, other, budget.residual, AHEAD)
-            if layer_cycles(plan, self.arch) < found.cycles:
-                return other
-        return found.mapping
+        if result := searched(shape, self.arch, budget, self.form(layer)):
+            return result.mapping
+        least = least_words(shape, self.arch, replace(budget, tight=True))
+        raise glb_too_small(self.arch, budget, max(least, budget.words + 1))
 
     def is_searched(self, layer: LayerOp) -> bool:
         """Whether the layer's mapping is searched for. Then it depends on the GLB budget."""
@@ -150,28 +132,21 @@ class Candidates:
         return found.mapping if found else None
 
     def with_least_words(self, layer: LayerOp, budget: GlbBudget, refusal: GlbTooSmall) -> GlbTooSmall:
-        """The same refusal with the fewest words for which a mapping is found; output stationary ones may need more."""
+        """The same refusal, which has a lower bound, with the fewest words for which the search has a mapping."""
         if not self.is_searched(layer) or layer.kind.data == "copy":
             return refusal
         shape, form = layer_shape(layer), self.form(layer)
-        resident = self.arch.glb.words - budget.words
+        bound = refusal.words - (self.arch.glb.words - budget.words)
 
         def fits(words: int) -> bool:
             return bool(searched(shape, self.arch, replace(budget, words=words), form))
 
-        most = refusal.words - resident
-        if form in ("ws", "is"):  # the refusal has a lower bound
-            enough = (most << shift for shift in range(MOST_DOUBLINGS))
-            most = next((words for words in enough if fits(words)), 0)
-            if not most:
-                what, help_ = f"no mapping of the form {form} is found", "dataflow auto"
-                none = GlbTooSmall(f"{what}: {help_}", refusal.words, Finding(what, help=help_))
-                return self._named(layer, none)
-        sizes = range(max(least_words(shape, self.arch, budget), budget.words + 1), most)
-        words = bisect_left(sizes, True, key=fits)
-        least = sizes[words] if words < len(sizes) else most
-        if least == refusal.words - resident:
-            return refusal
+        enough = next((bound << shift for shift in range(MOST_DOUBLINGS) if fits(bound << shift)), 0)
+        if not enough:
+            what, help_ = f"no mapping of the form {form or AUTO} is found", "dataflow auto"
+            return self._named(layer, GlbTooSmall(f"{what}: {help_}", refusal.words, Finding(what, help=help_)))
+        sizes = range(max(bound, enough // 2), enough)
+        least = [*sizes, enough][bisect_left(sizes, True, key=fits)]
         return self._named(layer, glb_too_small(self.arch, budget, least))
 
     def search_ahead(self, wanted: Sequence[Wanted]) -> None:

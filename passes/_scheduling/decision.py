@@ -25,9 +25,9 @@ from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.chain import best_choices
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.candidates import Candidates, Wanted
+from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.network_values import Network, Value
-from cnncc.passes._scheduling.os_plan import GlbTooSmall, StaysOut, stage_sizes
 from cnncc.passes._scheduling.prefetch import layers_ahead
 from cnncc.passes._scheduling.residency import all_fit, best_residents, glb_budgets, without_largest
 from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, try_smaller_budgets

@@ -1,6 +1,7 @@
 """What the loops of a mapping in the notation leave out, for a layer and an array: axes, PEs, tile sizes. No IR.
 
-The rules, MAP-2 to MAP-5 and MAP-9, are in docs/mapping.md. The stages that a text leaves out are for `os_written.py`.
+The rules, MAP-2 to MAP-5 and MAP-9, are in docs/mapping.md. The stages that a text leaves out are for
+`written_mappings.py`.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import nest
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import LayerOp
+from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network
-from cnncc.passes._scheduling.os_plan import stage_sizes
 from cnncc.passes._scheduling.smaller_budgets import come_first
 from cnncc.passes.array_allocate import Lifetime, fits
 

@@ -14,9 +14,9 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.bound import ideal_cycles
 from cnncc.mapper.transfer_bound import NEVER, cycles_about
 from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._scheduling.glb_words import SMALL
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network, Value, live_words
-from cnncc.passes._scheduling.os_plan import SMALL
 
 WORTH = 1.1  # how much less layers have to wait, so that a value is streamed for them: cycles are not known exactly
 

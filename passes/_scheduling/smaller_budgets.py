@@ -17,8 +17,8 @@ from cnncc.mapper.transfer_bound import cycles_about
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.candidates import Candidates, Wanted
+from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.os_plan import stage_sizes
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
 PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead

@@ -17,9 +17,7 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import MACHINE_ORDER
 from cnncc.passes._programs.layer_transfers import is_one_slice
 from cnncc.passes._scheduling.array_fit import file_problems, space_problems
-from cnncc.passes._scheduling.mapping_completion import completed_loops, completions
-from cnncc.passes._scheduling.os_given import too_many_loops
-from cnncc.passes._scheduling.os_plan import (
+from cnncc.passes._scheduling.glb_words import (
     NOTHING_FITS,
     GlbTooSmall,
     StaysOut,
@@ -30,8 +28,10 @@ from cnncc.passes._scheduling.os_plan import (
     moved_words,
     one_pitch,
 )
+from cnncc.passes._scheduling.mapping_completion import completed_loops, completions
 from cnncc.passes._scheduling.rewrites import without_single
 from cnncc.passes._scheduling.schedule_file import Written
+from cnncc.passes._scheduling.schedule_numbers import too_many_loops
 
 MOVING = ("residual", "ifmap", "output")
 OF_WEIGHTS = frozenset("kc")

@@ -1,6 +1,6 @@
 """Output-stationary mappings that a user gives: which are legal, and the mapping that one means. No IR.
 
-`Given` in the terms of `os_tiles.py` and `os_plan.py`: tiles tof, toy, tox, tif are blocks and slices k, h, w, c;
+`Given` in the terms of `numbered_nest.py`: tiles tof, toy, tox, tif are blocks and slices k, h, w, c;
 sets of poy x pox PEs are ph, pw, of which pofv are below and pofh beside each other (kr, kc); p and q are the same, tky
 and tkx the kernel rows and columns of a macro-instruction. The loops are those of a plan with these numbers, always.
 What is staged in the GLB, and where, follows from what lies there as a whole.
@@ -16,20 +16,16 @@ from cnncc.dialects.nest import Mapping
 from cnncc.errors import Finding
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import macro_words
-from cnncc.passes._scheduling.os_plan import (
-    BLOCK,
+from cnncc.passes._scheduling.glb_words import (
     NOTHING_FITS,
-    SLICE,
     GlbTooSmall,
-    OsPlan,
     divides,
     glb_too_small,
     glb_words,
     is_small,
-    mapping_of,
     stage_sizes,
 )
-from cnncc.passes._scheduling.os_tiles import Tile
+from cnncc.passes._scheduling.numbered_nest import BLOCK, SLICE, OsPlan, Tile, mapping_of
 from cnncc.passes._scheduling.schedule_file import Given
 
 SMALLER = "smaller tof, toy, tox or tif"
