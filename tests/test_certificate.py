@@ -16,6 +16,7 @@ from cnncc.certificate.certificate import certificate, check
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
 from cnncc.mapper import blocking, bound, chain, search, space
+from cnncc.util.progress import silent
 
 LENET = SAMPLES / "models" / "lenet_qoperator_u8.onnx"
 Json = dict[str, Any]
@@ -26,13 +27,13 @@ def options(model: Path, arch: str) -> CompileOptions:
 
 
 def written(model: Path, arch: str, file: Path) -> Json:
-    found = certificate(model, options(model, arch), lambda _: None)
+    found = certificate(model, options(model, arch), silent)
     file.write_text(json.dumps(found))
     return found
 
 
 def checked(model: Path, arch: str, file: Path) -> list[str]:
-    return list(check(model, file, options(model, arch), lambda _: None))
+    return list(check(model, file, options(model, arch), silent))
 
 
 @pytest.fixture

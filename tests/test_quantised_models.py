@@ -75,6 +75,7 @@ def compiled(proto: onnx.ModelProto, inputs: dict[str, Any], folder: Path) -> st
             assert got[output.name].dtype == want.dtype
             assert np.array_equal(got[output.name], want), output.name
             assert len(np.unique(want)) > 5
+    text = " ".join(text.split())  # lines are folded
     verified = done("verify", path, "--input", folder / "in.npz", "--images", images).stdout
     assert "equal onnxruntime's in every bit" in verified
     return text

@@ -183,6 +183,6 @@ def occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occupancy:
         case Kind.UNIT:
             return Occupancy(1, 0)
         case Kind.DESC | Kind.STEP | Kind.HOST | Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
-            raise ValueError(f"no engine runs {kind}")
+            raise AssertionError(f"no engine runs {kind}")
         case _:
             assert_never(kind)

@@ -102,7 +102,7 @@ def task_of(inst: Instruction) -> EngineTask:
         case Kind.COMMIT | Kind.DMA:
             takes = gives = ()
         case Kind.DESC | Kind.STEP | Kind.HOST | Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
-            raise ValueError(f"no engine runs {kind}")
+            raise AssertionError(f"no engine runs {kind}")
         case _:
             assert_never(kind)
     return EngineTask(engine, takes + _semaphore(inst, "take"), gives + _semaphore(inst, "give"))

@@ -93,6 +93,6 @@ class Texts:
             case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.COMMIT:
                 return owner, self.task(node), self.took(node, unit)
             case Kind.LOOP | Kind.END:
-                raise ValueError(f"{kind} is no leaf of a program's tree")
+                raise AssertionError(f"{kind} is no leaf of a program's tree")
             case _:
                 assert_never(kind)

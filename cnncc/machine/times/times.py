@@ -193,7 +193,7 @@ class _Piece:
                     texts = self.simulation.texts
                     clock.issue(owner, texts.task(leaf), texts.took(leaf, clock.unit), first, last)
                 case Kind.LOOP | Kind.END:
-                    raise ValueError(f"{kind} is no leaf of a program's tree")
+                    raise AssertionError(f"{kind} is no leaf of a program's tree")
                 case _:
                     assert_never(kind)
         except Fault as fault:
