@@ -62,12 +62,12 @@ def searched(arch_name: str, glb_words: int, where: str, grown: str, scale: int)
     arch = replace(arch, glb=replace(arch.glb, words=glb_words))
     shape = layer(grown, scale)
     start = time.process_time()
-    found = search(shape, arch, GlbBudget(glb_words, MOVING[where]))
+    result = search(shape, arch, GlbBudget(glb_words, MOVING[where]))
     seconds = time.process_time() - start
-    if found is None:
+    if result is None:
         return seconds, "no room"
-    proven = "proven" if found.least >= found.cycles else f"within {found.cycles / found.least - 1:.2%}"
-    return seconds, f"{found.bounded:,} bounded, {found.run:,} run, {proven}"
+    proven = "proven" if result.least >= result.cycles else f"within {result.cycles / result.least - 1:.2%}"
+    return seconds, f"{result.bounded:,} bounded, {result.run:,} run, {proven}"
 
 
 def nests(name: str, folder: Path) -> Path:
@@ -88,14 +88,14 @@ def nests(name: str, folder: Path) -> Path:
 def cpu_s() -> float:
     """Of this process and the children that it has waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def mapped(nest: Path, array: Path, folder: Path) -> tuple[float, float]:
     """CPU seconds and seconds of mapping a network, with what is kept in a folder."""
     os.environ[disk_cache.FOLDER] = str(folder)
     compilation = resume(nest, CompileOptions(str(array)))
-    (step,) = [each for each in compilation.remaining() if each.name == ASSIGN]
+    (step,) = [step for step in compilation.remaining() if step.name == ASSIGN]
     begin = cpu_s(), time.monotonic()
     compilation.step(step)
     return cpu_s() - begin[0], time.monotonic() - begin[1]
@@ -109,11 +109,11 @@ def networks(names: list[str], arch: Arch) -> None:
         with tempfile.TemporaryDirectory() as folder:
             nest, array = nests(name, Path(folder)), Path(folder) / "array.toml"
             array.write_text(arch_text(arch))
-            found: list[tuple[float, float]] = []
+            durations: list[tuple[float, float]] = []
             for _ in range(2):
                 with ProcessPoolExecutor(1, apart) as pool:
-                    found.append(pool.submit(mapped, nest, array, Path(folder) / "kept").result())
-        rows.append([name, *(f"{cpu:.2f} CPU s in {seconds:.2f} s" for cpu, seconds in found)])
+                    durations.append(pool.submit(mapped, nest, array, Path(folder) / "kept").result())
+        rows.append([name, *(f"{cpu:.2f} CPU s in {seconds:.2f} s" for cpu, seconds in durations)])
     print(fitted(table([Column("network", NAME), "nothing kept", "all kept"], rows)))
 
 
@@ -136,12 +136,12 @@ def main() -> None:
         print(f"operands {where}")
         rows = list[list[str]]()
         for grown in GROWN:
-            found = [
+            searches = [
                 pool.submit(searched, options.arch, words, where, grown, scale).result()
                 for scale in SCALES
                 for pool in [ProcessPoolExecutor(1, apart)]
             ]
-            rows.append([grown, *(f"{s:.2f} s, {s / found[0][0]:.1f} x" for s, _ in found), found[-1][1]])
+            rows.append([grown, *(f"{s:.2f} s, {s / searches[0][0]:.1f} x" for s, _ in searches), searches[-1][1]])
         scales = (f"{scale} times the MACs" for scale in SCALES)
         print(fitted(table([Column("grown", NAME), *scales, Column("the largest", TEXT)], rows)), flush=True)
 

@@ -53,23 +53,23 @@ def compare(model: Path, arch: str, calibrate: Path | None, progress: Progress) 
     own = compiled(model, arch, calibrate)
     inputs = random_inputs(own, SEED)
     wanted = run(own, inputs)
-    found = {"own": program_stats(own)}
+    counters = {"own": program_stats(own)}
     with tempfile.TemporaryDirectory() as name:
         schedule = Path(name, "mix.toml")
         schedule.write_text(mixed(own))
         names = (*DATAFLOWS, "mix")
-        for done, each in enumerate(names):
-            progress(f"dataflow {each}", done, len(names))
-            mix = each == "mix"
-            binary = compiled(model, arch, calibrate, schedule if mix else None, None if mix else each)
+        for done, dataflow in enumerate(names):
+            progress(f"dataflow {dataflow}", done, len(names))
+            mix = dataflow == "mix"
+            binary = compiled(model, arch, calibrate, schedule if mix else None, None if mix else dataflow)
             outputs = run(binary, inputs)
             if any(not np.array_equal(wanted[output], outputs[output]) for output in wanted):
-                raise Refusal(f"{each}: outputs differ from those of the compiler's own mappings")
-            found[each] = program_stats(binary)
-    return found
+                raise Refusal(f"{dataflow}: outputs differ from those of the compiler's own mappings")
+            counters[dataflow] = program_stats(binary)
+    return counters
 
 
-def as_text(found: dict[str, dict[str, Any]]) -> list[str]:
+def as_text(by_dataflow: dict[str, dict[str, Any]]) -> list[str]:
     """A table to read."""
     rows = [
         [
@@ -79,7 +79,7 @@ def as_text(found: dict[str, dict[str, Any]]) -> list[str]:
             f"{100 * counted['utilisation']['total']:.1f} %",
             *(f"{counted['words'][key]:,}" for key in WORDS),
         ]
-        for name, counted in found.items()
+        for name, counted in by_dataflow.items()
     ]
     words = [Column(key, drop=at) for at, key in enumerate(WORDS)]
     lines = table([Column("dataflow", NAME), "cycles", "compute", "utilisation", *words], rows, indent=0)
@@ -99,10 +99,10 @@ def main(model: Path, arch: str, calibrate: Path | None, as_json: bool) -> None:
     """
     try:
         with progress_line() as progress:
-            found = compare(model, arch, calibrate, progress)
+            by_dataflow = compare(model, arch, calibrate, progress)
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
-    click.echo(json.dumps(found, indent=1) if as_json else fitted(as_text(found)))
+    click.echo(json.dumps(by_dataflow, indent=1) if as_json else fitted(as_text(by_dataflow)))
 
 
 if __name__ == "__main__":

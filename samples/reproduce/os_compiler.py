@@ -106,11 +106,11 @@ def schedule(net: str, side: int, layers: list[int]) -> str:
 
 def refusals(model: Path, arch: str, file: Path) -> dict[int, list[str]]:
     """Why rows of a schedule are refused, by layer."""
-    found: dict[int, list[str]] = {}
+    reasons: dict[int, list[str]] = {}
     for finding in check(model, CompileOptions(arch, schedule=file)):
         if finding.severity == "blocking":
-            found.setdefault(int(finding.where.removeprefix("conv")), []).append(f"{finding.numbers}: {finding.text}")
-    return found
+            reasons.setdefault(int(finding.where.removeprefix("conv")), []).append(f"{finding.numbers}: {finding.text}")
+    return reasons
 
 
 def layers_of(net: str, side: int, model: Path, folder: Path) -> Iterator[Layer]:
@@ -136,21 +136,21 @@ def layers_of(net: str, side: int, model: Path, folder: Path) -> Iterator[Layer]
 
 def reproduce(networks: tuple[str, ...], sides: tuple[int, ...], progress: Progress) -> dict[str, Any]:
     """The networks on arrays of so many rows and columns, and the errata, as plain data."""
-    found: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for net in networks:
             model = folder / f"{net}.onnx"
             model.write_bytes(convolutions(net).SerializeToString())
             for side in sides:
-                progress(f"{net} on {side} x {side} PEs", len(found), len(networks) * len(sides))
+                progress(f"{net} on {side} x {side} PEs", len(runs), len(networks) * len(sides))
                 layers = list(layers_of(net, side, model, folder))
-                found.append({
+                runs.append({
                     "network": net, "array": f"seed-{side}x{side}", "tables": NAMES[net, side],
                     "mean_change": mean(layer.change for layer in layers),
                     "layers": [asdict(layer) for layer in layers],
                 })  # fmt: skip
-    return {"runs": found, "errata": [asdict(erratum) for erratum in errata()]}
+    return {"runs": runs, "errata": [asdict(erratum) for erratum in errata()]}
 
 
 def as_text(result: dict[str, Any]) -> Iterator[str]:
@@ -185,11 +185,11 @@ def _row(layer: dict[str, Any]) -> list[str]:
 
 def _by_reason(layers: list[dict[str, Any]]) -> dict[str, str]:
     """Which layers were refused, by the reason."""
-    found: dict[str, list[int]] = {}
+    refused: dict[str, list[int]] = {}
     for layer in layers:
         for reason in layer["refused"]:
-            found.setdefault(reason, []).append(layer["layer"])
-    return {reason: _spans(numbers) for reason, numbers in found.items()}
+            refused.setdefault(reason, []).append(layer["layer"])
+    return {reason: _spans(numbers) for reason, numbers in refused.items()}
 
 
 def _spans(numbers: list[int]) -> str:

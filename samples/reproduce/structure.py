@@ -113,10 +113,10 @@ def bound(shape: Shape, arch: Arch) -> Bound:
     if shape.kind == "copy":
         return Bound(0, commits)
     rows, cols = (_unrollings(most, dims) for most, dims in _axes(shape, arch))
-    times = shape.images * shape.groups
+    repeats = shape.images * shape.groups
     pes = (rows[:, None] * cols).reshape(-1, len(DIMS))  # of each dimension, for each way to unroll both axes
     steps = -(-np.array([getattr(shape, dim) for dim in DIMS]) // pes)  # that one PE takes
-    all_steps = times * steps.prod(axis=1)
+    all_steps = repeats * steps.prod(axis=1)
     boxes, overhead = _boxes(shape, arch), arch.pe.start_cycles + arch.pe.finish_cycles
     largest = int(boxes.prod(axis=1).max())
     held = _held(shape, arch) if shape.own else None
@@ -132,7 +132,7 @@ def bound(shape: Shape, arch: Arch) -> Bound:
         least = _up(int(all_steps[i]), arch.pe.lanes) + overhead * _up(int(all_steps[i]), largest)
         if least >= compute and together(least, commits) >= total:
             break
-        macros = times * int((-(-steps[i] // boxes)).prod(axis=1).min())
+        macros = repeats * int((-(-steps[i] // boxes)).prod(axis=1).min())
         cycles = _up(int(all_steps[i]), arch.pe.lanes) + overhead * macros  # MAC-4
         compute = min(compute, cycles)
         if together(cycles, commits) < total:
@@ -151,7 +151,7 @@ def through_dram(shape: Shape, arch: Arch) -> int:
     layer before ends, or comes from then on; what they compute is there when the layer ends, or has gone.
     """
     words = _read_once(shape) + shape.results * shape.residual, shape.results
-    return sum(max(0, each - arch.glb.words) for each in words) // arch.dram.words_per_cycle
+    return sum(max(0, needed - arch.glb.words) for needed in words) // arch.dram.words_per_cycle
 
 
 def _up(a: int, b: int) -> int:
@@ -170,12 +170,12 @@ def _axes(shape: Shape, arch: Arch) -> Iterator[tuple[int, dict[str, int]]]:
 
 def _unrollings(most: int, dims: dict[str, int]) -> Any:
     """int[unrolling, dim]: PEs of each dimension on an axis, two dimensions at most (DESC-4: sets, and PEs in them)."""
-    found = {(1,) * len(DIMS)}
+    unrollings = {(1,) * len(DIMS)}
     for one, other in combinations(dims, 2):
         for a in range(1, min(most, dims[one]) + 1):
             for b in range(1, min(most // a, dims[other]) + 1):
-                found.add(tuple(a if dim == one else b if dim == other else 1 for dim in DIMS))
-    return np.array(sorted(found))
+                unrollings.add(tuple(a if dim == one else b if dim == other else 1 for dim in DIMS))
+    return np.array(sorted(unrollings))
 
 
 # -- boxes -------------------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def _parts(size: int, most: int) -> list[int]:
 
 def _boxes(shape: Shape, arch: Arch) -> Any:
     """int[box, dim]: extents of macro-instructions for which the register files have room, c as large as it may be."""
-    pe, found = arch.pe, set[tuple[int, ...]]()
+    pe, boxes = arch.pe, set[tuple[int, ...]]()
     taps = list(product(_parts(shape.r, shape.r), _parts(shape.s, shape.s)))
     for k in range(1, min(shape.k, pe.psum_words) + 1):
         for h in range(1, min(shape.h, pe.psum_words // k) + 1):
@@ -200,8 +200,8 @@ def _boxes(shape: Shape, arch: Arch) -> Any:
                 for r, s in taps:
                     c = _most_channels(shape, arch, k, h, w, r, s)
                     if c and _counted(shape, arch, k, c, h, w, r, s):
-                        found.add((k, c, h, w, r, s))
-    return np.array(sorted(found))
+                        boxes.add((k, c, h, w, r, s))
+    return np.array(sorted(boxes))
 
 
 def _most_channels(shape: Shape, arch: Arch, k: int, h: int, w: int, r: int, s: int) -> int:
@@ -258,9 +258,9 @@ class _Serial:
         """The least over all boxes, and over what is held; steps: of each dimension, of one PE."""
         shape, pe = self.shape, self.arch.pe
         taps, tiles = int(steps[[1, 4, 5]].prod()), -(-steps // self.boxes)
-        times = shape.images * shape.groups
-        every = times * int(steps.prod())
-        macs, outputs = (times * tiles[:, dims].prod(axis=1) for dims in (range(len(DIMS)), [0, 2, 3]))
+        repeats = shape.images * shape.groups
+        every = repeats * int(steps.prod())
+        macs, outputs = (repeats * tiles[:, dims].prod(axis=1) for dims in (range(len(DIMS)), [0, 2, 3]))
 
         def together(most_taps: Any, words: Any, weights: Any) -> int:
             """Where sums stay for so many taps and so many words of the image and weights are loaded."""
@@ -274,22 +274,22 @@ class _Serial:
         if shape.kind != "mac":
             return min(together(taps, image, 0), together(pe.ifmap_words, image_kept, 0))
         weights, kept_taps = every / self.pixels, pe.weight_words // self.k
-        found = [together(taps, image, weights), together(kept_taps, image, 0)]
-        found.append(together(pe.ifmap_words, image_kept, weights))
+        bounds = [together(taps, image, weights), together(kept_taps, image, 0)]
+        bounds.append(together(pe.ifmap_words, image_kept, weights))
         for count in {_up(taps, passes) for passes in range(1, taps + 1)}:
             if count <= pe.ifmap_words and (fits := count <= kept_taps).any():
                 channels = 1 if shape.own else min(shape.k, pe.weight_words // count)
                 inside = np.where(fits, every * self.fewest_words / channels, 1 << 40)
                 outside = np.where(fits, every * self.fewest_words * count / pe.ifmap_words, 1 << 40)
-                found += [together(count, inside, 0), together(count, image_kept, outside)]
-        return min(found)
+                bounds += [together(count, inside, 0), together(count, image_kept, outside)]
+        return min(bounds)
 
     def _loads(self, image: Any, weights: Any) -> Any:
         """Cycles of loads of so many words in all (TIME-1, LOAD-2)."""
-        pe, each = self.arch.pe, 1 + self.arch.bus.latency_cycles
+        pe, overhead = self.arch.pe, 1 + self.arch.bus.latency_cycles
         most = max(pe.ifmap_words, (pe.ifmap_words + pe.virtual_words * (pe.pong_words > 0)) / 2)
         busy = np.maximum(image + weights, self.once)
-        return np.floor(busy + each * (image / most + weights / pe.weight_words) + 1e-6)
+        return np.floor(busy + overhead * (image / most + weights / pe.weight_words) + 1e-6)
 
     def _commits(self, passes: Any) -> Any:
         """Cycles of the output units, each result being committed so many times (COMMIT-3, COMMIT-5)."""
@@ -329,7 +329,7 @@ def _read_once(shape: Shape) -> int:
 def _held(shape: Shape, arch: Arch) -> Any:
     """float[held, 6]: h w r s, rows and columns of the image, of all parts of a channel that a PE can hold."""
     most = arch.pe.ifmap_words + (arch.pe.virtual_words if arch.pe.pong_words else 0)
-    found: list[tuple[int, ...]] = []
+    parts: list[tuple[int, ...]] = []
     for r, s in product(_parts(shape.r, shape.r), _parts(shape.s, shape.s)):
         for h in range(1, shape.h + 1):
             rows = _side(h, r, shape.stride[0], shape.dilation[0])
@@ -339,8 +339,8 @@ def _held(shape: Shape, arch: Arch) -> Any:
                 columns = _side(w, s, shape.stride[1], shape.dilation[1])
                 if rows * columns > most:
                     break
-                found.append((h, w, r, s, rows, columns))
-    return np.array(found, float).T
+                parts.append((h, w, r, s, rows, columns))
+    return np.array(parts, float).T
 
 
 def _loads(shape: Shape, arch: Arch, pes: dict[str, int], held: Any) -> int:

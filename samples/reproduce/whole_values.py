@@ -108,24 +108,24 @@ def fewest_cycles(layers: Sequence[Layer], values: Sequence[Value], arch: Arch) 
     """
     wpc = arch.dram.words_per_cycle
     given = [number for number, value in enumerate(values) if value.first < 0 <= value.last]
-    found: dict[frozenset[int], list[Times]] = {}
+    ends_by_values: dict[frozenset[int], list[Times]] = {}
     for there in _subsets(frozenset(), given):
         loaded = sum(values[number].words for number in there) // wpc
-        found[there] = [(loaded, loaded)]
+        ends_by_values[there] = [(loaded, loaded)]
     for at, layer in enumerate(layers):
         after: dict[frozenset[int], list[Times]] = {}
         new = [layer.output] if values[layer.output].first == at else []
-        for before, times in found.items():
+        for before, ends in ends_by_values.items():
             for there in _subsets(before, new):
                 if sum(values[number].words for number in there) <= arch.glb.words:
                     stay = frozenset(number for number in there if values[number].last > at)
-                    after.setdefault(stay, []).extend(_ended(layer, there, each, arch) for each in times)
-        found = {there: _best(times) for there, times in after.items()}
-    ends: list[int] = []
-    for there, times in found.items():
+                    after.setdefault(stay, []).extend(_ended(layer, there, end, arch) for end in ends)
+        ends_by_values = {there: _best(ends) for there, ends in after.items()}
+    totals: list[int] = []
+    for there, ends in ends_by_values.items():
         stored = sum(values[number].words for number in there) // wpc
-        ends += [max(array, dma) + stored for array, dma in times]
-    return min(ends)
+        totals += [max(array, dma) + stored for array, dma in ends]
+    return min(totals)
 
 
 def _subsets(there: frozenset[int], others: Sequence[int]) -> Iterator[frozenset[int]]:
@@ -156,10 +156,10 @@ def _ended(layer: Layer, there: frozenset[int], begun: Times, arch: Arch) -> Tim
     return end, dma
 
 
-def _best(times: Iterable[Times]) -> list[Times]:
+def _best(ends: Iterable[Times]) -> list[Times]:
     """Those that are not later in both than others."""
-    found: list[Times] = []
-    for array, dma in sorted(set(times)):
-        if not found or dma < found[-1][1]:
-            found.append((array, dma))
-    return found
+    best: list[Times] = []
+    for array, dma in sorted(set(ends)):
+        if not best or dma < best[-1][1]:
+            best.append((array, dma))
+    return best
