@@ -76,13 +76,13 @@ def explore(
         Results(output, header(model, options, base, vary), configs) as results,
         tempfile.TemporaryDirectory() as folder,
     ):
-        todo = [config for config, key in zip(configs, results.order, strict=True) if key not in results.found]
+        todo = [config for config, key in zip(configs, results.order, strict=True) if key not in results.by_key]
         for result in _evaluated(todo, Nests(start, options, Path(folder)), jobs):
             results.append(result)
-            done = len(results.found)
+            done = len(results.by_key)
             progress(f"{done:,} of {len(configs):,} configurations", done, len(configs))
         results.put_in_order()
-        return start, [results.found[key] for key in results.order]
+        return start, [results.by_key[key] for key in results.order]
 
 
 class Nests:
