@@ -81,8 +81,8 @@ Item = LoopItem | FetchItem
 
 def near(name: str, known: Collection[str]) -> str:
     """Which of the known names was meant, or what they all are."""
-    found = difflib.get_close_matches(name.lower(), known, 1)
-    return f"did you mean '{found[0]}'?" if found else f"there are {', '.join(known)}"
+    matches = difflib.get_close_matches(name.lower(), known, 1)
+    return f"did you mean '{matches[0]}'?" if matches else f"there are {', '.join(known)}"
 
 
 def read(text: str) -> tuple[Item, ...]:
@@ -136,10 +136,6 @@ class _Reader:
             return ""
         self.next += 1
         return self.tokens[self.next - 1].text
-
-    def _expect(self, what: str, *signs: str) -> None:
-        if not self._take(*signs):
-            self._refuse(f"expected {what}, found {self.token}", self.token.place)
 
     def items(self) -> Iterator[Item]:
         """Elements with `>` between them, which may be left out after `||`."""
@@ -276,9 +272,9 @@ def _runs() -> Callable[[tuple[Item, str]], tuple[bool, int, int]]:
     """A key that is the same for neighbours that are written as one: of a box, of a level."""
     number = 0
 
-    def key(each: tuple[Item, str]) -> tuple[bool, int, int]:
+    def key(word: tuple[Item, str]) -> tuple[bool, int, int]:
         nonlocal number
-        item = each[0]
+        item = word[0]
         number += 1
         if isinstance(item, LoopItem) and (item.keep or item.level):
             return item.keep, 0 if item.keep else item.level, 0

@@ -151,16 +151,16 @@ class TensorOp(IRDLOperation):
 class LayerOp(IRDLOperation):
     """The program of one layer (or of the network's loads and stores), in program order.
 
-    ahead: what it fetches first of weights and parameters is to come while the layer before runs.
+    prefetched: its first weights and parameters are to come while the layer before runs.
     """
 
     name = "array.layer"
     label = prop_def(StringAttr)
     value = prop_def(StringAttr)
-    ahead = opt_prop_def(Mark)
+    prefetched = opt_prop_def(Mark)
     body = region_def("single_block")
     traits = traits_def(NoTerminator())
-    assembly_format = "$label `computes` $value (`ahead` $ahead^)? attr-dict-with-keyword $body"
+    assembly_format = "$label `computes` $value (`prefetched` $prefetched^)? attr-dict-with-keyword $body"
 
     def verify_(self) -> None:
         """Views, tensors, loops and semaphores resolve. The message has all that do not."""

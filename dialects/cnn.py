@@ -324,8 +324,8 @@ def shuffled(channel: int, channels: int, groups: int) -> int:
     >>> [shuffled(k, 6, 2) for k in range(6)]
     [0, 2, 4, 1, 3, 5]
     """
-    each = channels // groups
-    return channel % each * groups + channel // each
+    group_size = channels // groups
+    return channel % group_size * groups + channel // group_size
 
 
 @irdl_op_definition

@@ -104,8 +104,8 @@ def _record(parser: Parser, build: Callable[[], RecordT]) -> RecordT:
 class LayerOp(IRDLOperation):
     """One layer as a loop nest. `kind` is mac, max or add (pools, each channel a group), or copy (elementwise).
 
-    Sizes and window say what is computed, the region in which order and where. `ahead`: its first weights and
-    parameters come into the GLB while the layer before runs.
+    Sizes and window say what is computed, the region in which order and where. `prefetched`: its first weights
+    and parameters come into the GLB while the layer before runs.
     """
 
     name = "nest.layer"
@@ -117,7 +117,7 @@ class LayerOp(IRDLOperation):
     window = prop_def(WindowAttr)
     steps = prop_def(StepsAttr)
     mapping = opt_prop_def(MappingAttr)
-    ahead = opt_prop_def(UnitAttr)
+    prefetched = opt_prop_def(UnitAttr)
     label = opt_prop_def(StringAttr)
     until = opt_prop_def(StringAttr)
     body = region_def("single_block")
@@ -127,7 +127,7 @@ class LayerOp(IRDLOperation):
     assembly_format = (
         "$kind $ifmap (`residual` $residual^ `:` type($residual))? (`weights` $weights^)? `sizes` $sizes "
         "`window` $window `then` $steps (`mapping` custom<OnLayer>($mapping)^)? (`label` $label^)? "
-        "(`until` $until^)? (`ahead` $ahead^)? "
+        "(`until` $until^)? (`prefetched` $prefetched^)? "
         "attr-dict-with-keyword `:` type($ifmap) `->` type($result) $body"
     )
 

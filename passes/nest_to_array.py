@@ -46,7 +46,7 @@ from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apa
 from cnncc.weights import Array, WeightStore
 
 COMPUTING = (A.Engine.LOAD, A.Engine.ARRAY, A.Engine.COMMIT)
-COPIES = 6  # of a layer: each takes two of its 16 descriptors, and what is fetched ahead four
+COPIES = 6  # of a layer: each takes two of its 16 descriptors, and prefetched operands four
 
 _OPS: dict[type, tuple[type[Operation], type]] = {
     A.View: (A.ViewOp, A.ViewAttr),
@@ -74,11 +74,11 @@ def _node_op(node: Node) -> Operation:
 
 
 def _layer_op(
-    label: str, value: str, ops: Sequence[Operation], engines: tuple[A.Engine, ...], ahead: UnitAttr | None = None
+    label: str, value: str, ops: Sequence[Operation], engines: tuple[A.Engine, ...], prefetched: UnitAttr | None = None
 ) -> A.LayerOp:
     """A layer that ends when these engines are idle."""
     names: dict[str, Attribute] = {"label": StringAttr(label), "value": StringAttr(value)}
-    names |= {"ahead": ahead} if ahead else {}
+    names |= {"prefetched": prefetched} if prefetched else {}
     return A.LayerOp.create(properties=names, regions=[Region(Block([*ops, _op(A.Sync(engines))]))])
 
 
@@ -149,7 +149,7 @@ class _Lowering:
         ops = [_node_op(node) for node in nodes]
         if not staged(op) & {"ifmap", "residual"}:
             self.finish()
-        layer = _layer_op(label, key or label, ops, COMPUTING, op.ahead)
+        layer = _layer_op(label, key or label, ops, COMPUTING, op.prefetched)
         self.drained = layer if streams else None
         self.program.append(layer)
 
@@ -208,7 +208,7 @@ class _Lowering:
         arrays, steps = [self.array(name) for name in names], op.steps.data
         if steps.per_position and arrays[0].shape != (sizes := (op.sizes.data.h, op.sizes.data.w)):
             raise Refusal(f"scales {arrays[0].shape} are not one for each of {sizes[0]} x {sizes[1]} positions")
-        words = param_words([each.ravel() for each in arrays], self.arch.operand_bits)
+        words = param_words([array.ravel() for array in arrays], self.arch.operand_bits)
         if not steps.per_position:
             words[[shuffled(k, len(words), steps.shuffle) for k in range(len(words))]] = words.copy()
         name = f"{label}.params"
@@ -335,7 +335,7 @@ def _lower(lowering: _Lowering) -> None:
 
 def _primed(program: Sequence[Operation]) -> list[Operation]:
     """A layer that gives the semaphores that transfers wait for the tokens of buffers that are free at first."""
-    records = [op.record.data for each in program for op in each.walk() if isinstance(op, A.DmaOp | A.CommitOp)]
+    records = [op.record.data for layer in program for op in layer.walk() if isinstance(op, A.DmaOp | A.CommitOp)]
     taken = {record.tokens.take for record in records}
     signals = [_op(A.Signal(semaphore, count)) for semaphore, count in PRIMED.items() if semaphore in taken]
     return [_layer_op("semaphores", "", signals, (A.Engine.DMA,))] if signals else []

@@ -69,7 +69,7 @@ def check(compilation: Compilation, mapping: Mapping | None = None) -> tuple[dic
         compilation.step(step)
         if step.name == ASSIGN and mapping is not None:
             layer = layer_of(compilation.module)
-            layer.mapping, layer.ahead = MappingAttr(mapping), None
+            layer.mapping, layer.prefetched = MappingAttr(mapping), None
         if step.name == "array-prefetch":
             ahead = fetched_ahead(compilation.module)
     assert mapped is not None

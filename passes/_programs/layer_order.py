@@ -110,16 +110,16 @@ class Order:
                 if first > piece.base:
                     break
                 extent = {**current, loop.dim: size}
-                times = 1 if loop.on else count
-                total += min(times, piece.base - first) * self.blocks(piece.loop + 1, staged, extent)
+                count_in_time = 1 if loop.on else count
+                total += min(count_in_time, piece.base - first) * self.blocks(piece.loop + 1, staged, extent)
         return total
 
     def strides(self, staged: int) -> dict[int, int] | None:
-        """How many blocks pass from one iteration of each loop to its next; None where they would not alternate.
+        """How many blocks pass from one iteration of passed loop to its next; None where they would not alternate.
 
         A loop has one stride in all bodies of a program, which decides between two buffers: it is even in all, or odd.
         """
-        found: dict[int, set[int]] = {}
+        strides: dict[int, set[int]] = {}
         seen: set[tuple[int, ...]] = set()
 
         def visit(depth: int, extent: Map[str, int]) -> None:
@@ -128,10 +128,10 @@ class Order:
             seen.add(key)
             for count, inner in self._times(depth, extent):
                 if count > 1:
-                    found.setdefault(depth, set()).add(self.blocks(depth + 1, staged, inner))
+                    strides.setdefault(depth, set()).add(self.blocks(depth + 1, staged, inner))
                 visit(depth + 1, inner)
 
         visit(0, self.sizes)
-        if any(len({blocks % 2 for blocks in each}) > 1 for each in found.values()):
+        if any(len({blocks % 2 for blocks in passed}) > 1 for passed in strides.values()):
             return None
-        return {depth: max(each) for depth, each in found.items()}
+        return {depth: max(passed) for depth, passed in strides.items()}

@@ -33,7 +33,7 @@ MOVING = ("ifmap", "residual", "output")
 
 
 def alternating(stages: Map[str, Stage]) -> list[Stage]:
-    """Those whose blocks are fetched one ahead: what comes in, into two buffers."""
+    """The double-buffered stages of inputs: each block is prefetched while the one before it is in use."""
     return [stage for stage in stages.values() if stage.buffers > 1 and stage.depth and stage.operand != "output"]
 
 
@@ -45,12 +45,12 @@ def is_one_slice(outside: Sequence[Loop]) -> bool:
 
 
 class LayerTransfers:
-    """The transfers of one layer. `depths`: those of stages whose blocks are fetched one ahead."""
+    """The transfers of one layer. `depths`: those of double-buffered stages of inputs."""
 
     def __init__(self, layer: ProgramLayer, operands: Operands) -> None:
         self.layer, self.operands, self.loops = layer, operands, operands.loops
         self.stages = operands.stages
-        self.ahead = {stage.operand for stage in alternating(self.stages)}
+        self.doubled = {stage.operand for stage in alternating(self.stages)}
         self.depths = sorted({stage.depth for stage in alternating(self.stages)})
         self.slices = slices(layer.mapping)[0] if operands.order.opened >= 0 else []
         self.tokens = GlbTokens(self.stages, layer.full)
@@ -140,12 +140,12 @@ class LayerTransfers:
     # -- transfers -----------------------------------------------------------------------------------------------
 
     def firsts(self, at: Position) -> list[Node]:
-        """The transfers that a layer begins with: of what comes once, and the first blocks of what is fetched ahead."""
+        """The transfers that a layer begins with: operands that come once, and the first block of the others."""
         once = [operand for operand, stage in self.stages.items() if stage.depth == 0]
         result = self._fetched(once, at)
         for depth in self.depths:
-            ahead = [operand for operand in self.ahead if self.stages[operand].depth == depth]
-            result += self._fetched(ahead, self.operands.order.first(at, depth))
+            prefetched = [operand for operand in self.doubled if self.stages[operand].depth == depth]
+            result += self._fetched(prefetched, self.operands.order.first(at, depth))
         if self.slices:
             result += self._seconds(self.operands.order.first(at, self.stages["output"].depth))
         return result
@@ -154,8 +154,8 @@ class LayerTransfers:
         """The transfers at the head of an iteration: into one buffer its own block, into two the next one."""
         operands = {operand for operand, stage in self.stages.items() if stage.depth == depth > 0}
         following = None if depth in self.slices and self._has_second(at) else at.following.get(depth)
-        ahead = self._fetched(operands & self.ahead, following) if following else []
-        return [*self._fetched(operands - self.ahead, at), *ahead]
+        prefetched = self._fetched(operands & self.doubled, following) if following else []
+        return [*self._fetched(operands - self.doubled, at), *prefetched]
 
     def _has_second(self, at: Position) -> bool:
         """Whether a slice is the first of several of its block of the output."""
@@ -170,14 +170,14 @@ class LayerTransfers:
             while len(slice_.pieces) < depth:
                 _, slice_ = self.operands.order.bodies(slice_, [depth])[0]
             if self._has_second(slice_):
-                prefetched = {operand for operand in self.ahead if self.stages[operand].depth == depth}
+                prefetched = {operand for operand in self.doubled if self.stages[operand].depth == depth}
                 result += self._fetched(prefetched, slice_.following[depth])
         return result
 
     def _fetched(self, operands: Collection[str], at: Position) -> list[Node]:
         """The transfers of blocks at a position."""
         result: list[Node] = []
-        for operand in (each for each in ORDER if each in operands):
+        for operand in (name for name in ORDER if name in operands):
             take, give = self.tokens.taken_by_transfer(operand), self.tokens.given_by_transfer(operand)
             tokens = A.Tokens(int(take), int(give))
             if operand in ("params", "weight"):
@@ -216,7 +216,7 @@ class LayerTransfers:
         dram, glb = self.operands.params_in_dram, self.operands.glb["params"]
         rows, words = at.extent["h"], at.extent["w"] * layer.params_words
         place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": self._buffer(stage, at)}
-        dram_step, glb_step = (each.coordinates["h"].step for each in (dram, glb))
+        dram_step, glb_step = (operand.coordinates["h"].step for operand in (dram, glb))
         if words == dram_step == glb_step:
             return A.Dma(A.Direction.IN, "params.dram", "params", rows * words, **place, tokens=tokens)
         steps = {"dram_step": dram_step, "glb_step": glb_step}
