@@ -2,10 +2,12 @@
 
     python benchmarks/interpreter.py [IMAGES]
 
-For each network on one image, after its file is loaded: milliseconds for the values of all words, for the cycles, for
-the traffic; MACs a second of the values alone, and of all together, which is what `cnncc run` does. For each
-convolution of LeNet, on IMAGES images: MACs a second, beside numpy's product of float64 matrices with as many MACs in
-the same run. The best of a few runs, in one process; all times are CPU times.
+| what runs | figures |
+|---|---|
+| a loaded network on one image | ms for the values of all words, for the cycles, for the traffic |
+| | MACs a second for the values, and for all three (as `cnncc run` does) |
+| a convolution of LeNet on IMAGES images | MACs a second, beside numpy's float64 matrix product of equally many MACs |
+ The best of a few runs, in one process; all times are CPU times.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ both grow to 64 times as many MACs. Each search is in a process of its own, so t
 The layer's image and results lie in the GLB, or move through it block by block. Of the largest it says how many
 candidates were bounded, how many run on the model, and whether what was found is proven to be the best.
 
-With --network, all searches of a network of `samples/models.py` up to its last convolution instead: what
-`nest-assign-mapping` takes with nothing kept on disk, and then again with what it has found there.
+--network times all searches of a network of `samples/models.py`, up to its last convolution, instead:
+`nest-assign-mapping` runs with an empty folder of kept mappings, and again with the mappings that it kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compile a network, run the binary that was written on test images, and compare with onnxruntime: `make demo`.
 
-Writes demo/: the binary, its assembly, and the IR after every step. Exits with 1, and one line on stderr that says
-why, where the array loses more than one point of accuracy or does less than 99 % of the MACs.
+Writes demo/: the binary, its assembly, and the IR after every step. Exits with 1, and the reason in one line on stderr,
+if the array loses more than one point of accuracy or does less than 99 % of the MACs.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python samples/program_size.py lenet.cnb resnet20.cnb
 
-An atomic operation is what one PE does with one word in one cycle: a multiply-accumulate (or a maximum, or a sum), a
-word loaded into a register file, a word taken from the east neighbour. All is counted in the binary's program words.
+An atomic operation is one cycle of one PE: a multiply-accumulate, a maximum or a sum; a word loaded into a register
+file; a word taken from the east neighbour. All are counted in the binary's program words.
 """
 
 from __future__ import annotations

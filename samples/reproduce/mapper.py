@@ -2,11 +2,13 @@
 
 Networks are those of `samples/models.py`, up to their last convolution, quantised with random images. Each is compiled
 for every array as one program, whose counters are predicted by the cost model and counted by the interpreter on its
-binary: all must be equal. Utilisation is MACs for each multiplier and cycle: over the cycles of macro-instructions
-(compute), and over those of the whole program (total), from the first word of the DMA to the last commit. Bounds are
-those of `structure.py`: no mapping can be above; they count the words that the GLB has no room for, too. That of a
-network is `whole_values.py`'s, of all programs whose layers run one after the other and whose values lie in the GLB as
-a whole or not at all.
+binary: all must be equal.
+
+- Utilisation: MACs / (multipliers * cycles). *compute* takes the cycles of macro-instructions, *total* those of the
+  whole program, from the first word of the DMA to the last commit.
+- Bound of a layer (`structure.py`): no mapping can be above. It counts the words that do not fit the GLB, too.
+- Bound of a network (`whole_values.py`): for all programs whose layers run one after the other, and whose values lie in
+  the GLB as a whole or not at all.
 
 Arrays are the presets spatial-8x8, spatial-16x16, seed-8x8, and seed-16x16, which is seed-8x8 with more PEs; --glb is
 the size of their global buffers. Seconds of the search are CPU seconds, those of child processes included.

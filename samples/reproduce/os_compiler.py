@@ -1,8 +1,9 @@
 """Reproduce the thesis on output-stationary arrays: AlexNet and ResNet-20 with its tables, on three arrays.
 
-For each layer: the printed formulas, the corrected one, and the cycles that the interpreter counts in the binary that
-`cnncc compile --schedule` makes of the printed row on the preset of that array. A row that cannot work as it is printed
-is refused; the compiler's own mapping runs then. Cycles do not depend on values: weights and images are random.
+A layer has the cycles of the printed formulas, of the corrected one, and those that the interpreter counts. `cnncc
+compile --schedule` makes the counted binary from the printed row, on the preset of that array. A row that cannot work
+as it is printed is refused, and the compiler's own mapping runs. Cycles do not depend on values: weights and images are
+random.
 """
 
 from __future__ import annotations
@@ -219,8 +220,11 @@ def main(network: str | None, side: str | None, as_json: bool) -> None:
     python samples/reproduce/os_compiler.py --network ResNet-20 --side 8
     python samples/reproduce/os_compiler.py --json > os_compiler.json
 
-    (6.2), (6.3): the thesis' formulas, which count one tile. corrected: the layer, with sets in rounds and the cycles
-    around every instruction. counted: of the array, in the binary; in all: with loads, commits and transfers.
+    \b
+    (6.2), (6.3)  the thesis' formulas: one tile
+    corrected     the layer, with sets in rounds and the cycles around every instruction
+    counted       cycles of the array, in the binary
+    in all        cycles with loads, commits and transfers
     """
     networks, sides = (network,) if network else tuple(SHAPES), (int(side),) if side else SIDES
     with progress_line() as progress:

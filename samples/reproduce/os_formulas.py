@@ -43,7 +43,7 @@ def printed_real(tile: Row, unroll: Row) -> int:
 
 
 def logical_sets(tile: Row, unroll: Row) -> list[int]:
-    """Eq. (5.3): the output channels of each PE set; those that are left over have a set each (corner case 3)."""
+    """Eq. (5.3): the output channels of each PE set. Each remaining channel has a set of its own (corner case 3)."""
     whole, rest = divmod(tile["tof"], unroll["p"])
     return [unroll["p"]] * whole + [1] * rest
 

@@ -1,29 +1,28 @@
 """What the structure of an array allows of a layer at most: cycles that no mapping can be below.
 
-An exhaustive loop over how a layer's dimensions are unrolled on rows and columns, with the largest boxes for which the
-register files have room (docs/machine.md). It knows the layer's sizes and the array's numbers only: nothing here is
-from the mapper. A bound need not be reachable; it leaves out that engines wait for each other.
+An exhaustive loop over how a layer's dimensions are unrolled on rows and columns, with the largest boxes that fit the
+register files (docs/machine.md). It knows only the layer's sizes and the array's numbers, and shares nothing with the
+mapper. A bound need not be reachable, because it ignores that engines wait for each other.
 
-Where nothing overlaps (TIME-6) all instructions add up, each with a cycle to be decoded and its latency (TIME-1,
-TIME-2), and how often words are loaded counts. Of a mapping that is a nest of loops (docs/mapping.md), look at the PE
-with most steps:
+If nothing overlaps (TIME-6), all instructions add up, each with a cycle to be decoded and its latency (TIME-1, TIME-2).
+Then the number of loaded words counts, too. Take a mapping that is a nest of loops (docs/mapping.md), and its PE with
+the most steps:
 
 1. Sums stay in a PE for the outputs of one box, k * h * w, while loops over c, r, s alone run around it (LEGAL-2), say
-   for `taps` of the PE's. Then they are committed; if those were not all taps, as partial sums (COMMIT-5), so that each
-   output is committed ceil(all taps / taps) times.
-2. What a PE holds of the weights, or of the image, is what some innermost loops need (LEGAL-3). Either these are among
-   the loops of 1, or all of the latter are among them.
-3. Weights, the former: each word loaded is used for the h * w outputs of the box alone. The latter: those of the taps
-   of all k are there at a time, so that k * taps <= weight_words.
-4. The image, the former: words come for h * w outputs, as many as their windows touch, and each is used for the k of
-   the box alone (where channels have images of their own for one). The latter: words for all taps are there at a time,
-   for more than one macro-instruction, so that taps <= ifmap_words: pong and FIFO serve one at a time (MAC-6).
-5. If both are the latter, one of the two is what the inner loops need. The image: then its words are used for no more
-   channels than the weights are there for, weight_words / taps. The weights: then they are used for no more outputs
-   than the image is there for.
-6. A load of w words takes w cycles at least (LOAD-2). Neighbours save none of them: the same slots are read in all PEs
-   (MAC-1), and those of the last PE of a set are all loaded (MAC-3, MEM-5), in two loads where ping does not hold them.
-   All loads together take at least as long as the GLB's port needs for each word once.
+   for `taps` of the PE's. Then they are committed. If taps are left, they are partial sums (COMMIT-5): each output is
+   committed ceil(all taps / taps) times.
+2. A PE holds of the weights, or of the image, what some innermost loops need (LEGAL-3). The operand is *inner* if these
+   loops are among those of 1. It is *outer* if they contain all loops of 1.
+3. Inner weights: each loaded word is used for the h * w outputs of the box only. Outer weights: a PE holds the taps of
+   all k at a time, hence k * taps <= weight_words.
+4. Inner image: a PE loads the words that the windows of h * w outputs touch. Each word is used for the k of the box
+   only, or for one k if channels have images of their own. Outer image: a PE holds the words for all taps during
+   several macro-instructions. Pong and FIFO serve one at a time (MAC-6), hence taps <= ifmap_words.
+5. If both are outer, the inner loops need one of the two. The image: its words are used for at most weight_words / taps
+   channels, those of the held weights. The weights: they are used for at most the outputs of the held image.
+6. A load of w words takes at least w cycles (LOAD-2). Neighbours save no words: all PEs read the same slots (MAC-1),
+   and the last PE of a set loads all of its slots (MAC-3, MEM-5), in two loads if ping does not hold them. All loads
+   together take at least as long as the GLB's port needs for each word once.
 
 Boxes are of one image: bounds are for programs of one image, or for mappings that keep to that.
 """
@@ -147,8 +146,8 @@ def bound(shape: Shape, arch: Arch) -> Bound:
 def through_dram(shape: Shape, arch: Arch) -> int:
     """Cycles of the DMA while a layer runs (DMA-2), at least, for what the GLB has no room for.
 
-    Layers run one after the other. What PEs read of the weights, the image and the residual is in the GLB when the
-    layer before ends, or comes from then on; what they compute is there when the layer ends, or has gone.
+    Layers run one after the other. The weights, the image and the residual are in the GLB when the layer before ends,
+    or are streamed after that. The results are in the GLB when the layer ends, or have been streamed out.
     """
     words = _read_once(shape) + shape.results * shape.residual, shape.results
     return sum(max(0, needed - arch.glb.words) for needed in words) // arch.dram.words_per_cycle
@@ -229,8 +228,8 @@ def _budget(shape: Shape, arch: Arch, column: int, columns: int, w: int, s: int)
 def _counted(shape: Shape, arch: Arch, k: int, c: int, h: int, w: int, r: int, s: int) -> bool:
     """Whether the three counters of a macro-instruction (MAC-1) can walk the box.
 
-    One is for pixels, whose rows and columns are one run where windows do not overlap in a row; a second one can take
-    the rows where it is not needed for taps or for channels.
+    One counter is for pixels: rows and columns are one run if windows do not overlap in a row. A second counter can
+    take the rows if neither taps nor channels need it.
     """
     pixels = h * w <= arch.pe.max_pixels and (h == 1 or w == 1 or s <= shape.stride[1])
     return pixels or ((k == 1 or c * r * s == 1) and min(h, w) <= arch.pe.max_pixels)
