@@ -28,7 +28,7 @@ from cnncc.dialects._records import RecordAttr, parse_record
 
 
 def _parse(parser: AttrParser, sizes: Sizes | None) -> Mapping | None:
-    """The mapping of a string that comes next, if one does; what is wrong with it is said where it stands."""
+    """The mapping of the next token, if it is a string. An error points into the string."""
     start = parser.pos + len('"')
     if (notation := parser.parse_optional_str_literal()) is None:
         return None

@@ -131,7 +131,7 @@ class _Reader:
         return self.tokens[self.next]
 
     def _take(self, *signs: str) -> str:
-        """The sign that comes next, if it is one of these; else nothing."""
+        """The next token, if it is one of these signs; else the empty string."""
         if self.token.kind != "sign" or self.token.text not in signs:
             return ""
         self.next += 1

@@ -8,8 +8,8 @@ what the array's output units do in one go. Weights, biases and scales are `weig
 The arithmetic of an epilogue is `cnncc.numerics.Epilogue`; shapes are n c h w as in ONNX.
 
 Every op has a `label`, from the ONNX node that it came from. A fused op keeps the label of its first
-part and says in `until` the label of its last, whose value it computes: the same key names the same
-integers before and after any pass, at every level.
+part, and has in `until` the label of its last part, whose value it computes. So the same key names the
+same integers before and after any pass, at every level.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class ConvOp(IRDLOperation):
     def may_shuffle(self, groups: int) -> bool:
         """Does one loop over output channels step evenly through the operand and through results that are shuffled?
 
-        It does if both have the same groups, or one of them a single one, or one channel in each.
+        It does if both have the same groups, or if one of them has a single group, or groups of one channel.
         """
         own, channels = self.window.data.group, shape(self.result.type)[1]
         return own in (1, groups, channels) or groups in (1, channels)
@@ -263,8 +263,8 @@ class ReshapeOp(IRDLOperation):
 class ConcatOp(IRDLOperation):
     """The operands one after the other along the channels: result[n, k0 + k, …] = operand[n, k, …].
 
-    k0 is the number of channels of the operands before it. All integers are of one scale, so that an operand's place
-    is all that changes: on the array it is computed where it belongs.
+    k0 is the number of channels of the operands before it. All integers have one scale, so that nothing is
+    computed: on the array each operand is written into its place in the result.
 
         %3 = cnn.concat %0, %1, %2 label "cat" : (tensor<1x4x3x3xi16>, …) -> tensor<1x12x3x3xi16>
 

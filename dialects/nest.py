@@ -6,10 +6,10 @@ A `nest.layer` computes one layer as a perfect nest of named loops over
 
 around one `nest.mac`. A dimension may be split over several loops: `nest.for h step 4` counts tiles of four rows,
 a further loop over h inside it runs over those four. The extent of a loop is the step of the nearest loop over the same
-dimension around it, or the layer's size; where the step does not divide the extent, the last tile is smaller (how
-channels side by side share it: `_mapping.py`).
-`nest.par` runs its iterations side by side on the rows or columns of the array; of several on one axis the inner
-ones vary fastest. `keep` marks the loops of the box: those that one macro-instruction of a PE runs.
+dimension around it, or the layer's size. If the step does not divide the extent, the last tile is smaller.
+`_mapping.py` says how channels side by side share that tile.
+`nest.par` runs its iterations side by side on the rows or columns of the array. Of several loops on one axis the inner
+ones vary fastest. `keep` marks the loops of the box, which one macro-instruction of a PE runs.
 
     nest.layer %image weights @conv1.w … {
       nest.stage ifmap in glb buffers 1

@@ -2,9 +2,15 @@
 
 The graph is `func.func @main`; its arguments and results carry the graph's names as `onnx.name`.
 Initializers and Constant nodes are `weights.constant`. Types come from ONNX shape inference.
-An ONNX attribute is an attribute of the same name: int as i64, float as f32, ints as `array<i64>`,
-floats and strings as arrays, a tensor as `#weights.ref`; anything else, and what MLIR text cannot hold
-exactly, is the AttributeProto itself as `#onnx.proto`.
+An ONNX attribute is an attribute of the same name:
+
+    int, float         i64, f32
+    ints               `array<i64>`
+    floats, strings    arrays
+    tensor             `#weights.ref`
+    any other          `#onnx.proto`, the AttributeProto itself
+
+A value that MLIR text cannot hold exactly is an `#onnx.proto`, too.
 
 Module attributes: `onnx.ir_version`, `onnx.opset_imports` (domain to version, "ai.onnx" for the
 default domain), `onnx.graph` (the graph's name), `onnx.functions` (FunctionProtos, where there are any).

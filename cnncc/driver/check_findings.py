@@ -138,7 +138,7 @@ def _width(module: ModuleOp, name: str) -> int:
 
 
 def _source(value: SSAValue, module: ModuleOp) -> tuple[SSAValue, int | None]:
-    """Where the integers of `value` got their scale, and their greatest magnitude; None where 0 is not half-way."""
+    """The value that gave `value` its scale, and the greatest magnitude; None for an asymmetric range."""
     match value.owner:
         case ReshapeOp() | ClampOp() as op:
             return _source(op.x, module)
