@@ -35,7 +35,7 @@ class BoxSteps(NamedTuple):
     psum: int
 
     def around(self, inner: BoxSteps) -> BoxSteps | None:
-        """One counter for this loop and the one directly inside it, if there is one."""
+        """One counter for this loop and the next inner one; None if they need two."""
         own, other = self[2:], inner[2:]
         if any(step != inner.trips * inner_step for step, inner_step in zip(own, other, strict=True)):
             return None

@@ -1,8 +1,8 @@
 """Where the operands of a layer lie, as a whole and in the buffers that its stages in the GLB fill. No IR.
 
-Parameters go by the channel axis of a commit (rule COMMIT-2). Where each position has its own, the output in the GLB
-has its positions on that axis, a row `pitch` after the other, and its channels as linear steps. In the buffer of a
-stage these positions count from where the block begins, and with it the ring of its rows (columns).
+Parameters go by the channel axis of a commit (rule COMMIT-2). If each position has its own parameters, that axis counts
+the positions of the output in the GLB, row by row with `pitch` positions each. Channels are linear steps then. In the
+buffer of a stage, positions and the ring of rows (columns) begin where the block begins.
 """
 
 from __future__ import annotations

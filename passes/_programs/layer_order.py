@@ -1,10 +1,13 @@
 """In which order a program comes to the pieces of its loops, and to the blocks that its stages in the GLB hold. No IR.
 
 What a stage holds at a time is a *block* (of weights or parameters, a slice). With two buffers blocks alternate, and
-the next one is fetched while the present one is in use. So a program has to say which is next: the loops outside are
-*peeled*, their last full tile is a piece of its own. In all iterations but a loop's last, what comes next is the same
-piece one iteration on; in its last one, the first block of what follows. A peeled loop may be *opened*, too: so that
-its first iteration is a piece of its own.
+the next one is fetched while the present one is in use. So a program has to say which block is next. The last full tile
+of each loop outside is *peeled* into a piece of its own. The next block is
+
+    in the last iteration of a loop   the first block of the piece that follows
+    in any other iteration            the same piece, one iteration on
+
+The first iteration of such a loop may be peeled, too: the loop is *opened*.
 """
 
 from __future__ import annotations
@@ -92,7 +95,7 @@ class Order:
         return self._counts[key]
 
     def bodies_of(self, depth: int, staged: int, extent: Map[str, int]) -> int:
-        """How many bodies of the program these blocks have."""
+        """How many copies in the program these blocks have."""
         if depth == staged:
             return 1
         return sum(self.bodies_of(depth + 1, staged, inner) for _, inner in self._times(depth, extent))

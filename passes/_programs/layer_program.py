@@ -1,23 +1,30 @@
 """The PE-set program of one layer, as plain records: no IR.
 
-The loops of a mapping outside the box, outermost first, become loops of the program, PEs side by side (in space), or
-are *unrolled*: those that step through what a register file holds already have a body for each iteration. A loop whose
+The loops of a mapping outside the box, outermost first, become loops of the program or PEs side by side (in space). A
+loop that steps through words that a register file holds already is *unrolled*, a copy for each iteration. A loop whose
 step does not divide its extent becomes two pieces: its full tiles, and a body of its own for the remainder. Space loops
 give a piece its rectangle of PEs; their remainder is a further step in time. Each piece of a time loop is a `Repeat`,
 also of one iteration, so that a loop has the same register in all bodies of the layer. The rest of the innermost loop
 over channels in space is spread over its sets.
 
-Sums stay in their PEs while loops over c, r, s run that have no loop over outputs inside them. When these are done a
-commit takes them, added up down the columns where loops over c, r, s are on rows (rule COMMIT-6). Where more such loops
-are outside they are partial sums, which the GLB adds up (rule COMMIT-5).
+Sums stay in their PEs during loops over c, r, s without a loop over outputs inside them. A commit takes the sums after
+these loops. It adds them up down the columns if loops over c, r, s are on rows (rule COMMIT-6). If further loops over
+c, r, s are outside, the sums are partial, and the GLB adds them up (rule COMMIT-5).
 
-The input channels of output channel k, of K in g groups, begin at k // (K / g) * c. A loop over k adds to that
-(step / (K / g)) * c an iteration where its step is a multiple of K / g, and nothing where it is inside one group.
-Channels that are computed side by side are of one group and share their ifmap; or each is a group of its own and has
-its own (*channelwise*: pools and depthwise convolutions).
+The input channels of output channel k, of K in g groups, begin at k // (K / g) * c. An iteration of a loop over k adds
 
-What a macro-instruction is made of is in `layer_macros.py`, what moves between DRAM and the GLB meanwhile in
-`layer_transfers.py`, where operands lie in `layer_operands.py` and, in a PE, in `cnncc/model/register_files.py`.
+    step / (K / g) * c   if its step is a multiple of K / g
+    0                    if the loop runs inside one group
+
+Channels side by side are of one group and share their ifmap; or each is a group with an ifmap of its own
+(*channelwise*: pools and depthwise convolutions).
+
+| file | holds |
+|---|---|
+| `layer_macros.py` | macro-instructions, loads, commits |
+| `layer_transfers.py` | transfers between DRAM and the GLB |
+| `layer_operands.py` | the places of operands in DRAM and the GLB |
+| `cnncc/model/register_files.py` | the places of operands in a PE |
 """
 
 from __future__ import annotations

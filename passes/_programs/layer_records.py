@@ -70,9 +70,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Home:
-    """Where an activation lies as a whole: a tensor, in which an image, channel or row is so many words behind the one
-    before it.
-    """
+    """Where an activation lies as a whole: a tensor, and the words from an image, channel or row to the next."""
 
     tensor: str
     image: int

@@ -8,9 +8,9 @@ arrived, so have those before it. The buffer of a stage is filled anew in each i
                    block at the head of the layer
 
 Blocks of ifmap or weights may be slices of what a block of the output needs, fetched in one loop in time inside it. At
-its end two things wait for the DMA: the results, which nobody needs soon, and the second slice for the next block. That
-goes first: it stands before the transfer of the results, that of the first block at the head of the layer. The loop is
-opened for it, as its first iteration has nothing to fetch; unless the program had too many bodies then.
+the end of a block two transfers are due: its results, which nobody needs soon, and the second slice of the next block.
+The slice goes first. The second slice of the first block comes at the head of the layer. The loop's first iteration has
+nothing to fetch then, so that it is peeled, unless the program had too many copies of loop bodies.
 
 Which tokens order transfers, loads and commits is said in `cnncc/model/glb_tokens.py`.
 """
@@ -86,7 +86,7 @@ class LayerTransfers:
                 )
 
     def _check_buffers(self) -> None:
-        """There are one or two of each; where one token is for two operands, as many of both."""
+        """Each stage has one or two buffers. Operands that share a token have equally many."""
         buffers = {operand: stage.buffers for operand, stage in self.stages.items()}
         if wrong := [operand for operand, count in buffers.items() if count > 2]:
             raise self._refuse(f"{wrong[0]} is staged in glb in one buffer or two, not in {buffers[wrong[0]]}")
@@ -98,7 +98,7 @@ class LayerTransfers:
             raise self._refuse("params per position are staged in glb in as many buffers as the ifmap")
 
     def _check_positions(self, depth: dict[str, int], streamed: list[str]) -> None:
-        """Of params per position: what a commit needs of them is there, and they step as the output does."""
+        """Params per position are in the GLB when a commit needs them, and step as the output does."""
         sizes, loops = self.layer.shape.sizes, self.loops.loops
         if "params" not in depth:
             raise self._refuse("params per position must be staged in glb: they come from DRAM")
