@@ -102,6 +102,10 @@ class Mapping:
                 raise ValueError(f"{what}: depth {stage.depth} is not in {where} (stages are listed from outside)")
             depth = stage.depth
 
+    def stages_in(self, memory: str) -> dict[str, Stage]:
+        """The stages in a memory, by operand."""
+        return {stage.operand: stage for stage in self.stages if stage.memory == memory}
+
 
 def extents(sizes: Sizes, loops: tuple[Loop, ...]) -> tuple[int, ...]:
     """The extent of each loop: the step of the nearest loop over its dimension around it, or the size."""

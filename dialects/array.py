@@ -131,14 +131,19 @@ class SyncAttr(ClausesAttr[Sync]):
     name = "array.sync_record"
 
 
+class _RecordOp(IRDLOperation):
+    """An operation that is one record, printed as its clauses."""
+
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) attr-dict"
+
+
 @irdl_op_definition
-class TensorOp(IRDLOperation):
+class TensorOp(_RecordOp):
     """A tensor, at the head of the module: `array.tensor x, memory glb, words 192`."""
 
     name = "array.tensor"
     record = prop_def(TensorAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
     def verify_(self) -> None:
         """What it is part of exists."""
@@ -183,105 +188,87 @@ class RepeatAttr(ClausesAttr[Repeat]):
 
 
 @irdl_op_definition
-class RepeatOp(IRDLOperation):
+class RepeatOp(_RecordOp):
     """`array.repeat c2, count 3 { … }`: a hardware loop with its name."""
 
     name = "array.repeat"
     record = prop_def(RepeatAttr)
     body = region_def("single_block")
     traits = traits_def(NoTerminator())
-    custom_directives = (Clauses,)
     assembly_format = "custom<Clauses>($record) attr-dict-with-keyword $body"
 
 
 @irdl_op_definition
-class ViewOp(IRDLOperation):
+class ViewOp(_RecordOp):
     """A descriptor and its steps (DESC-1)."""
 
     name = "array.view"
     record = prop_def(ViewAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class DmaOp(IRDLOperation):
+class DmaOp(_RecordOp):
     """A DMA transfer (DMA-1)."""
 
     name = "array.dma"
     record = prop_def(DmaAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class LoadOp(IRDLOperation):
+class LoadOp(_RecordOp):
     """A load into register files (LOAD-1)."""
 
     name = "array.load"
     record = prop_def(LoadAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class MacOp(IRDLOperation):
+class MacOp(_RecordOp):
     """A macro-instruction (MAC-1)."""
 
     name = "array.mac"
     record = prop_def(MacAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class UnitOp(IRDLOperation):
+class UnitOp(_RecordOp):
     """The output units' settings (COMMIT-2)."""
 
     name = "array.unit"
     record = prop_def(UnitAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class CommitOp(IRDLOperation):
+class CommitOp(_RecordOp):
     """A commit (COMMIT-1)."""
 
     name = "array.commit"
     record = prop_def(CommitAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class SyncOp(IRDLOperation):
+class SyncOp(_RecordOp):
     """Wait until these engines are idle (PROG-4): `array.sync [load, array, commit]`."""
 
     name = "array.sync"
     record = prop_def(SyncAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class SignalOp(IRDLOperation):
+class SignalOp(_RecordOp):
     """Give tokens to a semaphore (TOKEN-4): `array.signal semaphore 1, count 2`."""
 
     name = "array.signal"
     record = prop_def(SignalAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class HostOp(IRDLOperation):
+class HostOp(_RecordOp):
     """A host segment: the model that it runs (PROG-4)."""
 
     name = "array.host"
     model = prop_def(RefAttr)
     record = prop_def(HostAttr)
-    custom_directives = (Clauses,)
     assembly_format = "custom<Clauses>($record) `model` $model attr-dict"
 
     def verify_(self) -> None:

@@ -153,6 +153,7 @@ class _LoopOp(IRDLOperation):
 
     loop = prop_def(LoopAttr)
     body = region_def("single_block")
+    traits = traits_def(NoTerminator())
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
@@ -182,7 +183,6 @@ class ForOp(_LoopOp):
     """A loop in time: `nest.for h step 4 { … }`; with `keep`, a loop of the box."""
 
     name = "nest.for"
-    traits = traits_def(NoTerminator())
 
 
 @irdl_op_definition
@@ -190,7 +190,6 @@ class ParOp(_LoopOp):
     """A loop in space: `nest.par k on cols { … }`."""
 
     name = "nest.par"
-    traits = traits_def(NoTerminator())
 
 
 @irdl_op_definition

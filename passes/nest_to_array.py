@@ -36,7 +36,6 @@ from cnncc.errors import Refusal, Refusals
 from cnncc.model.glb_tokens import FULL_IN_TURN, PRIMED
 from cnncc.model.layer_shape import stage_words
 from cnncc.passes._programs.array_mark import marked_array
-from cnncc.passes._programs.layer_operands import glb_stages
 from cnncc.passes._programs.layer_program import layer_program
 from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer, Tensors
 from cnncc.passes._programs.layer_sums import partial_sums
@@ -188,7 +187,7 @@ class _Lowering:
         """The buffers in the GLB that the layer's stages fill, and that of its partial sums."""
         of = {"weight": layer.tensors.weight, "params": layer.tensors.params}
         buffers: dict[str, str] = {}
-        for operand, stage in glb_stages(layer).items():
+        for operand, stage in layer.mapping.stages_in("glb").items():
             name = of.get(operand, f"{layer.label}.{operand}")
             words = stage_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
             buffers[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))

@@ -40,7 +40,7 @@ from cnncc.model.layer_shape import slices, whole
 from cnncc.model.loop_walk import MOST_BODIES
 from cnncc.model.register_files import indexed_by
 from cnncc.passes._programs.layer_macros import Macros
-from cnncc.passes._programs.layer_operands import Operands, glb_stages
+from cnncc.passes._programs.layer_operands import Operands
 from cnncc.passes._programs.layer_order import Order
 from cnncc.passes._programs.layer_records import Body, LoopPieces, Node, Position, ProgramLayer, split
 from cnncc.passes._programs.layer_sums import Sections
@@ -69,7 +69,7 @@ class _ProgramWalk:
         self.sections = Sections(layer.shape, self.outer, self.sets)
         self.macros = Macros(layer, arch, self.operands)
         self.transfers = LayerTransfers(layer, self.operands)
-        self.watched = sorted({*self.transfers.depths, *(stage.depth for stage in glb_stages(layer).values())})
+        self.watched = sorted({stage.depth for stage in self.transfers.stages.values()})
 
     def _refuse(self, why: str) -> Refusal:
         return Refusal(f"layer {self.layer.label}: {why}")
@@ -80,7 +80,7 @@ class _ProgramWalk:
         for problems in (link_problems, file_problems):
             refuse_any(problems(mapping, shape, self.arch), f"layer {self.layer.label}: ")
         wanted = {"ifmap", "weight"} if shape.is_mac else {"ifmap"}
-        if shape.is_mac and "weight" not in glb_stages(self.layer):
+        if shape.is_mac and "weight" not in self.layer.mapping.stages_in("glb"):
             raise self._refuse("weights must be staged in glb: they come from DRAM")
         if set(self.rf) != wanted:
             raise self._refuse(f"{' and '.join(sorted(wanted))} must be staged in rf")
@@ -125,7 +125,7 @@ class _ProgramWalk:
     def _order(self) -> Order:
         """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many bodies."""
         sizes, loops = whole(self.layer.shape.sizes), LoopPieces(self.outer, self.unrolled)
-        peeled = max((stage.depth for stage in alternating(glb_stages(self.layer))), default=0)
+        peeled = max((stage.depth for stage in alternating(self.layer.mapping.stages_in("glb"))), default=0)
         order = Order(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
         if order.opened >= 0 and order.bodies_of(0, peeled, sizes) > MOST_BODIES:
             order = Order(loops, sizes, self.sets, peeled)
@@ -153,7 +153,7 @@ class _ProgramWalk:
         return [*fetches, *self._inside(depth, at), commit, *drains]
 
     def _check_section(self, depth: int) -> None:
-        for stage in glb_stages(self.layer).values():
+        for stage in self.layer.mapping.stages_in("glb").values():
             by_loads = stage.operand == "weight" or (
                 stage.operand == "ifmap" and self.transfers.tokens.is_freed_by_loads()
             )

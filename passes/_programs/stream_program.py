@@ -15,7 +15,6 @@ from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import Semaphore, input_free, output_free
 from cnncc.model.layer_shape import inside, whole
 from cnncc.model.loop_walk import MOST_BODIES
-from cnncc.passes._programs.layer_operands import glb_stages
 from cnncc.passes._programs.layer_order import Order
 from cnncc.passes._programs.layer_records import Along, Body, LoopPieces, Node, Operand, Position, ProgramLayer
 
@@ -29,7 +28,7 @@ class _StreamProgram:
     """One layer; the fields are fixed at the start."""
 
     def __init__(self, layer: ProgramLayer) -> None:
-        self.layer, self.staged, loops = layer, glb_stages(layer), LoopPieces(_blocks(layer))
+        self.layer, self.staged, loops = layer, layer.mapping.stages_in("glb"), LoopPieces(_blocks(layer))
         extent, sizes = inside(layer.shape.sizes, loops.loops), whole(layer.shape.sizes)
         self.runs, self.plane = extent["n"] * extent["k"], extent["h"] * extent["w"]
         self.depth, self.loops = len(loops.loops), loops
