@@ -75,10 +75,7 @@ def nests(name: str, folder: Path) -> Path:
     model = folder / f"{name}.onnx"
     subprocess.run([sys.executable, str(MODELS), name, "--features", "-o", str(model)], check=True, capture_output=True)
     compilation = start_compilation(model, CompileOptions("spatial-8x8"))
-    for step in compilation.remaining():
-        if step.name == ASSIGN:
-            break
-        compilation.step(step)
+    compilation.run_before(ASSIGN)
     nest = folder / f"{name}.mlir"
     nest.write_text(str(compilation.module))
     compilation.ctx.weights.save(folder / "weights.npz")

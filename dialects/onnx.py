@@ -21,7 +21,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -56,6 +56,8 @@ from cnncc.weights import Array, WeightStore
 
 Text = StringAttr | BytesAttr
 INLINE_LIMIT_BYTES = 1024
+
+AttributeT = TypeVar("AttributeT", bound=Attribute)
 
 
 def text_attr(text: str | bytes) -> Text:
@@ -213,15 +215,16 @@ class NodeOp(IRDLOperation):
         names = [self.node_name] if self.node_name else list(self.output_names or ())
         return f"{self.op_type.data} node '{text(names[0])}'" if names else f"unnamed {self.op_type.data} node"
 
+    def _attribute(self, name: str, *kinds: type[AttributeT], expected: str) -> AttributeT | None:
+        attribute = self.attributes.get(name)
+        if attribute is None or isinstance(attribute, kinds):
+            return attribute
+        raise Refusal(f"{self.label()}: attribute '{name}' is {attribute}, expected {expected}")
+
     def int_attr(self, name: str, default: int) -> int:
         """The integer attribute `name`. Raises Refusal where it is of another kind."""
-        match self.attributes.get(name):
-            case None:
-                return default
-            case IntegerAttr(value=value):
-                return value.data
-            case other:
-                raise Refusal(f"{self.label()}: attribute '{name}' is {other}, expected an integer")
+        attribute = self._attribute(name, IntegerAttr, expected="an integer")
+        return default if attribute is None else attribute.value.data
 
     def ints_attr(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
         """The attribute `name`, a list of integers. Raises Refusal where it is of another kind."""
@@ -235,23 +238,13 @@ class NodeOp(IRDLOperation):
 
     def float_attr(self, name: str, default: float) -> float:
         """The float attribute `name`. Raises Refusal where it is of another kind."""
-        match self.attributes.get(name):
-            case None:
-                return default
-            case FloatAttr(value=value):
-                return value.data
-            case other:
-                raise Refusal(f"{self.label()}: attribute '{name}' is {other}, expected a float")
+        attribute = self._attribute(name, FloatAttr, expected="a float")
+        return default if attribute is None else attribute.value.data
 
     def str_attr(self, name: str, default: str) -> str:
         """The string attribute `name`. Raises Refusal where it is of another kind."""
-        match self.attributes.get(name):
-            case None:
-                return default
-            case StringAttr() | BytesAttr() as string:
-                return text(string)
-            case other:
-                raise Refusal(f"{self.label()}: attribute '{name}' is {other}, expected a string")
+        attribute = self._attribute(name, StringAttr, BytesAttr, expected="a string")
+        return default if attribute is None else text(attribute)
 
 
 @irdl_op_definition

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ import numpy as np
 
 from cnncc.binary.container import Binary
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
 from cnncc.binary.run import random_inputs, run
-from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.driver.build import compiled
+from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.dataflows import DATAFLOWS
 from cnncc.util.progress import Progress, progress_line
@@ -28,17 +29,6 @@ from cnncc.util.terminal import NAME, Column, fitted, table
 
 SEED = 0
 WORDS = ("dram_read", "dram_write", "glb_read", "glb_write", "bus")
-
-
-def compiled(
-    model: Path, arch: str, calibrate: Path | None, schedule: Path | None = None, dataflow: str | None = None
-) -> Binary:
-    """The binary of a network of one image at a time."""
-    compilation = start_compilation(
-        model, CompileOptions(arch, calibrate=calibrate, batch=1, schedule=schedule, dataflow=dataflow)
-    )
-    compilation.run()
-    return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
 
 
 def mixed(own: Binary) -> str:
@@ -50,7 +40,8 @@ def mixed(own: Binary) -> str:
 
 def compare(model: Path, arch: str, calibrate: Path | None, progress: Progress) -> dict[str, dict[str, Any]]:
     """The counters of a network under each dataflow. Raises Refusal where outputs differ."""
-    own = compiled(model, arch, calibrate)
+    options = CompileOptions(arch, calibrate=calibrate, batch=1)
+    own = compiled(model, options)
     inputs = random_inputs(own, SEED)
     wanted = run(own, inputs)
     counters = {"own": program_stats(own)}
@@ -60,8 +51,8 @@ def compare(model: Path, arch: str, calibrate: Path | None, progress: Progress) 
         names = (*DATAFLOWS, "mix")
         for done, dataflow in enumerate(names):
             progress(f"dataflow {dataflow}", done, len(names))
-            mix = dataflow == "mix"
-            binary = compiled(model, arch, calibrate, schedule if mix else None, None if mix else dataflow)
+            chosen = replace(options, dataflow=dataflow) if dataflow != "mix" else replace(options, schedule=schedule)
+            binary = compiled(model, chosen)
             outputs = run(binary, inputs)
             if any(not np.array_equal(wanted[output], outputs[output]) for output in wanted):
                 raise Refusal(f"{dataflow}: outputs differ from those of the compiler's own mappings")

@@ -115,9 +115,7 @@ class Nests:
         bits = operand_bits(self.options.precision, array)
         settings = Settings(array, was.arch_source, bits, was.calibration, was.schedule, was.dataflow)
         compilation = replace(self.start, module=self.start.module.clone(), settings=settings)
-        names = [step.name for step in compilation.remaining()]
-        for step in compilation.remaining()[: names.index(ASSIGN)]:
-            compilation.step(step)
+        compilation.run_before(ASSIGN)
         text, store = str(compilation.module), WeightStore()
         for key in re.findall(r'weights\.ref<"(\w+)">', text):
             store.add(compilation.ctx.weights[key])

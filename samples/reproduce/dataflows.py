@@ -19,9 +19,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
 from cnncc.binary.run import random_inputs, run
-from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.driver.build import compiled
+from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
 from cnncc.util.progress import Progress, progress_line
 from cnncc.util.terminal import NAME, Column, fitted, table
@@ -143,24 +143,21 @@ def reproduce(arch: str, progress: Progress) -> list[Run]:
         for done, (number, equation) in enumerate(EQUATIONS.items()):
             progress(f"Equation ({number})", done, len(EQUATIONS))
             schedule.write_text(f'["conv"]\nmapping = "{equation.mapping}"\n')
-            compilation = start_compilation(model, CompileOptions(arch, schedule=schedule))
-            compilation.run()
-            binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
+            binary = compiled(model, CompileOptions(arch, schedule=schedule))
             outputs.append(next(iter(run(binary, random_inputs(binary, SEED)).values())))
             if not np.array_equal(outputs[0], outputs[-1]):
                 raise Refusal(f"({number}) computes other integers than ({next(iter(EQUATIONS))})")
             counted = program_stats(binary)["layers"]["conv"]
             read, written = (counted["operands"][key] for key in ("glb_read", "glb_write"))
-            pes = compilation.settings.arch.rows * compilation.settings.arch.cols
             compute = counted["cycles"]["compute"]
-            quantity = compilation.settings.arch.words_per_param
+            quantity = binary.arch.words_per_param
             runs.append(
                 Run(
                     number,
                     equation.kind,
                     equation.book,
                     equation.mapping,
-                    pes=pes - counted["idle_pe_cycles"] // compute,
+                    pes=binary.arch.rows * binary.arch.cols - counted["idle_pe_cycles"] // compute,
                     cycles=counted["cycles"]["total"],
                     compute=compute,
                     utilisation=counted["utilisation"]["compute"],

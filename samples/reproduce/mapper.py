@@ -33,9 +33,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
 from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import LayerOp, mapping_of
+from cnncc.driver.build import binary_of
 from cnncc.driver.pipeline import ASSIGN, TO_PROGRAMS, Compilation
 from cnncc.driver.program_parts import fetched_ahead, predict
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -109,11 +109,8 @@ def quantised(name: str, image_size: int | None, folder: Path) -> Compilation:
     if made.returncode:
         raise Refusal(made.stderr.strip().splitlines()[-1])
     compilation = start_compilation(folder / "net.onnx", CompileOptions("spatial-8x8"))
-    for step in compilation.remaining():
-        if step.name == ASSIGN:
-            return compilation
-        compilation.step(step)
-    raise AssertionError
+    compilation.run_before(ASSIGN)
+    return compilation
 
 
 def cpu_seconds() -> float:
@@ -141,7 +138,7 @@ def run(network: str, start: Compilation, arch: Arch, glb_kib: int, dataflow: st
         elif step.name == "array-prefetch":
             ahead = fetched_ahead(compilation.module)
     where = f"{network} on {arch.name}"
-    counted = program_stats(build_binary(compilation.module, compilation.ctx.weights, arch))
+    counted = program_stats(binary_of(compilation))
     if wrong := difference(predict(mapped, arch, ahead), counted):
         raise Refusal(f"{where}: predicted and counted differ in {wrong}")
     return as_run(where, network, glb_kib, arch, mapped, counted, search_s)

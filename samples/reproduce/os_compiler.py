@@ -31,9 +31,9 @@ from os_formulas import (
 from os_tables import NAMES, SHAPES, TILES, UNROLLING, rows
 
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
+from cnncc.driver.build import compiled
 from cnncc.driver.check import check
-from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.driver.sources import CompileOptions
 from cnncc.util.progress import Progress, progress_line
 from cnncc.util.terminal import Column, fitted, table
 
@@ -121,10 +121,7 @@ def layers_of(net: str, side: int, model: Path, folder: Path) -> Iterator[Layer]
     file.write_text(schedule(net, side, list(shapes)))
     refused = refusals(model, arch, file)
     file.write_text(schedule(net, side, [layer for layer in shapes if layer not in refused]))
-    compilation = start_compilation(model, CompileOptions(arch, schedule=file))
-    compilation.run()
-    binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
-    counted = program_stats(binary)["layers"]
+    counted = program_stats(compiled(model, CompileOptions(arch, schedule=file)))["layers"]
     for layer, shape in shapes.items():
         tile, unroll, counts = tiled[layer], unrolled[layer], counted[f"conv{layer}"]
         cycles = counts["cycles"]
