@@ -36,6 +36,7 @@ from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._clauses import Clauses, ClausesAttr
+from cnncc.dialects._conditions import Condition
 from cnncc.dialects._instructions import AXES as AXES
 from cnncc.dialects._instructions import Axis as Axis
 from cnncc.dialects._instructions import Commit as Commit
@@ -63,6 +64,7 @@ from cnncc.dialects._instructions import Term as Term
 from cnncc.dialects._instructions import Tokens as Tokens
 from cnncc.dialects._instructions import Unit as Unit
 from cnncc.dialects._instructions import View as View
+from cnncc.dialects._records import field_types
 from cnncc.dialects.weights import RefAttr
 
 SEMAPHORES = 15
@@ -347,30 +349,22 @@ def _names(op: Operation) -> tuple[list[str], list[str]]:
     """The views and the loops of conditions that an operation names."""
     match op:
         case DmaOp():
-            record = op.record.data
-            views, conditions = [record.dram, record.glb], [*_token_conditions(record.tokens)]
+            views = [op.record.data.dram, op.record.data.glb]
         case LoadOp():
-            record = op.record.data
-            views, conditions = [record.view], [record.open, record.close, *_token_conditions(record.tokens)]
-        case CommitOp():
-            record = op.record.data
-            views = [record.view, record.operand, record.residual, record.params, record.sums]
-            conditions = [record.fresh, record.final, *_token_conditions(record.tokens)]
+            views = [op.record.data.view]
+        case CommitOp(record=record):
+            commit = record.data
+            views = [commit.view, commit.operand, commit.residual, commit.params, commit.sums]
         case MacOp():
-            record, views = op.record.data, []
-            conditions = [
-                record.clear, record.send, record.take_weight, record.give_weight, record.take_ifmap, record.give_ifmap
-            ]  # fmt: skip
+            views = []
         case _:
             return [], []
+    record, hints = op.record.data, field_types(type(op.record.data))
+    conditions: list[Condition] = [getattr(record, name) for name, hint in hints.items() if hint == Condition]
+    if not isinstance(record, Mac):
+        tokens = record.tokens
+        conditions += [tokens.take_when if tokens.take else (), tokens.give_when if tokens.give else ()]
     return [view for view in views if view], [name for names in conditions for name in names or ()]
-
-
-def _token_conditions(tokens: Tokens) -> Iterator[Names]:
-    if tokens.take:
-        yield tokens.take_when
-    if tokens.give:
-        yield tokens.give_when
 
 
 ARRAY = Dialect(
