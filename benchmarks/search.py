@@ -4,8 +4,8 @@
 
 One layer, 3 x 3 with 32 input and 32 output channels of 14 x 14, of which pixels, output channels, input channels, or
 both grow to 64 times as many MACs. Each search is in a process of its own, so that none finds what another has found.
-The layer's image and results lie in the GLB, or move through it block by block. Of the largest it says how many
-candidates were bounded, how many run on the model, and whether what was found is proven to be the best.
+The layer's image and results are resident in the GLB, or streamed through it block by block. The largest layer has the
+number of bounded candidates, the number of those run on the model, and whether the result is proven to be the best.
 
 --network times all searches of a network of `samples/models.py`, up to its last convolution, instead:
 `nest-assign-mapping` runs with an empty folder of kept mappings, and again with the mappings that it kept.
@@ -39,7 +39,7 @@ MODELS = Path(__file__).resolve().parents[1] / "samples" / "models.py"
 SCALES = (1, 4, 16, 64)  # squares
 GROWN = ("pixels", "output channels", "input channels", "channels")
 SIDE, CHANNELS, TAPS = 14, 32, 3
-MOVING = {"in the GLB": frozenset[str](), "moving": frozenset({"ifmap", "output"})}
+STREAMED = {"resident": frozenset[str](), "streamed": frozenset({"ifmap", "output"})}
 
 
 def layer(grown: str, scale: int) -> LayerShape:
@@ -62,10 +62,10 @@ def searched(arch_name: str, glb_words: int, where: str, grown: str, scale: int)
     arch = replace(arch, glb=replace(arch.glb, words=glb_words))
     shape = layer(grown, scale)
     start = time.process_time()
-    result = search(shape, arch, GlbBudget(glb_words, MOVING[where]))
+    result = search(shape, arch, GlbBudget(glb_words, STREAMED[where]))
     seconds = time.process_time() - start
     if result is None:
-        return seconds, "no room"
+        return seconds, "exceeds the GLB"
     proven = "proven" if result.least >= result.cycles else f"within {result.cycles / result.least - 1:.2%}"
     return seconds, f"{result.bounded:,} bounded, {result.run:,} run, {proven}"
 
@@ -129,7 +129,7 @@ def main() -> None:
         return
     apart = multiprocessing.get_context("spawn")
     print(f"{options.arch}, GLB {options.glb} KiB; CPU s, and times those of the smallest")
-    for where in MOVING:
+    for where in STREAMED:
         print(f"operands {where}")
         rows = list[list[str]]()
         for grown in GROWN:

@@ -72,7 +72,7 @@ class Stage:
     """A fetch of `operand` into `memory`, inside the `depth` outermost loops of the mapping, around the others.
 
     Of the output it is the reverse: what the loops inside compute is gathered in `memory` and leaves it when they are
-    done. An operand, or the output, that has no stage in the GLB lies there as a whole.
+    done. An operand, or the output, without a stage in the GLB is resident there.
     """
 
     operand: str

@@ -68,7 +68,7 @@ REASONS = {
     "deep": "deep, the array has 8",
     "sums around": "inside loops that add up sums in the PEs",
     "even and odd": "an even number of blocks at times and an odd one at others",
-    "peeled": "bodies of the program, more than",
+    "peeled": "copies of loop bodies, more than",
 }
 
 

@@ -203,7 +203,7 @@ class Prediction:
 
 
 def predict(shape: LayerShape, mapping: Mapping, arch: Arch) -> Prediction:
-    """What a mapping costs the array: bodies of loops over different dimensions combine freely."""
+    """What a mapping costs the array: copies of loops over different dimensions combine freely."""
     macros, steps, nest = 1, 1, Nest(shape, mapping)
     for dim in DIMS:
         routes = nest.routes(dim, len(nest.outer))
@@ -251,7 +251,7 @@ def _why_idle(layer: LayerOp, prediction: Prediction) -> str:
         return f"macro-instructions of {mean_steps:.0f} steps take {prediction.overhead_cycles} cycles more: {terms}"
     outputs = f"{group} x {sizes.h}x{sizes.w} outputs (k x h x w)"
     part = " of a group" if group < sizes.k else ""
-    cause = "the GLB has no room for larger blocks" if streams_in_blocks(layer) else "do not divide evenly"
+    cause = "larger blocks exceed the GLB" if streams_in_blocks(layer) else "do not divide evenly"
     cause = "too few" if group * sizes.h * sizes.w < prediction.pes else cause
     return f"{outputs}{part} for {prediction.pes} PEs: {cause}"
 

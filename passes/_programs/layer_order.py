@@ -94,11 +94,11 @@ class Order:
             )
         return self._counts[key]
 
-    def bodies_of(self, depth: int, staged: int, extent: Map[str, int]) -> int:
+    def copies(self, depth: int, staged: int, extent: Map[str, int]) -> int:
         """How many copies in the program these blocks have."""
         if depth == staged:
             return 1
-        return sum(self.bodies_of(depth + 1, staged, inner) for _, inner in self._times(depth, extent))
+        return sum(self.copies(depth + 1, staged, inner) for _, inner in self._times(depth, extent))
 
     def _times(self, depth: int, extent: Map[str, int]) -> list[tuple[int, Extents]]:
         loop = self.loops.loops[depth]

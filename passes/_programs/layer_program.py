@@ -114,24 +114,24 @@ class _ProgramWalk:
         for depth, loop in enumerate(self.outer):
             counts[depth] = -(-extent[loop.dim] // loop.step)
             extent[loop.dim] = min(loop.step, extent[loop.dim])
-        if (bodies := prod(counts[depth] for depth in unrolled)) > MOST_BODIES:
+        if (copies := prod(counts[depth] for depth in unrolled)) > MOST_BODIES:
             names = " ".join(self.outer[depth].dim for depth in sorted(unrolled))
             raise self._refuse(
-                f"loops {names} step through what the register files hold, a body of the program for each of {bodies} "
-                f"iterations, more than {MOST_BODIES}: put them in the box, or stage inside them"
+                f"loops {names} step through what the register files hold and take {copies} unrolled copies, more than "
+                f"{MOST_BODIES}: put them in the box, or stage inside them"
             )
         return frozenset(unrolled)
 
     def _order(self) -> Order:
-        """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many bodies."""
+        """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many copies."""
         sizes, loops = whole(self.layer.shape.sizes), LoopPieces(self.outer, self.unrolled)
         peeled = max((stage.depth for stage in alternating(self.layer.mapping.stages_in("glb"))), default=0)
         order = Order(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
-        if order.opened >= 0 and order.bodies_of(0, peeled, sizes) > MOST_BODIES:
+        if order.opened >= 0 and order.copies(0, peeled, sizes) > MOST_BODIES:
             order = Order(loops, sizes, self.sets, peeled)
-        if (bodies := order.bodies_of(0, peeled, sizes)) > MOST_BODIES:
+        if (copies := order.copies(0, peeled, sizes)) > MOST_BODIES:
             raise self._refuse(
-                f"the {peeled} loops around a stage in glb with two buffers take {bodies} bodies of the program, more "
+                f"the {peeled} loops around a stage in glb with two buffers take {copies} copies of loop bodies, more "
                 f"than {MOST_BODIES}: one buffer, or a stage inside fewer loops"
             )
         return order

@@ -80,7 +80,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Tensors:
-    """The tensors of a layer. `buffers`: by operand, those in the GLB that a stage fills; the rest lies there."""
+    """The tensors of a layer. `buffers`: by operand, those in the GLB that a stage fills; others are resident there."""
 
     ifmap: Home
     output: Home

@@ -29,7 +29,7 @@ from cnncc.model.layer_shape import activation_box, inside, slices
 from cnncc.passes._programs.layer_operands import Operands, buffer_box
 from cnncc.passes._programs.layer_records import Node, Piece, Position, ProgramLayer
 
-MOVING = ("ifmap", "residual", "output")
+ACTIVATIONS = ("ifmap", "residual", "output")
 
 
 def alternating(stages: Map[str, Stage]) -> list[Stage]:
@@ -62,7 +62,7 @@ class LayerTransfers:
     def _check(self) -> None:
         """The stages are such that the tokens do. Raises Refusal."""
         depth = {operand: stage.depth for operand, stage in self.stages.items()}
-        streamed = [operand for operand in MOVING if operand in depth]
+        streamed = [operand for operand in ACTIVATIONS if operand in depth]
         if "output" not in depth and len({depth[operand] for operand in streamed}) > 1:
             raise self._refuse("ifmap and residual are staged in glb at one place, unless the output is, too")
         if "output" in depth and depth.get("residual", depth["output"]) != depth["output"]:

@@ -47,8 +47,8 @@ class _StreamProgram:
             problem = "inputs of an elementwise layer have two buffers only where its output has"
         elif self.twice and _apart(self.layer):
             problem = "images that lie apart move through one buffer in an elementwise layer, not two"
-        elif (bodies := self.order.bodies_of(0, self.order.peeled, self.order.sizes)) > MOST_BODIES:
-            problem = f"two buffers inside {self.depth} loops take {bodies} bodies of the program: one buffer"
+        elif (copies := self.order.copies(0, self.order.peeled, self.order.sizes)) > MOST_BODIES:
+            problem = f"two buffers inside {self.depth} loops take {copies} copies of loop bodies: one buffer"
         if problem:
             raise Refusal(f"layer {self.layer.label}: {problem}")
 
@@ -104,7 +104,7 @@ class _StreamProgram:
         )
 
     def _tokens(self, name: str) -> A.Tokens:
-        """Of a block's transfers in, the first waits for room and the last says that all is there."""
+        """Of a block's transfers in, the first waits for a free buffer and the last says that all has come."""
         if name == "output":
             return A.Tokens(int(Semaphore.OUTPUT_FULL), self._free())
         full = int(Semaphore.RESIDUAL_FULL)

@@ -37,7 +37,7 @@ from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.driver.build import binary_of
 from cnncc.driver.pipeline import ASSIGN, TO_PROGRAMS, Compilation
-from cnncc.driver.program_parts import fetched_ahead, predict
+from cnncc.driver.program_parts import predict, prefetched_operands
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.dataflows import AUTO
@@ -127,7 +127,7 @@ def run(network: str, start: Compilation, arch: Arch, glb_kib: int, dataflow: st
     module.attributes.pop("cnncc.arch", None)  # of the array that it was quantised for
     settings = replace(start.settings, arch=arch, arch_source=str(file), dataflow=dataflow)
     compilation = Compilation(start.ctx, module, settings)
-    search_s, mapped, ahead = 0.0, module, dict[str, frozenset[str]]()
+    search_s, mapped, prefetched = 0.0, module, dict[str, frozenset[str]]()
     for step in compilation.remaining():
         if step.name == TO_PROGRAMS:
             mapped = compilation.module.clone()
@@ -136,10 +136,10 @@ def run(network: str, start: Compilation, arch: Arch, glb_kib: int, dataflow: st
         if step.name == ASSIGN:
             search_s = cpu_seconds() - before
         elif step.name == "array-prefetch":
-            ahead = fetched_ahead(compilation.module)
+            prefetched = prefetched_operands(compilation.module)
     where = f"{network} on {arch.name}"
     counted = program_stats(binary_of(compilation))
-    if wrong := difference(predict(mapped, arch, ahead), counted):
+    if wrong := difference(predict(mapped, arch, prefetched), counted):
         raise Refusal(f"{where}: predicted and counted differ in {wrong}")
     return as_run(where, network, glb_kib, arch, mapped, counted, search_s)
 

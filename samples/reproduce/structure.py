@@ -144,7 +144,7 @@ def bound(shape: Shape, arch: Arch) -> Bound:
 
 
 def through_dram(shape: Shape, arch: Arch) -> int:
-    """Cycles of the DMA while a layer runs (DMA-2), at least, for what the GLB has no room for.
+    """Cycles of the DMA while a layer runs (DMA-2), at least, for the words that exceed the GLB.
 
     Layers run one after the other. The weights, the image and the residual are in the GLB when the layer before ends,
     or are streamed after that. The results are in the GLB when the layer ends, or have been streamed out.
@@ -190,7 +190,7 @@ def _parts(size: int, most: int) -> list[int]:
 
 
 def _boxes(shape: Shape, arch: Arch) -> Any:
-    """int[box, dim]: extents of macro-instructions for which the register files have room, c as large as it may be."""
+    """int[box, dim]: extents of macro-instructions that fit the register files, with the largest c."""
     pe, boxes = arch.pe, set[tuple[int, ...]]()
     taps = list(product(_parts(shape.r, shape.r), _parts(shape.s, shape.s)))
     for k in range(1, min(shape.k, pe.psum_words) + 1):
@@ -204,7 +204,7 @@ def _boxes(shape: Shape, arch: Arch) -> Any:
 
 
 def _most_channels(shape: Shape, arch: Arch, k: int, h: int, w: int, r: int, s: int) -> int:
-    """The most input channels in a box; 0 where there is no room for one."""
+    """The most input channels in a box; 0 if none fits."""
     pe, rows = arch.pe, _side(h, r, shape.stride[0], shape.dilation[0])
     columns = _side(w, s, shape.stride[1], shape.dilation[1])
     most = _budget(shape, arch, rows * (k if shape.own else 1), columns, w, s)
