@@ -23,12 +23,12 @@ TARGET_S = {"lenet": 3.0}
 
 def seconds(command: Sequence[str], folder: Path, runs: int) -> float:
     """The best of `runs` runs of a process."""
-    times: list[float] = []
+    durations: list[float] = []
     for _ in range(runs):
         start = time.perf_counter()
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        times.append(time.perf_counter() - start)
-    return min(times)
+        durations.append(time.perf_counter() - start)
+    return min(durations)
 
 
 def compile_command(sample: str) -> tuple[str, ...]:
@@ -43,9 +43,9 @@ def main(runs: int) -> None:
         imports = seconds(IMPORTS, Path(folder), runs)
         print(f"{'imports alone':<16} {imports:6.2f} s")
         for sample in ("lenet", "mnist"):
-            found = seconds(compile_command(sample), Path(folder), runs)
+            duration = seconds(compile_command(sample), Path(folder), runs)
             target = f", at most {TARGET_S[sample]} s wanted" if sample in TARGET_S else ""
-            print(f"{'compile ' + sample:<16} {found:6.2f} s, {found / imports:.1f} times the imports{target}")
+            print(f"{'compile ' + sample:<16} {duration:6.2f} s, {duration / imports:.1f} times the imports{target}")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
     python benchmarks/interpreter.py [IMAGES]
 
-For each network on one image, after its file is loaded: milliseconds for the values of all words, for the cycles, for
-the traffic; MACs a second of the values alone, and of all together, which is what `cnncc run` does. For each
-convolution of LeNet, on IMAGES images: MACs a second, beside numpy's product of float64 matrices with as many MACs in
-the same run. The best of a few runs, in one process; all times are CPU times.
+| what runs | figures |
+|---|---|
+| a loaded network on one image | ms for the values of all words, for the cycles, for the traffic |
+| | MACs a second for the values, and for all three (as `cnncc run` does) |
+| a convolution of LeNet on IMAGES images | MACs a second, beside numpy's float64 matrix product of equally many MACs |
+ The best of a few runs, in one process; all times are CPU times.
 """
 
 from __future__ import annotations
@@ -98,11 +100,11 @@ def networks(folder: Path) -> dict[str, tuple[Binary, Array]]:
         name = f"3x3 {channels}-{channels} {size}x{size}"
         (folder / f"{name}.onnx").write_bytes(convolution(channels, size))
         cases.append((name, str(big), channels, size))
-    found: dict[str, tuple[Binary, Array]] = {}
+    cases_by_name: dict[str, tuple[Binary, Array]] = {}
     for name, arch, channels, size in cases:
         image = np.random.default_rng(1).standard_normal((1, channels, size, size)).astype(np.float32)
-        found[name] = compiled(folder / f"{name}.onnx", arch, {"image": image}), image
-    return found
+        cases_by_name[name] = compiled(folder / f"{name}.onnx", arch, {"image": image}), image
+    return cases_by_name
 
 
 def show_one_image() -> None:
@@ -121,11 +123,11 @@ def show_one_image() -> None:
             best(lambda t=tree, a=arch, s=starts: count_traffic(t, a, s)),
         ]
         macs = count_traffic(tree, arch).whole.macs
-        values, times, traffic = (1e3 * part for part in parts)
+        values, cycles, traffic = (1e3 * part for part in parts)
         speeds = macs / parts[0] / 1e6, macs / sum(parts) / 1e6
-        spent = (f"{part:.1f}" for part in (values, times, traffic))
+        spent = (f"{part:.1f}" for part in (values, cycles, traffic))
         rows.append([name, arch.name, f"{macs:,}", *spent, *(f"{speed:.0f}" for speed in speeds)])
-    heads = ("MACs", "values ms", "times ms", "traffic ms", "values MMAC/s", "all MMAC/s")
+    heads = ("MACs", "values ms", "cycles ms", "traffic ms", "values MMAC/s", "all MMAC/s")
     print(fitted(table([Column("network", NAME), Column("array", NAME, drop=1), *heads], rows, indent=0)))
 
 
@@ -137,17 +139,17 @@ def seconds_by_layer(binary: Binary, images: Array) -> dict[str, float]:
     machine = Machine(binary, len(images))
     machine.take(inputs_of(binary)[0], images)
     ends = {layer.first + layer.count: layer.label for layer, _ in layers(binary)}
-    found: dict[str, float] = {}
+    durations: dict[str, float] = {}
     start = time.process_time()
 
     def watch(index: int, interpreter: Interpreter) -> None:
         nonlocal start
         if index in ends:
-            found[ends[index]] = time.process_time() - start
+            durations[ends[index]] = time.process_time() - start
             start = time.process_time()
 
     machine.run(watch)
-    return found
+    return durations
 
 
 def matmul_seconds(macs: int) -> float:
@@ -171,8 +173,8 @@ def show_lenet(count: int) -> None:
         total, took = traffic[label].macs * len(images), min(run[label] for run in runs)
         bare = min(matmul_seconds(total) for _ in range(RUNS))
         speeds = total / took / 1e6, total / bare / 1e6
-        each = (f"{speed:.0f}" for speed in speeds)
-        rows.append([label, f"{total:,}", f"{took * 1e3:.1f}", *each, f"{bare / took:.3f}"])
+        rates = (f"{speed:.0f}" for speed in speeds)
+        rows.append([label, f"{total:,}", f"{took * 1e3:.1f}", *rates, f"{bare / took:.3f}"])
     print(fitted(table([Column("layer", NAME), "MACs", "ms", "MMAC/s", "matmul MMAC/s", "ratio"], rows, indent=0)))
 
 

@@ -131,18 +131,18 @@ def shown(figure: str, value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:,.{DIGITS.get(figure, 2)}f}"
 
 
-def print_table(found: dict[str, Figures]) -> None:
+def print_table(by_network: dict[str, Figures]) -> None:
     """A column for each network."""
-    figures = next(iter(found.values()))
-    rows = [[figure, *(shown(figure, own[figure]) for own in found.values())] for figure in figures]
-    print(fitted(table([Column("figure", NAME), *found], rows, indent=0)))
+    figures = next(iter(by_network.values()))
+    rows = [[figure, *(shown(figure, own[figure]) for own in by_network.values())] for figure in figures]
+    print(fitted(table([Column("figure", NAME), *by_network], rows, indent=0)))
 
 
-def print_limits(found: dict[str, Figures]) -> None:
+def print_limits(by_network: dict[str, Figures]) -> None:
     """A line for each limit of these networks."""
     for name, limits in LIMITS.items():
-        for figure, most in limits.items() if name in found else ():
-            value = found[name][figure]
+        for figure, most in limits.items() if name in by_network else ():
+            value = by_network[name][figure]
             assert isinstance(value, float)
             print(f"{name}: {figure} {value:,.2f}, at most {most:g} wanted: {'met' if value <= most else 'MISSED'}")
 
@@ -156,19 +156,19 @@ def main() -> int:
     parser.add_argument("--precision", default="int16", choices=["int8", "int16"])
     options = parser.parse_args()
     arch = str(Path(options.arch).resolve()) if Path(options.arch).is_file() else options.arch
-    found: dict[str, Figures] = {}
+    by_network: dict[str, Figures] = {}
     for name in options.networks:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                found[name] = figures(Path(folder), name, options.image_size, arch, options.precision)
+                by_network[name] = figures(Path(folder), name, options.image_size, arch, options.precision)
             except Failed as failure:
                 print(f"{name}: {failure}", flush=True)
-    if found:
+    if by_network:
         print(f"{options.precision} operands on {options.arch}")
-        print_table(found)
+        print_table(by_network)
         if not options.image_size and (options.arch, options.precision) == ("spatial-8x8", "int16"):
-            print_limits(found)
-    return 0 if len(found) == len(options.networks) else 1
+            print_limits(by_network)
+    return 0 if len(by_network) == len(options.networks) else 1
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@
 
 One layer, 3 x 3 with 32 input and 32 output channels of 14 x 14, of which pixels, output channels, input channels, or
 both grow to 64 times as many MACs. Each search is in a process of its own, so that none finds what another has found.
-The layer's image and results lie in the GLB, or move through it block by block. Of the largest it says how many
-candidates were bounded, how many run on the model, and whether what was found is proven to be the best.
+The layer's image and results are resident in the GLB, or streamed through it block by block. The largest layer has the
+number of bounded candidates, the number of those run on the model, and whether the result is proven to be the best.
 
-With --network, all searches of a network of `samples/models.py` up to its last convolution instead: what
-`nest-assign-mapping` takes with nothing kept on disk, and then again with what it has found there.
+--network times all searches of a network of `samples/models.py`, up to its last convolution, instead:
+`nest-assign-mapping` runs with an empty folder of kept mappings, and again with the mappings that it kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MODELS = Path(__file__).resolve().parents[1] / "samples" / "models.py"
 SCALES = (1, 4, 16, 64)  # squares
 GROWN = ("pixels", "output channels", "input channels", "channels")
 SIDE, CHANNELS, TAPS = 14, 32, 3
-MOVING = {"in the GLB": frozenset[str](), "moving": frozenset({"ifmap", "output"})}
+STREAMED = {"resident": frozenset[str](), "streamed": frozenset({"ifmap", "output"})}
 
 
 def layer(grown: str, scale: int) -> LayerShape:
@@ -62,12 +62,12 @@ def searched(arch_name: str, glb_words: int, where: str, grown: str, scale: int)
     arch = replace(arch, glb=replace(arch.glb, words=glb_words))
     shape = layer(grown, scale)
     start = time.process_time()
-    found = search(shape, arch, GlbBudget(glb_words, MOVING[where]))
+    result = search(shape, arch, GlbBudget(glb_words, STREAMED[where]))
     seconds = time.process_time() - start
-    if found is None:
-        return seconds, "no room"
-    proven = "proven" if found.least >= found.cycles else f"within {found.cycles / found.least - 1:.2%}"
-    return seconds, f"{found.bounded:,} bounded, {found.run:,} run, {proven}"
+    if result is None:
+        return seconds, "exceeds the GLB"
+    proven = "proven" if result.least >= result.cycles else f"within {result.cycles / result.least - 1:.2%}"
+    return seconds, f"{result.bounded:,} bounded, {result.run:,} run, {proven}"
 
 
 def nests(name: str, folder: Path) -> Path:
@@ -75,10 +75,7 @@ def nests(name: str, folder: Path) -> Path:
     model = folder / f"{name}.onnx"
     subprocess.run([sys.executable, str(MODELS), name, "--features", "-o", str(model)], check=True, capture_output=True)
     compilation = start_compilation(model, CompileOptions("spatial-8x8"))
-    for step in compilation.remaining():
-        if step.name == ASSIGN:
-            break
-        compilation.step(step)
+    compilation.run_before(ASSIGN)
     nest = folder / f"{name}.mlir"
     nest.write_text(str(compilation.module))
     compilation.ctx.weights.save(folder / "weights.npz")
@@ -88,14 +85,14 @@ def nests(name: str, folder: Path) -> Path:
 def cpu_s() -> float:
     """Of this process and the children that it has waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def mapped(nest: Path, array: Path, folder: Path) -> tuple[float, float]:
     """CPU seconds and seconds of mapping a network, with what is kept in a folder."""
     os.environ[disk_cache.FOLDER] = str(folder)
     compilation = resume(nest, CompileOptions(str(array)))
-    (step,) = [each for each in compilation.remaining() if each.name == ASSIGN]
+    (step,) = [step for step in compilation.remaining() if step.name == ASSIGN]
     begin = cpu_s(), time.monotonic()
     compilation.step(step)
     return cpu_s() - begin[0], time.monotonic() - begin[1]
@@ -109,11 +106,11 @@ def networks(names: list[str], arch: Arch) -> None:
         with tempfile.TemporaryDirectory() as folder:
             nest, array = nests(name, Path(folder)), Path(folder) / "array.toml"
             array.write_text(arch_text(arch))
-            found: list[tuple[float, float]] = []
+            durations: list[tuple[float, float]] = []
             for _ in range(2):
                 with ProcessPoolExecutor(1, apart) as pool:
-                    found.append(pool.submit(mapped, nest, array, Path(folder) / "kept").result())
-        rows.append([name, *(f"{cpu:.2f} CPU s in {seconds:.2f} s" for cpu, seconds in found)])
+                    durations.append(pool.submit(mapped, nest, array, Path(folder) / "kept").result())
+        rows.append([name, *(f"{cpu:.2f} CPU s in {seconds:.2f} s" for cpu, seconds in durations)])
     print(fitted(table([Column("network", NAME), "nothing kept", "all kept"], rows)))
 
 
@@ -132,16 +129,16 @@ def main() -> None:
         return
     apart = multiprocessing.get_context("spawn")
     print(f"{options.arch}, GLB {options.glb} KiB; CPU s, and times those of the smallest")
-    for where in MOVING:
+    for where in STREAMED:
         print(f"operands {where}")
         rows = list[list[str]]()
         for grown in GROWN:
-            found = [
+            searches = [
                 pool.submit(searched, options.arch, words, where, grown, scale).result()
                 for scale in SCALES
                 for pool in [ProcessPoolExecutor(1, apart)]
             ]
-            rows.append([grown, *(f"{s:.2f} s, {s / found[0][0]:.1f} x" for s, _ in found), found[-1][1]])
+            rows.append([grown, *(f"{s:.2f} s, {s / searches[0][0]:.1f} x" for s, _ in searches), searches[-1][1]])
         scales = (f"{scale} times the MACs" for scale in SCALES)
         print(fitted(table([Column("grown", NAME), *scales, Column("the largest", TEXT)], rows)), flush=True)
 

@@ -156,7 +156,7 @@ def _parse(parser: AttrParser, name: str, hint: Any) -> Any:
     if get_origin(hint) is Literal:
         return _choice(parser, name, get_args(hint))
     if issubclass(hint, Enum):
-        return hint(_choice(parser, name, [str(each.value) for each in hint]))
+        return hint(_choice(parser, name, [str(member.value) for member in hint]))
     if hint is bool:
         return True
     if hint is int:

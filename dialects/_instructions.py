@@ -147,9 +147,9 @@ class Tokens:
 class Tensor:
     """An array in DRAM or the GLB: `words` words from `at` (-1: not allocated).
 
-    role: input | output | weight | value. Inputs, outputs and what the host reads or writes lie in DRAM and say how
-    integers, within clamp, stand for reals: real = (integer - zero) * scale; what only layers exchange has scale 1. A
-    float output of the host lies in memory `host`. element: the type of the reals as users and host see them.
+    role: input | output | weight | value. Inputs, outputs and tensors of the host lie in DRAM. Their integers, within
+    clamp, stand for reals: real = (integer - zero) * scale. Tensors between layers have scale 1. A float output of the
+    host lies in memory `host`. element: the type of the reals for users and host.
 
     A tensor may be part of another (a concatenation): from word `offset` of that one on, with `image` words from
     image to image (0: they follow each other). It then has no place of its own.
@@ -261,7 +261,10 @@ class Mac:
 
 @dataclass(frozen=True)
 class Unit:
-    """The output units' settings (COMMIT-2); `factors` names f32[3] (a, b, fixed) of a residual add; slope 1: none."""
+    """The output units' settings (COMMIT-2).
+
+    factors: the name of a residual add's f32[3], a b fixed. slope 1: none.
+    """
 
     bias: bool = False
     scale: bool = False
@@ -279,10 +282,10 @@ class Unit:
 class Commit:
     """Psums (or, with source glb, the words of `operand`) through the output units to `view` (COMMIT-1).
 
-    - reduce: the psums of a set's rows are added up (COMMIT-6)
-    - sums: the view of partial sums in the GLB, if there are any (COMMIT-5)
-    - fresh: in the first iterations of these loops there are none yet
-    - final: in the last iterations of these loops they are complete
+    - reduce: the psums of a set's rows are added up (COMMIT-6).
+    - sums: the view of partial sums in the GLB; empty without partial sums (COMMIT-5).
+    - fresh: the loops in whose first iterations no partial sums exist yet.
+    - final: the loops in whose last iterations the sums are complete.
     """
 
     view: str

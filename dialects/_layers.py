@@ -67,10 +67,14 @@ def check_slope(slope: float) -> None:
 class Steps:
     """What happens to a sum on its way out: names of weights for `cnncc.numerics.Epilogue`.
 
-    bias: i32[k]. scale: f32[k]; or, with per_position, f32[h, w], the same for all channels; then there is neither bias
-    nor residual. factors: f32[3] (a, b, fixed) of the residual add. An empty name means that the step is absent. slope:
-    of negative products with the scale, an f32 (LeakyRelu); 1 for none. shuffle: last of all, the groups of a channel
-    shuffle (`cnn.shuffle`); 1 for none.
+    | field | value | absent |
+    |---|---|---|
+    | bias | i32[k] | "" |
+    | scale | f32[k] | "" |
+    | scale, with per_position | f32[h, w], equal for all channels; no bias, no residual | |
+    | factors | f32[3] of the residual add: a, b, fixed | "" |
+    | slope | f32, of negative products with the scale (LeakyRelu) | 1 |
+    | shuffle | the groups of a last channel shuffle (`cnn.shuffle`) | 1 |
     """
 
     bias: str = ""

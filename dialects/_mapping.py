@@ -72,7 +72,7 @@ class Stage:
     """A fetch of `operand` into `memory`, inside the `depth` outermost loops of the mapping, around the others.
 
     Of the output it is the reverse: what the loops inside compute is gathered in `memory` and leaves it when they are
-    done. An operand, or the output, that has no stage in the GLB lies there as a whole.
+    done. An operand, or the output, without a stage in the GLB is resident there.
     """
 
     operand: str
@@ -101,6 +101,10 @@ class Mapping:
                 what, where = f"stage {stage.operand} in {stage.memory}", f"{depth} to {len(self.loops)}"
                 raise ValueError(f"{what}: depth {stage.depth} is not in {where} (stages are listed from outside)")
             depth = stage.depth
+
+    def stages_in(self, memory: str) -> dict[str, Stage]:
+        """The stages in a memory, by operand."""
+        return {stage.operand: stage for stage in self.stages if stage.memory == memory}
 
 
 def extents(sizes: Sizes, loops: tuple[Loop, ...]) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from cnncc.dialects._records import RecordAttr, parse_record
 
 
 def _parse(parser: AttrParser, sizes: Sizes | None) -> Mapping | None:
-    """The mapping of a string that comes next, if one does; what is wrong with it is said where it stands."""
+    """The mapping of the next token, if it is a string. An error points into the string."""
     start = parser.pos + len('"')
     if (notation := parser.parse_optional_str_literal()) is None:
         return None
@@ -48,8 +48,8 @@ class MappingAttr(RecordAttr[Mapping]):
     def parse_parameter(cls, parser: AttrParser) -> Mapping:
         """`<"…">` or `<loops = […], stages = […]>`."""
         with parser.in_angle_brackets():
-            found = _parse(parser, None)
-            return parse_record(parser, Mapping) if found is None else found
+            mapping = _parse(parser, None)
+            return parse_record(parser, Mapping) if mapping is None else mapping
 
     def print_parameter(self, printer: Printer) -> None:
         """`<"…">`."""
@@ -74,8 +74,8 @@ class OnLayer(CustomDirective):
     def parse(self, parser: Parser, state: ParsingState) -> None:
         """`"…"`, or the attribute."""
         sizes = cast("RecordAttr[Sizes]", state.properties["sizes"]).data
-        found = _parse(parser, sizes)
-        self.mapping.set(state, MappingAttr(MappingAttr.parse_parameter(parser) if found is None else found))
+        mapping = _parse(parser, sizes)
+        self.mapping.set(state, MappingAttr(MappingAttr.parse_parameter(parser) if mapping is None else mapping))
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
         """`"…"`, with the PEs that the sizes make."""

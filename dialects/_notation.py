@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NoReturn
@@ -81,8 +81,8 @@ Item = LoopItem | FetchItem
 
 def near(name: str, known: Collection[str]) -> str:
     """Which of the known names was meant, or what they all are."""
-    found = difflib.get_close_matches(name.lower(), known, 1)
-    return f"did you mean '{found[0]}'?" if found else f"there are {', '.join(known)}"
+    matches = difflib.get_close_matches(name.lower(), known, 1)
+    return f"did you mean '{matches[0]}'?" if matches else f"there are {', '.join(known)}"
 
 
 def read(text: str) -> tuple[Item, ...]:
@@ -131,15 +131,11 @@ class _Reader:
         return self.tokens[self.next]
 
     def _take(self, *signs: str) -> str:
-        """The sign that comes next, if it is one of these; else nothing."""
+        """The next token, if it is one of these signs; else the empty string."""
         if self.token.kind != "sign" or self.token.text not in signs:
             return ""
         self.next += 1
         return self.tokens[self.next - 1].text
-
-    def _expect(self, what: str, *signs: str) -> None:
-        if not self._take(*signs):
-            self._refuse(f"expected {what}, found {self.token}", self.token.place)
 
     def items(self) -> Iterator[Item]:
         """Elements with `>` between them, which may be left out after `||`."""
@@ -261,10 +257,10 @@ def _check_primes(text: str, items: Sequence[Item]) -> None:
 def spelled(items: Sequence[Item], unicode: bool = False) -> str:
     """The canonical text of these items: ASCII, or with the textbook's signs."""
     signs = UNICODE if unicode else ASCII
-    words = _words(items, signs["||"])
+    words = list(_words(items, signs["||"]))
     parts: list[str] = []
-    for (boxed, level, _), run in groupby(zip(items, words, strict=True), key=_runs()):
-        inside = [word for _, word in run]
+    for (boxed, level, _), run in groupby(enumerate(items), key=_written_as_one):
+        inside = [words[number] for number, _ in run]
         if boxed:
             parts.append(signs["{"] + f" {signs['>']} ".join(inside) + signs["}"])
         else:
@@ -272,19 +268,12 @@ def spelled(items: Sequence[Item], unicode: bool = False) -> str:
     return f" {signs['>']} ".join(parts)
 
 
-def _runs() -> Callable[[tuple[Item, str]], tuple[bool, int, int]]:
-    """A key that is the same for neighbours that are written as one: of a box, of a level."""
-    number = 0
-
-    def key(each: tuple[Item, str]) -> tuple[bool, int, int]:
-        nonlocal number
-        item = each[0]
-        number += 1
-        if isinstance(item, LoopItem) and (item.keep or item.level):
-            return item.keep, 0 if item.keep else item.level, 0
-        return False, 0, number
-
-    return key
+def _written_as_one(numbered: tuple[int, Item]) -> tuple[bool, int, int]:
+    """A key that is equal for the loops of a box, or of a level; any other item has a key of its own."""
+    number, item = numbered
+    if isinstance(item, LoopItem) and (item.keep or item.level):
+        return item.keep, 0 if item.keep else item.level, -1
+    return False, 0, number
 
 
 def _words(items: Sequence[Item], parallel: str) -> Iterator[str]:

@@ -36,6 +36,7 @@ from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._clauses import Clauses, ClausesAttr
+from cnncc.dialects._conditions import Condition
 from cnncc.dialects._instructions import AXES as AXES
 from cnncc.dialects._instructions import Axis as Axis
 from cnncc.dialects._instructions import Commit as Commit
@@ -63,6 +64,7 @@ from cnncc.dialects._instructions import Term as Term
 from cnncc.dialects._instructions import Tokens as Tokens
 from cnncc.dialects._instructions import Unit as Unit
 from cnncc.dialects._instructions import View as View
+from cnncc.dialects._records import field_types
 from cnncc.dialects.weights import RefAttr
 
 SEMAPHORES = 15
@@ -131,14 +133,19 @@ class SyncAttr(ClausesAttr[Sync]):
     name = "array.sync_record"
 
 
+class _RecordOp(IRDLOperation):
+    """An operation that is one record, printed as its clauses."""
+
+    custom_directives = (Clauses,)
+    assembly_format = "custom<Clauses>($record) attr-dict"
+
+
 @irdl_op_definition
-class TensorOp(IRDLOperation):
+class TensorOp(_RecordOp):
     """A tensor, at the head of the module: `array.tensor x, memory glb, words 192`."""
 
     name = "array.tensor"
     record = prop_def(TensorAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
     def verify_(self) -> None:
         """What it is part of exists."""
@@ -151,16 +158,16 @@ class TensorOp(IRDLOperation):
 class LayerOp(IRDLOperation):
     """The program of one layer (or of the network's loads and stores), in program order.
 
-    ahead: what it fetches first of weights and parameters is to come while the layer before runs.
+    prefetched: its first weights and parameters are to come while the layer before runs.
     """
 
     name = "array.layer"
     label = prop_def(StringAttr)
     value = prop_def(StringAttr)
-    ahead = opt_prop_def(Mark)
+    prefetched = opt_prop_def(Mark)
     body = region_def("single_block")
     traits = traits_def(NoTerminator())
-    assembly_format = "$label `computes` $value (`ahead` $ahead^)? attr-dict-with-keyword $body"
+    assembly_format = "$label `computes` $value (`prefetched` $prefetched^)? attr-dict-with-keyword $body"
 
     def verify_(self) -> None:
         """Views, tensors, loops and semaphores resolve. The message has all that do not."""
@@ -183,105 +190,87 @@ class RepeatAttr(ClausesAttr[Repeat]):
 
 
 @irdl_op_definition
-class RepeatOp(IRDLOperation):
+class RepeatOp(_RecordOp):
     """`array.repeat c2, count 3 { … }`: a hardware loop with its name."""
 
     name = "array.repeat"
     record = prop_def(RepeatAttr)
     body = region_def("single_block")
     traits = traits_def(NoTerminator())
-    custom_directives = (Clauses,)
     assembly_format = "custom<Clauses>($record) attr-dict-with-keyword $body"
 
 
 @irdl_op_definition
-class ViewOp(IRDLOperation):
+class ViewOp(_RecordOp):
     """A descriptor and its steps (DESC-1)."""
 
     name = "array.view"
     record = prop_def(ViewAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class DmaOp(IRDLOperation):
+class DmaOp(_RecordOp):
     """A DMA transfer (DMA-1)."""
 
     name = "array.dma"
     record = prop_def(DmaAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class LoadOp(IRDLOperation):
+class LoadOp(_RecordOp):
     """A load into register files (LOAD-1)."""
 
     name = "array.load"
     record = prop_def(LoadAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class MacOp(IRDLOperation):
+class MacOp(_RecordOp):
     """A macro-instruction (MAC-1)."""
 
     name = "array.mac"
     record = prop_def(MacAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class UnitOp(IRDLOperation):
+class UnitOp(_RecordOp):
     """The output units' settings (COMMIT-2)."""
 
     name = "array.unit"
     record = prop_def(UnitAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class CommitOp(IRDLOperation):
+class CommitOp(_RecordOp):
     """A commit (COMMIT-1)."""
 
     name = "array.commit"
     record = prop_def(CommitAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class SyncOp(IRDLOperation):
+class SyncOp(_RecordOp):
     """Wait until these engines are idle (PROG-4): `array.sync [load, array, commit]`."""
 
     name = "array.sync"
     record = prop_def(SyncAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class SignalOp(IRDLOperation):
+class SignalOp(_RecordOp):
     """Give tokens to a semaphore (TOKEN-4): `array.signal semaphore 1, count 2`."""
 
     name = "array.signal"
     record = prop_def(SignalAttr)
-    custom_directives = (Clauses,)
-    assembly_format = "custom<Clauses>($record) attr-dict"
 
 
 @irdl_op_definition
-class HostOp(IRDLOperation):
+class HostOp(_RecordOp):
     """A host segment: the model that it runs (PROG-4)."""
 
     name = "array.host"
     model = prop_def(RefAttr)
     record = prop_def(HostAttr)
-    custom_directives = (Clauses,)
     assembly_format = "custom<Clauses>($record) `model` $model attr-dict"
 
     def verify_(self) -> None:
@@ -360,30 +349,22 @@ def _names(op: Operation) -> tuple[list[str], list[str]]:
     """The views and the loops of conditions that an operation names."""
     match op:
         case DmaOp():
-            record = op.record.data
-            views, conditions = [record.dram, record.glb], [*_token_conditions(record.tokens)]
+            views = [op.record.data.dram, op.record.data.glb]
         case LoadOp():
-            record = op.record.data
-            views, conditions = [record.view], [record.open, record.close, *_token_conditions(record.tokens)]
-        case CommitOp():
-            record = op.record.data
-            views = [record.view, record.operand, record.residual, record.params, record.sums]
-            conditions = [record.fresh, record.final, *_token_conditions(record.tokens)]
+            views = [op.record.data.view]
+        case CommitOp(record=record):
+            commit = record.data
+            views = [commit.view, commit.operand, commit.residual, commit.params, commit.sums]
         case MacOp():
-            record, views = op.record.data, []
-            conditions = [
-                record.clear, record.send, record.take_weight, record.give_weight, record.take_ifmap, record.give_ifmap
-            ]  # fmt: skip
+            views = []
         case _:
             return [], []
+    record, hints = op.record.data, field_types(type(op.record.data))
+    conditions: list[Condition] = [getattr(record, name) for name, hint in hints.items() if hint == Condition]
+    if not isinstance(record, Mac):
+        tokens = record.tokens
+        conditions += [tokens.take_when if tokens.take else (), tokens.give_when if tokens.give else ()]
     return [view for view in views if view], [name for names in conditions for name in names or ()]
-
-
-def _token_conditions(tokens: Tokens) -> Iterator[Names]:
-    if tokens.take:
-        yield tokens.take_when
-    if tokens.give:
-        yield tokens.give_when
 
 
 ARRAY = Dialect(

@@ -8,8 +8,8 @@ what the array's output units do in one go. Weights, biases and scales are `weig
 The arithmetic of an epilogue is `cnncc.numerics.Epilogue`; shapes are n c h w as in ONNX.
 
 Every op has a `label`, from the ONNX node that it came from. A fused op keeps the label of its first
-part and says in `until` the label of its last, whose value it computes: the same key names the same
-integers before and after any pass, at every level.
+part, and has in `until` the label of its last part, whose value it computes. So the same key names the
+same integers before and after any pass, at every level.
 """
 
 from __future__ import annotations
@@ -96,8 +96,21 @@ def _check_window(op: ConvOp | PoolOp, channels: int) -> None:
     check_shuffle(op.name, op.steps.data.shuffle if op.steps else 1, op.result.type)
 
 
+class _WindowOp(IRDLOperation):
+    """An operation over windows of its operand, with an epilogue."""
+
+    x = operand_def(TensorType)
+    residual = opt_operand_def(TensorType)
+    window = prop_def(WindowAttr)
+    steps = opt_prop_def(StepsAttr)
+    label = opt_prop_def(StringAttr)
+    until = opt_prop_def(StringAttr)
+    result = result_def(TensorType)
+    traits = traits_def(Pure())
+
+
 @irdl_op_definition
-class ConvOp(IRDLOperation):
+class ConvOp(_WindowOp):
     """sum[n, k, h, w] = Σ_{c, r, s} (x[n, g * C + c, h * sh + r * dh - top, w * sw + s * dw - left] - zero) * weights[k, c, r, s],
     g = k // (K / group), then the epilogue. Source: ONNX Conv-11 and Gemm-11 (as 1x1) on integers.
 
@@ -106,15 +119,7 @@ class ConvOp(IRDLOperation):
     """  # noqa: E501
 
     name = "cnn.conv"
-    x = operand_def(TensorType)
-    residual = opt_operand_def(TensorType)
     weights = prop_def(SymbolRefAttr)
-    window = prop_def(WindowAttr)
-    steps = opt_prop_def(StepsAttr)
-    label = opt_prop_def(StringAttr)
-    until = opt_prop_def(StringAttr)
-    result = result_def(TensorType)
-    traits = traits_def(Pure())
     assembly_format = (
         "$x (`residual` $residual^ `:` type($residual))? `weights` $weights `window` $window (`then` $steps^)? "
         "(`label` $label^)? (`until` $until^)? attr-dict `:` type($x) `->` type($result)"
@@ -134,7 +139,7 @@ class ConvOp(IRDLOperation):
     def may_shuffle(self, groups: int) -> bool:
         """Does one loop over output channels step evenly through the operand and through results that are shuffled?
 
-        It does if both have the same groups, or one of them a single one, or one channel in each.
+        It does if both have the same groups, or if one of them has a single group, or groups of one channel.
         """
         own, channels = self.window.data.group, shape(self.result.type)[1]
         return own in (1, groups, channels) or groups in (1, channels)
@@ -147,22 +152,14 @@ class ConvOp(IRDLOperation):
 
 
 @irdl_op_definition
-class PoolOp(IRDLOperation):
+class PoolOp(_WindowOp):
     """out[n, k, h, w] = max or sum over r, s of x[n, k, h * sh + r * dh - top, w * sw + s * dw - left], then epilogue.
 
     Source: ONNX MaxPool-12, AveragePool-19 (the division is the epilogue's scale), GlobalAveragePool-1.
     """
 
     name = "cnn.pool"
-    x = operand_def(TensorType)
-    residual = opt_operand_def(TensorType)
     kind = prop_def(StringAttr)
-    window = prop_def(WindowAttr)
-    steps = opt_prop_def(StepsAttr)
-    label = opt_prop_def(StringAttr)
-    until = opt_prop_def(StringAttr)
-    result = result_def(TensorType)
-    traits = traits_def(Pure())
     assembly_format = (
         "$kind $x (`residual` $residual^ `:` type($residual))? `window` $window (`then` $steps^)? "
         "(`label` $label^)? (`until` $until^)? attr-dict `:` type($x) `->` type($result)"
@@ -201,57 +198,50 @@ class AddOp(IRDLOperation):
             raise VerifyException("cnn.add: operands and result have one shape")
 
 
-@irdl_op_definition
-class BiasOp(IRDLOperation):
-    """out[n, k, …] = sum[n, k, …] + bias[k], in 32 bits."""
+class _UnaryOp(IRDLOperation):
+    """An operation on one tensor."""
 
-    name = "cnn.bias"
     x = operand_def(TensorType)
-    bias = prop_def(SymbolRefAttr)
     label = opt_prop_def(StringAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
+
+
+@irdl_op_definition
+class BiasOp(_UnaryOp):
+    """out[n, k, …] = sum[n, k, …] + bias[k], in 32 bits."""
+
+    name = "cnn.bias"
+    bias = prop_def(SymbolRefAttr)
     assembly_format = "$x $bias (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
 
 
 @irdl_op_definition
-class RequantOp(IRDLOperation):
+class RequantOp(_UnaryOp):
     """out = clamp(rne(p) + zero), p = f32(sum) * scale[k], times slope where p < 0; all of them those of `by`.
 
     Source: ONNX QLinearConv-10, LeakyRelu-16.
     """
 
     name = "cnn.requant"
-    x = operand_def(TensorType)
     by = prop_def(StepsAttr)
-    label = opt_prop_def(StringAttr)
-    result = result_def(TensorType)
-    traits = traits_def(Pure())
     assembly_format = "$x `by` $by (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
 
 
 @irdl_op_definition
-class ClampOp(IRDLOperation):
+class ClampOp(_UnaryOp):
     """out = min(max(x, lo), hi) with `by` = (lo, hi) as its clamp: Relu and Clip on integers."""
 
     name = "cnn.clamp"
-    x = operand_def(TensorType)
     by = prop_def(StepsAttr)
-    label = opt_prop_def(StringAttr)
-    result = result_def(TensorType)
-    traits = traits_def(Pure())
     assembly_format = "$x `by` $by (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
 
 
 @irdl_op_definition
-class ReshapeOp(IRDLOperation):
+class ReshapeOp(_UnaryOp):
     """The same integers in the same order under another shape: Flatten and Reshape cost nothing on the array."""
 
     name = "cnn.reshape"
-    x = operand_def(TensorType)
-    label = opt_prop_def(StringAttr)
-    result = result_def(TensorType)
-    traits = traits_def(Pure())
     assembly_format = "$x (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
 
     def verify_(self) -> None:
@@ -263,8 +253,8 @@ class ReshapeOp(IRDLOperation):
 class ConcatOp(IRDLOperation):
     """The operands one after the other along the channels: result[n, k0 + k, …] = operand[n, k, …].
 
-    k0 is the number of channels of the operands before it. All integers are of one scale, so that an operand's place
-    is all that changes: on the array it is computed where it belongs.
+    k0 is the number of channels of the operands before it. All integers have one scale, so that nothing is
+    computed: on the array each operand is written into its place in the result.
 
         %3 = cnn.concat %0, %1, %2 label "cat" : (tensor<1x4x3x3xi16>, …) -> tensor<1x12x3x3xi16>
 
@@ -289,7 +279,7 @@ class ConcatOp(IRDLOperation):
 
 
 @irdl_op_definition
-class ShuffleOp(IRDLOperation):
+class ShuffleOp(_UnaryOp):
     """Channel shuffle: result channel j * G + g is operand channel g * (C / G) + j, for G groups of C / G channels.
 
         %1 = cnn.shuffle %0 groups 3 label "s" : tensor<1x6x4x5xi16> -> tensor<1x6x4x5xi16>
@@ -298,11 +288,7 @@ class ShuffleOp(IRDLOperation):
     """
 
     name = "cnn.shuffle"
-    x = operand_def(TensorType)
     groups = prop_def(IntegerAttr[I64])
-    label = opt_prop_def(StringAttr)
-    result = result_def(TensorType)
-    traits = traits_def(Pure())
     assembly_format = "$x `groups` $groups (`label` $label^)? attr-dict `:` type($x) `->` type($result)"
 
     def verify_(self) -> None:
@@ -324,8 +310,8 @@ def shuffled(channel: int, channels: int, groups: int) -> int:
     >>> [shuffled(k, 6, 2) for k in range(6)]
     [0, 2, 4, 1, 3, 5]
     """
-    each = channels // groups
-    return channel % each * groups + channel // each
+    group_size = channels // groups
+    return channel % group_size * groups + channel // group_size
 
 
 @irdl_op_definition

@@ -79,7 +79,7 @@ class InstOp(IRDLOperation):
 
 @irdl_op_definition
 class LayerOp(IRDLOperation):
-    """Which instructions a layer became; what else is known of it (its mapping) are attributes, all of them text."""
+    """Which instructions a layer became. Further facts, such as its mapping, are attributes, all of them text."""
 
     name = "isa.layer"
     record = prop_def(LayerAttr)

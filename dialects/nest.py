@@ -6,10 +6,10 @@ A `nest.layer` computes one layer as a perfect nest of named loops over
 
 around one `nest.mac`. A dimension may be split over several loops: `nest.for h step 4` counts tiles of four rows,
 a further loop over h inside it runs over those four. The extent of a loop is the step of the nearest loop over the same
-dimension around it, or the layer's size; where the step does not divide the extent, the last tile is smaller (how
-channels side by side share it: `_mapping.py`).
-`nest.par` runs its iterations side by side on the rows or columns of the array; of several on one axis the inner
-ones vary fastest. `keep` marks the loops of the box: those that one macro-instruction of a PE runs.
+dimension around it, or the layer's size. If the step does not divide the extent, the last tile is smaller.
+`_mapping.py` says how channels side by side share that tile.
+`nest.par` runs its iterations side by side on the rows or columns of the array. Of several loops on one axis the inner
+ones vary fastest. `keep` marks the loops of the box, which one macro-instruction of a PE runs.
 
     nest.layer %image weights @conv1.w … {
       nest.stage ifmap in glb buffers 1
@@ -104,8 +104,8 @@ def _record(parser: Parser, build: Callable[[], RecordT]) -> RecordT:
 class LayerOp(IRDLOperation):
     """One layer as a loop nest. `kind` is mac, max or add (pools, each channel a group), or copy (elementwise).
 
-    Sizes and window say what is computed, the region in which order and where. `ahead`: its first weights and
-    parameters come into the GLB while the layer before runs.
+    Sizes and window say what is computed, the region in which order and where. `prefetched`: its first weights
+    and parameters come into the GLB while the layer before runs.
     """
 
     name = "nest.layer"
@@ -117,7 +117,7 @@ class LayerOp(IRDLOperation):
     window = prop_def(WindowAttr)
     steps = prop_def(StepsAttr)
     mapping = opt_prop_def(MappingAttr)
-    ahead = opt_prop_def(UnitAttr)
+    prefetched = opt_prop_def(UnitAttr)
     label = opt_prop_def(StringAttr)
     until = opt_prop_def(StringAttr)
     body = region_def("single_block")
@@ -127,7 +127,7 @@ class LayerOp(IRDLOperation):
     assembly_format = (
         "$kind $ifmap (`residual` $residual^ `:` type($residual))? (`weights` $weights^)? `sizes` $sizes "
         "`window` $window `then` $steps (`mapping` custom<OnLayer>($mapping)^)? (`label` $label^)? "
-        "(`until` $until^)? (`ahead` $ahead^)? "
+        "(`until` $until^)? (`prefetched` $prefetched^)? "
         "attr-dict-with-keyword `:` type($ifmap) `->` type($result) $body"
     )
 
@@ -153,6 +153,7 @@ class _LoopOp(IRDLOperation):
 
     loop = prop_def(LoopAttr)
     body = region_def("single_block")
+    traits = traits_def(NoTerminator())
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
@@ -182,7 +183,6 @@ class ForOp(_LoopOp):
     """A loop in time: `nest.for h step 4 { … }`; with `keep`, a loop of the box."""
 
     name = "nest.for"
-    traits = traits_def(NoTerminator())
 
 
 @irdl_op_definition
@@ -190,7 +190,6 @@ class ParOp(_LoopOp):
     """A loop in space: `nest.par k on cols { … }`."""
 
     name = "nest.par"
-    traits = traits_def(NoTerminator())
 
 
 @irdl_op_definition

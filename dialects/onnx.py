@@ -2,9 +2,15 @@
 
 The graph is `func.func @main`; its arguments and results carry the graph's names as `onnx.name`.
 Initializers and Constant nodes are `weights.constant`. Types come from ONNX shape inference.
-An ONNX attribute is an attribute of the same name: int as i64, float as f32, ints as `array<i64>`,
-floats and strings as arrays, a tensor as `#weights.ref`; anything else, and what MLIR text cannot hold
-exactly, is the AttributeProto itself as `#onnx.proto`.
+An ONNX attribute is an attribute of the same name:
+
+    int, float         i64, f32
+    ints               `array<i64>`
+    floats, strings    arrays
+    tensor             `#weights.ref`
+    any other          `#onnx.proto`, the AttributeProto itself
+
+A value that MLIR text cannot hold exactly is an `#onnx.proto`, too.
 
 Module attributes: `onnx.ir_version`, `onnx.opset_imports` (domain to version, "ai.onnx" for the
 default domain), `onnx.graph` (the graph's name), `onnx.functions` (FunctionProtos, where there are any).
@@ -15,7 +21,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -50,6 +56,8 @@ from cnncc.weights import Array, WeightStore
 
 Text = StringAttr | BytesAttr
 INLINE_LIMIT_BYTES = 1024
+
+AttributeT = TypeVar("AttributeT", bound=Attribute)
 
 
 def text_attr(text: str | bytes) -> Text:
@@ -207,15 +215,16 @@ class NodeOp(IRDLOperation):
         names = [self.node_name] if self.node_name else list(self.output_names or ())
         return f"{self.op_type.data} node '{text(names[0])}'" if names else f"unnamed {self.op_type.data} node"
 
+    def _attribute(self, name: str, *kinds: type[AttributeT], expected: str) -> AttributeT | None:
+        attribute = self.attributes.get(name)
+        if attribute is None or isinstance(attribute, kinds):
+            return attribute
+        raise Refusal(f"{self.label()}: attribute '{name}' is {attribute}, expected {expected}")
+
     def int_attr(self, name: str, default: int) -> int:
         """The integer attribute `name`. Raises Refusal where it is of another kind."""
-        match self.attributes.get(name):
-            case None:
-                return default
-            case IntegerAttr(value=value):
-                return value.data
-            case other:
-                raise Refusal(f"{self.label()}: attribute '{name}' is {other}, expected an integer")
+        attribute = self._attribute(name, IntegerAttr, expected="an integer")
+        return default if attribute is None else attribute.value.data
 
     def ints_attr(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
         """The attribute `name`, a list of integers. Raises Refusal where it is of another kind."""
@@ -229,23 +238,13 @@ class NodeOp(IRDLOperation):
 
     def float_attr(self, name: str, default: float) -> float:
         """The float attribute `name`. Raises Refusal where it is of another kind."""
-        match self.attributes.get(name):
-            case None:
-                return default
-            case FloatAttr(value=value):
-                return value.data
-            case other:
-                raise Refusal(f"{self.label()}: attribute '{name}' is {other}, expected a float")
+        attribute = self._attribute(name, FloatAttr, expected="a float")
+        return default if attribute is None else attribute.value.data
 
     def str_attr(self, name: str, default: str) -> str:
         """The string attribute `name`. Raises Refusal where it is of another kind."""
-        match self.attributes.get(name):
-            case None:
-                return default
-            case StringAttr() | BytesAttr() as string:
-                return text(string)
-            case other:
-                raise Refusal(f"{self.label()}: attribute '{name}' is {other}, expected a string")
+        attribute = self._attribute(name, StringAttr, BytesAttr, expected="a string")
+        return default if attribute is None else text(attribute)
 
 
 @irdl_op_definition

@@ -34,8 +34,8 @@ from cnncc.passes.array_allocate import allocate
 class ArrayPrefetchPass(ModulePass):
     """Move the first transfers of weights and parameters of marked layers into the layers before.
 
-        array.layer "conv2" { … }                            array.layer "conv2" { … array.dma in, … next.weight … }
-        array.layer "conv4" ahead { array.dma … }     ->     array.layer "conv4" { … }
+        array.layer "conv2" { … }                               array.layer "conv2" { … array.dma in, … next.weight … }
+        array.layer "conv4" prefetched { array.dma … }    ->    array.layer "conv4" { … }
 
     Operands that come once are prefetched as a whole, others by their first slice if they have two buffers. The first
     load of weights waits for their semaphore wherever the transfer stands. Its place in the layer before is, by the
@@ -55,24 +55,24 @@ class ArrayPrefetchPass(ModulePass):
         """Move what is marked, layer by layer."""
         marked = False
         for before, layer in pairwise([None, *op.ops]):
-            if isinstance(layer, LayerOp) and layer.ahead is not None:
+            if isinstance(layer, LayerOp) and layer.prefetched is not None:
                 _move(op, layer, before)
-                layer.ahead, marked = None, True
+                layer.prefetched, marked = None, True
         if marked:
             try:
                 allocate(op, marked_array(op, self.arch, self.name).glb.words)
             except Refusal as refusal:
-                raise Refusal(f"with what is fetched ahead: {refusal}", *refusal.findings) from refusal
+                raise Refusal(f"with the prefetched operands: {refusal}", *refusal.findings) from refusal
 
 
 def _refuse(layer: LayerOp, why: str) -> Refusal:
-    return Refusal(f"layer {layer.label.data} is to be fetched ahead, but {why}")
+    return Refusal(f"layer {layer.label.data} is to be prefetched, but {why}")
 
 
 def _transfers(module: ModuleOp, layer: LayerOp) -> list[DmaOp]:
     """The first transfers of parameters and of weights, among those that the layer begins with.
 
-    A transfer that waits for the only buffer stays. So do those behind it: one engine runs them in order.
+    A transfer that waits for the only buffer stays, and with it all later ones: one engine runs them in order.
     """
     tensors = {t.record.data.name: t.record.data for t in module.ops if isinstance(t, TensorOp)}
     views, first = _views(layer), dict[str, DmaOp]()
@@ -115,7 +115,7 @@ def _where_free(anchor: Operation, semaphore: int) -> Operation:
     """What stands at `anchor` or behind it, after which one of two buffers is free: one token comes later, not both."""
 
     def given(op: Operation) -> int:
-        records = (each.record.data for each in op.walk() if isinstance(each, LoadOp | CommitOp | DmaOp))
+        records = (inner.record.data for inner in op.walk() if isinstance(inner, LoadOp | CommitOp | DmaOp))
         return sum(record.tokens.give == semaphore for record in records)
 
     while sum(map(given, _behind(anchor))) > 1:

@@ -18,7 +18,7 @@ from cnncc.passes._scheduling.rewrites import find, merged
 class NestMergeLoopsPass(ModulePass):
     """Makes one loop of the one over `dim` and the one over `dim` directly inside it: the inverse of `nest-split`.
 
-    `which` counts the loops over `dim` from outside, 1 being the outermost and the default. With `dim=h`:
+    `occurrence` counts the loops over `dim` from outside, 1 being the outermost and the default. With `dim=h`:
 
         nest.for h step 4 { nest.for h { … } }           ->   nest.for h { … }
         nest.for h step 4 { nest.par h on rows { … } }   ->   nest.par h on rows { … }
@@ -30,7 +30,7 @@ class NestMergeLoopsPass(ModulePass):
     name = "nest-merge-loops"
 
     dim: str
-    which: int = 1
+    occurrence: int = 1
     arch: str | None = None
     layer: str | None = None
 
@@ -41,5 +41,7 @@ class NestMergeLoopsPass(ModulePass):
             ctx,
             op,
             self.layer,
-            lambda layer, mapping: checked_in_space(merged(mapping, find(mapping, self.dim, self.which)), layer, arch),
+            lambda layer, mapping: checked_in_space(
+                merged(mapping, find(mapping, self.dim, self.occurrence)), layer, arch
+            ),
         )

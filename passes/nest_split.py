@@ -16,7 +16,7 @@ from cnncc.passes._scheduling.rewrites import find, split
 class NestSplitPass(ModulePass):
     """Makes two loops of the one over `dim`: one over tiles of `size` indices in time, directly inside it the rest.
 
-    `which` counts the loops over `dim` from outside, 1 being the outermost; the default is the innermost.
+    `occurrence` counts the loops over `dim` from outside, 1 being the outermost; the default is the innermost.
     With `dim=h size=4`, and of a loop in space, which is folded so that it takes 4 PEs:
 
         nest.for h { … }           ->   nest.for h step 4 { nest.for h { … } }
@@ -30,7 +30,7 @@ class NestSplitPass(ModulePass):
 
     dim: str
     size: int
-    which: int | None = None
+    occurrence: int | None = None
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -39,5 +39,7 @@ class NestSplitPass(ModulePass):
             ctx,
             op,
             self.layer,
-            lambda layer, mapping: split(mapping, layer.sizes.data, find(mapping, self.dim, self.which), self.size),
+            lambda layer, mapping: split(
+                mapping, layer.sizes.data, find(mapping, self.dim, self.occurrence), self.size
+            ),
         )

@@ -36,7 +36,6 @@ from cnncc.errors import Refusal, Refusals
 from cnncc.model.glb_tokens import FULL_IN_TURN, PRIMED
 from cnncc.model.layer_shape import stage_words
 from cnncc.passes._programs.array_mark import marked_array
-from cnncc.passes._programs.layer_operands import glb_stages
 from cnncc.passes._programs.layer_program import layer_program
 from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer, Tensors
 from cnncc.passes._programs.layer_sums import partial_sums
@@ -46,7 +45,7 @@ from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apa
 from cnncc.weights import Array, WeightStore
 
 COMPUTING = (A.Engine.LOAD, A.Engine.ARRAY, A.Engine.COMMIT)
-COPIES = 6  # of a layer: each takes two of its 16 descriptors, and what is fetched ahead four
+COPIES = 6  # of a layer: each takes two of its 16 descriptors, and prefetched operands four
 
 _OPS: dict[type, tuple[type[Operation], type]] = {
     A.View: (A.ViewOp, A.ViewAttr),
@@ -74,11 +73,11 @@ def _node_op(node: Node) -> Operation:
 
 
 def _layer_op(
-    label: str, value: str, ops: Sequence[Operation], engines: tuple[A.Engine, ...], ahead: UnitAttr | None = None
+    label: str, value: str, ops: Sequence[Operation], engines: tuple[A.Engine, ...], prefetched: UnitAttr | None = None
 ) -> A.LayerOp:
     """A layer that ends when these engines are idle."""
     names: dict[str, Attribute] = {"label": StringAttr(label), "value": StringAttr(value)}
-    names |= {"ahead": ahead} if ahead else {}
+    names |= {"prefetched": prefetched} if prefetched else {}
     return A.LayerOp.create(properties=names, regions=[Region(Block([*ops, _op(A.Sync(engines))]))])
 
 
@@ -149,7 +148,7 @@ class _Lowering:
         ops = [_node_op(node) for node in nodes]
         if not staged(op) & {"ifmap", "residual"}:
             self.finish()
-        layer = _layer_op(label, key or label, ops, COMPUTING, op.ahead)
+        layer = _layer_op(label, key or label, ops, COMPUTING, op.prefetched)
         self.drained = layer if streams else None
         self.program.append(layer)
 
@@ -188,7 +187,7 @@ class _Lowering:
         """The buffers in the GLB that the layer's stages fill, and that of its partial sums."""
         of = {"weight": layer.tensors.weight, "params": layer.tensors.params}
         buffers: dict[str, str] = {}
-        for operand, stage in glb_stages(layer).items():
+        for operand, stage in layer.mapping.stages_in("glb").items():
             name = of.get(operand, f"{layer.label}.{operand}")
             words = stage_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
             buffers[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))
@@ -208,7 +207,7 @@ class _Lowering:
         arrays, steps = [self.array(name) for name in names], op.steps.data
         if steps.per_position and arrays[0].shape != (sizes := (op.sizes.data.h, op.sizes.data.w)):
             raise Refusal(f"scales {arrays[0].shape} are not one for each of {sizes[0]} x {sizes[1]} positions")
-        words = param_words([each.ravel() for each in arrays], self.arch.operand_bits)
+        words = param_words([array.ravel() for array in arrays], self.arch.operand_bits)
         if not steps.per_position:
             words[[shuffled(k, len(words), steps.shuffle) for k in range(len(words))]] = words.copy()
         name = f"{label}.params"
@@ -335,7 +334,7 @@ def _lower(lowering: _Lowering) -> None:
 
 def _primed(program: Sequence[Operation]) -> list[Operation]:
     """A layer that gives the semaphores that transfers wait for the tokens of buffers that are free at first."""
-    records = [op.record.data for each in program for op in each.walk() if isinstance(op, A.DmaOp | A.CommitOp)]
+    records = [op.record.data for layer in program for op in layer.walk() if isinstance(op, A.DmaOp | A.CommitOp)]
     taken = {record.tokens.take for record in records}
     signals = [_op(A.Signal(semaphore, count)) for semaphore, count in PRIMED.items() if semaphore in taken]
     return [_layer_op("semaphores", "", signals, (A.Engine.DMA,))] if signals else []

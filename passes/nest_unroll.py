@@ -20,7 +20,7 @@ from cnncc.passes._scheduling.rewrites import unroll, unroll_as
 class NestUnrollPass(ModulePass):
     """Puts the loop over `dim` on `axis` (rows, cols), by hand; else all loops as the layers' mappings say.
 
-    `which` counts the loops over `dim` from outside, 1 being the outermost; the default is the innermost.
+    `occurrence` counts the loops over `dim` from outside, 1 being the outermost; the default is the innermost.
     With `dim=h axis=rows`:
 
         nest.for h step 4 { nest.for h { … } }   ->   nest.for h step 4 { nest.par h on rows { … } }
@@ -33,18 +33,18 @@ class NestUnrollPass(ModulePass):
 
     dim: str | None = None
     axis: str | None = None
-    which: int | None = None
+    occurrence: int | None = None
     arch: str | None = None
     layer: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if (self.dim is None) != (self.axis is None) or (self.dim is None and self.which is not None):
-            raise Refusal("nest-unroll: options dim and axis go together, which needs both")
+        if (self.dim is None) != (self.axis is None) or (self.dim is None and self.occurrence is not None):
+            raise Refusal("nest-unroll: options dim and axis go together, and occurrence needs both")
         reschedule(self.name, ctx, op, self.layer, self._unrolled, by_hand=self.dim is not None)
 
     def _unrolled(self, layer: LayerOp, mapping: Mapping) -> Mapping | None:
         arch = load_arch(self.arch) if self.arch else None
         if self.dim is not None and self.axis is not None:
-            return checked_in_space(unroll(mapping, self.dim, self.axis, self.which), layer, arch)
+            return checked_in_space(unroll(mapping, self.dim, self.axis, self.occurrence), layer, arch)
         goal = goal_of(layer)
         return goal and checked_in_space(unroll_as(mapping, goal), layer, arch)

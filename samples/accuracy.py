@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -17,10 +18,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in cnncc/cli/main.py, b
 
 import numpy as np
 
-from cnncc.binary.container import Binary
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
 from cnncc.binary.run import run
+from cnncc.driver.build import compiled
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.frontend.load_onnx import load_onnx
@@ -37,15 +37,6 @@ IMAGES = 100
 NETWORKS = ["depthwise", "lenet", "mnist", "resnet20"]
 
 
-def compiled(model: Path, precision: str) -> Binary:
-    """The binary of a model, quantised on the calibration images."""
-    compilation = start_compilation(
-        model, CompileOptions(ARRAY, precision=precision, calibrate=SAMPLES / "inputs/digits_calibration.npz", batch=1)
-    )
-    compilation.run()
-    return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
-
-
 def macs(model: Path) -> int:
     """Of one image."""
     return module_macs(start_compilation(model, CompileOptions(ARRAY, batch=1)).module)
@@ -58,7 +49,8 @@ def row(model: Path, images: Array, labels: Array) -> list[str]:
         return f"{100 * float((logits.argmax(axis=1) == labels).mean()):.1f} %"
 
     floats = share(np.asarray(OnnxSession(load_onnx(model, batch=len(images))).run({"input": images})[0]))
-    binaries = [compiled(model, precision) for precision in ("int16", "int8")]
+    options = CompileOptions(ARRAY, calibrate=SAMPLES / "inputs/digits_calibration.npz", batch=1)
+    binaries = [compiled(model, replace(options, precision=precision)) for precision in ("int16", "int8")]
     integers = [share(run(binary, {"input": images})["logits"]) for binary in binaries]
     return [model.stem, f"{program_stats(binaries[0])['macs']:,}", floats, *integers]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ import numpy as np
 
 from cnncc.binary.container import Binary
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
 from cnncc.binary.run import random_inputs, run
-from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.driver.build import compiled
+from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.dataflows import DATAFLOWS
 from cnncc.util.progress import Progress, progress_line
@@ -28,17 +29,6 @@ from cnncc.util.terminal import NAME, Column, fitted, table
 
 SEED = 0
 WORDS = ("dram_read", "dram_write", "glb_read", "glb_write", "bus")
-
-
-def compiled(
-    model: Path, arch: str, calibrate: Path | None, schedule: Path | None = None, dataflow: str | None = None
-) -> Binary:
-    """The binary of a network of one image at a time."""
-    compilation = start_compilation(
-        model, CompileOptions(arch, calibrate=calibrate, batch=1, schedule=schedule, dataflow=dataflow)
-    )
-    compilation.run()
-    return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
 
 
 def mixed(own: Binary) -> str:
@@ -50,26 +40,27 @@ def mixed(own: Binary) -> str:
 
 def compare(model: Path, arch: str, calibrate: Path | None, progress: Progress) -> dict[str, dict[str, Any]]:
     """The counters of a network under each dataflow. Raises Refusal where outputs differ."""
-    own = compiled(model, arch, calibrate)
+    options = CompileOptions(arch, calibrate=calibrate, batch=1)
+    own = compiled(model, options)
     inputs = random_inputs(own, SEED)
     wanted = run(own, inputs)
-    found = {"own": program_stats(own)}
+    counters = {"own": program_stats(own)}
     with tempfile.TemporaryDirectory() as name:
         schedule = Path(name, "mix.toml")
         schedule.write_text(mixed(own))
         names = (*DATAFLOWS, "mix")
-        for done, each in enumerate(names):
-            progress(f"dataflow {each}", done, len(names))
-            mix = each == "mix"
-            binary = compiled(model, arch, calibrate, schedule if mix else None, None if mix else each)
+        for done, dataflow in enumerate(names):
+            progress(f"dataflow {dataflow}", done, len(names))
+            chosen = replace(options, dataflow=dataflow) if dataflow != "mix" else replace(options, schedule=schedule)
+            binary = compiled(model, chosen)
             outputs = run(binary, inputs)
             if any(not np.array_equal(wanted[output], outputs[output]) for output in wanted):
-                raise Refusal(f"{each}: outputs differ from those of the compiler's own mappings")
-            found[each] = program_stats(binary)
-    return found
+                raise Refusal(f"{dataflow}: outputs differ from those of the compiler's own mappings")
+            counters[dataflow] = program_stats(binary)
+    return counters
 
 
-def as_text(found: dict[str, dict[str, Any]]) -> list[str]:
+def as_text(by_dataflow: dict[str, dict[str, Any]]) -> list[str]:
     """A table to read."""
     rows = [
         [
@@ -79,7 +70,7 @@ def as_text(found: dict[str, dict[str, Any]]) -> list[str]:
             f"{100 * counted['utilisation']['total']:.1f} %",
             *(f"{counted['words'][key]:,}" for key in WORDS),
         ]
-        for name, counted in found.items()
+        for name, counted in by_dataflow.items()
     ]
     words = [Column(key, drop=at) for at, key in enumerate(WORDS)]
     lines = table([Column("dataflow", NAME), "cycles", "compute", "utilisation", *words], rows, indent=0)
@@ -99,10 +90,10 @@ def main(model: Path, arch: str, calibrate: Path | None, as_json: bool) -> None:
     """
     try:
         with progress_line() as progress:
-            found = compare(model, arch, calibrate, progress)
+            by_dataflow = compare(model, arch, calibrate, progress)
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
-    click.echo(json.dumps(found, indent=1) if as_json else fitted(as_text(found)))
+    click.echo(json.dumps(by_dataflow, indent=1) if as_json else fitted(as_text(by_dataflow)))
 
 
 if __name__ == "__main__":

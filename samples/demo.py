@@ -1,7 +1,7 @@
 """Compile a network, run the binary that was written on test images, and compare with onnxruntime: `make demo`.
 
-Writes demo/: the binary, its assembly, and the IR after every step. Exits with 1, and one line on stderr that says
-why, where the array loses more than one point of accuracy or does less than 99 % of the MACs.
+Writes demo/: the binary, its assembly, and the IR after every step. Exits with 1, and the reason in one line on stderr,
+if the array loses more than one point of accuracy or does less than 99 % of the MACs.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main() -> None:
 
     print(f"{MODEL} on {binary.arch.name}, {binary.arch.operand_bits}-bit operands, {IMAGES} test images")
     print(f"  accuracy     float (onnxruntime) {100 * in_float:.1f} % | array {100 * on_array:.1f} %")
-    print(f"  cycles       {stats['cycles']['total']:,} an image")
+    print(f"  cycles       {stats['cycles']['total']:,} per image")
     print(f"  utilisation  {100 * used['compute']:.1f} % of compute cycles, {100 * used['total']:.1f} % of all")
     print(f"  MACs         {stats['macs']:,} of {all_macs:,} on the array ({100 * share:.2f} %)")
     print()

@@ -106,7 +106,7 @@ def _command(name: str) -> click.Command:
         if features:
             network = features_of(network)
         network.write(path, seed)
-        click.echo(f"{path}: {network.parameters:,} weights, {network.macs:,} MACs an image")
+        click.echo(f"{path}: {network.parameters:,} weights, {network.macs:,} MACs per image")
 
     size = click.Option(
         ["--image-size"],

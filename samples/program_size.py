@@ -2,8 +2,8 @@
 
     python samples/program_size.py lenet.cnb resnet20.cnb
 
-An atomic operation is what one PE does with one word in one cycle: a multiply-accumulate (or a maximum, or a sum), a
-word loaded into a register file, a word taken from the east neighbour. All is counted in the binary's program words.
+An atomic operation is one cycle of one PE: a multiply-accumulate, a maximum or a sum; a word loaded into a register
+file; a word taken from the east neighbour. All are counted in the binary's program words.
 """
 
 from __future__ import annotations
@@ -48,19 +48,23 @@ def last_columns(inst: Instruction) -> int:
 
 def unfolded(nodes: Sequence[Node]) -> Counter[str]:
     """The atomic operations of a program, all iterations counted."""
-    found: Counter[str] = Counter()
+    operations: Counter[str] = Counter()
     for node in nodes:
         inner = unfolded(node.body) if isinstance(node, LoopNode) else atomic(node.instruction)
         for kind, count in inner.items():
-            found[kind] += count * (node.count if isinstance(node, LoopNode) else 1)
-    return found
+            operations[kind] += count * (node.count if isinstance(node, LoopNode) else 1)
+    return operations
 
 
 def row(binary: Binary) -> list[str]:
     """One line of the table."""
-    found, program_bytes = unfolded(build_tree(binary.instructions)), binary.program.nbytes
-    numbers = [program_bytes, len(binary.instructions), *(found[kind] for kind in ("MACs, max, add", "loads", "n2n"))]
-    return [*(f"{number:,}" for number in numbers), f"{found.total() / program_bytes:,.1f}"]
+    operations, program_bytes = unfolded(build_tree(binary.instructions)), binary.program.nbytes
+    numbers = [
+        program_bytes,
+        len(binary.instructions),
+        *(operations[kind] for kind in ("MACs, max, add", "loads", "n2n")),
+    ]
+    return [*(f"{number:,}" for number in numbers), f"{operations.total() / program_bytes:,.1f}"]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

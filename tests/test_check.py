@@ -277,9 +277,7 @@ def test_check_blames_the_glb_where_outputs_would_divide(tmp_path: Path) -> None
         for f in check(path, CompileOptions(str(array_file(tmp_path, words=300))))
         if f.resource == "% of PEs used"
     }
-    assert causes["first"].startswith(
-        "16 x 16x16 outputs (k x h x w) for 64 PEs: the GLB has no room for larger blocks"
-    )
+    assert causes["first"].startswith("16 x 16x16 outputs (k x h x w) for 64 PEs: larger blocks exceed the GLB")
     assert not any(f.resource == "% of PEs used" for f in check(path, CompileOptions("spatial-8x8")))
 
 

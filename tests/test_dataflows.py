@@ -68,7 +68,7 @@ REASONS = {
     "deep": "deep, the array has 8",
     "sums around": "inside loops that add up sums in the PEs",
     "even and odd": "an even number of blocks at times and an odd one at others",
-    "peeled": "bodies of the program, more than",
+    "peeled": "copies of loop bodies, more than",
 }
 
 
@@ -245,7 +245,7 @@ def compiled(drawn: Drawn, folder: Path) -> tuple[ModuleOp, CompilerContext]:
     layer = next(op for op in module.walk() if isinstance(op, LayerOp))
     layer.mapping = MappingAttr(drawn.mapping)
     copied_in = all((stage.operand, stage.memory) != ("ifmap", "glb") for stage in drawn.mapping.stages)
-    layer.ahead = UnitAttr() if drawn.case.seed % 2 and copied_in and come_first(drawn.mapping) else None
+    layer.prefetched = UnitAttr() if drawn.case.seed % 2 and copied_in and come_first(drawn.mapping) else None
     (folder / "array.toml").write_text(arch_toml(drawn.arch))
     lowered(module, ctx, str(folder / "array.toml"))
     return module, ctx

@@ -95,7 +95,7 @@ def mapped(mapping: str, step: Step, module: ModuleOp) -> None:
     """Map the layer when that is due."""
     if step.name == "nest-assign-mapping":
         layer = layer_of(module)
-        layer.mapping, layer.ahead = MappingAttr(parse(mapping, layer.sizes.data)), None
+        layer.mapping, layer.prefetched = MappingAttr(parse(mapping, layer.sizes.data)), None
 
 
 def compiled(case: Sum, mapping: str, arch_file: Path | str) -> tuple[Compilation, list[Instruction]]:
@@ -407,9 +407,9 @@ def test_a_mark_that_cannot_be_is_refused(name: str, why: str, tmp_path: Path) -
     def mark(step: Step, module: ModuleOp) -> None:
         mapped(MAPPINGS[name], step, module)
         if step.name == "nest-assign-mapping":
-            layer_of(module).ahead = UnitAttr()
+            layer_of(module).prefetched = UnitAttr()
 
-    with pytest.raises(Refusal, match=f"layer sum is to be fetched ahead, but {why}"):
+    with pytest.raises(Refusal, match=f"layer sum is to be prefetched, but {why}"):
         compilation.run("isa", [mark])
 
 
@@ -419,10 +419,10 @@ def test_marks_for_which_there_is_no_room_are_refused(tmp_path: Path) -> None:
     compilation = start_compilation(save(branches(), tmp_path / "net.onnx"), CompileOptions(str(path)))
     compilation.run("nest")
     layers = [op for op in compilation.module.walk() if isinstance(op, LayerOp)]
-    assert not all(layer.ahead for layer in layers)
+    assert not all(layer.prefetched for layer in layers)
     for layer in layers:
-        layer.ahead = UnitAttr()
-    with pytest.raises(Refusal, match="with what is fetched ahead: ") as refused:
+        layer.prefetched = UnitAttr()
+    with pytest.raises(Refusal, match="with the prefetched operands: ") as refused:
         compilation.run()
     limits = {(finding.resource, finding.limit) for finding in refused.value.findings}
     assert limits == {("glb.words", 500)}

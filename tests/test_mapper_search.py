@@ -265,7 +265,7 @@ class Machine:
             raise Refusal(problem)
         layer.mapping = MappingAttr(mapping)
         copied_in = all((stage.operand, stage.memory) != ("ifmap", "glb") for stage in mapping.stages)
-        layer.ahead = UnitAttr() if copied_in and self.comes_first(mapping) else None
+        layer.prefetched = UnitAttr() if copied_in and self.comes_first(mapping) else None
         lowered(module, self.ctx, str(self.file))
         layers = [(op.record.data.label, op.record.data.first) for op in module.ops if isinstance(op, LayerOp)]
         return simulate(instructions_of(module), self.arch, layers).layers[LAYER].total

@@ -30,7 +30,7 @@ BY_HAND = [
     ("nest-tile", "dim={} size=2", "c", "n"),
     ("nest-permute", 'order="{},k,w,h,r,s"', "c", "n"),
     ("nest-unroll", "dim={} axis=rows", "c", "n"),
-    ("nest-unroll", "dim=h axis=rows which={}", None, "2"),
+    ("nest-unroll", "dim=h axis=rows occurrence={}", None, "2"),
     ("nest-stage", "operand={} memory=glb depth=0", "weight", "residual"),
     ("nest-split", "dim={} size=2", "c", "n"),
     ("nest-interchange", "loops={},h", "c", "n"),

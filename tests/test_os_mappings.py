@@ -94,7 +94,7 @@ def compare(case: Case, tile: Tile, plan: OsPlan, folder: Path) -> None:
     module, ctx = unmapped(case)
     layer = layer_of(module)
     mapping = mapping_of(layer_shape(layer), arch, tile, plan)
-    layer.mapping, layer.ahead = MappingAttr(mapping), UnitAttr() if come_first(mapping) else None
+    layer.mapping, layer.prefetched = MappingAttr(mapping), UnitAttr() if come_first(mapping) else None
     lowered(module, ctx, str(folder / "array.toml"))
     result, cycles = result_and_cycles(case, module, ctx, arch)
     assert np.array_equal(result, case.expected), (case, tile, plan)

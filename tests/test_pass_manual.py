@@ -27,7 +27,7 @@ def test_options_are_those_of_the_pass() -> None:
     assert list(options(NestSplitPass)) == [
         ("dim", "text", "must be given"),
         ("size", "number", "must be given"),
-        ("which", "number", "none"),
+        ("occurrence", "number", "none"),
         ("layer", "text", "none"),
     ]
 

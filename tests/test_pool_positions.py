@@ -123,7 +123,7 @@ def check_levels(case: Pool, arch: Path, mapping: Mapping | None = None) -> Comp
             case "nest-assign-mapping":
                 if mapping is not None:
                     layer = layer_of(module)
-                    layer.mapping, layer.ahead = MappingAttr(mapping), None
+                    layer.mapping, layer.prefetched = MappingAttr(mapping), None
                 return
             case "nest-stage":
                 (got,), _ = nest.evaluate(module, ctx.weights, [case.x])

@@ -36,7 +36,7 @@ from cnncc.dialects._mapping_text import parse
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Mapping, MappingAttr, Sizes
 from cnncc.driver.pipeline import ASSIGN, DONE, TO_PROGRAMS, Compilation, Settings, new_context
-from cnncc.driver.program_parts import Ahead, fetched_ahead, plan_of, predict
+from cnncc.driver.program_parts import Prefetched, plan_of, predict, prefetched_operands
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_program
@@ -57,29 +57,29 @@ def binary(compilation: Compilation) -> Binary:
     return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, {})
 
 
-def check(compilation: Compilation, mapping: Mapping | None = None) -> tuple[dict[str, Any], Ahead]:
-    """Compile on, perhaps by a mapping; all counters are as predicted. Returns them, and what is fetched ahead.
+def check(compilation: Compilation, mapping: Mapping | None = None) -> tuple[dict[str, Any], Prefetched]:
+    """Compile on, perhaps by a mapping; all counters are as predicted. Returns them, and the prefetched operands.
 
     Raises Refusal as the lowering does.
     """
-    arch, mapped, ahead = compilation.settings.arch, None, dict[str, frozenset[str]]()
+    arch, mapped, prefetched = compilation.settings.arch, None, dict[str, frozenset[str]]()
     for step in compilation.remaining():
         if step.name == TO_PROGRAMS:
             mapped = compilation.module.clone()
         compilation.step(step)
         if step.name == ASSIGN and mapping is not None:
             layer = layer_of(compilation.module)
-            layer.mapping, layer.ahead = MappingAttr(mapping), None
+            layer.mapping, layer.prefetched = MappingAttr(mapping), None
         if step.name == "array-prefetch":
-            ahead = fetched_ahead(compilation.module)
+            prefetched = prefetched_operands(compilation.module)
     assert mapped is not None
-    said = predict(mapped, arch, ahead)
+    said = predict(mapped, arch, prefetched)
     counted = program_stats(binary(compilation))
     assert list(said["layers"]) == list(counted["layers"])
     for label, layer in counted["layers"].items():
         assert said["layers"][label] == layer, label
     assert said == counted
-    return said, ahead
+    return said, prefetched
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,12 @@ def check_mapping(drawn: Drawn, folder: Path) -> None:
     layer.mapping = MappingAttr(drawn.mapping)
     module.attributes[DONE] = StringAttr(ASSIGN)
     (folder / "array.toml").write_text(arch_toml(drawn.arch))
-    counts, ahead = check(Compilation(ctx, module, Settings(drawn.arch, str(folder / "array.toml"), drawn.case.bits)))
+    counts, prefetched = check(
+        Compilation(ctx, module, Settings(drawn.arch, str(folder / "array.toml"), drawn.case.bits))
+    )
     label = label_of(layer)
     cycles = counts["layers"][label]["cycles"]
-    alone = replace(plan_of(layer, ahead.get(label, frozenset())), mapping=drawn.mapping)
+    alone = replace(plan_of(layer, prefetched.get(label, frozenset())), mapping=drawn.mapping)
     said = asdict(layer_counts(alone, drawn.arch))
     assert layer_cycles(alone, drawn.arch) == said["total"] == cycles["total"]
     stall, counted = said.pop("stall"), cycles.pop("stall")

@@ -79,7 +79,7 @@ def test_cycles_in_closed_form(net: str, side: int, layer: int, tmp_path: Path) 
     shape, row = layer_shape(op), given(net, side, layer)
     refused = violations(shape, arch, row, residual=False)
     mapping = best_mapping(op, arch, GlbBudget(GLB)) if refused else given_mapping(shape, arch, GlbBudget(GLB), row)
-    op.mapping, op.ahead = MappingAttr(mapping), UnitAttr() if come_first(mapping) else None
+    op.mapping, op.prefetched = MappingAttr(mapping), UnitAttr() if come_first(mapping) else None
     lowered(module, ctx, str(tmp_path / "array.toml"))
     assert simulate(instructions_of(module), arch).cycles.total == ClosedForm(case, mapping, arch).total()
     assert bool(refused) == ((net, side) == ("ResNet-20", 4) or (net, side, layer) in REFUSED)

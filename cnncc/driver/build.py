@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -12,6 +13,7 @@ from cnncc.binary.modules import build_binary
 from cnncc.driver.array_share import ArrayShare
 from cnncc.driver.pipeline import Compilation, Step
 from cnncc.driver.program_parts import Planned
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.model.plan_json import as_json
 
 
@@ -39,5 +41,16 @@ class Build:
         digest = hashlib.sha256(self.source.read_bytes()).hexdigest()
         about = {"model": self.source.name, "model_sha256": digest, **self.share.about()}
         about |= {} if self.plan.parts is None else {"plan": as_json(self.plan.parts)}
-        compilation = self.compilation
-        return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, about)
+        return binary_of(self.compilation, about)
+
+
+def binary_of(compilation: Compilation, metadata: dict[str, Any] | None = None) -> Binary:
+    """The binary of a compilation at the `isa` level."""
+    return build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, metadata)
+
+
+def compiled(model: Path, options: CompileOptions) -> Binary:
+    """The binary of a model, without metadata. Raises Refusal as `cnncc compile` does."""
+    compilation = start_compilation(model, options)
+    compilation.run()
+    return binary_of(compilation)

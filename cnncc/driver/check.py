@@ -180,7 +180,7 @@ class _Checker:
             self.settings.schedule or self.settings.dataflow != AUTO
         ):  # the compiler's own mappings
             self.settings = replace(self.settings, schedule=None, dataflow=AUTO)
-            own = next(each for each in steps(self.settings) if each.name == ASSIGN)
+            own = next(step for step in steps(self.settings) if step.name == ASSIGN)
             with Refusals().kept():
                 self.compilation.step(own)
                 return True

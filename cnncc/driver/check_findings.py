@@ -86,8 +86,8 @@ class _Operands:
     @cached_property
     def greatest(self) -> npt.NDArray[np.int64]:
         """The largest magnitude of a weight, by channel; channels of zeros are left out."""
-        found = np.abs(self.weights).max(axis=1)
-        return found[found > 0]
+        magnitudes = np.abs(self.weights).max(axis=1)
+        return magnitudes[magnitudes > 0]
 
     @property
     def fills_psum(self) -> bool:
@@ -100,17 +100,17 @@ def lost_bits(module: ModuleOp, store: WeightStore) -> list[Finding]:
 
     Bits are those that the greatest magnitude takes, with the sign; of the weights in the middle channel.
     """
-    convolutions = [found for op in module.walk() if isinstance(op, ConvOp) and (found := _operands(op, module, store))]
-    full = {found.source for found in convolutions if found.fills_psum}
+    convolutions = [conv for op in module.walk() if isinstance(op, ConvOp) and (conv := _operands(op, module, store))]
+    full = {conv.source for conv in convolutions if conv.fills_psum}
     findings: list[Finding] = []
-    for found in convolutions:
-        bits = _bits(found.weight_limit)
-        inputs, weights = _bits(found.top), _bits(float(np.median(found.greatest))) if found.greatest.size else bits
-        narrow = found.fills_psum and weights <= bits - 1
-        if found.source in full and (narrow or found.top < found.weight_limit):
+    for conv in convolutions:
+        bits = _bits(conv.weight_limit)
+        inputs, weights = _bits(conv.top), _bits(float(np.median(conv.greatest))) if conv.greatest.size else bits
+        narrow = conv.fills_psum and weights <= bits - 1
+        if conv.source in full and (narrow or conv.top < conv.weight_limit):
             what = f"activations x weights: narrower than {bits:.0f} bits so that no psum can overflow"
             value, help_ = f"{inputs:.1f} x {weights:.1f}", "an array with more psum_bits"
-            findings.append(Finding(what, "costly", found.label, "operand bits", value, f"{bits:.0f}", help_))
+            findings.append(Finding(what, "costly", conv.label, "operand bits", value, f"{bits:.0f}", help_))
     return findings
 
 
@@ -123,7 +123,7 @@ def _operands(op: ConvOp, module: ModuleOp, store: WeightStore) -> _Operands | N
     source, top = _source(op.x, module)
     if top is None or op.label is None:
         return None
-    arrays = {found.sym_name.data: found for found in module.ops if isinstance(found, GlobalOp)}
+    arrays = {array.sym_name.data: array for array in module.ops if isinstance(array, GlobalOp)}
     weights = constant_array(arrays[op.weights.root_reference.data], store).astype(np.int64)
     user = op.result.get_user_of_unique_use()
     bias = np.zeros(len(weights), np.int64)
@@ -138,7 +138,7 @@ def _width(module: ModuleOp, name: str) -> int:
 
 
 def _source(value: SSAValue, module: ModuleOp) -> tuple[SSAValue, int | None]:
-    """Where the integers of `value` got their scale, and their greatest magnitude; None where 0 is not half-way."""
+    """The value that gave `value` its scale, and the greatest magnitude; None for an asymmetric range."""
     match value.owner:
         case ReshapeOp() | ClampOp() as op:
             return _source(op.x, module)
@@ -159,8 +159,8 @@ def _argument_quant(value: SSAValue, module: ModuleOp) -> QuantAttr | None:
     attrs = main_function(module).arg_attrs
     if not isinstance(value, BlockArgument) or attrs is None:
         return None
-    found = attrs.data[value.index].data.get("cnn.quant")
-    return found if isinstance(found, QuantAttr) else None
+    quant = attrs.data[value.index].data.get("cnn.quant")
+    return quant if isinstance(quant, QuantAttr) else None
 
 
 def _top(clamp: tuple[int, ...]) -> int | None:
@@ -203,7 +203,7 @@ class Prediction:
 
 
 def predict(shape: LayerShape, mapping: Mapping, arch: Arch) -> Prediction:
-    """What a mapping costs the array: bodies of loops over different dimensions combine freely."""
+    """What a mapping costs the array: copies of loops over different dimensions combine freely."""
     macros, steps, nest = 1, 1, Nest(shape, mapping)
     for dim in DIMS:
         routes = nest.routes(dim, len(nest.outer))
@@ -224,8 +224,8 @@ def predictions(module: ModuleOp, arch: Arch) -> dict[str, tuple[LayerOp, Predic
 
 def idle_pes(module: ModuleOp, arch: Arch) -> list[Finding]:
     """The layers whose macro-instructions leave more than half of the PEs' cycles unused, and why."""
-    found = predictions(module, arch)
-    total = sum(prediction.cycles for _, prediction in found.values())
+    predicted = predictions(module, arch)
+    total = sum(prediction.cycles for _, prediction in predicted.values())
     return [
         Finding(
             f"{_why_idle(layer, prediction)} ({100 * prediction.cycles / total:.1f} % of the array's cycles)",
@@ -235,7 +235,7 @@ def idle_pes(module: ModuleOp, arch: Arch) -> list[Finding]:
             prediction.utilisation,
             LEAST_UTILISATION,
         )
-        for label, (layer, prediction) in found.items()
+        for label, (layer, prediction) in predicted.items()
         if prediction.utilisation < LEAST_UTILISATION
     ]
 
@@ -246,12 +246,12 @@ def _why_idle(layer: LayerOp, prediction: Prediction) -> str:
     group = sizes.k if layer_shape(layer).channelwise else sizes.k // layer.window.data.group
     busy = prediction.operations / (prediction.steps * prediction.pes * prediction.lanes)
     if prediction.steps / prediction.cycles < busy:
-        each = prediction.steps / prediction.macros
+        mean_steps = prediction.steps / prediction.macros
         terms = f"{sizes.c} x {sizes.r}x{sizes.s} terms a sum (c x r x s)"
-        return f"macro-instructions of {each:.0f} steps take {prediction.overhead_cycles} cycles more: {terms}"
+        return f"macro-instructions of {mean_steps:.0f} steps take {prediction.overhead_cycles} cycles more: {terms}"
     outputs = f"{group} x {sizes.h}x{sizes.w} outputs (k x h x w)"
     part = " of a group" if group < sizes.k else ""
-    cause = "the GLB has no room for larger blocks" if streams_in_blocks(layer) else "do not divide evenly"
+    cause = "larger blocks exceed the GLB" if streams_in_blocks(layer) else "do not divide evenly"
     cause = "too few" if group * sizes.h * sizes.w < prediction.pes else cause
     return f"{outputs}{part} for {prediction.pes} PEs: {cause}"
 

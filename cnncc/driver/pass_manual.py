@@ -79,7 +79,7 @@ def _default_of(field: Field[object]) -> str:
 
 def listing() -> str:
     """A line a pass: name and summary."""
-    rows = [(name, summary(each)) for name, each in passes().items()]
+    rows = [(name, summary(pass_)) for name, pass_ in passes().items()]
     return "\n".join(table([Column(kind=NAME), Column(kind=TEXT)], rows, indent=0)) + "\n"
 
 
@@ -101,9 +101,9 @@ def manual() -> str:
     known = passes()
     for level, what in LEVELS.items():
         parts.append(f"## {level}: {what}\n")
-        for name, each in known.items():
+        for name, pass_ in known.items():
             if name.split("-")[0] == level:
-                parts += [f"### {name}\n", f"{_fenced(text_of(each))}\n", *_table(each)]
+                parts += [f"### {name}\n", f"{_fenced(text_of(pass_))}\n", *_table(pass_)]
     return "\n".join(parts)
 
 

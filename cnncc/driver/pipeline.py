@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from xdsl.dialects.builtin import Float32Type, IntAttr, IntegerType, ModuleOp, StringAttr, TensorType
@@ -172,6 +173,11 @@ class Compilation:
             self.step(step)
             for observer in after:
                 observer(step, self.module)
+
+    def run_before(self, name: str) -> None:
+        """Run the remaining steps up to the one called `name`, without it. Raises as `run` does."""
+        for step in takewhile(lambda step: step.name != name, self.remaining()):
+            self.step(step)
 
     def step(self, step: Step) -> None:
         """Run one step. Raises: Refusal; StepFailed for a defect of the step."""

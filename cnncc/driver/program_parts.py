@@ -23,12 +23,12 @@ from cnncc.passes._programs.tensors import is_read_in_glb, source, staged, uses
 from cnncc.passes._programs.tensors import parts as concatenated
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 
-Ahead = Mapping[str, frozenset[str]]
+Prefetched = Mapping[str, frozenset[str]]
 
 
-def plan_of(op: LayerOp, ahead: frozenset[str] = frozenset()) -> LayerPlan:
-    """The plan of a mapped layer for the cost model. ahead: its prefetched operands."""
-    return LayerPlan(label_of(op), layer_shape(op), mapping_of(op), op.residual is not None, ahead, _apart(op))
+def plan_of(op: LayerOp, prefetched: frozenset[str] = frozenset()) -> LayerPlan:
+    """The plan of a mapped layer for the cost model. prefetched: operands."""
+    return LayerPlan(label_of(op), layer_shape(op), mapping_of(op), op.residual is not None, prefetched, _apart(op))
 
 
 def _apart(op: LayerOp) -> bool:
@@ -48,8 +48,8 @@ def _apart(op: LayerOp) -> bool:
 class _Network:
     """The parts of a network's program in order, and the values in GLB and DRAM so far."""
 
-    def __init__(self, func: FuncOp, ahead: Ahead) -> None:
-        self.func, self.ahead = func, ahead
+    def __init__(self, func: FuncOp, prefetched: Prefetched) -> None:
+        self.func, self.prefetched = func, prefetched
         self.concatenated = concatenated(func.body.block)
         self.in_glb: set[SSAValue] = set()
         self.in_dram: set[tuple[SSAValue, Quant]] = set()  # by the scales that the host may read
@@ -66,7 +66,7 @@ class _Network:
                 case LayerOp():
                     if "output" not in staged(op):
                         self._into_glb(op.result)
-                    yield plan_of(op, self.ahead.get(label_of(op), frozenset()))
+                    yield plan_of(op, self.prefetched.get(label_of(op), frozenset()))
                 case HostOp():
                     yield from self._host(op)
                 case ReturnOp():
@@ -111,15 +111,15 @@ def _words(value: SSAValue) -> int:
     return prod(shape(value.type))
 
 
-def program_parts(module: ModuleOp, ahead: Ahead) -> list[Part]:
-    """The program's parts of a module with mapped layers. ahead: prefetched operands by layer."""
+def program_parts(module: ModuleOp, prefetched: Prefetched) -> list[Part]:
+    """The program's parts of a module with mapped layers. prefetched: operands by layer."""
     func = next(op for op in module.ops if isinstance(op, FuncOp))
-    return list(_Network(func, ahead).parts())
+    return list(_Network(func, prefetched).parts())
 
 
-def predict(module: ModuleOp, arch: Arch, ahead: Ahead) -> dict[str, Any]:
+def predict(module: ModuleOp, arch: Arch, prefetched: Prefetched) -> dict[str, Any]:
     """The predicted counters of the program, by the keys of `run --stats` (docs/stats.md)."""
-    return with_energy(program_counts(program_parts(module, ahead), arch), arch.energy)
+    return with_energy(program_counts(program_parts(module, prefetched), arch), arch.energy)
 
 
 class Planned:
@@ -135,21 +135,23 @@ class Planned:
         if step.name == "nest-stage":
             self.mapped = module.clone()
         elif step.name == "array-prefetch" and self.mapped is not None:
-            self.parts = program_parts(self.mapped, fetched_ahead(module))
+            self.parts = program_parts(self.mapped, prefetched_operands(module))
 
 
-def fetched_ahead(module: ModuleOp) -> dict[str, frozenset[str]]:
+def prefetched_operands(module: ModuleOp) -> dict[str, frozenset[str]]:
     """The prefetched operands by layer, which the layer before fetches, in a module after `array-prefetch`."""
-    ahead: dict[str, frozenset[str]] = {}
+    prefetched: dict[str, frozenset[str]] = {}
     before: array.LayerOp | None = None
     for op in module.ops:
         if isinstance(op, array.LayerOp):
             fetched = [dma.record.data.glb for dma in before.walk() if isinstance(dma, array.DmaOp)] if before else []
-            ahead[op.label.data] = frozenset(name.removeprefix("next.") for name in fetched if name.startswith("next."))
+            prefetched[op.label.data] = frozenset(
+                name.removeprefix("next.") for name in fetched if name.startswith("next.")
+            )
             before = op
         elif isinstance(op, array.HostOp):
             before = None
-    return ahead
+    return prefetched
 
 
 def mapped_parts(compilation: Compilation) -> list[Part]:

@@ -61,13 +61,13 @@ class LaneBody:
     - first: the first index of each dimension, by lane
     - extent: the number of indices from there, equal in all lanes
     - buffers: the operands that can be read
-    - times: lanes that run one after the other
+    - serial_lanes: lanes that run one after the other
     """
 
     first: dict[str, Ints]
     extent: dict[str, int]
     buffers: dict[str, LaneBuffer]
-    times: int
+    serial_lanes: int
 
     @property
     def lanes(self) -> int:
@@ -85,8 +85,8 @@ class LaneBody:
         first = {name: np.repeat(index, len(starts)) for name, index in self.first.items()}
         first[dim] = first[dim] + np.tile(starts, self.lanes)
         buffers = {name: replace(buffer, of=np.repeat(buffer.of, len(starts))) for name, buffer in self.buffers.items()}
-        times = self.times * (1 if in_space else len(starts))
-        return LaneBody(first, {**self.extent, dim: extent}, buffers, times)
+        serial_lanes = self.serial_lanes * (1 if in_space else len(starts))
+        return LaneBody(first, {**self.extent, dim: extent}, buffers, serial_lanes)
 
 
 @cache

@@ -80,7 +80,7 @@ class LayerRun:
         first = {dim: np.zeros(batches, np.int64) for dim in DIMS}
         first["n"] = np.arange(batches) * self.sizes.n
         extent = {dim: self.sizes.of(dim) for dim in DIMS}
-        operands = {name: LaneBuffer.whole(*each, batches) for name, each in self.operands(symbols, image)}
+        operands = {name: LaneBuffer.whole(*part, batches) for name, part in self.operands(symbols, image)}
         return LaneBody(first, extent, operands, batches)
 
     def operands(
@@ -111,7 +111,7 @@ class LayerRun:
         for stage in (stage for stage in self.stages if stage.depth == depth):
             body = self.fetch(stage, body)
         if depth == max((stage.depth for stage in self.stages), default=0):
-            self.runs[body.lanes // body.times] += body.times
+            self.runs[body.lanes // body.serial_lanes] += body.serial_lanes
         self.run_inside(depth, body)
         # Sums are finished by the innermost body that holds what that takes (rule NEST-5), else by the layer's.
         if depth == max((stage.depth for stage in self.stages if stage.operand in OF_OUTPUTS), default=0):
@@ -153,7 +153,7 @@ class LayerRun:
                 held = [name for name in ("bias", "scale") if name in body.buffers]
                 at = ([body.first[dim] for dim in self.param_dims], [body.extent[dim] for dim in self.param_dims])
                 slices = dict.fromkeys(held, at)
-        cuts = {name: body.buffers[name].cut(*each) for name, each in slices.items()}
+        cuts = {name: body.buffers[name].cut(*bounds) for name, bounds in slices.items()}
         if cuts:
             words = sum(cut.values[0].size for cut in cuts.values())
             self.fetched[stage.operand, stage.memory, words] += body.lanes

@@ -76,13 +76,13 @@ def explore(
         Results(output, header(model, options, base, vary), configs) as results,
         tempfile.TemporaryDirectory() as folder,
     ):
-        todo = [config for config, key in zip(configs, results.order, strict=True) if key not in results.found]
+        todo = [config for config, key in zip(configs, results.order, strict=True) if key not in results.by_key]
         for result in _evaluated(todo, Nests(start, options, Path(folder)), jobs):
             results.append(result)
-            done = len(results.found)
+            done = len(results.by_key)
             progress(f"{done:,} of {len(configs):,} configurations", done, len(configs))
         results.put_in_order()
-        return start, [results.found[key] for key in results.order]
+        return start, [results.by_key[key] for key in results.order]
 
 
 class Nests:
@@ -115,9 +115,7 @@ class Nests:
         bits = operand_bits(self.options.precision, array)
         settings = Settings(array, was.arch_source, bits, was.calibration, was.schedule, was.dataflow)
         compilation = replace(self.start, module=self.start.module.clone(), settings=settings)
-        names = [step.name for step in compilation.remaining()]
-        for step in compilation.remaining()[: names.index(ASSIGN)]:
-            compilation.step(step)
+        compilation.run_before(ASSIGN)
         text, store = str(compilation.module), WeightStore()
         for key in re.findall(r'weights\.ref<"(\w+)">', text):
             store.add(compilation.ctx.weights[key])

@@ -28,7 +28,7 @@ def line(value: Mapping[str, Any]) -> bytes:
 
 
 class Results:
-    """The open file, locked against other explorations. found: results so far, by `key_of`."""
+    """The open file, locked against other explorations. by_key: results so far, by `key_of`."""
 
     def __init__(self, path: Path, header: Mapping[str, Any], configs: Sequence[Config]) -> None:
         """Open or create the file and read its results.
@@ -38,7 +38,7 @@ class Results:
         check_writable(path)
         self.path, self.header, self.order = path, line(header), [key_of(config) for config in configs]
         self.known = set(self.order)
-        self.found = dict[str, Result]()
+        self.by_key = dict[str, Result]()
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             self._lock()
@@ -56,11 +56,11 @@ class Results:
     def append(self, result: Result) -> None:
         """Add a result, on the disk when this returns."""
         self._write(line(result))
-        self.found[key_of(result["config"])] = result
+        self.by_key[key_of(result["config"])] = result
 
     def put_in_order(self) -> None:
         """Rewrite the file in the order of configurations, so that equal explorations give equal files."""
-        write_atomically(self.path, [self.header, *(line(self.found[key]) for key in self.order)])
+        write_atomically(self.path, [self.header, *(line(self.by_key[key]) for key in self.order)])
 
     def _write(self, data: bytes) -> None:
         try:
@@ -99,7 +99,7 @@ class Results:
             raise Refusal(f"{self.path}: line {number} is no result; delete it to have it evaluated again") from error
         if key not in self.known:
             raise Refusal(f"{self.path}: line {number}: {key} is no configuration of this exploration; delete the line")
-        if self.found.setdefault(key, result) != result:
+        if self.by_key.setdefault(key, result) != result:
             raise Refusal(f"{self.path}: line {number}: {key} has another result before; delete one of them")
 
 

@@ -98,7 +98,7 @@ class LayerSchedule(NamedTuple):
 
 def layer_schedule(plan: LayerPlan, arch: Arch, full: Semaphore = Semaphore.FULL) -> LayerSchedule:
     """The program of a layer, by a mapping that `nest-to-array` accepts. full: the semaphore of its weights."""
-    staged = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"}
+    staged = plan.mapping.stages_in("glb")
     wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if plan.drains and "output" in staged else ())))
     if plan.shape.kind == "copy":
         return LayerSchedule((*stream_schedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart), wait), ())

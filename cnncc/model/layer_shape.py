@@ -195,7 +195,7 @@ def slices(mapping: Mapping) -> tuple[list[int], int]:
 
     All slices come in one loop in time; loop: its number, -1 without slices.
     """
-    stages = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
+    stages = mapping.stages_in("glb")
     output = stages.pop("output", None)
     depths, opened = list[int](), -1
     if output is None or output.buffers == 1:
@@ -210,7 +210,7 @@ def slices(mapping: Mapping) -> tuple[list[int], int]:
 
 def buffer_sizes(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool) -> dict[str, int]:
     """GLB words of a mapping by operand, with all buffers of a stage; `sums` are the partial sums, if there are any."""
-    staged = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
+    staged = mapping.stages_in("glb")
     params = shape.params * arch.words_per_param
     words = {operand: stage_words(shape, mapping.loops, stage, params) for operand, stage in staged.items()}
     if partial:

@@ -17,7 +17,7 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
     If one of residual and output is streamed and the other is not, a commit has one start position for both. Then no
     block of the image and no slice of weights is prefetched across an iteration of a loop over n or k.
     """
-    staged = {stage.operand: stage for stage in mapping.stages if stage.memory == "glb"}
+    staged = mapping.stages_in("glb")
     outside = mapping.loops[: staged["output"].depth] if "output" in staged else ()
     if shape.shuffle > 1 and any(loop.dim == "k" for loop in outside):  # a block's results belong to all groups
         return False
@@ -29,7 +29,7 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
             return False
     if sum(not (loop.on or loop.keep) for loop in mapping.loops) > LOOP_REGISTERS:
         return False
-    turns = {stage.depth for stage in mapping.stages if stage.memory == "glb" and stage.buffers > 1}
+    turns = {stage.depth for stage in staged.values() if stage.buffers > 1}
     return all(alternate(shape, mapping, depth) for depth in turns)
 
 

@@ -109,8 +109,8 @@ def _drains(follows: Part | None) -> bool:
     """
     if not isinstance(follows, LayerPlan):
         return follows is None
-    staged = {stage.operand for stage in follows.mapping.stages if stage.memory == "glb"}
-    return not staged & {"ifmap", "residual"}
+    staged = follows.mapping.stages_in("glb")
+    return staged.keys().isdisjoint({"ifmap", "residual"})
 
 
 def _carrying(nodes: tuple[Node, ...], ahead: Sequence[Fetch]) -> tuple[Node, ...]:

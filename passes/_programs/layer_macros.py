@@ -29,17 +29,17 @@ class BoxSteps(NamedTuple):
     """How one loop of the box, or several that are one counter, goes through the three register files."""
 
     dims: str
-    times: int
+    trips: int
     ifmap: int
     weight: int
     psum: int
 
     def around(self, inner: BoxSteps) -> BoxSteps | None:
-        """One counter for this loop and the one directly inside it, if there is one."""
+        """One counter for this loop and the next inner one; None if they need two."""
         own, other = self[2:], inner[2:]
-        if any(step != inner.times * each for step, each in zip(own, other, strict=True)):
+        if any(step != inner.trips * inner_step for step, inner_step in zip(own, other, strict=True)):
             return None
-        return BoxSteps(self.dims + inner.dims, self.times * inner.times, *other)
+        return BoxSteps(self.dims + inner.dims, self.trips * inner.trips, *other)
 
 
 class Macros:
@@ -178,9 +178,9 @@ class Macros:
         return A.Mac(
             MacOperation(self.layer.shape.kind),
             self._place(at, {}),
-            pixels=z.times,
-            taps=j.times,
-            step_range=i.times,
+            pixels=z.trips,
+            taps=j.trips,
+            step_range=i.trips,
             lanes=lanes,
             data_reuse=reuse,
             n2n_slot=held["ifmap"].layout.words - reuse if reuse else 0,
@@ -206,14 +206,14 @@ class Macros:
         groups: list[BoxSteps] = []
         together = self._lanes(at)
         for dim in self.box:
-            times = together if self.lanes and dim == self.lanes.dim else 1
-            each = BoxSteps(dim, at.extent[dim] // times, *(times * step for step in self._steps(dim, at)))
-            if each.times == 1:
+            width = together if self.lanes and dim == self.lanes.dim else 1
+            steps = BoxSteps(dim, at.extent[dim] // width, *(width * step for step in self._steps(dim, at)))
+            if steps.trips == 1:
                 continue
-            if groups and (both := groups[-1].around(each)):
+            if groups and (both := groups[-1].around(steps)):
                 groups[-1] = both
             else:
-                groups.append(each)
+                groups.append(steps)
         if len(groups) > COUNTERS:
             raise self._refuse(
                 f"the box {{{' > '.join(self.box)}}} needs {len(groups)} counters, a macro-instruction has "
@@ -221,9 +221,9 @@ class Macros:
             )
         padded = [*groups, *[BoxSteps("", 1, 0, 0, 0)] * (COUNTERS - len(groups))]
         pixels, taps, channels = min(permutations(padded), key=self._misplaced)
-        if pixels.times > self.arch.pe.max_pixels:
+        if pixels.trips > self.arch.pe.max_pixels:
             raise self._refuse(
-                f"{pixels.times} pixels of the box are more than pe.max_pixels = {self.arch.pe.max_pixels}"
+                f"{pixels.trips} pixels of the box are more than pe.max_pixels = {self.arch.pe.max_pixels}"
             )
         return pixels, taps, channels
 
@@ -246,8 +246,8 @@ class Macros:
     def _misplaced(self, counters: tuple[BoxSteps, ...]) -> int:
         """How far counters are from what they are named for."""
         pixels, taps, channels = counters
-        over = pixels.times > self.arch.pe.max_pixels
-        mixed = sum(bool(each.dims) and each.psum == 0 for each in (pixels, channels)) + (taps.psum != 0)
+        over = pixels.trips > self.arch.pe.max_pixels
+        mixed = sum(bool(counter.dims) and counter.psum == 0 for counter in (pixels, channels)) + (taps.psum != 0)
         return 8 * over + 4 * mixed + ("k" in pixels.dims) + any(dim in channels.dims for dim in "nhw")
 
     def _steps(self, dim: str, at: Position) -> tuple[int, int, int]:
@@ -256,8 +256,8 @@ class Macros:
         return at.held["ifmap"].layout.step(dim), weight, self._psum_step(dim, at)
 
     def _psum_step(self, dim: str, at: Position) -> int:
-        outputs = [each for each in self.box if each in OUTPUT_DIMS]
-        return prod(at.extent[each] for each in outputs[outputs.index(dim) + 1 :]) if dim in outputs else 0
+        outputs = [output_dim for output_dim in self.box if output_dim in OUTPUT_DIMS]
+        return prod(at.extent[output_dim] for output_dim in outputs[outputs.index(dim) + 1 :]) if dim in outputs else 0
 
     # -- commits -------------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Macros:
             names = " ".join(loop.dim for loop, _ in rows)
             raise self._refuse(f"of the loops {names} on rows those over c, r, s come last: sums go to the next row")
         together = prod(count for loop, count in rows if loop.dim in REDUCTION_DIMS)
-        outer = next((each for each in rows if each[0].dim not in REDUCTION_DIMS), None)
+        outer = next((placed for placed in rows if placed[0].dim not in REDUCTION_DIMS), None)
         term = self._term(outer, self.glb["output"].coordinates)
         return replace(place, set_rows=together, row=A.Term(), row_set=term)
 

@@ -1,8 +1,8 @@
 """Where the operands of a layer lie, as a whole and in the buffers that its stages in the GLB fill. No IR.
 
-Parameters go by the channel axis of a commit (rule COMMIT-2). Where each position has its own, the output in the GLB
-has its positions on that axis, a row `pitch` after the other, and its channels as linear steps. In the buffer of a
-stage these positions count from where the block begins, and with it the ring of its rows (columns).
+Parameters go by the channel axis of a commit (rule COMMIT-2). If each position has its own parameters, that axis counts
+the positions of the output in the GLB, row by row with `pitch` positions each. Channels are linear steps then. In the
+buffer of a stage, positions and the ring of rows (columns) begin where the block begins.
 """
 
 from __future__ import annotations
@@ -19,11 +19,6 @@ from cnncc.passes._programs.layer_records import Along, Home, Operand, Position,
 OF_COMMIT = ("output", "residual")
 
 
-def glb_stages(layer: ProgramLayer) -> dict[str, Stage]:
-    """The stages in the GLB, by operand."""
-    return {stage.operand: stage for stage in layer.mapping.stages if stage.memory == "glb"}
-
-
 def buffer_box(layer: ProgramLayer, stage: Stage) -> Box:
     """What the buffer of a stage of an activation holds."""
     return stage_box(layer.shape, layer.mapping.loops, stage)
@@ -38,7 +33,7 @@ class Operands:
     """The operands of one layer: `home[…]` as a whole, `glb[…]` in the GLB, which is the same without a stage."""
 
     def __init__(self, layer: ProgramLayer, order: Order) -> None:
-        self.layer, self.order, self.loops, self.stages = layer, order, order.loops, glb_stages(layer)
+        self.layer, self.order, self.loops, self.stages = layer, order, order.loops, layer.mapping.stages_in("glb")
         staged = [self.stages[name] for name in OF_COMMIT if name in self.stages]
         self.doubled = next((stage for stage in staged if stage.buffers > 1), None)
         self.home = {name: self._activation(name, home.image) for name, home in layer.tensors.homes().items()}

@@ -1,10 +1,13 @@
 """In which order a program comes to the pieces of its loops, and to the blocks that its stages in the GLB hold. No IR.
 
 What a stage holds at a time is a *block* (of weights or parameters, a slice). With two buffers blocks alternate, and
-the next one is fetched while the present one is in use. So a program has to say which is next: the loops outside are
-*peeled*, their last full tile is a piece of its own. In all iterations but a loop's last, what comes next is the same
-piece one iteration on; in its last one, the first block of what follows. A peeled loop may be *opened*, too: so that
-its first iteration is a piece of its own.
+the next one is fetched while the present one is in use. So a program has to say which block is next. The last full tile
+of each loop outside is *peeled* into a piece of its own. The next block is
+
+    in the last iteration of a loop   the first block of the piece that follows
+    in any other iteration            the same piece, one iteration on
+
+The first iteration of such a loop may be peeled, too: the loop is *opened*.
 """
 
 from __future__ import annotations
@@ -91,11 +94,11 @@ class Order:
             )
         return self._counts[key]
 
-    def bodies_of(self, depth: int, staged: int, extent: Map[str, int]) -> int:
-        """How many bodies of the program these blocks have."""
+    def copies(self, depth: int, staged: int, extent: Map[str, int]) -> int:
+        """How many copies in the program these blocks have."""
         if depth == staged:
             return 1
-        return sum(self.bodies_of(depth + 1, staged, inner) for _, inner in self._times(depth, extent))
+        return sum(self.copies(depth + 1, staged, inner) for _, inner in self._times(depth, extent))
 
     def _times(self, depth: int, extent: Map[str, int]) -> list[tuple[int, Extents]]:
         loop = self.loops.loops[depth]
@@ -110,16 +113,16 @@ class Order:
                 if first > piece.base:
                     break
                 extent = {**current, loop.dim: size}
-                times = 1 if loop.on else count
-                total += min(times, piece.base - first) * self.blocks(piece.loop + 1, staged, extent)
+                count_in_time = 1 if loop.on else count
+                total += min(count_in_time, piece.base - first) * self.blocks(piece.loop + 1, staged, extent)
         return total
 
     def strides(self, staged: int) -> dict[int, int] | None:
-        """How many blocks pass from one iteration of each loop to its next; None where they would not alternate.
+        """How many blocks pass from one iteration of passed loop to its next; None where they would not alternate.
 
         A loop has one stride in all bodies of a program, which decides between two buffers: it is even in all, or odd.
         """
-        found: dict[int, set[int]] = {}
+        strides: dict[int, set[int]] = {}
         seen: set[tuple[int, ...]] = set()
 
         def visit(depth: int, extent: Map[str, int]) -> None:
@@ -128,10 +131,10 @@ class Order:
             seen.add(key)
             for count, inner in self._times(depth, extent):
                 if count > 1:
-                    found.setdefault(depth, set()).add(self.blocks(depth + 1, staged, inner))
+                    strides.setdefault(depth, set()).add(self.blocks(depth + 1, staged, inner))
                 visit(depth + 1, inner)
 
         visit(0, self.sizes)
-        if any(len({blocks % 2 for blocks in each}) > 1 for each in found.values()):
+        if any(len({blocks % 2 for blocks in passed}) > 1 for passed in strides.values()):
             return None
-        return {depth: max(each) for depth, each in found.items()}
+        return {depth: max(passed) for depth, passed in strides.items()}

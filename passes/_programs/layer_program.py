@@ -1,23 +1,30 @@
 """The PE-set program of one layer, as plain records: no IR.
 
-The loops of a mapping outside the box, outermost first, become loops of the program, PEs side by side (in space), or
-are *unrolled*: those that step through what a register file holds already have a body for each iteration. A loop whose
+The loops of a mapping outside the box, outermost first, become loops of the program or PEs side by side (in space). A
+loop that steps through words that a register file holds already is *unrolled*, a copy for each iteration. A loop whose
 step does not divide its extent becomes two pieces: its full tiles, and a body of its own for the remainder. Space loops
 give a piece its rectangle of PEs; their remainder is a further step in time. Each piece of a time loop is a `Repeat`,
 also of one iteration, so that a loop has the same register in all bodies of the layer. The rest of the innermost loop
 over channels in space is spread over its sets.
 
-Sums stay in their PEs while loops over c, r, s run that have no loop over outputs inside them. When these are done a
-commit takes them, added up down the columns where loops over c, r, s are on rows (rule COMMIT-6). Where more such loops
-are outside they are partial sums, which the GLB adds up (rule COMMIT-5).
+Sums stay in their PEs during loops over c, r, s without a loop over outputs inside them. A commit takes the sums after
+these loops. It adds them up down the columns if loops over c, r, s are on rows (rule COMMIT-6). If further loops over
+c, r, s are outside, the sums are partial, and the GLB adds them up (rule COMMIT-5).
 
-The input channels of output channel k, of K in g groups, begin at k // (K / g) * c. A loop over k adds to that
-(step / (K / g)) * c an iteration where its step is a multiple of K / g, and nothing where it is inside one group.
-Channels that are computed side by side are of one group and share their ifmap; or each is a group of its own and has
-its own (*channelwise*: pools and depthwise convolutions).
+The input channels of output channel k, of K in g groups, begin at k // (K / g) * c. An iteration of a loop over k adds
 
-What a macro-instruction is made of is in `layer_macros.py`, what moves between DRAM and the GLB meanwhile in
-`layer_transfers.py`, where operands lie in `layer_operands.py` and, in a PE, in `cnncc/model/register_files.py`.
+    step / (K / g) * c   if its step is a multiple of K / g
+    0                    if the loop runs inside one group
+
+Channels side by side are of one group and share their ifmap; or each is a group with an ifmap of its own
+(*channelwise*: pools and depthwise convolutions).
+
+| file | holds |
+|---|---|
+| `layer_macros.py` | macro-instructions, loads, commits |
+| `layer_transfers.py` | transfers between DRAM and the GLB |
+| `layer_operands.py` | the places of operands in DRAM and the GLB |
+| `cnncc/model/register_files.py` | the places of operands in a PE |
 """
 
 from __future__ import annotations
@@ -33,7 +40,7 @@ from cnncc.model.layer_shape import slices, whole
 from cnncc.model.loop_walk import MOST_BODIES
 from cnncc.model.register_files import indexed_by
 from cnncc.passes._programs.layer_macros import Macros
-from cnncc.passes._programs.layer_operands import Operands, glb_stages
+from cnncc.passes._programs.layer_operands import Operands
 from cnncc.passes._programs.layer_order import Order
 from cnncc.passes._programs.layer_records import Body, LoopPieces, Node, Position, ProgramLayer, split
 from cnncc.passes._programs.layer_sums import Sections
@@ -62,7 +69,7 @@ class _ProgramWalk:
         self.sections = Sections(layer.shape, self.outer, self.sets)
         self.macros = Macros(layer, arch, self.operands)
         self.transfers = LayerTransfers(layer, self.operands)
-        self.watched = sorted({*self.transfers.depths, *(stage.depth for stage in glb_stages(layer).values())})
+        self.watched = sorted({stage.depth for stage in self.transfers.stages.values()})
 
     def _refuse(self, why: str) -> Refusal:
         return Refusal(f"layer {self.layer.label}: {why}")
@@ -73,7 +80,7 @@ class _ProgramWalk:
         for problems in (link_problems, file_problems):
             refuse_any(problems(mapping, shape, self.arch), f"layer {self.layer.label}: ")
         wanted = {"ifmap", "weight"} if shape.is_mac else {"ifmap"}
-        if shape.is_mac and "weight" not in glb_stages(self.layer):
+        if shape.is_mac and "weight" not in self.layer.mapping.stages_in("glb"):
             raise self._refuse("weights must be staged in glb: they come from DRAM")
         if set(self.rf) != wanted:
             raise self._refuse(f"{' and '.join(sorted(wanted))} must be staged in rf")
@@ -107,24 +114,24 @@ class _ProgramWalk:
         for depth, loop in enumerate(self.outer):
             counts[depth] = -(-extent[loop.dim] // loop.step)
             extent[loop.dim] = min(loop.step, extent[loop.dim])
-        if (bodies := prod(counts[depth] for depth in unrolled)) > MOST_BODIES:
+        if (copies := prod(counts[depth] for depth in unrolled)) > MOST_BODIES:
             names = " ".join(self.outer[depth].dim for depth in sorted(unrolled))
             raise self._refuse(
-                f"loops {names} step through what the register files hold, a body of the program for each of {bodies} "
-                f"iterations, more than {MOST_BODIES}: put them in the box, or stage inside them"
+                f"loops {names} step through what the register files hold and take {copies} unrolled copies, more than "
+                f"{MOST_BODIES}: put them in the box, or stage inside them"
             )
         return frozenset(unrolled)
 
     def _order(self) -> Order:
-        """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many bodies."""
+        """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many copies."""
         sizes, loops = whole(self.layer.shape.sizes), LoopPieces(self.outer, self.unrolled)
-        peeled = max((stage.depth for stage in alternating(glb_stages(self.layer))), default=0)
+        peeled = max((stage.depth for stage in alternating(self.layer.mapping.stages_in("glb"))), default=0)
         order = Order(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
-        if order.opened >= 0 and order.bodies_of(0, peeled, sizes) > MOST_BODIES:
+        if order.opened >= 0 and order.copies(0, peeled, sizes) > MOST_BODIES:
             order = Order(loops, sizes, self.sets, peeled)
-        if (bodies := order.bodies_of(0, peeled, sizes)) > MOST_BODIES:
+        if (copies := order.copies(0, peeled, sizes)) > MOST_BODIES:
             raise self._refuse(
-                f"the {peeled} loops around a stage in glb with two buffers take {bodies} bodies of the program, more "
+                f"the {peeled} loops around a stage in glb with two buffers take {copies} copies of loop bodies, more "
                 f"than {MOST_BODIES}: one buffer, or a stage inside fewer loops"
             )
         return order
@@ -146,7 +153,7 @@ class _ProgramWalk:
         return [*fetches, *self._inside(depth, at), commit, *drains]
 
     def _check_section(self, depth: int) -> None:
-        for stage in glb_stages(self.layer).values():
+        for stage in self.layer.mapping.stages_in("glb").values():
             by_loads = stage.operand == "weight" or (
                 stage.operand == "ifmap" and self.transfers.tokens.is_freed_by_loads()
             )

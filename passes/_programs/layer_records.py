@@ -70,9 +70,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Home:
-    """Where an activation lies as a whole: a tensor, in which an image, channel or row is so many words behind the one
-    before it.
-    """
+    """Where an activation lies as a whole: a tensor, and the words from an image, channel or row to the next."""
 
     tensor: str
     image: int
@@ -82,7 +80,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Tensors:
-    """The tensors of a layer. `buffers`: by operand, those in the GLB that a stage fills; the rest lies there."""
+    """The tensors of a layer. `buffers`: by operand, those in the GLB that a stage fills; others are resident there."""
 
     ifmap: Home
     output: Home

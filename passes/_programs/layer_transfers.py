@@ -8,9 +8,9 @@ arrived, so have those before it. The buffer of a stage is filled anew in each i
                    block at the head of the layer
 
 Blocks of ifmap or weights may be slices of what a block of the output needs, fetched in one loop in time inside it. At
-its end two things wait for the DMA: the results, which nobody needs soon, and the second slice for the next block. That
-goes first: it stands before the transfer of the results, that of the first block at the head of the layer. The loop is
-opened for it, as its first iteration has nothing to fetch; unless the program had too many bodies then.
+the end of a block two transfers are due: its results, which nobody needs soon, and the second slice of the next block.
+The slice goes first. The second slice of the first block comes at the head of the layer. The loop's first iteration has
+nothing to fetch then, so that it is peeled, unless the program had too many copies of loop bodies.
 
 Which tokens order transfers, loads and commits is said in `cnncc/model/glb_tokens.py`.
 """
@@ -29,11 +29,11 @@ from cnncc.model.layer_shape import activation_box, inside, slices
 from cnncc.passes._programs.layer_operands import Operands, buffer_box
 from cnncc.passes._programs.layer_records import Node, Piece, Position, ProgramLayer
 
-MOVING = ("ifmap", "residual", "output")
+ACTIVATIONS = ("ifmap", "residual", "output")
 
 
 def alternating(stages: Map[str, Stage]) -> list[Stage]:
-    """Those whose blocks are fetched one ahead: what comes in, into two buffers."""
+    """The double-buffered stages of inputs: each block is prefetched while the one before it is in use."""
     return [stage for stage in stages.values() if stage.buffers > 1 and stage.depth and stage.operand != "output"]
 
 
@@ -45,12 +45,12 @@ def is_one_slice(outside: Sequence[Loop]) -> bool:
 
 
 class LayerTransfers:
-    """The transfers of one layer. `depths`: those of stages whose blocks are fetched one ahead."""
+    """The transfers of one layer. `depths`: those of double-buffered stages of inputs."""
 
     def __init__(self, layer: ProgramLayer, operands: Operands) -> None:
         self.layer, self.operands, self.loops = layer, operands, operands.loops
         self.stages = operands.stages
-        self.ahead = {stage.operand for stage in alternating(self.stages)}
+        self.doubled = {stage.operand for stage in alternating(self.stages)}
         self.depths = sorted({stage.depth for stage in alternating(self.stages)})
         self.slices = slices(layer.mapping)[0] if operands.order.opened >= 0 else []
         self.tokens = GlbTokens(self.stages, layer.full)
@@ -62,7 +62,7 @@ class LayerTransfers:
     def _check(self) -> None:
         """The stages are such that the tokens do. Raises Refusal."""
         depth = {operand: stage.depth for operand, stage in self.stages.items()}
-        streamed = [operand for operand in MOVING if operand in depth]
+        streamed = [operand for operand in ACTIVATIONS if operand in depth]
         if "output" not in depth and len({depth[operand] for operand in streamed}) > 1:
             raise self._refuse("ifmap and residual are staged in glb at one place, unless the output is, too")
         if "output" in depth and depth.get("residual", depth["output"]) != depth["output"]:
@@ -86,7 +86,7 @@ class LayerTransfers:
                 )
 
     def _check_buffers(self) -> None:
-        """There are one or two of each; where one token is for two operands, as many of both."""
+        """Each stage has one or two buffers. Operands that share a token have equally many."""
         buffers = {operand: stage.buffers for operand, stage in self.stages.items()}
         if wrong := [operand for operand, count in buffers.items() if count > 2]:
             raise self._refuse(f"{wrong[0]} is staged in glb in one buffer or two, not in {buffers[wrong[0]]}")
@@ -98,7 +98,7 @@ class LayerTransfers:
             raise self._refuse("params per position are staged in glb in as many buffers as the ifmap")
 
     def _check_positions(self, depth: dict[str, int], streamed: list[str]) -> None:
-        """Of params per position: what a commit needs of them is there, and they step as the output does."""
+        """Params per position are in the GLB when a commit needs them, and step as the output does."""
         sizes, loops = self.layer.shape.sizes, self.loops.loops
         if "params" not in depth:
             raise self._refuse("params per position must be staged in glb: they come from DRAM")
@@ -140,12 +140,12 @@ class LayerTransfers:
     # -- transfers -----------------------------------------------------------------------------------------------
 
     def firsts(self, at: Position) -> list[Node]:
-        """The transfers that a layer begins with: of what comes once, and the first blocks of what is fetched ahead."""
+        """The transfers that a layer begins with: operands that come once, and the first block of the others."""
         once = [operand for operand, stage in self.stages.items() if stage.depth == 0]
         result = self._fetched(once, at)
         for depth in self.depths:
-            ahead = [operand for operand in self.ahead if self.stages[operand].depth == depth]
-            result += self._fetched(ahead, self.operands.order.first(at, depth))
+            prefetched = [operand for operand in self.doubled if self.stages[operand].depth == depth]
+            result += self._fetched(prefetched, self.operands.order.first(at, depth))
         if self.slices:
             result += self._seconds(self.operands.order.first(at, self.stages["output"].depth))
         return result
@@ -154,8 +154,8 @@ class LayerTransfers:
         """The transfers at the head of an iteration: into one buffer its own block, into two the next one."""
         operands = {operand for operand, stage in self.stages.items() if stage.depth == depth > 0}
         following = None if depth in self.slices and self._has_second(at) else at.following.get(depth)
-        ahead = self._fetched(operands & self.ahead, following) if following else []
-        return [*self._fetched(operands - self.ahead, at), *ahead]
+        prefetched = self._fetched(operands & self.doubled, following) if following else []
+        return [*self._fetched(operands - self.doubled, at), *prefetched]
 
     def _has_second(self, at: Position) -> bool:
         """Whether a slice is the first of several of its block of the output."""
@@ -170,14 +170,14 @@ class LayerTransfers:
             while len(slice_.pieces) < depth:
                 _, slice_ = self.operands.order.bodies(slice_, [depth])[0]
             if self._has_second(slice_):
-                prefetched = {operand for operand in self.ahead if self.stages[operand].depth == depth}
+                prefetched = {operand for operand in self.doubled if self.stages[operand].depth == depth}
                 result += self._fetched(prefetched, slice_.following[depth])
         return result
 
     def _fetched(self, operands: Collection[str], at: Position) -> list[Node]:
         """The transfers of blocks at a position."""
         result: list[Node] = []
-        for operand in (each for each in ORDER if each in operands):
+        for operand in (name for name in ORDER if name in operands):
             take, give = self.tokens.taken_by_transfer(operand), self.tokens.given_by_transfer(operand)
             tokens = A.Tokens(int(take), int(give))
             if operand in ("params", "weight"):
@@ -216,7 +216,7 @@ class LayerTransfers:
         dram, glb = self.operands.params_in_dram, self.operands.glb["params"]
         rows, words = at.extent["h"], at.extent["w"] * layer.params_words
         place = {"dram_offset": self.loops.start(dram, at).offset, "glb_offset": self._buffer(stage, at)}
-        dram_step, glb_step = (each.coordinates["h"].step for each in (dram, glb))
+        dram_step, glb_step = (operand.coordinates["h"].step for operand in (dram, glb))
         if words == dram_step == glb_step:
             return A.Dma(A.Direction.IN, "params.dram", "params", rows * words, **place, tokens=tokens)
         steps = {"dram_step": dram_step, "glb_step": glb_step}

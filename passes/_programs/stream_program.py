@@ -15,7 +15,6 @@ from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import Semaphore, input_free, output_free
 from cnncc.model.layer_shape import inside, whole
 from cnncc.model.loop_walk import MOST_BODIES
-from cnncc.passes._programs.layer_operands import glb_stages
 from cnncc.passes._programs.layer_order import Order
 from cnncc.passes._programs.layer_records import Along, Body, LoopPieces, Node, Operand, Position, ProgramLayer
 
@@ -29,7 +28,7 @@ class _StreamProgram:
     """One layer; the fields are fixed at the start."""
 
     def __init__(self, layer: ProgramLayer) -> None:
-        self.layer, self.staged, loops = layer, glb_stages(layer), LoopPieces(_blocks(layer))
+        self.layer, self.staged, loops = layer, layer.mapping.stages_in("glb"), LoopPieces(_blocks(layer))
         extent, sizes = inside(layer.shape.sizes, loops.loops), whole(layer.shape.sizes)
         self.runs, self.plane = extent["n"] * extent["k"], extent["h"] * extent["w"]
         self.depth, self.loops = len(loops.loops), loops
@@ -48,8 +47,8 @@ class _StreamProgram:
             problem = "inputs of an elementwise layer have two buffers only where its output has"
         elif self.twice and _apart(self.layer):
             problem = "images that lie apart move through one buffer in an elementwise layer, not two"
-        elif (bodies := self.order.bodies_of(0, self.order.peeled, self.order.sizes)) > MOST_BODIES:
-            problem = f"two buffers inside {self.depth} loops take {bodies} bodies of the program: one buffer"
+        elif (copies := self.order.copies(0, self.order.peeled, self.order.sizes)) > MOST_BODIES:
+            problem = f"two buffers inside {self.depth} loops take {copies} copies of loop bodies: one buffer"
         if problem:
             raise Refusal(f"layer {self.layer.label}: {problem}")
 
@@ -105,7 +104,7 @@ class _StreamProgram:
         )
 
     def _tokens(self, name: str) -> A.Tokens:
-        """Of a block's transfers in, the first waits for room and the last says that all is there."""
+        """Of a block's transfers in, the first waits for a free buffer and the last says that all has come."""
         if name == "output":
             return A.Tokens(int(Semaphore.OUTPUT_FULL), self._free())
         full = int(Semaphore.RESIDUAL_FULL)

@@ -46,7 +46,7 @@ def uses(value: SSAValue) -> Iterator[Use]:
 
 def staged(layer: LayerOp) -> set[str]:
     """The operands that the layer stages in the GLB."""
-    return {stage.operand for stage in mapping_of(layer).stages if stage.memory == "glb"}
+    return set(mapping_of(layer).stages_in("glb"))
 
 
 def is_read_in_glb(use: Use, quant: Quant) -> bool:

@@ -33,7 +33,7 @@ def assign(module: ModuleOp, only: str | None, candidates: Candidates) -> None:
         decision = Decision(_one_by_one(chosen_layers(module, only), candidates), ())
     for layer, mapping in decision.mappings.items():
         layer.mapping = MappingAttr(mapping) if mapping else None
-        layer.ahead = UnitAttr() if layer in decision.prefetched else None
+        layer.prefetched = UnitAttr() if layer in decision.prefetched else None
 
 
 def _one_by_one(layers: Sequence[LayerOp], candidates: Candidates) -> Mappings:

@@ -1,6 +1,6 @@
 """Which layers get their first weights and parameters while the layer before them runs. No pass.
 
-`nest.layer` carries the decision (`ahead`), `array-prefetch` executes it. What comes ahead lies in the GLB for one
+`nest.layer` carries the decision (`prefetched`), `array-prefetch` executes it. What comes ahead lies in the GLB for one
 layer more: it is taken, layer by layer, where everything still has its place.
 """
 

@@ -4,7 +4,7 @@
   min(first + step, end) if the step does not divide the extent.
 - A stage is a buffer of the most words that the loops inside need, filled at the head of the body. Padding is not
   copied; a read there gives `fill`.
-- Sums have a buffer around the outermost loop over c, r or s, and become outputs after it (rule NEST-5).
+- Sums have a buffer around the outermost loop over c, r or s. After that loop they become outputs (rule NEST-5).
 - A loop in space over n, k, h or w is an `scf.parallel`. A loop in space over c, r or s is an `scf.for`, because its
   iterations share sums.
 """

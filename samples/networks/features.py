@@ -37,21 +37,21 @@ def features(network: Network) -> Network:
 
 def _behind(value: str, made_by: Mapping[str, NodeProto]) -> set[str]:
     """All values that a value depends on, and itself."""
-    found, todo = set[str](), [value]
+    values, todo = set[str](), [value]
     while todo:
         name = todo.pop()
-        if name not in found:
-            found.add(name)
+        if name not in values:
+            values.add(name)
             todo += made_by[name].input if name in made_by else ()
-    return found
+    return values
 
 
 def _up_to(network: Network, value: str, needed: set[str]) -> Network:
     old, shape = network.model.graph, shapes_of(network.inferred().graph)[value]
     nodes = [node for node in old.node if needed.intersection(node.output)]
     output = helper.make_tensor_value_info(value, TensorProto.FLOAT, shape)
-    image = [each for each in old.input if each.name in needed]
-    constants = [each for each in old.initializer if each.name in needed]
+    image = [tensor for tensor in old.input if tensor.name in needed]
+    constants = [tensor for tensor in old.initializer if tensor.name in needed]
     model = ModelProto()
     model.CopyFrom(network.model)
     model.graph.CopyFrom(helper.make_graph(nodes, f"{old.name}-features", image, [output], constants))

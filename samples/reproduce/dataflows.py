@@ -19,9 +19,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
 from cnncc.binary.run import random_inputs, run
-from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.driver.build import compiled
+from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
 from cnncc.util.progress import Progress, progress_line
 from cnncc.util.terminal import NAME, Column, fitted, table
@@ -136,31 +136,28 @@ def layer() -> onnx.ModelProto:
 
 def reproduce(arch: str, progress: Progress) -> list[Run]:
     """The layer under all mappings. Raises Refusal where an array cannot run one, or outputs differ."""
-    found, outputs = list[Run](), list[np.ndarray]()
+    runs, outputs = list[Run](), list[np.ndarray]()
     with tempfile.TemporaryDirectory() as name:
         model, schedule = Path(name, "layer.onnx"), Path(name, "schedule.toml")
         model.write_bytes(layer().SerializeToString())
         for done, (number, equation) in enumerate(EQUATIONS.items()):
             progress(f"Equation ({number})", done, len(EQUATIONS))
             schedule.write_text(f'["conv"]\nmapping = "{equation.mapping}"\n')
-            compilation = start_compilation(model, CompileOptions(arch, schedule=schedule))
-            compilation.run()
-            binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
+            binary = compiled(model, CompileOptions(arch, schedule=schedule))
             outputs.append(next(iter(run(binary, random_inputs(binary, SEED)).values())))
             if not np.array_equal(outputs[0], outputs[-1]):
                 raise Refusal(f"({number}) computes other integers than ({next(iter(EQUATIONS))})")
             counted = program_stats(binary)["layers"]["conv"]
             read, written = (counted["operands"][key] for key in ("glb_read", "glb_write"))
-            pes = compilation.settings.arch.rows * compilation.settings.arch.cols
             compute = counted["cycles"]["compute"]
-            quantity = compilation.settings.arch.words_per_param
-            found.append(
+            quantity = binary.arch.words_per_param
+            runs.append(
                 Run(
                     number,
                     equation.kind,
                     equation.book,
                     equation.mapping,
-                    pes=pes - counted["idle_pe_cycles"] // compute,
+                    pes=binary.arch.rows * binary.arch.cols - counted["idle_pe_cycles"] // compute,
                     cycles=counted["cycles"]["total"],
                     compute=compute,
                     utilisation=counted["utilisation"]["compute"],
@@ -170,7 +167,7 @@ def reproduce(arch: str, progress: Progress) -> list[Run]:
                     write_backs=(written["sums"] + quantity * written["results"]) // quantity,
                 )
             )
-    return found
+    return runs
 
 
 def as_text(runs: list[Run]) -> Iterator[str]:
@@ -178,17 +175,17 @@ def as_text(runs: list[Run]) -> Iterator[str]:
     sizes = f"{N} images, {C} -> {K} channels, {SIDE} x {SIDE} outputs, {TAPS} x {TAPS} kernel"
     yield f"{sizes}; the same outputs by all mappings"
     rows = list[list[str]]()
-    for each in runs:
-        words = (each.weight_reads, each.ifmap_reads, each.sum_reads, each.write_backs)
-        numbers = (f"{number:,}" for number in (each.pes, each.cycles, each.compute, *words))
-        rows.append([each.equation, each.kind, *numbers, f"{100 * each.utilisation:.1f} %"])
+    for result in runs:
+        words = (result.weight_reads, result.ifmap_reads, result.sum_reads, result.write_backs)
+        numbers = (f"{number:,}" for number in (result.pes, result.cycles, result.compute, *words))
+        rows.append([result.equation, result.kind, *numbers, f"{100 * result.utilisation:.1f} %"])
     yield from table(["Eq.", Column(kind=NAME), *COLUMNS], rows)
     yield "  weights, ifmap: words that the PEs read from the global buffer, those that several get at a time once"
     yield "  sums: psums that go back to the PEs' output units; write-backs: psums and outputs that leave the PEs"
     yield ""
-    for each in runs:
-        yield f"  {each.equation:>5} {each.book}"
-        yield f"        {each.mapping}"
+    for result in runs:
+        yield f"  {result.equation:>5} {result.book}"
+        yield f"        {result.mapping}"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -207,7 +204,7 @@ def main(arch: str, as_json: bool) -> None:
             result = reproduce(arch, progress)
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
-    click.echo(json.dumps([asdict(each) for each in result], indent=1) if as_json else fitted(as_text(result)))
+    click.echo(json.dumps([asdict(run) for run in result], indent=1) if as_json else fitted(as_text(result)))
 
 
 if __name__ == "__main__":

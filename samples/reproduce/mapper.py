@@ -2,11 +2,13 @@
 
 Networks are those of `samples/models.py`, up to their last convolution, quantised with random images. Each is compiled
 for every array as one program, whose counters are predicted by the cost model and counted by the interpreter on its
-binary: all must be equal. Utilisation is MACs for each multiplier and cycle: over the cycles of macro-instructions
-(compute), and over those of the whole program (total), from the first word of the DMA to the last commit. Bounds are
-those of `structure.py`: no mapping can be above; they count the words that the GLB has no room for, too. That of a
-network is `whole_values.py`'s, of all programs whose layers run one after the other and whose values lie in the GLB as
-a whole or not at all.
+binary: all must be equal.
+
+- Utilisation: MACs / (multipliers * cycles). *compute* takes the cycles of macro-instructions, *total* those of the
+  whole program, from the first word of the DMA to the last commit.
+- Bound of a layer (`structure.py`): no mapping can be above. It counts the words that do not fit the GLB, too.
+- Bound of a network (`whole_values.py`): for all programs whose layers run one after the other, and whose values lie in
+  the GLB as a whole or not at all.
 
 Arrays are the presets spatial-8x8, spatial-16x16, seed-8x8, and seed-16x16, which is seed-8x8 with more PEs; --glb is
 the size of their global buffers. Seconds of the search are CPU seconds, those of child processes included.
@@ -31,11 +33,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
 from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import LayerOp, mapping_of
+from cnncc.driver.build import binary_of
 from cnncc.driver.pipeline import ASSIGN, TO_PROGRAMS, Compilation
-from cnncc.driver.program_parts import fetched_ahead, predict
+from cnncc.driver.program_parts import predict, prefetched_operands
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.dataflows import AUTO
@@ -107,17 +109,14 @@ def quantised(name: str, image_size: int | None, folder: Path) -> Compilation:
     if made.returncode:
         raise Refusal(made.stderr.strip().splitlines()[-1])
     compilation = start_compilation(folder / "net.onnx", CompileOptions("spatial-8x8"))
-    for step in compilation.remaining():
-        if step.name == ASSIGN:
-            return compilation
-        compilation.step(step)
-    raise AssertionError
+    compilation.run_before(ASSIGN)
+    return compilation
 
 
 def cpu_seconds() -> float:
     """Of this process and the children that it has waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def run(network: str, start: Compilation, arch: Arch, glb_kib: int, dataflow: str, folder: Path) -> Run:
@@ -128,7 +127,7 @@ def run(network: str, start: Compilation, arch: Arch, glb_kib: int, dataflow: st
     module.attributes.pop("cnncc.arch", None)  # of the array that it was quantised for
     settings = replace(start.settings, arch=arch, arch_source=str(file), dataflow=dataflow)
     compilation = Compilation(start.ctx, module, settings)
-    search_s, mapped, ahead = 0.0, module, dict[str, frozenset[str]]()
+    search_s, mapped, prefetched = 0.0, module, dict[str, frozenset[str]]()
     for step in compilation.remaining():
         if step.name == TO_PROGRAMS:
             mapped = compilation.module.clone()
@@ -137,10 +136,10 @@ def run(network: str, start: Compilation, arch: Arch, glb_kib: int, dataflow: st
         if step.name == ASSIGN:
             search_s = cpu_seconds() - before
         elif step.name == "array-prefetch":
-            ahead = fetched_ahead(compilation.module)
+            prefetched = prefetched_operands(compilation.module)
     where = f"{network} on {arch.name}"
-    counted = program_stats(build_binary(compilation.module, compilation.ctx.weights, arch))
-    if wrong := difference(predict(mapped, arch, ahead), counted):
+    counted = program_stats(binary_of(compilation))
+    if wrong := difference(predict(mapped, arch, prefetched), counted):
         raise Refusal(f"{where}: predicted and counted differ in {wrong}")
     return as_run(where, network, glb_kib, arch, mapped, counted, search_s)
 
@@ -161,23 +160,23 @@ def as_run(
     ops = [op for op in mapped.walk() if isinstance(op, LayerOp)]
     shapes = {label_of(op): shape_of(op) for op in ops}
     least = {label: _bound(shape, arch) for label, shape in shapes.items()}
-    found: list[Layer] = []
+    layers: list[Layer] = []
     for op in ops:
         label, own = label_of(op), counted["layers"][label_of(op)]
-        here = least[label]
-        if own["cycles"]["compute"] < here.compute or own["cycles"]["total"] < here.total:
-            raise Refusal(f"{where}: layer '{label}' takes {own['cycles']}, below its bound {here}")
+        layer_bound = least[label]
+        if own["cycles"]["compute"] < layer_bound.compute or own["cycles"]["total"] < layer_bound.total:
+            raise Refusal(f"{where}: layer '{label}' takes {own['cycles']}, below its bound {layer_bound}")
         if own["macs"]:
-            cycles = (own["cycles"]["compute"], own["cycles"]["total"], here.compute, here.total)
+            cycles = (own["cycles"]["compute"], own["cycles"]["total"], layer_bound.compute, layer_bound.total)
             mapping = text(mapping_of(op), op.sizes.data)
-            found.append(Layer(label, own["macs"], *cycles, shapes[label].depthwise, mapping))
+            layers.append(Layer(label, own["macs"], *cycles, shapes[label].depthwise, mapping))
     bounds = _least(mapped, [shapes[label_of(op)] for op in ops], arch)
     if counted["cycles"]["total"] < bounds.total:
         raise Refusal(f"{where}: takes {counted['cycles']['total']} cycles, below its bound {bounds.total}")
     cycles = (counted["cycles"]["compute"], counted["cycles"]["total"], bounds.compute, bounds.total)
     multipliers = arch.rows * arch.cols * arch.pe.lanes
     overlaps = arch.sequencer.overlap
-    return Run(network, arch.name, glb_kib, overlaps, multipliers, counted["macs"], *cycles, search_s, tuple(found))
+    return Run(network, arch.name, glb_kib, overlaps, multipliers, counted["macs"], *cycles, search_s, tuple(layers))
 
 
 def _of_array(shape: Shape, arch: Arch) -> Bound:
@@ -195,10 +194,10 @@ def _least(module: ModuleOp, shapes: Sequence[Shape], arch: Arch) -> Bound:
     """Of a network, by its layers, its values, and the weights on their way from DRAM (DMA-2)."""
     layers = [_bound(shape, arch) for shape in shapes]
     kept = fewest_cycles(*network_of(module, [_of_array(shape, arch).total for shape in shapes]), arch)
-    total = max(kept, sum(each.total for each in layers))
+    total = max(kept, sum(layer.total for layer in layers))
     weights = sum(shape.weights for shape in shapes) // arch.dram.words_per_cycle
     total = max(total, weights) if arch.sequencer.overlap else total + weights  # TIME-6
-    return Bound(sum(each.compute for each in layers), total)
+    return Bound(sum(layer.compute for layer in layers), total)
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -234,46 +233,46 @@ def as_text(runs: Sequence[Run], layers: bool) -> Iterator[str]:
     depthwise = any(layer.depthwise for layer in runs[0].layers)
     yield f"{runs[0].network}: {len(runs[0].layers)} convolutions, {runs[0].macs:,} MACs"
     rows = list[list[str] | str]()
-    for each in runs:
-        compute, total = each.utilisation(each.compute), each.utilisation(each.total)
-        bounds = each.utilisation(each.least_compute), each.utilisation(each.least_total)
+    for run in runs:
+        compute, total = run.utilisation(run.compute), run.utilisation(run.total)
+        bounds = run.utilisation(run.least_compute), run.utilisation(run.least_total)
         cells = map(_percent, (compute, bounds[0], total, bounds[1], total / bounds[1]))
-        array, met = [each.array, str(each.glb_kib), f"{each.total:,}"], _met(each, depthwise)
-        rows.append([*array, *cells, f"{each.search_s:.1f}", met])
-        rows += [f"  {_depthwise(each)}"] if depthwise else []
+        array, met = [run.array, str(run.glb_kib), f"{run.total:,}"], _met(run, depthwise)
+        rows.append([*array, *cells, f"{run.search_s:.1f}", met])
+        rows += [f"  {_depthwise(run)}"] if depthwise else []
     yield from table(COLUMNS, rows)
-    for each in runs if layers else ():
-        yield from _layers(each)
+    for run in runs if layers else ():
+        yield from _layers(run)
     yield ""
 
 
-def _met(each: Run, depthwise: bool) -> str:
+def _met(run: Run, depthwise: bool) -> str:
     """Whether a run is as good as wanted: by fixed limits, or near the bound where there are depthwise layers."""
-    if not each.overlaps:
+    if not run.overlaps:
         return "-"
     if depthwise:
-        share, limit = each.least_total / each.total, WANTED["compute"]
+        share, limit = run.least_total / run.total, WANTED["compute"]
         return f"total >= {limit} of bound: {'met' if share >= limit else 'MISSED'}"
-    found = {"compute": each.utilisation(each.compute), "total": each.utilisation(each.total)}
-    return ", ".join(f"{k} >= {most}: {'met' if found[k] >= most else 'MISSED'}" for k, most in WANTED.items())
+    utilisation = {"compute": run.utilisation(run.compute), "total": run.utilisation(run.total)}
+    return ", ".join(f"{k} >= {most}: {'met' if utilisation[k] >= most else 'MISSED'}" for k, most in WANTED.items())
 
 
-def _depthwise(each: Run) -> str:
-    own = [layer for layer in each.layers if layer.depthwise]
+def _depthwise(run: Run) -> str:
+    own = [layer for layer in run.layers if layer.depthwise]
     macs, total, least = (sum(getattr(layer, key) for layer in own) for key in ("macs", "total", "least_total"))
-    most, reached = macs / (each.multipliers * least), macs / (each.multipliers * total)
+    most, reached = macs / (run.multipliers * least), macs / (run.multipliers * total)
     return f"its {len(own)} depthwise layers: at most {_percent(most)}, reached {_percent(reached)}"
 
 
-def _layers(each: Run) -> Iterator[str]:
-    yield f"  {each.array}, GLB {each.glb_kib} KiB"
+def _layers(run: Run) -> Iterator[str]:
+    yield f"  {run.array}, GLB {run.glb_kib} KiB"
     rows = list[list[str]]()
-    for layer in each.layers:
+    for layer in run.layers:
         cycles = (layer.compute, layer.least_compute, layer.total, layer.least_total)
-        shares = (_percent(layer.macs / (each.multipliers * count)) for count in cycles)
+        shares = (_percent(layer.macs / (run.multipliers * count)) for count in cycles)
         rows.append([layer.label, f"{layer.macs:,}", f"{layer.total:,}", *shares])
     yield from table([Column("layer", NAME), "MACs", "cycles", "compute", "bound", "total", "bound"], rows, indent=4)
-    mappings = [(layer.label, layer.mapping) for layer in each.layers]
+    mappings = [(layer.label, layer.mapping) for layer in run.layers]
     yield from table([Column("layer", NAME), Column("mapping", TEXT)], mappings, indent=4)
 
 
@@ -287,9 +286,9 @@ def reproduce(
     with tempfile.TemporaryDirectory() as name:
         start = quantised(network, image_size, Path(name))
         for i, kib in enumerate(glbs):
-            for j, each in enumerate(arrays):
-                progress(f"{network} on {each}, GLB {kib} KiB", i * len(arrays) + j, len(glbs) * len(arrays))
-                yield run(network, start, array(each, kib), kib, dataflow, Path(name))
+            for j, preset in enumerate(arrays):
+                progress(f"{network} on {preset}, GLB {kib} KiB", i * len(arrays) + j, len(glbs) * len(arrays))
+                yield run(network, start, array(preset, kib), kib, dataflow, Path(name))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -318,18 +317,18 @@ def main(
     python samples/reproduce/mapper.py --network resnet20 --array spatial-16x16 --glb 128 --layers
     python samples/reproduce/mapper.py --json > mapper.json
     """
-    found: list[Run] = []
+    runs: list[Run] = []
     try:
         for network in networks or NETWORKS:
             with progress_line() as progress:
                 sizes = (glbs or GLB_KIB, image_size)
                 own = list(reproduce(network, arrays or list(PRESETS), *sizes, dataflow, progress))
-            found += own
+            runs += own
             if not as_json:
                 click.echo(fitted(as_text(own, layers)))
     except Refusal as refusal:
         raise click.ClickException(str(refusal)) from refusal
-    click.echo(json.dumps([asdict(each) for each in found], indent=1) if as_json else fitted(NOTE))
+    click.echo(json.dumps([asdict(run) for run in runs], indent=1) if as_json else fitted(NOTE))
 
 
 if __name__ == "__main__":

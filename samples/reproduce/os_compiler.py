@@ -1,8 +1,9 @@
 """Reproduce the thesis on output-stationary arrays: AlexNet and ResNet-20 with its tables, on three arrays.
 
-For each layer: the printed formulas, the corrected one, and the cycles that the interpreter counts in the binary that
-`cnncc compile --schedule` makes of the printed row on the preset of that array. A row that cannot work as it is printed
-is refused; the compiler's own mapping runs then. Cycles do not depend on values: weights and images are random.
+A layer has the cycles of the printed formulas, of the corrected one, and those that the interpreter counts. `cnncc
+compile --schedule` makes the counted binary from the printed row, on the preset of that array. A row that cannot work
+as it is printed is refused, and the compiler's own mapping runs. Cycles do not depend on values: weights and images are
+random.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from os_formulas import (
 from os_tables import NAMES, SHAPES, TILES, UNROLLING, rows
 
 from cnncc.binary.counters import program_stats
-from cnncc.binary.modules import build_binary
+from cnncc.driver.build import compiled
 from cnncc.driver.check import check
-from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.driver.sources import CompileOptions
 from cnncc.util.progress import Progress, progress_line
 from cnncc.util.terminal import Column, fitted, table
 
@@ -106,11 +107,11 @@ def schedule(net: str, side: int, layers: list[int]) -> str:
 
 def refusals(model: Path, arch: str, file: Path) -> dict[int, list[str]]:
     """Why rows of a schedule are refused, by layer."""
-    found: dict[int, list[str]] = {}
+    reasons: dict[int, list[str]] = {}
     for finding in check(model, CompileOptions(arch, schedule=file)):
         if finding.severity == "blocking":
-            found.setdefault(int(finding.where.removeprefix("conv")), []).append(f"{finding.numbers}: {finding.text}")
-    return found
+            reasons.setdefault(int(finding.where.removeprefix("conv")), []).append(f"{finding.numbers}: {finding.text}")
+    return reasons
 
 
 def layers_of(net: str, side: int, model: Path, folder: Path) -> Iterator[Layer]:
@@ -120,10 +121,7 @@ def layers_of(net: str, side: int, model: Path, folder: Path) -> Iterator[Layer]
     file.write_text(schedule(net, side, list(shapes)))
     refused = refusals(model, arch, file)
     file.write_text(schedule(net, side, [layer for layer in shapes if layer not in refused]))
-    compilation = start_compilation(model, CompileOptions(arch, schedule=file))
-    compilation.run()
-    binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch)
-    counted = program_stats(binary)["layers"]
+    counted = program_stats(compiled(model, CompileOptions(arch, schedule=file)))["layers"]
     for layer, shape in shapes.items():
         tile, unroll, counts = tiled[layer], unrolled[layer], counted[f"conv{layer}"]
         cycles = counts["cycles"]
@@ -136,21 +134,21 @@ def layers_of(net: str, side: int, model: Path, folder: Path) -> Iterator[Layer]
 
 def reproduce(networks: tuple[str, ...], sides: tuple[int, ...], progress: Progress) -> dict[str, Any]:
     """The networks on arrays of so many rows and columns, and the errata, as plain data."""
-    found: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for net in networks:
             model = folder / f"{net}.onnx"
             model.write_bytes(convolutions(net).SerializeToString())
             for side in sides:
-                progress(f"{net} on {side} x {side} PEs", len(found), len(networks) * len(sides))
+                progress(f"{net} on {side} x {side} PEs", len(runs), len(networks) * len(sides))
                 layers = list(layers_of(net, side, model, folder))
-                found.append({
+                runs.append({
                     "network": net, "array": f"seed-{side}x{side}", "tables": NAMES[net, side],
                     "mean_change": mean(layer.change for layer in layers),
                     "layers": [asdict(layer) for layer in layers],
                 })  # fmt: skip
-    return {"runs": found, "errata": [asdict(erratum) for erratum in errata()]}
+    return {"runs": runs, "errata": [asdict(erratum) for erratum in errata()]}
 
 
 def as_text(result: dict[str, Any]) -> Iterator[str]:
@@ -185,11 +183,11 @@ def _row(layer: dict[str, Any]) -> list[str]:
 
 def _by_reason(layers: list[dict[str, Any]]) -> dict[str, str]:
     """Which layers were refused, by the reason."""
-    found: dict[str, list[int]] = {}
+    refused: dict[str, list[int]] = {}
     for layer in layers:
         for reason in layer["refused"]:
-            found.setdefault(reason, []).append(layer["layer"])
-    return {reason: _spans(numbers) for reason, numbers in found.items()}
+            refused.setdefault(reason, []).append(layer["layer"])
+    return {reason: _spans(numbers) for reason, numbers in refused.items()}
 
 
 def _spans(numbers: list[int]) -> str:
@@ -219,8 +217,11 @@ def main(network: str | None, side: str | None, as_json: bool) -> None:
     python samples/reproduce/os_compiler.py --network ResNet-20 --side 8
     python samples/reproduce/os_compiler.py --json > os_compiler.json
 
-    (6.2), (6.3): the thesis' formulas, which count one tile. corrected: the layer, with sets in rounds and the cycles
-    around every instruction. counted: of the array, in the binary; in all: with loads, commits and transfers.
+    \b
+    (6.2), (6.3)  the thesis' formulas: one tile
+    corrected     the layer, with sets in rounds and the cycles around every instruction
+    counted       cycles of the array, in the binary
+    in all        cycles with loads, commits and transfers
     """
     networks, sides = (network,) if network else tuple(SHAPES), (int(side),) if side else SIDES
     with progress_line() as progress:

@@ -43,7 +43,7 @@ def printed_real(tile: Row, unroll: Row) -> int:
 
 
 def logical_sets(tile: Row, unroll: Row) -> list[int]:
-    """Eq. (5.3): the output channels of each PE set; those that are left over have a set each (corner case 3)."""
+    """Eq. (5.3): the output channels of each PE set. Each remaining channel has a set of its own (corner case 3)."""
     whole, rest = divmod(tile["tof"], unroll["p"])
     return [unroll["p"]] * whole + [1] * rest
 
@@ -95,7 +95,7 @@ def errata() -> list[Erratum]:
 
 
 def _errata_of_tables() -> list[Erratum]:
-    found: list[Erratum] = []
+    errors: list[Erratum] = []
     for (net, side), names in NAMES.items():
         table = _table(net, side)
         unfit = [i for i, (_, _, u) in table.items() if u["poy"] * u["pofv"] > side or u["pox"] * u["pofh"] > side]
@@ -103,13 +103,13 @@ def _errata_of_tables() -> list[Erratum]:
             same = UNROLLING[net, side] == UNROLLING[net, 6]
             why = "it repeats Table A.12 in every row: the factors for 4 x 4 are lost" if same else "they are too large"
             right = f"{len(table) - len(unfit)} of {len(table)} do"
-            found.append(Erratum(f"Table {names[1]}", f"factors for {side} x {side} PEs", right, why))
+            errors.append(Erratum(f"Table {names[1]}", f"factors for {side} x {side} PEs", right, why))
             continue
         for i in unfit:
             u = table[i][2]
             asked = f"{u['poy'] * u['pofv']} x {u['pox'] * u['pofh']} PEs"
             why = "Pofh = 1 as in the layers beside it would fit"
-            found.append(Erratum(f"Table {names[1]}, layer {i}", f"an array of {side} x {side}", asked, why))
+            errors.append(Erratum(f"Table {names[1]}, layer {i}", f"an array of {side} x {side}", asked, why))
     for (net, side), names in NAMES.items():
         for i, (_, tile, unroll) in _table(net, side).items():
             for axis in "xy":
@@ -117,7 +117,7 @@ def _errata_of_tables() -> list[Erratum]:
                 if (says := tile[f"ti{axis}"]) != needed:
                     why = f"(To{axis} - 1) s + Tk{axis}; and Po{axis} = {unroll[f'po{axis}']} in {names[1]}"
                     where = f"Table {names[0]}, layer {i}"
-                    found.append(
+                    errors.append(
                         Erratum(where, f"Ti{axis} = {says}", f"{needed} for To{axis} = {tile[f'to{axis}']}", why)
                     )
     every = [(net, i, tile) for net, side in NAMES for i, (_, tile, _) in _table(net, side).items()]
@@ -125,10 +125,10 @@ def _errata_of_tables() -> list[Erratum]:
     worst = max(deep, key=lambda name: deep[name])
     others = max(depth for name, depth in deep.items() if name != worst)
     why = f"not_overlap * Tky words; every other layer needs at most {others}"
-    found.append(
+    errors.append(
         Erratum("Section 6.2", f"a ping buffer of {PING} words holds all loads", f"{deep[worst]} for {worst}", why)
     )
-    return found
+    return errors
 
 
 def _errata_of_formulas() -> list[Erratum]:

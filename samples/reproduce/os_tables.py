@@ -120,9 +120,9 @@ def rows(table: str) -> dict[int, Row]:
     {1: {'a': 3, 'b': 4}, 2: {'a': 3, 'b': 4}}
     """
     head, *lines = (line.split() for line in table.strip().splitlines())
-    found: dict[int, Row] = {}
+    by_layer: dict[int, Row] = {}
     for span, *numbers in lines:
         first, _, last = span.partition("-")
         for layer in range(int(first), int(last or first) + 1):
-            found[layer] = dict(zip(head[1:], map(int, numbers), strict=True))
-    return found
+            by_layer[layer] = dict(zip(head[1:], map(int, numbers), strict=True))
+    return by_layer

@@ -1,29 +1,28 @@
 """What the structure of an array allows of a layer at most: cycles that no mapping can be below.
 
-An exhaustive loop over how a layer's dimensions are unrolled on rows and columns, with the largest boxes for which the
-register files have room (docs/machine.md). It knows the layer's sizes and the array's numbers only: nothing here is
-from the mapper. A bound need not be reachable; it leaves out that engines wait for each other.
+An exhaustive loop over how a layer's dimensions are unrolled on rows and columns, with the largest boxes that fit the
+register files (docs/machine.md). It knows only the layer's sizes and the array's numbers, and shares nothing with the
+mapper. A bound need not be reachable, because it ignores that engines wait for each other.
 
-Where nothing overlaps (TIME-6) all instructions add up, each with a cycle to be decoded and its latency (TIME-1,
-TIME-2), and how often words are loaded counts. Of a mapping that is a nest of loops (docs/mapping.md), look at the PE
-with most steps:
+If nothing overlaps (TIME-6), all instructions add up, each with a cycle to be decoded and its latency (TIME-1, TIME-2).
+Then the number of loaded words counts, too. Take a mapping that is a nest of loops (docs/mapping.md), and its PE with
+the most steps:
 
 1. Sums stay in a PE for the outputs of one box, k * h * w, while loops over c, r, s alone run around it (LEGAL-2), say
-   for `taps` of the PE's. Then they are committed; if those were not all taps, as partial sums (COMMIT-5), so that each
-   output is committed ceil(all taps / taps) times.
-2. What a PE holds of the weights, or of the image, is what some innermost loops need (LEGAL-3). Either these are among
-   the loops of 1, or all of the latter are among them.
-3. Weights, the former: each word loaded is used for the h * w outputs of the box alone. The latter: those of the taps
-   of all k are there at a time, so that k * taps <= weight_words.
-4. The image, the former: words come for h * w outputs, as many as their windows touch, and each is used for the k of
-   the box alone (where channels have images of their own for one). The latter: words for all taps are there at a time,
-   for more than one macro-instruction, so that taps <= ifmap_words: pong and FIFO serve one at a time (MAC-6).
-5. If both are the latter, one of the two is what the inner loops need. The image: then its words are used for no more
-   channels than the weights are there for, weight_words / taps. The weights: then they are used for no more outputs
-   than the image is there for.
-6. A load of w words takes w cycles at least (LOAD-2). Neighbours save none of them: the same slots are read in all PEs
-   (MAC-1), and those of the last PE of a set are all loaded (MAC-3, MEM-5), in two loads where ping does not hold them.
-   All loads together take at least as long as the GLB's port needs for each word once.
+   for `taps` of the PE's. Then they are committed. If taps are left, they are partial sums (COMMIT-5): each output is
+   committed ceil(all taps / taps) times.
+2. A PE holds of the weights, or of the image, what some innermost loops need (LEGAL-3). The operand is *inner* if these
+   loops are among those of 1. It is *outer* if they contain all loops of 1.
+3. Inner weights: each loaded word is used for the h * w outputs of the box only. Outer weights: a PE holds the taps of
+   all k at a time, hence k * taps <= weight_words.
+4. Inner image: a PE loads the words that the windows of h * w outputs touch. Each word is used for the k of the box
+   only, or for one k if channels have images of their own. Outer image: a PE holds the words for all taps during
+   several macro-instructions. Pong and FIFO serve one at a time (MAC-6), hence taps <= ifmap_words.
+5. If both are outer, the inner loops need one of the two. The image: its words are used for at most weight_words / taps
+   channels, those of the held weights. The weights: they are used for at most the outputs of the held image.
+6. A load of w words takes at least w cycles (LOAD-2). Neighbours save no words: all PEs read the same slots (MAC-1),
+   and the last PE of a set loads all of its slots (MAC-3, MEM-5), in two loads if ping does not hold them. All loads
+   together take at least as long as the GLB's port needs for each word once.
 
 Boxes are of one image: bounds are for programs of one image, or for mappings that keep to that.
 """
@@ -113,10 +112,10 @@ def bound(shape: Shape, arch: Arch) -> Bound:
     if shape.kind == "copy":
         return Bound(0, commits)
     rows, cols = (_unrollings(most, dims) for most, dims in _axes(shape, arch))
-    times = shape.images * shape.groups
+    repeats = shape.images * shape.groups
     pes = (rows[:, None] * cols).reshape(-1, len(DIMS))  # of each dimension, for each way to unroll both axes
     steps = -(-np.array([getattr(shape, dim) for dim in DIMS]) // pes)  # that one PE takes
-    all_steps = times * steps.prod(axis=1)
+    all_steps = repeats * steps.prod(axis=1)
     boxes, overhead = _boxes(shape, arch), arch.pe.start_cycles + arch.pe.finish_cycles
     largest = int(boxes.prod(axis=1).max())
     held = _held(shape, arch) if shape.own else None
@@ -132,7 +131,7 @@ def bound(shape: Shape, arch: Arch) -> Bound:
         least = _up(int(all_steps[i]), arch.pe.lanes) + overhead * _up(int(all_steps[i]), largest)
         if least >= compute and together(least, commits) >= total:
             break
-        macros = times * int((-(-steps[i] // boxes)).prod(axis=1).min())
+        macros = repeats * int((-(-steps[i] // boxes)).prod(axis=1).min())
         cycles = _up(int(all_steps[i]), arch.pe.lanes) + overhead * macros  # MAC-4
         compute = min(compute, cycles)
         if together(cycles, commits) < total:
@@ -145,13 +144,13 @@ def bound(shape: Shape, arch: Arch) -> Bound:
 
 
 def through_dram(shape: Shape, arch: Arch) -> int:
-    """Cycles of the DMA while a layer runs (DMA-2), at least, for what the GLB has no room for.
+    """Cycles of the DMA while a layer runs (DMA-2), at least, for the words that exceed the GLB.
 
-    Layers run one after the other. What PEs read of the weights, the image and the residual is in the GLB when the
-    layer before ends, or comes from then on; what they compute is there when the layer ends, or has gone.
+    Layers run one after the other. The weights, the image and the residual are in the GLB when the layer before ends,
+    or are streamed after that. The results are in the GLB when the layer ends, or have been streamed out.
     """
     words = _read_once(shape) + shape.results * shape.residual, shape.results
-    return sum(max(0, each - arch.glb.words) for each in words) // arch.dram.words_per_cycle
+    return sum(max(0, needed - arch.glb.words) for needed in words) // arch.dram.words_per_cycle
 
 
 def _up(a: int, b: int) -> int:
@@ -170,12 +169,12 @@ def _axes(shape: Shape, arch: Arch) -> Iterator[tuple[int, dict[str, int]]]:
 
 def _unrollings(most: int, dims: dict[str, int]) -> Any:
     """int[unrolling, dim]: PEs of each dimension on an axis, two dimensions at most (DESC-4: sets, and PEs in them)."""
-    found = {(1,) * len(DIMS)}
+    unrollings = {(1,) * len(DIMS)}
     for one, other in combinations(dims, 2):
         for a in range(1, min(most, dims[one]) + 1):
             for b in range(1, min(most // a, dims[other]) + 1):
-                found.add(tuple(a if dim == one else b if dim == other else 1 for dim in DIMS))
-    return np.array(sorted(found))
+                unrollings.add(tuple(a if dim == one else b if dim == other else 1 for dim in DIMS))
+    return np.array(sorted(unrollings))
 
 
 # -- boxes -------------------------------------------------------------------------------------------------------------
@@ -191,8 +190,8 @@ def _parts(size: int, most: int) -> list[int]:
 
 
 def _boxes(shape: Shape, arch: Arch) -> Any:
-    """int[box, dim]: extents of macro-instructions for which the register files have room, c as large as it may be."""
-    pe, found = arch.pe, set[tuple[int, ...]]()
+    """int[box, dim]: extents of macro-instructions that fit the register files, with the largest c."""
+    pe, boxes = arch.pe, set[tuple[int, ...]]()
     taps = list(product(_parts(shape.r, shape.r), _parts(shape.s, shape.s)))
     for k in range(1, min(shape.k, pe.psum_words) + 1):
         for h in range(1, min(shape.h, pe.psum_words // k) + 1):
@@ -200,12 +199,12 @@ def _boxes(shape: Shape, arch: Arch) -> Any:
                 for r, s in taps:
                     c = _most_channels(shape, arch, k, h, w, r, s)
                     if c and _counted(shape, arch, k, c, h, w, r, s):
-                        found.add((k, c, h, w, r, s))
-    return np.array(sorted(found))
+                        boxes.add((k, c, h, w, r, s))
+    return np.array(sorted(boxes))
 
 
 def _most_channels(shape: Shape, arch: Arch, k: int, h: int, w: int, r: int, s: int) -> int:
-    """The most input channels in a box; 0 where there is no room for one."""
+    """The most input channels in a box; 0 if none fits."""
     pe, rows = arch.pe, _side(h, r, shape.stride[0], shape.dilation[0])
     columns = _side(w, s, shape.stride[1], shape.dilation[1])
     most = _budget(shape, arch, rows * (k if shape.own else 1), columns, w, s)
@@ -229,8 +228,8 @@ def _budget(shape: Shape, arch: Arch, column: int, columns: int, w: int, s: int)
 def _counted(shape: Shape, arch: Arch, k: int, c: int, h: int, w: int, r: int, s: int) -> bool:
     """Whether the three counters of a macro-instruction (MAC-1) can walk the box.
 
-    One is for pixels, whose rows and columns are one run where windows do not overlap in a row; a second one can take
-    the rows where it is not needed for taps or for channels.
+    One counter is for pixels: rows and columns are one run if windows do not overlap in a row. A second counter can
+    take the rows if neither taps nor channels need it.
     """
     pixels = h * w <= arch.pe.max_pixels and (h == 1 or w == 1 or s <= shape.stride[1])
     return pixels or ((k == 1 or c * r * s == 1) and min(h, w) <= arch.pe.max_pixels)
@@ -258,9 +257,9 @@ class _Serial:
         """The least over all boxes, and over what is held; steps: of each dimension, of one PE."""
         shape, pe = self.shape, self.arch.pe
         taps, tiles = int(steps[[1, 4, 5]].prod()), -(-steps // self.boxes)
-        times = shape.images * shape.groups
-        every = times * int(steps.prod())
-        macs, outputs = (times * tiles[:, dims].prod(axis=1) for dims in (range(len(DIMS)), [0, 2, 3]))
+        repeats = shape.images * shape.groups
+        every = repeats * int(steps.prod())
+        macs, outputs = (repeats * tiles[:, dims].prod(axis=1) for dims in (range(len(DIMS)), [0, 2, 3]))
 
         def together(most_taps: Any, words: Any, weights: Any) -> int:
             """Where sums stay for so many taps and so many words of the image and weights are loaded."""
@@ -274,22 +273,22 @@ class _Serial:
         if shape.kind != "mac":
             return min(together(taps, image, 0), together(pe.ifmap_words, image_kept, 0))
         weights, kept_taps = every / self.pixels, pe.weight_words // self.k
-        found = [together(taps, image, weights), together(kept_taps, image, 0)]
-        found.append(together(pe.ifmap_words, image_kept, weights))
+        bounds = [together(taps, image, weights), together(kept_taps, image, 0)]
+        bounds.append(together(pe.ifmap_words, image_kept, weights))
         for count in {_up(taps, passes) for passes in range(1, taps + 1)}:
             if count <= pe.ifmap_words and (fits := count <= kept_taps).any():
                 channels = 1 if shape.own else min(shape.k, pe.weight_words // count)
                 inside = np.where(fits, every * self.fewest_words / channels, 1 << 40)
                 outside = np.where(fits, every * self.fewest_words * count / pe.ifmap_words, 1 << 40)
-                found += [together(count, inside, 0), together(count, image_kept, outside)]
-        return min(found)
+                bounds += [together(count, inside, 0), together(count, image_kept, outside)]
+        return min(bounds)
 
     def _loads(self, image: Any, weights: Any) -> Any:
         """Cycles of loads of so many words in all (TIME-1, LOAD-2)."""
-        pe, each = self.arch.pe, 1 + self.arch.bus.latency_cycles
+        pe, overhead = self.arch.pe, 1 + self.arch.bus.latency_cycles
         most = max(pe.ifmap_words, (pe.ifmap_words + pe.virtual_words * (pe.pong_words > 0)) / 2)
         busy = np.maximum(image + weights, self.once)
-        return np.floor(busy + each * (image / most + weights / pe.weight_words) + 1e-6)
+        return np.floor(busy + overhead * (image / most + weights / pe.weight_words) + 1e-6)
 
     def _commits(self, passes: Any) -> Any:
         """Cycles of the output units, each result being committed so many times (COMMIT-3, COMMIT-5)."""
@@ -329,7 +328,7 @@ def _read_once(shape: Shape) -> int:
 def _held(shape: Shape, arch: Arch) -> Any:
     """float[held, 6]: h w r s, rows and columns of the image, of all parts of a channel that a PE can hold."""
     most = arch.pe.ifmap_words + (arch.pe.virtual_words if arch.pe.pong_words else 0)
-    found: list[tuple[int, ...]] = []
+    parts: list[tuple[int, ...]] = []
     for r, s in product(_parts(shape.r, shape.r), _parts(shape.s, shape.s)):
         for h in range(1, shape.h + 1):
             rows = _side(h, r, shape.stride[0], shape.dilation[0])
@@ -339,8 +338,8 @@ def _held(shape: Shape, arch: Arch) -> Any:
                 columns = _side(w, s, shape.stride[1], shape.dilation[1])
                 if rows * columns > most:
                     break
-                found.append((h, w, r, s, rows, columns))
-    return np.array(found, float).T
+                parts.append((h, w, r, s, rows, columns))
+    return np.array(parts, float).T
 
 
 def _loads(shape: Shape, arch: Arch, pes: dict[str, int], held: Any) -> int:

@@ -2,16 +2,17 @@
 
 An exhaustive search over which values do, for the cycles that no program can be below which keeps to this:
 
-1. Layers run one after the other. A value lies in the GLB from the layer that computes it to the last that reads it,
-   or in DRAM; then all that is read and written of it moves through the DMA. What is in the GLB at a time fits.
-2. Of a layer nothing but weights and parameters comes before the array, the loads and the commits of the layer before
-   are done (docs/mapper.md, CHAIN-1). What it computes moves behind its first macro-instruction, the last of it behind
-   the last commit.
+1. Layers run one after the other. A value is resident in the GLB from the layer that computes it to the last layer
+   that reads it, or it lies in DRAM. Every read and write of a value in DRAM goes through the DMA. The resident values
+   fit the GLB at any time.
+2. Only weights and parameters of a layer are prefetched: all else waits until the array, the loads and the commits of
+   the layer before are done (docs/mapper.md, CHAIN-1). The results are streamed behind the first macro-instruction, the
+   last of them behind the last commit.
 3. The DMA moves words in the order of the program (PROG-3), so many a cycle (DMA-2): a layer's image and residual come
-   behind the results of all layers before it. A layer whose image moves has nothing to compute before that.
-4. Where nothing overlaps (TIME-6) all this adds up.
+   behind the results of all layers before it. A layer whose image is streamed computes nothing before that.
+4. If nothing overlaps (TIME-6), all this adds up.
 
-Nothing here is from the compiler but the network itself: its layers and their operands.
+The compiler contributes only the network itself: its layers and their operands.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ Times = tuple[int, int]  # when the array is done with a layer, and when the DMA
 
 @dataclass(frozen=True)
 class Value:
-    """Words of a tensor, the numbers of the first and the last layer that need it; -1 and the number of layers: the
-    network's user does."""
+    """Words of a tensor, and the first and the last layer that need it.
+
+    Number -1, and the number of layers, stand for the network's user.
+    """
 
     words: int
     first: int
@@ -45,7 +48,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: its cycles at least, the words that it reads of its image, and those of its results.
+    """A layer: its least cycles, the words read of its image, and the words of its results.
 
     image, residual, output: values, by their number; residual is None where there is none.
     """
@@ -108,24 +111,24 @@ def fewest_cycles(layers: Sequence[Layer], values: Sequence[Value], arch: Arch) 
     """
     wpc = arch.dram.words_per_cycle
     given = [number for number, value in enumerate(values) if value.first < 0 <= value.last]
-    found: dict[frozenset[int], list[Times]] = {}
+    ends_by_values: dict[frozenset[int], list[Times]] = {}
     for there in _subsets(frozenset(), given):
         loaded = sum(values[number].words for number in there) // wpc
-        found[there] = [(loaded, loaded)]
+        ends_by_values[there] = [(loaded, loaded)]
     for at, layer in enumerate(layers):
         after: dict[frozenset[int], list[Times]] = {}
         new = [layer.output] if values[layer.output].first == at else []
-        for before, times in found.items():
+        for before, ends in ends_by_values.items():
             for there in _subsets(before, new):
                 if sum(values[number].words for number in there) <= arch.glb.words:
                     stay = frozenset(number for number in there if values[number].last > at)
-                    after.setdefault(stay, []).extend(_ended(layer, there, each, arch) for each in times)
-        found = {there: _best(times) for there, times in after.items()}
-    ends: list[int] = []
-    for there, times in found.items():
+                    after.setdefault(stay, []).extend(_ended(layer, there, end, arch) for end in ends)
+        ends_by_values = {there: _best(ends) for there, ends in after.items()}
+    totals: list[int] = []
+    for there, ends in ends_by_values.items():
         stored = sum(values[number].words for number in there) // wpc
-        ends += [max(array, dma) + stored for array, dma in times]
-    return min(ends)
+        totals += [max(array, dma) + stored for array, dma in ends]
+    return min(totals)
 
 
 def _subsets(there: frozenset[int], others: Sequence[int]) -> Iterator[frozenset[int]]:
@@ -156,10 +159,10 @@ def _ended(layer: Layer, there: frozenset[int], begun: Times, arch: Arch) -> Tim
     return end, dma
 
 
-def _best(times: Iterable[Times]) -> list[Times]:
-    """Those that are not later in both than others."""
-    found: list[Times] = []
-    for array, dma in sorted(set(times)):
-        if not found or dma < found[-1][1]:
-            found.append((array, dma))
-    return found
+def _best(ends: Iterable[Times]) -> list[Times]:
+    """The Pareto front: without pairs that are later in both than another."""
+    best: list[Times] = []
+    for array, dma in sorted(set(ends)):
+        if not best or dma < best[-1][1]:
+            best.append((array, dma))
+    return best

@@ -6,8 +6,8 @@ builtin.module {
   array.tensor w.glb, memory glb, words 72
   array.tensor y, memory host, words 10
   array.tensor z, memory host, words 10
-  // CHECK: array.layer "conv1" computes "relu1" ahead attributes {mapping = "c > h||8@rows"} {
-  array.layer "conv1" computes "relu1" ahead attributes {mapping = "c > h||8@rows"} {
+  // CHECK: array.layer "conv1" computes "relu1" prefetched attributes {mapping = "c > h||8@rows"} {
+  array.layer "conv1" computes "relu1" prefetched attributes {mapping = "c > h||8@rows"} {
     // CHECK-NEXT: array.view w, tensor w.glb, wrap 72, steps [lin-36*k0]
     array.view w, tensor w.glb, wrap 72, steps [lin-36*k0]
     array.view w.dram, tensor x

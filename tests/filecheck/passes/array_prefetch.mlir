@@ -36,7 +36,7 @@ builtin.module {
   // CHECK:      array.view weight, tensor glb.b, steps
   // CHECK-NOT:  array.dma
   // CHECK:      array.sync
-  array.layer "b" computes "b" ahead {
+  array.layer "b" computes "b" prefetched {
     array.view weight.dram, tensor w.b
     array.view weight, tensor glb.b, steps [lin+9*k0]
     array.dma in, dram weight.dram, glb weight, words 40000, tokens give 3
@@ -121,7 +121,7 @@ builtin.module {
     }
     array.sync [load]
   }
-  array.layer "b" computes "b" ahead {
+  array.layer "b" computes "b" prefetched {
     array.view w.dram, tensor w.b
     array.view w, tensor glb.b, wrap 20, steps [lin+10*k0]
     array.dma in, dram w.dram, glb w, words 10, tokens take 1 give 3

@@ -51,7 +51,7 @@ func.func @main(%x: tensor<1x3x7x5xi16>, %x3: tensor<1x4x7x5xi16>, %x4: tensor<1
   }
   // Groups of several channels: a loop over them, inside it one group of 3 as a layer of its own.
   // The two channels of its sums are on rows, and are added on the way down.
-  // CHECK: nest.layer "mac" {{.*}} mapping "weight@glb > k':3 > h':2 > [h''||2@rows k''||3@cols c||2@rows] > weight@rf*2 > ifmap@rf*2 > {w > s > r}" label "conv1" ahead
+  // CHECK: nest.layer "mac" {{.*}} mapping "weight@glb > k':3 > h':2 > [h''||2@rows k''||3@cols c||2@rows] > weight@rf*2 > ifmap@rf*2 > {w > s > r}" label "conv1" prefetched
   // NEST: label "conv1"
   %3 = nest.layer "mac" %x3 weights @w sizes <n = 1, k = 6, c = 2, h = 5, w = 3, r = 3, s = 3> window <kernel = [3, 3], group = 2>
        then <> label "conv1" : tensor<1x4x7x5xi16> -> tensor<1x6x5x3xi32> {

@@ -11,7 +11,7 @@
 // CHECK-NEXT: nest.mac
 
 // Of several, the one that is counted from outside and the next.
-// RUN: cnncc opt %s -p 'nest-split{dim=h size=4 layer=conv0},nest-split{dim=h size=2 layer=conv0},nest-merge-loops{dim=h which=2 layer=conv0}' | filecheck %s --check-prefix COUNTED
+// RUN: cnncc opt %s -p 'nest-split{dim=h size=4 layer=conv0},nest-split{dim=h size=2 layer=conv0},nest-merge-loops{dim=h occurrence=2 layer=conv0}' | filecheck %s --check-prefix COUNTED
 // COUNTED: nest.layer "mac" %x weights @w
 // COUNTED-NEXT: nest.for k {
 // COUNTED-NEXT: nest.for h step 4 {
@@ -37,9 +37,9 @@
 // STAGE: cnncc: nest-merge-loops: layer 'conv0': stage weight in rf stands between the loops over h: what it fetches would change
 
 // and one loop runs in one way.
-// RUN: not cnncc opt %s -p 'nest-split{dim=h size=4 layer=conv0},nest-unroll{dim=h axis=rows which=1 layer=conv0},nest-merge-loops{dim=h layer=conv0}' 2>&1 | filecheck %s --check-prefix WAYS
+// RUN: not cnncc opt %s -p 'nest-split{dim=h size=4 layer=conv0},nest-unroll{dim=h axis=rows occurrence=1 layer=conv0},nest-merge-loops{dim=h layer=conv0}' 2>&1 | filecheck %s --check-prefix WAYS
 // WAYS: cnncc: nest-merge-loops: layer 'conv0': the outer loop over h runs on rows, the inner in time: no one loop does both
-// RUN: not cnncc opt %s -p 'nest-split{dim=h size=4 layer=conv0},nest-unroll{dim=h axis=rows which=1 layer=conv0},nest-unroll{dim=h axis=cols which=2 layer=conv0},nest-merge-loops{dim=h layer=conv0}' 2>&1 | filecheck %s --check-prefix AXES
+// RUN: not cnncc opt %s -p 'nest-split{dim=h size=4 layer=conv0},nest-unroll{dim=h axis=rows occurrence=1 layer=conv0},nest-unroll{dim=h axis=cols occurrence=2 layer=conv0},nest-merge-loops{dim=h layer=conv0}' 2>&1 | filecheck %s --check-prefix AXES
 // AXES: cnncc: nest-merge-loops: layer 'conv0': the outer loop over h runs on rows, the inner on cols: no one loop does both
 
 func.func @main(%x: tensor<1x3x7x5xi16>) {

@@ -29,7 +29,7 @@
 // AGAIN-NEXT: nest.mac
 
 // Loops over one dimension keep their order on any axes: which PE has which index depends on it.
-// RUN: cnncc opt %s -p 'nest-split{dim=k size=2 layer=conv0},nest-unroll{dim=k axis=cols which=3 layer=conv0},nest-unroll{dim=k axis=rows layer=conv0},nest-normalise' | filecheck %s --check-prefix ORDER
+// RUN: cnncc opt %s -p 'nest-split{dim=k size=2 layer=conv0},nest-unroll{dim=k axis=cols occurrence=3 layer=conv0},nest-unroll{dim=k axis=rows layer=conv0},nest-normalise' | filecheck %s --check-prefix ORDER
 // ORDER: nest.layer "mac" %x weights @w
 // ORDER-NEXT: nest.for k step 4 {
 // ORDER-NEXT: nest.stage weight in glb buffers 1

@@ -12,7 +12,7 @@
 // CHECK-NEXT: nest.mac
 
 // Of several loops the innermost, or one counted from outside.
-// RUN: cnncc opt %s -p 'nest-split{dim=h size=4 layer=conv0},nest-split{dim=h size=2 layer=conv0},nest-split{dim=h size=6 which=1 layer=conv0}' | filecheck %s --check-prefix COUNTED
+// RUN: cnncc opt %s -p 'nest-split{dim=h size=4 layer=conv0},nest-split{dim=h size=2 layer=conv0},nest-split{dim=h size=6 occurrence=1 layer=conv0}' | filecheck %s --check-prefix COUNTED
 // COUNTED: nest.layer "mac" %x weights @w
 // COUNTED-NEXT: nest.for k {
 // COUNTED-NEXT: nest.for h step 6 {
@@ -50,7 +50,7 @@
 // LARGE: cnncc: nest-split: layer 'conv0': a tile of 7 does not split loop h, which steps by 1 in an extent of 7
 // RUN: not cnncc opt %s -p 'nest-split{dim=h size=1 layer=conv0}' 2>&1 | filecheck %s --check-prefix SMALL
 // SMALL: cnncc: nest-split: layer 'conv0': a tile of 1 does not split loop h, which steps by 1 in an extent of 7
-// RUN: not cnncc opt %s -p 'nest-split{dim=h size=4 layer=conv0},nest-split{dim=h size=4 which=1 layer=conv0}' 2>&1 | filecheck %s --check-prefix AGAIN
+// RUN: not cnncc opt %s -p 'nest-split{dim=h size=4 layer=conv0},nest-split{dim=h size=4 occurrence=1 layer=conv0}' 2>&1 | filecheck %s --check-prefix AGAIN
 // AGAIN: cnncc: nest-split: layer 'conv0': a tile of 4 does not split loop h, which steps by 4 in an extent of 7
 // RUN: not cnncc opt %s -p 'nest-split{dim=n size=4 layer=conv0}' 2>&1 | filecheck %s --check-prefix NONE
 // NONE: cnncc: nest-split: layer 'conv0': there is no loop over n

@@ -244,7 +244,7 @@ builtin.module {
 // Image and output move through two buffers each, in blocks of two rows: while one is computed the next one comes.
 builtin.module {
   // CHECK: array.signal semaphore 12, count 2
-  // CHECK: array.layer "conv" computes "conv" ahead
+  // CHECK: array.layer "conv" computes "conv" prefetched
   // A loop steps from row to row and from buffer to buffer: 3 channels of 4 rows of 4 columns are a block.
   // CHECK: array.view ifmap, tensor conv.ifmap.glb, height 9, width 4, pitch 4, plane 16, wrap 96, ring_y 4,
   // CHECK-NEXT: steps [lin+48*h0, y+2*h0, k+c3]
@@ -273,7 +273,7 @@ builtin.module {
   weights.global @w : tensor<4x3x3x3xi16> = dense<1> : tensor<4x3x3x3xi16>
   func.func @main(%x: tensor<1x3x9x4xi16> {onnx.name = "x", cnn.quant = #cnn.quant<scale = 1.0>}) -> (tensor<1x4x9x4xi16> {onnx.name = "y", cnn.quant = #cnn.quant<scale = 1.0>}) {
     %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 3, h = 9, w = 4, r = 3, s = 3> window <kernel = [3, 3], pad = [1, 1, 1, 1]>
-         then <clamp = [-99, 99]> label "conv" ahead : tensor<1x3x9x4xi16> -> tensor<1x4x9x4xi16> {
+         then <clamp = [-99, 99]> label "conv" prefetched : tensor<1x3x9x4xi16> -> tensor<1x4x9x4xi16> {
       nest.stage weight in glb buffers 1
       nest.for h step 2 {
         nest.stage ifmap in glb buffers 2

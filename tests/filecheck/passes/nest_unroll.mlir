@@ -1,7 +1,7 @@
 // Loops in space by hand and as a mapping says.
 
 // By hand: the innermost loop over a dim, or one counted from outside.
-// RUN: cnncc opt %s -p 'nest-tile{dim=k size=4 layer=conv0},nest-unroll{dim=h axis=rows layer=conv0},nest-unroll{dim=k axis=cols which=1 layer=conv0}' | filecheck %s --check-prefix HAND
+// RUN: cnncc opt %s -p 'nest-tile{dim=k size=4 layer=conv0},nest-unroll{dim=h axis=rows layer=conv0},nest-unroll{dim=k axis=cols occurrence=1 layer=conv0}' | filecheck %s --check-prefix HAND
 // HAND: nest.layer "mac" %x weights @w
 // HAND-NEXT: nest.par k step 4 on cols {
 // HAND-NEXT: nest.for k {
@@ -50,11 +50,11 @@
 // NONE: cnncc: nest-unroll: layer 'conv0': there is no loop over n
 
 //
-// RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=rows which=2 layer=conv0}' 2>&1 | filecheck %s --check-prefix SECOND
+// RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=rows occurrence=2 layer=conv0}' 2>&1 | filecheck %s --check-prefix SECOND
 // SECOND: cnncc: nest-unroll: layer 'conv0': there is no loop 2 over h: it has 1 (1 is the outermost)
 
 //
-// RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=rows which=0 layer=conv0}' 2>&1 | filecheck %s --check-prefix ZERO
+// RUN: not cnncc opt %s -p 'nest-unroll{dim=h axis=rows occurrence=0 layer=conv0}' 2>&1 | filecheck %s --check-prefix ZERO
 // ZERO: cnncc: nest-unroll: layer 'conv0': there is no loop 0 over h: it has 1 (1 is the outermost)
 
 // A loop is on one axis.
@@ -103,8 +103,8 @@
 // TILES: cnncc: nest-unroll: layer 'conv0': loops k step by [1], the mapping's by [8, 4, 2, 1]: nest-tile must run first
 
 // Options go together.
-// RUN: not cnncc opt %s -p 'nest-unroll{which=1}' 2>&1 | filecheck %s --check-prefix HALF
-// HALF: cnncc: nest-unroll: options dim and axis go together, which needs both
+// RUN: not cnncc opt %s -p 'nest-unroll{occurrence=1}' 2>&1 | filecheck %s --check-prefix HALF
+// HALF: cnncc: nest-unroll: options dim and axis go together, and occurrence needs both
 
 func.func @main(%x: tensor<1x3x7x5xi16>) {
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 10, c = 3, h = 7, w = 5, r = 3, s = 3> window <kernel = [3, 3], pad = [1, 1, 1, 1]>
