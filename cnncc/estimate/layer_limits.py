@@ -51,8 +51,8 @@ LIMITS = {
     "weight_file": Cause("halves of the weights file", ("pe.weight_halves",), "weights that serve more pixels"),
     "ifmap_file": Cause("halves of the ifmap file", ("pe.ifmap_halves",), "input words that serve more channels"),
     "psum_file": Cause("halves of the psum file", ("pe.psum_halves",), "sums over more input channels"),
-    "fill": Cause("the fill before its first macro-instruction", _LOADS, "smaller first loads"),
-    "drain": Cause("the drain behind its last macro-instruction", _COMMITS, "smaller last commits"),
+    "fill": Cause("the layer's fill", _LOADS, "smaller first loads"),
+    "drain": Cause("the layer's drain", _COMMITS, "smaller last commits"),
 }
 
 
