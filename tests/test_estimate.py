@@ -10,10 +10,17 @@ from typing import Any
 
 import pytest
 from cli_cases import CALIBRATION, LENET, SAMPLES, done, invoke, refused
+from drawn import compiled_at_random
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from textbook_dataflows import TEXTBOOK
 
 from cnncc.binary.container import load, save
 from cnncc.binary.counters import program_stats
+from cnncc.driver.pipeline import TO_PROGRAMS, Compilation
+from cnncc.driver.program_parts import fetched_ahead, program_parts
+from cnncc.estimate.estimate_table import as_json as as_json_of
+from cnncc.estimate.mapped_program import Program
 from cnncc.explore.vary import with_config
 from cnncc.model.plan_json import as_json, from_json
 
@@ -106,6 +113,27 @@ def test_estimate_roofline_of_a_layer(tmp_path: Path) -> None:
         full["roofs"]["dram"]["words"] / 8 / found["layers"]["f1"]["cycles"]["total"]
     )
     assert found["layers"]["inputs"].get("roofline") is None
+
+
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_estimate_no_layer_does_better_than_its_roof(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """ROOF-3, of random networks, whose operands are prefetched and streamed."""
+
+    def check(compilation: Compilation) -> None:
+        for step in compilation.remaining():
+            if step.name == TO_PROGRAMS:
+                mapped = compilation.module.clone()
+            compilation.step(step)
+            if step.name == "array-prefetch":
+                parts = program_parts(mapped, fetched_ahead(compilation.module))
+        estimate = as_json_of(Program("", compilation.settings.arch, parts, None))
+        for layer in estimate["layers"].values():
+            assert not layer.get("roofline") or layer["roofline"]["reached"] <= 1
+
+    compiled_at_random(data, tmp_path_factory.getbasetemp(), check)
 
 
 @pytest.mark.parametrize(
