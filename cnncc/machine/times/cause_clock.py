@@ -17,6 +17,7 @@ from cnncc.machine.times.paths import (
     WAIT,
     Charge,
     Moment,
+    Moments,
     Paths,
     Root,
     behind,
@@ -32,10 +33,11 @@ _PSUM_FREE = HALVES.index("psum free")
 
 
 class CauseClock(Clock):
-    """The times from `state` on, with their paths."""
+    """The times from `state` on, with their paths. moments: those of all states of the program."""
 
-    def __init__(self, state: State, overlap: bool) -> None:
+    def __init__(self, state: State, overlap: bool, moments: Moments) -> None:
         super().__init__(state, overlap)
+        self._moments = moments
         self._opening: Charge | None = None
         self._roots_of_state: Sequence[Root] = [Root(number, "", {}) for number in range(max(1, state.roots))]
 
@@ -118,26 +120,26 @@ class CauseClock(Clock):
 
     def _from_now_on(self, time: int) -> int:
         """A time relative to now, with what its path does behind now and the mark."""
-        now, mark = self.now, self._mark
-        if time <= now:
-            return 0
-        if time <= mark:
-            return self._begins(time, time - now)
-        assert isinstance(time, Moment) and time.since is not None
-        if time.since > max(now, mark):
-            since = self._from_now_on(time.since)
+        now, mark, pieces = self.now, self._mark, list[Moment]()
+        while time > max(now, mark):
+            assert isinstance(time, Moment) and time.since is not None
+            pieces.append(time)
+            time = time.since
+        if mark > now:
+            origin = self._origin(time)
+            relative = mark - now if pieces else max(0, time - now)
+            point = self._unique(Moment(relative, origin=origin)) if origin else relative
         else:
-            since = self._begins(time.since, mark - now) if mark > now else self._crosses(time)
-        return later(since, time.cause, time - now - since)
+            point = self._unique(Moment(0, origin=self._number_of_root(pieces[-1]))) if pieces else 0
+        for piece in reversed(pieces):
+            point = self._unique(later(point, piece.cause, piece - now - point))
+        return point
 
-    def _begins(self, time: int, relative: int) -> int:
-        """Where a path begins that comes to the mark, or not so far, at a time."""
-        origin = self._origin(time)
-        return Moment(relative, origin=origin) if origin else relative
-
-    def _crosses(self, time: Moment) -> int:
-        """The root of a path that crosses now on its way to a time."""
-        return Moment(0, origin=self._number_of_root(time))
+    def _unique(self, time: int) -> int:
+        """The one moment of a state that is such."""
+        if not isinstance(time, Moment):
+            return time
+        return self._moments.setdefault((int(time), time.since, time.cause, time.origin), time)
 
     def _number_of_root(self, time: int) -> int:
         """The number of the root of a path that comes to now, or crosses it, on its way to a time."""

@@ -31,8 +31,8 @@ BEHIND_WAIT = "behind a wait"  # where a path begins, if the mark is the end of 
 class Moment(int):
     """A time with its path: `cause` was active from `since` on; with no `since` the path begins.
 
-    origin: where it begins: at the number of a root; in a half of this register file, which the last
-    macro-instruction gave when it ended; or elsewhere (empty). Moments are equal if their paths are.
+    origin: the start of the path: the number of a root, a register file whose half the last macro-instruction gave when
+    it ended, or empty. Moments of states are unique (`CauseClock`), so equal ones are the same.
     """
 
     since: int | None
@@ -45,14 +45,13 @@ class Moment(int):
         return moment
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Moment)
-            and int.__eq__(self, other)
-            and (self.cause, self.origin, self.since) == (other.cause, other.origin, other.since)
-        )
+        return self is other
 
     def __hash__(self) -> int:
-        return hash((int(self), self.cause, self.origin, self.since))
+        return id(self)
+
+
+Moments = dict[tuple[int, int | None, str, int | str], Moment]  # those of the states of a program, by their fields
 
 
 def later(time: int, cause: str, cycles: int) -> int:

@@ -29,7 +29,7 @@ from cnncc.machine.program import ALL_LOOPS, Leaf, LoopNode, Node
 from cnncc.machine.times.cause_clock import CauseClock
 from cnncc.machine.times.clock import Clock, Effect, Fault, Key, State, start_state
 from cnncc.machine.times.durations import UnitSettings
-from cnncc.machine.times.paths import CAUSES
+from cnncc.machine.times.paths import CAUSES, Moments
 from cnncc.machine.times.tasks import ENGINES, HALVES
 from cnncc.machine.times.texts import Texts, constant_transfers, waits_for
 
@@ -100,10 +100,12 @@ class _Simulation:
         self.owner = owners(program_length(tree), layers)
         self.texts = Texts(arch, self.owner, constant_transfers(tree, constant_words) if causes else frozenset())
         self._known: dict[tuple[int, int, int, State], Effect] = {}
+        self._moments: Moments = {}
 
     def clock(self, state: State) -> Clock:
         """A clock for a piece of the program."""
-        return (CauseClock if self.causes else Clock)(state, self.arch.sequencer.overlap)
+        overlap = self.arch.sequencer.overlap
+        return CauseClock(state, overlap, self._moments) if self.causes else Clock(state, overlap)
 
     def iteration(self, loop: LoopNode, first: int, last: int, state: State, before: int) -> Effect:
         """One iteration of a loop's body from `state`, `before` cycles after the program's start.
