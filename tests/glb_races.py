@@ -65,8 +65,8 @@ class Windows(Plain):
     def step(self, at: int, inst: Instruction, firsts: list[bool], lasts: list[bool]) -> None:
         super().step(at, inst, firsts, lasts)
         if inst.spec.name in NAMES:
-            start, (busy, latency) = self.starts[inst.spec.engine][-1], self.busy(inst)
-            self.log.append(Window(start, start + busy, start + busy + latency))
+            event, _ = self.starts[inst.spec.engine][-1]
+            self.log.append(Window(event.start, event.at("end"), event.at("done")))
 
 
 def accesses(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,6 @@ def test_explain_best_of_each_dataflow_is_counted(
 ) -> None:
     """Each runs as the layer of a program; and on an array whose DMA takes no time, to speak of."""
     arch = with_config(load_arch(preset), changed)
-    quick = replace(arch, dram=replace(arch.dram, words_per_cycle=1 << 16, latency_cycles=0))
     (tmp_path / "given.toml").write_text(arch_text(arch))
     model = one_layer(tmp_path, *layer)
     program, _ = of_model(model, CompileOptions(str(tmp_path / "given.toml"), dataflow="auto"))
@@ -55,13 +53,10 @@ def test_explain_best_of_each_dataflow_is_counted(
         over = arch.pe.start_cycles + arch.pe.finish_cycles
         operations = layer[0] * layer[1] * 9 * layer[2] ** 2
         assert spent["start"] % over == 0 and spent["steps"] * arch.rows * arch.cols >= operations
-        without = counted(tmp_path, (model,), quick, {"c": each.mapping})["layers"]["c"]["cycles"]
-        assert abs(cycles["total"] - without["total"] - spent["dma"]) <= without["dma"]
-        if not spent["dma"]:
-            waits = {"load": stall["weights"] + stall["ifmap"], "commit": stall["psum"]} | stall
-            before = sum(stall.values()) + cycles["compute"] - cycles["total"]  # when the array idled, too (TIME-5)
-            assert sorted(waits[name] - spent[name] for name in list(spent)[3:]) == [0, 0, 0, before]
-        transfers += spent["dma"]
+        before = sum(stall.values()) + cycles["compute"] - cycles["total"]  # when the array idled, too (TIME-5)
+        more = [stall[cause] - spent[cause] for cause in stall]
+        assert min(more) >= 0 and sum(more) == before
+        transfers += sum(spent[cause] for cause in stall if cause.startswith("dram"))
     assert (transfers > 0) == ("dram.words_per_cycle" in changed)
 
 

@@ -9,16 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import CALIBRATION, LENET, SAMPLES, done, refused
+from cli_cases import CALIBRATION, LENET, SAMPLES, done, invoke, refused
+from drawn import compiled_at_random
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from textbook_dataflows import TEXTBOOK
 
 from cnncc.binary.container import load, save
+from cnncc.binary.counters import program_stats
+from cnncc.driver.pipeline import TO_PROGRAMS, Compilation
+from cnncc.driver.program_parts import fetched_ahead, program_parts
+from cnncc.estimate.estimate_table import as_json as as_json_of
+from cnncc.estimate.mapped_program import Program
+from cnncc.explore.vary import with_config
 from cnncc.model.plan_json import as_json, from_json
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
 LENET_OPTIONS = ("--batch", 1, "--calibrate", CALIBRATION)
-MORE = ("kind", "dataflow", "mapping", "roofline")  # beside the keys of `run --stats`
+MORE = ("kind", "dataflow", "mapping", "roofline", "limit")  # beside the keys of `run --stats`
 
 
 def estimated(*args: object) -> dict[str, Any]:
@@ -54,6 +63,8 @@ def test_estimate_is_what_run_counts(model: str, options: tuple[str, ...], tmp_p
     counted = run(tmp_path / "net.cnb")
     estimate = estimated(*source, *options)
     assert of_run(estimate) == counted
+    roofs = [layer["roofline"] for layer in (estimate, *estimate["layers"].values()) if layer.get("roofline")]
+    assert len(roofs) > 4 and max(each["reached"] for each in roofs) <= 1  # ROOF-3
     arch = options[:2] if "--arch" in options else ()
     for dump in ("cnn-to-nest", "nest-assign-mapping", "nest-stage"):
         flow = options[2:] if dump == "cnn-to-nest" else ()
@@ -76,18 +87,22 @@ def test_estimate_does_not_read_instructions(tmp_path: Path) -> None:
 
 
 def test_estimate_roofline_of_a_layer(tmp_path: Path) -> None:
-    """By hand: c2 of LeNet, 16 x 6 channels, 5 x 5, 10 x 10 outputs, its weights once; f1."""
+    """By hand: c2 of LeNet, 16 x 6 channels, 5 x 5, 10 x 10 outputs; f1.
+
+    The weights and parameters of c2 come during the layers before, so DRAM is no roof (ROOF-3).
+    """
     (tmp_path / "c2.toml").write_text(f'[c2]\nmapping = "{TEXTBOOK["os"].mapping}"')
     found = estimated(LENET, *LENET_OPTIONS, "--schedule", tmp_path / "c2.toml")
     layer = found["layers"]["c2"]
     roofs, operations = layer["roofline"], 16 * 6 * 25 * 100
     assert (roofs["operations"], roofs["peak"]) == (operations, 64)
-    words = {"dram": 2400 + 2 * 2 * 16, "glb_commit": 1600 + layer["operands"]["glb_read"]["params"]}
+    words = {"glb_commit": 1600 + layer["operands"]["glb_read"]["params"]}
     words["glb_load"] = sum(layer["operands"]["glb_read"][name] for name in ("weight", "ifmap"))
-    for name, rate in (("dram", 8), ("glb_load", 32), ("glb_commit", 32)):
+    assert roofs["roofs"].keys() == words.keys()
+    for name, count in words.items():
         roof = roofs["roofs"][name]
-        assert (roof["words"], roof["words_per_cycle"]) == (words[name], rate)
-        assert roof["intensity"] == operations / words[name] and roof["ridge"] == 64 / rate
+        assert (roof["words"], roof["words_per_cycle"]) == (count, 32)
+        assert roof["intensity"] == operations / count and roof["ridge"] == 64 / 32
     assert (roofs["limit"], roofs["attainable"]) == ("pes", 1.0)
     assert roofs["reached"] == layer["utilisation"]["total"]
     full = found["layers"]["f1"]["roofline"]  # a fully connected layer needs every weight once
@@ -98,6 +113,66 @@ def test_estimate_roofline_of_a_layer(tmp_path: Path) -> None:
         full["roofs"]["dram"]["words"] / 8 / found["layers"]["f1"]["cycles"]["total"]
     )
     assert found["layers"]["inputs"].get("roofline") is None
+
+
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_estimate_no_layer_does_better_than_its_roof(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """ROOF-3, of random networks, whose operands are prefetched and streamed."""
+
+    def check(compilation: Compilation) -> None:
+        for step in compilation.remaining():
+            if step.name == TO_PROGRAMS:
+                mapped = compilation.module.clone()
+            compilation.step(step)
+            if step.name == "array-prefetch":
+                parts = program_parts(mapped, fetched_ahead(compilation.module))
+        estimate = as_json_of(Program("", compilation.settings.arch, parts, None))
+        for layer in estimate["layers"].values():
+            assert not layer.get("roofline") or layer["roofline"]["reached"] <= 1
+
+    compiled_at_random(data, tmp_path_factory.getbasetemp(), check)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dram.words_per_cycle": 16, "dram.latency_cycles": 3},
+        {"glb.words_per_cycle": 1, "bus.burst_words": 1, "bus.latency_cycles": 9},
+        {"pe.weight_halves": 1, "pe.ifmap_halves": 3, "pe.psum_halves": 1, "pe.start_cycles": 7, "pe.finish_cycles": 0},
+        {"sequencer.queue_depth": 1, "commit.units_per_column": 4, "commit.latency_cycles": 0},
+        {"sequencer.overlap": "false"},
+    ],
+)
+def test_estimate_what_if_is_a_run_of_the_program_on_the_changed_array(changes: dict[str, Any], tmp_path: Path) -> None:
+    done("compile", LENET, *LENET_OPTIONS, "-o", tmp_path / "net.cnb")
+    binary, values = load(tmp_path / "net.cnb"), {key: value != "false" and value for key, value in changes.items()}
+    counted = program_stats(replace(binary, arch=with_config(binary.arch, values)))
+    options = [word for key, value in changes.items() for word in ("--what-if", f"{key}={value}")]
+    for source in ((tmp_path / "net.cnb",), (LENET, *LENET_OPTIONS)):
+        found = estimated(*source, *options)
+        said = found.pop("what_if")
+        assert said["changed"] == values and said["cycles"] == counted["cycles"] != found["cycles"]
+        assert said["layers"] == {label: layer["cycles"] for label, layer in counted["layers"].items()}
+        assert found | {"source": ""} == estimated(*source) | {"source": ""}
+    text = done("estimate", tmp_path / "net.cnb", *options).stdout
+    assert f"  total  {found['cycles']['total']:,}  {counted['cycles']['total']:,}  " in re.sub(" +", "  ", text)
+
+
+def test_estimate_what_if_refuses(tmp_path: Path) -> None:
+    for text, says in (
+        ("rows=16", "--what-if rows=16: programs depend on rows, so the mappings cannot be kept; `cnncc explore"),
+        ("pe.weight_words=9", "programs depend on pe.weight_words"),
+        ("dram.words_per_cycle", "is not KEY=VALUE, for example dram.words_per_cycle=16"),
+        ("dram.words_per_cycle=fast", "'fast' is no number, true or false"),
+        ("dram.words_per_cycle=0", "--what-if [dram]: words_per_cycle = 0 is outside 1 to"),
+        ("dram.bandwidth=7", "--what-if [dram]: "),
+    ):
+        assert says in refused("estimate", LENET, *LENET_OPTIONS, "--what-if", text)
+    both = ("--explain", "c1", "--what-if", "dram.words_per_cycle=9")
+    assert invoke("estimate", LENET, *both).exit_code == 2
 
 
 def test_estimate_refuses(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from onnx import helper
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.array_changes import variations
-from cnncc.estimate.explain import as_text, limit
+from cnncc.estimate.explain import as_text
+from cnncc.estimate.layer_limits import limits, said
 from cnncc.estimate.mapped_program import Program, of_model
 from cnncc.explore.vary import with_config
 
@@ -67,13 +67,16 @@ def test_explain_of_what_is_mapped(given: Path, tmp_path: Path) -> None:
     """IR has the same room for other mappings; of a binary that is not known, and mappings are kept."""
     options = (*LENET_OPTIONS, *OS, "--schedule", given)
     done("compile", LENET, *options, "-o", tmp_path / "net.cnb", "--dump-dir", tmp_path / "ir")
-    found = estimated(LENET, *options, "--explain", "c2")["explain"]
+    whole = estimated(LENET, *options, "--explain", "c2")
+    found, limit = whole["explain"], whole["layers"]["c2"]["limit"]
     assert all(each["more"] < 0 for each in found["compared"]["dataflows"])
     for dump in ("nest-assign-mapping", "nest-stage"):
-        mapped = estimated(tmp_path / "ir" / dump, "--explain", "c2")["explain"]
-        assert mapped["compared"] == found["compared"] and mapped["limit"] == found["limit"]
-    binary = estimated(tmp_path / "net.cnb", "--explain", "c2")["explain"]
-    assert binary["compared"] is None and binary["limit"] == found["limit"]
+        whole = estimated(tmp_path / "ir" / dump, "--explain", "c2")
+        mapped = whole["explain"]
+        assert mapped["compared"] == found["compared"] and whole["layers"]["c2"]["limit"] == limit
+    whole = estimated(tmp_path / "net.cnb", "--explain", "c2")
+    binary = whole["explain"]
+    assert binary["compared"] is None and whole["layers"]["c2"]["limit"] == limit
     assert binary["changes"] == mapped["changes"]
     kept = {change["mapping"] for change in binary["changes"]}
     assert kept == {estimated(tmp_path / "net.cnb")["layers"]["c2"]["mapping"]}
@@ -110,28 +113,36 @@ def test_explain_text(given: Path) -> None:
     found = estimated(LENET, *LENET_OPTIONS, *OS, "--schedule", given, "--explain", "c2")
     best = found["explain"]["changes"][0]
     # A load takes a cycle for each word of a PE, more than its words take through the GLB's port or a row's bus.
-    assert found["explain"]["limit"] == {"engine": "load", "key": ""}
+    layer = found["layers"]["c2"]
+    assert layer["limit"] == {"cause": "write_port", "cycles": layer["cycles"]["stall"]["write_port"], "lifted": None}
     text = "\n".join(as_text(found, lenet(schedule=given, dataflow="os").layers()["c2"]))
-    assert "limit: loads, one word a cycle into each PE (LOAD-2)" in text
+    assert "c2: limited by the write port of register files (" in text
+    for cause, cycles in layer["cycles"]["stall"].items():
+        assert (f"{said(cause)} {cycles:,} (" in text) == (cycles > 0)
     assert f"{best['key']} {best['was']} -> {best['value']}: {best['layer']:,} cycles (" in text
-    said = found["explain"]["compared"]
-    assert f"alone it takes {said['cycles']:,} cycles; the best of each dataflow in {said['budget']:,} words" in text
-    for each in said["dataflows"]:
+    alone = found["explain"]["compared"]
+    assert f"alone it takes {alone['cycles']:,} cycles; the best of each dataflow in {alone['budget']:,} words" in text
+    for each in alone["dataflows"]:
         assert f"{each['dataflow']}  {each['cycles']:,} cycles ({each['more']:+,}, " in text
         assert each["why"] in text and each["mapping"] in text
 
 
-def test_explain_limit_names_the_rate(given: Path, tmp_path: Path) -> None:
-    base = load_arch("spatial-8x8")
-    arrays = {
-        "glb": replace(base, glb=replace(base.glb, words_per_cycle=1)),
-        "bus": replace(base, bus=replace(base.bus, burst_words=1)),
-        "dram": replace(base, dram=replace(base.dram, words_per_cycle=1)),
-    }
-    for array, layer, limited in (
-        ("glb", "c2", ("load", "glb.words_per_cycle")),
-        ("bus", "c2", ("load", "bus.burst_words")),
-        ("dram", "f1", ("dma", "dram.words_per_cycle")),
-    ):
-        (tmp_path / "array.toml").write_text(arch_text(arrays[array]))
-        assert limit(lenet(str(tmp_path / "array.toml"), given, "os"), layer) == limited, (array, layer)
+@pytest.mark.parametrize(
+    ("changed", "layer", "cause", "key"),
+    [
+        ({"glb.words_per_cycle": 1}, "c2", "glb_port", "glb.words_per_cycle"),
+        ({"bus.burst_words": 1}, "c2", "row_bus", "bus.burst_words"),
+        ({"dram.words_per_cycle": 1}, "f1", "dram_bandwidth_weights", "dram.words_per_cycle"),
+    ],
+)
+def test_explain_limit_names_the_rate(
+    changed: dict[str, int], layer: str, cause: str, key: str, given: Path, tmp_path: Path
+) -> None:
+    """A slow port, bus or DRAM is the limit, and its double makes the layer that much faster."""
+    arch = with_config(load_arch("spatial-8x8"), changed)
+    (tmp_path / "array.toml").write_text(arch_text(arch))
+    program = lenet(str(tmp_path / "array.toml"), given, "os")
+    limit = limits(program.parts, arch, program.counters()["layers"])[layer]
+    assert (limit["cause"], limit["lifted"]["key"]) == (cause, key)
+    faster = program.counters(with_config(arch, {key: 2 * changed[key]}))["layers"][layer]["cycles"]["total"]
+    assert limit["lifted"]["cycles"] == faster

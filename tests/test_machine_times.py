@@ -13,6 +13,7 @@ from cnncc.arch.model import Arch, Bus, Dram, Glb, OutputUnits, Pe, Sequencer
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import Leaf, LoopNode, build_tree
+from cnncc.machine.times.paths import CAUSES, WORK
 from cnncc.machine.times.times import Cycles, Times, simulate
 from cnncc.machine.traps import Trap
 
@@ -29,32 +30,105 @@ ARCH = Arch(
 )
 
 
-# A plain simulator: every instruction of every iteration, absolute times, no state compared, nothing remembered.
+# A plain simulator: every instruction of every iteration, absolute times, no state compared, nothing remembered. Each
+# idle interval is walked back, event by event.
+
+
+@dataclasses.dataclass(eq=False)
+class Event:
+    """Something that took time: pieces (cause, cycles) from `start` on, of which the last is a latency.
+
+    by: what it had to wait for, an event and what of it (its start, its end, or all of it); via: the token of that.
+    """
+
+    start: int
+    pieces: tuple[tuple[str, int], ...]
+    by: tuple[Event, str] | None
+    via: object = None
+    engine: str = ""
+
+    def at(self, point: str) -> int:
+        pieces = {"start": (), "end": self.pieces[:-1], "done": self.pieces}[point]
+        return self.start + sum(cycles for _, cycles in pieces)
+
+
+Point = tuple[Event, str]
+
+
+def at(point: Point) -> int:
+    return point[0].at(point[1])
+
+
+def latest(*points: Point) -> Point:
+    """The first of those that are the latest."""
+    return max(points, key=at)
 
 
 class Plain:
-    def __init__(self, program: list[Instruction], arch: Arch, layers: list[tuple[str, int]]) -> None:
-        self.program, self.arch = program, arch
+    def __init__(
+        self, program: list[Instruction], arch: Arch, layers: list[tuple[str, int]], constant_words: int = 0
+    ) -> None:
+        self.program, self.arch, self.constant_words = program, arch, constant_words
         self.labels = [
             next((label for label, first in reversed(layers) if first <= i), layers[0][0] if layers else "")
             for i in range(len(program))
         ]
-        self.now = 0
+        self.first: Point = Event(0, (("", 0),), None), "start"
+        self.when: Point = self.first
         self.starts = {engine: [] for engine in ("dma", "load", "array", "commit")}
-        self.end = dict.fromkeys(self.starts, 0)
-        self.done = dict.fromkeys(self.starts, 0)
+        self.end = dict.fromkeys(self.starts, self.first)
+        self.done = dict.fromkeys(self.starts, self.first)
         pe = arch.pe
         self.tokens = {f"{f} {s}": [] for f in ("weight", "ifmap", "psum") for s in ("free", "full")}
         for file, halves in (("weight", pe.weight_halves), ("ifmap", pe.ifmap_halves), ("psum", pe.psum_halves)):
-            self.tokens[f"{file} free"] = [0] * halves
+            self.tokens[f"{file} free"] = [self.first] * halves
         self.tokens |= {s: [] for s in range(1, 16)}
-        self.accounted = 0
+        self.mark, self.last = 0, self.first[0]  # when the last macro-instruction or wait ended, and which it was
+        self.bases: dict[int, int] = {}
         self.unit = (0, 0, 0)
         self.counts: dict[tuple[str, str], int] = {}
 
     def count(self, at: int, name: str, cycles: int) -> None:
         for label in {self.labels[at], "*"}:
             self.counts[label, name] = self.counts.get((label, name), 0) + cycles
+
+    @property
+    def now(self) -> int:
+        return at(self.when)
+
+    def spend(self, cycles: int, *points: Point) -> None:
+        """The sequencer waits for some points, then spends cycles."""
+        by = latest(self.when, *points)
+        self.when = Event(at(by), (("sequencer", cycles), ("", 0)), by), "end"
+
+    def charge(self, number: int, end: Point, ended_by: object) -> None:
+        """Walk an idle interval back from its end to the mark (CAUSE-1 to CAUSE-6)."""
+        cycles: dict[str, int] = {}
+        event, point = end
+        while event.at(point) > self.mark:
+            until = event.start
+            for cause, count in event.pieces[: {"start": 0, "end": -1, "done": len(event.pieces)}[point]]:
+                more = min(count, until + count - self.mark)
+                cycles[cause] = cycles.get(cause, 0) + max(0, more)
+                until += count
+            if event.start <= self.mark and not (event.start == self.mark and event.by and event.by[0] is self.last):
+                break
+            assert event.by is not None
+            (event, point), via = event.by, event.via
+            if event is self.last and event.engine == "array" and isinstance(via, str):
+                file = via.split()[0]
+                if via in ("weight free", "ifmap free") or (via == "psum full" and ended_by == "psum free"):
+                    cycles = {cause: 0 if cause in WORK else count for cause, count in cycles.items()} | {
+                        f"{file}_file": sum(cycles.get(cause, 0) for cause in WORK)
+                    }
+        behind_wait = self.last.engine != "array"
+        if behind_wait != (ended_by == "wait"):
+            taken = [*WORK, "sequencer", *(f"{file}_file" for file in ("weight", "ifmap", "psum"))]
+            rest = {cause: count for cause, count in cycles.items() if cause not in taken}
+            cycles = rest | {"fill" if behind_wait else "drain": sum(cycles.values()) - sum(rest.values())}
+        assert sum(cycles.values()) == at(end) - self.mark
+        for cause, count in cycles.items():
+            self.count(number, cause, count)
 
     def run(self) -> None:
         stack: list[list[int]] = []  # start, iteration, count
@@ -64,7 +138,7 @@ class Plain:
             name, before = inst.spec.name, self.now
             if name == "loop":
                 stack.append([at, 0, inst.number("count")])
-                self.now += 1
+                self.spend(1)
             elif name == "end":
                 stack[-1][1] += 1
                 if stack[-1][1] < stack[-1][2]:
@@ -78,7 +152,7 @@ class Plain:
                 return
             at += 1
 
-    def step(self, at: int, inst: Instruction, firsts: list[bool], lasts: list[bool]) -> None:
+    def step(self, number: int, inst: Instruction, firsts: list[bool], lasts: list[bool]) -> None:
         name = inst.spec.name
 
         def holds(field: str, flags: list[bool]) -> bool:
@@ -87,23 +161,22 @@ class Plain:
 
         if name in ("sync", "host", "halt"):
             named = [e for e in self.done if name != "sync" or inst.number(e)]
-            self.now = max([self.now] + [self.done[e] for e in named]) + (name != "halt")
+            self.spend(int(name != "halt"), *(self.done[e] for e in named))
             if "array" in named:
-                self.count(at, "drain", self.now - self.accounted)
-                self.accounted = self.now
+                self.charge(number, self.when, "wait")
+                self.mark, self.last = self.now, self.when[0]
             return
         if inst.spec.engine == "sequencer":
-            self.now += 1
+            self.spend(1)
+            if name == "desc":
+                self.bases[inst.number("id")] = inst.number("base")
             if name == "signal":
-                self.tokens[inst.number("semaphore")] += [self.now] * inst.number("count")
+                self.tokens[inst.number("semaphore")] += [self.when] * inst.number("count")
             return
         engine = inst.spec.engine
         depth = self.arch.sequencer.queue_depth
-        if not self.arch.sequencer.overlap:
-            self.now = max([self.now, *self.done.values()])
-        if len(self.starts[engine]) >= depth:
-            self.now = max(self.now, self.starts[engine][-depth])
-        self.now += 1
+        queued = self.starts[engine][-depth:] if len(self.starts[engine]) >= depth else [self.first]
+        self.spend(1, *(() if self.arch.sequencer.overlap else self.done.values()), queued[0])
         takes, gives = [], []
         if name == "load":
             takes = [f"{inst.text('kind')} free"] * holds("open", firsts)
@@ -126,29 +199,33 @@ class Plain:
         if name == "unit":
             self.unit = (inst.number("bias"), inst.number("scale"), inst.number("residual"))
         arrived = [(self.tokens[token].pop(0), token) for token in takes]
-        start = max([self.now, self.end[engine]] + [time for time, _ in arrived])
-        busy, latency = self.busy(inst)
-        self.starts[engine].append(start)
-        self.end[engine] = start + busy
-        self.done[engine] = max(self.done[engine], start + busy + latency)
+        by = latest(*(point for point, _ in arrived), self.end[engine], self.when)
+        via = next((token for point, token in arrived if point is by), None)
+        busy, late = self.busy(inst)
+        event = Event(at(by), (*busy, late), by, via, engine)
+        self.starts[engine].append((event, "start"))
+        self.end[engine], self.done[engine] = (event, "end"), latest(self.done[engine], (event, "done"))
         for token in gives:
-            self.tokens[token].append(start + busy + latency)
+            self.tokens[token].append((event, "done"))
         if engine == "array":
-            causes = [str(token).split()[0] for time, token in arrived if time == start]
-            self.count(at, causes[0] if causes else "issue", start - self.accounted)
-            self.accounted = start + busy
-        self.count(at, engine, busy)
+            self.charge(number, (event, "start"), via)
+            self.mark, self.last = event.at("end"), event
+        self.count(number, engine, event.at("end") - event.start)
 
-    def busy(self, inst: Instruction) -> tuple[int, int]:
+    def busy(self, inst: Instruction) -> tuple[list[tuple[str, int]], tuple[str, int]]:
+        """What keeps an engine busy, and the latency, each with its cause."""
         arch = self.arch
         if inst.spec.name == "unit":
-            return 1, 0
+            return [("output_units", 1)], ("", 0)
         if inst.spec.name == "dma":
             words = inst.number("count") * inst.number("rows") * inst.number("words")
-            return ceil(words / arch.dram.words_per_cycle), arch.dram.latency_cycles
+            what = "weights" if self.bases.get(inst.number("dram"), 0) < self.constant_words else "activations"
+            what = what if inst.text("direction") == "in" else "results"
+            busy = ceil(words / arch.dram.words_per_cycle)
+            return [(f"dram_bandwidth_{what}", busy)], (f"dram_latency_{what}", arch.dram.latency_cycles)
         if inst.spec.name == "mac":
             steps = inst.number("pixels") * inst.number("taps") * inst.number("step_range")
-            return arch.pe.start_cycles + steps + arch.pe.finish_cycles, 0
+            return [("", arch.pe.start_cycles + steps + arch.pe.finish_cycles)], ("", 0)
         rows, cols = range(inst.number("rows")), range(inst.number("cols"))
         set_rows, set_cols = inst.number("set_rows"), inst.number("set_cols")
         if inst.spec.name == "load":
@@ -160,7 +237,9 @@ class Plain:
                       for r in rows]  # fmt: skip
             distinct = words * len(set.union(*by_row))
             bus = max(map(len, by_row)) * ceil(words / arch.bus.burst_words)
-            return max(ceil(distinct / arch.glb.words_per_cycle), bus, words), arch.bus.latency_cycles
+            port = ceil(distinct / arch.glb.words_per_cycle)
+            busy = max([("glb_port", port), ("row_bus", bus), ("write_port", words)], key=lambda piece: piece[1])
+            return [busy], ("row_bus", arch.bus.latency_cycles)
         psums = inst.number("pixels") * inst.number("lines") * inst.number("channels")
         hops = 0
         if inst.number("reduce"):  # one row of results a set, after as many hops as there are rows more
@@ -177,7 +256,9 @@ class Plain:
         words = results * (1 + residual + stream + twice) + channels * (bias + scale) * (32 // arch.operand_bits)
         per_column = results / arch.cols if stream else len(rows) * psums
         units = ceil(per_column / arch.commit.units_per_column)
-        return max(units, ceil(words / arch.glb.words_per_cycle)) + hops, arch.commit.latency_cycles
+        port = ceil(words / arch.glb.words_per_cycle)
+        busy = ("output_units", units) if units >= port else ("glb_port", port)
+        return [busy, ("column_bus", hops)], ("output_units", arch.commit.latency_cycles)
 
     @staticmethod
     def position(inst: Instruction, indices: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
@@ -197,13 +278,12 @@ class Plain:
         def of(name: str) -> int:
             return self.counts.get((label, name), 0)
 
-        stall = {"weights": of("weight"), "ifmap": of("ifmap"), "psum": of("psum")}
-        stall |= {"issue": of("issue"), "drain": of("drain")}
+        stall = {cause: of(cause) for cause in CAUSES}
         return Cycles(of("total"), of("array"), of("load"), of("commit"), of("dma"), stall)
 
 
-def plain(program: list[Instruction], arch: Arch, layers: list[tuple[str, int]]) -> Times:
-    machine = Plain(program, arch, layers)
+def plain(program: list[Instruction], arch: Arch, layers: list[tuple[str, int]], constant_words: int = 0) -> Times:
+    machine = Plain(program, arch, layers, constant_words)
     machine.run()
     return Times(machine.cycles("*"), {label: machine.cycles(label) for label, _ in layers})
 
@@ -377,15 +457,25 @@ def test_simulate_equals_stepping(block: int) -> None:
         compared += 1
         firsts = [0, *sorted(random.Random(seed).sample(range(len(program)), min(2, len(program) - 1)))]
         layers = [(f"layer{i}", first) for i, first in enumerate(firsts)]
-        want = plain(program, arch, layers)
-        assert simulate(build_tree(program), arch, layers) == want, (seed, disassemble(program))
+        want = plain(program, arch, layers, random.Random(seed).choice([0, 40]))
+        words = random.Random(seed).choice([0, 40])
+        found = simulate(build_tree(program), arch, layers, causes=True, constant_words=words)
+        assert found == want, (seed, disassemble(program))
+        without = simulate(build_tree(program), arch, layers)
+        assert without.cycles == dataclasses.replace(want.cycles, stall={})
         for field in ("total", "compute", "load"):
             assert sum(getattr(layer, field) for layer in want.layers.values()) == getattr(want.cycles, field)
     assert compared > 55
 
 
 def run(text: str, arch: Arch = ARCH, **options: object) -> Times:
-    return simulate(build_tree(assemble(text)), arch, **options)
+    return simulate(build_tree(assemble(text)), arch, causes=True, **options)
+
+
+def stalls(**cycles: int) -> dict[str, int]:
+    """All of them by cause."""
+    assert cycles.keys() <= set(CAUSES)
+    return dict.fromkeys(CAUSES, 0) | cycles
 
 
 def halves(weight: int = 1, ifmap: int = 1, psum: int = 1) -> Arch:
@@ -411,15 +501,15 @@ def test_one_tile_by_hand() -> None:
         "commit rows=4 cols=4 channels=2 channel_term=k*1 row=y*1 col=x*1\n"
         "halt"
     )
-    stall = {"weights": 0, "ifmap": 17, "psum": 0, "issue": 0, "drain": 13}
-    assert times.cycles == Cycles(40, 10, 14, 11, 0, stall)
+    assert times.cycles == Cycles(40, 10, 14, 11, 0, stalls(fill=17, drain=13))
 
 
 def test_single_half_makes_load_and_mac_take_turns() -> None:
     """One weight half, 3 iterations. Load: 8 words, 8 cycles, full 2 later; mac: 3 + 5 + 1 = 9 cycles.
     Load 1 starts at 2 (loop at 0, decoded at 1), is full at 12; mac 12..21; load 2 at 21, full at 31; mac 31..40;
     load 3 at 40, full at 50; mac 50..59. With two halves load 2 starts at 10, full at 20: mac 21..30; load 3 at 21,
-    full at 31: mac 31..40: the loads are the bottleneck by one cycle.
+    full at 31: mac 31..40: the loads are the bottleneck by one cycle. With one half loads wait for the half that mac
+    gives when it ends: the size of the file. With two the cycle before 31 is one of the bus latency.
     """
     text = (
         "loop count=3\nload kind=weight extent3=8 open=always close=always\n"
@@ -427,42 +517,83 @@ def test_single_half_makes_load_and_mac_take_turns() -> None:
     )
     times = run(text, halves(weight=1)).cycles
     assert (times.total, times.compute, times.load) == (59, 27, 24)
-    assert times.stall == {"weights": 32, "ifmap": 0, "psum": 0, "issue": 0, "drain": 0}
+    assert times.stall == stalls(fill=12, weight_file=20)
     times = run(text, halves(weight=2)).cycles
-    assert (times.total, times.stall["weights"]) == (40, 13)
+    assert (times.total, times.stall) == (40, stalls(fill=12, row_bus=1))
 
 
 def test_queue_depth_holds_the_sequencer() -> None:
     """Queue of 2; four DMAs of 20 cycles, decoded at 0, 1, at max(2, start of the first = 1) = 2, and at the start of
     the second, 21. The mac behind them is decoded at 22, starts at 23. The last DMA starts at 61, ends at 81, is done
-    10 later.
+    10 later. Before the mac the sequencer waits for the first DMA, behind it for the last: bandwidth up to 81.
     """
     times = run("dma words=40\n" * 4 + "mac taps=1\nhalt").cycles
-    assert times == Cycles(91, 5, 0, 0, 80, {"weights": 0, "ifmap": 0, "psum": 0, "issue": 23, "drain": 63})
+    stall = stalls(dram_bandwidth_activations=20 + 53, dram_latency_activations=10, fill=3)
+    assert times == Cycles(91, 5, 0, 0, 80, stall)
 
 
 def test_psum_half_stalls_the_array() -> None:
-    """One psum half: mac 1..6 (issue), commit 6..10 (4 results of one row: GLB ceil(4/4) = 1, units 4), done at 13; the
+    """One psum half: mac 1..6 (fill), commit 6..10 (4 results of one row: GLB ceil(4/4) = 1, units 4), done at 13; the
     second mac waits for that free half: 13..18, commit 18..22, done at 25.
     """
     text = "mac taps=1 clear=always send=always\ncommit pixels=4\n" * 2 + "halt"
     times = run(text, halves(psum=1)).cycles
-    assert times == Cycles(25, 10, 0, 8, 0, {"weights": 0, "ifmap": 0, "psum": 7, "issue": 1, "drain": 7})
+    assert times == Cycles(25, 10, 0, 8, 0, stalls(fill=1, psum_file=7, drain=7))
 
 
-def test_what_comes_last_is_charged_and_weights_first_in_a_tie() -> None:
-    """One psum half: mac 1..6, commit 6..10, done at 13. The load is decoded at 2, starts at 3, is full 8 + 2 cycles
-    later, at 13, too: a tie. One word more, and weights alone came last; one less, and the psum half did.
+def test_the_path_is_that_of_what_comes_last_weights_first_in_a_tie() -> None:
+    """One psum half: mac 1..6, commit 6..10, done at 13. The load is decoded at 2, starts at 3, lasts 8 cycles, one for
+    each word, and is full 2 later, at 13, too: a tie. One word more, and weights alone came last; one less, and the
+    psum half did.
     """
-    for words, weights, psum, start in ((8, 7, 0, 13), (9, 8, 0, 14), (7, 0, 7, 13)):
+    for words, start, causes in (
+        (8, 13, {"write_port": 11 - 6, "row_bus": 2}),
+        (9, 14, {"write_port": 12 - 6, "row_bus": 2}),
+        (7, 13, {"psum_file": 7}),
+    ):
         text = (
             "mac taps=1 clear=always send=always\ncommit pixels=4\n"
             f"load kind=weight extent3={words} open=always close=always\n"
             "mac taps=1 take_weight=always clear=always\nhalt"
         )
         times = run(text, halves(psum=1)).cycles
-        stall = {"weights": weights, "ifmap": 0, "psum": psum, "issue": 1, "drain": 0}
-        assert times == Cycles(start + 5, 10, words, 4, 0, stall)
+        assert times == Cycles(start + 5, 10, words, 4, 0, stalls(fill=1, **causes))
+
+
+def test_a_late_transfer_of_weights_is_not_charged_to_the_ifmap() -> None:
+    """The example of CAUSE-3: the ifmap's load comes last, but it is queued behind the load of late weights.
+
+    desc 0..1. Two transfers: 2..4, done at 14, and 4..6, done at 16. Loads 14..18 and 18..22, full at 24: mac 24..34.
+    The third transfer is decoded at 6: 7..37, done at 47. Loads 47..51 and 51..55, full at 57: mac 57..67.
+    Back from 57 to 34: the bus up to 55, a word a cycle up to 47, latency up to 37, then bandwidth. Back from 24 to 0:
+    fill, but for latency 14..4 and bandwidth 4..2.
+    """
+    load = "load kind={} extent3=4 open=always close=always {}\n"
+    text = (
+        "desc id=1 base=100\n"
+        "dma words=4 give=1 give_when=always\ndma dram=1 words=4 give=2 give_when=always\n"
+        + load.format("weight", "take=1 take_when=always")
+        + load.format("ifmap", "take=2 take_when=always")
+        + f"mac taps=6 {ALWAYS}\ndma words=60 give=1 give_when=always\n"
+        + load.format("weight", "take=1 take_when=always")
+        + load.format("ifmap", "")
+        + f"mac taps=6 {ALWAYS}\nhalt"
+    )
+    stall = stalls(
+        dram_bandwidth_weights=2 + 3, dram_latency_weights=10 + 10, write_port=8, row_bus=2, fill=12
+    )  # fmt: skip
+    assert run(text, constant_words=100).cycles == Cycles(67, 20, 16, 0, 34, stall)
+
+
+def test_what_a_transfer_moves_follows_from_its_descriptor() -> None:
+    """Constants lie in the first words of DRAM. Each word takes half a cycle, one more is the sequencer's."""
+    text = "desc id=2 base=7\n" + "dma dram={} direction={} words=40\nsync dma=1\n" * 3 + "mac\nhalt"
+    for words in (7, 8):
+        moved = "weights" if words == 8 else "activations"
+        times = run(text.format(0, "in", 2, "in", 2, "out"), constant_words=words).cycles.stall
+        wanted = {"weights": 20, "activations": 0, "results": 20}
+        wanted[moved] += 20
+        assert {what: times[f"dram_bandwidth_{what}"] for what in wanted} == wanted
 
 
 def test_layers_between_syncs_add_up_on_their_own() -> None:
@@ -497,7 +628,7 @@ def test_long_loops_equal_stepping() -> None:
             "dma words=5 take=7 take_when=always\nend\nend\nhalt"
         )
         program = assemble(text)
-        assert simulate(build_tree(program), arch, [("all", 0)]) == plain(program, arch, [("all", 0)])
+        assert simulate(build_tree(program), arch, [("all", 0)], causes=True) == plain(program, arch, [("all", 0)])
 
 
 def test_a_first_iteration_is_not_mistaken_for_a_later_one() -> None:
@@ -506,7 +637,7 @@ def test_a_first_iteration_is_not_mistaken_for_a_later_one() -> None:
         "signal semaphore=6 count=2\nloop count=3\ndma words=9 take=6 take_when=0\nsync dma=1\n"
         "signal semaphore=6 count=1\nend\n" + "dma take=6 take_when=always\n" * 4 + "halt"
     )
-    assert simulate(build_tree(program), ARCH, [("all", 0)]) == plain(program, ARCH, [("all", 0)])
+    assert simulate(build_tree(program), ARCH, [("all", 0)], causes=True) == plain(program, ARCH, [("all", 0)])
     with pytest.raises(Trap, match="deadlock"):
         simulate(build_tree([*program[:-1], *assemble("dma take=6 take_when=always\nhalt")]), ARCH)
 
@@ -519,7 +650,7 @@ def test_loops_of_one_text_count_each_for_its_own_layer() -> None:
     lines = [f"unit {unit}\n{nest}" for unit in ("", "", "residual=1 bias=1", "")] + [f"loop count=2\n{nest}end\n"]
     program = assemble("".join([*lines, nest.replace("taps=7", "taps=8")]) + "halt")
     layers = [("a", 0), ("b", 10), ("c", 20), ("d", 30), ("e", 35)]
-    found = simulate(build_tree(program), ARCH, layers)
+    found = simulate(build_tree(program), ARCH, layers, causes=True)
     assert found == plain(program, ARCH, layers)
     assert found.layers["a"] == found.layers["b"] != found.layers["c"]
 

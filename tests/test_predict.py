@@ -130,8 +130,8 @@ def check_mapping(drawn: Drawn, folder: Path) -> None:
     assert said == cycles
     # The array waits from the start of the program on, before the layer, too.
     before = list(counts["layers"].values())[: list(counts["layers"]).index(label)]
-    more = [counted[name] - cycles for name, cycles in stall.items()]
-    assert sorted(more) == [0] * (len(more) - 1) + [sum(layer["cycles"]["total"] for layer in before)]
+    more = [counted[cause] - cycles for cause, cycles in stall.items()]
+    assert min(more) >= 0 and sum(more) == sum(layer["cycles"]["total"] for layer in before)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -10,7 +10,12 @@ from cnncc.machine.stats import stats
 from cnncc.model.energy import with_energy
 
 
-def program_stats(binary: Binary) -> dict[str, Any]:
-    """All counters of a run of the program, with energy; also by layer, if the metadata lists layers."""
+def program_stats(binary: Binary, causes: bool = True) -> dict[str, Any]:
+    """All counters of a run of the program, with energy; also by layer, if the metadata lists layers.
+
+    causes: with stalls by cause, which takes longer.
+    """
     named = [(layer.label, layer.first) for layer, _ in layers(binary)]
-    return with_energy(stats(binary.instructions, binary.arch, named), binary.arch.energy)
+    constant_words = sum(array.size for _, array in binary.weights)
+    counters = stats(binary.instructions, binary.arch, named, causes=causes, constant_words=constant_words)
+    return with_energy(counters, binary.arch.energy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 @click.argument("source", type=FILE)
 @compile_options
 @click.option("--explain", "explained", metavar="LAYER", help="Why this layer takes so long, and what would help.")
+@click.option(
+    "--what-if", metavar="KEY=VALUE", multiple=True, help="What the same program takes on an array with this value."
+)
 @json_option()
 @click.option("--certificate", type=FILE, help="Write what is proven of each layer's mapping, as JSON.")
 @click.option(
@@ -29,8 +33,8 @@ if TYPE_CHECKING:
 )
 @click.pass_context
 def command(
-    ctx: click.Context, source: Path, options: CompileOptions, explained: str | None, as_json: bool,
-    certificate: Path | None, check_certificate: Path | None,
+    ctx: click.Context, source: Path, options: CompileOptions, explained: str | None, what_if: tuple[str, ...],
+    as_json: bool, certificate: Path | None, check_certificate: Path | None,
 ) -> None:  # fmt: skip
     """Say what each layer takes: its mapping, cycles, words, energy, and what limits it.
 
@@ -40,9 +44,10 @@ def command(
     \b
     cnncc estimate net.onnx --arch spatial-16x16
     cnncc estimate net.cnb --explain conv2
+    cnncc estimate net.cnb --what-if dram.words_per_cycle=16
     """
     if check_certificate:
-        if explained or as_json or certificate:
+        if explained or what_if or as_json or certificate:
             raise click.UsageError("--check-certificate goes with no other output")
         _check(source, check_certificate, options)
         return
@@ -51,16 +56,22 @@ def command(
         raise click.UsageError(f"--{min(given)} has no effect: a binary is mapped, to an array of its own")
     if source.suffix == ".cnb" and certificate:
         raise click.UsageError("--certificate is of a model: a binary is mapped")
-    _estimate(source, options, explained, as_json, certificate)
+    if explained is not None and what_if:
+        raise click.UsageError("--explain and --what-if go one at a time")
+    _estimate(source, options, explained, what_if, as_json, certificate)
 
 
-def _estimate(source: Path, options: CompileOptions, explained: str | None, as_json: bool, proof: Path | None) -> None:
+def _estimate(
+    source: Path, options: CompileOptions, explained: str | None, changes: Sequence[str], as_json: bool,
+    proof: Path | None,
+) -> None:  # fmt: skip
     from cnncc.certificate.certificate import certificate
-    from cnncc.estimate import estimate_table, explain
+    from cnncc.estimate import estimate_table, explain, what_if
     from cnncc.estimate.mapped_program import of_binary, of_model
     from cnncc.util.files import check_writable, write_atomically
 
     check_writable(proof)
+    changed = what_if.read_changes(changes)
     is_binary = source.suffix == ".cnb"
     with progress_line() as progress:
         program, compilation = (of_binary(source), None) if is_binary else of_model(source, options, progress)
@@ -69,6 +80,8 @@ def _estimate(source: Path, options: CompileOptions, explained: str | None, as_j
         estimate = estimate_table.as_json(program)
         if explained is not None:
             estimate["explain"] = explain.explained(program, explained, progress)
+        if changed:
+            estimate["what_if"] = what_if.what_if(program, changed)
         if proof:
             text = json.dumps(certificate(source, options, progress), indent=1)
             write_atomically(proof, f"{text}\n".encode())
@@ -78,6 +91,8 @@ def _estimate(source: Path, options: CompileOptions, explained: str | None, as_j
         click.echo(json.dumps(estimate, indent=1))
     elif explained is not None:
         click.echo(fitted(explain.as_text(estimate, program.layers()[explained])))
+    elif changed:
+        click.echo(fitted(what_if.as_text(estimate, program)))
     else:
         click.echo(fitted(estimate_table.as_text(estimate, program)))
 

@@ -40,7 +40,7 @@ def command(binary: Path, inputs: Path | None, output: Path | None, stats: Path 
     images = count_images(loaded, data)
     with progress_line() as progress:
         progress("counting cycles and words")
-        counters = program_stats(loaded)
+        counters = program_stats(loaded, causes=stats is not None)
         results = run(loaded, data, progress)
     if output is not None:
         write_atomically(output, npz_bytes(results))
@@ -70,6 +70,5 @@ def stats_text(counters: Mapping[str, Any], batch: int = 1) -> Iterator[str]:
         for label, layer in [*layers.items(), ("total", counters)]
     ]
     yield from table([Column("layer", NAME), "cycles", "compute", "MACs", "utilisation"], rows)
-    stalls = ", ".join(f"{name} {n:,}" for name, n in counters["cycles"]["stall"].items() if n)
     each = "image" if batch == 1 else f"batch of {batch} images"
-    yield f"  cycles and MACs are per {each}; the array waited for: {stalls or 'nothing'}"
+    yield f"  cycles and MACs are per {each}"

@@ -4,23 +4,21 @@ All cycles of a layer by itself (`layer_counts`) are one of these:
 
     steps     the array is busy with steps: more of them where PEs idle
     start     it starts and finishes macro-instructions
-    dma       it waits, and would not if the DMA took no time
-    load, commit, issue, drain   it waits for loads (weights, ifmap), for psums that commits take, for the sequencer to
-              bring an instruction, and for the end of the layer, if the DMA takes no time
+    others    stalls by cause (CAUSE-2)
 
 So differences between two mappings add up to the difference of their cycles.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cnncc.arch.model import Arch
+from cnncc.estimate.layer_limits import said
 from cnncc.model.layer_schedule import LayerPlan, layer_counts, layer_schedule
 from cnncc.model.operand_traffic import moved
-from cnncc.model.timed_program import PredictedCycles
-
-ENDLESS = 1 << 40  # words a cycle
+from cnncc.model.timed_program import ARRAY, Node, Task, TimedLoop
 
 
 @dataclass(frozen=True)
@@ -28,15 +26,12 @@ class Spent:
     """Cycles of a layer by itself, by what they go to; and of how much there was that took them.
 
     - macros: macro-instructions
-    - loads, commits: cycles in which these engines are busy
     - words: that the DMA moves meanwhile, without the prefetched ones
     - partial: words of partial sums that commits read and write in the GLB
     """
 
     cycles: dict[str, int]
     macros: int
-    loads: int
-    commits: int
     words: int
     partial: int
 
@@ -48,30 +43,25 @@ class Spent:
 
 def spent(plan: LayerPlan, arch: Arch) -> Spent:
     """Of a layer that is mapped."""
-    pe, dram = arch.pe, arch.dram
-    real = layer_counts(plan, arch)
-    over = pe.start_cycles + pe.finish_cycles
-    bare = layer_counts(plan, replace(arch, pe=replace(pe, start_cycles=0, finish_cycles=0)))
-    quick = replace(arch, dram=replace(dram, words_per_cycle=ENDLESS, latency_cycles=0))
-    rest = layer_counts(plan, quick)
-    cycles = {"steps": bare.compute, "start": real.compute - bare.compute, "dma": real.total - rest.total}
+    counts, schedule = layer_counts(plan, arch), layer_schedule(plan, arch)
+    macros = _macros(schedule.nodes)
+    start = macros * (arch.pe.start_cycles + arch.pe.finish_cycles)
     words = moved(plan.shape, plan.mapping, arch, plan.residual).counters()
-    ahead = sum(fetch.words for fetch in layer_schedule(plan, arch).ahead)
     return Spent(
-        cycles | _waits(rest),
-        (real.compute - bare.compute) // over if over else 0,
-        real.load,
-        real.commit,
-        words["words"]["dram_read"] + words["words"]["dram_write"] - ahead,
+        {"steps": counts.compute - start, "start": start, **counts.stall},
+        macros,
+        words["words"]["dram_read"] + words["words"]["dram_write"] - sum(fetch.words for fetch in schedule.ahead),
         words["operands"]["glb_read"]["sums"] + words["operands"]["glb_write"]["sums"],
     )
 
 
-def _waits(counts: PredictedCycles) -> dict[str, int]:
-    stall = counts.stall
-    return {"load": stall["weights"] + stall["ifmap"], "commit": stall["psum"]} | {
-        name: stall[name] for name in ("issue", "drain")
-    }
+def _macros(nodes: Sequence[Node]) -> int:
+    return sum(
+        node.count * _macros(node.body)
+        if isinstance(node, TimedLoop)
+        else isinstance(node, Task) and node.engine == ARRAY
+        for node in nodes
+    )
 
 
 def why(other: Spent, chosen: Spent) -> str:
@@ -88,15 +78,10 @@ def why(other: Spent, chosen: Spent) -> str:
             says = f"of steps: {'more' if sign > 0 else 'fewer'} PEs, or multipliers of a PE, idle"
         case "start":
             says = "to start and finish macro-instructions" + than(other.macros, chosen.macros, "{} of them")
-        case "dma":
-            says = "of waiting for the DMA" + than(other.words, chosen.words, "which moves {} words meanwhile")
-        case "load":
-            says = "of waiting for loads" + than(other.loads, chosen.loads, "which take {} cycles")
-        case "commit":
-            says = "of waiting for commits" + than(other.commits, chosen.commits, "which take {} cycles")
-            says += than(other.partial, chosen.partial, "with {} words of partial sums")
-        case "issue":
-            says = "of waiting for the sequencer to bring instructions"
-        case _:
-            says = "from the last macro-instruction to the end of the layer"
+        case cause:
+            says = f"of waiting for {said(cause)}"
+            if cause.startswith("dram"):
+                says += than(other.words, chosen.words, "the DMA moves {} words meanwhile")
+            if cause in ("output_units", "psum_file"):
+                says += than(other.partial, chosen.partial, "with {} words of partial sums")
     return f"{count:,} cycle{'s' * (count != 1)} {'more' if sign > 0 else 'fewer'} {says}"

@@ -7,8 +7,9 @@ from typing import Any
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
+from cnncc.estimate.layer_limits import limits, said_last
 from cnncc.estimate.mapped_program import Program
-from cnncc.estimate.roofline import roofline
+from cnncc.estimate.roofline import roofline, words_meanwhile
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.operand_traffic import moved
 from cnncc.model.stationary import name_of
@@ -30,10 +31,11 @@ COLUMNS = (
 
 
 def as_json(program: Program) -> dict[str, Any]:
-    """The keys of `run --stats`, `roofline`, and of each layer that is mapped also `kind`, `dataflow`, `mapping`."""
+    """The keys of `run --stats` and `roofline`; of each layer that is mapped also `limit` and what its mapping is."""
     counters, plans = program.counters(), program.layers()
+    limited = limits(program.parts, program.arch, counters["layers"])
     layers = {
-        label: {**layer, **(_mapped(plans[label], layer["cycles"]["total"], program.arch) if label in plans else {})}
+        label: layer | (_mapped(plans[label], layer, program.arch, limited[label]) if label in plans else {})
         for label, layer in counters["layers"].items()
     }
     about = {"source": program.source, "arch": program.arch.name}
@@ -41,11 +43,13 @@ def as_json(program: Program) -> dict[str, Any]:
     return {**about, **counters, "roofline": whole, "layers": layers}
 
 
-def _mapped(plan: LayerPlan, cycles: int, arch: Arch) -> dict[str, Any]:
+def _mapped(plan: LayerPlan, layer: Mapping[str, Any], arch: Arch, limit: Mapping[str, Any]) -> dict[str, Any]:
     shape = plan.shape
     own = moved(shape, plan.mapping, arch, plan.residual).counters()
+    own["words"] |= words_meanwhile(plan, arch, own["words"])
     return {
-        "roofline": _roofs(own, cycles, arch),
+        "roofline": _roofs(own, layer["cycles"]["total"], arch),
+        "limit": limit,
         "kind": shape.kind,
         "dataflow": "PEs idle" if shape.kind == "copy" else name_of(shape, plan.mapping),
         "mapping": text(plan.mapping, shape.sizes),
@@ -58,7 +62,7 @@ def _roofs(counters: Mapping[str, Any], cycles: int, arch: Arch) -> dict[str, An
 
 
 def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
-    """A table of what each layer takes and the total, and one of the mappings."""
+    """Tables of what each layer takes and of the mappings; what limits the layers that lose the most cycles."""
     arch = program.arch
     used = {label: layer for label, layer in estimate["layers"].items() if layer["cycles"]["total"]}
     array = f"{arch.name} ({arch.rows} x {arch.cols} PEs)"
@@ -67,6 +71,8 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
     yield ""
     mapped = [(label, layer["dataflow"], layer["mapping"]) for label, layer in used.items() if "mapping" in layer]
     yield from table([Column("layer", NAME), Column("dataflow", TEXT), Column("mapping", TEXT)], mapped)
+    yield ""
+    yield from said_last(estimate["layers"])
 
 
 def _row(label: str, layer: Mapping[str, Any]) -> list[str]:

@@ -9,45 +9,21 @@ from typing import Any
 from cnncc.estimate.alternatives import AS_QUICK, compared
 from cnncc.estimate.array_changes import changes
 from cnncc.estimate.estimate_table import LIMITS, percent
+from cnncc.estimate.layer_limits import said, sentence
 from cnncc.estimate.mapped_program import Program
-from cnncc.explore.vary import Value, with_config
+from cnncc.explore.vary import Value
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.util.progress import Progress
 
 BUSY = {"compute": "array", "load": "loads", "commit": "commits", "dma": "DMA"}  # the engines, by their counters
-RATES = {  # what an engine's cycles depend on, but for the mapping
-    "compute": (),
-    "load": ("glb.words_per_cycle", "bus.burst_words"),
-    "commit": ("commit.units_per_column", "glb.words_per_cycle"),
-    "dma": ("dram.words_per_cycle",),
-}
-
-
-def limit(program: Program, label: str) -> tuple[str, str]:
-    """The engine that is busy longest during a layer, and the key whose double would relieve it most."""
-    busy = _busy(program.counters(), label)
-    engine = max(busy, key=lambda name: busy[name])
-    least, what = busy[engine], ""
-    for key in RATES[engine]:
-        table, name = key.split(".")
-        arch = with_config(program.arch, {key: 2 * getattr(getattr(program.arch, table), name)})
-        if (relieved := _busy(program.counters(arch), label)[engine]) < least:
-            least, what = relieved, key
-    return engine, what
-
-
-def _busy(counters: Mapping[str, Any], label: str) -> dict[str, int]:
-    return {name: counters["layers"][label]["cycles"][name] for name in BUSY}
 
 
 def explained(program: Program, label: str, progress: Progress) -> dict[str, Any]:
-    """What `--json` has of it: the limit, the best of each dataflow, the changes of the array that make it faster."""
-    engine, what = limit(program, label)
+    """What `--json` has of it: the best of each dataflow, the changes of the array that make it faster."""
     found = compared(program.network, label, progress) if program.network else None
     helps = [asdict(change) for change in changes(program, label, progress)]
     return {
         "layer": label,
-        "limit": {"engine": engine, "key": what},
         "compared": asdict(found) if found else None,
         "changes": helps,
     }
@@ -65,11 +41,10 @@ def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
     yield f"  {layer['mapping']}"
     busy = ", ".join(f"{name} {_part(layer['cycles'][key], total)}" for key, name in BUSY.items())
     yield f"  {total:,} cycles; busy: {busy}"
-    stalls = ", ".join(f"{name} {_part(count, total)}" for name, count in layer["cycles"]["stall"].items() if count)
-    yield f"  the array waits for: {stalls or 'nothing'}"
-    engine, key = found["limit"]["engine"], found["limit"]["key"]
-    by = f", by {key}" if key else ", one word a cycle into each PE (LOAD-2)" if engine == "load" else ""
-    yield f"  limit: {BUSY[engine]}{by}"
+    stalls = sorted(layer["cycles"]["stall"].items(), key=lambda stall: -stall[1])
+    waits = ", ".join(f"{said(cause)} {_part(count, total)}" for cause, count in stalls if count)
+    yield f"  the array waits for: {waits or 'nothing'}"
+    yield f"  {sentence(plan.label, layer)}"
     if roofs := layer["roofline"]:
         yield f"  roofs, operations a cycle: PEs {roofs['peak']:,}; " + "; ".join(
             f"{LIMITS[name]} {roof['intensity'] * roof['words_per_cycle']:,.1f} "

@@ -1,12 +1,11 @@
 """The rooflines of a layer: what multipliers, DRAM and the ports of the GLB would let it do at most.
 
-    ROOF-1  The roof of the PEs is their operations a cycle: multipliers, or PEs where operations are not
-            multiplications.
-    ROOF-2  That of a memory or port is its words a cycle times the operations for each word that moves there.
-    ROOF-3  The lowest roof limits. A layer is left of the ridge of a memory where that one's roof is below the PEs'.
-
-Of a layer the words are its own, wherever its transfers stand in the program: what is fetched ahead takes none of the
-layer's cycles, which may then be fewer than the roof of DRAM would have.
+ROOF-1  The roof of the PEs is their operations a cycle: multipliers, or PEs where operations are not
+        multiplications.
+ROOF-2  That of a memory or port is its words a cycle times the operations for each word that moves there.
+ROOF-3  The lowest roof limits. A layer is left of the ridge of a memory where that one's roof is below the PEs'.
+        Words of DRAM count that move while the layer runs: not prefetched ones, nor results that leave afterwards.
+        So no layer does better than its roof.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cnncc.arch.model import Arch
+from cnncc.model.layer_schedule import LayerPlan, layer_schedule
+from cnncc.model.layer_shape import stage_box
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,20 @@ def roofline(counters: Mapping[str, Any], arch: Arch) -> Roofline | None:
     }
     roofs = {name: Roof(count, rate, operations / count, peak / rate) for name, (count, rate) in moved.items() if count}
     return Roofline(operations, peak, roofs)
+
+
+def words_meanwhile(plan: LayerPlan, arch: Arch, words: Mapping[str, int]) -> dict[str, int]:
+    """Of the words that a layer moves between DRAM and GLB, those that surely move while it runs.
+
+    What is fetched ahead has come before. Where the layer does not wait for the DMA at its end (COST-1), as many blocks
+    of results as there are buffers may leave behind it.
+    """
+    ahead = sum(fetch.words for fetch in layer_schedule(plan, arch).ahead)
+    stage = next((stage for stage in plan.mapping.stages if (stage.operand, stage.memory) == ("output", "glb")), None)
+    behind = 0
+    if stage and not plan.drains:
+        behind = stage.buffers * stage_box(plan.shape, plan.mapping.loops, stage).words
+    return {
+        "dram_read": max(0, words["dram_read"] - ahead),
+        "dram_write": max(0, words["dram_write"] - behind),
+    }  # fmt: skip

@@ -24,7 +24,7 @@ def evaluate(nest: Path, options: CompileOptions) -> dict[str, float]:
     compilation = resume(nest, options)
     compilation.ctx.processes = 1  # an exploration runs many such processes
     array = compilation.settings.arch
-    return measured(program_counts(mapped_parts(compilation), array), array)
+    return measured(program_counts(mapped_parts(compilation), array, causes=False), array)
 
 
 def measured(counters: Mapping[str, Any], arch: Arch) -> dict[str, float]:

@@ -51,13 +51,18 @@ def _values(text: str, values: str) -> Iterator[Value]:
                 raise Refusal(f"--vary {text}: {part} is no range FIRST:LAST or FIRST:LAST:STEP")
             yield from range(first, last + 1, step)
             continue
-        try:
-            value: object = tomllib.loads(f"value = {part}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = None
-        if not isinstance(value, bool | int | float):
-            raise Refusal(f"--vary {text}: '{part}' is no number, true or false")
-        yield value
+        yield read_value(part, f"--vary {text}")
+
+
+def read_value(text: str, where: str) -> Value:
+    """A value as the architecture file has it. Raises Refusal."""
+    try:
+        value: object = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = None
+    if not isinstance(value, bool | int | float):
+        raise Refusal(f"{where}: '{text}' is no number, true or false")
+    return value
 
 
 def configurations(vary: Vary) -> list[Config]:

@@ -56,14 +56,17 @@ def stats(
     arch: Arch,
     layers: Sequence[tuple[str, int]] = (),
     budget_cycles: int = DEFAULT_BUDGET_CYCLES,
+    causes: bool = True,
+    constant_words: int = 0,
 ) -> Stats:
     """The counters of a program and, under `layers`, of its layers by label (docs/machine.md: Counters).
 
     layers: (label, first instruction), in the program's order; see `times.owners` and `times.Times`.
+    causes, constant_words: see `times.simulate`.
     Raises Refusal for a program that is none, Trap for one that the machine cannot run to its end.
     """
     tree = build_tree(instructions)
-    times = simulate(tree, arch, layers, budget_cycles)
+    times = simulate(tree, arch, layers, budget_cycles, causes=causes, constant_words=constant_words)
     counts = count_traffic(tree, arch, layers)
     by_layer = {label: _stats(times.layers[label], counts.layers[label], arch) for label, _ in layers}
     return {**_stats(times.cycles, counts.whole, arch), "layers": by_layer}

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import OUTPUT_DIMS, REDUCTION_DIMS, Mapping
+from cnncc.model.causes import stalls
 from cnncc.model.descriptors import own_cycles
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.layer_shape import LayerShape, whole
@@ -30,6 +31,7 @@ from cnncc.model.timed_program import (
     LOAD,
     PSUM_FREE,
     PSUM_FULL,
+    SETTINGS,
     WEIGHT_FREE,
     WEIGHT_FULL,
     Node,
@@ -113,9 +115,10 @@ def layer_cycles(plan: LayerPlan, arch: Arch) -> int:
 
 
 def layer_counts(plan: LayerPlan, arch: Arch) -> PredictedCycles:
-    """The cycles of `layer_cycles`, with the engines' busy cycles and the array's stalls."""
+    """The cycles of `layer_cycles`, with the engines' busy cycles and the array's stalls by cause."""
     schedule = layer_schedule(plan, arch)
-    return cycles(schedule.nodes, Timeline(machine(arch), schedule.nodes).run(schedule.start(arch)))
+    (idle,) = stalls(machine(arch), schedule.start(arch), [schedule.nodes])
+    return cycles(schedule.nodes, schedule.cycles(arch), idle)
 
 
 class _ScheduleWalk:
@@ -160,7 +163,7 @@ class _ScheduleWalk:
         body = self._walk(0, start)
         staged = self.transfers.stages
         views = own_cycles(self.shape, self.order, staged, self.plan.residual, self.partial)
-        return [Own(views), Task(COMMIT, 1), *firsts, *body]
+        return [Own(views), SETTINGS, *firsts, *body]
 
     def _walk(self, depth: int, at: At) -> list[Node]:
         fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at, self.order)

@@ -80,13 +80,16 @@ class Engines:
 
     def weights(self, words: int, sides: Sides, takes: Tokens, gives: Tokens) -> Task:
         """A load of so many weights a PE."""
-        return Task(LOAD, self._weights(words, sides), self.arch.bus.latency_cycles, takes, gives)
+        return self._task(self._weights(words, sides), takes, gives)
 
     def ifmap(self, words: int, sides: Sides, takes: Tokens, gives: Tokens) -> Task:
         """A load of so many words of the image a PE."""
-        return Task(LOAD, self._ifmap(words, sides), self.arch.bus.latency_cycles, takes, gives)
+        return self._task(self._ifmap(words, sides), takes, gives)
 
-    def _weights_cycles(self, words: int, sides: Sides) -> int:
+    def _task(self, work: tuple[str, int], takes: Tokens, gives: Tokens) -> Task:
+        return Task(LOAD, work[1], self.arch.bus.latency_cycles, takes, gives, (work,), "row_bus")
+
+    def _weights_cycles(self, words: int, sides: Sides) -> tuple[str, int]:
         """PEs with different k, c, r or s have different weights; all others share them."""
         rows = cols = 1
         for side in sides:
@@ -94,15 +97,18 @@ class Engines:
                 rows, cols = (rows, cols * side.pes) if side.on == "cols" else (rows * side.pes, cols)
         return self._load(words, rows * cols, cols)
 
-    def _ifmap_cycles(self, words: int, sides: Sides) -> int:
+    def _ifmap_cycles(self, words: int, sides: Sides) -> tuple[str, int]:
         moves = [(side.on, self._ifmap_move(side)) for side in sides]
         in_row = distinct(move for on, move in moves if on == "cols")
         return self._load(words, distinct(move for _, move in moves), in_row)
 
-    def _load(self, words: int, positions: int, in_row: int) -> int:
-        """LOAD-2."""
+    def _load(self, words: int, positions: int, in_row: int) -> tuple[str, int]:
+        """LOAD-2: cycles, and what they go to."""
         port = ceil_div(words * positions, self.arch.glb.words_per_cycle)
-        return max(port, in_row * ceil_div(words, self.arch.bus.burst_words), words)
+        bus = in_row * ceil_div(words, self.arch.bus.burst_words)
+        if port >= max(bus, words):
+            return "glb_port", port
+        return ("row_bus", bus) if bus >= words else ("write_port", words)
 
     def macro(self, steps: int, takes: Tokens, gives: Tokens) -> Task:
         """MAC-4."""
@@ -115,21 +121,27 @@ class Engines:
         """A commit (COMMIT-3, COMMIT-6). params: channels whose parameters it reads. hops: links that sums cross."""
         words = results * (1 + residual + 2 * self.arch.words_per_sum * partial) + params * self.params_words
         units = ceil_div(results, cols * self.arch.commit.units_per_column)
-        busy = max(units, ceil_div(words, self.arch.glb.words_per_cycle)) + hops
-        return Task(COMMIT, busy, self.arch.commit.latency_cycles, takes, gives)
+        return self._commit(units, words, hops, takes, gives)
+
+    def _commit(self, units: int, words: int, hops: int, takes: Tokens, gives: Tokens) -> Task:
+        port = ceil_div(words, self.arch.glb.words_per_cycle)
+        work = (("glb_port", port) if port > units else ("output_units", units)), ("column_bus", hops)
+        return Task(
+            COMMIT, max(units, port) + hops, self.arch.commit.latency_cycles, takes, gives, work, "output_units"
+        )  # fmt: skip
 
     def stream(self, results: int, residual: bool, takes: Tokens, gives: Tokens) -> Task:
         """A commit of GLB words instead of psums (COMMIT-3): they use the output units of all columns."""
         words = results * (2 + residual) + self.params_words
         units = ceil_div(results, self.arch.cols * self.arch.commit.units_per_column)
-        busy = max(units, ceil_div(words, self.arch.glb.words_per_cycle))
-        return Task(COMMIT, busy, self.arch.commit.latency_cycles, takes, gives)
+        return self._commit(units, words, 0, takes, gives)
 
-    def transfer(self, words: int, takes: Tokens = (), gives: Tokens = ()) -> Task:
+    def transfer(self, moved: str, words: int, takes: Tokens = (), gives: Tokens = ()) -> Task:
         """DMA-2."""
-        return transfer(words, self.arch, takes, gives)
+        return transfer(moved, words, self.arch, takes, gives)
 
 
-def transfer(words: int, arch: Arch, takes: Tokens = (), gives: Tokens = ()) -> Task:
-    """DMA-2."""
-    return Task(DMA, ceil_div(words, arch.dram.words_per_cycle), arch.dram.latency_cycles, takes, gives)
+def transfer(moved: str, words: int, arch: Arch, takes: Tokens = (), gives: Tokens = ()) -> Task:
+    """DMA-2. moved: weights (with parameters), activations or results."""
+    busy, latency = ceil_div(words, arch.dram.words_per_cycle), arch.dram.latency_cycles
+    return Task(DMA, busy, latency, takes, gives, ((f"dram_bandwidth_{moved}", busy),), f"dram_latency_{moved}")

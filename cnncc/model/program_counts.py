@@ -32,9 +32,9 @@ NOTHING: Counts = {
 }
 
 
-def program_counts(parts: Sequence[Part], arch: Arch) -> Counts:
-    """The counters of a program, and under `layers` those of its layers by label."""
-    whole, cycles = program_cycles(parts, arch)
+def program_counts(parts: Sequence[Part], arch: Arch, causes: bool = True) -> Counts:
+    """The counters of a program, and under `layers` those of its layers by label; causes: see `program_cycles`."""
+    whole, cycles = program_cycles(parts, arch, causes)
     counts = dict.fromkeys(cycles, NOTHING)
     peaks: dict[str, dict[str, int]] = {label: {} for label in cycles}
     for part, after in pairwise([*parts, None]):

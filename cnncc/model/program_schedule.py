@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TypeGuard
 
 from cnncc.arch.model import Arch
+from cnncc.model.causes import stalls
 from cnncc.model.glb_tokens import FULL_IN_TURN, Semaphore
 from cnncc.model.layer_schedule import LayerPlan, LayerSchedule, layer_schedule, machine
 from cnncc.model.occupancy import transfer
@@ -21,7 +22,6 @@ from cnncc.model.timed_program import (
     DMA,
     ENGINES,
     HALVES,
-    STALLS,
     Node,
     Own,
     PredictedCycles,
@@ -65,11 +65,7 @@ def copies(label: str, direction: str, words: Sequence[int]) -> list[Part]:
 
 def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple[Node, ...]]]:
     """The program, by label of the layer that each piece counts for."""
-    following = [*parts[1:], None]
-    schedules = [
-        _schedule(replace(part, drains=_drains(follows)) if isinstance(part, LayerPlan) else part, number % 2, arch)
-        for number, (part, follows) in enumerate(zip(parts, following, strict=True))
-    ]
+    schedules = [_schedule(part, number % 2, arch) for number, part in enumerate(draining(parts))]
     tasks = [(*schedule.nodes, *(fetch.task for fetch in schedule.ahead)) for schedule in schedules]
     taken = set[int]().union(*map(_taken, tasks))
     signals = [TimedSignal(queue, tokens) for queue, tokens in PRIMED_QUEUES.items() if queue in taken]
@@ -93,12 +89,21 @@ def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple
 def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
     match part:
         case Copy():
-            copied = [node for words in part.words for node in (Own(DESCRIPTORS_OF_COPY), transfer(words, arch))]
+            moved = "activations" if part.direction == "in" else "results"
+            copied = [node for words in part.words for node in (Own(DESCRIPTORS_OF_COPY), transfer(moved, words, arch))]
             return LayerSchedule((*copied, Wait((DMA,))), ())
         case HostPart():
             return LayerSchedule((Wait(tuple(range(len(ENGINES)))),), ())
         case LayerPlan():
             return layer_schedule(part, arch, FULL_IN_TURN[turn])
+
+
+def draining(parts: Sequence[Part]) -> list[Part]:
+    """The parts, each layer with whether it drains where it stands."""
+    return [
+        replace(part, drains=_drains(follows)) if isinstance(part, LayerPlan) else part
+        for part, follows in zip(parts, [*parts[1:], None], strict=True)
+    ]
 
 
 def _drains(follows: Part | None) -> bool:
@@ -209,19 +214,20 @@ def _taken(nodes: Sequence[Node]) -> set[int]:
     return queues
 
 
-def program_cycles(parts: Sequence[Part], arch: Arch) -> tuple[PredictedCycles, dict[str, PredictedCycles]]:
-    """The cycles of a program and of its layers by label, as docs/stats.md says (rule TIME-5)."""
-    state, mark = idle_state(machine(arch)), 0
-    by_label: dict[str, PredictedCycles] = {}
-    for label, nodes in program_schedule(parts, arch):
-        effect = Timeline(machine(arch), nodes).run(state)
-        stalls, state = list(effect.stalls), effect.state
-        if effect.open >= 0:  # the array's idle cycles before the piece
-            stalls[effect.open] += max(0, -mark)
-            mark = effect.mark
-        else:
-            mark -= effect.elapsed
-        by_label[label] = cycles(nodes, effect._replace(stalls=tuple(stalls)))
+def program_cycles(
+    parts: Sequence[Part], arch: Arch, causes: bool = False
+) -> tuple[PredictedCycles, dict[str, PredictedCycles]]:
+    """The cycles of a program and of its layers by label, as docs/stats.md says (rule TIME-5).
+
+    causes: with stalls by cause, which takes longer.
+    """
+    array, state, by_label = machine(arch), idle_state(machine(arch)), dict[str, PredictedCycles]()
+    programs = program_schedule(parts, arch)
+    nothing = [dict[str, int]()] * len(programs)
+    idle = stalls(array, state, [nodes for _, nodes in programs]) if causes else nothing
+    for (label, nodes), stall in zip(programs, idle, strict=True):
+        effect = Timeline(array, nodes).run(state)
+        state, by_label[label] = effect.state, cycles(nodes, effect.elapsed, stall)
     whole = total(list(by_label.values()))
     by_label.pop("", None)
     return whole, by_label
@@ -229,6 +235,6 @@ def program_cycles(parts: Sequence[Part], arch: Arch) -> tuple[PredictedCycles, 
 
 def total(parts: Sequence[PredictedCycles]) -> PredictedCycles:
     """The cycles of several pieces together."""
-    stall = {name: sum(part.stall[name] for part in parts) for name in STALLS}
+    stall = {cause: sum(part.stall[cause] for part in parts) for cause in parts[0].stall}
     sums = {name: sum(getattr(part, name) for part in parts) for name in ("total", "compute", "load", "commit", "dma")}
     return PredictedCycles(**sums, stall=stall)

@@ -9,7 +9,7 @@ from cnncc.model.layer_shape import LayerShape, inside, whole
 from cnncc.model.loop_walk import At, WalkOrder
 from cnncc.model.occupancy import Engines
 from cnncc.model.routes import Nest
-from cnncc.model.timed_program import COMMIT, Node, Own, Task, repeat
+from cnncc.model.timed_program import SETTINGS, Node, Own, Task, repeat
 from cnncc.model.transfers import tokens_of
 
 
@@ -35,7 +35,7 @@ class _StreamSchedule:
     def nodes(self) -> list[Node]:
         """Descriptors, settings, the first block if blocks are prefetched, the loops."""
         first = self._fetched() if self.doubled and self.depth else []
-        return [Own(self._descriptors()), Task(COMMIT, 1), *first, *self._walk(0, At(whole(self.shape.sizes)))]
+        return [Own(self._descriptors()), SETTINGS, *first, *self._walk(0, At(whole(self.shape.sizes)))]
 
     def _descriptors(self) -> int:
         operands = 2 + self.residual
@@ -61,7 +61,7 @@ class _StreamSchedule:
         for operand in self.inputs:
             takes = tokens_of(self._free()) if operand == self.inputs[0] else ()
             gives = tokens_of(Semaphore.RESIDUAL_FULL) if operand == self.inputs[-1] else ()
-            transfers.append(self.engines.transfer(self.words, takes, gives))
+            transfers.append(self.engines.transfer("activations", self.words, takes, gives))
         return transfers
 
     def _commit(self) -> Task:
@@ -72,4 +72,4 @@ class _StreamSchedule:
     def _drained(self) -> list[Node]:
         if "output" not in self.staged:
             return []
-        return [self.engines.transfer(self.words, tokens_of(Semaphore.OUTPUT_FULL), tokens_of(self._free()))]
+        return [self.engines.transfer("results", self.words, tokens_of(Semaphore.OUTPUT_FULL), tokens_of(self._free()))]

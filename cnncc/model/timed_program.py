@@ -27,8 +27,12 @@ QUEUES = HALVES + SEMAPHORES + 1
 ALWAYS = 0  # the condition of no loop
 ALL = -1  # the mask of all loops: outside of them, all count as in their first and last iteration (PROG-2)
 
-STALLS = ("weights", "ifmap", "psum", "issue", "drain")
-ISSUE, DRAIN = 3, 4
+CAUSES = (  # of idle cycles of the array (CAUSE-1 to CAUSE-6)
+    "dram_bandwidth_weights", "dram_bandwidth_activations", "dram_bandwidth_results",
+    "dram_latency_weights", "dram_latency_activations", "dram_latency_results",
+    "glb_port", "row_bus", "write_port", "output_units", "column_bus", "sequencer",
+    "weight_file", "ifmap_file", "psum_file", "fill", "drain",
+)  # fmt: skip
 
 
 class Token(NamedTuple):
@@ -39,13 +43,21 @@ class Token(NamedTuple):
 
 
 class Task(NamedTuple):
-    """An instruction of an engine. busy: cycles on the engine. latency: further cycles until it is done."""
+    """An instruction of an engine. busy: cycles on the engine. latency: further cycles until it is done.
+
+    work: the busy cycles by cause. late: the cause of the latency. A macro-instruction has neither.
+    """
 
     engine: int
     busy: int
     latency: int = 0
     takes: tuple[Token, ...] = ()
     gives: tuple[Token, ...] = ()
+    work: tuple[tuple[str, int], ...] = ()
+    late: str = ""
+
+
+SETTINGS = Task(COMMIT, 1, work=(("output_units", 1),))  # of the output units
 
 
 class Own(NamedTuple):
@@ -97,14 +109,14 @@ Node = Task | Own | TimedSignal | Wait | TimedLoop
 
 @dataclass(frozen=True)
 class PredictedCycles:
-    """Counted cycles by the keys of docs/stats.md: compute and the stalls add up to total."""
+    """Counted cycles by the keys of docs/stats.md: compute and the stalls, if they are known, add up to total."""
 
     total: int = 0
     compute: int = 0
     load: int = 0
     commit: int = 0
     dma: int = 0
-    stall: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(STALLS, 0))
+    stall: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def busy_cycles(nodes: Sequence[Node]) -> list[int]:

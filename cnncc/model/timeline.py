@@ -9,7 +9,7 @@ inner loops is remembered by its state. docs/model.md says more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import NamedTuple
 
@@ -18,17 +18,12 @@ from cnncc.model.timed_program import (
     ARRAY,
     COMMIT,
     DMA,
-    DRAIN,
     ENGINES,
     IFMAP_FREE,
-    IFMAP_FULL,
-    ISSUE,
     LOAD,
     PSUM_FREE,
     QUEUES,
-    STALLS,
     WEIGHT_FREE,
-    WEIGHT_FULL,
     Node,
     Own,
     PredictedCycles,
@@ -39,8 +34,6 @@ from cnncc.model.timed_program import (
     Wait,
     busy_cycles,
 )
-
-_CAUSE = {WEIGHT_FULL: 0, IFMAP_FULL: 1, PSUM_FREE: 2}  # the stall of a macro-instruction by queue, in TIME-3's order
 
 
 class TimelineMachine(NamedTuple):
@@ -64,17 +57,10 @@ class TimelineState(NamedTuple):
 
 
 class TimelineEffect(NamedTuple):
-    """The effect of a program on a state: cycles, the state at its end, stalls.
-
-    - mark: the end of the array's charged cycles, relative to the end of the program.
-    - open: the stall of the array's idle cycles before the program, which no state holds; -1 leaves them open.
-    """
+    """The effect of a program on a state: cycles, and the state at its end."""
 
     elapsed: int
     state: TimelineState
-    stalls: tuple[int, ...]
-    open: int
-    mark: int
 
 
 def idle_state(machine: TimelineMachine) -> TimelineState:
@@ -91,25 +77,22 @@ Times = tuple[int, ...]  # the times of an iteration's engines and queues, then 
 
 
 class _TimelineChange(NamedTuple):
-    """The effect of an iteration, with the fields of `TimelineEffect`."""
+    """The effect of an iteration: cycles, and the times at its end."""
 
     elapsed: int
     times: Times
-    stalls: tuple[int, ...]
-    open: int
-    mark: int
 
 
 class _Step(NamedTuple):
     """A node in known iterations of the loops around it.
 
-    engine: -1 for other nodes than tasks. takes: (queue, stall) of each token. gives: queues.
+    engine: -1 for other nodes than tasks. takes, gives: queues of tokens.
     """
 
     engine: int
     busy: int
     latency: int
-    takes: tuple[tuple[int, int], ...]
+    takes: tuple[int, ...]
     gives: tuple[int, ...]
     first: int
     last: int
@@ -148,26 +131,14 @@ def _outside(tokens: Sequence[Token], bit: int) -> list[Token]:
 
 
 class _Clock:
-    """The times of a machine as a program runs. now: the sequencer's. mark: the end of the array's charged cycles."""
+    """The times of a machine as a program runs. now: the sequencer's."""
 
-    __slots__ = ("depth", "done", "free", "mark", "now", "open", "stalls", "starts", "tokens")
+    __slots__ = ("depth", "done", "free", "now", "starts", "tokens")
 
-    def __init__(self, queue_depth: int) -> None:
-        self.depth, self.now, self.mark, self.open, self.stalls = queue_depth, 0, 0, -1, [0] * len(STALLS)
-        nothing: list[int] = []
-        self.starts, self.free, self.done = [nothing] * len(ENGINES), [0] * len(ENGINES), [0] * len(ENGINES)
-        self.tokens = [nothing] * QUEUES
-
-    def set(self, state: TimelineState) -> None:
-        """Begin at a state."""
+    def __init__(self, queue_depth: int, state: TimelineState) -> None:
+        self.depth, self.now = queue_depth, 0
         self.starts, self.free = [list(times) for times in state.starts], list(state.free)
-        self.done, self.tokens, self.mark = list(state.done), [list(times) for times in state.tokens], state.free[ARRAY]
-
-    def charge(self, cause: int, idle: int) -> None:
-        """Charge idle cycles of the array to a cause."""
-        self.stalls[cause] += idle
-        if self.open < 0:
-            self.open = cause
+        self.done, self.tokens = list(state.done), [list(times) for times in state.tokens]
 
     def read(self, body: _Body) -> Times:
         """The times of a body's engines and queues, relative to now."""
@@ -191,26 +162,15 @@ class _Clock:
             self.tokens[queue] = later[at : at + count]
             at += count
 
-    def account(self, change: _TimelineChange, now: int, mark: int) -> None:
-        """Charge the array's cycles of an iteration that began at `now`, with the array charged up to `mark`."""
-        self.mark = mark
-        if change.open >= 0:
-            self.charge(change.open, max(0, now - mark))
-            self.mark = now + change.elapsed + change.mark
-            self.stalls = [own + more for own, more in zip(self.stalls, change.stalls, strict=True)]
-
     def apply(self, body: _Body, change: _TimelineChange) -> None:
         """Advance by an iteration of known effect."""
-        self.account(change, self.now, self.mark)
         self.now += change.elapsed
         self.write(body, change.times)
 
-    def repeat(self, body: _Body, often: int, now: int, mark: int, stalls: list[int]) -> None:
-        """Repeat the span since (now, mark, stalls) `often` more times; it must end in the times it began with."""
-        times, more = self.read(body), often * (self.now - now)
-        self.stalls = [own + often * (own - old) for own, old in zip(self.stalls, stalls, strict=True)]
-        self.now += more
-        self.mark += more if self.mark != mark else 0
+    def repeat(self, body: _Body, often: int, now: int) -> None:
+        """Repeat the span since now `often` more times; it must end in the times it began with."""
+        times = self.read(body)
+        self.now += often * (self.now - now)
         self.write(body, times)
 
 
@@ -222,8 +182,7 @@ class Timeline:
 
     def run(self, state: TimelineState) -> TimelineEffect:
         """The effect of the program on a state. Raises LookupError for a token that is never given."""
-        clock = _Clock(self.machine.queue_depth)
-        clock.set(state)
+        clock = _Clock(self.machine.queue_depth, state)
         self._sequence(self._steps(self.program, ALL, ALL), clock)
         now = clock.now
 
@@ -232,7 +191,7 @@ class Timeline:
 
         starts, tokens = tuple(map(left, clock.starts)), tuple(map(left, clock.tokens))
         end = TimelineState(starts, left(clock.free), left(clock.done), tokens)
-        return TimelineEffect(now, end, tuple(clock.stalls), clock.open, clock.mark - now)
+        return TimelineEffect(now, end)
 
     # -- what is the same for all states -------------------------------------------------------------------------
 
@@ -278,7 +237,7 @@ class Timeline:
         steps: list[_Step] = []
         for node in nodes:
             if isinstance(node, Task):
-                takes = [(queue, _CAUSE.get(queue, ISSUE)) for queue, when in node.takes if not when & ~first]
+                takes = [queue for queue, when in node.takes if not when & ~first]
                 gives = [queue for queue, when in node.gives if not when & ~last]
                 steps.append(_Step(node.engine, node.busy, node.latency, tuple(takes), tuple(gives), first, last, node))
             else:
@@ -306,16 +265,9 @@ class Timeline:
 
     def _change(self, body: _Body, clock: _Clock) -> _TimelineChange:
         """Run an iteration; returns its effect."""
-        now, mark, cause, stalls = clock.now, clock.mark, clock.open, clock.stalls
-        clock.mark = max(now, clock.free[ARRAY]) if ARRAY in body.engines else now
-        clock.open, clock.stalls = -1, [0] * len(STALLS)
+        now = clock.now
         self._sequence(body.steps, clock)
-        change = _TimelineChange(
-            clock.now - now, clock.read(body), tuple(clock.stalls), clock.open, clock.mark - clock.now
-        )  # fmt: skip
-        clock.open, clock.stalls = cause, stalls
-        clock.account(change, now, mark)
-        return change
+        return _TimelineChange(clock.now - now, clock.read(body))
 
     def _between(self, body: _Body, count: int, clock: _Clock) -> None:
         """Run `count` iterations under the same conditions: one by one until times recur, then all periods at once."""
@@ -331,10 +283,10 @@ class Timeline:
         """Run `count` more iterations, whose times recur after each period."""
         often, rest = divmod(count, period)
         if often:
-            before = clock.now, clock.mark, clock.stalls[:]
+            before = clock.now
             for _ in range(period):
                 self._iteration(body, clock)
-            clock.repeat(body, often - 1, *before)
+            clock.repeat(body, often - 1, before)
         for _ in range(rest):
             self._iteration(body, clock)
 
@@ -345,11 +297,11 @@ class Timeline:
             if engine >= 0:
                 queued, now = starts[engine], clock.now
                 now = clock.now = max(now if overlap else max(now, *done), queued.pop(0)) + 1  # TIME-1, TIME-6
-                start, cause = max(now, free[engine]), ISSUE  # TIME-2
-                for queue, why in takes:
+                start = max(now, free[engine])  # TIME-2
+                for queue in takes:
                     arrived = tokens[queue].pop(0)
-                    if arrived > start or (arrived == start and cause == ISSUE):
-                        start, cause = arrived, why
+                    if arrived > start:
+                        start = arrived
                 queued.append(start)
                 free[engine] = end = start + busy
                 finished = end + latency
@@ -357,9 +309,6 @@ class Timeline:
                     done[engine] = finished
                 for queue in gives:
                     tokens[queue].append(finished)
-                if engine == ARRAY:
-                    clock.charge(cause, start - clock.mark)
-                    clock.mark = end
             elif isinstance(node, TimedLoop):
                 clock.now += 1  # `loop`
                 self._loop(node, first, last, clock)
@@ -370,13 +319,9 @@ class Timeline:
                 tokens[node.queue] += [clock.now] * node.tokens
             elif isinstance(node, Wait):
                 clock.now = max([clock.now, *(done[engine] for engine in node.engines)]) + node.cycles  # PROG-4
-                if ARRAY in node.engines:
-                    clock.charge(DRAIN, clock.now - clock.mark)
-                    clock.mark = clock.now
 
 
-def cycles(nodes: Sequence[Node], effect: TimelineEffect) -> PredictedCycles:
-    """The counters of a piece of program that ends with a wait for the array."""
+def cycles(nodes: Sequence[Node], elapsed: int, stall: Mapping[str, int]) -> PredictedCycles:
+    """The counters of a piece of program that takes so many cycles."""
     engines = busy_cycles(nodes)
-    stall = dict[str, int](zip(STALLS, effect.stalls, strict=True))
-    return PredictedCycles(effect.elapsed, engines[ARRAY], engines[LOAD], engines[COMMIT], engines[DMA], stall)
+    return PredictedCycles(elapsed, engines[ARRAY], engines[LOAD], engines[COMMIT], engines[DMA], stall)

@@ -99,7 +99,8 @@ class Transfers:
             sliced = operand in ("params", "weight")
             words = self._slice(operand, at) if sliced else self._block(operand, at)
             take, give = self.tokens.taken_by_transfer(operand), self.tokens.given_by_transfer(operand)
-            fetches.append(Fetch(operand, words, self._transfer(words, take, give)))
+            moved = "weights" if sliced else "activations"
+            fetches.append(Fetch(operand, words, self._transfer(moved, words, take, give)))
         return fetches
 
     def drains(self, depth: int, at: At, order: WalkOrder) -> list[Task]:
@@ -109,10 +110,10 @@ class Transfers:
         following = at.following.get(depth)
         seconds = self.seconds(following, order) if following else []
         free = output_free(self.stages["output"])
-        return [*seconds, self._transfer(self._block("output", at), Semaphore.OUTPUT_FULL, free)]
+        return [*seconds, self._transfer("results", self._block("output", at), Semaphore.OUTPUT_FULL, free)]
 
-    def _transfer(self, words: int, take: Semaphore, give: Semaphore) -> Task:
-        return self.engines.transfer(words, tokens_of(take), tokens_of(give))
+    def _transfer(self, moved: str, words: int, take: Semaphore, give: Semaphore) -> Task:
+        return self.engines.transfer(moved, words, tokens_of(take), tokens_of(give))
 
     def _slice(self, operand: str, at: At) -> int:
         """Words of a slice of weights or params, for all PEs."""

@@ -1,15 +1,16 @@
 """The machine's times at one moment of a program, relative to an origin, and what they become.
 
-Rules: TIME-1 to TIME-4, TIME-6.
+Rules: TIME-1 to TIME-4, TIME-6. What `cause_clock.py` adds are the causes of idle cycles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.machine.times.durations import Occupancy, UnitSettings
+from cnncc.machine.times.paths import Paths
 from cnncc.machine.times.tasks import ARRAY, ENGINES, HALVES, QUEUES, EngineTask, partner, queue_name
 
 # Tokens that a semaphore holds at most: it is a 16-bit counter (TOKEN-4).
@@ -33,6 +34,7 @@ class State(NamedTuple):
     - tokens: by queue, runs of (time, tokens).
     - held: by queue of halves, 1 while a half that was taken from it is not given yet.
     - unit: the output units' settings.
+    - roots: the number of paths that cross this moment (`paths.py`), if times have paths.
     """
 
     starts: tuple[tuple[int, ...], ...]
@@ -41,20 +43,16 @@ class State(NamedTuple):
     tokens: tuple[Runs, ...]
     held: tuple[int, ...]
     unit: UnitSettings
+    roots: int = 0
 
 
 class Effect(NamedTuple):
-    """The effect of a piece of program on a state: cycles of the sequencer, the state after it, counts.
-
-    - mark: the end of the array's charged cycles, relative to the sequencer's time at the end.
-    - absorber: the counter of the array's idle cycles before the piece, which no state holds; None leaves them open.
-    """
+    """The effect of a piece of program on a state: cycles of the sequencer, the state after it, counts; on paths."""
 
     elapsed: int
     state: State
     counts: Mapping[Key, int]
-    absorber: Key | None
-    mark: int
+    paths: Paths | None = None
 
 
 def start_state(arch: Arch) -> State:
@@ -78,9 +76,7 @@ class Clock:
 
     def __init__(self, state: State, overlap: bool) -> None:
         self.past = self.now = 0
-        self.mark = max(0, state.free[ARRAY])
         self.counts: dict[Key, int] = {}
-        self.absorber: Key | None = None
         self._overlap = overlap
         self._state: State | None = state  # the state at this moment, if known
         self._stale = True  # whether _starts … _held are older than the state
@@ -93,12 +89,14 @@ class Clock:
 
     def _go_on(self) -> None:
         """Make ready for times to change."""
-        state = self._state
-        if self._stale and state is not None:
-            self.past, self.mark, self.now = self.past + self.now, self.mark - self.now, 0
-            self._starts, self._free, self._done = list(state.starts), list(state.free), list(state.done)
-            self._tokens, self._held, self.unit = list(state.tokens), list(state.held), state.unit
+        if self._stale and self._state is not None:
+            self._take_over(self._state)
         self._state, self._stale = None, False
+
+    def _take_over(self, state: State) -> None:
+        self.past, self.now = self.past + self.now, 0
+        self._starts, self._free, self._done = list(state.starts), list(state.free), list(state.done)
+        self._tokens, self._held, self.unit = list(state.tokens), list(state.held), state.unit
 
     def set_unit(self, unit: UnitSettings) -> None:
         """The output units' settings from now on (COMMIT-2)."""
@@ -109,16 +107,19 @@ class Clock:
     def freeze(self) -> State:
         """The state at this moment."""
         if self._state is None:
-            now = self.now
-            starts = tuple([_relative(times, now) for times in self._starts])
-            tokens = tuple([_merged(runs, now) if runs else () for runs in self._tokens])
-            times = _relative(self._free, now), _relative(self._done, now)
+            starts = tuple([self._relative(times) for times in self._starts])
+            tokens = tuple([self._merged(runs) if runs else () for runs in self._tokens])
+            times = self._relative(self._free), self._relative(self._done)
             self._state = State(starts, *times, tokens, tuple(self._held), self.unit)
         return self._state
 
     def effect(self) -> Effect:
         """The effect of everything since the clock began."""
-        return Effect(self.elapsed, self.freeze(), self.counts, self.absorber, self.mark - self.now)
+        return Effect(self.elapsed, self.freeze(), self.counts)
+
+    def all_counts(self) -> Mapping[Key, int]:
+        """All counts of a clock that began with the program."""
+        return self.counts
 
     def apply(self, effect: Effect, times: int = 1, owner: int = 0) -> None:
         """Let `effect` happen `times` times; an effect that repeats must end in the state that it starts from.
@@ -129,37 +130,28 @@ class Clock:
         for (whose, name), count in effect.counts.items():
             key = (whose + owner, name)
             counts[key] = counts.get(key, 0) + count * times
-        if effect.absorber:
-            idle = max(0, self.now - self.mark) + (times - 1) * max(0, -effect.mark)
-            self._charge((effect.absorber[0] + owner, effect.absorber[1]), idle)
-            self.mark = self.now + times * effect.elapsed + effect.mark
         self.now += times * effect.elapsed
         self._state, self._stale, self.unit = effect.state, True, effect.state.unit
-
-    def _charge(self, key: Key, idle: int) -> None:
-        self.counts[key] = self.counts.get(key, 0) + idle
-        self.absorber = self.absorber or key
 
     def tick(self, owner: int, cycles: int = 1) -> None:
         """The sequencer spends cycles on an instruction of `owner`."""
         if self._state is not None:
             self._go_on()
-        self.now += cycles
+        self._go_to(owner, self.now, cycles)
+
+    def _go_to(self, owner: int, time: int, cycles: int) -> None:
+        """The sequencer waits until a time, then spends cycles."""
+        before, self.now = self.now, self._later(time, cycles)
         key = (owner, "total")
-        self.counts[key] = self.counts.get(key, 0) + cycles
+        self.counts[key] = self.counts.get(key, 0) + self.now - before
 
     def wait(self, owner: int, engines: tuple[int, ...], cycles: int) -> None:
-        """The sequencer waits until engines are done, then spends `cycles`; the array's idle cycles drain.
-
-        Rules: PROG-4, TIME-3.
-        """
+        """The sequencer waits until engines are done, then spends `cycles` (PROG-4)."""
         if self._state is not None:
             self._go_on()
-        idle_at = max([self.now, *(self._done[engine] for engine in engines)])
-        self.tick(owner, idle_at - self.now + cycles)
+        self._go_to(owner, max([self.now, *(self._done[engine] for engine in engines)]), cycles)
         if ARRAY in engines:
-            self._charge((owner, "drain"), self.now - self.mark)
-            self.mark = self.now
+            self._array_waited(owner)
 
     def issue(self, owner: int, task: EngineTask, took: Occupancy, first: int, last: int) -> None:
         """Decode an instruction for an engine and settle when it runs (TIME-1, TIME-2). Raises Fault.
@@ -170,27 +162,20 @@ class Clock:
             self._go_on()
         engine, starts = task.engine, self._starts
         decoded = self.now if self._overlap else max(self.now, *self._done)  # TIME-6
-        decoded = max(decoded, starts[engine][0]) + 1
-        self.tick(owner, decoded - self.now)
-        start, cause = max(decoded, self._free[engine]), "issue"
-        for token in task.takes:
-            if not token.mask & ~first:
-                time = self._take(token.queue)
-                if time > start or (time == start and cause == "issue"):
-                    start, cause = time, token.file
+        self._go_to(owner, max(decoded, starts[engine][0]), 1)
+        arrived = [self._take(token.queue) for token in task.takes if not token.mask & ~first]
+        start = max(*arrived, self._free[engine], self.now)
         starts[engine] = (*starts[engine][1:], start)
-        busy, latency = took
-        end = self._free[engine] = start + busy
-        done = end + latency
+        end, done = self._ends(start, took)
+        self._free[engine] = end
         self._done[engine] = max(self._done[engine], done)
         for token in task.gives:
             if not token.mask & ~last:
                 self.give(token.queue, done)
         key = (owner, ENGINES[engine])
-        self.counts[key] = self.counts.get(key, 0) + busy
+        self.counts[key] = self.counts.get(key, 0) + took.busy
         if engine == ARRAY:
-            self._charge((owner, cause), start - self.mark)
-            self.mark = end
+            self._array_ran(owner, start, end)
 
     def _take(self, queue: int) -> int:
         """The time of the oldest token of a queue."""
@@ -220,25 +205,45 @@ class Clock:
         elif sum([count for _, count in runs]) + tokens > MOST_TOKENS:
             raise Fault(f"a semaphore holds at most {MOST_TOKENS} tokens, not one more {queue_name(queue)}")
         if len(runs) >= _MANY_RUNS:
-            now = self.now
-            runs = tuple([(now + time, count) for time, count in _merged(runs, now)])
+            runs = merged([(time if time > self.now else 0, count) for time, count in runs])
         self._tokens[queue] = (*runs, (time, tokens))
 
+    # -- what a clock with paths has otherwise -------------------------------------------------------------------
 
-def _relative(times: list[int] | tuple[int, ...], now: int) -> tuple[int, ...]:
-    return tuple([time - now if time > now else 0 for time in times])
+    def _later(self, time: int, cycles: int) -> int:
+        """The sequencer spends cycles from a time on."""
+        return time + cycles
+
+    def _ends(self, start: int, took: Occupancy) -> tuple[int, int]:
+        """When an instruction leaves its engine, and when it is done."""
+        end = start + took.busy
+        return end, end + took.latency
+
+    def _array_ran(self, owner: int, start: int, end: int) -> None:
+        """A macro-instruction runs."""
+
+    def _array_waited(self, owner: int) -> None:
+        """The sequencer has waited for the array."""
+
+    def _relative(self, times: Sequence[int]) -> tuple[int, ...]:
+        now = self.now
+        return tuple([time - now if time > now else 0 for time in times])
+
+    def _merged(self, runs: Runs) -> Runs:
+        """Runs of tokens relative to now, those of equal times as one."""
+        now = self.now
+        if len(runs) == 1:
+            ((time, count),) = runs
+            return ((time - now if time > now else 0, count),)
+        return merged([(time - now if time > now else 0, count) for time, count in runs])
 
 
-def _merged(runs: Runs, now: int) -> Runs:
-    """Runs of tokens relative to now, those of equal times as one."""
-    if len(runs) == 1:
-        ((time, count),) = runs
-        return ((time - now if time > now else 0, count),)
-    merged: list[tuple[int, int]] = []
+def merged(runs: Sequence[tuple[int, int]]) -> Runs:
+    """Runs of tokens, neighbours of equal times as one."""
+    kept: list[tuple[int, int]] = []
     for time, count in runs:
-        time = time - now if time > now else 0
-        if merged and merged[-1][0] == time:
-            merged[-1] = (time, merged[-1][1] + count)
+        if kept and kept[-1][0] == time:
+            kept[-1] = (time, kept[-1][1] + count)
         else:
-            merged.append((time, count))
-    return tuple(merged)
+            kept.append((time, count))
+    return tuple(kept)

@@ -19,10 +19,15 @@ Offset = tuple[int, int, int, int]  # along lin, k, y and x (DESC-2)
 
 
 class Occupancy(NamedTuple):
-    """Cycles that an instruction occupies its engine, and cycles from then until it is done (TIME-2)."""
+    """Cycles that an instruction occupies its engine, and cycles from then until it is done (TIME-2).
+
+    work: the busy cycles by cause, in order; late: the cause of the latency (CAUSE-2). A macro-instruction has none.
+    """
 
     busy: int
     latency: int
+    work: tuple[tuple[str, int], ...] = ()
+    late: str = ""
 
 
 class UnitSettings(NamedTuple):
@@ -90,8 +95,13 @@ def load_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
     """Rule LOAD-2."""
     positions, in_row = load_positions(inst)
     words = load_words(inst)
-    port = ceil_div(words * len(positions), arch.glb.words_per_cycle)
-    return Occupancy(max(port, in_row * ceil_div(words, arch.bus.burst_words), words), arch.bus.latency_cycles)
+    terms = {
+        "glb_port": ceil_div(words * len(positions), arch.glb.words_per_cycle),
+        "row_bus": in_row * ceil_div(words, arch.bus.burst_words),
+        "write_port": words,
+    }
+    cause = max(terms, key=terms.__getitem__)
+    return Occupancy(terms[cause], arch.bus.latency_cycles, ((cause, terms[cause]),), "row_bus")
 
 
 def mac_steps(inst: Instruction) -> int:
@@ -154,9 +164,14 @@ def commit_occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occup
     cols = arch.cols if inst.text("source") == "glb" else inst.number("cols")
     sums = 2 * arch.words_per_sum * results if inst.number("partial") else 0  # both ways, whether needed or not
     words = results + sums + commit_reads(inst, unit, arch)
-    units = ceil_div(results, cols * arch.commit.units_per_column)
+    terms = {
+        "output_units": ceil_div(results, cols * arch.commit.units_per_column),
+        "glb_port": ceil_div(words, arch.glb.words_per_cycle),
+    }
+    cause = max(terms, key=terms.__getitem__)
     hops = inst.number("set_rows") - 1 if inst.number("reduce") else 0
-    return Occupancy(max(units, ceil_div(words, arch.glb.words_per_cycle)) + hops, arch.commit.latency_cycles)
+    work = (cause, terms[cause]), ("column_bus", hops)
+    return Occupancy(terms[cause] + hops, arch.commit.latency_cycles, work, "output_units")
 
 
 def dma_words(inst: Instruction) -> int:
@@ -164,16 +179,21 @@ def dma_words(inst: Instruction) -> int:
     return prod(inst.number(name) for name in ("count", "rows", "words"))
 
 
-def dma_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
-    """Rule DMA-2."""
-    return Occupancy(ceil_div(dma_words(inst), arch.dram.words_per_cycle), arch.dram.latency_cycles)
+def dma_occupancy(inst: Instruction, arch: Arch, constant: bool) -> Occupancy:
+    """Rule DMA-2. constant: it moves weights or parameters."""
+    busy = ceil_div(dma_words(inst), arch.dram.words_per_cycle)
+    moved = "results" if inst.text("direction") == "out" else "weights" if constant else "activations"
+    return Occupancy(busy, arch.dram.latency_cycles, ((f"dram_bandwidth_{moved}", busy),), f"dram_latency_{moved}")
 
 
-def occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occupancy:
-    """Occupancy of any instruction that an engine runs; `unit` is what the last `unit` instruction set (COMMIT-2)."""
+def occupancy(inst: Instruction, unit: UnitSettings, arch: Arch, constant: bool = False) -> Occupancy:
+    """Occupancy of any instruction that an engine runs.
+
+    unit: the settings by the last `unit` instruction (COMMIT-2). constant: see `dma_occupancy`.
+    """
     match kind := inst.spec.kind:
         case Kind.DMA:
-            return dma_occupancy(inst, arch)
+            return dma_occupancy(inst, arch, constant)
         case Kind.LOAD:
             return load_occupancy(inst, arch)
         case Kind.MAC:
@@ -181,7 +201,7 @@ def occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occupancy:
         case Kind.COMMIT:
             return commit_occupancy(inst, unit, arch)
         case Kind.UNIT:
-            return Occupancy(1, 0)
+            return Occupancy(1, 0, (("output_units", 1),))
         case Kind.DESC | Kind.STEP | Kind.HOST | Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
             raise AssertionError(f"no engine runs {kind}")
         case _:

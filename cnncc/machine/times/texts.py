@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 from typing import assert_never
 
 from cnncc.arch.model import Arch
@@ -18,15 +18,37 @@ def waits_for(sync: Instruction) -> tuple[int, ...]:
     return tuple([i for i, engine in enumerate(ENGINES) if sync.number(engine)])
 
 
+def constant_transfers(tree: Sequence[Node], words: int) -> frozenset[int]:
+    """The transfers, by number, of weights and parameters: those lie in the first `words` words of DRAM (CAUSE-6)."""
+    constants: set[int] = set()
+    bases: dict[int, int] = {}
+    for leaf in _leaves(tree):
+        inst = leaf.instruction
+        if inst.spec.kind is Kind.DESC:
+            bases[inst.number("id")] = inst.number("base")
+        elif inst.spec.kind is Kind.DMA and bases.get(inst.number("dram"), 0) < words:
+            constants.add(leaf.index)
+    return frozenset(constants)
+
+
+def _leaves(nodes: Sequence[Node]) -> Iterator[Leaf]:
+    for node in nodes:
+        if isinstance(node, LoopNode):
+            yield from _leaves(node.body)
+        else:
+            yield node
+
+
 class Texts:
     """The tasks and durations of a program's instructions, and the numbers of its loops' texts.
 
-    owner: by instruction, the layer that it counts for.
+    owner: by instruction, the layer that it counts for. constants: the transfers of weights and parameters.
     """
 
-    def __init__(self, arch: Arch, owner: Sequence[int]) -> None:
+    def __init__(self, arch: Arch, owner: Sequence[int], constants: Set[int] = frozenset()) -> None:
         self.arch = arch
         self.owner = owner
+        self.constants = constants
         self._tasks: dict[int, EngineTask] = {}
         self._took: dict[tuple[int, UnitSettings], Occupancy] = {}
         self._mentions: dict[int, tuple[int, int]] = {}
@@ -43,7 +65,7 @@ class Texts:
         """The occupancy of an engine's instruction."""
         key = (leaf.index, unit)
         if (took := self._took.get(key)) is None:
-            took = self._took[key] = occupancy(leaf.instruction, unit, self.arch)
+            took = self._took[key] = occupancy(leaf.instruction, unit, self.arch, leaf.index in self.constants)
         return took
 
     def mentions(self, loop: LoopNode) -> tuple[int, int]:

@@ -26,26 +26,30 @@ from typing import assert_never
 from cnncc.arch.model import Arch
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import ALL_LOOPS, Leaf, LoopNode, Node
+from cnncc.machine.times.cause_clock import CauseClock
 from cnncc.machine.times.clock import Clock, Effect, Fault, Key, State, start_state
 from cnncc.machine.times.durations import UnitSettings
+from cnncc.machine.times.paths import CAUSES, Moments
 from cnncc.machine.times.tasks import ENGINES, HALVES
-from cnncc.machine.times.texts import Texts, waits_for
+from cnncc.machine.times.texts import Texts, constant_transfers, waits_for
 
-STALLS = {"weights": "weight", "ifmap": "ifmap", "psum": "psum", "issue": "issue", "drain": "drain"}
 DEFAULT_BUDGET_CYCLES = 1 << 50  # 13 days at 1 GHz
 DEFAULT_BUDGET_STEPS = 1 << 24  # hundreds of times those of any network here
 
 
 @dataclass(frozen=True)
 class Cycles:
-    """Counted cycles: compute and the stalls add up to total; load, commit and dma are busy cycles of engines."""
+    """Counted cycles: compute and the stalls add up to total; load, commit and dma are busy cycles of engines.
+
+    stall: the array's idle cycles by cause (CAUSE-1 to CAUSE-6), if these were asked for.
+    """
 
     total: int = 0
     compute: int = 0
     load: int = 0
     commit: int = 0
     dma: int = 0
-    stall: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(STALLS, 0))
+    stall: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True)
@@ -88,12 +92,20 @@ class _Simulation:
         layers: Sequence[tuple[str, int]],
         budget_cycles: int,
         budget_steps: int,
+        causes: bool,
+        constant_words: int,
     ) -> None:
-        self.arch = arch
+        self.arch, self.causes = arch, causes
         self.budget_cycles, self.budget_steps, self.steps = budget_cycles, budget_steps, 0
         self.owner = owners(program_length(tree), layers)
-        self.texts = Texts(arch, self.owner)
+        self.texts = Texts(arch, self.owner, constant_transfers(tree, constant_words) if causes else frozenset())
         self._known: dict[tuple[int, int, int, State], Effect] = {}
+        self._moments: Moments = {}
+
+    def clock(self, state: State) -> Clock:
+        """A clock for a piece of the program."""
+        overlap = self.arch.sequencer.overlap
+        return CauseClock(state, overlap, self._moments) if self.causes else Clock(state, overlap)
 
     def iteration(self, loop: LoopNode, first: int, last: int, state: State, before: int) -> Effect:
         """One iteration of a loop's body from `state`, `before` cycles after the program's start.
@@ -116,7 +128,7 @@ class _Piece:
 
     def __init__(self, simulation: _Simulation, state: State, before: int, owner: int = 0) -> None:
         self.simulation = simulation
-        self.clock = Clock(state, simulation.arch.sequencer.overlap)
+        self.clock = simulation.clock(state)
         self.before, self.first_owner = before, owner
 
     def run(self, nodes: Sequence[Node], first: int, last: int) -> None:
@@ -169,7 +181,7 @@ class _Piece:
 
     def _chain(self, state: State, effects: Sequence[Effect]) -> Effect:
         """One effect for several, one after the other, from `state`."""
-        clock = Clock(state, self.simulation.arch.sequencer.overlap)
+        clock = self.simulation.clock(state)
         for effect in effects:
             clock.apply(effect)
         return clock.effect()
@@ -209,9 +221,9 @@ class _Piece:
             raise leaf.trap(f"the interpreter's budget of {simulation.budget_steps} steps in time is spent")
 
 
-def _cycles(counts: Mapping[Key, int], owner: int) -> Cycles:
+def _cycles(counts: Mapping[Key, int], owner: int, causes: Sequence[str]) -> Cycles:
     busy = {name: counts.get((owner, name), 0) for name in ("total", "load", "commit", "dma")}
-    stall = {name: counts.get((owner, cause), 0) for name, cause in STALLS.items()}
+    stall = {cause: counts.get((owner, cause), 0) for cause in causes}
     return Cycles(compute=counts.get((owner, "array"), 0), stall=stall, **busy)
 
 
@@ -221,19 +233,22 @@ def simulate(
     layers: Sequence[tuple[str, int]] = (),
     budget_cycles: int = DEFAULT_BUDGET_CYCLES,
     budget_steps: int = DEFAULT_BUDGET_STEPS,
+    causes: bool = False,
+    constant_words: int = 0,
 ) -> Times:
     """The cycles of a program on an array. layers: (label, first instruction) in the program's order (see `owners`).
 
     budget_steps: a step is an instruction, or an iteration in a new state.
+    causes: with stalls by cause, which takes longer. constant_words: of DRAM, those of weights and parameters.
     Raises: Trap, for a token that is missing in program order, too many halves or tokens, or a spent budget.
     """
-    simulation = _Simulation(tree, arch, layers, budget_cycles, budget_steps)
+    simulation = _Simulation(tree, arch, layers, budget_cycles, budget_steps, causes, constant_words)
     piece = _Piece(simulation, start_state(arch), 0)
     piece.run(tree, ALL_LOOPS, ALL_LOOPS)
-    counts = piece.clock.counts
+    counts, names = piece.clock.all_counts(), CAUSES if causes else ()
     sums: Counter[Key] = Counter()
     for (_, name), count in counts.items():
         sums[0, name] += count
-    whole = _cycles(sums, 0)
-    assert whole.compute + sum(whole.stall.values()) == whole.total
-    return Times(whole, {label: _cycles(counts, owner) for owner, (label, _) in enumerate(layers)})
+    whole = _cycles(sums, 0, names)
+    assert not causes or whole.compute + sum(whole.stall.values()) == whole.total
+    return Times(whole, {label: _cycles(counts, owner, names) for owner, (label, _) in enumerate(layers)})

@@ -1,0 +1,326 @@
+"""The causes of the array's idle cycles, from the records of a program (CAUSE-1 to CAUSE-6 of docs/machine.md). No IR.
+
+A time is a `Point`: when, and the path to it, the latest piece first. Pieces are cycles with their cause, so a path
+says the same wherever a loop's iteration begins. A path ends at the *mark*, the end of the last macro-instruction or
+wait of the array, as nothing before is charged any more. Where the mark lies before an iteration, its paths go on in
+numbered *roots*, which are cycles by cause and no part of the state. docs/model.md says more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
+
+from cnncc.model.timed_program import (
+    ALL,
+    ARRAY,
+    CAUSES,
+    IFMAP_FREE,
+    PSUM_FREE,
+    PSUM_FULL,
+    WEIGHT_FREE,
+    Node,
+    Own,
+    Task,
+    TimedLoop,
+    TimedSignal,
+    Wait,
+)
+from cnncc.model.timeline import TimelineMachine, TimelineState
+
+Path: TypeAlias = "tuple[str, int, Path] | int | str"  # a piece and what is before; a root; a register file, or ""
+Point = tuple[int, Path]
+Cycles = Mapping[str, int]
+
+_PAST: Point = (0, "")
+_FILES = {WEIGHT_FREE: "weight_file", IFMAP_FREE: "ifmap_file", PSUM_FULL: "psum_file"}
+_WORK = ("glb_port", "row_bus", "write_port", "output_units", "column_bus")
+_WAIT = "wait"  # how an interval ends; or where its paths begin
+
+
+class CauseRoot(NamedTuple):
+    """Cycles of a path from the mark on, behind those of a root of the start (`base`); without base `origin` counts."""
+
+    base: int
+    origin: str
+    cycles: Cycles
+
+
+class CauseState(NamedTuple):
+    """Points from the sequencer's time on, as those of `TimelineState`, and how many roots their paths have."""
+
+    starts: tuple[tuple[Point, ...], ...]
+    free: tuple[Point, ...]
+    done: tuple[Point, ...]
+    tokens: tuple[tuple[Point, ...], ...]
+    roots: int
+
+
+class CauseEffect(NamedTuple):
+    """What a piece does. opening: an interval that began before it, how that ends and its path; see `CauseRoot`."""
+
+    state: CauseState
+    stalls: Cycles
+    opening: tuple[str, CauseRoot] | None
+    roots: Sequence[CauseRoot]
+
+
+def _plus(cycles: Cycles, more: Cycles, times: int = 1) -> Cycles:
+    return {cause: cycles.get(cause, 0) + times * more.get(cause, 0) for cause in {**cycles, **more}}
+
+
+def _behind(roots: Sequence[CauseRoot], root: CauseRoot) -> CauseRoot:
+    if root.base < 0:
+        return root
+    base = roots[root.base]
+    return CauseRoot(base.base, base.origin, _plus(base.cycles, root.cycles))
+
+
+def _after(point: Point, cause: str, cycles: int) -> Point:
+    time, path = point
+    if isinstance(path, tuple) and path[0] == cause:
+        return time + cycles, (cause, path[1] + cycles, path[2])
+    return (time + cycles, (cause, cycles, path)) if cycles else point
+
+
+def _latest(points: Sequence[Point]) -> Point:
+    """The first of the latest."""
+    return max(points, key=itemgetter(0))
+
+
+def _charged(cycles: Cycles, origin: str, ending: str) -> Cycles:
+    """CAUSE-4, CAUSE-5. ending: of a wait, or the register file whose half a macro-instruction came last by."""
+    if origin == _WAIT or ending == _WAIT:
+        kept, other = [cause for cause in cycles if cause.startswith("dram")], "fill" if origin == _WAIT else "drain"
+        if origin == ending:
+            return cycles
+    elif origin and (origin != "psum_file" or ending == origin):
+        kept, other = [cause for cause in cycles if cause not in _WORK], origin
+    else:
+        return cycles
+    same = {cause: cycles[cause] for cause in kept}
+    return {**same, other: sum(cycles.values()) - sum(same.values())}
+
+
+@lru_cache(maxsize=1 << 11)
+def _mentioned(loop: TimedLoop) -> tuple[int, int]:
+    """The loops whose first, last iterations matter to the body of one."""
+    first = last = 0
+    for node in loop.body:
+        if isinstance(node, Task):
+            for token in node.takes:
+                first |= token.when
+            for token in node.gives:
+                last |= token.when
+        elif isinstance(node, TimedLoop):
+            inner = _mentioned(node)
+            first, last = first | inner[0], last | inner[1]
+    return first, last
+
+
+class _Clock:
+    """The points of a machine from a state on."""
+
+    def __init__(self, machine: TimelineMachine, state: CauseState) -> None:
+        self.machine = machine
+        self.stalls: Cycles = {}
+        self.opening: tuple[str, CauseRoot] | None = None
+        self._load(state, [CauseRoot(number, "", {}) for number in range(state.roots)])
+
+    def _load(self, state: CauseState, roots: Sequence[CauseRoot]) -> None:
+        self.now: Point = (0, 0)
+        self.starts, self.tokens = [list(each) for each in state.starts], [list(each) for each in state.tokens]
+        self.free, self.done = list(state.free), list(state.done)
+        self.mark, self.origin, self.roots = state.free[ARRAY][0], "", roots
+        self.at: CauseState | None = state  # until something happens
+
+    # -- tasks -----------------------------------------------------------------------------------------------------
+
+    def run(self, nodes: Sequence[Node], first: int, last: int) -> None:
+        """One after the other; first, last: masks of the loops that are in their first, last iteration."""
+        for node in nodes:
+            match node:
+                case Task():
+                    self._task(node, first, last)
+                case TimedLoop():
+                    self._spend(self.now, 1)
+                    self._loop(node, first, last)
+                case Own():
+                    self._spend(self.now, node.cycles)
+                case TimedSignal():
+                    self._spend(self.now, 1)
+                    self.tokens[node.queue] += [self.now] * node.tokens
+                case Wait():
+                    self._spend(_latest([self.now, *(self.done[engine] for engine in node.engines)]), node.cycles)
+                    if ARRAY in node.engines:
+                        self._charge(_WAIT, self._root(self.now, self.now[0]))
+                        self.mark, self.origin = self.now[0], _WAIT
+
+    def _spend(self, point: Point, cycles: int) -> None:
+        self.now, self.at = _after(point, "sequencer", cycles), None
+
+    def _task(self, task: Task, first: int, last: int) -> None:
+        engine = task.engine
+        decoded = [self.now, *([] if self.machine.overlap else self.done), self.starts[engine].pop(0)]
+        self._spend(_latest(decoded), 1)
+        taken = {queue: self.tokens[queue].pop(0) for queue, when in task.takes if not when & ~first}
+        arrived = [(time, _FILES.get(queue, path)) for queue, (time, path) in taken.items()]
+        start = end = _latest([*arrived, self.free[engine], self.now])
+        for cause, cycles in task.work:
+            end = _after(end, cause, cycles)
+        if engine == ARRAY:
+            by_psums = next((queue for queue, point in taken.items() if point[0] == start[0]), -1) == PSUM_FREE
+            self._charge("psum_file" if by_psums else "", self._root(start, start[0]))
+            end = start[0] + task.busy, ""
+            self.mark, self.origin = end[0], ""
+        done = _after(end, task.late, task.latency)
+        self.starts[engine].append(start)
+        self.free[engine], self.done[engine] = end, _latest([self.done[engine], done])
+        for queue, when in task.gives:
+            if not when & ~last:
+                self.tokens[queue].append(done)
+
+    # -- charges ---------------------------------------------------------------------------------------------------
+
+    def _root(self, point: Point, until: int) -> CauseRoot:
+        """The path to a point between the mark and `until`."""
+        (time, path), cycles = point, dict[str, int]()
+        while time > self.mark and isinstance(path, tuple):
+            cause, count, rest = path
+            between = min(time, until) - max(time - count, self.mark)
+            if between > 0:
+                cycles[cause] = cycles.get(cause, 0) + between
+            time, path = time - count, rest
+        if not self.mark and isinstance(path, int):
+            return _behind(self.roots, CauseRoot(path, "", cycles))
+        return CauseRoot(-1, self.origin or self._origin(time, path), cycles)
+
+    def _origin(self, time: int, path: Path) -> str:
+        return path if isinstance(path, str) and time == self.mark else ""
+
+    def _charge(self, ending: str, root: CauseRoot, times: int = 1) -> None:
+        if root.base >= 0:
+            self.opening = ending, root
+        else:
+            self.stalls = _plus(self.stalls, _charged(root.cycles, root.origin, ending), times)
+
+    # -- loops -----------------------------------------------------------------------------------------------------
+
+    def _loop(self, loop: TimedLoop, first: int, last: int) -> None:
+        """The first iteration, those between until a state returns, the rest of them at once, the last."""
+        bit, count = loop.bit, loop.count
+        self.apply(self._iteration(loop, first | bit, last | bit if count == 1 else last & ~bit))
+        left, met, effects = count - 2, dict[CauseState, int](), list[CauseEffect]()
+        while left > 0:
+            state = self._state()
+            if state in met:
+                self._periods(effects[met[state] :], left)
+                break
+            met[state] = len(effects)
+            effects.append(self._iteration(loop, first & ~bit, last & ~bit))
+            self.apply(effects[-1])
+            left -= 1
+        if count > 1:
+            self.apply(self._iteration(loop, first & ~bit, last | bit))
+
+    def _periods(self, period: Sequence[CauseEffect], iterations: int) -> None:
+        often, rest = divmod(iterations, len(period))
+        if often:
+            whole = _Clock(self.machine, self._state())
+            for effect in period:
+                whole.apply(effect)
+            self.apply(whole.effect(), often)
+        for effect in period[:rest]:
+            self.apply(effect)
+
+    def _iteration(self, loop: TimedLoop, first: int, last: int) -> CauseEffect:
+        """What an iteration does from this state on."""
+        known, (in_first, in_last) = loop.known.setdefault((self.machine, "causes"), {}), _mentioned(loop)
+        key = first & in_first, last & in_last, self._state()
+        if key not in known:
+            clock = _Clock(self.machine, key[2])
+            clock.run(loop.body, first, last)
+            known[key] = clock.effect()
+        return known[key]
+
+    def effect(self) -> CauseEffect:
+        """What has happened from the state on."""
+        state = self._state()
+        return CauseEffect(state, self.stalls, self.opening, self.roots)
+
+    def apply(self, effect: CauseEffect, times: int = 1) -> None:
+        """Let a piece happen, so many times if it ends in the state that it starts from."""
+        self._state()
+        roots, step = self.roots, effect.roots
+        if effect.opening:
+            ending, root = effect.opening
+            self._charge(ending, _behind(roots, root))
+            if times > 1:
+                self._charge(ending, _behind(step, root), times - 1)
+        self.stalls = _plus(self.stalls, effect.stalls, times)
+        while times:
+            if times & 1:
+                roots = [_behind(roots, root) for root in step]
+            if times := times >> 1:
+                step = [_behind(step, root) for root in step]
+        self._load(effect.state, roots)
+
+    def _state(self) -> CauseState:
+        """The state now. The clock goes on from it: times count from now on, and paths end at its roots."""
+        if self.at is None:
+            self.numbers, self.crossed = dict[tuple[int, str, int], int](), list[CauseRoot]()
+            if self.mark <= self.now[0]:
+                self._number(self.now)
+            starts, tokens = (
+                tuple(tuple(map(self._left, each)) for each in some) for some in (self.starts, self.tokens)
+            )
+            free, done = (tuple(map(self._left, each)) for each in (self.free, self.done))
+            self._load(CauseState(starts, free, done, tokens, len(self.crossed)), self.crossed)
+        assert self.at
+        return self.at
+
+    def _all_left(self, points: Sequence[Point]) -> tuple[Point, ...]:
+        return tuple([self._left(point) for point in points])
+
+    def _left(self, point: Point) -> Point:
+        """What of a path lies behind now and the mark."""
+        (time, path), now, mark = point, self.now[0], self.mark
+        if time <= max(now, mark):
+            return (time - now, self._origin(time, path)) if time > now else _PAST
+        pieces, crossing, since = list[tuple[str, int]](), point, time
+        while since > max(now, mark):
+            assert isinstance(path, tuple)
+            cause, cycles, rest = path
+            pieces.append((cause, min(cycles, since - max(now, mark))))
+            crossing, since, path = (since, path), since - cycles, rest
+        left: Path = self._origin(since, path) if mark > now else self._number(crossing)
+        for cause, cycles in reversed(pieces):
+            left = cause, cycles, left
+        return time - now, left
+
+    def _number(self, point: Point) -> int:
+        """The number of the root of a path whose piece that ends at a point comes to now, or beyond."""
+        time, path = point
+        key = (time - path[1], path[0], id(path[2])) if isinstance(path, tuple) else (time, "", id(path))
+        if key not in self.numbers:
+            self.numbers[key] = len(self.crossed)
+            self.crossed.append(self._root(point, self.now[0]))
+        return self.numbers[key]
+
+
+def stalls(machine: TimelineMachine, start: TimelineState, programs: Sequence[Sequence[Node]]) -> list[dict[str, int]]:
+    """The idle cycles of the array by cause, in each of some programs that follow each other from an idle machine.
+
+    An interval counts for the program that it ends in. start: which tokens there are.
+    """
+    starts, tokens = (tuple((_PAST,) * len(each) for each in some) for some in (start.starts, start.tokens))
+    idle = (_PAST,) * len(start.free)
+    clock, by_program = _Clock(machine, CauseState(starts, idle, idle, tokens, 1)), list[dict[str, int]]()
+    clock.roots = [CauseRoot(-1, _WAIT, {})]
+    for nodes in programs:
+        clock.stalls = dict.fromkeys(CAUSES, 0)
+        clock.run(nodes, ALL, ALL)
+        by_program.append(dict(clock.stalls))
+    return by_program
