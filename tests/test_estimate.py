@@ -18,7 +18,7 @@ from textbook_dataflows import TEXTBOOK
 from cnncc.binary.container import load, save
 from cnncc.binary.counters import program_stats
 from cnncc.driver.pipeline import TO_PROGRAMS, Compilation
-from cnncc.driver.program_parts import fetched_ahead, program_parts
+from cnncc.driver.program_parts import prefetched_operands, program_parts
 from cnncc.estimate.estimate_table import as_json as as_json_of
 from cnncc.estimate.mapped_program import Program
 from cnncc.explore.vary import with_config
@@ -128,7 +128,7 @@ def test_estimate_no_layer_does_better_than_its_roof(
                 mapped = compilation.module.clone()
             compilation.step(step)
             if step.name == "array-prefetch":
-                parts = program_parts(mapped, fetched_ahead(compilation.module))
+                parts = program_parts(mapped, prefetched_operands(compilation.module))
         estimate = as_json_of(Program("", compilation.settings.arch, parts, None))
         for layer in estimate["layers"].values():
             assert not layer.get("roofline") or layer["roofline"]["reached"] <= 1
