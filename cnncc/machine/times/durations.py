@@ -8,7 +8,7 @@ from typing import NamedTuple, assert_never
 
 from cnncc.arch.model import Arch
 from cnncc.isa.fields import AXES, FieldTerm
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import RUN_BY_ENGINES, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 
 # The axes of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (COMMIT-1).
@@ -171,7 +171,10 @@ def dma_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
 
 def occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occupancy:
     """Occupancy of any instruction that an engine runs; `unit` is what the last `unit` instruction set (COMMIT-2)."""
-    match kind := inst.spec.kind:
+    kind = inst.spec.kind
+    if kind not in RUN_BY_ENGINES:
+        raise ValueError(f"no engine runs {kind}")
+    match kind:
         case Kind.DMA:
             return dma_occupancy(inst, arch)
         case Kind.LOAD:
@@ -182,7 +185,5 @@ def occupancy(inst: Instruction, unit: UnitSettings, arch: Arch) -> Occupancy:
             return commit_occupancy(inst, unit, arch)
         case Kind.UNIT:
             return Occupancy(1, 0)
-        case Kind.DESC | Kind.STEP | Kind.HOST | Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
-            raise ValueError(f"no engine runs {kind}")
         case _:
             assert_never(kind)
