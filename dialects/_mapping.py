@@ -47,6 +47,10 @@ class Sizes:
         return cast("int", getattr(self, dim))
 
 
+class Malformed(ValueError):
+    """A loop, stage or mapping has a number or a name that none can have."""
+
+
 @dataclass(frozen=True)
 class Loop:
     """One loop of a mapping: `step` iterations of `dim` at a time, in time or on an axis of the array."""
@@ -58,13 +62,13 @@ class Loop:
 
     def __post_init__(self) -> None:
         if self.dim not in DIMS:
-            raise ValueError(f"no dimension '{self.dim}': they are {', '.join(DIMS)}")
+            raise Malformed(f"no dimension '{self.dim}': they are {', '.join(DIMS)}")
         if self.on not in ("", *AXES):
-            raise ValueError(f"loop {self.dim}: no axis '{self.on}': they are {', '.join(AXES)}")
+            raise Malformed(f"loop {self.dim}: no axis '{self.on}': they are {', '.join(AXES)}")
         if self.step < 1:
-            raise ValueError(f"loop {self.dim}: no step {self.step}: it is at least 1")
+            raise Malformed(f"loop {self.dim}: no step {self.step}: it is at least 1")
         if self.on and self.keep and self.on != LANES:
-            raise ValueError(f"loop {self.dim}: a kept loop runs in time, or on lanes")
+            raise Malformed(f"loop {self.dim}: a kept loop runs in time, or on lanes")
 
 
 @dataclass(frozen=True)
@@ -82,9 +86,9 @@ class Stage:
 
     def __post_init__(self) -> None:
         if self.operand not in OPERANDS or self.memory not in MEMORIES or self.buffers < 1:
-            raise ValueError(f"{self.operand} in {self.memory} buffers {self.buffers} is no stage")
+            raise Malformed(f"{self.operand} in {self.memory} buffers {self.buffers} is no stage")
         if self.depth < 0:
-            raise ValueError(f"a stage inside {self.depth} loops is no stage")
+            raise Malformed(f"a stage inside {self.depth} loops is no stage")
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Mapping:
         for stage in self.stages:
             if not depth <= stage.depth <= len(self.loops):
                 what, where = f"stage {stage.operand} in {stage.memory}", f"{depth} to {len(self.loops)}"
-                raise ValueError(f"{what}: depth {stage.depth} is not in {where} (stages are listed from outside)")
+                raise Malformed(f"{what}: depth {stage.depth} is not in {where} (stages are listed from outside)")
             depth = stage.depth
 
     def stages_in(self, memory: str) -> dict[str, Stage]:

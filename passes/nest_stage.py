@@ -16,8 +16,10 @@ from cnncc.passes._scheduling.rewrites import Missing, add_stage, stage_as
 
 @dataclass(frozen=True)
 class NestStagePass(ModulePass):
-    """Fetches `operand` (weight, ifmap, params) into `memory` (glb, rf) inside the `depth` outermost loops.
+    """Fetches `operand` into `memory` inside the `depth` outermost loops.
 
+    The operand is weight or ifmap in rf, and weight, ifmap, params, residual or output in glb. Of the output it is the
+    reverse: what the loops inside compute is gathered and leaves when they are done.
     Loops inside all stages in register files become the kept ones, those of one macro-instruction.
     With `operand=weight memory=rf depth=1 buffers=2`:
 

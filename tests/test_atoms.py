@@ -172,18 +172,23 @@ def test_without_ping_and_pong_the_last_pe_has_all_from_loads() -> None:
     assert {atom.source for atom in reuse.atoms} == {""} and reuse.atoms[0].sent is not None
 
 
-def test_sums_in_blocks_and_padding(tmp_path: Path) -> None:
-    """Sums that leave through a buffer in the GLB have their names, and padding is 0."""
+@pytest.mark.parametrize(("dataflow", "glb"), [("auto", 90), ("nlr", 300), ("rs", 200)])
+def test_sums_in_blocks_and_padding(dataflow: str, glb: int, tmp_path: Path) -> None:
+    """Sums that leave through a buffer in the GLB have their names, and padding is 0.
+
+    nlr, rs: sums of PEs are added up on their way south, nlr also adds them up in the GLB. They have the whole's name.
+    """
     arch = tmp_path / "small.toml"
-    arch.write_text(Case(glb=90, c=2, k=4, image=(9, 9), pad="same").arch_text())
-    case = Case(c=2, k=4, image=(9, 9), pad="same", glb=90)
+    links = f"[links]\nsouth = {str(dataflow != 'auto').lower()}"
+    arch.write_text(Case(glb=glb, c=2, k=4, image=(9, 9), pad="same").arch_text().replace("[links]", links))
+    case = Case(c=2, k=4, image=(9, 9), pad="same", glb=glb)
     ctx = CompilerContext()
     for dialect in (Builtin, Func, CNN, WEIGHTS):
         ctx.load_dialect(dialect)
     module = Parser(ctx, case.text(ctx)).parse_module()
     for lowering in (
-        CnnToNestPass(), NestAssignMappingPass(str(arch)), NestTilePass(), NestPermutePass(), NestUnrollPass(),
-        NestStagePass(), NestToArrayPass(str(arch)),
+        CnnToNestPass(), NestAssignMappingPass(str(arch), dataflow=dataflow), NestTilePass(), NestPermutePass(),
+        NestUnrollPass(), NestStagePass(), NestToArrayPass(str(arch)),
     ):  # fmt: skip
         lowering.apply(ctx, module)
     assert "dram output.dram" in str(module)
@@ -193,6 +198,8 @@ def test_sums_in_blocks_and_padding(tmp_path: Path) -> None:
         for col in range(array.cols):
             for reuse in atomic_schedule(module, ctx.weights, array, "layer", (row, col), range(1000)):
                 assert {atom.psum for atom in reuse.atoms} <= reuse.sums.keys()
+                parts = any(" (part) += " in line for line in schedule_text("layer", (row, col), [reuse]))
+                assert parts == reuse.part == (dataflow != "auto")
                 for atom in reuse.atoms:
                     ifmap, weight = product(atom)
                     (_, k, h, w), (_, c, r, s) = reuse.sums[atom.psum].at, weight.at

@@ -14,6 +14,7 @@ from cli_cases import build, done, noise, save
 from onnx import helper
 
 from cnncc.cli.main import main
+from cnncc.universe import PASSES
 
 
 def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -79,3 +80,10 @@ def test_options_are_called_the_same_in_all_commands() -> None:
                 kinds.setdefault(max(option.opts, key=len), set()).add(kind)
     assert {name: found for name, found in kinds.items() if len(found) > 1} == {}
     assert {"--output", "--json", "--layer", "--arch", "--schedule", "--dataflow", "--input", "--batch"} <= kinds.keys()
+
+
+def test_opt_is_called_opt_and_lists_its_own_passes_first() -> None:
+    said = " ".join(done("opt", "--help").stdout.split()).replace("- ", "-")
+    assert said.startswith("usage: cnncc opt [-h]")
+    listed = re.search(r"Available passes are: (\S+)", said)
+    assert listed and listed[1].split(",")[: len(PASSES)] == list(PASSES)

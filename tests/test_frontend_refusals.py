@@ -38,6 +38,7 @@ def test_frontend_refuses_files_that_are_no_models(tmp_path: Path) -> None:
         file = tmp_path / name
         file.write_bytes(content)
         assert "not an ONNX model" in refusal(file)
+    assert "is IR, not an ONNX model: give the model; cnncc compile --from" in refusal(tmp_path / "dump.mlir")
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 0.9, 0.999])

@@ -71,7 +71,7 @@ def command(
         click.echo(one_line(f"cnncc: step {failed[0].step} is wrong: {failed[0].detail}"), err=True)
         raise SystemExit(3)
     if not as_json:
-        click.echo(f"all {len(verifier.checks)} steps agree")
+        click.echo(f"all {len(verifier.checks)} steps agree (calibration changes no value)")
     if beyond := verifier.beyond_noise:
         more = f"; {len(beyond) - 1} more" if len(beyond) > 1 else ""
         click.echo(one_line(f"cnncc: layer {beyond[0].text}{more}"), err=True)

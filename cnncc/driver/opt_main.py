@@ -52,8 +52,8 @@ class OptMain(xDSLOptMain):
             self.ctx.register_dialect(name, factory)
 
     def register_all_passes(self) -> None:
-        """Register all passes, as `register_all_dialects`."""
-        known: dict[str, Callable[[], type[ModulePass]]] = Universe.get_multiverse().all_passes | PASSES
+        """Register all passes, as `register_all_dialects`; the help lists cnncc's own first."""
+        known: dict[str, Callable[[], type[ModulePass]]] = PASSES | Universe.get_multiverse().all_passes | PASSES
         for name, factory in known.items():
             self.register_pass(name, factory)
 
@@ -78,7 +78,8 @@ class OptMain(xDSLOptMain):
         self.available_frontends |= {"mlir": parse_with_weights, "onnx": parse_onnx}
 
     def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
-        """Add the option of ONNX files."""
+        """Name the tool, and add the option of ONNX files."""
+        arg_parser.prog = "cnncc opt"
         super().register_all_arguments(arg_parser)
         arg_parser.add_argument("--batch", type=int, help="size of symbolic leading dims of an ONNX model's inputs")
 

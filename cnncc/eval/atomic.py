@@ -60,8 +60,9 @@ class Reuse:
     - number: among the layer's macro-instructions, from 0
     - loops: the index of each loop around it
     - loaded: the words that loads brought for it, by operand
-    - sends: whether its sums are complete
-    - sums: the names of its sums, by psum slot
+    - sends: whether its sums leave the PE
+    - part: whether other PEs or macro-instructions have the rest of its sums (COMMIT-5, COMMIT-6)
+    - sums: the names of its sums, or of what they are part of, by psum slot
     """
 
     number: int
@@ -70,6 +71,7 @@ class Reuse:
     loaded: dict[str, list[Word]]
     atoms: list[Atom]
     sends: bool
+    part: bool = False
     sums: dict[int, Word] = field(default_factory=dict[int, Word])
 
 
@@ -116,7 +118,8 @@ class _Tracer(ArrayState):
         self.pe, self.wanted, self.macros, self.sums = pe, wanted, 0, 0
         self.reuses: list[Reuse] = []
         self.open: list[Reuse] = []  # macro-instructions whose sums are in the PE
-        self.waiting: dict[int, tuple[list[Reuse], int]] = {}  # sums in a buffer: macro-instructions and psum slot
+        # Sums in a buffer: the macro-instructions and psum slots that have a part in each.
+        self.waiting: dict[int, list[tuple[list[Reuse], int]]] = {}
         self.start_layer(layer)
         for view in (op for op in layer.walk() if isinstance(op, A.ViewOp)):
             tensor = self.tensor(view.record.data.tensor)
@@ -190,12 +193,17 @@ class _Tracer(ArrayState):
     # -- where sums go -------------------------------------------------------------------------------------------
 
     def commit(self, commit: A.Commit) -> None:
-        """Write the sums' numbers in place of results."""
+        """Write the sums' numbers in place of results. Sums that are added up have one number."""
         pes = rectangle(commit.place, self.arch.rows, self.arch.cols)
         view, target = self._view(commit.view)
         address, _ = position(commit.place, commit.start, commit.pattern).address(view, self.loops)
-        names = SUMS + self.sums + np.arange(address.size).reshape(address.shape)
-        self.sums += address.size
+        place, places = np.unique(address, return_inverse=True)
+        names = SUMS + self.sums + places.reshape(address.shape)
+        self.sums += place.size
+        earlier = target.read(address)[0] if commit.sums and not self.loops.first(commit.fresh) else names
+        for name, before in {*zip(names.flat, earlier.flat, strict=True)}:
+            if before != name and int(before) in self.waiting:
+                self.waiting[int(name)] = self.waiting.pop(int(before))
         target.write(address, names[None])
         if commit.source == A.Source.PSUM:
             self.psum.take()
@@ -204,7 +212,9 @@ class _Tracer(ArrayState):
             if self.open:  # the PE is among those that commit (COMMIT-1)
                 psums = slots(commit.psum, tuple(extent.n for extent in commit.pattern))
                 for slot, name in zip(psums.flat, names[row, col].flat, strict=True):
-                    self.waiting[int(name)] = (self.open, int(slot))
+                    self.waiting.setdefault(int(name), []).append((self.open, int(slot)))
+                for reuse in self.open:
+                    reuse.part = commit.reduce or bool(commit.sums)
             self.open = []
         self._settle(view.tensor)
 
@@ -220,10 +230,10 @@ class _Tracer(ArrayState):
         if self.waiting and tensor.shape:
             for index, word in enumerate(self._view_words(tensor).tolist()):
                 if word in self.waiting:
-                    reuses, slot = self.waiting.pop(word)
                     at = tuple(int(i) for i in np.unravel_index(index, tensor.shape))
-                    for reuse in reuses:
-                        reuse.sums[slot] = Word(name, at)
+                    for reuses, slot in self.waiting.pop(word):
+                        for reuse in reuses:
+                            reuse.sums[slot] = Word(name, at)
         if self.macros >= self.wanted.stop and not self.waiting and not self.open:
             raise _Complete
 

@@ -24,17 +24,22 @@ def schedule_text(label: str, pe: tuple[int, int], reuses: Sequence[Reuse]) -> I
         rows = [(str(atom.cycle), *_columns(reuse, atom)) for atom in reuse.atoms]
         yield from table(["cycle", Column("west n2n", TEXT), Column("PE", TEXT), Column("east n2n", TEXT)], rows)
         if reuse.sends:
-            yield f"  send   {' '.join(_name('O', word) for _, word in sorted(reuse.sums.items()))}"
+            yield f"  send   {' '.join(_sum(reuse, slot) for slot in sorted(reuse.sums))}"
 
 
 def _columns(reuse: Reuse, atom: Atom) -> tuple[str, str, str]:
     """The texts of the west link, the PE and the east link."""
-    total, sign = _name("O", reuse.sums.get(atom.psum, Word())), _sign(reuse.op)
+    total, sign = _sum(reuse, atom.psum), _sign(reuse.op)
     terms = (_name("I", x) + (f" * {_name('W', w)}" if w else "") for x, w in atom.terms)
     does = f"{total} {sign} {' + '.join(terms)}"
     west = f"send {_name('I', atom.sent)}" if atom.sent else ""
     east = f"receive {_name('I', atom.received)}" if atom.received else ""
     return west, does, f"{east} (virtual)" if atom.source == "virtual" else east
+
+
+def _sum(reuse: Reuse, slot: int) -> str:
+    """The output in a psum slot, or that it is part of."""
+    return _name("O", reuse.sums.get(slot, Word())) + (" (part)" if reuse.part else "")
 
 
 def _sign(operation: MacOperation) -> str:

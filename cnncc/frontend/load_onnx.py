@@ -68,6 +68,10 @@ def _read(path: Path) -> ModelProto:
     from google.protobuf.message import DecodeError
     from onnx import ModelProto
 
+    if path.suffix == ".mlir":
+        raise Refusal(
+            f"{path}: is IR, not an ONNX model: give the model; cnncc compile --from runs IR on down to a binary"
+        )
     try:
         size_bytes = path.stat().st_size
         if size_bytes > SIZE_LIMIT_BYTES:

@@ -12,13 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 from cnncc.arch.operations import MacOperation
 from cnncc.isa.fields import Field, FieldTerm, Value, When
 
 
 class InstructionKind(StrEnum):
-    """The instructions by name. Whoever implements them matches all of them, so that a new row is an error there."""
+    """The instructions by name. Whoever implements them matches all of them, or one of the sets below.
+
+    So the type checker names every place that a new row concerns.
+    """
 
     HALT = "halt"
     LOOP = "loop"
@@ -34,6 +38,12 @@ class InstructionKind(StrEnum):
     UNIT = "unit"
     COMMIT = "commit"
 
+
+RUN_BY_ENGINES: Final = (
+    InstructionKind.DMA, InstructionKind.LOAD, InstructionKind.MAC, InstructionKind.UNIT, InstructionKind.COMMIT,
+)  # fmt: skip
+MOVING_WORDS: Final = (InstructionKind.DMA, InstructionKind.LOAD, InstructionKind.MAC, InstructionKind.COMMIT)
+CHANGING_SETTINGS: Final = (InstructionKind.DESC, InstructionKind.STEP, InstructionKind.UNIT)
 
 OPCODE = Field("opcode", 0, 31, 26, "uint", "which instruction")
 

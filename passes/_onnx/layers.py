@@ -97,7 +97,7 @@ Reader = Callable[[NodeOp, WeightStore], T]
 
 def read_layer(node: NodeOp, store: WeightStore) -> Layer:
     """The layer of `node`. Raises StaysOnHost, with the reason, if the array cannot run it."""
-    read = _READERS.get(node.op_type.data) if node.domain is None else None
+    read = READERS.get(node.op_type.data) if node.domain is None else None
     if read is None:
         raise StaysOnHost("the array has no such operator")
     return read_with(read, node, store)
@@ -163,6 +163,7 @@ def _weights(node: NodeOp, index: int, rank: int, store: WeightStore) -> Floats:
 
 
 def _conv(node: NodeOp, store: WeightStore) -> Layer:
+    """Input n c h w. Weights and bias are constant. Any strides, dilations, group and pads."""
     weights = _weights(node, 1, 4, store)
     channels = weights.shape[0]
     bias = np.zeros(channels, np.float32) if node.operand(2) is None else _weights(node, 2, 1, store)
@@ -178,6 +179,7 @@ def _matrix(weights: Floats, bias: Floats) -> ConvLayer:
 
 
 def _gemm(node: NodeOp, store: WeightStore) -> Layer:
+    """Input 0 of rank 2, not transposed. Inputs 1 and 2 are constant, input 2 the same in all rows."""
     require(not node.int_attr("transA", 0), "transA = 1")
     weights = _weights(node, 1, 2, store)
     weights = weights if node.int_attr("transB", 0) else weights.T
@@ -192,6 +194,7 @@ def _gemm(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _matmul(node: NodeOp, store: WeightStore) -> Layer:
+    """Input 0 of rank 2, input 1 constant of rank 2."""
     rank = len(shape(node.operands[0].type))
     require(rank == 2, f"input 0 has rank {rank}, not 2")
     weights = _weights(node, 1, 2, store)
@@ -199,6 +202,7 @@ def _matmul(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _batch_normalisation(node: NodeOp, store: WeightStore) -> Layer:
+    """Rank 2 to 4, in inference, with constants for each channel."""
     module = node.get_toplevel_object()
     assert isinstance(module, ModuleOp)
     normalisation = read_normalisation(node, opset_imports(module)[""], store)
@@ -212,6 +216,7 @@ def _batch_normalisation(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _max_pool(node: NodeOp, store: WeightStore) -> Layer:
+    """Input n c h w. Any strides, dilations, pads and ceil_mode. Every window has a position in the image."""
     window = read_window(node, node.ints_attr("kernel_shape", ()))
     _pool_counts(window, image_sizes(node))
     return PoolLayer("max", window)
@@ -225,10 +230,12 @@ def _pool_counts(window: Window, sizes: tuple[int, int], pads: tuple[int, ...] =
 
 
 def _global_max_pool(node: NodeOp, store: WeightStore) -> Layer:
+    """Input n c h w."""
     return PoolLayer("max", read_window(node, image_sizes(node)))
 
 
 def _average_pool(node: NodeOp, store: WeightStore) -> Layer:
+    """Input n c h w. Any strides, dilations, pads and ceil_mode. Every window has a position in the image."""
     window, sizes = read_window(node, node.ints_attr("kernel_shape", ())), image_sizes(node)
     counted = node.int_attr("count_include_pad", 0) == 1
     # Positions of a ceil_mode window beyond the pads never count.
@@ -238,12 +245,13 @@ def _average_pool(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _global_average_pool(node: NodeOp, store: WeightStore) -> Layer:
+    """Input n c h w."""
     rows, cols = image_sizes(node)
     return PoolLayer("sum", read_window(node, (rows, cols)), (rows,), (cols,))
 
 
 def _reduce_mean(node: NodeOp, store: WeightStore) -> Layer:
-    """Axes: an attribute before opset 18, an input from then on."""
+    """Input n c h w. Axes h, w or both: an attribute before opset 18, a constant input from then on."""
     given = constant_input(node, 1, store)
     axes = node.ints_attr("axes", ()) if given is None else tuple(int(axis) for axis in given.flat)
     sizes = image_sizes(node)
@@ -254,6 +262,7 @@ def _reduce_mean(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _add(node: NodeOp, store: WeightStore) -> Layer:
+    """Two computed inputs of one shape."""
     require(len(node.operands) == 2, f"it has {len(node.operands)} inputs, not 2")
     _require_tensor(node.operands[1], "input 1")
     require(not isinstance(node.operands[1].owner, ConstantOp), "input 1 is constant")
@@ -263,6 +272,7 @@ def _add(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _relu(node: NodeOp, store: WeightStore) -> Layer:
+    """Any shape."""
     return ClampLayer(0.0, float("inf"))
 
 
@@ -273,6 +283,7 @@ def _bound(node: NodeOp, name: str, index: int, default: float, store: WeightSto
 
 
 def _clip(node: NodeOp, store: WeightStore) -> Layer:
+    """Constant bounds: attributes before opset 11, inputs from then on."""
     lo = _bound(node, "min", 1, float("-inf"), store)
     hi = _bound(node, "max", 2, float("inf"), store)
     require(lo <= hi, f"min = {lo} and max = {hi} are no range")
@@ -285,10 +296,12 @@ def _leaky(slope: float) -> Layer:
 
 
 def _leaky_relu(node: NodeOp, store: WeightStore) -> Layer:
+    """alpha from -1 to 1."""
     return _leaky(node.float_attr("alpha", 0.01))
 
 
 def _prelu(node: NodeOp, store: WeightStore) -> Layer:
+    """One constant slope for all channels, from -1 to 1."""
     slopes = constant_input(node, 1, store)
     if slopes is None or slopes.size == 0 or not (slopes == slopes.flat[0]).all():
         raise StaysOnHost("its slopes differ: the output units have one")
@@ -297,6 +310,7 @@ def _prelu(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _transpose(node: NodeOp, store: WeightStore) -> Layer:
+    """Orders that move no element, and the channel shuffle of n g c/g h w."""
     dims = shape(node.operands[0].type)
     order = node.ints_attr("perm", tuple(reversed(range(len(dims)))))
     moved = [axis for axis in order if dims[axis] != 1]
@@ -307,6 +321,7 @@ def _transpose(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _concat(node: NodeOp, store: WeightStore) -> Layer:
+    """Computed inputs of rank 2 or 4, along the channels."""
     dims = shape(node.operands[0].type)
     axis = node.int_attr("axis", 1)
     require(axis in (1, 1 - len(dims)), f"axis = {axis}: the array concatenates channels")
@@ -319,13 +334,15 @@ def _concat(node: NodeOp, store: WeightStore) -> Layer:
 
 
 def _reshape(node: NodeOp, store: WeightStore) -> Layer:
+    """The elements stay in order. A shape that is an input is constant."""
     constant_input(node, 1, store)
     sizes = [int(np.prod(shape(value.type))) for value in (node.operands[0], node.results[0])]
     require(sizes[0] == sizes[1], "input and result differ in size")
     return ReshapeLayer()
 
 
-_READERS: dict[str, Reader[Layer]] = {
+# The docstrings of readers say what stays on the array: docs/operators.md has them.
+READERS: dict[str, Reader[Layer]] = {
     "Conv": _conv,
     "BatchNormalization": _batch_normalisation,
     "Gemm": _gemm,
@@ -352,7 +369,7 @@ _READERS: dict[str, Reader[Layer]] = {
 
 # Readers for integers too: they use shapes and attributes alone, and their layers only move or compare numbers.
 ON_INTEGERS: dict[str, Reader[Layer]] = {
-    name: _READERS[name]
+    name: READERS[name]
     for name in (
         "MaxPool", "Relu", "Clip", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Concat",
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import cast
 
 import numpy as np
@@ -124,7 +125,7 @@ def codes_of(value_type: Attribute) -> Codes | None:
 def read_any_layer(node: NodeOp, store: WeightStore) -> AnyLayer:
     """The layer of `node`, in reals or in codes. Raises StaysOnHost, with the reason, if the array cannot run it."""
     domain = node.domain.data if node.domain else ""
-    if (reader := _READERS.get((domain, node.op_type.data))) is not None:
+    if (reader := QUANTISED_READERS.get((domain, node.op_type.data))) is not None:
         return reader(node, store)
     shared = ON_INTEGERS.get(node.op_type.data)
     if not domain and shared is not None and node.operands and codes_of(node.operands[0].type):
@@ -165,6 +166,7 @@ def _codes(node: NodeOp, value: SSAValue, scale: int, store: WeightStore) -> Cod
 
 
 def _quantize(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    """To int8 or uint8. One constant scale and zero point, no block_size."""
     require("block_size" not in node.attributes or not node.int_attr("block_size", 0), "it has a block_size")
     y = _codes(node, node.results[0], 1, store)
     require(node.int_attr("precision", 1) == 1, "it divides in another precision than f32")
@@ -172,6 +174,7 @@ def _quantize(node: NodeOp, store: WeightStore) -> QuantisedLayer:
 
 
 def _dequantize(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    """From int8 or uint8. One constant scale and zero point; constants may have them for each channel."""
     return DequantizeLayer(_codes(node, node.operands[0], 1, store))
 
 
@@ -211,6 +214,7 @@ def _multipliers(x: Floats, weights: Floats, y: float, channels: int) -> Floats:
 
 
 def _conv(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    """As Conv, on int8 or uint8. Weights have one scale, or one for each output channel."""
     weights = _weights(node, 3, 4, store)
     channels, group = len(weights), node.int_attr("group", 1)
     x, y = _codes(node, node.operands[0], 1, store), _codes(node, node.results[0], 6, store)
@@ -235,12 +239,14 @@ def _matrix(node: NodeOp, weights: Array, bias: Ints, y: Codes, alpha: float, st
 
 
 def _matmul(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    """As MatMul, on int8 or uint8. Weights have one scale, or one for each output channel."""
     weights = _weights(node, 3, 2, store).T
     y = _codes(node, node.results[0], 6, store)
     return _matrix(node, weights, np.zeros(len(weights), np.int64), y, 1.0, store)
 
 
 def _gemm(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    """As Gemm, on int8 or uint8, with a quantised result."""
     require(not node.int_attr("transA", 0), "transA = 1")
     require(node.operand(7) is not None, "its result is float (no y_scale)")
     weights = _weights(node, 3, 2, store)
@@ -251,6 +257,7 @@ def _gemm(node: NodeOp, store: WeightStore) -> QuantisedLayer:
 
 
 def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    """Two computed inputs of one shape, int8 or uint8."""
     require(len(node.own_operands) > 3, f"it has {len(node.own_operands)} inputs")
     a, b, y = node.operands[0], node.operands[3], node.results[0]
     require(codes_of(b.type) is None or not isinstance(b.owner, ConstantOp), "input 3 is constant")
@@ -262,6 +269,7 @@ def _add(node: NodeOp, store: WeightStore) -> QuantisedLayer:
 
 
 def _global_average_pool(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+    """Input n c h w, int8 or uint8. channels_last is 0."""
     require(not node.int_attr("channels_last", 0), "channels_last = 1")
     x, y = _codes(node, node.operands[0], 1, store), _codes(node, node.results[0], 3, store)
     _, channels, *sizes = shape(node.operands[0].type)
@@ -278,10 +286,14 @@ def _reader(
     inputs: tuple[Attribute, ...] = BYTES,
     results: tuple[Attribute, ...] = BYTES,
 ) -> Callable[[NodeOp, WeightStore], QuantisedLayer]:
-    return lambda node, store: read_with(read, node, store, inputs, results)
+    @wraps(read)
+    def with_types(node: NodeOp, store: WeightStore) -> QuantisedLayer:
+        return read_with(read, node, store, inputs, results)
+
+    return with_types
 
 
-_READERS: dict[tuple[str, str], Callable[[NodeOp, WeightStore], QuantisedLayer]] = {
+QUANTISED_READERS: dict[tuple[str, str], Callable[[NodeOp, WeightStore], QuantisedLayer]] = {
     ("", "QuantizeLinear"): _reader(_quantize, inputs=(f32,)),
     ("", "DequantizeLinear"): _reader(_dequantize, results=(f32,)),
     ("", "QLinearConv"): _reader(_conv),

@@ -11,6 +11,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.context import note
+from cnncc.dialects._mapping import Malformed
 from cnncc.dialects.nest import DIMS, LayerOp, Mapping, build_nest, image_shape, mapping_of, mapping_problem, operands
 from cnncc.errors import Finding, Refusal
 from cnncc.model.layer_shape import LayerShape, reach
@@ -62,7 +63,8 @@ def reschedule(
     by_hand: options say what to change. No layer that has it is then an error; else, and where nothing changes, the
     user gets a note. Layers without it stay as they are, if others have it.
 
-    Raises Refusal, naming the pass and the layer, where `change` does or where the nest would break a rule.
+    Raises Refusal, naming the pass and the layer, where `change` does, where the nest would break a rule, or where a
+    loop or stage is none, as a stage of 0 buffers.
     """
     layers, lacking = chosen_layers(module, label), list[Finding]()
     asked = changed = False
@@ -80,7 +82,7 @@ def reschedule(
         except Missing as missing:
             lacking.append(Finding(str(missing), where=label_of(layer)))
             continue
-        except Refusal as refusal:
+        except (Refusal, Malformed) as refusal:
             raise Refusal(f"{name}: layer '{label_of(layer)}': {refusal}") from refusal
         changed = True
         layer.detach_region(layer.body)

@@ -21,7 +21,7 @@ CANONICAL = ("n", "k", "h", "w", "c", "r", "s")
 
 
 class Missing(Refusal):
-    """A layer has no loop or operand of the name that an option gives."""
+    """A layer has no loop or operand of the name that an option gives; others may have it."""
 
 
 def canonical(sizes: Sizes) -> Mapping:

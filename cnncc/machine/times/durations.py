@@ -8,7 +8,7 @@ from typing import NamedTuple, assert_never
 
 from cnncc.arch.model import Arch
 from cnncc.isa.fields import AXES, FieldTerm
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import RUN_BY_ENGINES, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 
 # The axes of a commit's pattern, the slowest first: field `pixels`, term `pixel_term` (COMMIT-1).
@@ -191,7 +191,10 @@ def occupancy(inst: Instruction, unit: UnitSettings, arch: Arch, constant: bool 
 
     unit: the settings by the last `unit` instruction (COMMIT-2). constant: see `dma_occupancy`.
     """
-    match kind := inst.spec.kind:
+    kind = inst.spec.kind
+    if kind not in RUN_BY_ENGINES:
+        raise AssertionError(f"no engine runs {kind}")
+    match kind:
         case Kind.DMA:
             return dma_occupancy(inst, arch, constant)
         case Kind.LOAD:
@@ -202,7 +205,5 @@ def occupancy(inst: Instruction, unit: UnitSettings, arch: Arch, constant: bool 
             return commit_occupancy(inst, unit, arch)
         case Kind.UNIT:
             return Occupancy(1, 0, (("output_units", 1),))
-        case Kind.DESC | Kind.STEP | Kind.HOST | Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
-            raise AssertionError(f"no engine runs {kind}")
         case _:
             assert_never(kind)

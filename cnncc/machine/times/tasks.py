@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from cnncc.arch.operations import MacOperation
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import RUN_BY_ENGINES, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import mask_of
 
@@ -86,7 +86,10 @@ def _semaphore(inst: Instruction, field: str) -> tuple[EngineToken, ...]:
 def task_of(inst: Instruction) -> EngineTask:
     """The task of an instruction that an engine runs (TOKEN-1 to TOKEN-4)."""
     engine = ENGINES.index(inst.spec.engine)
-    match kind := inst.spec.kind:
+    kind = inst.spec.kind
+    if kind not in RUN_BY_ENGINES:
+        raise ValueError(f"no engine runs {kind}")
+    match kind:
         case Kind.LOAD:
             free = HALVES.index(f"{inst.text('kind')} free")
             takes, gives = _token(inst, "open", free), _token(inst, "close", partner(free))
@@ -101,8 +104,6 @@ def task_of(inst: Instruction) -> EngineTask:
             return EngineTask(engine, (), ())
         case Kind.COMMIT | Kind.DMA:
             takes = gives = ()
-        case Kind.DESC | Kind.STEP | Kind.HOST | Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
-            raise AssertionError(f"no engine runs {kind}")
         case _:
             assert_never(kind)
     return EngineTask(engine, takes + _semaphore(inst, "take"), gives + _semaphore(inst, "give"))

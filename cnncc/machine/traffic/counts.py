@@ -11,7 +11,7 @@ from typing import assert_never
 from cnncc.arch.model import Arch
 from cnncc.arch.operations import MacOperation
 from cnncc.isa.fields import FieldTerm, When
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import CHANGING_SETTINGS, MOVING_WORDS, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import (
@@ -126,7 +126,10 @@ class _Settings:
 
     def after(self, inst: Instruction) -> _Settings:
         """The settings after `desc`, `step`, `unit`, or any other instruction."""
-        match kind := inst.spec.kind:
+        kind = inst.spec.kind
+        if kind not in CHANGING_SETTINGS:
+            return self
+        match kind:
             case Kind.DESC:
                 return self.with_descriptor(inst.number("id"), _Descriptor(inst.number("height"), inst.number("width")))
             case Kind.STEP:
@@ -135,10 +138,6 @@ class _Settings:
                 return self.with_descriptor(number, changed)
             case Kind.UNIT:
                 return _Settings(self.descriptors, UnitSettings.of(inst))
-            case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.COMMIT | Kind.HOST:
-                return self
-            case Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
-                return self
             case _:
                 assert_never(kind)
 
@@ -246,14 +245,15 @@ def _load(inst: Instruction, arch: Arch) -> Traffic:
 
 def _once(inst: Instruction, arch: Arch) -> Traffic | None:
     """The counts of one execution of an instruction; they do not depend on the loops around it."""
-    match kind := inst.spec.kind:
+    kind = inst.spec.kind
+    if kind not in MOVING_WORDS:
+        return None
+    match kind:
         case Kind.MAC:
             return _mac(inst, arch)
         case Kind.LOAD:
             return _load(inst, arch)
-        case Kind.DMA | Kind.COMMIT | Kind.UNIT | Kind.DESC | Kind.STEP | Kind.HOST:
-            return None
-        case Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
+        case Kind.DMA | Kind.COMMIT:
             return None
         case _:
             assert_never(kind)
@@ -292,7 +292,10 @@ def _met(when: When, ranges: Ranges, counts: Sequence[int], last: bool) -> int:
 
 def _bounded(inst: Instruction, settings: _Settings, ranges: Ranges, count: Count) -> Traffic | None:
     """The words that a load or a DMA transfer reads and writes in the memories, over all iterations around it."""
-    match kind := inst.spec.kind:
+    kind = inst.spec.kind
+    if kind not in MOVING_WORDS:
+        return None
+    match kind:
         case Kind.LOAD:
             words = load_reads(inst, settings.descriptors[inst.number("desc")], ranges, count)
             is_weight = inst.text("kind") == "weight"
@@ -303,9 +306,7 @@ def _bounded(inst: Instruction, settings: _Settings, ranges: Ranges, count: Coun
             if into:
                 return Traffic(dram_read=words, glb_write_dma=words)
             return Traffic(glb_read_dma=words, dram_write=words)
-        case Kind.MAC | Kind.COMMIT | Kind.UNIT | Kind.DESC | Kind.STEP | Kind.HOST:
-            return None
-        case Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
+        case Kind.MAC | Kind.COMMIT:
             return None
         case _:
             assert_never(kind)

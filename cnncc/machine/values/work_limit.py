@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import MOVING_WORDS, Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.times.durations import commit_results, dma_words, load_words, mac_operations
 from cnncc.machine.values.regfile import HalfFault
@@ -32,7 +32,10 @@ class Work:
 
 def work_of(inst: Instruction) -> int:
     """The words or operations of one instruction, padding and words that PEs share included."""
-    match kind := inst.spec.kind:
+    kind = inst.spec.kind
+    if kind not in MOVING_WORDS:
+        return 0
+    match kind:
         case Kind.LOAD:
             work = load_words(inst) * inst.number("rows") * inst.number("cols")
         case Kind.MAC:
@@ -41,8 +44,6 @@ def work_of(inst: Instruction) -> int:
             work = commit_results(inst)
         case Kind.DMA:
             work = dma_words(inst)
-        case Kind.DESC | Kind.STEP | Kind.UNIT | Kind.HOST | Kind.SYNC | Kind.SIGNAL | Kind.HALT | Kind.LOOP | Kind.END:
-            work = 0
         case _:
             assert_never(kind)
     return min(work, _MOST)

@@ -1,0 +1,78 @@
+"""docs/operators.md from the readers of ONNX nodes: `python -m cnncc.driver.operator_manual` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from inspect import getdoc
+
+from cnncc.driver.pass_manual import passes, summary
+from cnncc.passes._onnx.layers import ON_INTEGERS, READERS
+from cnncc.passes._onnx.quantised_layers import QUANTISED_READERS
+
+_HEAD = """# Supported operators
+
+Generated from the readers of ONNX nodes by `python -m cnncc.driver.operator_manual`; do not edit.
+
+Every ONNX operator is accepted. The array runs the operators below, of all opsets. All others run on the host, by
+onnxruntime, and so does a node that breaks a limit. `cnncc check MODEL.onnx` names each node on the host, with the
+reason. [adding-an-operator.md](adding-an-operator.md) adds an operator.
+
+These limits hold for every node on the array:
+
+- Values are f32, or int8 and uint8 in models that are quantised already. They have at most 4 dimensions, all known
+  and not 0. `--batch` gives a symbolic batch dimension its size.
+- The first input is computed, not constant. The first result alone is used.
+"""
+_FLOAT = """
+## Operators of the standard domain
+
+The last column says whether the operator also takes int8 and uint8.
+
+| operator | limits | on integers |
+|---|---|---|
+"""
+_QUANTISED = """
+## Operators of quantised models
+
+The model's own integers, scales and zero points are kept ([ladder.md](ladder.md#models-that-are-quantised-already)).
+
+| operator | domain | limits |
+|---|---|---|
+"""
+_FOLDED = """
+## What passes take away
+
+These passes run before layers are made. So Mul, Add, Sub and Div by constants, Pad, Dropout, Cast and Constant often
+cost nothing ([passes.md](passes.md#onnx-on-the-operators-of-the-model)):
+
+| pass | what it does |
+|---|---|
+"""
+
+
+def _limits(reader: object) -> str:
+    """What a reader says of itself."""
+    text = getdoc(reader)
+    assert text, f"{reader} has no docstring"
+    return " ".join(text.split())
+
+
+def _rows(rows: Iterable[tuple[str, ...]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _quantised() -> Iterator[tuple[str, ...]]:
+    for (domain, name), reader in QUANTISED_READERS.items():
+        yield f"`{name}`", domain or "standard", _limits(reader)
+
+
+def manual() -> str:
+    """The text of docs/operators.md."""
+    readers = [(f"`{name}`", _limits(reader), "yes" if name in ON_INTEGERS else "") for name, reader in READERS.items()]
+    folding = [(f"`{name}`", summary(each)) for name, each in passes().items() if name.startswith("onnx-")]
+    folding = [row for row in folding if row[0] != "`onnx-to-cnn`"]
+    return _HEAD + _FLOAT + _rows(readers) + _QUANTISED + _rows(_quantised()) + _FOLDED + _rows(folding)
+
+
+if __name__ == "__main__":
+    print(manual(), end="")
