@@ -212,6 +212,13 @@ def test_weights_wait_for_the_next_block_of_the_image() -> None:
     assert 205_184 + 7 * (comes - block) <= least <= cycles < 1.05 * least
 
 
+def test_groups_of_shuffled_channels_share_the_image() -> None:
+    """A streamed block of results has both groups of channels, for which its image comes once."""
+    shape = replace(pointwise(64, 32, 8), shuffle=2)
+    blocks = Blocks(shape, ARCH, MOVING, Tiles(FORMS[0], 16, 1, 8, 32))
+    assert (blocks.moved_image == 32 * 8 * 8).all() and blocks.image.max() == 32 * 8 * 8
+
+
 SLICED = next(form for form in FORMS if form.order == "ckrs|WhwI")
 
 

@@ -64,6 +64,11 @@ def groups_inside(shape: LayerShape, budget: GlbBudget) -> int:
     return shape.sizes.k // shape.tiled_together if shape.shuffle > 1 and "output" in budget.streamed else 1
 
 
+def channels_of_block(shape: LayerShape, groups: int, k: Any) -> Any:
+    """Channels of the image for a block of k output channels in each of so many groups: all for several groups."""
+    return shape.channels if groups > 1 else k * shape.sizes.c if shape.channelwise else shape.sizes.c
+
+
 class BlockSizes(NamedTuple):
     """Blocks of one dimension: sizes that are tried, how many of each, the size of the last, how many are full."""
 
@@ -188,7 +193,8 @@ class Blocks:
         again = np.where(self.k_outside | self.sliced | self.shape.channelwise, k_blocks, 1)
         self.times = times = sizes.n * (sizes.k // self.group // self.groups_inside)
         slices = np.where(self.sliced, up(sizes.c, self.tiles.c), 1)
-        self.images: Any = times * self.of_image * again * slices  # blocks or slices of the ifmap
+        groups = np.where(self.sliced, self.groups_inside, 1)
+        self.images: Any = times * groups * self.of_image * again * slices  # blocks or slices of the ifmap
         self.results: Any = times * self.of_image * k_blocks
         self.full_sides: tuple[Any, Any, Any] = (self.k.full[self.kk], self.h.full[self.hh], self.w.full[self.ww])
         self.full: Any = times * prod(self.full_sides)  # full blocks
@@ -269,9 +275,10 @@ class Blocks:
         self.image: Any = self.moved_image
         if "ifmap" in streamed:
             rows, cols = (_image(shape, axis, self.tile[dim]) for axis, dim in enumerate("hw"))
-            of_block = k * sizes.c if shape.channelwise else np.where(self.sliced, self.tiles.c, sizes.c)
-            self.image = self.groups_inside * of_block * rows[0][self.hh] * cols[0][self.ww]
-            channels = shape.channels if shape.channelwise else sizes.c * (sizes.k // self.group)
+            of_block = channels_of_block(shape, self.groups_inside, k)
+            self.image = np.where(self.sliced, self.tiles.c, of_block) * rows[0][self.hh] * cols[0][self.ww]
+            once = shape.channelwise | (self.groups_inside > 1) & ~self.sliced
+            channels = np.where(once, shape.channels, sizes.c * (sizes.k // self.group))
             again = np.where((self.k_outside | self.sliced) & (not shape.channelwise), self.k.number[self.kk], 1)
             self.moved_image = sizes.n * channels * again * rows[1][self.hh] * cols[1][self.ww]
         results = len(streamed & {"output", "residual"})
@@ -407,10 +414,12 @@ def least_words_of(shape: LayerShape, arch: Arch, budget: GlbBudget, form: Form,
     groups = groups_inside(shape, budget)
     words: Any = least_params(shape, arch, budget) + groups * k * h * w * len(streamed & {"output", "residual"})
     if "ifmap" in streamed:
-        sliced = np.minimum(sizes.c, 2 * of_tiles.c) if form.order[0] == "c" else sizes.c
+        channels = channels_of_block(shape, groups, k)
+        if form.order[0] == "c":
+            channels = np.minimum(channels, 2 * of_tiles.c)
         rows = np.minimum(shape.ih, reach(h, sizes.r, window.stride[0], window.dilation[0]))
         columns = np.minimum(shape.iw, reach(w, sizes.s, window.stride[1], window.dilation[1]))
-        words = words + groups * (k * sizes.c if shape.channelwise else sliced) * rows * columns
+        words = words + channels * rows * columns
     slices = (1 if budget.tight else 2) * np.minimum(of_tiles.k, k) * of_tiles.c * sizes.r * sizes.s
     return words + np.minimum(shape.weight_words, slices)
 
