@@ -375,7 +375,7 @@ class Blocks:
         return Buffers(count, weights, slices, fit, doubled & (self.groups_inside == 1))
 
     def refills(self, held: int) -> Any:
-        """Cycles in which the array has nothing to do while the DMA fills the one buffer of the ifmap again.
+        """BOUND-10. Cycles in which the array has nothing to do while the DMA fills the one buffer of the ifmap again.
 
         held: cycles of what PEs hold meanwhile, which is nothing where the results of a block go out in between.
         """
@@ -392,7 +392,7 @@ class Blocks:
         return np.where(self.double | (self.images <= 1), 0, np.maximum(again, 0))
 
     def transfers(self, weights: Any) -> Any:
-        """Cycles of the DMA, at least, for what moves and for these words of weights.
+        """BOUND-4. Cycles of the DMA, at least, for what moves and for these words of weights.
 
         The residual of a block waits until the results of the one two before have left: for a latency, if nothing else
         comes meanwhile.
