@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.bound import up
-from cnncc.mapper.space import Form
+from cnncc.mapper.space import Form, StagePlace
 from cnncc.mapper.tiles import Tiles, any_of
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 
@@ -120,7 +120,7 @@ def _axes(shape: tuple[int, ...]) -> tuple[Counts, ...]:
 class Weights(NamedTuple):
     """A stage of weights in the GLB.
 
-    - place: before which loop they come
+    - place: inside how many loops (`StagePlace`)
     - buffers: at most so many
     - buffer, words: words of a buffer; of all that come, the first slice of two buffers while the layer before runs
     - part: of a block's work that is done with a slice, if slices come inside blocks
@@ -312,18 +312,20 @@ class Blocks:
         """Where weights may be staged: all at once, inside the loop over blocks of k, or inside one of the point's."""
         shape, tiles, sizes = self.shape, self.tiles, self.shape.sizes
         everything = shape.weight_words
-        yield Weights(0, 1, everything, everything)
+        yield Weights(StagePlace.OUTSIDE, 1, everything, everything)
         if not shape.is_mac:
             return
         k_block, k_outside = self.k.sizes[self.kk], self.k_outside & (self.groups_inside == 1)
         if len(self.k.sizes) > 1 or sizes.k > shape.tiled_together:
             words = sizes.n * everything * np.where(k_outside, 1, self.of_image)
             part = np.where(k_outside, np.inf, 1 / self.groups_inside)
-            yield self._slices(np.where(k_outside, 3, 5), k_block, sizes.c, words, part)
+            yield self._slices(
+                np.where(k_outside, StagePlace.IN_K_BLOCK, StagePlace.IN_BLOCK), k_block, sizes.c, words, part
+            )
         cut = {"h": (self.h, self.hh), "w": (self.w, self.ww)}
         before, inside = tiles.form.order.split("|")
         again, k_now, c_now = sizes.n * self.of_image, k_block, sizes.c
-        place = 5
+        place = int(StagePlace.IN_BLOCK)
         for dim in before.partition("r")[0]:
             place += 1
             if dim in "hw":

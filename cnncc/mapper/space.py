@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
@@ -147,18 +148,34 @@ def steps_of(chain: Chain, extent: int) -> tuple[int, int, int]:
     return min(rows * cols * box, extent), min(cols * box, extent), box
 
 
+class StagePlace(IntEnum):
+    """Inside how many loops a stage stands, counting those that run once: n, groups of k, blocks, loops of the point.
+
+    The order is n, groups, k, h, w with blocks of k outside, and n, groups, h, w, k with them inside. Blocks of
+    shuffled channels have the order n, h, w, groups, k.
+    """
+
+    OUTSIDE = 0
+    IN_K_BLOCK = 3
+    IN_IMAGE_BLOCK = 4
+    IN_BLOCK = 5
+    IN_FIRST_LOOP = 6
+    IN_SHUFFLED_BLOCK = IN_K_BLOCK
+
+
 class Plan(NamedTuple):
     """Blocks of k, h and w around the loops of a point, in this order or with k inside; and what is staged in the GLB.
 
-    weights: before which loop they come, in how many buffers; 0: once, before all. moving: buffers of the operands
-    that do not lie in the GLB. slices: whether the ifmap moves in slices of c, inside the point's outermost loop.
+    - weights: their place (`StagePlace`), in how many buffers
+    - streamed: buffers of the operands that do not lie in the GLB
+    - slices: whether the ifmap moves in slices of c, inside the point's outermost loop
     """
 
     k: int
     h: int
     w: int
     k_outside: bool = True
-    weights: int = 0
+    weights: int = StagePlace.OUTSIDE
     weight_buffers: int = 1
     streamed: tuple[tuple[str, int], ...] = ()
     slices: bool = False
@@ -174,14 +191,15 @@ def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: Plan) -> Mapping:
     extent = {dim: shape.sizes.of(dim) for dim in BOX_DIMS} | {"k": plan.k, "h": plan.h, "w": plan.w}
     loops, staged = _loops(shape, at, extent)
     stages = [(("weight", "ifmap")["WI".index(each)], "rf", len(outer) + depth) for each, depth in staged.items()]
-    block = 3 if shuffled else 5
-    of_ifmap = 6 if plan.slices else block if plan.k_outside or shape.channelwise or shuffled else 4
+    block = StagePlace.IN_SHUFFLED_BLOCK if shuffled else StagePlace.IN_BLOCK
+    of_image = block if plan.k_outside or shape.channelwise or shuffled else StagePlace.IN_IMAGE_BLOCK
+    of_ifmap = StagePlace.IN_FIRST_LOOP if plan.slices else of_image
     stages += [(operand, "glb", of_ifmap if operand == "ifmap" else block) for operand, _ in plan.streamed]
     if shape.is_mac:
         stages.append(("weight", "glb", plan.weights))
     if shape.params:
         in_slices = block if shape.per_position else plan.weights
-        stages.append(("params", "glb", in_slices if plan.params_in_slices else 0))
+        stages.append(("params", "glb", in_slices if plan.params_in_slices else StagePlace.OUTSIDE))
     return _clipped(shape, arch, [*outer, *loops], stages, plan)
 
 
