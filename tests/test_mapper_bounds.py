@@ -51,16 +51,16 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
     tight = bool(rng.random() < 0.4)
     budget = GlbBudget(int(words * rng.choice([0.1, 0.4, 1.5])), streamed, residual, tight)
     in_plans = bool(streamed) or tight  # else there is but one plan
-    tiles = tiles_in_time(everything, found.which)
+    tiles = tiles_in_time(everything, found.indices)
     steps = int((everything.boxes[:, :-1].prod(axis=1) // everything.boxes[:, -1]).max())
     of_tiles = form, tiles, found.least, found.cycles
     traffic = TrafficOf(TransferBound(shape, arch, budget, steps), *of_tiles)
-    beyond = np.nonzero(~everything.fits[found.which[:, 2], 0])[0]  # more words of the image than ping has
+    beyond = np.nonzero(~everything.fits[found.indices[:, 2], 0])[0]  # more words of the image than ping has
     most = POINTS if in_plans else 4 * POINTS
     some = [*rng.permutation(len(found.cycles))[:most], *rng.permutation(beyond)[:most]]
     for i in some:
         assert traffic.traffic.floor <= traffic.least(int(i), 1 << 60), (shape, arch, budget, i)
-        at = point(everything, form, found.which[int(i)].tolist())
+        at = point(everything, form, found.indices[int(i)].tolist())
         bound = Bound(Durations(shape, arch, residual), at)
         if not in_plans:
             plan = Plan(shape.tiled_together, shape.sizes.h, shape.sizes.w)
@@ -238,7 +238,7 @@ def test_columns_that_neighbours_pass_on_are_loaded_once() -> None:
     found = combinations_below(everything, form, 1 << 39)
     (compute,) = (
         int(cycles)
-        for which, cycles in zip(found.which.tolist(), found.cycles.tolist(), strict=True)
+        for which, cycles in zip(found.indices.tolist(), found.cycles.tolist(), strict=True)
         if point(everything, form, which) == at
     )
     bound = Bound(Durations(shape, arch, False), at)

@@ -94,9 +94,9 @@ def cut_dims(shape: LayerShape, budget: GlbBudget) -> str:
 def side(extent: int, tile: int) -> BlockSizes:
     """All sizes of blocks of a dimension: as equal as may be, of whole tiles."""
     tiles = up(extent, tile)
-    found = np.array(sorted({min(extent, up(tiles, parts) * tile) for parts in range(1, tiles + 1)}, reverse=True))
-    number = -(-extent // found)
-    return BlockSizes(found, number, extent - (number - 1) * found, extent // found)
+    sizes = np.array(sorted({min(extent, up(tiles, parts) * tile) for parts in range(1, tiles + 1)}, reverse=True))
+    number = -(-extent // sizes)
+    return BlockSizes(sizes, number, extent - (number - 1) * sizes, extent // sizes)
 
 
 def sides(shape: LayerShape, budget: GlbBudget, tiles: Tiles) -> tuple[BlockSizes, BlockSizes, BlockSizes]:
@@ -142,7 +142,7 @@ class Buffers(NamedTuple):
 
     - results, weights: how many of output and residual, and of weights
     - params_in_slices: whether parameters come in slices
-    - fit: whether all of them have room, and the plan is legal
+    - fit: whether all of them fit, and the plan is legal
     - doubled: whether there are two of all that comes or goes in blocks or slices, in blocks of one group of channels
     """
 
@@ -353,13 +353,13 @@ class Blocks:
         return Weights(place, np.where(alone, 1, 2), buffer, words, part, number, k if with_params else None)
 
     def buffers(self, stage: Weights) -> Buffers:
-        """Two buffers of results and of slices of weights. In a tight budget one if two have no room, first of results;
-        and parameters come in slices if not all of them have room.
+        """Two buffers of results and of slices of weights. In a tight budget one if two do not fit, first of results;
+        and parameters come in slices if not all of them fit.
         """
-        room = self.budget.words - self.images_words - self.sums
+        budget = self.budget.words - self.images_words - self.sums
         each = self.shape.params * self.arch.words_per_param
         all_params, slice_, results = self.params, stage.buffer, self.results_words
-        slices = all_params + results + slice_ > room
+        slices = all_params + results + slice_ > budget
         if stage.channels is not None:
             params, slice_ = np.where(slices, 0, all_params), slice_ + slices * each * stage.channels
         elif positions_in_blocks(self.shape, self.budget):
@@ -369,10 +369,10 @@ class Blocks:
             params, slices = all_params, np.False_
         count, weights = self.most_results, stage.buffers
         if self.budget.tight:
-            count = np.where(params + count * results + weights * slice_ <= room, count, 1)
-            weights = np.where(params + count * results + weights * slice_ <= room, weights, 1)
+            count = np.where(params + count * results + weights * slice_ <= budget, count, 1)
+            weights = np.where(params + count * results + weights * slice_ <= budget, weights, 1)
         some = stage.part is None or stage.buffer < self.shape.weight_words
-        fit = self.legal & some & (params + count * results + weights * slice_ <= room)
+        fit = self.legal & some & (params + count * results + weights * slice_ <= budget)
         doubled = ~self.alone & (count == self.most_results) & (stage.part is None or weights > 1)
         return Buffers(count, weights, slices, fit, doubled & (self.groups_inside == 1))
 
@@ -427,7 +427,7 @@ def least_words_of(shape: LayerShape, arch: Arch, budget: GlbBudget, form: Form,
 
 
 def cells_below(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles, limit: int) -> Cells:
-    """The plans for which there may be room, and whose transfers may take less than `limit` cycles."""
+    """The plans that may fit, and whose transfers may take less than `limit` cycles."""
     cells, cycles = _cells(shape, arch, budget, tiles)
     return some_of(cells, cycles < limit)
 
@@ -439,9 +439,9 @@ def _cells(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> tu
     return np.nonzero(there), np.broadcast_to(blocks.transfers(0), blocks.shaped)[there]
 
 
-def some_of(cells: Cells, which: Any) -> Cells:
+def some_of(cells: Cells, chosen: Any) -> Cells:
     """Those for which something holds."""
-    return tuple(each[which] for each in cells)
+    return tuple(each[chosen] for each in cells)
 
 
 @lru_cache(maxsize=4096)

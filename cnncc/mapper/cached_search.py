@@ -74,9 +74,9 @@ class SearchTask:
         best = self._in(self.budget)
         if self._has_everything() or (best and self._is_near(best)):
             return best
-        found = [result for result in (best, self._in(replace(self.budget, tight=True))) if result]
-        least = min((result.least for result in found), default=0)
-        best = min(found, key=lambda result: result.cycles, default=None)
+        results = [result for result in (best, self._in(replace(self.budget, tight=True))) if result]
+        least = min((result.least for result in results), default=0)
+        best = min(results, key=lambda result: result.cycles, default=None)
         return best and replace(best, least=least)
 
     def _in(self, budget: GlbBudget) -> Result | None:
@@ -233,11 +233,13 @@ def _started(count: int) -> list[subprocess.Popen[bytes]]:
     """Processes that wait for tasks; fewer where the system has no more."""
     command = [sys.executable, "-c", WORKER, *(path or str(Path.cwd()) for path in sys.path)]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    pipe, found = subprocess.PIPE, list[subprocess.Popen[bytes]]()
+    pipe, started = subprocess.PIPE, list[subprocess.Popen[bytes]]()
     with suppress(OSError):
         for _ in range(count):
-            found.append(subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL))
-    return found
+            started.append(
+                subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+            )
+    return started
 
 
 def _side_by_side(tasks: Sequence[SearchTask], count: int, done: Callable[[SearchTask, Result | None], None]) -> None:

@@ -40,7 +40,7 @@ from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import has_room, is_legal
 
 ALL = 1 << 39  # more cycles than any layer takes
-AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
+AHEAD = frozenset({"weight", "params"})  # prefetched while the layer before runs
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class _Search:
 
     def push(self, number: int, at: Point, plans: _Plans) -> bool:
         """The first of some candidates, which are in the order of their bounds."""
-        if (found := next(plans, None)) and found[0] < self.limit:
-            bound, plan = found
+        if (first := next(plans, None)) and first[0] < self.limit:
+            bound, plan = first
             self.bounded += 1
             heapq.heappush(self.heap, (bound, number, at, plan, plans))
             return True
@@ -241,23 +241,23 @@ def search(
     """
     if least_words(shape, arch, budget) > budget.words:
         return None
-    found, now = numbers(shape, arch), _Search(shape, arch, budget, below, quick, effort)
+    everything, now = numbers(shape, arch), _Search(shape, arch, budget, below, quick, effort)
     beyond = NEVER
-    looks = _looks(found, now, dataflow)
-    steps = int((found.boxes[:, :-1].prod(axis=1) // found.boxes[:, -1]).max(initial=0))
+    looks = _looks(everything, now, dataflow)
+    steps = int((everything.boxes[:, :-1].prod(axis=1) // everything.boxes[:, -1]).max(initial=0))
     traffic = TransferBound(shape, arch, budget, steps)
-    by_traffic = _ByTraffic(found, looks, traffic, now) if now.whole is None else None
+    by_traffic = _ByTraffic(everything, looks, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i, cells) in enumerate(by_traffic or _by_cycles(looks)):
         now.until(least, 0 if now.exact else min(number // effort.points_a_run, effort.few_runs // now.less))
         if least >= now.limit or now.is_over() or now.has_enough(number):
             beyond = least
             break
-        now.add(least, compute, point(found, part.form, part.which[i].tolist()), cells)
+        now.add(least, compute, point(everything, part.form, part.indices[i].tolist()), cells)
     now.rest()
     if now.best is None:
         return None
     beyond = min(beyond, by_traffic.beyond) if by_traffic else beyond
-    least = min(beyond, now.least(), ideal_cycles(shape, arch) if found.some else NEVER)
+    least = min(beyond, now.least(), ideal_cycles(shape, arch) if everything.some else NEVER)
     least = min(now.limit, max(least, streamed_cycles(shape, arch, budget)))
     return replace(now.best, least=least, run=now.runs, bounded=now.bounded)
 
@@ -267,9 +267,9 @@ _Entry = tuple[int, int, Found, int, Cells | None]
 _Look = tuple[list[Found], int]  # of all forms, what takes less than some limit; and the limit before
 
 
-def _looks(found: Numbers, search: _Search, dataflow: str) -> Iterator[_Look]:
+def _looks(everything: Numbers, search: _Search, dataflow: str) -> Iterator[_Look]:
     """All combinations, looked for in wider and wider circles."""
-    shape, arch, cut = found.shape, found.arch, bool(search.budget.streamed)
+    shape, arch, cut = everything.shape, everything.arch, bool(search.budget.streamed)
     forms = [form for form in forms_of(shape) if dataflow in ("", form.name)]
     ideal, done, slacks = ideal_cycles(shape, arch), 0, [*search.effort.slacks]
     while done < search.limit:
@@ -314,8 +314,8 @@ class _ByTraffic:
     beyond: what those take at least that were not reached, as there are too many tiles before them.
     """
 
-    def __init__(self, found: Numbers, looks: Iterator[_Look], traffic: TransferBound, search: _Search) -> None:
-        self.found, self.looks, self.traffic, self.search, self.beyond = found, looks, traffic, search, NEVER
+    def __init__(self, everything: Numbers, looks: Iterator[_Look], traffic: TransferBound, search: _Search) -> None:
+        self.everything, self.looks, self.traffic, self.search, self.beyond = everything, looks, traffic, search, NEVER
 
     def __iter__(self) -> Iterator[_Entry]:
         waiting, number = list[_Waiting](), count()
@@ -342,7 +342,7 @@ class _ByTraffic:
                 if (most := traffic.least(i, self.search.limit)) < NEVER:
                     if most < lowest:
                         lowest = most
-                        at = point(self.found, part.form, part.which[i].tolist())
+                        at = point(self.everything, part.form, part.indices[i].tolist())
                         self.search.dive(most, int(part.cycles[i]), at, traffic.cells(i))
                     heapq.heappush(waiting, (most, first, n, i, next(number), part, iter(points), traffic))
             if self.beyond < NEVER:
@@ -351,7 +351,7 @@ class _ByTraffic:
             yield self._next(waiting)
 
     def _traffic_of(self, part: Found) -> TrafficOf:
-        return TrafficOf(self.traffic, part.form, tiles_in_time(self.found, part.which), part.least, part.cycles)
+        return TrafficOf(self.traffic, part.form, tiles_in_time(self.everything, part.indices), part.least, part.cycles)
 
     def _next(self, waiting: list[_Waiting]) -> _Entry:
         """The first point; the next one with its tile waits in its place."""

@@ -85,16 +85,16 @@ def shared(form: Form, dim: str) -> bool:
 @lru_cache(maxsize=64)
 def unrollings(most: int, dims: str, limits: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """PEs of each dimension on an axis of `most`: at most two of them have more than one, none more than its limit."""
-    found = {(1,) * len(dims)}
+    unrolled = {(1,) * len(dims)}
     for one, other in combinations(range(len(dims)), 2):
         for a in range(1, min(most, limits[one]) + 1):
             for b in range(1, min(most // a, limits[other]) + 1):
                 each = [1] * len(dims)
                 each[one], each[other] = a, b
-                found.add(tuple(each))
+                unrolled.add(tuple(each))
     if len(dims) == 1:
-        found |= {(a,) for a in range(1, min(most, limits[0]) + 1)}
-    return tuple(sorted(found))
+        unrolled |= {(a,) for a in range(1, min(most, limits[0]) + 1)}
+    return tuple(sorted(unrolled))
 
 
 class Numbers(NamedTuple):
@@ -122,17 +122,17 @@ def numbers(shape: LayerShape, arch: Arch) -> Numbers:
     c_limit = s.c if south and not shape.channelwise else 1
     rows = unrollings(arch.rows, ROW_DIMS, (group, s.h, c_limit, s.r if south else 1))
     cols = unrollings(arch.cols, COL_DIMS, (group, s.h, s.w))
-    found, some = boxes(shape, arch)
-    each = np.array(found)
+    listed, some = boxes(shape, arch)
+    each = np.array(listed)
     box, words, fits = each[:, :7], each[:, 7], each[:, 8:] > 0
     return Numbers(np.array(rows), np.array(cols), box, words, fits, some, shape, arch)
 
 
-def point(found: Numbers, form: Form, which: Sequence[int]) -> Point:
+def point(everything: Numbers, form: Form, indices: Sequence[int]) -> Point:
     """The point of a combination."""
-    row, col, box = which
-    *extents, lanes = found.boxes[box].tolist()
-    rows, cols = found.rows[row].tolist(), found.cols[col].tolist()
+    row, col, box = indices
+    *extents, lanes = everything.boxes[box].tolist()
+    rows, cols = everything.rows[row].tolist(), everything.cols[col].tolist()
     return Point(form, tuple(rows), tuple(cols), tuple(extents), lanes)
 
 
@@ -216,13 +216,13 @@ def _clipped(
     in_glb = {"weight": plan.weight_buffers, **dict(plan.streamed)}
     if plan.params_in_slices:
         in_glb["params"] = in_glb.get("ifmap", 1) if shape.per_position else plan.weight_buffers
-    found: list[Stage] = []
+    staged: list[Stage] = []
     for operand, memory, place in stages:
         depth = sum(loop is not None for loop in running[:place])
         buffers = halves[operand] if memory == "rf" else in_glb.get(operand, 1)
-        found.append(Stage(operand, memory, depth, buffers))
-    found.sort(key=lambda stage: (stage.depth, stage.memory, stage.operand == "ifmap"))
-    return Mapping(tuple(loop for loop in running if loop is not None), tuple(found))
+        staged.append(Stage(operand, memory, depth, buffers))
+    staged.sort(key=lambda stage: (stage.depth, stage.memory, stage.operand == "ifmap"))
+    return Mapping(tuple(loop for loop in running if loop is not None), tuple(staged))
 
 
 def _loops(shape: LayerShape, at: Point, extent: dict[str, int]) -> tuple[list[Loop], dict[str, int]]:
