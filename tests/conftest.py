@@ -16,13 +16,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import numpy as np
 import pytest
 from examples import tell_hypothesis
-from searches import SHORT, forget
+from searches import SHORT, search_with
 
 from cnncc.binary import modules
 from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, encode_program
 from cnncc.isa.table import Instruction
-from cnncc.mapper import cached_search, search
+from cnncc.mapper import cached_search
 from cnncc.util import disk_cache
 
 tell_hypothesis()
@@ -76,15 +76,7 @@ def every_binary_assembles_again() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def short_searches() -> Iterator[None]:
-    """For values, which are right under any mapping: searches that run few of the candidates they find.
-
-    Their results have a folder of their own in the run's: other searches do not find them, all short ones do.
-    """
-
+    """For values, which are right under any mapping: searches that run few of the candidates they find."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(disk_cache.FOLDER, f"{os.environ[disk_cache.FOLDER]}/short")
-        for name, value in SHORT.items():
-            patch.setattr(search, name, value)
-        forget()
+        search_with(patch, SHORT)
         yield
-    forget()

@@ -43,7 +43,7 @@ from random_arrays import as_toml, odd_array
 from random_codes import odd_quantised_network
 from random_graphs import Network
 from random_qdq import qdq_network
-from searches import SHORT, forget
+from searches import FEWEST, forget
 
 from cnncc.arch.model import parse_arch
 from cnncc.binary.container import from_bytes, to_bytes
@@ -53,7 +53,7 @@ from cnncc.driver.check_findings import lost_bits
 from cnncc.driver.pipeline import Compilation, Settings, Step, StepFailed, import_model
 from cnncc.driver.verify import Differs, Verifier
 from cnncc.errors import Refusal, one_line
-from cnncc.mapper import cached_search, search
+from cnncc.mapper import cached_search
 from cnncc.passes._scheduling.dataflows import AUTO, DATAFLOWS
 from cnncc.passes._scheduling.glb_words import GlbTooSmall
 from cnncc.util import disk_cache
@@ -66,7 +66,6 @@ BETWEEN = (
 )  # fmt: skip
 FINE = ("passes", "refused", "illegal")  # kinds of verdicts that are no failures
 TO_CNN = "onnx-to-cnn"
-FEWEST = {"RUNS": 1, "PATIENCE": 1}  # of searches, instead of SHORT; else 20
 SECONDS = 60  # for one graph
 ATTEMPTS = 20  # with the GLB that a refusal names
 
@@ -318,8 +317,7 @@ def shorten_searches() -> None:
     """For this process: few candidates, and no processes of their own; nothing that was found before."""
     cached_search.ALONE_S = 3600.0
     os.environ[disk_cache.FOLDER] = "off"
-    for name in SHORT:
-        setattr(search, name, FEWEST.get(name, 20))
+    cached_search.USUAL = FEWEST
 
 
 def verdicts(family: str, seed: int, indices: Sequence[int], keep: Path | None, jobs: int) -> Iterator[Verdict]:

@@ -1,14 +1,27 @@
-"""Searches that run few of the candidates they find: for values, which are right under any mapping."""
+"""Searches of other lengths than usual: short ones are for values, which are right under any mapping."""
 
 from __future__ import annotations
 
-from cnncc.mapper import cached_search, search
+import pytest
 
-# Names in cnncc.mapper.search, and their values.
-SHORT = {"RUNS": 4, "PATIENCE": 4, "POINTS": 100, "MOVING_POINTS": 20, "TILES": 200, "MOVING_TILES": 200}
+from cnncc.mapper import cached_search
+from cnncc.mapper.effort import Effort
+
+SHORT = Effort(points=100, tiles=200, runs=4, streamed_points=20, streamed_tiles=200, patience=4)
+FEWEST = Effort(points=20, tiles=20, runs=1, streamed_points=20, streamed_tiles=20, patience=1)
+NO_END = 1 << 30
+ENDLESS = Effort(
+    streamed_points=NO_END, streamed_tiles=NO_END, patience=NO_END, few_runs=NO_END, twins=NO_END, turned=True
+)
+"""A search with streamed operands ends by itself."""
+
+
+def search_with(patch: pytest.MonkeyPatch, effort: Effort) -> None:
+    """Have all searches but direct ones go on so long."""
+    patch.setattr(cached_search, "USUAL", effort)
 
 
 def forget() -> None:
     """Drop what this process has found."""
     cached_search._found.clear()
-    search.search.cache_clear()
+    cached_search.search.cache_clear()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cli_cases import SAMPLES, refused, save
+from searches import search_with
 from test_conv_groups import array_file
 from test_glb_blocks import branches, image_for
 
@@ -16,6 +17,7 @@ from cnncc.certificate.certificate import certificate, check
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
 from cnncc.mapper import blocking, bound, chain, search, space
+from cnncc.mapper.effort import Effort
 from cnncc.util.progress import silent
 
 LENET = SAMPLES / "models" / "lenet_qoperator_u8.onnx"
@@ -102,8 +104,7 @@ def test_certificate_of_another_array_is_refused(lenet: Json, tmp_path: Path) ->
 
 
 def test_certificate_of_layers_that_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "POINTS", 20)
-    monkeypatch.setattr(search, "RUNS", 10)
+    search_with(monkeypatch, Effort(points=20, runs=10))
     arch, file = str(array_file(tmp_path, "4x4", glb_words=240)), tmp_path / "net.json"
     net = save(branches(image_for(240)), tmp_path / "net.onnx")
     found = written(net, arch, file)

@@ -109,7 +109,7 @@ def test_the_check_of_certificates_has_the_same_points(shape: LayerShape, ping: 
     everything = numbers(shape, arch)
     points = set[object]()
     for form in forms_of(shape):
-        for which in combinations_below(everything, form, ALL).which.tolist():
+        for which in combinations_below(everything, form, ALL).indices.tolist():
             at = point(everything, form, which)
             k, w, h, c, r, s = at.box
             points.add((form.order, at.rows, at.cols, (k, h, w, c, r, s), at.lanes))
@@ -130,7 +130,7 @@ def test_all_mappings_with_room_in_some_blocks_are_looked_at() -> None:
     shape = layer_shape(layer_of(unmapped(case)[0]))
     everything, looked_at = numbers(shape, arch), set[Mapping]()
     for form in forms_of(shape):
-        for which in combinations_below(everything, form, ALL, cut=True).which.tolist():
+        for which in combinations_below(everything, form, ALL, cut=True).indices.tolist():
             bound = Bound(Durations(shape, arch, False), point(everything, form, which))
             found = candidates(bound, replace(ROOM, streamed=streamed), ALL)
             looked_at |= {mapping_of(shape, arch, bound.at, plan) for _, plan in found}

@@ -19,6 +19,7 @@ import pytest
 from conv_grid_cases import Case
 from examples import SEED, examples
 from nest_cases import layer_of
+from searches import ENDLESS
 from test_conv_grid import instructions_of, lowered, unmapped
 from test_dataflows import Drawn, arch_toml, draw
 from test_predict import check_mapping
@@ -30,6 +31,7 @@ from cnncc.dialects.isa import LayerOp
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, mapping_problem, operands
 from cnncc.errors import Refusal
 from cnncc.machine.times.times import simulate
+from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.search import search
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.glb_words import stage_sizes
@@ -344,7 +346,8 @@ def check(case: Case, arch: Arch, folder: Path, streamed: frozenset[str] = froze
     """
     machine, seen = Machine(case, arch, folder), Counter[str]()
     there = sum(prod(dims) for name, dims in shapes(case).items() if name not in streamed)
-    found = search(machine.shape, arch, GlbBudget(arch.glb.words - there, streamed))
+    budget = GlbBudget(arch.glb.words - there, streamed)
+    found = search(machine.shape, arch, budget, effort=ENDLESS if streamed else USUAL)
     assert found is not None and found.least == found.cycles, (case, arch, found)
     assert machine.cycles(found.mapping) == found.cycles, (case, arch, found)
     space, without = dict[Mapping, None](), dict[Mapping, None]()
@@ -420,10 +423,8 @@ MOVING = [
 
 
 @pytest.mark.parametrize("number", range(len(MOVING)))
-def test_search_no_blocks_are_quicker(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_no_blocks_are_quicker(number: int, tmp_path: Path) -> None:
     """Where the search goes on until it ends by itself."""
-    for budget in ("MOVING_POINTS", "MOVING_TILES", "PATIENCE", "FEW_RUNS", "TWINS", "TURNED"):
-        monkeypatch.setattr(f"cnncc.mapper.search.{budget}", 1 << 30)
     case, words, streamed, arch = MOVING[number]
     dram = replace(arch.dram, latency_cycles=2)
     seen = check(case, replace(arch, glb=replace(arch.glb, words=words), dram=dram), tmp_path, frozenset(streamed))
@@ -470,12 +471,9 @@ def test_search_goes_on_until_there_is_room() -> None:
     assert found is not None and found.run > 32
 
 
-def test_search_finds_what_the_machine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_finds_what_the_machine_runs(tmp_path: Path) -> None:
     """For random layers, arrays and rooms: every pass takes it, it fits, and takes the cycles that are predicted."""
-    monkeypatch.setattr("cnncc.mapper.search.POINTS", 20)
-    monkeypatch.setattr("cnncc.mapper.search.MOVING_POINTS", 10)
-    monkeypatch.setattr("cnncc.mapper.search.RUNS", 8)
-    monkeypatch.setattr("cnncc.mapper.search.PATIENCE", 8)
+    effort = Effort(points=20, streamed_points=10, runs=8, patience=8)
     rng, seen = np.random.default_rng(SEED), Counter[str]()
     while seen["found"] < max(EXAMPLES // 3, 8):
         drawn = draw(rng)
@@ -485,7 +483,7 @@ def test_search_finds_what_the_machine_runs(tmp_path: Path, monkeypatch: pytest.
         streamed = frozenset(name for name in ("ifmap", "output") if rng.random() < 0.5)
         everything = shape.weight_words + sum(prod(dims) for dims in shapes(drawn.case).values())
         budget = GlbBudget(int(everything * rng.choice([0.1, 0.3, 0.6, 1.5])), streamed)
-        found = search(shape, arch, budget)
+        found = search(shape, arch, budget, effort=effort)
         seen["found" if found else "no room"] += 1
         if found is None:
             continue

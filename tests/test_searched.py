@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from cli_cases import SAMPLES, done
+from searches import SHORT
 from test_repository import MODULES, imports
 
 from cnncc.arch.model import Arch, Energy, load_arch
@@ -64,13 +65,13 @@ def here(task: SearchTask) -> Result | None:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[LayerShape]:
     """The shapes that are searched for from now on in this process."""
-    found: list[LayerShape] = []
+    found, once = list[LayerShape](), SearchTask.search
 
-    def counting(shape: LayerShape, *rest: Any) -> Result | None:
-        found.append(shape)
-        return search(shape, *rest)
+    def counting(task: SearchTask) -> Result | None:
+        found.append(task.shape)
+        return once(task)
 
-    monkeypatch.setattr(cached_search, "search", counting)
+    monkeypatch.setattr(SearchTask, "search", counting)
     return found
 
 
@@ -225,6 +226,7 @@ def test_searched_tells_everything_apart_that_a_search_sees(monkeypatch: pytest.
         replace(task, budget=replace(ROOM, streamed=frozenset({"ifmap", "output"}))),
         replace(task, budget=replace(ROOM, residual=True)),
         replace(task, dataflow="ws"),
+        replace(task, effort=SHORT),
     ]
     keys = {key(each) for each in (task, *others)}
     assert len(keys) == len(others) + 1

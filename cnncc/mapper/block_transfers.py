@@ -15,6 +15,7 @@ from cnncc.mapper.arrays import NONE, PerPlan
 from cnncc.mapper.block_times import BlockTimes
 from cnncc.mapper.blocks import Buffers, Weights
 from cnncc.mapper.bound import up
+from cnncc.mapper.space import StagePlace
 
 
 class BlockTransfers:
@@ -54,7 +55,7 @@ class BlockTransfers:
         words = np.minimum(blocks.image * (1 + slices), blocks.moved_image - blocks.image)
         words = words + 3 * blocks.outputs * ("residual" in self.streamed)
         if stage.part is not None:
-            number = np.where(stage.place == 3, blocks.k.full[blocks.kk], blocks.full)
+            number = np.where(stage.place == StagePlace.IN_K_BLOCK, blocks.k.full[blocks.kk], blocks.full)
             words = words + np.minimum(stage.words / number + stage.buffer, stage.words - stage.buffer)
         return np.maximum(self.times.in_full - words / self.wpc, 0) + self.dram.latency_cycles
 
@@ -77,8 +78,8 @@ class BlockTransfers:
         turns, share = 1 / blocks.turns, blocks.share_of_last
         tiled = not {"h", "w"}.isdisjoint(self.bound.at.form.order.partition("|")[0])
         inside = np.minimum(share, turns) if tiled else turns
-        inside = np.maximum(inside, turns * (stage.place == 5))
-        return np.where(blocks.k_outermost, share, np.where(stage.place == 3, 0, inside))
+        inside = np.maximum(inside, turns * (stage.place == StagePlace.IN_BLOCK))
+        return np.where(blocks.k_outermost, share, np.where(stage.place == StagePlace.IN_K_BLOCK, 0, inside))
 
     @cached_property
     def _between_blocks(self) -> int:
@@ -95,7 +96,7 @@ class BlockTransfers:
         """Slices of weights for a block of k that come behind results and before a second block that is full."""
         k_full, h_full, w_full = self.blocks.full_sides
         second_is_full = (w_full > 1) | (self.blocks.w.number[self.blocks.ww] == 1) & (h_full > 1)
-        return np.where((stage.place == 3) & second_is_full, np.maximum(k_full - 2, 0), 0)
+        return np.where((stage.place == StagePlace.IN_K_BLOCK) & second_is_full, np.maximum(k_full - 2, 0), 0)
 
     def third_slices(self, stage: Weights) -> PerPlan:
         """BOUND-15. For each full block, max(0, D(s2 … s3) + e · λ + commit latency − A(s1) − A(s2)).
@@ -112,7 +113,7 @@ class BlockTransfers:
         bound, blocks = self.bound, self.blocks
         if "output" not in self.streamed:
             return NONE
-        inside = np.full(1, stage.part is not None) & (stage.place > 5)
+        inside = np.full(1, stage.part is not None) & (stage.place > StagePlace.IN_BLOCK)
         weights = np.where(inside, stage.buffer, 0)
         of_weights = np.ones(1) if stage.part is None else np.where(inside, stage.part, 1)
         of_image = np.where(blocks.sliced, blocks.tiles.c / bound.shape.sizes.c, 1)
@@ -186,7 +187,7 @@ class BlockTransfers:
         end = np.maximum((words - prefetched) / self.wpc - self.times.in_row_end, 0) * (h_number - 1)
         last = np.maximum((words * w_number - prefetched) / self.wpc - self.times.in_last_row, 0)
         times = bound.times * np.where(blocks.k_outside, blocks.k.full[blocks.kk], 1)
-        return np.where(stage.place >= 5, (end + last) * times, 0)
+        return np.where(stage.place >= StagePlace.IN_BLOCK, (end + last) * times, 0)
 
     def in_one_buffer(self, stage: Weights, buffers: Buffers) -> PerPlan:
         """BOUND-19. The array waits for D(words but the first) + (N − 1) · (e · λ − A(held)), with N blocks or slices.

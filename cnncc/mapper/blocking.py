@@ -1,6 +1,6 @@
 """How the operands of a point move through the GLB: blocks, stages of weights, and what the layer takes at least.
 
-For one point all plans are looked at together, as arrays; those that find room become candidates.
+For one point all plans are looked at together, as arrays; those that fit become candidates.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from cnncc.model.layer_shape import GlbBudget
 
 
 def candidates(bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None = None) -> Iterator[tuple[int, Plan]]:
-    """All plans of a point for which there is room and that may take less than `limit` cycles, and what they take at
-    least. In this order. cells: no others may.
+    """All plans of a point that fit and may take less than `limit` cycles, and what they take at least, in this order.
+
+    cells: no others may.
     """
     shape, arch, tiles = bound.shape, bound.arch, tiles_of(bound.shape, bound.at)
     cells = cells_below(shape, arch, budget, tiles, limit) if cells is None else cells
@@ -32,7 +33,7 @@ def candidates(bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None 
         return
     blocks = Blocks(shape, arch, budget, tiles, cells)
     times = BlockTimes(blocks, bound)
-    array, transfers, found = times.array(), BlockTransfers(times), list[Iterator[tuple[int, Plan]]]()
+    array, transfers, by_stage = times.array(), BlockTransfers(times), list[Iterator[tuple[int, Plan]]]()
     possible = array < limit
     for stage in blocks.stages() if possible.any() else ():
         buffers = blocks.buffers(stage)
@@ -42,8 +43,8 @@ def candidates(bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None 
         least = overlapping if arch.sequencer.overlap else np.maximum(overlapping, transfers.in_turn(stage))
         good = np.nonzero(fitting & (least < limit))[0]
         if len(good):
-            found.append(_in_order(blocks, least[good].astype(np.int64), good, stage, buffers))
-    yield from heapq.merge(*found, key=_first)
+            by_stage.append(_in_order(blocks, least[good].astype(np.int64), good, stage, buffers))
+    yield from heapq.merge(*by_stage, key=_first)
 
 
 def _first(candidate: tuple[int, Plan]) -> int:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.bound import up
-from cnncc.mapper.space import Form
+from cnncc.mapper.space import Form, StagePlace
 from cnncc.mapper.tiles import Tiles, any_of
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 
@@ -64,6 +64,11 @@ def groups_inside(shape: LayerShape, budget: GlbBudget) -> int:
     return shape.sizes.k // shape.tiled_together if shape.shuffle > 1 and "output" in budget.streamed else 1
 
 
+def channels_of_block(shape: LayerShape, groups: int, k: Any) -> Any:
+    """Channels of the image for a block of k output channels in each of so many groups: all for several groups."""
+    return shape.channels if groups > 1 else k * shape.sizes.c if shape.channelwise else shape.sizes.c
+
+
 class BlockSizes(NamedTuple):
     """Blocks of one dimension: sizes that are tried, how many of each, the size of the last, how many are full."""
 
@@ -89,9 +94,9 @@ def cut_dims(shape: LayerShape, budget: GlbBudget) -> str:
 def side(extent: int, tile: int) -> BlockSizes:
     """All sizes of blocks of a dimension: as equal as may be, of whole tiles."""
     tiles = up(extent, tile)
-    found = np.array(sorted({min(extent, up(tiles, parts) * tile) for parts in range(1, tiles + 1)}, reverse=True))
-    number = -(-extent // found)
-    return BlockSizes(found, number, extent - (number - 1) * found, extent // found)
+    sizes = np.array(sorted({min(extent, up(tiles, parts) * tile) for parts in range(1, tiles + 1)}, reverse=True))
+    number = -(-extent // sizes)
+    return BlockSizes(sizes, number, extent - (number - 1) * sizes, extent // sizes)
 
 
 def sides(shape: LayerShape, budget: GlbBudget, tiles: Tiles) -> tuple[BlockSizes, BlockSizes, BlockSizes]:
@@ -115,7 +120,7 @@ def _axes(shape: tuple[int, ...]) -> tuple[Counts, ...]:
 class Weights(NamedTuple):
     """A stage of weights in the GLB.
 
-    - place: before which loop they come
+    - place: inside how many loops (`StagePlace`)
     - buffers: at most so many
     - buffer, words: words of a buffer; of all that come, the first slice of two buffers while the layer before runs
     - part: of a block's work that is done with a slice, if slices come inside blocks
@@ -137,7 +142,7 @@ class Buffers(NamedTuple):
 
     - results, weights: how many of output and residual, and of weights
     - params_in_slices: whether parameters come in slices
-    - fit: whether all of them have room, and the plan is legal
+    - fit: whether all of them fit, and the plan is legal
     - doubled: whether there are two of all that comes or goes in blocks or slices, in blocks of one group of channels
     """
 
@@ -188,7 +193,8 @@ class Blocks:
         again = np.where(self.k_outside | self.sliced | self.shape.channelwise, k_blocks, 1)
         self.times = times = sizes.n * (sizes.k // self.group // self.groups_inside)
         slices = np.where(self.sliced, up(sizes.c, self.tiles.c), 1)
-        self.images: Any = times * self.of_image * again * slices  # blocks or slices of the ifmap
+        groups = np.where(self.sliced, self.groups_inside, 1)
+        self.images: Any = times * groups * self.of_image * again * slices  # blocks or slices of the ifmap
         self.results: Any = times * self.of_image * k_blocks
         self.full_sides: tuple[Any, Any, Any] = (self.k.full[self.kk], self.h.full[self.hh], self.w.full[self.ww])
         self.full: Any = times * prod(self.full_sides)  # full blocks
@@ -269,9 +275,10 @@ class Blocks:
         self.image: Any = self.moved_image
         if "ifmap" in streamed:
             rows, cols = (_image(shape, axis, self.tile[dim]) for axis, dim in enumerate("hw"))
-            of_block = k * sizes.c if shape.channelwise else np.where(self.sliced, self.tiles.c, sizes.c)
-            self.image = self.groups_inside * of_block * rows[0][self.hh] * cols[0][self.ww]
-            channels = shape.channels if shape.channelwise else sizes.c * (sizes.k // self.group)
+            of_block = channels_of_block(shape, self.groups_inside, k)
+            self.image = np.where(self.sliced, self.tiles.c, of_block) * rows[0][self.hh] * cols[0][self.ww]
+            once = shape.channelwise | (self.groups_inside > 1) & ~self.sliced
+            channels = np.where(once, shape.channels, sizes.c * (sizes.k // self.group))
             again = np.where((self.k_outside | self.sliced) & (not shape.channelwise), self.k.number[self.kk], 1)
             self.moved_image = sizes.n * channels * again * rows[1][self.hh] * cols[1][self.ww]
         results = len(streamed & {"output", "residual"})
@@ -305,18 +312,20 @@ class Blocks:
         """Where weights may be staged: all at once, inside the loop over blocks of k, or inside one of the point's."""
         shape, tiles, sizes = self.shape, self.tiles, self.shape.sizes
         everything = shape.weight_words
-        yield Weights(0, 1, everything, everything)
+        yield Weights(StagePlace.OUTSIDE, 1, everything, everything)
         if not shape.is_mac:
             return
         k_block, k_outside = self.k.sizes[self.kk], self.k_outside & (self.groups_inside == 1)
         if len(self.k.sizes) > 1 or sizes.k > shape.tiled_together:
             words = sizes.n * everything * np.where(k_outside, 1, self.of_image)
             part = np.where(k_outside, np.inf, 1 / self.groups_inside)
-            yield self._slices(np.where(k_outside, 3, 5), k_block, sizes.c, words, part)
+            yield self._slices(
+                np.where(k_outside, StagePlace.IN_K_BLOCK, StagePlace.IN_BLOCK), k_block, sizes.c, words, part
+            )
         cut = {"h": (self.h, self.hh), "w": (self.w, self.ww)}
         before, inside = tiles.form.order.split("|")
         again, k_now, c_now = sizes.n * self.of_image, k_block, sizes.c
-        place = 5
+        place = int(StagePlace.IN_BLOCK)
         for dim in before.partition("r")[0]:
             place += 1
             if dim in "hw":
@@ -344,13 +353,13 @@ class Blocks:
         return Weights(place, np.where(alone, 1, 2), buffer, words, part, number, k if with_params else None)
 
     def buffers(self, stage: Weights) -> Buffers:
-        """Two buffers of results and of slices of weights. In a tight budget one if two have no room, first of results;
-        and parameters come in slices if not all of them have room.
+        """Two buffers of results and of slices of weights. In a tight budget one if two do not fit, first of results;
+        and parameters come in slices if not all of them fit.
         """
-        room = self.budget.words - self.images_words - self.sums
+        budget = self.budget.words - self.images_words - self.sums
         each = self.shape.params * self.arch.words_per_param
         all_params, slice_, results = self.params, stage.buffer, self.results_words
-        slices = all_params + results + slice_ > room
+        slices = all_params + results + slice_ > budget
         if stage.channels is not None:
             params, slice_ = np.where(slices, 0, all_params), slice_ + slices * each * stage.channels
         elif positions_in_blocks(self.shape, self.budget):
@@ -360,15 +369,15 @@ class Blocks:
             params, slices = all_params, np.False_
         count, weights = self.most_results, stage.buffers
         if self.budget.tight:
-            count = np.where(params + count * results + weights * slice_ <= room, count, 1)
-            weights = np.where(params + count * results + weights * slice_ <= room, weights, 1)
+            count = np.where(params + count * results + weights * slice_ <= budget, count, 1)
+            weights = np.where(params + count * results + weights * slice_ <= budget, weights, 1)
         some = stage.part is None or stage.buffer < self.shape.weight_words
-        fit = self.legal & some & (params + count * results + weights * slice_ <= room)
+        fit = self.legal & some & (params + count * results + weights * slice_ <= budget)
         doubled = ~self.alone & (count == self.most_results) & (stage.part is None or weights > 1)
         return Buffers(count, weights, slices, fit, doubled & (self.groups_inside == 1))
 
     def refills(self, held: int) -> Any:
-        """Cycles in which the array has nothing to do while the DMA fills the one buffer of the ifmap again.
+        """BOUND-10. Cycles in which the array has nothing to do while the DMA fills the one buffer of the ifmap again.
 
         held: cycles of what PEs hold meanwhile, which is nothing where the results of a block go out in between.
         """
@@ -385,7 +394,7 @@ class Blocks:
         return np.where(self.double | (self.images <= 1), 0, np.maximum(again, 0))
 
     def transfers(self, weights: Any) -> Any:
-        """Cycles of the DMA, at least, for what moves and for these words of weights.
+        """BOUND-4. Cycles of the DMA, at least, for what moves and for these words of weights.
 
         The residual of a block waits until the results of the one two before have left: for a latency, if nothing else
         comes meanwhile.
@@ -407,16 +416,18 @@ def least_words_of(shape: LayerShape, arch: Arch, budget: GlbBudget, form: Form,
     groups = groups_inside(shape, budget)
     words: Any = least_params(shape, arch, budget) + groups * k * h * w * len(streamed & {"output", "residual"})
     if "ifmap" in streamed:
-        sliced = np.minimum(sizes.c, 2 * of_tiles.c) if form.order[0] == "c" else sizes.c
+        channels = channels_of_block(shape, groups, k)
+        if form.order[0] == "c":
+            channels = np.minimum(channels, 2 * of_tiles.c)
         rows = np.minimum(shape.ih, reach(h, sizes.r, window.stride[0], window.dilation[0]))
         columns = np.minimum(shape.iw, reach(w, sizes.s, window.stride[1], window.dilation[1]))
-        words = words + groups * (k * sizes.c if shape.channelwise else sliced) * rows * columns
+        words = words + channels * rows * columns
     slices = (1 if budget.tight else 2) * np.minimum(of_tiles.k, k) * of_tiles.c * sizes.r * sizes.s
     return words + np.minimum(shape.weight_words, slices)
 
 
 def cells_below(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles, limit: int) -> Cells:
-    """The plans for which there may be room, and whose transfers may take less than `limit` cycles."""
+    """The plans that may fit, and whose transfers may take less than `limit` cycles."""
     cells, cycles = _cells(shape, arch, budget, tiles)
     return some_of(cells, cycles < limit)
 
@@ -428,9 +439,9 @@ def _cells(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> tu
     return np.nonzero(there), np.broadcast_to(blocks.transfers(0), blocks.shaped)[there]
 
 
-def some_of(cells: Cells, which: Any) -> Cells:
+def some_of(cells: Cells, chosen: Any) -> Cells:
     """Those for which something holds."""
-    return tuple(each[which] for each in cells)
+    return tuple(each[chosen] for each in cells)
 
 
 @lru_cache(maxsize=4096)

@@ -22,11 +22,11 @@ def boxes(shape: LayerShape, arch: Arch) -> tuple[list[Box], bool]:
     And whether there is room where all columns of the image are loaded, and where neighbours pass some on (MAC-6).
     Of very many, parts of k, w and h are as equal as may be, as those of c, r, s always are, and of all of them a few.
     """
-    found = list(islice(_boxes(shape, arch, 0), MOST + 1))
-    if len(found) <= MOST:
-        return found, False
+    listed = list(islice(_boxes(shape, arch, 0), MOST + 1))
+    if len(listed) <= MOST:
+        return listed, False
     tries = (list(islice(_boxes(shape, arch, few), MOST + 1)) for few in FEW)
-    return next(found for found in tries if len(found) <= MOST), True
+    return next(listed for listed in tries if len(listed) <= MOST), True
 
 
 def _numbers(extent: int, most: int, few: int) -> Sequence[int]:
@@ -34,11 +34,11 @@ def _numbers(extent: int, most: int, few: int) -> Sequence[int]:
     return _some(even_parts(extent, most), few) if few else range(1, min(extent, most) + 1)
 
 
-def _some(found: Sequence[int], few: int) -> Sequence[int]:
+def _some(listed: Sequence[int], few: int) -> Sequence[int]:
     """Of more than `few` numbers so many, the first and the last among them; all for 0."""
-    if not few or len(found) <= few:
-        return found
-    return [found[i * (len(found) - 1) // (few - 1)] for i in range(few)]
+    if not few or len(listed) <= few:
+        return listed
+    return [listed[i * (len(listed) - 1) // (few - 1)] for i in range(few)]
 
 
 def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:

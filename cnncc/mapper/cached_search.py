@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -28,6 +28,7 @@ from cnncc.dialects._mapping import mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
 from cnncc.mapper.blocks import least_words, params_words
+from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.search import Result, ideal_cycles, search
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.transfer_bound import NEVER
@@ -43,7 +44,6 @@ SOURCES = (
     "numerics.py",
     "errors.py",
 )  # all that a search imports
-FAR = 2  # times the cycles that a search has shown to be needed: from there on a tight budget is searched, too
 COUNTS = ("cycles", "least", "run", "bounded")
 ALONE_S = 1.0  # of searching before other processes are started: each takes 0.4 s to start (2026-11)
 MOST_PROCESSES = 8  # each holds about 80 MB
@@ -60,6 +60,7 @@ class SearchTask:
     dataflow: str = ""
     below: int = NEVER
     quick: bool = False
+    effort: Effort = field(default_factory=lambda: USUAL)
 
     def __post_init__(self) -> None:
         window = replace(self.shape.window, fill=0, zero=0)  # values, which the mapper knows nothing of
@@ -69,24 +70,24 @@ class SearchTask:
     def search(self) -> Result | None:
         """Its result. SPACE-13: a tight budget is searched, too, if nothing has room or far fewer cycles may do."""
         if self.below < NEVER:
-            return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick)
+            return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
         best = self._in(self.budget)
         if self._has_everything() or (best and self._is_near(best)):
             return best
-        found = [result for result in (best, self._in(replace(self.budget, tight=True))) if result]
-        least = min((result.least for result in found), default=0)
-        best = min(found, key=lambda result: result.cycles, default=None)
+        results = [result for result in (best, self._in(replace(self.budget, tight=True))) if result]
+        least = min((result.least for result in results), default=0)
+        best = min(results, key=lambda result: result.cycles, default=None)
         return best and replace(best, least=least)
 
     def _in(self, budget: GlbBudget) -> Result | None:
         """The best in a budget: where a search finds nothing that fits, of each form by itself (BOUND-8)."""
         if least_words(self.shape, self.arch, budget) > budget.words:
             return None
-        best = search(self.shape, self.arch, budget, self.dataflow)
+        best = search(self.shape, self.arch, budget, self.dataflow, effort=self.effort)
         if best or self.dataflow:
             return best
         each = [
-            search(self.shape, self.arch, budget, name)
+            search(self.shape, self.arch, budget, name, effort=self.effort)
             for name in dict.fromkeys(form.name for form in forms_of(self.shape))
         ]
         best = min(filter(None, each), key=lambda result: result.cycles, default=None)
@@ -100,17 +101,23 @@ class SearchTask:
         )
 
     def _is_near(self, best: Result) -> bool:
-        return self.arch.sequencer.overlap and best.cycles <= FAR * best.least
+        return self.arch.sequencer.overlap and best.cycles <= self.effort.far * best.least
 
 
 _found = dict[SearchTask, Result | None]()
 
 
 def searched(
-    shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str = "", below: int = NEVER, quick: bool = False
+    shape: LayerShape,
+    arch: Arch,
+    budget: GlbBudget,
+    dataflow: str = "",
+    below: int = NEVER,
+    quick: bool = False,
+    effort: Effort | None = None,
 ) -> Result | None:
-    """What `search` finds, from memory or disk if it is there."""
-    task = SearchTask(shape, arch, budget, dataflow, below, quick)
+    """What `search` finds, from memory or disk if it is there. effort: None for the usual one."""
+    task = SearchTask(shape, arch, budget, dataflow, below, quick, effort or USUAL)
     if not _is_known(task):
         _keep(task, task.search())
     return _found[task]
@@ -226,11 +233,13 @@ def _started(count: int) -> list[subprocess.Popen[bytes]]:
     """Processes that wait for tasks; fewer where the system has no more."""
     command = [sys.executable, "-c", WORKER, *(path or str(Path.cwd()) for path in sys.path)]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    pipe, found = subprocess.PIPE, list[subprocess.Popen[bytes]]()
+    pipe, started = subprocess.PIPE, list[subprocess.Popen[bytes]]()
     with suppress(OSError):
         for _ in range(count):
-            found.append(subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL))
-    return found
+            started.append(
+                subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+            )
+    return started
 
 
 def _side_by_side(tasks: Sequence[SearchTask], count: int, done: Callable[[SearchTask, Result | None], None]) -> None:

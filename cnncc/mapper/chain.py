@@ -31,34 +31,34 @@ class Choice:
 
 
 def best_choices(layers: Sequence[Sequence[Choice]], budgets: Sequence[int], arch: Arch) -> list[int]:
-    """For each layer of a chain the number of its choice. rooms: words of the GLB that each layer has for buffers."""
+    """For each layer of a chain the number of its choice. budgets: GLB words for the buffers of each layer."""
     costs, came = [_alone(each, arch) for each in layers[0]] if layers else [], list[list[int]]()
-    for before, here, budget in zip(layers, layers[1:], budgets, strict=False):
-        if len(before) == len(here) == 1:
+    for before, current, budget in zip(layers, layers[1:], budgets, strict=False):
+        if len(before) == len(current) == 1:
             came.append([0])  # the same cycles whatever others have
             continue
         steps = [
             [cost + step(a, b, a.words + b.early <= budget, arch) for cost, a in zip(costs, before, strict=True)]
-            for b in here
+            for b in current
         ]
         came.append([step.index(min(step)) for step in steps])
         costs = [min(step) for step in steps]
-    found = [costs.index(min(costs))] if costs else []
+    chosen = [costs.index(min(costs))] if costs else []
     for origin in reversed(came):
-        found.append(origin[found[-1]])
-    return found[::-1]
+        chosen.append(origin[chosen[-1]])
+    return chosen[::-1]
 
 
 def _alone(first: Choice, arch: Arch) -> int:
-    """Cycles of the first layer: nothing of it comes ahead."""
+    """Cycles of the first layer: nothing of it is prefetched."""
     return _cycles((replace(first.plan, label="before", ahead=frozenset()),), arch) if first.plan else 0
 
 
-def step(before: Choice, here: Choice, ahead: bool, arch: Arch) -> int:
-    """Cycles that a layer adds to the one before it. ahead: whether there is room for what comes first."""
-    if here.plan is None:
+def step(before: Choice, current: Choice, prefetched: bool, arch: Arch) -> int:
+    """Cycles that a layer adds to the one before it. prefetched: whether what comes first is."""
+    if current.plan is None:
         return 0
-    plan = replace(here.plan, label="here", ahead=EARLY if ahead else frozenset())
+    plan = replace(current.plan, label="here", ahead=EARLY if prefetched else frozenset())
     if before.plan is None:
         return layer_cycles(plan, arch)
     first = replace(before.plan, label="before", ahead=frozenset())

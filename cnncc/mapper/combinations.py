@@ -22,13 +22,13 @@ from cnncc.model.layer_shape import LayerShape
 class Found(NamedTuple):
     """Combinations of one form whose bound is below a limit, the lowest bound first.
 
-    - which: indices of rows, columns and box in `Numbers`. Axes `[combination, 3]`.
+    - indices: those of rows, columns and box in `Numbers`. Axes `[combination, 3]`.
     - cycles, least: cycles of all macro-instructions, and the bound. Axes `[combination]`.
     - beyond: the limit. Without any combination it is the lowest bound of all.
     """
 
     form: Form
-    which: Counts
+    indices: Counts
     cycles: Counts
     least: Counts
     beyond: int
@@ -174,7 +174,7 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
     arch, boxes = numbers.arch, _Boxes(numbers, form, cut)
     groups, overlap = boxes.groups, arch.sequencer.overlap
     all_rows, all_cols = numbers.rows.tolist(), numbers.cols.tolist()
-    which: list[Counts] = []
+    parts: list[Counts] = []
     cycles: list[Counts] = []
     steps = boxes.fewest_steps() * groups
     beyond = [float(steps.min())] if steps.min() >= limit else []
@@ -182,7 +182,7 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
         rows, cols = all_rows[row], all_cols[col]
         macros, compute = boxes.macros(rows, cols)
         least = compute + (numbers.words if overlap else macros)
-        if which and least.min() >= limit:
+        if parts and least.min() >= limit:
             continue
         loads = groups * boxes.loads(rows, cols)
         if overlap:
@@ -195,12 +195,12 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
         if not len(below):
             beyond.append(float(least.min()))
         else:
-            which.append(np.column_stack([np.full(len(below), row), np.full(len(below), col), below]))
+            parts.append(np.column_stack([np.full(len(below), row), np.full(len(below), col), below]))
             cycles.append(np.rint(np.stack([compute[below], least[below]])).astype(np.int64))
-    if not which:
+    if not parts:
         none = np.zeros(0, np.int64)
         return Found(form, np.zeros((0, 3), np.int64), none, none, int(min(beyond)))
-    indices, (all_cycles, all_least) = np.concatenate(which), np.concatenate(cycles, axis=1)
+    indices, (all_cycles, all_least) = np.concatenate(parts), np.concatenate(cycles, axis=1)
     order = np.argsort(all_least, kind="stable")
     return Found(form, indices[order], all_cycles[order], all_least[order], limit)
 

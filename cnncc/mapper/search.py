@@ -22,6 +22,7 @@ from cnncc.mapper.blocking import candidates
 from cnncc.mapper.blocks import Cells, least_words
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
 from cnncc.mapper.combinations import Found, combinations_below
+from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.space import (
     Form,
     Numbers,
@@ -38,21 +39,8 @@ from cnncc.model.layer_schedule import LayerPlan, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import has_room, is_legal
 
-POINTS = 3000  # that are looked at
-TILES = 2000  # of points of which there are several plans, of which it is found out what transfers take
-RUNS = 64  # candidates that are run on the model
-MOVING_POINTS, MOVING_TILES = 40, 700  # the same where something moves; points that may be better
-PATIENCE = 16  # candidates none of which is better, after which a search that is not exact ends
-FEW_RUNS = 4  # after which it ends where little can be won:
-LITTLE = 200  # of so many cycles one
-POINTS_A_RUN = 2  # points that it looks at from one of these to the next
-TWINS = 4  # of those that look like others, run last by a search that is not exact
-ONE_POINT = 6  # runs of the same point, before others are run
-TURNED = False  # whether it looks at tiles that are others with rows for columns, where these are alike
-LESS = 4  # so many times fewer points and tiles, and runs before it ends, in a quick search
-SLACKS = (1.02, 1.1, 1.5, 4.0)  # of the ideal, or of the least that is seen: how far the first, second, … look goes
 ALL = 1 << 39  # more cycles than any layer takes
-AHEAD = frozenset({"weight", "params"})  # what comes in the layer before
+AHEAD = frozenset({"weight", "params"})  # prefetched while the layer before runs
 
 
 @dataclass(frozen=True)
@@ -74,14 +62,16 @@ class Result:
 class _Search:
     """One search, as it goes on: the best so far, and candidates that may be better, the least bound first."""
 
-    def __init__(self, shape: LayerShape, arch: Arch, budget: GlbBudget, below: int, quick: bool) -> None:
-        self.shape, self.arch, self.budget = shape, arch, budget
+    def __init__(
+        self, shape: LayerShape, arch: Arch, budget: GlbBudget, below: int, quick: bool, effort: Effort
+    ) -> None:
+        self.shape, self.arch, self.budget, self.effort = shape, arch, budget, effort
         self.durations = Durations(shape, arch, budget.residual)
         self.best: Result | None = None
         self.limit = below
         self.quick = quick
         self.exact = below == NEVER and not budget.streamed  # then it goes on as long as anything can be won
-        self.less = LESS if quick or below < NEVER else 1
+        self.less = effort.less if quick or below < NEVER else 1
         self.heap: list[tuple[int, int, Point, Plan | None, _Plans]] = []
         self.number, self.bounded, self.left_out = count(), 0, NEVER
         self.runs, self.in_vain = 0, 0  # in vain: the last ones, for which there was room, but none was better
@@ -97,9 +87,9 @@ class _Search:
         window = shape.window
         self.is_square = (sizes.h, sizes.r, shape.ih) == (sizes.w, sizes.s, shape.iw)
         self.is_square &= all(down == across for down, across in (window.stride, window.dilation))
-        self.turned = TURNED or self.exact or not self.is_square
-        moves = bool(budget.streamed)
-        self.most_points, self.most_tiles = (MOVING_POINTS, MOVING_TILES) if moves else (POINTS, TILES)
+        self.turned = effort.turned or self.exact or not self.is_square
+        self.most_points = effort.streamed_points if budget.streamed else effort.points
+        self.most_tiles = effort.streamed_tiles if budget.streamed else effort.tiles
         self.whole = whole if not budget.streamed and left >= 0 else None  # then there is no other plan
         self.sums_fit = left >= arch.words_per_sum * sizes.n * sizes.k * sizes.h * sizes.w
 
@@ -129,8 +119,8 @@ class _Search:
 
     def push(self, number: int, at: Point, plans: _Plans) -> bool:
         """The first of some candidates, which are in the order of their bounds."""
-        if (found := next(plans, None)) and found[0] < self.limit:
-            bound, plan = found
+        if (first := next(plans, None)) and first[0] < self.limit:
+            bound, plan = first
             self.bounded += 1
             heapq.heappush(self.heap, (bound, number, at, plan, plans))
             return True
@@ -160,7 +150,7 @@ class _Search:
         """Run all that are left."""
         if not self.is_over():
             self.until(NEVER)
-        most = RUNS - self.runs if self.exact else TWINS
+        most = self.effort.runs - self.runs if self.exact else self.effort.twins
         for number, (bound, _, at, plan) in enumerate(sorted(self.later)):
             if number >= most:
                 self.left_out = min(self.left_out, bound)
@@ -174,7 +164,7 @@ class _Search:
         if mapping in self.seen:
             return  # forms are the same where loops that differ in place run once
         family = _family(mapping, self.is_square)
-        if not last and (family in self.families or (not self.exact and self.of_point[at] >= ONE_POINT)):
+        if not last and (family in self.families or (not self.exact and self.of_point[at] >= self.effort.one_point)):
             self.later.append((bound, next(self.number), at, plan))
             return
         if not is_legal(self.shape, mapping, self.budget.residual):
@@ -203,13 +193,13 @@ class _Search:
     def is_over(self) -> bool:
         """Whether enough have been run; unless the search is exact, none was better for long, or little can be won."""
         if self.exact:
-            return self.runs >= RUNS
-        if self.in_vain >= PATIENCE:
+            return self.runs >= self.effort.runs
+        if self.in_vain >= self.effort.patience:
             return True
-        if self.runs < FEW_RUNS // self.less:
+        if self.runs < self.effort.few_runs // self.less:
             return False
         least = min(self.others, self.heap[0][0] if self.heap else NEVER)
-        return (self.limit - least) * LITTLE <= self.limit
+        return (self.limit - least) * self.effort.little <= self.limit
 
     def least(self) -> int:
         """What the candidates take at least that were not run."""
@@ -237,7 +227,13 @@ def _family(mapping: Mapping, is_square: bool) -> _Family:
 
 @lru_cache(maxsize=4096)
 def search(
-    shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str = "", below: int = NEVER, quick: bool = False
+    shape: LayerShape,
+    arch: Arch,
+    budget: GlbBudget,
+    dataflow: str = "",
+    below: int = NEVER,
+    quick: bool = False,
+    effort: Effort = USUAL,
 ) -> Result | None:
     """The mapping with the fewest cycles, if these are fewer than `below`; None where there is room for none.
 
@@ -245,23 +241,23 @@ def search(
     """
     if least_words(shape, arch, budget) > budget.words:
         return None
-    found, now = numbers(shape, arch), _Search(shape, arch, budget, below, quick)
+    everything, now = numbers(shape, arch), _Search(shape, arch, budget, below, quick, effort)
     beyond = NEVER
-    looks = _looks(found, now, dataflow)
-    steps = int((found.boxes[:, :-1].prod(axis=1) // found.boxes[:, -1]).max(initial=0))
+    looks = _looks(everything, now, dataflow)
+    steps = int((everything.boxes[:, :-1].prod(axis=1) // everything.boxes[:, -1]).max(initial=0))
     traffic = TransferBound(shape, arch, budget, steps)
-    by_traffic = _ByTraffic(found, looks, traffic, now) if now.whole is None else None
+    by_traffic = _ByTraffic(everything, looks, traffic, now) if now.whole is None else None
     for number, (least, compute, part, i, cells) in enumerate(by_traffic or _by_cycles(looks)):
-        now.until(least, 0 if now.exact else min(number // POINTS_A_RUN, FEW_RUNS // now.less))
+        now.until(least, 0 if now.exact else min(number // effort.points_a_run, effort.few_runs // now.less))
         if least >= now.limit or now.is_over() or now.has_enough(number):
             beyond = least
             break
-        now.add(least, compute, point(found, part.form, part.which[i].tolist()), cells)
+        now.add(least, compute, point(everything, part.form, part.indices[i].tolist()), cells)
     now.rest()
     if now.best is None:
         return None
     beyond = min(beyond, by_traffic.beyond) if by_traffic else beyond
-    least = min(beyond, now.least(), ideal_cycles(shape, arch) if found.some else NEVER)
+    least = min(beyond, now.least(), ideal_cycles(shape, arch) if everything.some else NEVER)
     least = min(now.limit, max(least, streamed_cycles(shape, arch, budget)))
     return replace(now.best, least=least, run=now.runs, bounded=now.bounded)
 
@@ -271,11 +267,11 @@ _Entry = tuple[int, int, Found, int, Cells | None]
 _Look = tuple[list[Found], int]  # of all forms, what takes less than some limit; and the limit before
 
 
-def _looks(found: Numbers, search: _Search, dataflow: str) -> Iterator[_Look]:
+def _looks(everything: Numbers, search: _Search, dataflow: str) -> Iterator[_Look]:
     """All combinations, looked for in wider and wider circles."""
-    shape, arch, cut = found.shape, found.arch, bool(search.budget.streamed)
+    shape, arch, cut = everything.shape, everything.arch, bool(search.budget.streamed)
     forms = [form for form in forms_of(shape) if dataflow in ("", form.name)]
-    ideal, done, slacks = ideal_cycles(shape, arch), 0, [*SLACKS]
+    ideal, done, slacks = ideal_cycles(shape, arch), 0, [*search.effort.slacks]
     while done < search.limit:
         # The same for all rooms, but for the last look.
         limit = int(ideal * slacks[0]) + 64 if slacks else min(ALL, search.limit)
@@ -318,8 +314,8 @@ class _ByTraffic:
     beyond: what those take at least that were not reached, as there are too many tiles before them.
     """
 
-    def __init__(self, found: Numbers, looks: Iterator[_Look], traffic: TransferBound, search: _Search) -> None:
-        self.found, self.looks, self.traffic, self.search, self.beyond = found, looks, traffic, search, NEVER
+    def __init__(self, everything: Numbers, looks: Iterator[_Look], traffic: TransferBound, search: _Search) -> None:
+        self.everything, self.looks, self.traffic, self.search, self.beyond = everything, looks, traffic, search, NEVER
 
     def __iter__(self) -> Iterator[_Entry]:
         waiting, number = list[_Waiting](), count()
@@ -346,7 +342,7 @@ class _ByTraffic:
                 if (most := traffic.least(i, self.search.limit)) < NEVER:
                     if most < lowest:
                         lowest = most
-                        at = point(self.found, part.form, part.which[i].tolist())
+                        at = point(self.everything, part.form, part.indices[i].tolist())
                         self.search.dive(most, int(part.cycles[i]), at, traffic.cells(i))
                     heapq.heappush(waiting, (most, first, n, i, next(number), part, iter(points), traffic))
             if self.beyond < NEVER:
@@ -355,7 +351,7 @@ class _ByTraffic:
             yield self._next(waiting)
 
     def _traffic_of(self, part: Found) -> TrafficOf:
-        return TrafficOf(self.traffic, part.form, tiles_in_time(self.found, part.which), part.least, part.cycles)
+        return TrafficOf(self.traffic, part.form, tiles_in_time(self.everything, part.indices), part.least, part.cycles)
 
     def _next(self, waiting: list[_Waiting]) -> _Entry:
         """The first point; the next one with its tile waits in its place."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
@@ -84,16 +85,16 @@ def shared(form: Form, dim: str) -> bool:
 @lru_cache(maxsize=64)
 def unrollings(most: int, dims: str, limits: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """PEs of each dimension on an axis of `most`: at most two of them have more than one, none more than its limit."""
-    found = {(1,) * len(dims)}
+    unrolled = {(1,) * len(dims)}
     for one, other in combinations(range(len(dims)), 2):
         for a in range(1, min(most, limits[one]) + 1):
             for b in range(1, min(most // a, limits[other]) + 1):
                 each = [1] * len(dims)
                 each[one], each[other] = a, b
-                found.add(tuple(each))
+                unrolled.add(tuple(each))
     if len(dims) == 1:
-        found |= {(a,) for a in range(1, min(most, limits[0]) + 1)}
-    return tuple(sorted(found))
+        unrolled |= {(a,) for a in range(1, min(most, limits[0]) + 1)}
+    return tuple(sorted(unrolled))
 
 
 class Numbers(NamedTuple):
@@ -121,17 +122,17 @@ def numbers(shape: LayerShape, arch: Arch) -> Numbers:
     c_limit = s.c if south and not shape.channelwise else 1
     rows = unrollings(arch.rows, ROW_DIMS, (group, s.h, c_limit, s.r if south else 1))
     cols = unrollings(arch.cols, COL_DIMS, (group, s.h, s.w))
-    found, some = boxes(shape, arch)
-    each = np.array(found)
+    listed, some = boxes(shape, arch)
+    each = np.array(listed)
     box, words, fits = each[:, :7], each[:, 7], each[:, 8:] > 0
     return Numbers(np.array(rows), np.array(cols), box, words, fits, some, shape, arch)
 
 
-def point(found: Numbers, form: Form, which: Sequence[int]) -> Point:
+def point(everything: Numbers, form: Form, indices: Sequence[int]) -> Point:
     """The point of a combination."""
-    row, col, box = which
-    *extents, lanes = found.boxes[box].tolist()
-    rows, cols = found.rows[row].tolist(), found.cols[col].tolist()
+    row, col, box = indices
+    *extents, lanes = everything.boxes[box].tolist()
+    rows, cols = everything.rows[row].tolist(), everything.cols[col].tolist()
     return Point(form, tuple(rows), tuple(cols), tuple(extents), lanes)
 
 
@@ -147,18 +148,34 @@ def steps_of(chain: Chain, extent: int) -> tuple[int, int, int]:
     return min(rows * cols * box, extent), min(cols * box, extent), box
 
 
+class StagePlace(IntEnum):
+    """Inside how many loops a stage stands, counting those that run once: n, groups of k, blocks, loops of the point.
+
+    The order is n, groups, k, h, w with blocks of k outside, and n, groups, h, w, k with them inside. Blocks of
+    shuffled channels have the order n, h, w, groups, k.
+    """
+
+    OUTSIDE = 0
+    IN_K_BLOCK = 3
+    IN_IMAGE_BLOCK = 4
+    IN_BLOCK = 5
+    IN_FIRST_LOOP = 6
+    IN_SHUFFLED_BLOCK = IN_K_BLOCK
+
+
 class Plan(NamedTuple):
     """Blocks of k, h and w around the loops of a point, in this order or with k inside; and what is staged in the GLB.
 
-    weights: before which loop they come, in how many buffers; 0: once, before all. moving: buffers of the operands
-    that do not lie in the GLB. slices: whether the ifmap moves in slices of c, inside the point's outermost loop.
+    - weights: their place (`StagePlace`), in how many buffers
+    - streamed: buffers of the operands that do not lie in the GLB
+    - slices: whether the ifmap moves in slices of c, inside the point's outermost loop
     """
 
     k: int
     h: int
     w: int
     k_outside: bool = True
-    weights: int = 0
+    weights: int = StagePlace.OUTSIDE
     weight_buffers: int = 1
     streamed: tuple[tuple[str, int], ...] = ()
     slices: bool = False
@@ -174,14 +191,15 @@ def mapping_of(shape: LayerShape, arch: Arch, at: Point, plan: Plan) -> Mapping:
     extent = {dim: shape.sizes.of(dim) for dim in BOX_DIMS} | {"k": plan.k, "h": plan.h, "w": plan.w}
     loops, staged = _loops(shape, at, extent)
     stages = [(("weight", "ifmap")["WI".index(each)], "rf", len(outer) + depth) for each, depth in staged.items()]
-    block = 3 if shuffled else 5
-    of_ifmap = 6 if plan.slices else block if plan.k_outside or shape.channelwise or shuffled else 4
+    block = StagePlace.IN_SHUFFLED_BLOCK if shuffled else StagePlace.IN_BLOCK
+    of_image = block if plan.k_outside or shape.channelwise or shuffled else StagePlace.IN_IMAGE_BLOCK
+    of_ifmap = StagePlace.IN_FIRST_LOOP if plan.slices else of_image
     stages += [(operand, "glb", of_ifmap if operand == "ifmap" else block) for operand, _ in plan.streamed]
     if shape.is_mac:
         stages.append(("weight", "glb", plan.weights))
     if shape.params:
         in_slices = block if shape.per_position else plan.weights
-        stages.append(("params", "glb", in_slices if plan.params_in_slices else 0))
+        stages.append(("params", "glb", in_slices if plan.params_in_slices else StagePlace.OUTSIDE))
     return _clipped(shape, arch, [*outer, *loops], stages, plan)
 
 
@@ -198,13 +216,13 @@ def _clipped(
     in_glb = {"weight": plan.weight_buffers, **dict(plan.streamed)}
     if plan.params_in_slices:
         in_glb["params"] = in_glb.get("ifmap", 1) if shape.per_position else plan.weight_buffers
-    found: list[Stage] = []
+    staged: list[Stage] = []
     for operand, memory, place in stages:
         depth = sum(loop is not None for loop in running[:place])
         buffers = halves[operand] if memory == "rf" else in_glb.get(operand, 1)
-        found.append(Stage(operand, memory, depth, buffers))
-    found.sort(key=lambda stage: (stage.depth, stage.memory, stage.operand == "ifmap"))
-    return Mapping(tuple(loop for loop in running if loop is not None), tuple(found))
+        staged.append(Stage(operand, memory, depth, buffers))
+    staged.sort(key=lambda stage: (stage.depth, stage.memory, stage.operand == "ifmap"))
+    return Mapping(tuple(loop for loop in running if loop is not None), tuple(staged))
 
 
 def _loops(shape: LayerShape, at: Point, extent: dict[str, int]) -> tuple[list[Loop], dict[str, int]]:

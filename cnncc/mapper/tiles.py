@@ -16,10 +16,10 @@ Counts = npt.NDArray[np.int64]
 
 def any_of(conditions: Iterable[Any]) -> Any:
     """Whether one of them holds, which may be arrays."""
-    found: Any = False
+    holds: Any = False
     for condition in conditions:
-        found = found | condition
-    return found
+        holds = holds | condition
+    return holds
 
 
 class Tiles(NamedTuple):
@@ -59,12 +59,12 @@ def tiles_of(shape: LayerShape, at: Point) -> Tiles:
     return Tiles(at.form, tile["k"], tile["h"], tile["w"], tile["c"], taps, spaces)
 
 
-def tiles_in_time(found: Numbers, which: Counts) -> Counts:
+def tiles_in_time(everything: Numbers, indices: Counts) -> Counts:
     """Of combinations: indices of k h w c that PEs and box take at a time. Shape (combinations, 4)."""
-    sizes, (row, col, box) = found.shape.sizes, which.T
-    rows, cols, boxes = found.rows[row], found.cols[col], found.boxes[box]
+    sizes, (row, col, box) = everything.shape.sizes, indices.T
+    rows, cols, boxes = everything.rows[row], everything.cols[col], everything.boxes[box]
     tiles = [
-        np.minimum(rows[:, 0] * cols[:, 0] * boxes[:, 0], found.shape.tiled_together),
+        np.minimum(rows[:, 0] * cols[:, 0] * boxes[:, 0], everything.shape.tiled_together),
         np.minimum(rows[:, 1] * cols[:, 1] * boxes[:, 2], sizes.h),
         np.minimum(cols[:, 2] * boxes[:, 1], sizes.w),
         np.minimum(rows[:, 2] * boxes[:, 3], sizes.c),

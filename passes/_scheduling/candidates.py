@@ -128,8 +128,8 @@ class Candidates:
             with suppress(Refusal):
                 return copy_mapping(shape, self.arch, budget)
             return None
-        found = searched(shape, self.arch, budget, self.form(layer), below, quick)
-        return found.mapping if found else None
+        result = searched(shape, self.arch, budget, self.form(layer), below, quick)
+        return result.mapping if result else None
 
     def with_least_words(self, layer: LayerOp, budget: GlbBudget, refusal: GlbTooSmall) -> GlbTooSmall:
         """The same refusal, which has a lower bound, with the fewest words for which the search has a mapping."""

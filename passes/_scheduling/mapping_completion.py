@@ -171,8 +171,8 @@ class _Terms:
         """
         lanes = [term.pes or self.arch.pe.lanes for term in self.terms if term.axis == LANES and term.dim == dim]
         if lanes:
-            found = (size for size in range(most, 0, -1) if size % lanes[0] == 0)
-            return [size for size in found if (most % size) % lanes[0] == 0 or most % size < lanes[0]] or [most]
+            sizes = (size for size in range(most, 0, -1) if size % lanes[0] == 0)
+            return [size for size in sizes if (most % size) % lanes[0] == 0 or most % size < lanes[0]] or [most]
         in_space = any(self.terms[i].level for i in self.over[dim])
         if dim in REDUCTION_DIMS and in_space:
             return [size for size in range(most, 0, -1) if most % size == 0]
@@ -217,14 +217,14 @@ class _Terms:
 
     def _cost(self, terms: Sequence[LoopItem]) -> tuple[int, ...]:
         """Cycles of all macro-instructions; parts of the kernel; bodies of the program; macro-instructions."""
-        found = {
+        by_dim = {
             dim: _rounds(
                 self.shape.sizes.of(dim), tuple((_step(terms[i]), terms[i].pes or 0, terms[i].keep) for i in of)
             )
             for dim, of in self.over.items()
         }
-        times, macs, bodies = (prod(each) for each in zip(*found.values(), strict=True))
-        parts = found["r"][0] * found["s"][0]
+        times, macs, bodies = (prod(each) for each in zip(*by_dim.values(), strict=True))
+        parts = by_dim["r"][0] * by_dim["s"][0]
         return macs + times * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles), parts, bodies, times
 
 
@@ -246,9 +246,9 @@ def _rounds(extent: int, loops: tuple[tuple[int, int, bool], ...]) -> tuple[int,
         return _rounds(extent, ((pes * step, 0, False), *loops))
     whole, rest = divmod(extent, step)
     pieces = [(1 if pes else whole, step)] * (whole > 0) + [(1, rest)] * (rest > 0)
-    found = [(times, *_rounds(size, tuple(inner))) for times, size in pieces]
+    rounds = [(times, *_rounds(size, tuple(inner))) for times, size in pieces]
     return (
-        sum(times * each for times, each, _, _ in found),
-        sum(times * macs for times, _, macs, _ in found),
-        sum(bodies for *_, bodies in found),
+        sum(times * each for times, each, _, _ in rounds),
+        sum(times * macs for times, _, macs, _ in rounds),
+        sum(bodies for *_, bodies in rounds),
     )

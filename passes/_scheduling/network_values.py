@@ -38,10 +38,10 @@ class Network:
         self.layers = [op for op in self.ops if isinstance(op, LayerOp)]
         self.parts = parts(func.body.block)
         self.given = given_quants(func)
-        found: dict[SSAValue, list[SSAValue]] = {}
+        by_root: dict[SSAValue, list[SSAValue]] = {}
         for value in [*func.body.block.args, *(result for op in self.ops for result in op.results)]:
-            found.setdefault(self.root(value), []).append(value)
-        self.values = [value for root, members in found.items() for value in self._value(root, members)]
+            by_root.setdefault(self.root(value), []).append(value)
+        self.values = [value for root, members in by_root.items() for value in self._value(root, members)]
 
     def root(self, value: SSAValue) -> SSAValue:
         """The value whose tensor `value` is (part of)."""
@@ -56,9 +56,9 @@ class Network:
 
     def operands(self, layer: LayerOp) -> Mapping[str, SSAValue]:
         """The roots of a layer's activations."""
-        found = {"ifmap": layer.ifmap, "output": layer.result}
-        found |= {"residual": layer.residual} if layer.residual else {}
-        return {operand: self.root(value) for operand, value in found.items()}
+        by_operand = {"ifmap": layer.ifmap, "output": layer.result}
+        by_operand |= {"residual": layer.residual} if layer.residual else {}
+        return {operand: self.root(value) for operand, value in by_operand.items()}
 
     def _value(self, root: SSAValue, members: Sequence[SSAValue]) -> Iterator[Value]:
         """The value of a root, if layers read or compute it, or it comes from DRAM only to go back there."""

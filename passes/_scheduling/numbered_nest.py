@@ -26,10 +26,12 @@ from functools import lru_cache
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Loop, Mapping, Stage
+from cnncc.mapper.space import StagePlace
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import MACHINE_ORDER, most_channels
 
 WHOLE, BLOCK, SLICE = "whole", "block", "slice"
+IN_SLICE = StagePlace.IN_BLOCK + 8  # inside three loops over tiles, four in space, and that over slices of c
 
 
 @dataclass(frozen=True)
@@ -117,20 +119,23 @@ def those_running(shape: LayerShape, loops: Sequence[Loop]) -> list[Loop | None]
 
 def _places(shape: LayerShape, plan: OsPlan, streamed: frozenset[str]) -> list[tuple[str, int]]:
     """What is staged in the GLB, and inside how many of the loops that may run."""
-    block, slices = 5, 13
-    ifmap = block if plan.k_outside or shape.channelwise else block - 1
+    block = StagePlace.IN_BLOCK
+    ifmap = block if plan.k_outside or shape.channelwise else StagePlace.IN_IMAGE_BLOCK
     results = block if "output" in streamed or "ifmap" not in streamed else ifmap
     if shape.shuffle > 1:
-        ifmap = results = 3
-    weights = {WHOLE: 0, BLOCK: 3 if plan.k_outside and shape.shuffle == 1 else block, SLICE: slices}[plan.weights]
+        ifmap = results = StagePlace.IN_SHUFFLED_BLOCK
+    of_block = StagePlace.IN_K_BLOCK if plan.k_outside and shape.shuffle == 1 else block
+    weights = {WHOLE: StagePlace.OUTSIDE, BLOCK: of_block, SLICE: IN_SLICE}[plan.weights]
     places = {"ifmap": ifmap, "residual": results, "output": results}
-    found = [(operand, places[operand]) for operand in ("residual", "ifmap", "output") if operand in streamed]
+    staged: list[tuple[str, int]] = [
+        (operand, places[operand]) for operand in ("residual", "ifmap", "output") if operand in streamed
+    ]
     if shape.is_mac:
-        found.append(("weight", weights))
+        staged.append(("weight", weights))
     if shape.params and shape.per_position:
         sliced = plan.weights == BLOCK and bool(streamed) and not shape.is_mac
-        found.append(("params", results if sliced else 0))
+        staged.append(("params", results if sliced else StagePlace.OUTSIDE))
     elif shape.params:
         sliced = plan.weights == BLOCK and not streamed and shape.shuffle == 1
-        found.append(("params", weights if sliced else 0))
-    return found
+        staged.append(("params", weights if sliced else StagePlace.OUTSIDE))
+    return staged

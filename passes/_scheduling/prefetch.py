@@ -1,7 +1,7 @@
 """Which layers get their first weights and parameters while the layer before them runs. No pass.
 
-`nest.layer` carries the decision (`prefetched`), `array-prefetch` executes it. What comes ahead lies in the GLB for one
-layer more: it is taken, layer by layer, where everything still has its place.
+`nest.layer` carries the decision (`prefetched`), `array-prefetch` executes it. What is prefetched lies in the GLB for
+one layer more: it is taken, layer by layer, where everything still has its place.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def layers_ahead(func: FuncOp, arch: Arch, mappings: Mapping[LayerOp, nest.Mappi
         number = network.number[layer]
         for name, words in stage_sizes(layer_shape(layer), arch, mapping).items():
             lives[f"{name} {number}"] = Lifetime(f"{name} {number}", words, number, number)
-    in_glb, found = {value.root for value in resident}, list[LayerOp]()
+    in_glb, fitting = {value.root for value in resident}, list[LayerOp]()
     for layer in network.layers:
         before, number, mapping = _before(network, layer, in_glb), network.number[layer], mappings.get(layer)
         early = {f"{name} {number}" for name in come_first(mapping)} if mapping else set[str]()
@@ -48,8 +48,8 @@ def layers_ahead(func: FuncOp, arch: Arch, mappings: Mapping[LayerOp, nest.Mappi
         longer = {name: Lifetime(name, lives[name].words, before, number) for name in early}
         if fits(list((lives | longer).values()), arch.glb.words):
             lives |= longer
-            found.append(layer)
-    return found
+            fitting.append(layer)
+    return fitting
 
 
 def _before(network: Network, layer: LayerOp, in_glb: set[SSAValue]) -> int | None:

@@ -58,7 +58,7 @@ ALONE: dict[str, type[Written | Named]] = {"mapping": Written, "dataflow": Named
 
 def read_schedule(file: str) -> dict[str, Entry]:
     """What a schedule file says, by the label of a layer. Raises Refusal with a finding for all that is wrong."""
-    refusals, found = Refusals(), dict[str, Entry]()
+    refusals, entries = Refusals(), dict[str, Entry]()
     for label, table in _tables(file).items():
         wrong = list(_wrong(label, table))
         for finding in wrong:
@@ -66,9 +66,9 @@ def read_schedule(file: str) -> dict[str, Entry]:
         if not wrong:
             keys = cast("dict[str, Any]", table)  # nothing is wrong, so it is a table with values of the right types
             kind = next((ALONE[key] for key in keys if key in ALONE), Given)
-            found[label] = kind(**keys)
+            entries[label] = kind(**keys)
     refusals.raise_any(file)
-    return found
+    return entries
 
 
 def _tables(file: str) -> dict[str, object]:

@@ -69,12 +69,12 @@ def violations(shape: LayerShape, arch: Arch, given: Given, residual: bool) -> l
     if not shape.is_mac:
         what = "schedules are for convolutions and fully connected layers, this is none"
         return [Finding(what, help="leave it out: the compiler maps it")]
-    found = [*_beyond_layer(shape, given), *_beyond_tile(shape, given), *_beyond_array(arch, given)]
+    findings = [*_beyond_layer(shape, given), *_beyond_tile(shape, given), *_beyond_array(arch, given)]
     if shape.channelwise and given.q > 1 and shape.sizes.c > 1:
         what = "where each output channel has input channels of its own, a PE takes one of them at a time"
-        found.append(Finding(what, resource="q", value=given.q, limit=1, help="leave q out"))
-    found += [*_beyond_files(shape, arch, given), *_beyond_loops(shape, arch, given)]
-    return [*found, *_beyond_glb(shape, arch, given, residual)]
+        findings.append(Finding(what, resource="q", value=given.q, limit=1, help="leave q out"))
+    findings += [*_beyond_files(shape, arch, given), *_beyond_loops(shape, arch, given)]
+    return [*findings, *_beyond_glb(shape, arch, given, residual)]
 
 
 def _beyond_layer(shape: LayerShape, given: Given) -> Iterator[Finding]:

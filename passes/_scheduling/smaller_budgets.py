@@ -21,7 +21,7 @@ from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
-PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for what comes ahead
+PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for its first slice
 MOVING_PART = 50  # where something moves, and searches take longer
 
 
@@ -74,17 +74,19 @@ def try_smaller_budgets(tried: Sequence[Tried], candidates: Candidates) -> None:
                 pairs |= {i - 1, i} & set(range(len(tried) - 1))
 
 
-def _wanted(before: Tried, here: Tried, i: int, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
+def _wanted(before: Tried, current: Tried, i: int, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
     """Candidates that layers i and i + 1 should have beside those that they have, each with its layer's number."""
-    if not (candidates.is_searched(before.layer) and candidates.is_searched(here.layer)):
+    if not (candidates.is_searched(before.layer) and candidates.is_searched(current.layer)):
         return
     arch = candidates.arch
-    firsts, seconds = ([choice_of(each.layer, mapping, arch) for mapping in each.mappings] for each in (before, here))
+    firsts, seconds = (
+        [choice_of(each.layer, mapping, arch) for mapping in each.mappings] for each in (before, current)
+    )
     first, second = firsts[0], seconds[0]
     if first.plan is None or second.plan is None:
         return
     fits = first.words + second.early <= before.budget.words
-    part = MOVING_PART if here.budget.streamed else PART
+    part = MOVING_PART if current.budget.streamed else PART
     comes = second.early // arch.dram.words_per_cycle + arch.dram.latency_cycles
     if comes * part <= ideal_cycles(second.plan.shape, arch):
         return  # even if it waits for all of that
@@ -101,7 +103,7 @@ def _wanted(before: Tried, here: Tried, i: int, candidates: Candidates) -> Itera
     if len(seconds) > 1 and _cycles(seconds[1], arch) > cycles + waits // 2:
         sizes.append(second.words // 2)
     less = [(i, before, alone, before.budget.words - second.early, False)] * (not fits)
-    for number, tried, most, words, quick in [*less, *((i + 1, here, cycles, size, True) for size in sizes)]:
+    for number, tried, most, words, quick in [*less, *((i + 1, current, cycles, size, True) for size in sizes)]:
         budget, below = replace(tried.budget, words=words), most + waits
         hopeless = budget.streamed and cycles_about(layer_shape(tried.layer), arch, budget) >= below
         if words > 0 and not hopeless:

@@ -90,8 +90,8 @@ def _cost(shape: LayerShape, arch: Arch, mapping: Mapping) -> tuple[bool | int, 
     return not small, moved_words(shape, arch, mapping), -buffers, glb_words(shape, arch, mapping)
 
 
-def _first(found: tuple[tuple[bool | int, ...], Mapping]) -> tuple[bool | int, ...]:
-    return found[0]
+def _first(candidate: tuple[tuple[bool | int, ...], Mapping]) -> tuple[bool | int, ...]:
+    return candidate[0]
 
 
 def _in_files(mapping: Mapping, shape: LayerShape, arch: Arch) -> Mapping:

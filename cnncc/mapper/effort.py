@@ -1,0 +1,62 @@
+"""How long a search goes on (BOUND-6). No IR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The budgets of a search. Results depend on them, so they are a part of a search's key.
+
+    *Together*: the fields that say so were measured with each other. They give up 0.02 to 0.2 % of a network's cycles
+    (most for VGG-16 on 16 x 16 PEs with 2 MiB), and searches take a third of the time.
+    """
+
+    points: int = 3000
+    """Points that are looked at. With 1,000 the layers of LeNet are no longer proven."""
+
+    tiles: int = 2000
+    """Tiles whose transfers are bounded. With 1,000 a layer whose weights hardly fit takes twice the cycles."""
+
+    runs: int = 64
+    """Candidates that are run on the model. With 48 small layers take more cycles; with 100 searches 5 % more time."""
+
+    streamed_points: int = 40
+    """The same as `points` where an operand is streamed: points that may be better. Together."""
+
+    streamed_tiles: int = 700
+    """The same as `tiles` where an operand is streamed. Together."""
+
+    patience: int = 16
+    """A search that is not exact ends after so many candidates none of which was better. Not measured."""
+
+    few_runs: int = 4
+    """Runs after which such a search ends if little can be won. Together, as 6."""
+
+    little: int = 200
+    """Little is one of so many cycles. With 100 some searches stop a fraction of a thousandth above a proof."""
+
+    points_a_run: int = 2
+    """Points that such a search looks at from one run to the next. Not measured."""
+
+    twins: int = 4
+    """Candidates like others that are run, last. Run in turn they were half of all runs, and won nothing."""
+
+    one_point: int = 6
+    """Runs of a point, before others are run. Without a limit a layer took 217,186 cycles for 205,023."""
+
+    turned: bool = False
+    """Whether such a search looks at tiles that are others with h and w exchanged. Not measured alone."""
+
+    less: int = 4
+    """So many times fewer in a quick search. With 1 searches for slices took 40 % of the time of light-resnet50."""
+
+    slacks: tuple[float, ...] = (1.02, 1.1, 1.5, 4.0)
+    """How far the first, second, … look goes: times the ideal, or the least that is seen. Not measured."""
+
+    far: int = 2
+    """Times `least`: where a search ends above it, a tight budget is searched, too (SPACE-13). Not measured."""
+
+
+USUAL = Effort()
