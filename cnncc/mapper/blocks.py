@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cnncc.arch.model import Arch
+from cnncc.mapper.arrays import NONE, Counts, Flags, PerPlan
 from cnncc.mapper.bound import up
 from cnncc.mapper.space import Form, StagePlace
 from cnncc.mapper.tiles import Tiles, any_of
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 
-Counts = npt.NDArray[np.int64]
+_Numbers = tuple[Counts, Counts]  # of blocks, of full ones
 Cells = tuple[Counts, ...]  # of some plans: numbers of the sizes of k, h and w, the order, buffers of the ifmap
 
 
@@ -64,7 +64,7 @@ def groups_inside(shape: LayerShape, budget: GlbBudget) -> int:
     return shape.sizes.k // shape.tiled_together if shape.shuffle > 1 and "output" in budget.streamed else 1
 
 
-def channels_of_block(shape: LayerShape, groups: int, k: Any) -> Any:
+def channels_of_block(shape: LayerShape, groups: int, k: PerPlan | int) -> PerPlan | int:
     """Channels of the image for a block of k output channels in each of so many groups: all for several groups."""
     return shape.channels if groups > 1 else k * shape.sizes.c if shape.channelwise else shape.sizes.c
 
@@ -128,13 +128,13 @@ class Weights(NamedTuple):
     - channels: of a slice, if parameters may come with it
     """
 
-    place: Any
-    buffers: Any
-    buffer: Any
-    words: Any
-    part: Any = None
-    number: Any = 1
-    channels: Any = None
+    place: PerPlan | int
+    buffers: PerPlan | int
+    buffer: PerPlan | int
+    words: PerPlan | int
+    part: PerPlan | None = None
+    number: PerPlan | int = 1
+    channels: PerPlan | None = None
 
 
 class Buffers(NamedTuple):
@@ -146,11 +146,11 @@ class Buffers(NamedTuple):
     - doubled: whether there are two of all that comes or goes in blocks or slices, in blocks of one group of channels
     """
 
-    results: Any
-    weights: Any
-    params_in_slices: Any
-    fit: Any
-    doubled: Any
+    results: PerPlan
+    weights: PerPlan | int
+    params_in_slices: Flags
+    fit: Flags
+    doubled: Flags
 
 
 class Blocks:
@@ -172,38 +172,38 @@ class Blocks:
         self.cells = cells or _axes((*lengths, 2, ways))
         self.shaped = np.broadcast_shapes(*(each.shape for each in self.cells))
         self.kk, self.hh, self.ww, order, ifmap = self.cells
-        self.k_outside: Any = order == 0
-        self.double: Any = ifmap > 0
-        self.sliced: Any = ifmap == 2
+        self.k_outside: Flags = order == 0
+        self.double: Flags = ifmap > 0
+        self.sliced: Flags = ifmap == 2
         self.group = shape.tiled_together
         # Blocks of shuffled channels are of all groups: there is a loop over these inside.
         self.groups_inside = groups_inside(shape, budget)
         self._count_blocks()
         self._count_words()
 
-    def _sides(self) -> tuple[tuple[BlockSizes, Any], ...]:
+    def _sides(self) -> tuple[tuple[BlockSizes, Counts], ...]:
         return (self.k, self.kk), (self.h, self.hh), (self.w, self.ww)
 
     def _count_blocks(self) -> None:
         sizes, k_blocks = self.shape.sizes, self.k.number[self.kk]
-        self.of_image: Any = self.h.number[self.hh] * self.w.number[self.ww]
+        self.of_image: PerPlan = self.h.number[self.hh] * self.w.number[self.ww]
         # Where only one of k and the image is cut, its blocks are outside what is fetched once.
-        k_cut: Any = k_blocks > 1
-        image_cut: Any = self.of_image > 1
+        k_cut: Flags = k_blocks > 1
+        image_cut: Flags = self.of_image > 1
         again = np.where(self.k_outside | self.sliced | self.shape.channelwise, k_blocks, 1)
         self.times = times = sizes.n * (sizes.k // self.group // self.groups_inside)
         slices = np.where(self.sliced, up(sizes.c, self.tiles.c), 1)
         groups = np.where(self.sliced, self.groups_inside, 1)
-        self.images: Any = times * groups * self.of_image * again * slices  # blocks or slices of the ifmap
-        self.results: Any = times * self.of_image * k_blocks
-        self.full_sides: tuple[Any, Any, Any] = (self.k.full[self.kk], self.h.full[self.hh], self.w.full[self.ww])
-        self.full: Any = times * prod(self.full_sides)  # full blocks
-        self.k_outermost: Any = self.k_outside & k_cut
-        self.h_outermost: Any = ~self.k_outermost & (self.h.number[self.hh] > 1)
+        self.images: PerPlan = times * groups * self.of_image * again * slices  # blocks or slices of the ifmap
+        self.results: PerPlan = times * self.of_image * k_blocks
+        self.full_sides = k_full, h_full, w_full = self.k.full[self.kk], self.h.full[self.hh], self.w.full[self.ww]
+        self.full: PerPlan = times * k_full * h_full * w_full  # full blocks
+        self.k_outermost: Flags = self.k_outside & k_cut
+        self.h_outermost: Flags = ~self.k_outermost & (self.h.number[self.hh] > 1)
         either = image_cut & (self.k_outside | k_cut) | ~image_cut & (self.k_outside != k_cut)
         # One block needs one buffer only.
         twice = (self.images > 1) if "ifmap" in self.budget.streamed else np.False_
-        self.legal: Any = either & (twice | ~self.double) & (~self.sliced | (self.tiles.c < sizes.c))
+        self.legal: Flags = either & (twice | ~self.double) & (~self.sliced | (self.tiles.c < sizes.c))
         streamed, many = self.budget.streamed, self.results > 1
         # A commit has one start for residual and output: alone, one moves in equal blocks of k, and has one buffer
         # inside loops over n and k.
@@ -218,28 +218,28 @@ class Blocks:
                 self.k_outside | ~k_cut | self.shape.channelwise | ("output" in streamed or "ifmap" not in streamed)
             )
             self.legal = self.legal & ~(self.double & self.alone) & equal & at_one_place
-        self.most_results: Any = 1 + (beside & ~self.alone)
+        self.most_results: PerPlan = 1 + (beside & ~self.alone)
 
-    def of_outermost(self, k: Any, h: Any, w: Any) -> Any:
+    def of_outermost(self, k: PerPlan, h: PerPlan, w: PerPlan) -> PerPlan:
         """Of the loop over blocks that is outside the others, unless there is but one block along it."""
         return self.k_outermost * k + self.h_outermost * h + ~(self.k_outermost | self.h_outermost) * w
 
     @cached_property
-    def turns(self) -> Any:
+    def turns(self) -> PerPlan:
         """Iterations of the outermost loop."""
         return self.of_outermost(*(side.number[at] for side, at in self._sides()))
 
     @cached_property
-    def share_of_last(self) -> Any:
+    def share_of_last(self) -> PerPlan:
         """Of outputs, those of the last of them."""
         k, h, w = (side.last[at] for side, at in self._sides())
         return self.of_outermost(k / self.group, h / self.shape.sizes.h, w / self.shape.sizes.w)
 
     @cached_property
-    def image_of_last(self) -> Any:
+    def image_of_last(self) -> PerPlan:
         """Of the words of the image that come, those that do in that iteration."""
         if "ifmap" not in self.budget.streamed:
-            return 0
+            return NONE
         rows, cols = (_image(self.shape, axis, self.tile[dim]) for axis, dim in enumerate("hw"))
         h, w = (1 - each[at] * (side.number[at] - 1) / all_[at] for (each, all_), (side, at) in zip(
             (rows, cols), self._sides()[1:], strict=True
@@ -247,11 +247,11 @@ class Blocks:
         return self.of_outermost(self.share_of_last if self.shape.channelwise else 1 / self.turns, h, w)
 
     @cached_property
-    def in_a_row(self) -> Any:
+    def in_a_row(self) -> PerPlan:
         """How many full blocks come one after the other, at least."""
         k, h, w = ((side.number[at], side.full[at]) for side, at in self._sides())
 
-        def row(outer: tuple[Any, Any], middle: tuple[Any, Any], inner: tuple[Any, Any]) -> Counts:
+        def row(outer: _Numbers, middle: _Numbers, inner: _Numbers) -> Counts:
             more = np.where(middle[1] == middle[0], outer[1], 1)
             return inner[1] * np.where(inner[1] == inner[0], middle[1] * more, 1)
 
@@ -269,10 +269,10 @@ class Blocks:
         k, h, w = (side.sizes[at] for side, at in self._sides())
         outputs, everything = self.groups_inside * k * h * w, sizes.n * sizes.k * sizes.h * sizes.w
         self.everything = everything
-        self.outputs: Any = outputs
-        self.share: Any = outputs / everything  # of a block of results
-        self.moved_image: Any = np.zeros(1)
-        self.image: Any = self.moved_image
+        self.outputs: PerPlan = outputs
+        self.share: PerPlan = outputs / everything  # of a block of results
+        self.moved_image: PerPlan = np.zeros(1)
+        self.image: PerPlan = self.moved_image
         if "ifmap" in streamed:
             rows, cols = (_image(shape, axis, self.tile[dim]) for axis, dim in enumerate("hw"))
             of_block = channels_of_block(shape, self.groups_inside, k)
@@ -282,28 +282,28 @@ class Blocks:
             again = np.where((self.k_outside | self.sliced) & (not shape.channelwise), self.k.number[self.kk], 1)
             self.moved_image = sizes.n * channels * again * rows[1][self.hh] * cols[1][self.ww]
         results = len(streamed & {"output", "residual"})
-        self.moved: Any = self.moved_image + results * everything
-        self.first: Any = self.image + outputs * ("residual" in streamed and "ifmap" in streamed)
+        self.moved: PerPlan = self.moved_image + results * everything
+        self.first: PerPlan = self.image + outputs * ("residual" in streamed and "ifmap" in streamed)
         self.last_results = self.groups_inside * self.k.last[self.kk] * self.h.last[self.hh] * self.w.last[self.ww]
-        self.last: Any = self.last_results * ("output" in streamed)
+        self.last: PerPlan = self.last_results * ("output" in streamed)
         self.params = params_words(shape, self.arch)
-        self.images_words: Any = (1 + self.double) * self.image
-        self.results_words: Any = results * outputs
+        self.images_words: PerPlan = (1 + self.double) * self.image
+        self.results_words: PerPlan = results * outputs
         least = least_params(shape, self.arch, self.budget)
-        self.least_words: Any = least + self.images_words + self.results_words  # without weights and partial sums
+        self.least_words: PerPlan = least + self.images_words + self.results_words  # without weights and partial sums
         runs = {"c": self.tiles.c < sizes.c, "r": self.tiles.taps, "s": self.tiles.taps}
         self.adds_up = self.tiles.adds_up({"k": k, "h": h, "w": w})
-        self.partial: Any = any_of(self.adds_up[dim] & (shape.is_mac and runs[dim]) for dim in "crs")
+        self.partial: Flags | bool = any_of(self.adds_up[dim] & (shape.is_mac and runs[dim]) for dim in "crs")
         sums = self.arch.words_per_sum * (outputs if "output" in streamed else everything)
-        self.sums: Any = np.where(self.partial, sums, 0)
+        self.sums: PerPlan = np.where(self.partial, sums, 0)
 
-    def commit(self, partial: Any) -> Any:
+    def commit(self, partial: Flags | bool) -> PerPlan:
         """Cycles for a result: its words through the GLB, or the units."""
         arch = self.arch
         words = 1 + self.budget.residual + 2 * arch.words_per_sum * partial
         return np.maximum(words / arch.glb.words_per_cycle, 1 / (arch.cols * arch.commit.units_per_column))
 
-    def committing(self, again: Any) -> Any:
+    def committing(self, again: PerPlan) -> PerPlan:
         """Cycles of all commits at least. again: of a result in a full block; others may have no partial sums."""
         full = self.full * self.outputs
         return full * again * self.commit(self.partial) + (self.everything - full) * self.commit(False)
@@ -341,7 +341,7 @@ class Blocks:
             part = k_now / k_block * (tiles.c / sizes.c) / self.groups_inside
             yield self._slices(place + tiles.spaces + 1, k_now, tiles.c, everything * again, part)
 
-    def _slices(self, place: Any, k: Any, c: Any, words: Any, part: Any) -> Weights:
+    def _slices(self, place: PerPlan | int, k: PerPlan, c: PerPlan | int, words: PerPlan, part: PerPlan) -> Weights:
         sizes = self.shape.sizes
         # What makes blocks of residual or output, alone, have one buffer inside loops over n and k.
         alone = self.budget.tight & self.one_start & ((sizes.n > 1) | (k < sizes.k))
@@ -366,7 +366,7 @@ class Blocks:
             block = (1 + self.double) * each * self.h.sizes[self.hh] * self.shape.sizes.w
             params = np.where(slices, block, all_params)
         else:
-            params, slices = all_params, np.False_
+            params, slices = all_params, np.zeros(1, np.bool_)
         count, weights = self.most_results, stage.buffers
         if self.budget.tight:
             count = np.where(params + count * results + weights * slice_ <= budget, count, 1)
@@ -376,14 +376,14 @@ class Blocks:
         doubled = ~self.alone & (count == self.most_results) & (stage.part is None or weights > 1)
         return Buffers(count, weights, slices, fit, doubled & (self.groups_inside == 1))
 
-    def refills(self, held: int) -> Any:
+    def refills(self, held: int) -> PerPlan:
         """BOUND-10. Cycles in which the array has nothing to do while the DMA fills the one buffer of the ifmap again.
 
         held: cycles of what PEs hold meanwhile, which is nothing where the results of a block go out in between.
         """
         streamed, sizes, arch = self.budget.streamed, self.shape.sizes, self.arch
         if "ifmap" not in streamed:
-            return 0
+            return NONE
         words, each = self.moved_image - self.image, arch.dram.latency_cycles - held
         if "output" in streamed:
             k, times = self.k.last[self.kk], sizes.n * (sizes.k // self.group)
@@ -393,7 +393,7 @@ class Blocks:
         again = words / arch.dram.words_per_cycle + (self.images - 1) * each
         return np.where(self.double | (self.images <= 1), 0, np.maximum(again, 0))
 
-    def transfers(self, weights: Any) -> Any:
+    def transfers(self, weights: PerPlan | int) -> PerPlan:
         """BOUND-4. Cycles of the DMA, at least, for what moves and for these words of weights.
 
         The residual of a block waits until the results of the one two before have left: for a latency, if nothing else
@@ -407,20 +407,20 @@ class Blocks:
         return results + np.maximum(others // dram.words_per_cycle, waits)
 
 
-def least_words_of(shape: LayerShape, arch: Arch, budget: GlbBudget, form: Form, tiles: Counts) -> Counts:
+def least_words_of(shape: LayerShape, arch: Arch, budget: GlbBudget, form: Form, tiles: Counts) -> PerPlan:
     """Words that buffers take at least, by tiles (number, k h w c): one buffer each, a block being one tile."""
     sizes, window, streamed = shape.sizes, shape.window, budget.streamed
     of_tiles = Tiles(form, *tiles.T)
-    block: dict[str, Any] = dict(_block_tiles(shape, budget, of_tiles))
+    block: dict[str, PerPlan | int] = dict(_block_tiles(shape, budget, of_tiles))
     k, h, w = (block[dim] for dim in "khw")
     groups = groups_inside(shape, budget)
-    words: Any = least_params(shape, arch, budget) + groups * k * h * w * len(streamed & {"output", "residual"})
+    words = least_params(shape, arch, budget) + groups * k * h * w * len(streamed & {"output", "residual"})
     if "ifmap" in streamed:
         channels = channels_of_block(shape, groups, k)
         if form.order[0] == "c":
             channels = np.minimum(channels, 2 * of_tiles.c)
-        rows = np.minimum(shape.ih, reach(h, sizes.r, window.stride[0], window.dilation[0]))
-        columns = np.minimum(shape.iw, reach(w, sizes.s, window.stride[1], window.dilation[1]))
+        rows = np.minimum(shape.ih, _reach(h, sizes.r, window.stride[0], window.dilation[0]))
+        columns = np.minimum(shape.iw, _reach(w, sizes.s, window.stride[1], window.dilation[1]))
         words = words + channels * rows * columns
     slices = (1 if budget.tight else 2) * np.minimum(of_tiles.k, k) * of_tiles.c * sizes.r * sizes.s
     return words + np.minimum(shape.weight_words, slices)
@@ -433,15 +433,20 @@ def cells_below(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles, 
 
 
 @lru_cache(maxsize=32)  # each may have megabytes
-def _cells(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> tuple[Cells, Counts]:
+def _cells(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> tuple[Cells, PerPlan]:
     blocks = Blocks(shape, arch, budget, tiles)
     there = np.broadcast_to(blocks.legal & (blocks.least_words <= budget.words), blocks.shaped)
     return np.nonzero(there), np.broadcast_to(blocks.transfers(0), blocks.shaped)[there]
 
 
-def some_of(cells: Cells, chosen: Any) -> Cells:
+def some_of(cells: Cells, chosen: Flags) -> Cells:
     """Those for which something holds."""
     return tuple(each[chosen] for each in cells)
+
+
+def _reach(outputs: PerPlan | int, taps: int, stride: int, dilation: int) -> PerPlan | int:
+    """`reach`, of arrays too."""
+    return (outputs - 1) * stride + (taps - 1) * dilation + 1
 
 
 @lru_cache(maxsize=4096)
@@ -451,6 +456,6 @@ def _image(shape: LayerShape, axis: int, tile: int) -> tuple[Counts, Counts]:
     stride, dilation, blocks = shape.window.stride[axis], shape.window.dilation[axis], side(size, tile)
 
     def needed(outputs: Counts) -> Counts:
-        return np.where(blocks.sizes == size, limit, (outputs - 1) * stride + (taps - 1) * dilation + 1)
+        return np.where(blocks.sizes == size, limit, _reach(outputs, taps, stride, dilation))
 
     return needed(blocks.sizes), needed(blocks.sizes) * (blocks.number - 1) + needed(blocks.last)

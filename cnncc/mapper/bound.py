@@ -15,7 +15,7 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import even_sets
-from cnncc.mapper.arrays import PerPlan
+from cnncc.mapper.arrays import Flags, PerPlan
 from cnncc.mapper.space import Chain, Point, shared, steps_of
 from cnncc.mapper.tiles import tiles_of
 from cnncc.model.layer_shape import LayerShape
@@ -170,7 +170,7 @@ class Bound:
         return self.durations.weight_load(k, c, r, s) if self.shape.is_mac else 0
 
     @cached_property
-    def adds_up(self) -> dict[str, bool]:
+    def adds_up(self) -> dict[str, Flags | bool]:
         """Whether sums are added up in the GLB where the loop in time over c, over r, over s runs."""
         return tiles_of(self.shape, self.at).adds_up(self.extent)
 

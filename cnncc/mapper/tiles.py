@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from cnncc.mapper.arrays import Counts, Flags, PerPlan
 from cnncc.mapper.space import Form, Numbers, Point, shared
 from cnncc.model.layer_shape import LayerShape
 
-Counts = npt.NDArray[np.int64]
 
-
-def any_of(conditions: Iterable[Any]) -> Any:
+def any_of(conditions: Iterable[Flags | bool]) -> Flags | bool:
     """Whether one of them holds, which may be arrays."""
-    holds: Any = False
+    holds: Flags | bool = False
     for condition in conditions:
         holds = holds | condition
     return holds
@@ -35,7 +33,7 @@ class Tiles(NamedTuple):
     taps: bool = False
     spaces: int = 0
 
-    def adds_up(self, extent: Mapping[str, Any]) -> dict[str, Any]:
+    def adds_up(self, extent: Mapping[str, PerPlan | int]) -> dict[str, Flags | bool]:
         """Of c, r and s, whether a loop in time over k, h or w runs inside theirs: then sums are added up in the GLB
         where it runs, too. extent: how many of k h w a block has.
         """
