@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 import cnncc
 from cnncc.arch.model import Arch, Energy
@@ -189,14 +188,14 @@ def sources() -> str:
     return digest.hexdigest()
 
 
-def as_json(task: SearchTask, result: Result | None) -> dict[str, Any]:
+def as_json(task: SearchTask, result: Result | None) -> dict[str, str | int]:
     """A result, as it is kept on disk."""
     if result is None:
         return {}
     return {"mapping": text(result.mapping, task.shape.sizes)} | {name: getattr(result, name) for name in COUNTS}
 
 
-def _result(task: SearchTask, value: dict[str, Any]) -> Result | None:
+def _result(task: SearchTask, value: dict[str, object]) -> Result | None:
     """The reverse. Raises KeyError, TypeError, ValueError or Refusal for what is no result of this task."""
     if not value:
         return None
@@ -205,9 +204,12 @@ def _result(task: SearchTask, value: dict[str, Any]) -> Result | None:
     has = {"weight": shape.is_mac, "params": shape.params > 0, "residual": task.budget.residual}
     if problem := mapping_problem(mapping, shape.sizes, {"ifmap", "output", *(name for name in has if has[name])}):
         raise ValueError(problem)
-    if not all(type(value[name]) is int for name in COUNTS):
-        raise TypeError("no counts")
-    return Result(mapping, **{name: value[name] for name in COUNTS})
+    counts = dict[str, int]()
+    for name in COUNTS:
+        if type(count := value[name]) is not int:
+            raise TypeError(f"{name} is no count")
+        counts[name] = count
+    return Result(mapping, **counts)
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------

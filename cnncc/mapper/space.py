@@ -14,15 +14,13 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Loop, Mapping, Stage
+from cnncc.mapper.arrays import Counts, Flags
 from cnncc.mapper.boxes import boxes
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import MACHINE_ORDER
-
-Counts = npt.NDArray[np.int64]
 
 Chain = tuple[int, int, int, bool]
 """PEs of a dimension on rows and on columns, indices in the box, and whether PEs share the dimension out."""
@@ -108,7 +106,7 @@ class Numbers(NamedTuple):
     cols: Counts
     boxes: Counts
     words: Counts
-    fits: npt.NDArray[np.bool_]
+    fits: Flags
     some: bool
     shape: LayerShape
     arch: Arch
