@@ -54,7 +54,7 @@ def small_memory() -> Memory:
 
 def values(words: Words, arch: Arch, dram: Memory, budget: int = WORK) -> Interpreter:
     interpreter = Interpreter(arch, dram, lambda segment, dram: None)
-    interpreter.work.budget = budget
+    interpreter.work.limit = budget
     interpreter.run(build_tree(decode_program(words)))
     return interpreter
 
@@ -222,7 +222,7 @@ def test_the_work_of_values_is_bounded() -> None:
     needed = values(text, ARCH, small_memory()).work.done
     assert needed == setup + 5 * (once - setup + 2 * PER_INSTRUCTION)
     assert values(text, ARCH, small_memory(), needed).work.done == needed
-    with pytest.raises(Trap, match=f"the interpreter's budget of {needed - 1} words and operations is spent") as trap:
+    with pytest.raises(Trap, match=f"the interpreter's limit of {needed - 1} words and operations is reached") as trap:
         values(text, ARCH, small_memory(), needed - 1)
     assert trap.value.instruction.spec.name == "desc"
 

@@ -88,7 +88,7 @@ def task_of(inst: Instruction) -> EngineTask:
     engine = ENGINES.index(inst.spec.engine)
     kind = inst.spec.kind
     if kind not in RUN_BY_ENGINES:
-        raise ValueError(f"no engine runs {kind}")
+        raise AssertionError(f"no engine runs {kind}")
     match kind:
         case Kind.LOAD:
             free = HALVES.index(f"{inst.text('kind')} free")

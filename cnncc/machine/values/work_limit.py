@@ -12,7 +12,7 @@ from cnncc.machine.values.regfile import HalfFault
 
 # The fixed cost of an instruction, in words or operations of array work that take as long.
 PER_INSTRUCTION = 1 << 13
-DEFAULT_BUDGET = 1 << 50
+DEFAULT_LIMIT = 1 << 50
 _MOST = 1 << 40  # the work of one instruction at most; an instruction with more traps by itself
 
 
@@ -20,14 +20,14 @@ _MOST = 1 << 40  # the work of one instruction at most; an instruction with more
 class Work:
     """Words moved and operations done so far; each instruction and iteration adds PER_INSTRUCTION."""
 
-    budget: int = DEFAULT_BUDGET
+    limit: int = DEFAULT_LIMIT
     done: int = 0
 
     def spend(self, amount: int) -> None:
-        """Account for work that is about to be done. Raises HalfFault beyond the budget."""
+        """Account for work that is about to be done. Raises HalfFault beyond the limit."""
         self.done += amount
-        if self.done > self.budget:
-            raise HalfFault(f"the interpreter's budget of {self.budget} words and operations is spent")
+        if self.done > self.limit:
+            raise HalfFault(f"the interpreter's limit of {self.limit} words and operations is reached")
 
 
 def work_of(inst: Instruction) -> int:
