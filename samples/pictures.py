@@ -443,7 +443,7 @@ def timeline(binary: Binary, label: str) -> Picture:
         picture.text(x + 24, 307, text)
     picture.text(370, 307, "numbers: macro-instructions, each in all active PEs at the same time", 13, GREY)
     picture.text(24, 277, "cycle", 12, GREY)
-    stalls = ", ".join(f"{name} {count:,}" for name, count in cycles["stall"].items())
+    stalls = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in cycles["stall"].items() if count)
     share = 100 * cycles["compute"] / cycles["total"]
     said = f"{cycles['total']:,} cycles; the array is busy for {share:.1f} % of them. It waits for: {stalls}."
     picture.text(24, 344, said, 13, GREY)

@@ -274,7 +274,7 @@ def test_check_blames_the_glb_where_outputs_would_divide(tmp_path: Path) -> None
     path = two_convolutions(tmp_path)
     causes = {
         f.where: f.what
-        for f in check(path, CompileOptions(str(array_file(tmp_path, words=300))))
+        for f in check(path, CompileOptions(str(array_file(tmp_path, words=240))))
         if f.resource == "% of PEs used"
     }
     assert causes["first"].startswith("16 x 16x16 outputs (k x h x w) for 64 PEs: larger blocks exceed the GLB")
