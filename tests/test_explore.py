@@ -25,8 +25,6 @@ from cnncc.explore.evaluate import memory_bits
 from cnncc.explore.pareto import pareto
 from cnncc.explore.vary import read_vary
 
-pytestmark = pytest.mark.usefixtures("short_searches")
-
 ROOT = Path(__file__).parents[1]
 MODEL = (LENET, "--batch", 1, "--calibrate", CALIBRATION)
 
