@@ -24,10 +24,11 @@ AS_QUICK = "as quick: of the quickest one is taken"
 
 @dataclass(frozen=True)
 class RunnerUp:
-    """The best mapping of a dataflow, as text; its cycles alone, what they go to, and how many more they are than those
-    of the chosen one.
+    """The best mapping of a dataflow, as text, beside the chosen one.
 
-    least: no mapping of this dataflow takes fewer cycles. why: it was not chosen. Without a mapping that is all.
+    - cycles: of the layer alone. spent: what they go to. more: than those of the chosen mapping
+    - least: no mapping of this dataflow takes fewer cycles
+    - why: the reason that it was not chosen. It is all there is where no mapping fits
     """
 
     dataflow: str

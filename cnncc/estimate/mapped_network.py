@@ -79,8 +79,9 @@ class MappedNetwork:
         return replace(budget, words=glb_words(layer_shape(layer), self.arch, mapping))
 
     def with_mapping(self, label: str, mapping: nest.Mapping, arch: Arch) -> list[Part]:
-        """The program on an array with another mapping of a layer: the others keep theirs; what comes ahead does so
-        where there is room for it then.
+        """The program on an array with another mapping of a layer. The other layers keep theirs.
+
+        Weights are prefetched where the GLB has space for them under these mappings.
         """
         layers = [op for op in self.func.walk() if isinstance(op, LayerOp)]
         mappings = {op: mapping if label_of(op) == label else mapping_in(op) for op in layers}
