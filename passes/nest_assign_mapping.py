@@ -17,7 +17,7 @@ from cnncc.passes._scheduling.assignment import assign
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.nest_layers import chosen_layers
-from cnncc.passes._scheduling.schedule_file import Named, Written, read_schedule
+from cnncc.passes._scheduling.schedule_file import Named, Schedule, Written, objective_of, read_schedule
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class NestAssignMappingPass(ModulePass):
     dataflow: str = AUTO
     mapping: str | None = None
     layer: str | None = None
+    objective: str | None = None
+    slack: float | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         arch = load_arch(self.arch)
@@ -60,9 +62,10 @@ class NestAssignMappingPass(ModulePass):
 
     def candidates(self, ctx: Context, arch: Arch) -> Candidates:
         """The mappings that layers may have, on this array or another one. Raises Refusal."""
-        schedule = read_schedule(self.schedule) if self.schedule else {}
+        schedule = read_schedule(self.schedule) if self.schedule else Schedule()
+        objective = objective_of(self.schedule, self.objective, self.slack)
         context = ctx if isinstance(ctx, CompilerContext) else CompilerContext()
-        return Candidates(self.name, arch, schedule, context, self._others())
+        return Candidates(self.name, arch, schedule, context, self._others(), objective)
 
     def _others(self) -> Named | Written | None:
         try:

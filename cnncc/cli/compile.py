@@ -102,7 +102,7 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
     if share.all_macs:
         lines.append(f"  MACs     {share.macs:,} of {share.all_macs:,} on the array ({100 * share.share:.2f} %)")
     if (schedule := settings.schedule) is not None:
-        lines.append(f"  schedule {len(read_schedule(schedule))} layer(s) mapped as {schedule} says")
+        lines.append(f"  schedule {len(read_schedule(schedule).entries)} layer(s) mapped as {schedule} says")
     if share.blocks:
         lines.append(f"  GLB      {share.blocks}")
     click.echo(fitted([*lines, *(f"  host     {reason}" for reason in share.hosted)]))

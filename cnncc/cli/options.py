@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from cnncc.mapper.objective import MOST_SLACK, OBJECTIVES, SLACK
+
 if TYPE_CHECKING:
     from cnncc.driver.pipeline import Compilation
 
@@ -27,8 +29,19 @@ _COMPILE_OPTIONS = (
         help="Of the layers that --schedule leaves: auto (the default, the best of all); os, ws or is (the best "
         "of that form); rs or nlr (completed texts).",
     ),
+    click.option(
+        "--objective",
+        type=click.Choice(OBJECTIVES),
+        help="Minimise this: cycles (the default; then energy, within --slack), energy, edp (their product), "
+        "or words (from and to DRAM).",
+    ),
+    click.option(
+        "--slack",
+        type=click.FloatRange(0, MOST_SLACK),
+        help=f"Of cycles: the share above the fewest that energy may cost; default: {SLACK}.",
+    ),
 )
-NAMES = ("arch", "precision", "calibrate", "batch", "schedule", "dataflow")
+NAMES = ("arch", "precision", "calibrate", "batch", "schedule", "dataflow", "objective", "slack")
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -40,7 +40,7 @@ from cnncc.frontend.import_onnx import read_onnx
 from cnncc.numerics import integer_range
 from cnncc.passes._onnx.calibration import write_ranges
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
-from cnncc.passes._scheduling.schedule_file import read_schedule
+from cnncc.passes._scheduling.schedule_file import objective_of, read_schedule
 from cnncc.util.npz import read_npz
 from cnncc.util.progress import Progress, silent
 from cnncc.util.terminal import NAME, TEXT, Column, table
@@ -69,6 +69,9 @@ def check(path: Path, options: CompileOptions, progress: Progress = silent) -> l
             if options.dataflow is not None:
                 check_dataflow(options.dataflow)
                 settings = replace(settings, dataflow=options.dataflow)
+        with refusals.kept("--objective"):
+            objective = objective_of(settings.schedule, options.objective, options.slack)
+            settings = replace(settings, objective=objective)
         checker = _Checker(path, settings, refusals)
         checker.read(options.calibrate, options.batch, progress)
         checker.steps()

@@ -20,6 +20,7 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.ir_files import ir_text
 from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.mapper.objective import Objective
 from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.universe import DIALECTS, PASSES
@@ -59,6 +60,7 @@ class Settings:
     - arch, arch_source: the array, and the name or file that passes read it from
     - schedule: the file with the mappings of some layers, if any
     - dataflow: the name of the other layers' dataflow
+    - objective: what the network is optimised for
     """
 
     arch: Arch
@@ -67,6 +69,7 @@ class Settings:
     calibration: Mapping[str, Array] | None = None
     schedule: str | None = None
     dataflow: str = AUTO
+    objective: Objective = Objective()
 
     def __post_init__(self) -> None:
         if self.operand_bits > self.arch.operand_bits:
@@ -88,7 +91,8 @@ def steps(settings: Settings) -> tuple[Step, ...]:
     """All steps from an imported model to instructions."""
     arch = f"arch={_quoted(settings.arch_source)}"
     schedule = f" schedule={_quoted(settings.schedule)}" if settings.schedule else ""
-    dataflow = f" dataflow={settings.dataflow}"
+    dataflow, objective = f" dataflow={settings.dataflow}", settings.objective
+    wanted = "" if objective == Objective() else f" objective={objective.name} slack={objective.slack:f}"
     widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
     return (
         Step("onnx", "onnx-fold-constants"),
@@ -104,7 +108,7 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("cnn", "cnn-fuse-epilogue"),
         Step("cnn", "cnn-legalize"),
         Step("nest", "cnn-to-nest"),
-        Step("nest", ASSIGN, arch + schedule + dataflow),
+        Step("nest", ASSIGN, arch + schedule + dataflow + wanted),
         Step("nest", "nest-tile"),
         Step("nest", "nest-permute"),
         Step("nest", "nest-unroll"),

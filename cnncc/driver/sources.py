@@ -24,7 +24,7 @@ from cnncc.driver.pipeline import (
 )
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
-from cnncc.passes._scheduling.schedule_file import read_schedule
+from cnncc.passes._scheduling.schedule_file import objective_of, read_schedule
 from cnncc.util.npz import read_npz
 from cnncc.weights import Array
 
@@ -39,6 +39,7 @@ class CompileOptions:
     - batch: the size of a symbolic batch dimension
     - schedule: mappings of some layers
     - dataflow: of the other layers
+    - objective, slack: what the network is optimised for; None: what the schedule says, or cycles (`objective.py`)
     """
 
     arch: str = "spatial-8x8"
@@ -47,12 +48,15 @@ class CompileOptions:
     batch: int | None = None
     schedule: Path | None = None
     dataflow: str | None = None
+    objective: str | None = None
+    slack: float | None = None
 
     def settings(self, calibration: Mapping[str, Array] | None = None) -> Settings:
         """The settings, with the array read and with calibration data. Raises Refusal."""
         array, schedule = load_arch(self.arch), str(self.schedule) if self.schedule else None
         bits = operand_bits(self.precision, array)
-        return Settings(array, self.arch, bits, calibration, schedule, self.dataflow or AUTO)
+        objective = objective_of(schedule, self.objective, self.slack)
+        return Settings(array, self.arch, bits, calibration, schedule, self.dataflow or AUTO, objective)
 
 
 def start_compilation(model: Path, options: CompileOptions) -> Compilation:
@@ -99,7 +103,8 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
     remaining = [step.name for step in compilation.remaining()]
     if options.dataflow is not None:
         check_dataflow(options.dataflow)
-    for option, value in (("--schedule", options.schedule), ("--dataflow", options.dataflow)):
+    of_mapping = ("schedule", "dataflow", "objective", "slack")
+    for option, value in ((f"--{name}", getattr(options, name)) for name in of_mapping):
         if value is not None and ASSIGN not in remaining:
             raise Refusal(f"{start}: its layers are mapped already, {option} {value} comes too late")
     if options.calibrate is not None and CALIBRATE in remaining:

@@ -85,7 +85,7 @@ class MappedNetwork:
         """
         layers = [op for op in self.func.walk() if isinstance(op, LayerOp)]
         mappings = {op: mapping if label_of(op) == label else mapping_in(op) for op in layers}
-        ahead = {label_of(op) for op in layers_ahead(self.func, arch, mappings)}
+        ahead = {label_of(op) for op in layers_ahead(Network(self.func), arch, mappings)}
         by_label = {label_of(op): each for op, each in mappings.items()}
 
         def plan(part: LayerPlan) -> LayerPlan:

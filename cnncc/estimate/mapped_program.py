@@ -72,6 +72,8 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
     func = next(op for op in compilation.module.clone().ops if isinstance(op, FuncOp))
     parts, array = mapped_parts(compilation), compilation.settings.arch
     given, ctx = compilation.settings, compilation.ctx
-    mapper = NestAssignMappingPass(given.arch_source, given.schedule, given.dataflow)
+    mapper = NestAssignMappingPass(
+        given.arch_source, given.schedule, given.dataflow, objective=given.objective.name, slack=given.objective.slack
+    )
     candidates = None if mapped else partial(mapper.candidates, ctx)
     return Program(source.name, array, parts, MappedNetwork(func, array, parts, candidates)), compilation

@@ -113,7 +113,7 @@ class Nests:
     def _nest(self, array: Arch, folder: Path) -> Path:
         was = self.start.settings
         bits = operand_bits(self.options.precision, array)
-        settings = Settings(array, was.arch_source, bits, was.calibration, was.schedule, was.dataflow)
+        settings = Settings(array, was.arch_source, bits, was.calibration, was.schedule, was.dataflow, was.objective)
         compilation = replace(self.start, module=self.start.module.clone(), settings=settings)
         compilation.run_before(ASSIGN)
         text, store = str(compilation.module), WeightStore()

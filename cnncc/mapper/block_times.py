@@ -144,6 +144,12 @@ class BlockTimes:
         self.commits = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w_all[0])
         self.refills: PerPlan = blocks.refills(arch.pe.ifmap_halves * bound.first_last[0])
 
+    @property
+    def own(self) -> Flags:
+        """Whether every PE has work and the box fits: else another point makes the same mapping."""
+        each = ((self.k, self.blocks.kk), (self.h, self.blocks.hh), (self.w, self.blocks.ww))
+        return np.logical_and.reduce([trips.own[at] for trips, at in each])
+
     def array(self) -> PerPlan:
         """BOUND-1. D(first block) + fill + A + stalls + drain + D(last block), with λ for both transfers.
 

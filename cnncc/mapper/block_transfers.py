@@ -26,6 +26,11 @@ class BlockTransfers:
         self.dram, self.streamed = self.bound.arch.dram, self.blocks.budget.streamed
         self.wpc = self.dram.words_per_cycle
 
+    def least(self, stage: Weights) -> PerPlan:
+        """The highest of these bounds, or of BOUND-3 if nothing overlaps."""
+        beside = self.beside_array(stage)
+        return beside if self.bound.arch.sequencer.overlap else np.maximum(beside, self.in_turn(stage))
+
     def beside_array(self, stage: Weights) -> PerPlan:
         """The highest of BOUND-4 with BOUND-12, and BOUND-14 to BOUND-19.
 

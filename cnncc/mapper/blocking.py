@@ -39,8 +39,7 @@ def candidates(bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None 
         buffers = blocks.buffers(stage)
         if not (fitting := possible & buffers.fit).any():
             continue
-        overlapping = np.maximum(array, transfers.beside_array(stage))
-        least = overlapping if arch.sequencer.overlap else np.maximum(overlapping, transfers.in_turn(stage))
+        least = np.maximum(array, transfers.least(stage))
         good = np.nonzero(fitting & (least < limit))[0]
         if len(good):
             by_stage.append(_in_order(blocks, least[good].astype(np.int64), good, stage, buffers))
@@ -55,13 +54,16 @@ def _in_order(
     blocks: Blocks, least: Counts, where: Counts, stage: Weights, buffers: Buffers
 ) -> Iterator[tuple[int, Plan]]:
     """The plans with one stage of weights, those that take the least first."""
-    each = (stage.place, buffers.weights, buffers.results, buffers.params_in_slices)
-    places, weights, results, slices = (np.broadcast_to(of_plan, blocks.shaped) for of_plan in each)
     for number in np.argsort(least, kind="stable").tolist():
-        i = where[number]
-        k, h, w, order, ifmap = (int(cell[i]) for cell in blocks.cells)
-        k, h, w = (int(side.sizes[at]) for side, at in zip((blocks.k, blocks.h, blocks.w), (k, h, w), strict=True))
-        counts = {"ifmap": min(2, 1 + ifmap), "residual": int(results[i]), "output": int(results[i])}
-        streamed = tuple((operand, counts[operand]) for operand in sorted(blocks.budget.streamed))
-        plan = Plan(k, h, w, order == 0, int(places[i]), int(weights[i]), streamed, ifmap == 2, bool(slices[i]))
-        yield int(least[number]), plan
+        yield int(least[number]), plan_at(blocks, int(where[number]), stage, buffers)
+
+
+def plan_at(blocks: Blocks, i: int, stage: Weights, buffers: Buffers) -> Plan:
+    """The plan of cell `i` with a stage of weights."""
+    each = (stage.place, buffers.weights, buffers.results, buffers.params_in_slices)
+    place, weights, results, slices = (np.broadcast_to(of_plan, blocks.shaped)[i] for of_plan in each)
+    k, h, w, order, ifmap = (int(cell[i]) for cell in blocks.cells)
+    k, h, w = (int(side.sizes[at]) for side, at in zip((blocks.k, blocks.h, blocks.w), (k, h, w), strict=True))
+    counts = {"ifmap": min(2, 1 + ifmap), "residual": int(results), "output": int(results)}
+    streamed = tuple((operand, counts[operand]) for operand in sorted(blocks.budget.streamed))
+    return Plan(k, h, w, order == 0, int(place), int(weights), streamed, ifmap == 2, bool(slices))

@@ -101,11 +101,11 @@ def side(extent: int, tile: int) -> BlockSizes:
 
 def sides(shape: LayerShape, budget: GlbBudget, tiles: Tiles) -> tuple[BlockSizes, BlockSizes, BlockSizes]:
     """Of k, h and w."""
-    tile, sizes = _block_tiles(shape, budget, tiles), shape.sizes
+    tile, sizes = block_tiles(shape, budget, tiles), shape.sizes
     return side(shape.tiled_together, tile["k"]), side(sizes.h, tile["h"]), side(sizes.w, tile["w"])
 
 
-def _block_tiles(shape: LayerShape, budget: GlbBudget, tiles: Tiles) -> dict[str, int]:
+def block_tiles(shape: LayerShape, budget: GlbBudget, tiles: Tiles) -> dict[str, int]:
     """What blocks are multiples of; all where they do not cut."""
     extent = {"k": shape.tiled_together, "h": shape.sizes.h, "w": shape.sizes.w}
     return extent | {dim: tiles.block(dim) for dim in cut_dims(shape, budget)}
@@ -165,7 +165,7 @@ class Blocks:
         self, shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles, cells: Cells | None = None
     ) -> None:
         self.shape, self.arch, self.budget, self.tiles = shape, arch, budget, tiles
-        self.tile = _block_tiles(shape, budget, tiles)
+        self.tile = block_tiles(shape, budget, tiles)
         self.k, self.h, self.w = sides(shape, budget, tiles)
         lengths = [len(each.sizes) for each in (self.k, self.h, self.w)]
         ways = 1 if "ifmap" not in budget.streamed else 2 + self._may_be_sliced()
@@ -411,7 +411,7 @@ def least_words_of(shape: LayerShape, arch: Arch, budget: GlbBudget, form: Form,
     """Words that buffers take at least, by tiles (number, k h w c): one buffer each, a block being one tile."""
     sizes, window, streamed = shape.sizes, shape.window, budget.streamed
     of_tiles = Tiles(form, *tiles.T)
-    block: dict[str, PerPlan | int] = dict(_block_tiles(shape, budget, of_tiles))
+    block: dict[str, PerPlan | int] = dict(block_tiles(shape, budget, of_tiles))
     k, h, w = (block[dim] for dim in "khw")
     groups = groups_inside(shape, budget)
     words = least_params(shape, arch, budget) + groups * k * h * w * len(streamed & {"output", "residual"})
@@ -439,8 +439,8 @@ def _cells(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> tu
     return np.nonzero(there), np.broadcast_to(blocks.transfers(0), blocks.shaped)[there]
 
 
-def some_of(cells: Cells, chosen: Flags) -> Cells:
-    """Those for which something holds."""
+def some_of(cells: Cells, chosen: Flags | Counts) -> Cells:
+    """Those for which something holds, or with these numbers."""
     return tuple(each[chosen] for each in cells)
 
 

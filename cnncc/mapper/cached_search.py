@@ -20,15 +20,18 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any, cast
 
 import cnncc
 from cnncc.arch.model import Arch, Energy
-from cnncc.dialects._mapping import mapping_problem
+from cnncc.dialects._mapping import Mapping, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
 from cnncc.mapper.blocks import least_words, params_words
 from cnncc.mapper.effort import USUAL, Effort
-from cnncc.mapper.search import Result, ideal_cycles, search
+from cnncc.mapper.front import front
+from cnncc.mapper.objective import Prices
+from cnncc.mapper.search import Result, Tradeoff, ideal_cycles, search
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -51,7 +54,7 @@ MOST_FOUND = 4096  # results in memory
 
 @dataclass(frozen=True)
 class SearchTask:
-    """What `search` is asked for, without what no result depends on."""
+    """What `search` is asked for, without what no result depends on. prices: those of the front, None for none."""
 
     shape: LayerShape
     arch: Arch
@@ -60,6 +63,7 @@ class SearchTask:
     below: int = NEVER
     quick: bool = False
     effort: Effort = field(default_factory=lambda: USUAL)
+    prices: Prices | None = None
 
     def __post_init__(self) -> None:
         window = replace(self.shape.window, fill=0, zero=0)  # values, which the mapper knows nothing of
@@ -67,13 +71,25 @@ class SearchTask:
         object.__setattr__(self, "arch", replace(self.arch, name="", energy=Energy()))
 
     def search(self) -> Result | None:
-        """Its result. SPACE-13: a tight budget is searched, too, if nothing has room or far fewer cycles may do."""
+        """Its result, with the front by its prices. A faster mapping that the front has is the best then."""
+        best = self._fastest()
+        if best is None or self.prices is None:
+            return best
+        budget = replace(self.budget, tight=best.tight)
+        each = front(self.shape, self.arch, budget, best.mapping, best.cycles, self.prices, self.dataflow, self.effort)
+        fastest = each[-1]
+        least = min(best.least, fastest.cycles)
+        return replace(best, mapping=fastest.mapping, cycles=fastest.cycles, least=least, front=each)
+
+    def _fastest(self) -> Result | None:
+        """SPACE-13: a tight budget is searched, too, if nothing has room or far fewer cycles may do."""
         if self.below < NEVER:
             return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
         best = self._in(self.budget)
         if self._has_everything() or (best and self._is_near(best)):
             return best
-        results = [result for result in (best, self._in(replace(self.budget, tight=True))) if result]
+        tight = self._in(replace(self.budget, tight=True))
+        results = [result for result in (best, tight and replace(tight, tight=True)) if result]
         least = min((result.least for result in results), default=0)
         best = min(results, key=lambda result: result.cycles, default=None)
         return best and replace(best, least=least)
@@ -114,9 +130,10 @@ def searched(
     below: int = NEVER,
     quick: bool = False,
     effort: Effort | None = None,
+    prices: Prices | None = None,
 ) -> Result | None:
     """What `search` finds, from memory or disk if it is there. effort: None for the usual one."""
-    task = SearchTask(shape, arch, budget, dataflow, below, quick, effort or USUAL)
+    task = SearchTask(shape, arch, budget, dataflow, below, quick, effort or USUAL, prices)
     if not _is_known(task):
         _keep(task, task.search())
     return _found[task]
@@ -166,6 +183,8 @@ def _is_known(task: SearchTask) -> bool:
 def _keep(task: SearchTask, result: Result | None) -> None:
     _remember(task, result)
     disk_cache.write(_key(task), as_json(task, result))
+    if task.prices is not None:
+        _keep(replace(task, prices=None), result and replace(result, front=()))
 
 
 def _remember(task: SearchTask, result: Result | None) -> None:
@@ -188,28 +207,40 @@ def sources() -> str:
     return digest.hexdigest()
 
 
-def as_json(task: SearchTask, result: Result | None) -> dict[str, str | int]:
+def as_json(task: SearchTask, result: Result | None) -> dict[str, Any]:
     """A result, as it is kept on disk."""
     if result is None:
         return {}
-    return {"mapping": text(result.mapping, task.shape.sizes)} | {name: getattr(result, name) for name in COUNTS}
+    sizes = task.shape.sizes
+    each = [[text(mapping, sizes), cycles, cost] for mapping, cycles, cost in result.front]
+    counts = {name: getattr(result, name) for name in COUNTS}
+    return {"mapping": text(result.mapping, sizes), **counts, "tight": result.tight, "front": each}
 
 
 def _result(task: SearchTask, value: dict[str, object]) -> Result | None:
     """The reverse. Raises KeyError, TypeError, ValueError or Refusal for what is no result of this task."""
     if not value:
         return None
-    shape = task.shape
-    mapping = parse(str(value["mapping"]), shape.sizes)
-    has = {"weight": shape.is_mac, "params": shape.params > 0, "residual": task.budget.residual}
-    if problem := mapping_problem(mapping, shape.sizes, {"ifmap", "output", *(name for name in has if has[name])}):
-        raise ValueError(problem)
     counts = dict[str, int]()
     for name in COUNTS:
         if type(count := value[name]) is not int:
             raise TypeError(f"{name} is no count")
         counts[name] = count
-    return Result(mapping, **counts)
+    each = tuple(
+        Tradeoff(_mapping(task, written), int(cycles), float(cost))
+        for written, cycles, cost in cast("Sequence[tuple[str, int, float]]", value["front"])
+    )
+    return Result(_mapping(task, value["mapping"]), **counts, tight=value["tight"] is True, front=each)
+
+
+def _mapping(task: SearchTask, written: object) -> Mapping:
+    """A mapping of the task's layer. Raises ValueError or Refusal."""
+    shape = task.shape
+    mapping = parse(str(written), shape.sizes)
+    has = {"weight": shape.is_mac, "params": shape.params > 0, "residual": task.budget.residual}
+    if problem := mapping_problem(mapping, shape.sizes, {"ifmap", "output", *(name for name in has if has[name])}):
+        raise ValueError(problem)
+    return mapping
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------

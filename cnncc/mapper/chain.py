@@ -1,26 +1,34 @@
-"""Which of several mappings each layer of a chain gets, so that all of them together take the fewest cycles. No IR.
+"""Which of several mappings each layer of a chain gets: the Pareto front of cycles and cost of a network. No IR.
 
 A layer's weights are prefetched while the layer before it runs, if the GLB has words for both. So the cycles of a layer
-depend on the layer before: the DMA is busy with that layer's own transfers, and prefetches between them. The shortest
-path through all choices is found layer by layer. The model runs each two neighbours together (`program_schedule.py`).
+depend on the layer before: the DMA is busy with that layer's own transfers, and prefetches between them. Paths through
+all choices grow layer by layer; of those that end in one choice, the ones that are not dominated go on. The model runs
+each two neighbours together (`program_schedule.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from cnncc.arch.model import Arch
+from cnncc.mapper.objective import Figures, Objective
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.program_schedule import program_cycles
 
 EARLY = frozenset({"weight", "params"})
+MOST_PATHS = 48  # that end in a choice
+MOST_RUN = 3  # of the choices of a layer: all pairs of these are run on the model
+MOST_EXACT = 6  # paths whose cycles are computed exactly
+PART = 500  # of a layer's cycles: from there on it is worth while to know how long it waits
+STREAMED_PART = 50  # where something is streamed, and searches take longer
+ACTIVATIONS = ("ifmap", "residual", "output")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A mapping that a layer may have: words of its buffers, and of those that are filled before it starts.
+    """A mapping that a layer may have: words of its buffers, of those that are filled before it starts, and its cost.
 
     plan: None for what the model does not know by itself, as elementwise layers without blocks; it costs nothing here.
     """
@@ -28,25 +36,120 @@ class Choice:
     plan: LayerPlan | None
     words: int
     early: int
+    cost: float = 0.0
 
 
-def best_choices(layers: Sequence[Sequence[Choice]], budgets: Sequence[int], arch: Arch) -> list[int]:
-    """For each layer of a chain the number of its choice. budgets: GLB words for the buffers of each layer."""
-    costs, came = [_alone(each, arch) for each in layers[0]] if layers else [], list[list[int]]()
+@dataclass(frozen=True)
+class _Path:
+    """The choices of the first layers, by their numbers."""
+
+    cycles: int
+    cost: float
+    number: int
+    before: _Path | None = None
+
+    def numbers(self) -> list[int]:
+        """Of all layers."""
+        path, numbers = self, [self.number]
+        while path.before is not None:
+            path = path.before
+            numbers.append(path.number)
+        return numbers[::-1]
+
+
+def best_choices(
+    layers: Sequence[Sequence[Choice]],
+    budgets: Sequence[int],
+    objective: Objective,
+    arch: Arch,
+    run: Callable[[list[int]], int],
+) -> tuple[list[int], Figures]:
+    """The best choice of each layer of a chain, by number, and the cycles and the cost of the chain.
+
+    - budgets: GLB words for the buffers of each layer
+    - run: the cycles of all layers with these choices. Those of paths are estimates, as what is prefetched depends on
+      places in the GLB, too. So the best paths are run
+    """
+    if not layers:
+        return [], Figures(0, 0.0)
+    ends = [[_Path(_alone(each, arch), each.cost, number)] for number, each in enumerate(layers[0])]
     for before, current, budget in zip(layers, layers[1:], budgets, strict=False):
-        if len(before) == len(current) == 1:
-            came.append([0])  # the same cycles whatever others have
-            continue
-        steps = [
-            [cost + step(a, b, a.words + b.early <= budget, arch) for cost, a in zip(costs, before, strict=True)]
-            for b in current
+        steps = _steps(before, current, budget, arch)
+        ends = [
+            _undominated(
+                _Path(path.cycles + steps[a][b], path.cost + choice.cost, b, path)
+                for a, paths in enumerate(ends)
+                for path in paths
+            )
+            for b, choice in enumerate(current)
         ]
-        came.append([step.index(min(step)) for step in steps])
-        costs = [min(step) for step in steps]
-    chosen = [costs.index(min(costs))] if costs else []
-    for origin in reversed(came):
-        chosen.append(origin[chosen[-1]])
-    return chosen[::-1]
+    paths = _undominated(path for paths in ends for path in paths)
+    if len(paths) == 1:
+        return paths[0].numbers(), Figures(paths[0].cycles, paths[0].cost)
+    exact = {0: Figures(run(paths[0].numbers()), paths[0].cost)}
+    more = exact[0].cycles - paths[0].cycles
+    while True:
+        each = [exact.get(i) or Figures(path.cycles + more, path.cost) for i, path in enumerate(paths)]
+        best = objective.best(each)
+        if best not in exact and len(exact) == MOST_EXACT:
+            best = list(exact)[objective.best(list(exact.values()))]
+        if best in exact:
+            return paths[best].numbers(), exact[best]
+        exact[best] = Figures(run(paths[best].numbers()), paths[best].cost)
+
+
+def _undominated(paths: Iterable[_Path]) -> list[_Path]:
+    """The Pareto front of paths, those with the fewest cycles first; some of it where it is long."""
+    result = list[_Path]()
+    for path in sorted(paths, key=lambda path: (path.cycles, path.cost)):
+        if not result or path.cost < result[-1].cost:
+            result.append(path)
+    if len(result) <= MOST_PATHS:
+        return result
+    every = (len(result) - 1) / (MOST_PATHS - 1)
+    return [result[round(i * every)] for i in range(MOST_PATHS)]
+
+
+def _steps(before: Sequence[Choice], current: Sequence[Choice], budget: int, arch: Arch) -> list[list[int]]:
+    """What each choice of a layer adds to the cycles of each choice of the layer before.
+
+    These are cycles of the layer by itself, and what the model has more for two neighbours. Pairs of the first choices,
+    which are the fastest, are run, and pairs with the first one. Of the others, more is the sum of both parts.
+    """
+
+    def alone(a: Choice, b: Choice) -> int:
+        return _estimate(b, a.plan is not None and a.words + b.early <= budget, arch)
+
+    def more(a: Choice, b: Choice) -> int:
+        return step(a, b, a.words + b.early <= budget, arch) - alone(a, b)
+
+    first, second = before[0], current[0]
+    if not any(waits(b, arch) for b in current):
+        same = more(first, second)
+        return [[alone(a, b) + same for b in current] for a in before]
+    of_before, of_current = [more(a, second) for a in before], [more(first, b) for b in current]
+
+    def about(i: int, j: int) -> int:
+        is_run = i < MOST_RUN and j < MOST_RUN
+        return more(before[i], current[j]) if is_run else of_before[i] + of_current[j] - of_current[0]
+
+    return [[alone(a, b) + about(i, j) for j, b in enumerate(current)] for i, a in enumerate(before)]
+
+
+def waits(current: Choice, arch: Arch) -> bool:
+    """Whether a layer may wait for its first words for more than a small part of its cycles."""
+    if current.plan is None or not current.early:
+        return False
+    comes = current.early // arch.dram.words_per_cycle + arch.dram.latency_cycles
+    streams = any(stage.operand in ACTIVATIONS for stage in current.plan.mapping.stages if stage.memory == "glb")
+    return comes * (STREAMED_PART if streams else PART) > _estimate(current, True, arch)
+
+
+def _estimate(current: Choice, prefetched: bool, arch: Arch) -> int:
+    """Cycles of a layer by itself."""
+    if current.plan is None:
+        return 0
+    return layer_cycles(replace(current.plan, ahead=EARLY if prefetched else frozenset()), arch)
 
 
 def _alone(first: Choice, arch: Arch) -> int:

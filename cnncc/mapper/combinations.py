@@ -34,7 +34,7 @@ class Found(NamedTuple):
     beyond: int
 
 
-def _tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, Table]:
+def tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, Table]:
     """The tables of all dimensions."""
     sizes = numbers.shape.sizes
     p, z, zh, q, taps, cols, _ = (tuple(np.unique(column).tolist()) for column in numbers.boxes.T)
@@ -60,7 +60,7 @@ class _Boxes:
         self.numbers, self.form, self.cut = numbers, form, cut
         self.shape, self.arch = numbers.shape, numbers.arch
         self.groups = self.shape.sizes.n * (self.shape.sizes.k // self.shape.tiled_together)
-        self.tables = _tables(numbers, form, cut)
+        self.tables = tables(numbers, form, cut)
         self.over, self.sums, self.windows = cache(self._over), cache(self._sums), cache(self._windows)
         self.columns = cache(self._columns)
         trips = self.over("s", 1, 1).trips

@@ -58,5 +58,23 @@ class Effort:
     far: int = 2
     """Times `least`: where a search ends above it, a tight budget is searched, too (SPACE-13). Not measured."""
 
+    front_tiles: int = 200
+    """Tiles of a front with the least array energy, and as many with the fewest cycles."""
+
+    front_plans: int = 4
+    """The cheapest plans of a tile that are looked at, and up to twice as many others with fewer cycles."""
+
+    front_points: int = 3
+    """Points of a tile that are looked at."""
+
+    front_of_tile: int = 3
+    """Runs of a tile's candidates in vain; then no others of it are run."""
+
+    front_in_vain: int = 16
+    """A front ends after so many runs in turn, none of which was cheaper and fast enough."""
+
+    front_slack: float = 1.5
+    """Times the ideal cycles: points with more macro-instructions are not looked at for a front."""
+
 
 USUAL = Effort()

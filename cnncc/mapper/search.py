@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,6 +44,14 @@ ALL = 1 << 39  # more cycles than any layer takes
 AHEAD = frozenset({"weight", "params"})  # prefetched while the layer before runs
 
 
+class Tradeoff(NamedTuple):
+    """A mapping of a front, its cycles, and its cost."""
+
+    mapping: Mapping
+    cycles: int
+    cost: float
+
+
 @dataclass(frozen=True)
 class Result:
     """The best mapping that was found, its cycles, and what is known of all others.
@@ -50,6 +59,8 @@ class Result:
     - least: no mapping of the space takes fewer cycles; least = cycles proves the best
     - bounded: candidates of which a bound was computed
     - run: candidates that were run on the model
+    - tight: whether it was found in a tight budget (SPACE-13)
+    - front: this mapping and cheaper ones (`front.py`), the cheapest first; empty where none were looked for
     """
 
     mapping: Mapping
@@ -57,6 +68,8 @@ class Result:
     least: int = 0
     run: int = 0
     bounded: int = 0
+    tight: bool = False
+    front: tuple[Tradeoff, ...] = ()
 
 
 class _Search:

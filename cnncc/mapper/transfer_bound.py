@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from itertools import product
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import Counts, Flags, PerPlan
-from cnncc.mapper.blocks import Blocks, Cells, cells_below, cut_dims, least_words, least_words_of, some_of
+from cnncc.mapper.blocks import Blocks, Cells, Weights, cells_below, cut_dims, least_words, least_words_of, some_of
 from cnncc.mapper.bound import ideal_cycles, up
 from cnncc.mapper.space import Form, forms_of, shared
 from cnncc.mapper.tiles import Tiles
@@ -57,14 +58,19 @@ class TransferBound:
 
     def of_plans(self, blocks: Blocks, compute: Counts | int) -> Counts:
         """BOUND-4. max(DMA, array, commits) of each plan, in the best stage of weights that fits; else NEVER."""
+        best: PerPlan = np.full(1, NEVER)
+        for _, cycles in self.by_stage(blocks, compute):
+            best = np.minimum(best, cycles)
+        return best.astype(np.int64)
+
+    def by_stage(self, blocks: Blocks, compute: Counts | int) -> Iterator[tuple[Weights, PerPlan]]:
+        """The same for each stage of weights."""
         slices = up(self.shape.sizes.c, blocks.tiles.c)
         commits = blocks.committing(np.where(blocks.adds_up["c"], slices, 1)) * self.arch.sequencer.overlap
         alone = np.maximum(self._alone(blocks, compute), commits)
-        best: PerPlan = np.full(1, NEVER)
         for stage in blocks.stages():
             transfers = blocks.transfers(stage.words - stage.buffer)
-            best = np.minimum(best, np.where(blocks.buffers(stage).fit, np.maximum(transfers, alone), NEVER))
-        return best.astype(np.int64)
+            yield stage, np.where(blocks.buffers(stage).fit, np.maximum(transfers, alone), NEVER)
 
     def _alone(self, blocks: Blocks, compute: Counts | int) -> PerPlan:
         """Cycles of the array: A + refills of one buffer + D(first block) + D(last block)."""

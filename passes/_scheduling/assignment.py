@@ -15,6 +15,7 @@ from cnncc.passes._onnx.labels import tidy
 from cnncc.passes._scheduling.candidates import Candidates, label
 from cnncc.passes._scheduling.decision import Decision, Mappings, decide
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of
+from cnncc.passes._scheduling.schedule_file import Schedule
 
 OPERATORS = ("Conv", "Gemm", "MatMul")  # of the ONNX nodes that have weights
 
@@ -24,8 +25,8 @@ def assign(module: ModuleOp, only: str | None, candidates: Candidates) -> None:
 
     Raises Refusal for all in the schedule that is not legal, or for all layers that do not fit.
     """
-    if candidates.schedule or candidates.others:
-        _check(chosen_layers(module, None if candidates.schedule else only), candidates)
+    if candidates.schedule.entries or candidates.schedule.outputs or candidates.others:
+        _check(chosen_layers(module, None if candidates.schedule != Schedule() else only), candidates)
     func = next((f for f in module.ops if isinstance(f, FuncOp)), None)
     if func is not None and only is None:
         decision = decide(func, candidates)
@@ -50,12 +51,12 @@ def _check(layers: Sequence[LayerOp], candidates: Candidates) -> None:
     """Raises Refusal with every layer that there is not, and every number that breaks a limit."""
     labels = [name for layer in layers if (name := label(layer)) is not None]
     findings: list[Finding] = []
-    for name in candidates.schedule:
+    for name in {**candidates.schedule.entries, **candidates.schedule.outputs}:
         if name not in labels:
             findings.append(Finding("there is no such layer on the array", where=name, help=_near_label(name, labels)))
         for layer in (layer for layer in layers if label(layer) == name):
             findings += [replace(each, where=name) for each in candidates.violations(layer)]
-    for layer in (layer for layer in layers if label(layer) not in candidates.schedule):
+    for layer in (layer for layer in layers if label(layer) not in candidates.schedule.entries):
         findings += [replace(each, where=label_of(layer)) for each in candidates.violations(layer)]
     refusals = Refusals()
     for finding in findings:

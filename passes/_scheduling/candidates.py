@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping as Map
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from cnncc.dialects.nest import LayerOp, Mapping, operands
 from cnncc.errors import Finding, Refusal
 from cnncc.mapper.blocks import least_words
 from cnncc.mapper.cached_search import SearchTask, search_ahead, searched
+from cnncc.mapper.objective import Objective, Prices
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget
@@ -22,11 +22,10 @@ from cnncc.passes._scheduling.dataflows import AUTO, TEXTS
 from cnncc.passes._scheduling.elementwise_blocks import copy_mapping
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, glb_too_small
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
-from cnncc.passes._scheduling.schedule_file import Entry, Given, Named, Written
+from cnncc.passes._scheduling.schedule_file import Entry, Given, Named, Schedule, Written
 from cnncc.passes._scheduling.schedule_numbers import given_mapping, violations
 from cnncc.passes._scheduling.written_mappings import written_mapping, written_violations
 
-Schedule = Map[str, Entry]  # by the labels of layers
 MOST_DOUBLINGS = 12  # of the GLB words for which a mapping of some form is looked for, to say what would do
 
 
@@ -51,6 +50,7 @@ class Candidates:
     - name: of the pass, for messages
     - context: its progress, and how many processes a search may use
     - others: the mapping of layers with weights that the schedule does not name; None: the best of all
+    - objective: what the network is optimised for
     """
 
     name: str
@@ -58,10 +58,16 @@ class Candidates:
     schedule: Schedule
     context: CompilerContext
     others: Written | Named | None = None
+    objective: Objective = Objective()
+
+    @property
+    def prices(self) -> Prices:
+        """Those of the objective."""
+        return self.objective.prices(self.arch)
 
     def given(self, layer: LayerOp) -> Entry | None:
         """What is said of a layer's mapping; None for the best of all."""
-        entry = self.schedule.get(label(layer) or "", self.others if layer.weights is not None else None)
+        entry = self.schedule.entries.get(label(layer) or "", self.others if layer.weights is not None else None)
         if isinstance(entry, Named) and layer.weights and (text := TEXTS.get(entry.dataflow)):
             return Written(text.text(layer_shape(layer), self.arch))
         return entry
@@ -90,9 +96,13 @@ class Candidates:
                 return []
 
     def best(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:
-        """The mapping of `layer` in this GLB budget; None for its own nest. Raises Refusal (GlbTooSmall)."""
+        """The fastest mapping of `layer` in this GLB budget; None for its own nest. Raises Refusal (GlbTooSmall)."""
+        return self.front(layer, budget)[0]
+
+    def front(self, layer: LayerOp, budget: GlbBudget) -> list[Mapping | None]:
+        """The fastest mapping of `layer` in this GLB budget, then cheaper ones. Raises as `best` does."""
         try:
-            return self._mapping(layer, budget)
+            return self._front(layer, budget)
         except GlbTooSmall as refusal:
             raise self._named(layer, refusal) from refusal
         except StaysOut:
@@ -103,16 +113,16 @@ class Candidates:
     def _named(self, layer: LayerOp, refusal: GlbTooSmall) -> GlbTooSmall:
         return GlbTooSmall(f"{self.name}: layer '{label_of(layer)}': {refusal}", refusal.words, *refusal.findings)
 
-    def _mapping(self, layer: LayerOp, budget: GlbBudget) -> Mapping | None:
+    def _front(self, layer: LayerOp, budget: GlbBudget) -> list[Mapping | None]:
         shape, given = layer_shape(layer), self.given(layer)
         if isinstance(given, Written):
-            return written_mapping(shape, self.arch, budget, given)
+            return [written_mapping(shape, self.arch, budget, given)]
         if isinstance(given, Given):
-            return given_mapping(shape, self.arch, budget, given)
+            return [given_mapping(shape, self.arch, budget, given)]
         if layer.kind.data == "copy":
-            return copy_mapping(shape, self.arch, budget)
-        if result := searched(shape, self.arch, budget, self.form(layer)):
-            return result.mapping
+            return [copy_mapping(shape, self.arch, budget)]
+        if result := searched(shape, self.arch, budget, self.form(layer), prices=self.prices):
+            return [each.mapping for each in reversed(result.front)]
         least = least_words(shape, self.arch, replace(budget, tight=True))
         raise glb_too_small(self.arch, budget, max(least, budget.words + 1))
 
@@ -120,16 +130,17 @@ class Candidates:
         """Whether the layer's mapping is searched for. Then it depends on the GLB budget."""
         return not isinstance(self.given(layer), Written | Given)
 
-    def faster(self, wanted: Wanted) -> Mapping | None:
-        """The mapping that is wanted, or None. Of an elementwise layer the best one, as it has no other."""
+    def faster(self, wanted: Wanted) -> list[Mapping]:
+        """The mapping that is wanted, and cheaper ones; or none. Of an elementwise layer the best one alone."""
         layer, budget, below, quick = wanted
         shape = layer_shape(layer)
         if layer.kind.data == "copy":
             with suppress(Refusal):
-                return copy_mapping(shape, self.arch, budget)
-            return None
-        result = searched(shape, self.arch, budget, self.form(layer), below, quick)
-        return result.mapping if result else None
+                mapping = copy_mapping(shape, self.arch, budget)
+                return [mapping] if mapping else []
+            return []
+        result = searched(shape, self.arch, budget, self.form(layer), below, quick, prices=self.prices)
+        return [each.mapping for each in reversed(result.front)] if result else []
 
     def with_least_words(self, layer: LayerOp, budget: GlbBudget, refusal: GlbTooSmall) -> GlbTooSmall:
         """The same refusal, which has a lower bound, with the fewest words for which the search has a mapping."""
@@ -153,7 +164,7 @@ class Candidates:
         """Search for all of these side by side; `best` and `faster` then find the results in memory."""
         searches = [each for each in wanted if self.is_searched(each.layer) and each.layer.kind.data != "copy"]
         tasks = [
-            SearchTask(layer_shape(layer), self.arch, budget, self.form(layer), below, quick)
+            SearchTask(layer_shape(layer), self.arch, budget, self.form(layer), below, quick, prices=self.prices)
             for layer, budget, below, quick in searches
         ]
         search_ahead(tasks, self._progress, self.context.processes)

@@ -24,13 +24,14 @@ from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.chain import best_choices
 from cnncc.model.layer_shape import GlbBudget
+from cnncc.model.program_schedule import copies, program_cycles
 from cnncc.passes._scheduling.candidates import Candidates, Wanted
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.network_values import Network, Value
-from cnncc.passes._scheduling.prefetch import layers_ahead
+from cnncc.passes._scheduling.prefetch import input_words, layers_ahead
 from cnncc.passes._scheduling.residency import all_fit, best_residents, glb_budgets, without_largest
-from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, try_smaller_budgets
+from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, come_first, try_smaller_budgets
 from cnncc.passes.array_allocate import Lifetime, pack
 
 Mappings = dict[LayerOp, nest.Mapping | None]  # None: the nest that the layer has
@@ -54,8 +55,12 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
         except _StreamedByMapping as given:
             streamed.append(given.value)
             continue
-        nests = {layer: mapping or mapping_of(layer) for layer, mapping in mappings.items()}
-        return Decision(mappings, layers_ahead(func, candidates.arch, nests))
+        return Decision(mappings, layers_ahead(network, candidates.arch, _nests(mappings)))
+
+
+def _nests(mappings: Mappings) -> dict[LayerOp, nest.Mapping]:
+    """The mappings, with those that layers have as nests."""
+    return {layer: mapping or mapping_of(layer) for layer, mapping in mappings.items()}
 
 
 def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> Mappings:
@@ -81,7 +86,7 @@ def _mappings(network: Network, resident: Sequence[Value], candidates: Candidate
     budgets = dict(glb_budgets(network, resident, candidates.arch))
     tried = _first_candidates(network, resident, budgets, candidates)
     try_smaller_budgets(tried, candidates)
-    mappings = _best_chain(tried, candidates)
+    mappings = _best_chain(network, tried, candidates)
     _check_places(network, resident, mappings, candidates.arch)
     return mappings
 
@@ -98,7 +103,8 @@ def _first_candidates(
     candidates.search_ahead([Wanted(layer, budget) for layer, budget in budgets.items()])
     for layer, budget in budgets.items():
         try:
-            tried.append(Tried(layer, budget, [candidates.best(layer, budget)]))
+            fastest, *cheaper = candidates.front(layer, budget)
+            tried.append(Tried(layer, budget, [fastest], [each for each in cheaper if each]))
         except GlbTooSmall as refusal:
             failed.append((layer, budget, refusal))
         except StaysOut as refusal:
@@ -157,18 +163,36 @@ def _all_of(layers: Sequence[LayerOp], refusals: Sequence[GlbTooSmall]) -> GlbTo
 # -- chain -------------------------------------------------------------------------------------------------------------
 
 
-def _best_chain(tried: Sequence[Tried], candidates: Candidates) -> Mappings:
-    """For each layer the candidate with which all layers together take the fewest cycles.
+def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates) -> Mappings:
+    """For each layer the candidate with which all layers together are the best by the objective.
 
     Given mappings are not run on the model: whether the machine can run them, `nest-to-array` says.
     """
-    arch = candidates.arch
-    choices = [[choice_of(each.layer, mapping, arch) for mapping in each.mappings] for each in tried]
+    arch, costs, mappings = candidates.arch, candidates.prices.costs, [each.all() for each in tried]
+    choices = [
+        [choice_of(each.layer, mapping, arch, costs) for mapping in of_layer]
+        for each, of_layer in zip(tried, mappings, strict=True)
+    ]
     for each, of_layer in zip(tried, choices, strict=True):
         if not candidates.is_searched(each.layer):
             of_layer[:] = [replace(choice, plan=None) for choice in of_layer]
-    numbers = best_choices(choices, [each.budget.words for each in tried], arch)
-    return {each.layer: each.mappings[number] for each, number in zip(tried, numbers, strict=True)}
+
+    def chosen(numbers: Sequence[int]) -> Mappings:
+        return {each.layer: of_layer[n] for each, of_layer, n in zip(tried, mappings, numbers, strict=True)}
+
+    def run(numbers: Sequence[int]) -> int:
+        nests = _nests(chosen(numbers))
+        prefetched, parts = layers_ahead(network, arch, nests), copies("inputs", "in", input_words(network, nests))
+        for each, of_layer, n in zip(tried, choices, numbers, strict=True):
+            if plan := of_layer[n].plan:
+                is_prefetched = each.layer in prefetched and parts
+                ahead = frozenset(come_first(plan.mapping) if is_prefetched else ())
+                parts.append(replace(plan, label=f"layer {len(parts)}", ahead=ahead))
+        return program_cycles(parts, arch)[0].total
+
+    budgets = [each.budget.words for each in tried]
+    numbers, _ = best_choices(choices, budgets, candidates.objective, arch, run)
+    return chosen(numbers)
 
 
 def _check_places(network: Network, resident: Iterable[Value], mappings: Mappings, arch: Arch) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from cnncc.arch.model import Arch
@@ -17,21 +16,14 @@ from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import LayerOp
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.network_values import Network
+from cnncc.passes._scheduling.network_values import Network, Value
 from cnncc.passes._scheduling.smaller_budgets import come_first
 from cnncc.passes.array_allocate import Lifetime, fits
 
 
-def layers_ahead(func: FuncOp, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping]) -> list[LayerOp]:
+def layers_ahead(network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping]) -> list[LayerOp]:
     """Those for which there is room, `mappings` being those of all layers of a network."""
-    network = Network(func)
-    streamed = {
-        root
-        for layer, mapping in mappings.items()
-        for operand, root in network.operands(layer).items()
-        if any((stage.operand, stage.memory) == (operand, "glb") for stage in mapping.stages)
-    }
-    resident = [value for value in network.values if value.root not in streamed]
+    resident = _resident(network, mappings)
     lives = {
         f"value {i}": Lifetime(f"value {i}", value.words, value.first, value.last) for i, value in enumerate(resident)
     }
@@ -50,6 +42,24 @@ def layers_ahead(func: FuncOp, arch: Arch, mappings: Mapping[LayerOp, nest.Mappi
             lives |= longer
             fitting.append(layer)
     return fitting
+
+
+def input_words(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> list[int]:
+    """Words of each input that is copied to the GLB before the first layer, which may be prefetched meanwhile."""
+    in_glb = {value.root: value.words for value in _resident(network, mappings)}
+    roots = {network.root(value): None for value in network.given if not _made(value)}
+    return [in_glb[root] for root in roots if root in in_glb]
+
+
+def _resident(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> list[Value]:
+    """The values that no mapping streams."""
+    streamed = {
+        root
+        for layer, mapping in mappings.items()
+        for operand, root in network.operands(layer).items()
+        if operand in mapping.stages_in("glb")
+    }
+    return [value for value in network.values if value.root not in streamed]
 
 
 def _before(network: Network, layer: LayerOp, in_glb: set[SSAValue]) -> int | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from cnncc.dialects._notation import NotationError, read
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
+from cnncc.mapper.objective import Objective
 from cnncc.passes._scheduling.dataflows import DATAFLOWS, check_dataflow
 
 MOST_BYTES = 1 << 20
@@ -56,19 +57,54 @@ Entry = Given | Written | Named
 ALONE: dict[str, type[Written | Named]] = {"mapping": Written, "dataflow": Named}  # keys of tables that have no others
 
 
-def read_schedule(file: str) -> dict[str, Entry]:
-    """What a schedule file says, by the label of a layer. Raises Refusal with a finding for all that is wrong."""
-    refusals, entries = Refusals(), dict[str, Entry]()
-    for label, table in _tables(file).items():
+OUTPUT, RESIDENT, STREAMED = "output", "resident", "streamed"  # a key of any table, and its texts
+WHOLE = ("objective", "slack")  # keys outside all tables
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a schedule file says.
+
+    - entries: of layers, by label
+    - outputs: where the results of layers lie, RESIDENT or STREAMED, by label
+    - objective: what the network is optimised for
+    """
+
+    entries: Mapping[str, Entry] = field(default_factory=dict[str, Entry])
+    outputs: Mapping[str, str] = field(default_factory=dict[str, str])
+    objective: Objective = Objective()
+
+
+def objective_of(file: str | None, name: str | None, slack: float | None) -> Objective:
+    """The objective of a name and a slack. What is None says the schedule file, if there is one. Raises Refusal."""
+    given = read_schedule(file).objective if file else Objective()
+    return Objective(given.name if name is None else name, given.slack if slack is None else slack)
+
+
+def read_schedule(file: str) -> Schedule:
+    """What a schedule file says. Raises Refusal with a finding for all that is wrong."""
+    refusals, entries, outputs = Refusals(), dict[str, Entry](), dict[str, str]()
+    tables = _tables(file)
+    whole = {key: tables.pop(key) for key in WHOLE if not isinstance(tables.get(key, {}), dict)}
+    objective = Objective()
+    with refusals.kept(file):
+        name, slack = whole.get("objective", objective.name), whole.get("slack", objective.slack)
+        if not isinstance(name, str) or isinstance(slack, bool) or not isinstance(slack, int | float):
+            raise Refusal(f'{file}: an objective is a text, a slack a number: objective = "energy", slack = 0.01')
+        objective = Objective(name, slack)
+    for label, table in tables.items():
         wrong = list(_wrong(label, table))
         for finding in wrong:
             refusals.add(Refusal(f"{file}: '{one_line(finding.where, 80)}': {finding.text}", finding))
         if not wrong:
             keys = cast("dict[str, Any]", table)  # nothing is wrong, so it is a table with values of the right types
-            kind = next((ALONE[key] for key in keys if key in ALONE), Given)
-            entries[label] = kind(**keys)
+            if place := keys.pop(OUTPUT, None):
+                outputs[label] = place
+            if keys or not place:
+                kind = next((ALONE[key] for key in keys if key in ALONE), Given)
+                entries[label] = kind(**keys)
     refusals.raise_any(file)
-    return entries
+    return Schedule(entries, outputs, objective)
 
 
 def _tables(file: str) -> dict[str, object]:
@@ -93,13 +129,17 @@ def _wrong(label: str, table: object) -> Iterable[Finding]:
         return
     keys = cast("dict[str, object]", table)  # the keys of TOML are texts
     for key, value in keys.items():
-        if key in ALONE:
+        if key == OUTPUT:
+            if value not in (RESIDENT, STREAMED):
+                expected, value = f'expected "{RESIDENT}" or "{STREAMED}"', one_line(repr(value), 40)
+                yield Finding(expected, where=label, resource=key, value=value)
+        elif key in ALONE:
             yield from _wrong_text(label, key, keys)
         elif key not in KEYS and isinstance(value, dict):
             help_ = f'a label with dots stands in quotes: ["{label}.{key}"]'
             yield Finding(f"a table in a table, '{key}'", where=label, resource=key, help=help_)
         elif key not in KEYS:
-            yield Finding(f"unknown key '{key}'", where=label, resource=key, help=hint(key, (*KEYS, *ALONE)))
+            yield Finding(f"unknown key '{key}'", where=label, resource=key, help=hint(key, (*KEYS, *ALONE, OUTPUT)))
         elif isinstance(value, bool) or not isinstance(value, int):
             yield Finding("not a whole number", where=label, resource=key, value=one_line(repr(value), 40))
         elif not 1 <= value <= MOST_NUMBER:
@@ -107,7 +147,7 @@ def _wrong(label: str, table: object) -> Iterable[Finding]:
 
 
 def _wrong_text(label: str, key: str, table: dict[str, object]) -> Iterable[Finding]:
-    if more := [other for other in table if other != key]:
+    if more := [other for other in table if other not in (key, OUTPUT)]:
         what, help_ = f"a {key} and '{more[0]}'", f"the {key} says all: leave out {', '.join(more)}"
         yield Finding(what, where=label, resource=key, help=help_)
     text, example = table[key], {"mapping": '"n > k > …"', "dataflow": '"ws"'}[key]

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cnncc.arch.model import Arch
+from cnncc.arch.model import Arch, Energy
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.bound import ideal_cycles
-from cnncc.mapper.chain import EARLY, Choice, step
+from cnncc.mapper.chain import EARLY, PART, STREAMED_PART, Choice, step
+from cnncc.mapper.prices import cost_of
 from cnncc.mapper.transfer_bound import cycles_about
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget
@@ -21,17 +22,30 @@ from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
-PART = 500  # of a layer's cycles: from there on it is worth while that it waits less for its first slice
-MOVING_PART = 50  # where something moves, and searches take longer
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A layer, its GLB budget, and its candidates: the best one first."""
+    """A layer, its GLB budget, and its candidates.
+
+    - mappings: the fastest in this budget, then the fastest in smaller ones
+    - cheaper: mappings that cost less, and take more cycles
+    """
 
     layer: LayerOp
     budget: GlbBudget
     mappings: list[nest.Mapping | None]
+    cheaper: list[nest.Mapping]
+
+    def add(self, front: Sequence[nest.Mapping | None]) -> None:
+        """The mappings of a front, the fastest first."""
+        fastest, *others = front
+        self.mappings.extend([fastest] * (fastest not in self.mappings))
+        self.cheaper.extend(each for each in others if each is not None and each not in self.cheaper)
+
+    def all(self) -> list[nest.Mapping | None]:
+        """All candidates, the fastest first."""
+        return list(dict.fromkeys([*self.mappings, *self.cheaper]))
 
 
 def come_first(mapping: nest.Mapping) -> list[str]:
@@ -40,14 +54,15 @@ def come_first(mapping: nest.Mapping) -> list[str]:
     return [stage.operand for stage in stages if stage.depth == 0 or stage.buffers > 1]
 
 
-def choice_of(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch) -> Choice:
-    """A mapping of a layer as the chain sees it."""
-    shape_ = layer_shape(layer)
+def choice_of(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch, costs: Energy | None = None) -> Choice:
+    """A mapping of a layer as the chain sees it, with its cost if there are prices."""
+    shape_, residual = layer_shape(layer), layer.residual is not None
     if mapping is None:
         return Choice(None, 0, 0)
     sizes = stage_sizes(shape_, arch, mapping)
-    plan = LayerPlan("", shape_, mapping, layer.residual is not None)
-    return Choice(plan, sum(sizes.values()), sum(sizes[operand] for operand in come_first(mapping)))
+    early = sum(sizes[operand] for operand in come_first(mapping))
+    cost = cost_of(shape_, mapping, arch, residual, costs) if costs else 0.0
+    return Choice(LayerPlan("", shape_, mapping, residual), sum(sizes.values()), early, cost)
 
 
 def try_smaller_budgets(tried: Sequence[Tried], candidates: Candidates) -> None:
@@ -68,9 +83,9 @@ def try_smaller_budgets(tried: Sequence[Tried], candidates: Candidates) -> None:
         candidates.search_ahead([each for _, each in wanted])
         pairs.clear()
         for i, each in wanted:
-            mapping = candidates.faster(each)
-            if mapping and mapping not in tried[i].mappings:
-                tried[i].mappings.append(mapping)
+            front = candidates.faster(each)
+            if front and front[0] not in tried[i].mappings:
+                tried[i].add(front)
                 pairs |= {i - 1, i} & set(range(len(tried) - 1))
 
 
@@ -86,7 +101,7 @@ def _wanted(before: Tried, current: Tried, i: int, candidates: Candidates) -> It
     if first.plan is None or second.plan is None:
         return
     fits = first.words + second.early <= before.budget.words
-    part = MOVING_PART if current.budget.streamed else PART
+    part = STREAMED_PART if current.budget.streamed else PART
     comes = second.early // arch.dram.words_per_cycle + arch.dram.latency_cycles
     if comes * part <= ideal_cycles(second.plan.shape, arch):
         return  # even if it waits for all of that

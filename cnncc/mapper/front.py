@@ -1,0 +1,210 @@
+"""The Pareto front of a layer: mappings that cost less than its fastest one, and take more cycles. No IR.
+
+1. Points with equal tiles are looked at together. A tile costs at least the array energy of its cheapest point and the
+   words of its cheapest plan (`prices.py`).
+2. Tiles, then their points with one plan each, are taken in the order of their costs, and run on the model.
+3. The cycles that the next mapping may take fall from limit to limit, down to those of the fastest mapping.
+
+Nothing is proven: costs are estimates where they order candidates, and exact where mappings are compared.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._mapping import Mapping
+from cnncc.mapper.arrays import Amounts, Counts
+from cnncc.mapper.block_times import BlockTimes
+from cnncc.mapper.block_transfers import BlockTransfers
+from cnncc.mapper.blocking import plan_at
+from cnncc.mapper.blocks import Blocks, Cells, block_tiles, cells_below, some_of
+from cnncc.mapper.bound import Bound, Durations, ideal_cycles
+from cnncc.mapper.combinations import Found, combinations_below
+from cnncc.mapper.effort import Effort
+from cnncc.mapper.objective import Prices
+from cnncc.mapper.prices import array_energy, cost_of, words_energy
+from cnncc.mapper.search import AHEAD, Tradeoff
+from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
+from cnncc.mapper.tiles import Tiles, tiles_in_time, tiles_of
+from cnncc.mapper.transfer_bound import TransferBound
+from cnncc.model.layer_schedule import LayerPlan, layer_schedule
+from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
+from cnncc.model.legal import has_room, is_legal
+
+
+class _Points(NamedTuple):
+    """Points with equal tiles (indices of k h w c), the cheapest first: their fewest cycles, their array energies."""
+
+    fewest: int
+    tile: tuple[int, int, int, int]
+    found: Found
+    points: Counts
+    array: Amounts
+
+
+class _Tile(NamedTuple):
+    """Points with equal tiles, and the plans with which they may cost less than the fastest."""
+
+    of: _Points
+    plans: Cells
+
+
+class _Candidate(NamedTuple):
+    at: Point
+    plan: Plan
+
+
+_Entry = tuple[float, int, int, _Tile | _Candidate]  # cost and cycles at least; a number between
+
+
+def front(
+    shape: LayerShape, arch: Arch, budget: GlbBudget, fastest: Mapping, cycles: int, prices: Prices, dataflow: str,
+    effort: Effort,
+) -> tuple[Tradeoff, ...]:  # fmt: skip
+    """The fastest mapping and cheaper ones, the cheapest first. Each takes fewer cycles than the one before.
+
+    cycles: those of `fastest`. dataflow: of the forms with this name alone, "" for all.
+    """
+    return _Front(shape, arch, budget, fastest, cycles, prices, effort).tradeoffs(dataflow)
+
+
+class _Front:
+    def __init__(
+        self, shape: LayerShape, arch: Arch, budget: GlbBudget, fastest: Mapping, cycles: int, prices: Prices,
+        effort: Effort,
+    ) -> None:  # fmt: skip
+        self.shape, self.arch, self.budget, self.costs, self.effort = shape, arch, budget, prices.costs, effort
+        self.durations, self.traffic = Durations(shape, arch, budget.residual), TransferBound(shape, arch, budget)
+        self.numbers, self.cut = numbers(shape, arch), bool(budget.streamed)
+        self.fastest = Tradeoff(fastest, cycles, self.cost(fastest))
+        self.limits: list[int] = [int(limit * cycles) + 1 for limit in prices.limits]  # a mapping takes fewer cycles
+        self.seen = {fastest}
+
+    def cost(self, mapping: Mapping) -> float:
+        return cost_of(self.shape, mapping, self.arch, self.budget.residual, self.costs)
+
+    @property
+    def limit(self) -> int:
+        """The cycles below which a mapping is looked for now."""
+        return self.limits[0]
+
+    def tradeoffs(self, dataflow: str) -> tuple[Tradeoff, ...]:
+        """The fastest mapping, and cheaper ones in front of it."""
+        result, number, in_vain, tries = list[Tradeoff](), count(), 0, Counter[Tiles]()
+        heap: list[_Entry] = [(cost, next(number), 0, tile) for cost, tile in self.tiles(dataflow)]
+        heapq.heapify(heap)
+        while heap and self.limits and in_vain < self.effort.front_in_vain:
+            cost, _, least, entry = heapq.heappop(heap)
+            if cost >= self.fastest.cost:
+                break
+            if isinstance(entry, _Tile):
+                for cost, least, candidate in self.candidates(entry):
+                    heapq.heappush(heap, (cost, next(number), least, candidate))
+                continue
+            tile = tiles_of(self.shape, entry.at)
+            if least >= self.limit or tries[tile] >= self.effort.front_of_tile:
+                continue
+            tried = self.run(entry)
+            if tried is None:
+                continue
+            if tried.cycles >= self.limit or tried.cost >= self.fastest.cost:
+                in_vain, tries[tile] = in_vain + 1, tries[tile] + 1
+                continue
+            in_vain = 0
+            result = [*(each for each in result if each.cost < tried.cost), tried]
+            self.limits = [limit for limit in self.limits if limit <= tried.cycles]
+        if not result or result[-1].cycles > self.fastest.cycles:
+            result.append(self.fastest)
+        return tuple(result)
+
+    def tiles(self, dataflow: str) -> Iterator[tuple[float, _Tile]]:
+        """Those with the least array energy and those with the fewest cycles, each with what it costs at least."""
+        every = list[_Points]()
+        limit = min(self.limit, int(self.effort.front_slack * ideal_cycles(self.shape, self.arch)) + 64)
+        forms = [form for form in forms_of(self.shape) if dataflow in ("", form.name)]
+        alike = {form.name: combinations_below(self.numbers, form, limit, self.cut) for form in forms}
+        for form in forms:
+            found = alike[form.name]._replace(form=form)
+            array = array_energy(self.numbers, form, found.indices, self.costs, self.cut)
+            tiles = tiles_in_time(self.numbers, found.indices)
+            order = np.lexsort((array, *tiles.T))
+            starts = np.flatnonzero(np.any(np.diff(tiles[order], axis=0, prepend=-1), axis=1))
+            for points in np.split(order, starts[1:]) if len(order) else ():
+                first, fewest = points[0], int(found.least[points].min())
+                k, h, w, c = tiles[first].tolist()
+                every.append(_Points(fewest, (k, h, w, c), found, points, array[points]))
+        every.sort(key=lambda each: each.array[0])
+        quickest, most = sorted(every, key=lambda each: each.fewest), self.effort.front_tiles
+        groups = defaultdict[object, list[_Points]](list)
+        for each in {id(each): each for each in (*every[:most], *quickest[:most])}.values():
+            if each.fewest < self.limit:
+                sizes = block_tiles(self.shape, self.budget, Tiles(each.found.form, *each.tile))
+                groups[each.found.form, *sizes.values()].append(each)
+        for group in groups.values():
+            yield from self.plans(group)
+
+    def plans(self, group: Sequence[_Points]) -> Iterator[tuple[float, _Tile]]:
+        """Tiles with blocks of equal sizes, each with its cheapest plans, and with those that take fewer cycles."""
+        form, sizes = group[0].found.form, np.array([each.tile for each in group])
+        cells = cells_below(self.shape, self.arch, self.budget, Tiles(form, *sizes.min(axis=0).tolist()), self.limit)
+        if not len(cells[0]):
+            return
+        k, h, w, c = (int(dim[0]) if (dim == dim[0]).all() else dim[:, None] for dim in sizes.T)
+        blocks = Blocks(self.shape, self.arch, self.budget, Tiles(form, k, h, w, c), cells)
+        compute = np.array([int(each.found.cycles[each.points].min()) for each in group])[:, None]
+        costs = np.full((len(group), len(cells[0])), np.inf)
+        cycles = np.zeros(costs.shape)
+        for stage, of_stage in self.traffic.by_stage(blocks, compute):
+            own = np.where(of_stage < self.limit, words_energy(blocks, stage, self.costs), np.inf)
+            cycles = np.where(own < costs, of_stage, cycles)
+            costs = np.minimum(costs, own)
+        for each, cost, fewest in zip(group, costs, cycles, strict=True):
+            order = np.argsort(cost, kind="stable")
+            order = order[cost[order] < np.inf]
+            if len(order):
+                is_fewer = np.diff(np.minimum.accumulate(fewest[order]), prepend=np.inf) < 0
+                is_cheap = np.arange(len(order)) < self.effort.front_plans
+                some = order[is_fewer | is_cheap][: 3 * self.effort.front_plans]
+                yield float(each.array[0] + cost[order[0]]), _Tile(each, some_of(cells, some))
+
+    def candidates(self, tile: _Tile) -> Iterator[tuple[float, int, _Candidate]]:
+        """The points of a tile that cost the least, or take fewer cycles, with its plans: cost, cycles at least."""
+        (_, _, found, points, energies), plans = tile
+        is_fewer = np.diff(np.minimum.accumulate(found.cycles[points]), prepend=np.inf) < 0
+        some = np.nonzero(is_fewer)[0][: self.effort.front_points]
+        for i, array in zip(points[some].tolist(), energies[some].tolist(), strict=True):
+            at = point(self.numbers, found.form, found.indices[i].tolist())
+            bound = Bound(self.durations, at)
+            blocks = Blocks(self.shape, self.arch, self.budget, tiles_of(self.shape, at), plans)
+            times = BlockTimes(blocks, bound)
+            transfers, possible = BlockTransfers(times), times.own & (times.array() < self.limit)
+            for stage in blocks.stages():
+                buffers = blocks.buffers(stage)
+                if not np.any(possible & buffers.fit):
+                    continue
+                least = np.maximum(times.array(), transfers.least(stage))
+                costs = array + words_energy(blocks, stage, self.costs)
+                good = possible & buffers.fit & (least < self.limit) & (costs < self.fastest.cost)
+                least, costs, good = (np.broadcast_to(each, blocks.shaped) for each in (least, costs, good))
+                for j in np.nonzero(good)[0].tolist():
+                    yield float(costs[j]), int(least[j]), _Candidate(at, plan_at(blocks, j, stage, buffers))
+
+    def run(self, candidate: _Candidate) -> Tradeoff | None:
+        """A candidate on the model; None if it is no other mapping, or none that fits."""
+        mapping = mapping_of(self.shape, self.arch, *candidate)
+        if mapping in self.seen:
+            return None
+        self.seen.add(mapping)
+        if not (is_legal(self.shape, mapping, self.budget.residual) and has_room(self.shape, self.arch, mapping)):
+            return None
+        schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.budget.residual, AHEAD), self.arch)
+        if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.budget.words:
+            return None
+        return Tradeoff(mapping, schedule.cycles(self.arch), self.cost(mapping))

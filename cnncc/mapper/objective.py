@@ -1,0 +1,87 @@
+"""What the mapper minimises: cycles, energy, their product, or DRAM words. No IR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import NamedTuple
+
+from cnncc.arch.model import Arch, Energy
+from cnncc.errors import Refusal, hint
+
+OBJECTIVES = ("cycles", "energy", "edp", "words")
+SLACK = 0.005  # of the fewest cycles
+MOST_SLACK = 10.0
+FAR = (4.0, 2.0, 1.5, 1.2, 1.1)
+"""Cycles of a layer, as multiples of the fewest, at which other objectives look for a cheaper mapping, too."""
+SLACKS = (10.0, 4.0, 2.0, 1.0, 0.4, 0.1, 0.0)
+"""The same, as multiples of the network's slack: one layer may use up what others leave."""
+DRAM_WORDS = Energy(
+    unit="words", **{name: 0.0 for name in vars(Energy()) if name != "unit"} | {"dram_read": 1.0, "dram_write": 1.0}
+)
+
+
+class Figures(NamedTuple):
+    """Cycles and cost: of a mapping, or of a network."""
+
+    cycles: int
+    cost: float
+
+
+class Prices(NamedTuple):
+    """What a search for cheaper mappings depends on.
+
+    - costs: the energy of each event; the cost of a mapping is their sum
+    - limits: of a layer's cycles, as multiples of its fewest, in descending order
+    """
+
+    costs: Energy
+    limits: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a network is optimised for.
+
+    | name | minimises | then |
+    |---|---|---|
+    | cycles | energy among networks with at most (1 + slack) times the fewest cycles | cycles |
+    | energy | energy | cycles |
+    | edp | energy · cycles | cycles |
+    | words | words from and to DRAM | cycles |
+
+    Raises Refusal for a name that is none, or a slack outside 0 to 10.
+    """
+
+    name: str = "cycles"
+    slack: float = SLACK
+
+    def __post_init__(self) -> None:
+        if self.name not in OBJECTIVES:
+            raise Refusal(f"there is no objective '{self.name}'; {hint(self.name, OBJECTIVES)}")
+        if not 0 <= self.slack <= MOST_SLACK:
+            raise Refusal(f"the slack is a share of the fewest cycles from 0 to {MOST_SLACK:g}, not {self.slack:g}")
+
+    def prices(self, arch: Arch) -> Prices:
+        """Prices of events, and the limits of cycles."""
+        near = tuple(dict.fromkeys(1 + times * self.slack for times in SLACKS))
+        far = () if self.name == "cycles" else FAR
+        limits = sorted({*near, *far}, reverse=True)
+        return Prices(DRAM_WORDS if self.name == "words" else replace(arch.energy, unit=""), tuple(limits))
+
+    def best(self, networks: Sequence[Figures]) -> int:
+        """The number of the best of some networks."""
+        most = (1 + self.slack) * min(figures.cycles for figures in networks)
+        return min(range(len(networks)), key=lambda number: self._rank(networks[number], most))
+
+    def _rank(self, figures: Figures, most: float) -> tuple[float, int]:
+        """The lower, the better. most: cycles that a network may take if these are minimised."""
+        cycles, cost = figures
+        match self.name:
+            case "cycles":
+                return (cost if cycles <= most else inf), cycles
+            case "edp":
+                return cost * cycles, cycles
+            case _:
+                return cost, cycles

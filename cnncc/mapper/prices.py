@@ -1,0 +1,82 @@
+"""What a mapping costs by prices per event: exactly, and estimates for many mappings at once. No IR."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from cnncc.arch.model import Arch, Energy
+from cnncc.dialects._mapping import Mapping
+from cnncc.mapper.arrays import Amounts, Counts, PerPlan
+from cnncc.mapper.blocks import Blocks, Weights
+from cnncc.mapper.combinations import tables
+from cnncc.mapper.space import BOX_DIMS, COL_DIMS, ROW_DIMS, Form, Numbers
+from cnncc.model.energy import energy
+from cnncc.model.layer_shape import LayerShape
+from cnncc.model.operand_traffic import moved
+
+
+def cost_of(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, costs: Energy) -> float:
+    """The cost of a mapping. Prefetched words count for the layer that reads them."""
+    return energy(moved(shape, mapping, arch, residual).counters(), costs)["total"]
+
+
+def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, cut: bool) -> Amounts:
+    """An estimate of what combinations cost in the array and at the GLB's ports: axes `[combination]`.
+
+    Loads count as `_Boxes.loads` has them (`combinations.py`), in words:
+
+        weights    all of them · (trips over h, w; 1 for ws): GLB, bus, and each PE of h and w
+        ifmap      words of a PE · PEs that share no word: GLB and bus; words of a PE · PEs: register files
+        sums       a psum for each step; one for each PE that adds up, for each commit
+
+    cut: blocks may have any size.
+    """
+    shape, arch, sizes, own = numbers.shape, numbers.arch, numbers.shape.sizes, numbers.shape.channelwise
+    each = (numbers.rows, numbers.cols, numbers.boxes)
+    rows, cols, boxes = (part[at] for part, at in zip(each, indices.T, strict=True))
+    one = np.ones(len(indices), np.int64)
+    on_rows = {dim: rows[:, ROW_DIMS.index(dim)] if dim in ROW_DIMS else one for dim in BOX_DIMS}
+    on_cols = {dim: cols[:, COL_DIMS.index(dim)] if dim in COL_DIMS else one for dim in BOX_DIMS}
+    pes, trips, held = dict[str, Counts](), dict[str, Amounts](), dict[str, Amounts]()
+    for dim, loops in tables(numbers, form, cut).items():
+        at = on_rows[dim], on_cols[dim], loops.column[boxes[:, BOX_DIMS.index(dim)]]
+        pes[dim], trips[dim], held[dim] = on_rows[dim] * on_cols[dim], loops.trips[at], loops.held[at]
+    lanes, steps = boxes[:, -1], float(prod(vars(sizes).values()))
+    cost = steps * (costs.mac + costs.ifmap_read + costs.weight_read * shape.is_mac)
+    if shape.is_mac:
+        loads = float(shape.weight_words * sizes.n) * (1 if form.name == "ws" else trips["h"] * trips["w"])
+        cost = cost + loads * (costs.glb_read + costs.bus + costs.weight_write * pes["h"] * pes["w"])
+    again = held["k"] if own else 1 if form.name == "is" else trips["k"]
+    lines = (held["h"] if sizes.r == 1 else trips["h"]) * held["c"] * held["r"]
+    stride, dilation = shape.window.stride, shape.window.dilation
+    fewest_taps = sizes.s - (trips["s"] - 1) * boxes[:, BOX_DIMS.index("s")]
+    fresh = trips["s"] * (np.minimum(stride[1], fewest_taps) if dilation[1] == 1 else 1)
+    windows = fresh * (held["w"] - trips["w"]) + sizes.s * trips["w"]
+    of_pe = float(sizes.n * (sizes.k // shape.tiled_together)) * again * lines * windows
+    diagonal = (pes["r"] > 1) & (stride[0] == dilation[0])
+    places = np.where(diagonal, pes["h"] + pes["r"] - 1, pes["h"] * pes["r"]) * pes["c"] * pes["w"]
+    places = places * pes["k"] if own else places
+    is_passed = arch.links.n2n and not own and dilation[1] == 1 and stride[1] < sizes.s
+    share = np.where((pes["w"] > 1) & (lanes == 1), stride[1] / sizes.s, 1.0) if is_passed else 1.0
+    cost = cost + of_pe * places * share * (costs.glb_read + costs.bus)
+    cost = cost + of_pe * prod(pes.values(), start=one) * costs.ifmap_write
+    summed, results = pes["c"] * pes["r"], float(sizes.n * sizes.k * sizes.h * sizes.w)
+    is_cut = {"os": False, "ws": (trips["h"] * trips["w"] > 1) | cut, "is": trips["k"] > 1}[form.name]
+    commits = np.where(is_cut, trips["c"] * trips["r"] * trips["s"], 1) * results
+    cost = cost + steps / lanes * (costs.psum_read + costs.psum_write)
+    cost = cost + commits * (summed * costs.psum_read + (summed - 1) * costs.south)
+    return cost + arch.words_per_sum * (commits - results) * (costs.glb_read + costs.glb_write)
+
+
+def words_energy(blocks: Blocks, stage: Weights, costs: Energy) -> PerPlan:
+    """What the words of plans cost between DRAM and GLB, and of `ws` the weights that each image block reads again."""
+    shape, sizes, streamed = blocks.shape, blocks.shape.sizes, blocks.budget.streamed
+    comes = blocks.moved_image + stage.words + blocks.params + blocks.everything * ("residual" in streamed)
+    leaves = blocks.everything * ("output" in streamed)
+    cost = comes * (costs.dram_read + costs.glb_write) + leaves * (costs.dram_write + costs.glb_read)
+    if blocks.tiles.form.name == "ws":
+        again = shape.weight_words * sizes.n * (blocks.of_image - 1)
+        cost = cost + again * (costs.glb_read + costs.bus)
+    return cost
