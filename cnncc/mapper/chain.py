@@ -12,22 +12,20 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from cnncc.arch.model import Arch
-from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.program_schedule import program_cycles
-
-EARLY = frozenset({"weight", "params"})
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A mapping that a layer may have: words of its buffers, and of those that are filled before it starts.
+    """A mapping that a layer may have: words of its buffers, and of those that are prefetched.
 
     plan: None for what the model does not know by itself, as elementwise layers without blocks; it costs nothing here.
     """
 
     plan: LayerPlan | None
     words: int
-    early: int
+    prefetched_words: int
 
 
 def best_choices(layers: Sequence[Sequence[Choice]], budgets: Sequence[int], arch: Arch) -> list[int]:
@@ -38,7 +36,10 @@ def best_choices(layers: Sequence[Sequence[Choice]], budgets: Sequence[int], arc
             came.append([0])  # the same cycles whatever others have
             continue
         steps = [
-            [cost + step(a, b, a.words + b.early <= budget, arch) for cost, a in zip(costs, before, strict=True)]
+            [
+                cost + step(a, b, a.words + b.prefetched_words <= budget, arch)
+                for cost, a in zip(costs, before, strict=True)
+            ]
             for b in current
         ]
         came.append([step.index(min(step)) for step in steps])
@@ -51,17 +52,17 @@ def best_choices(layers: Sequence[Sequence[Choice]], budgets: Sequence[int], arc
 
 def _alone(first: Choice, arch: Arch) -> int:
     """Cycles of the first layer: nothing of it is prefetched."""
-    return _cycles((replace(first.plan, label="before", ahead=frozenset()),), arch) if first.plan else 0
+    return _cycles((replace(first.plan, label="before", prefetched=frozenset()),), arch) if first.plan else 0
 
 
 def step(before: Choice, current: Choice, prefetched: bool, arch: Arch) -> int:
-    """Cycles that a layer adds to the one before it. prefetched: whether what comes first is."""
+    """Cycles that a layer adds to the one before it. prefetched: whether its operands are."""
     if current.plan is None:
         return 0
-    plan = replace(current.plan, label="here", ahead=EARLY if prefetched else frozenset())
+    plan = replace(current.plan, label="here", prefetched=PREFETCHED if prefetched else frozenset())
     if before.plan is None:
         return layer_cycles(plan, arch)
-    first = replace(before.plan, label="before", ahead=frozenset())
+    first = replace(before.plan, label="before", prefetched=frozenset())
     return _cycles((first, plan), arch) - _alone(before, arch)
 
 

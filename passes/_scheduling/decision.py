@@ -28,7 +28,7 @@ from cnncc.passes._scheduling.candidates import Candidates, Wanted
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.network_values import Network, Value
-from cnncc.passes._scheduling.prefetch import layers_ahead
+from cnncc.passes._scheduling.prefetch import prefetched_layers
 from cnncc.passes._scheduling.residency import all_fit, best_residents, glb_budgets, without_largest
 from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, try_smaller_budgets
 from cnncc.passes.array_allocate import Lifetime, pack
@@ -55,7 +55,7 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
             streamed.append(given.value)
             continue
         nests = {layer: mapping or mapping_of(layer) for layer, mapping in mappings.items()}
-        return Decision(mappings, layers_ahead(func, candidates.arch, nests))
+        return Decision(mappings, prefetched_layers(func, candidates.arch, nests))
 
 
 def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> Mappings:
