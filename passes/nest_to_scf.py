@@ -172,7 +172,7 @@ class _StandardNetwork:
             source = self.values[value]
             dims = memref_type(source).get_shape()
             target = Buffer(memory, (ZERO, Index(offset=-first), ZERO, ZERO))
-            with self.emit.box([Span.whole(size) for size in dims], "nkhw"[: len(dims)]) as at:
+            with self.emit.loops([Span.whole(size) for size in dims], "nkhw"[: len(dims)]) as at:
                 self.emit.store(self.emit.load(Buffer(source), at), target, at)
             first += dims[1]
         return memory

@@ -47,7 +47,7 @@ from cnncc.model.register_files import file_words
 from cnncc.passes._programs.layer_sums import partial_sums
 from cnncc.passes._programs.layer_transfers import is_one_slice
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.prefetch import come_first
+from cnncc.passes._scheduling.prefetch import prefetchable
 
 EXAMPLES = examples(60)
 PARTS = 2
@@ -245,7 +245,7 @@ def compiled(drawn: Drawn, folder: Path) -> tuple[ModuleOp, CompilerContext]:
     layer = next(op for op in module.walk() if isinstance(op, LayerOp))
     layer.mapping = MappingAttr(drawn.mapping)
     copied_in = all((stage.operand, stage.memory) != ("ifmap", "glb") for stage in drawn.mapping.stages)
-    layer.prefetched = UnitAttr() if drawn.case.seed % 2 and copied_in and come_first(drawn.mapping) else None
+    layer.prefetched = UnitAttr() if drawn.case.seed % 2 and copied_in and prefetchable(drawn.mapping) else None
     (folder / "array.toml").write_text(arch_toml(drawn.arch))
     lowered(module, ctx, str(folder / "array.toml"))
     return module, ctx

@@ -59,7 +59,7 @@ def test_energy_of_run_and_reuse(tmp_path: Path) -> None:
     stats = json.loads((tmp_path / "stats.json").read_text())
     analysed = json.loads(done("reuse", LENET, *options, "--json").stdout)["layers"]
     assert len(analysed) > 4
-    parts = [part for part in stats["energy"] if part not in ("total", "glb", "dram")]  # fetches ahead are of others
+    parts = [part for part in stats["energy"] if part not in ("total", "glb", "dram")]  # prefetches are of others
     for label, layer in analysed.items():
         assert all(layer["energy"][part] == stats["layers"][label]["energy"][part] > -1 for part in parts), label
     binary = load(tmp_path / "net.cnb")

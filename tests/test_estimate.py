@@ -188,10 +188,11 @@ def test_estimate_refuses(tmp_path: Path) -> None:
     for plan, message in (
         ({}, "plan: is no list"),
         ([3], "plan: entry 0 is no part"),
+        ([{key: layer[key] for key in layer if key != "prefetched"}], "plans of other versions"),
         ([layer | {"mapping": "k'"}], "entry 0 is no part"),
         ([layer | {"sizes": {"n": 1}}], "entry 0 is no part"),
         ([layer | {"mapping": "residual@glb > " + layer["mapping"]}], "no such operand"),
-        ([{"copy": "inputs", "way": "up", "words": [3]}], "entry 0 is no part"),
+        ([{"copy": "inputs", "direction": "up", "words": [3]}], "entry 0 is no part"),
     ):
         save(replace(binary, metadata=binary.metadata | {"plan": plan}), tmp_path / "other.cnb")
         assert message in refused("estimate", tmp_path / "other.cnb")

@@ -339,7 +339,7 @@ def branches() -> bytes:
 
 
 def test_layers_that_follow_each_other(tmp_path: Path) -> None:
-    """Weights come ahead, results go to DRAM while the next layer starts: all without races (GLB-5, GLB-6)."""
+    """Weights are prefetched, results go to DRAM while the next layer starts: all without races (GLB-5, GLB-6)."""
     path = array_file(tmp_path, "4x4", glb_words=900)
     path.write_text(path.read_text().replace("dram = { words_per_cycle = 4", "dram = { words_per_cycle = 1"))
     compilation = start_compilation(save(branches(), tmp_path / "net.onnx"), CompileOptions(str(path)))

@@ -17,10 +17,9 @@ from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.space import FORMS, Point, forms_of, mapping_of
 from cnncc.mapper.tiles import Tiles
 from cnncc.mapper.transfer_bound import TransferBound
-from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
-AHEAD = frozenset({"weight", "params"})
 ARCH = load_arch("spatial-16x16")
 MOVING = GlbBudget(65536, frozenset({"ifmap", "output"}))
 WITH_RESIDUAL = GlbBudget(65536, frozenset({"ifmap", "output", "residual"}), residual=True)
@@ -50,7 +49,7 @@ def least_and_cycles(
     for least, plan in candidates(Bound(Durations(shape, arch, budget.residual), at), budget, 1 << 60):
         if wanted.items() <= plan._asdict().items():
             mapping = mapping_of(shape, arch, at, plan)
-            return least, layer_cycles(LayerPlan("", shape, mapping, budget.residual, AHEAD), arch)
+            return least, layer_cycles(LayerPlan("", shape, mapping, budget.residual, PREFETCHED), arch)
     raise LookupError(wanted)
 
 
@@ -183,7 +182,7 @@ def test_the_residual_behind_the_next_block_may_be_smaller() -> None:
     at = at_point("kcrs|WhwI", (3, 1, 1, 1), (1, 2, 1), (1, 1, 1, 1, 1, 1))
     plans = candidates(Bound(Durations(shape, arch, residual=True), at), budget, 1 << 60)
     least, plan = next(each for each in plans if each[1][:5] == (6, 2, 1, False, 6))
-    layer = LayerPlan("", shape, mapping_of(shape, arch, at, plan), residual=True, ahead=AHEAD)
+    layer = LayerPlan("", shape, mapping_of(shape, arch, at, plan), residual=True, prefetched=PREFETCHED)
     assert 0.9 * 3154 < least <= layer_cycles(layer, arch) == 3154
 
 

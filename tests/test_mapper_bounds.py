@@ -28,15 +28,14 @@ from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tables import table
 from cnncc.mapper.tiles import tiles_in_time
 from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, cycles_about, streamed_cycles
-from cnncc.model.layer_schedule import LayerPlan, layer_cycles, layer_schedule
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
-from cnncc.model.legal import has_room, is_legal
+from cnncc.model.legal import fits_register_files, is_legal
 from cnncc.model.timed_program import LOAD, busy_cycles
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
 EXAMPLES = examples(40)
-AHEAD = frozenset({"weight", "params"})
 POINTS, PLANS = 4, 4
 MOVING = GlbBudget(65536, frozenset({"ifmap", "output"}))
 
@@ -78,11 +77,11 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             if not is_legal(shape, mapping, residual):
                 seen["not legal"] += 1
                 continue
-            if not has_room(shape, arch, mapping):
+            if not fits_register_files(shape, arch, mapping):
                 assert streamed, (shape, arch, at)  # else points for which there is none are never bounded
                 seen["no room"] += 1
                 continue
-            schedule = layer_schedule(LayerPlan("", shape, mapping, residual, AHEAD), arch)
+            schedule = layer_schedule(LayerPlan("", shape, mapping, residual, PREFETCHED), arch)
             cycles, partial = schedule.cycles(arch), schedule.partial
             assert least <= cycles, (shape, arch, budget, at, plan, least, cycles)
             if buffer_words(shape, arch, mapping, partial) <= budget.words:
@@ -159,7 +158,7 @@ def test_slices_of_weights_come_for_each_tile() -> None:
         Bound(Durations(shape, arch, False), at), GlbBudget(364, frozenset({"output"})), 1 << 60
     ):
         if is_legal(shape, mapping := mapping_of(shape, arch, at, plan), False):
-            assert least <= layer_cycles(LayerPlan("", shape, mapping, ahead=AHEAD), arch), plan
+            assert least <= layer_cycles(LayerPlan("", shape, mapping, prefetched=PREFETCHED), arch), plan
             seen += plan.weights > 7
     assert seen > 4
 
@@ -244,7 +243,7 @@ def test_columns_that_neighbours_pass_on_are_loaded_once() -> None:
     bound = Bound(Durations(shape, arch, False), at)
     assert bound.loads() == 27 + 9 * (8 + 2)
     mapping = mapping_of(shape, arch, at, Plan(1, 1, 8))
-    cycles = layer_cycles(LayerPlan("", shape, mapping, False, AHEAD), arch)
+    cycles = layer_cycles(LayerPlan("", shape, mapping, False, PREFETCHED), arch)
     assert cycles - 8 < bound.cycles(compute) <= cycles
 
 
@@ -278,7 +277,7 @@ def test_engines_that_do_not_overlap_add_up() -> None:
     bound = Bound(Durations(shape, arch, False), Point(form, (4, 1, 1, 1), (1, 4, 1), (1, 1, 1, 8, 1, 1), 1))
     assert bound.cycles(4 * 12) == 8 + 4 + 4 * 12 + 8 * (8 + 1 + 1) + 4 * (4 + 1 + 4) == 176
     mapping = mapping_of(shape, arch, bound.at, Plan(4, 4, 4))
-    assert layer_cycles(LayerPlan("", shape, mapping, False, AHEAD), arch) == 179
+    assert layer_cycles(LayerPlan("", shape, mapping, False, PREFETCHED), arch) == 179
 
 
 def test_blocks_of_any_size_have_the_least_trips_of_all() -> None:

@@ -18,8 +18,8 @@ from cnncc.dialects._mapping import Sizes
 from cnncc.dialects._mapping_text import parse
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
-from cnncc.mapper.chain import EARLY, Choice, best_choices
-from cnncc.model.layer_schedule import LayerPlan
+from cnncc.mapper.chain import Choice, best_choices
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import program_cycles
@@ -43,9 +43,9 @@ def layer(number: random.Random) -> list[Choice]:
     shape = LayerShape("mac", Sizes(1, 16, 4 * number.randint(1, 4), 4, 4, 3, 3), Window((3, 3), pad=(1,) * 4), 2, 4, 4)
     choices: list[Choice] = []
     for mapping in number.sample(MAPPINGS, number.randint(1, 3)):
-        early = number.randint(1, 1000)
-        plan = LayerPlan("", shape, parse(mapping, shape.sizes), ahead=EARLY)
-        choices.append(Choice(plan, early + number.randint(0, 1000), early))
+        words = number.randint(1, 1000)
+        plan = LayerPlan("", shape, parse(mapping, shape.sizes), prefetched=PREFETCHED)
+        choices.append(Choice(plan, words + number.randint(0, 1000), words))
     return choices
 
 
@@ -54,8 +54,8 @@ def cycles(*chain: Choice, budget: int) -> int:
     plans: list[LayerPlan] = []
     for number, choice in enumerate(chain):
         assert choice.plan is not None
-        there = choice.early + chain[number - 1].words <= budget
-        plans.append(replace(choice.plan, label=str(number), ahead=EARLY if number and there else frozenset()))
+        fits = number and choice.prefetched_words + chain[number - 1].words <= budget
+        plans.append(replace(choice.plan, label=str(number), prefetched=PREFETCHED if fits else frozenset()))
     return program_cycles(plans, ARCH)[0].total
 
 

@@ -9,7 +9,7 @@ from conv_grid_cases import Case as ConvCase
 from nest_cases import Case, layer_of, lowered
 from output_stationary import os_mapping
 from test_conv_grid import unmapped
-from test_mapper_search import array, has_room, plans, points
+from test_mapper_search import array, fits_register_files, plans, points
 
 from cnncc.arch.model import Arch, load_arch
 from cnncc.certificate import whole_space
@@ -20,9 +20,9 @@ from cnncc.dialects._mapping_text import parse
 from cnncc.mapper.blocking import candidates
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.combinations import combinations_below
-from cnncc.mapper.search import AHEAD, search
+from cnncc.mapper.search import search
 from cnncc.mapper.space import forms_of, mapping_of, numbers, point
-from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.register_files import file_words
 from cnncc.passes._scheduling.nest_layers import layer_shape
@@ -43,7 +43,7 @@ def layer(k: int, c: int, side: int, taps: int = 3, stride: int = 1, width: int 
 
 
 def cycles(shape: LayerShape, mapping: Mapping, arch: Arch = ARRAY) -> int:
-    return layer_cycles(LayerPlan("", shape, mapping, False, AHEAD), arch)
+    return layer_cycles(LayerPlan("", shape, mapping, False, PREFETCHED), arch)
 
 
 def beyond_ping(shape: LayerShape, mapping: Mapping, arch: Arch = ARRAY) -> bool:
@@ -52,7 +52,7 @@ def beyond_ping(shape: LayerShape, mapping: Mapping, arch: Arch = ARRAY) -> bool
     return words["ifmap_words"] + words.get("virtual_words", 0) > arch.pe.ifmap_words
 
 
-def test_what_is_found_has_room() -> None:
+def test_what_the_search_returns_fits() -> None:
     """With these blocks a quicker mapping has more words than ping, pong and FIFO, which nothing passes on."""
     shape = LayerShape("mac", Sizes(1, 2, 6, 1, 3, 1, 4), Window((1, 4)), 2, 1, 6)
     pe = replace(ARRAY.pe, ifmap_words=7, pong_words=1, virtual_words=6)
@@ -135,7 +135,7 @@ def test_all_mappings_with_room_in_some_blocks_are_looked_at() -> None:
             found = candidates(bound, replace(ROOM, streamed=streamed), ALL)
             looked_at |= {mapping_of(shape, arch, bound.at, plan) for _, plan in found}
     there = [(at, each) for at in points(case, arch) for each in plans(case, arch, at, streamed)]
-    with_budget = {each for at, each in there if has_room(case, arch, at, each)}
+    with_budget = {each for at, each in there if fits_register_files(case, arch, at, each)}
     in_space = {each for each in with_budget if comes_in_parts(each)}
     assert in_space <= looked_at and any(beyond_ping(shape, each, arch) for each in with_budget)
 

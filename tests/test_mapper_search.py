@@ -136,7 +136,7 @@ def fits(case: Case, arch: Arch, box: dict[str, int], in_turn: bool) -> bool:
     return ping <= arch.pe.ifmap_words and min(ping, fifo) <= arch.pe.pong_words and fifo <= arch.pe.virtual_words
 
 
-def has_room(case: Case, arch: Arch, point: Point, mapping: Mapping) -> bool:
+def fits_register_files(case: Case, arch: Arch, point: Point, mapping: Mapping) -> bool:
     """SPACE-4: by what neighbours of this mapping do."""
     outer = [loop for loop in mapping.loops if not loop.keep]
     on_cols = [depth for depth, loop in enumerate(outer) if loop.on == "cols"]
@@ -353,7 +353,7 @@ def check(case: Case, arch: Arch, folder: Path, streamed: frozenset[str] = froze
     space, without = dict[Mapping, None](), dict[Mapping, None]()
     for point in points(case, arch):
         for each in plans(case, arch, point, streamed) if streamed else [mapping(case, arch, point)]:
-            (space if has_room(case, arch, point, each) else without)[each] = None
+            (space if fits_register_files(case, arch, point, each) else without)[each] = None
             seen["in turn"] += each == found.mapping and not fits(case, arch, point[3], False)
     assert found.mapping in space, (case, arch, found)
     for i in np.random.default_rng(SEED).permutation(len(without))[:8]:

@@ -25,8 +25,7 @@ from cnncc.dialects.nest import Mapping, MappingAttr, Sizes, operands
 from cnncc.errors import Refusal
 from cnncc.eval.nest import LayerRun
 from cnncc.mapper.cached_search import searched
-from cnncc.mapper.search import AHEAD
-from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.dataflows import DATAFLOWS, SEARCHED, check_dataflow
 from cnncc.passes._scheduling.glb_words import GlbTooSmall
@@ -179,7 +178,7 @@ def test_a_form_is_mapped_by_the_mapper(name: str) -> None:
     shape = LayerShape("mac", Sizes(1, 16, 6, 10, 10, 5, 5), Window((5, 5)), 2, 14, 14)
     budget = GlbBudget(SOUTH.glb.words)
     best = searched(shape, SOUTH, budget, name)
-    written = LayerPlan("", shape, mapping_of(name, shape, SOUTH), False, AHEAD)
+    written = LayerPlan("", shape, mapping_of(name, shape, SOUTH), False, PREFETCHED)
     assert best and best.cycles <= layer_cycles(written, SOUTH)
 
 

@@ -26,7 +26,7 @@ from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import macro_words
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.numbered_nest import OsPlan, Tile, kernel_columns, mapping_of
-from cnncc.passes._scheduling.prefetch import come_first
+from cnncc.passes._scheduling.prefetch import prefetchable
 
 EXAMPLES = int(os.environ.get("CNNCC_EXAMPLES", "60"))
 SEED = int(os.environ.get("CNNCC_SEED", "0"))
@@ -94,7 +94,7 @@ def compare(case: Case, tile: Tile, plan: OsPlan, folder: Path) -> None:
     module, ctx = unmapped(case)
     layer = layer_of(module)
     mapping = mapping_of(layer_shape(layer), arch, tile, plan)
-    layer.mapping, layer.prefetched = MappingAttr(mapping), UnitAttr() if come_first(mapping) else None
+    layer.mapping, layer.prefetched = MappingAttr(mapping), UnitAttr() if prefetchable(mapping) else None
     lowered(module, ctx, str(folder / "array.toml"))
     result, cycles = result_and_cycles(case, module, ctx, arch)
     assert np.array_equal(result, case.expected), (case, tile, plan)

@@ -28,7 +28,7 @@ from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.schedule_file import Given
 from cnncc.passes._scheduling.schedule_numbers import given_mapping, violations
-from cnncc.passes._scheduling.smaller_budgets import come_first
+from cnncc.passes._scheduling.smaller_budgets import prefetchable
 from cnncc.util.progress import silent
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "os_tables.json").read_text())
@@ -79,7 +79,7 @@ def test_cycles_in_closed_form(net: str, side: int, layer: int, tmp_path: Path) 
     shape, row = layer_shape(op), given(net, side, layer)
     refused = violations(shape, arch, row, residual=False)
     mapping = best_mapping(op, arch, GlbBudget(GLB)) if refused else given_mapping(shape, arch, GlbBudget(GLB), row)
-    op.mapping, op.prefetched = MappingAttr(mapping), UnitAttr() if come_first(mapping) else None
+    op.mapping, op.prefetched = MappingAttr(mapping), UnitAttr() if prefetchable(mapping) else None
     lowered(module, ctx, str(tmp_path / "array.toml"))
     assert simulate(instructions_of(module), arch).cycles.total == ClosedForm(case, mapping, arch).total()
     assert bool(refused) == ((net, side) == ("ResNet-20", 4) or (net, side, layer) in REFUSED)

@@ -61,7 +61,7 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
         least = best.least
         if budget.streamed or not whole_space.stays(shape, arch, budget.words):
             least = min(least, whole_space.streamed_least(shape, arch, budget.streamed, budget.words))
-        plan = LayerPlan(label_of(layer), shape, best.mapping, budget.residual, whole_space.AHEAD)
+        plan = LayerPlan(label_of(layer), shape, best.mapping, budget.residual, whole_space.PREFETCHED)
         entries.append(
             as_json([plan])[0]
             | {"budget": budget.words, "streamed": sorted(budget.streamed), "cycles": best.cycles, "least": least}
@@ -108,7 +108,7 @@ def _checked(
         layer is None
         or plan.shape != layer_shape(layer)
         or plan.residual != residual
-        or plan.ahead != whole_space.AHEAD
+        or plan.prefetched != whole_space.PREFETCHED
     ):
         raise Refusal("the model has no such layer")
     shape, least, budget, streamed = plan.shape, int(entry["least"]), int(entry["budget"]), frozenset(entry["streamed"])

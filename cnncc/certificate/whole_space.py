@@ -27,7 +27,7 @@ from cnncc.model.timed_program import ARRAY, COMMIT, LOAD, Node, Own, Task, Time
 from cnncc.passes._scheduling.glb_words import glb_words
 
 Counts = npt.NDArray[np.int64]
-AHEAD = frozenset({"weight", "params"})
+PREFETCHED = frozenset({"weight", "params"})
 FORMS = ("khw|crsWI", "hkw|crsWI", "hwk|crsWI", "kcrs|WhwI", "ckrs|WhwI", "hwcrs|IkW")
 CHANNELWISE, POOLS = FORMS[:4], ("khw|rsI", "hkw|rsI", "hwk|rsI")
 DIMS, ON_ROWS, ON_COLS = "khwcrs", "khcr", "khw"
@@ -331,7 +331,7 @@ def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int)
     for at in below(shape, arch, least):
         points += 1
         mapping = mapping_of(shape, arch, at)
-        plan = LayerPlan("", shape, mapping, residual, AHEAD)
+        plan = LayerPlan("", shape, mapping, residual, PREFETCHED)
         if sum(not (loop.on or loop.keep) for loop in mapping.loops) > LOOP_REGISTERS:
             continue  # the machine has too few loop registers, the only limit of mappings without double buffers
         written += 1

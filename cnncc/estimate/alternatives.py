@@ -9,9 +9,8 @@ from cnncc.dialects._mapping_text import text
 from cnncc.estimate.cycle_breakdown import Spent, spent, why
 from cnncc.estimate.mapped_network import MappedNetwork, mapping_in
 from cnncc.mapper.cached_search import SearchTask, search_ahead, searched
-from cnncc.mapper.search import AHEAD
 from cnncc.mapper.space import forms_of
-from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
@@ -60,7 +59,7 @@ def compared(network: MappedNetwork, label: str, progress: Progress) -> Compared
     shape, arch = layer_shape(layer), network.arch
     if shape.kind == "copy":
         return None
-    chosen = LayerPlan("", shape, mapping_in(layer), budget.residual, AHEAD)
+    chosen = LayerPlan("", shape, mapping_in(layer), budget.residual, PREFETCHED)
     counts, names = spent(chosen, arch), dict.fromkeys(form.name for form in forms_of(shape))
     search_ahead([SearchTask(shape, arch, budget, name) for name in names], progress)
     found = tuple(_runner_up(chosen, counts, arch, budget, name) for name in names)

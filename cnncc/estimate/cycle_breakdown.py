@@ -50,7 +50,7 @@ def spent(plan: LayerPlan, arch: Arch) -> Spent:
     return Spent(
         {"steps": counts.compute - start, "start": start, **counts.stall},
         macros,
-        words["words"]["dram_read"] + words["words"]["dram_write"] - sum(fetch.words for fetch in schedule.ahead),
+        words["words"]["dram_read"] + words["words"]["dram_write"] - sum(fetch.words for fetch in schedule.prefetched),
         words["operands"]["glb_read"]["sums"] + words["operands"]["glb_write"]["sums"],
     )
 

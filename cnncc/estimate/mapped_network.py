@@ -17,9 +17,9 @@ from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.glb_words import glb_words
 from cnncc.passes._scheduling.nest_layers import goal_of, label_of, layer_shape
 from cnncc.passes._scheduling.network_values import Network
-from cnncc.passes._scheduling.prefetch import layers_ahead
+from cnncc.passes._scheduling.prefetch import prefetched_layers
 from cnncc.passes._scheduling.residency import glb_budgets
-from cnncc.passes._scheduling.smaller_budgets import come_first
+from cnncc.passes._scheduling.smaller_budgets import prefetchable
 
 Streamed = Mapping[LayerOp, frozenset[str]]  # the operands of each layer that move through the GLB
 
@@ -85,12 +85,12 @@ class MappedNetwork:
         """
         layers = [op for op in self.func.walk() if isinstance(op, LayerOp)]
         mappings = {op: mapping if label_of(op) == label else mapping_in(op) for op in layers}
-        ahead = {label_of(op) for op in layers_ahead(Network(self.func), arch, mappings)}
+        prefetched = {label_of(op) for op in prefetched_layers(Network(self.func), arch, mappings)}
         by_label = {label_of(op): each for op, each in mappings.items()}
 
         def plan(part: LayerPlan) -> LayerPlan:
             own = by_label[part.label]
-            first = frozenset(come_first(own)) if part.label in ahead else frozenset[str]()
-            return replace(part, mapping=own, ahead=first)
+            first = frozenset(prefetchable(own)) if part.label in prefetched else frozenset[str]()
+            return replace(part, mapping=own, prefetched=first)
 
         return [plan(part) if isinstance(part, LayerPlan) else part for part in self.parts]

@@ -16,7 +16,7 @@ from typing import Any
 
 from cnncc.arch.model import Arch
 from cnncc.model.layer_schedule import LayerPlan, layer_schedule
-from cnncc.model.layer_shape import stage_box
+from cnncc.model.layer_shape import stage_block
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,15 @@ def roofline(counters: Mapping[str, Any], arch: Arch) -> Roofline | None:
 def words_meanwhile(plan: LayerPlan, arch: Arch, words: Mapping[str, int]) -> dict[str, int]:
     """Of the words that a layer moves between DRAM and GLB, those that surely move while it runs.
 
-    What is fetched ahead has come before. Where the layer does not wait for the DMA at its end (COST-1), as many blocks
+    Prefetched operands have come before. Where the layer does not wait for the DMA at its end (COST-1), as many blocks
     of results as there are buffers may leave behind it.
     """
-    ahead = sum(fetch.words for fetch in layer_schedule(plan, arch).ahead)
+    prefetched = sum(fetch.words for fetch in layer_schedule(plan, arch).prefetched)
     stage = next((stage for stage in plan.mapping.stages if (stage.operand, stage.memory) == ("output", "glb")), None)
     behind = 0
     if stage and not plan.drains:
-        behind = stage.buffers * stage_box(plan.shape, plan.mapping.loops, stage).words
+        behind = stage.buffers * stage_block(plan.shape, plan.mapping.loops, stage).words
     return {
-        "dram_read": max(0, words["dram_read"] - ahead),
+        "dram_read": max(0, words["dram_read"] - prefetched),
         "dram_write": max(0, words["dram_write"] - behind),
     }  # fmt: skip

@@ -14,10 +14,9 @@ from functools import lru_cache
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.objective import Figures, Objective
-from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.program_schedule import program_cycles
 
-EARLY = frozenset({"weight", "params"})
 MOST_PATHS = 48  # that end in a choice
 MOST_RUN = 3  # of the choices of a layer: all pairs of these are run on the model
 MOST_EXACT = 6  # paths whose cycles are computed exactly
@@ -35,7 +34,7 @@ class Choice:
 
     plan: LayerPlan | None
     words: int
-    early: int
+    prefetched_words: int
     cost: float = 0.0
 
 
@@ -118,10 +117,10 @@ def _steps(before: Sequence[Choice], current: Sequence[Choice], budget: int, arc
     """
 
     def alone(a: Choice, b: Choice) -> int:
-        return _estimate(b, a.plan is not None and a.words + b.early <= budget, arch)
+        return _estimate(b, a.plan is not None and a.words + b.prefetched_words <= budget, arch)
 
     def more(a: Choice, b: Choice) -> int:
-        return step(a, b, a.words + b.early <= budget, arch) - alone(a, b)
+        return step(a, b, a.words + b.prefetched_words <= budget, arch) - alone(a, b)
 
     first, second = before[0], current[0]
     if not any(waits(b, arch) for b in current):
@@ -138,9 +137,9 @@ def _steps(before: Sequence[Choice], current: Sequence[Choice], budget: int, arc
 
 def waits(current: Choice, arch: Arch) -> bool:
     """Whether a layer may wait for its first words for more than a small part of its cycles."""
-    if current.plan is None or not current.early:
+    if current.plan is None or not current.prefetched_words:
         return False
-    comes = current.early // arch.dram.words_per_cycle + arch.dram.latency_cycles
+    comes = current.prefetched_words // arch.dram.words_per_cycle + arch.dram.latency_cycles
     streams = any(stage.operand in ACTIVATIONS for stage in current.plan.mapping.stages if stage.memory == "glb")
     return comes * (STREAMED_PART if streams else PART) > _estimate(current, True, arch)
 
@@ -149,22 +148,22 @@ def _estimate(current: Choice, prefetched: bool, arch: Arch) -> int:
     """Cycles of a layer by itself."""
     if current.plan is None:
         return 0
-    return layer_cycles(replace(current.plan, ahead=EARLY if prefetched else frozenset()), arch)
+    return layer_cycles(replace(current.plan, prefetched=PREFETCHED if prefetched else frozenset()), arch)
 
 
 def _alone(first: Choice, arch: Arch) -> int:
     """Cycles of the first layer: nothing of it is prefetched."""
-    return _cycles((replace(first.plan, label="before", ahead=frozenset()),), arch) if first.plan else 0
+    return _cycles((replace(first.plan, label="before", prefetched=frozenset()),), arch) if first.plan else 0
 
 
 def step(before: Choice, current: Choice, prefetched: bool, arch: Arch) -> int:
-    """Cycles that a layer adds to the one before it. prefetched: whether what comes first is."""
+    """Cycles that a layer adds to the one before it. prefetched: whether its operands are."""
     if current.plan is None:
         return 0
-    plan = replace(current.plan, label="here", ahead=EARLY if prefetched else frozenset())
+    plan = replace(current.plan, label="here", prefetched=PREFETCHED if prefetched else frozenset())
     if before.plan is None:
         return layer_cycles(plan, arch)
-    first = replace(before.plan, label="before", ahead=frozenset())
+    first = replace(before.plan, label="before", prefetched=frozenset())
     return _cycles((first, plan), arch) - _alone(before, arch)
 
 

@@ -152,7 +152,7 @@ class _Boxes:
         overhead = 1 + arch.commit.latency_cycles + rc * rr - 1
         return loads * (1 + arch.bus.latency_cycles) + times * (busy + k * pixels * overhead)
 
-    def have_room(self, rows: Sequence[int], cols: Sequence[int]) -> Flags:
+    def fit_register_files(self, rows: Sequence[int], cols: Sequence[int]) -> Flags:
         """Boxes for which ping, pong and FIFO have room, by whether neighbours pass columns on (SPACE-4).
 
         If that depends on blocks, they are the boxes that may have room.
@@ -190,7 +190,7 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
         else:
             least = least + loads + groups * boxes.in_turn(rows, cols)
         if arch.pe.pong_words:
-            least = np.where(boxes.have_room(rows, cols), least, NEVER)
+            least = np.where(boxes.fit_register_files(rows, cols), least, NEVER)
         below = np.nonzero(least < limit)[0]
         if not len(below):
             beyond.append(float(least.min()))

@@ -30,13 +30,13 @@ from cnncc.mapper.combinations import Found, combinations_below
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.objective import Prices
 from cnncc.mapper.prices import array_energy, cost_of, words_energy
-from cnncc.mapper.search import AHEAD, Tradeoff
+from cnncc.mapper.search import Tradeoff
 from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import Tiles, tiles_in_time, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound
-from cnncc.model.layer_schedule import LayerPlan, layer_schedule
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
-from cnncc.model.legal import has_room, is_legal
+from cnncc.model.legal import fits_register_files, is_legal
 
 
 class _Points(NamedTuple):
@@ -202,9 +202,11 @@ class _Front:
         if mapping in self.seen:
             return None
         self.seen.add(mapping)
-        if not (is_legal(self.shape, mapping, self.budget.residual) and has_room(self.shape, self.arch, mapping)):
+        if not (
+            is_legal(self.shape, mapping, self.budget.residual) and fits_register_files(self.shape, self.arch, mapping)
+        ):
             return None
-        schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.budget.residual, AHEAD), self.arch)
+        schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.budget.residual, PREFETCHED), self.arch)
         if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.budget.words:
             return None
         return Tradeoff(mapping, schedule.cycles(self.arch), self.cost(mapping))

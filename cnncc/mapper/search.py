@@ -36,12 +36,11 @@ from cnncc.mapper.space import (
 )
 from cnncc.mapper.tiles import tiles_in_time
 from cnncc.mapper.transfer_bound import NEVER, TrafficOf, TransferBound, streamed_cycles
-from cnncc.model.layer_schedule import LayerPlan, layer_schedule
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
-from cnncc.model.legal import has_room, is_legal
+from cnncc.model.legal import fits_register_files, is_legal
 
 ALL = 1 << 39  # more cycles than any layer takes
-AHEAD = frozenset({"weight", "params"})  # prefetched while the layer before runs
 
 
 class Tradeoff(NamedTuple):
@@ -182,13 +181,13 @@ class _Search:
             return
         if not is_legal(self.shape, mapping, self.budget.residual):
             return
-        if self.whole is None and not has_room(self.shape, self.arch, mapping):
+        if self.whole is None and not fits_register_files(self.shape, self.arch, mapping):
             return
         self.seen.add(mapping)
         self.families.add(family)
         self.of_point[at] += 1
         self.runs += 1
-        schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.budget.residual, AHEAD), self.arch)
+        schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.budget.residual, PREFETCHED), self.arch)
         if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.budget.words:
             return  # bounds know of those partial sums alone that there are in any case
         if (cycles := schedule.cycles(self.arch)) < self.limit:
@@ -286,7 +285,7 @@ def _looks(everything: Numbers, search: _Search, dataflow: str) -> Iterator[_Loo
     forms = [form for form in forms_of(shape) if dataflow in ("", form.name)]
     ideal, done, slacks = ideal_cycles(shape, arch), 0, [*search.effort.slacks]
     while done < search.limit:
-        # The same for all rooms, but for the last look.
+        # The same for all GLB budgets, but for the last look.
         limit = int(ideal * slacks[0]) + 64 if slacks else min(ALL, search.limit)
         alike = {form.name: form for form in forms}  # with the same combinations
         below = {name: _below(shape, arch, form, limit, cut) for name, form in alike.items()}
@@ -301,7 +300,7 @@ def _looks(everything: Numbers, search: _Search, dataflow: str) -> Iterator[_Loo
 
 @lru_cache(maxsize=256)
 def _below(shape: LayerShape, arch: Arch, form: Form, limit: int, cut: bool) -> Found:
-    """The same for all rooms of a layer, which are searched one after the other."""
+    """The same for all GLB budgets of a layer, which are searched one after the other."""
     return combinations_below(numbers(shape, arch), form, limit, cut)
 
 

@@ -45,12 +45,14 @@ from cnncc.model.timed_program import (
 from cnncc.model.timeline import Timeline, TimelineMachine, TimelineState, cycles, idle_state
 from cnncc.model.transfers import PRIMED_QUEUES, Fetch, Transfers
 
+PREFETCHED = frozenset({"weight", "params"})  # the operands that may be prefetched while the layer before runs
+
 
 @dataclass(frozen=True)
 class LayerPlan:
     """A layer and its mapping.
 
-    - ahead: the prefetched operands, whose first transfers are in the layer before.
+    - prefetched: the prefetched operands, whose first transfers are in the layer before.
     - apart: whether an operand has several images with gaps between, as parts of larger ones.
     - drains: whether the layer waits until its results are in DRAM (`program_schedule._drains`).
     """
@@ -59,7 +61,7 @@ class LayerPlan:
     shape: LayerShape
     mapping: Mapping
     residual: bool = False
-    ahead: frozenset[str] = frozenset()
+    prefetched: frozenset[str] = frozenset()
     apart: bool = False
     drains: bool = True
 
@@ -71,13 +73,13 @@ def machine(arch: Arch) -> TimelineMachine:
 
 
 class LayerSchedule(NamedTuple):
-    """The program of a layer with its `sync`. ahead: its transfers in the layer before.
+    """The program of a layer with its `sync`. prefetched: its transfers in the layer before.
 
     partial: whether there are partial sums in the GLB.
     """
 
     nodes: tuple[Node, ...]
-    ahead: tuple[Fetch, ...]
+    prefetched: tuple[Fetch, ...]
     partial: bool = False
 
     def start(self, arch: Arch) -> TimelineState:
@@ -86,7 +88,7 @@ class LayerSchedule(NamedTuple):
         tokens = list(state.tokens)
         for queue, count in PRIMED_QUEUES.items():
             tokens[queue] = (0,) * count
-        for fetch in self.ahead:
+        for fetch in self.prefetched:
             for queue, _ in fetch.task.takes:
                 tokens[queue] = tokens[queue][1:]
             for queue, _ in fetch.task.gives:
@@ -105,7 +107,7 @@ def layer_schedule(plan: LayerPlan, arch: Arch, full: Semaphore = Semaphore.FULL
     if plan.shape.kind == "copy":
         return LayerSchedule((*stream_schedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart), wait), ())
     walk = _ScheduleWalk(plan, arch, full)
-    return LayerSchedule((*walk.nodes(), wait), tuple(walk.ahead), walk.partial)
+    return LayerSchedule((*walk.nodes(), wait), tuple(walk.prefetched), walk.partial)
 
 
 @lru_cache(maxsize=4096)
@@ -149,14 +151,14 @@ class _ScheduleWalk:
         self.watched = self.transfers.watched
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
         self.partial = False
-        self.ahead: list[Fetch] = []
+        self.prefetched: list[Fetch] = []
 
     def nodes(self) -> list[Node]:
         """The program without its `sync`."""
         start = At(whole(self.shape.sizes))
         fetches = self.transfers.firsts(start, self.order)
-        self.ahead = [fetch for fetch in fetches if fetch.operand in self.plan.ahead]
-        firsts = [fetch.task for fetch in fetches if fetch.operand not in self.plan.ahead]
+        self.prefetched = [fetch for fetch in fetches if fetch.operand in self.plan.prefetched]
+        firsts = [fetch.task for fetch in fetches if fetch.operand not in self.plan.prefetched]
         if self.transfers.slices:
             block = self.order.first(start, 0, self.transfers.output_depth)
             firsts += self.transfers.seconds(block, self.order)
@@ -253,7 +255,7 @@ class _ScheduleWalk:
         return self.engines.macro(steps, tuple(takes), tuple(gives))
 
     def _commit(self, depth: int, at: At) -> Task:
-        partial = bool((at.runs | at.late | at.early) & self.summed & ((1 << depth) - 1))
+        partial = bool((at.repeated | at.past_first | at.before_last) & self.summed & ((1 << depth) - 1))
         self.partial = self.partial or partial
         takes, gives = self.transfers.commit_tokens(at)
         at = self._spread(depth, at)

@@ -87,7 +87,7 @@ class LayerShape:
 
 
 @dataclass(frozen=True)
-class Box:
+class ActivationBlock:
     """A buffer of images, channels, rows and columns. A side with fewer rows (columns) than the image is a ring."""
 
     images: int
@@ -137,7 +137,7 @@ def reach(outputs: int, taps: int, stride: int, dilation: int) -> int:
     return (outputs - 1) * stride + (taps - 1) * dilation + 1
 
 
-def ifmap_box(shape: LayerShape, extent: Extents) -> Box:
+def ifmap_block(shape: LayerShape, extent: Extents) -> ActivationBlock:
     """The part of the image that outputs of this extent need. All output rows (columns) need all of the image's."""
     sizes, window = shape.sizes, shape.window
     if shape.channelwise:
@@ -147,24 +147,24 @@ def ifmap_box(shape: LayerShape, extent: Extents) -> Box:
     all_rows, all_cols = extent["h"] == sizes.h, extent["w"] == sizes.w
     rows = shape.ih if all_rows else reach(extent["h"], sizes.r, window.stride[0], window.dilation[0])
     cols = shape.iw if all_cols else reach(extent["w"], sizes.s, window.stride[1], window.dilation[1])
-    return Box(extent["n"], channels, rows, cols, all_rows, all_cols)
+    return ActivationBlock(extent["n"], channels, rows, cols, all_rows, all_cols)
 
 
-def output_box(shape: LayerShape, extent: Extents) -> Box:
+def output_block(shape: LayerShape, extent: Extents) -> ActivationBlock:
     """The buffer of outputs, or of a residual, of this extent."""
     sizes = shape.sizes
     all_rows, all_cols = extent["h"] == sizes.h, extent["w"] == sizes.w
-    return Box(extent["n"], extent["k"], extent["h"], extent["w"], all_rows, all_cols)
+    return ActivationBlock(extent["n"], extent["k"], extent["h"], extent["w"], all_rows, all_cols)
 
 
-def activation_box(shape: LayerShape, operand: str, extent: Extents) -> Box:
+def activation_block(shape: LayerShape, operand: str, extent: Extents) -> ActivationBlock:
     """The buffer of an activation (ifmap, residual, output) for outputs of this extent."""
-    return ifmap_box(shape, extent) if operand == "ifmap" else output_box(shape, extent)
+    return ifmap_block(shape, extent) if operand == "ifmap" else output_block(shape, extent)
 
 
-def stage_box(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> Box:
+def stage_block(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> ActivationBlock:
     """The buffer of a stage of an activation."""
-    return activation_box(shape, stage.operand, inside(shape.sizes, loops[: stage.depth]))
+    return activation_block(shape, stage.operand, inside(shape.sizes, loops[: stage.depth]))
 
 
 def slice_channels(shape: LayerShape, loops: Sequence[Loop], stage: Stage) -> int:
@@ -187,7 +187,7 @@ def stage_words(shape: LayerShape, loops: Sequence[Loop], stage: Stage, params_w
     """Words of the buffers that a stage in the GLB fills."""
     if stage.operand in ("weight", "params"):
         return stage.buffers * slice_words(shape, loops, stage, params_words)
-    return stage.buffers * stage_box(shape, loops, stage).words
+    return stage.buffers * stage_block(shape, loops, stage).words
 
 
 def slices(mapping: Mapping) -> tuple[list[int], int]:
@@ -216,7 +216,7 @@ def buffer_sizes(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool)
     if partial:
         output, sizes = staged.get("output"), shape.sizes
         everything = sizes.n * sizes.k * sizes.h * sizes.w
-        words["sums"] = arch.words_per_sum * (stage_box(shape, mapping.loops, output).words if output else everything)
+        words["sums"] = arch.words_per_sum * (stage_block(shape, mapping.loops, output).words if output else everything)
     return words
 
 

@@ -23,9 +23,9 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
         return False
     if residual and ("residual" in staged) != ("output" in staged):
         alone = staged["residual" if "residual" in staged else "output"]
-        ahead = max((stage.depth for stage in staged.values() if stage.buffers > 1), default=0)
+        doubled = max((stage.depth for stage in staged.values() if stage.buffers > 1), default=0)
         outer = [loop for loop in mapping.loops if not loop.keep]
-        if any(loop.dim in "nk" for loop in outer[:ahead]) or (alone.buffers > 1 and shape.sizes.n > 1):
+        if any(loop.dim in "nk" for loop in outer[:doubled]) or (alone.buffers > 1 and shape.sizes.n > 1):
             return False
     if sum(not (loop.on or loop.keep) for loop in mapping.loops) > LOOP_REGISTERS:
         return False
@@ -33,7 +33,7 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
     return all(alternate(shape, mapping, depth) for depth in turns)
 
 
-def has_room(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
+def fits_register_files(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
     """Whether a mapping of the space fits the register files. With ping and pong, this depends on its blocks too."""
     if not arch.pe.pong_words:
         return True

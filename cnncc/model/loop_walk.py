@@ -26,28 +26,28 @@ class At(NamedTuple):
     """A position: indices left of each dimension, PEs side by side, and masks of the loops around (loop i is 1 << i).
 
     Attributes:
-        runs        mask of loops with more than one iteration in this piece
-        late        mask of loops past their first piece
-        early       mask of loops before their last piece
+        repeated    mask of loops with more than one iteration in this piece
+        past_first  mask of loops past their first piece
+        before_last mask of loops before their last piece
         section     the depth from which on sums stay in the PEs, -1 outside
         following   the next block of each stage after this piece, by the stage's depth
     """
 
     extent: Extents
     sides: tuple[Side, ...] = ()
-    runs: int = 0
-    late: int = 0
-    early: int = 0
+    repeated: int = 0
+    past_first: int = 0
+    before_last: int = 0
     section: int = -1
     following: Mapping[int, At] = MappingProxyType({})
 
     def first(self, depth: int) -> int | None:
         """The loops whose first iteration makes all loops from `depth` on be in their first; None if none can."""
-        return None if self.late >> depth else self.runs >> depth << depth
+        return None if self.past_first >> depth else self.repeated >> depth << depth
 
     def last(self, depth: int) -> int | None:
         """The loops whose last iteration makes all loops from `depth` on be in their last; None if none can."""
-        return None if self.early >> depth else self.runs >> depth << depth
+        return None if self.before_last >> depth else self.repeated >> depth << depth
 
 
 class WalkOrder:
@@ -82,9 +82,9 @@ class WalkOrder:
         return At(
             {**at.extent, loop.dim: size},
             (*at.sides, Side(loop.dim, size, count, loop.on)) if loop.on else at.sides,
-            at.runs | bit if count > 1 and not loop.on else at.runs,
-            at.late | bit if number else at.late,
-            at.early | bit if number < len(pieces) - 1 else at.early,
+            at.repeated | bit if count > 1 and not loop.on else at.repeated,
+            at.past_first | bit if number else at.past_first,
+            at.before_last | bit if number < len(pieces) - 1 else at.before_last,
             at.section,
             at.following,
         )

@@ -25,7 +25,7 @@ def as_json(parts: Sequence[Part]) -> list[Json]:
 def _entry(part: Part) -> Json:
     match part:
         case Copy():
-            return {"copy": part.label, "way": part.direction, "words": list(part.words)}
+            return {"copy": part.label, "direction": part.direction, "words": list(part.words)}
         case HostPart():
             return {"host": True}
         case LayerPlan(shape=shape):
@@ -37,7 +37,7 @@ def _entry(part: Part) -> Json:
                 "window": asdict(shape.window),
                 "mapping": text(part.mapping, shape.sizes),
                 "residual": part.residual,
-                "ahead": sorted(part.ahead),
+                "prefetched": sorted(part.prefetched),
                 "apart": part.apart,
             }
 
@@ -52,11 +52,14 @@ def from_json(entries: object) -> list[Part]:
 def _part(number: int, value: object) -> Part:
     try:
         entry = cast("Json", value)
-        if "copy" in entry:  # the dictionary refuses other directions, by a KeyError
-            return Copy(str(entry["copy"]), {"in": "in", "out": "out"}[entry["way"]], tuple(map(int, entry["words"])))
+        if "copy" in entry:
+            direction = {"in": "in", "out": "out"}[entry["direction"]]  # refuses others, by a KeyError
+            return Copy(str(entry["copy"]), direction, tuple(map(int, entry["words"])))
         return HostPart() if "host" in entry else _layer(entry)
     except (KeyError, TypeError, ValueError, AttributeError, Refusal) as error:
-        raise Refusal(f"plan: entry {number} is no part of a program: {error}") from error
+        raise Refusal(
+            f"plan: entry {number} is no part of a program: {error}; plans of other versions of cnncc are not read"
+        ) from error
 
 
 def _layer(entry: Json) -> LayerPlan:
@@ -70,5 +73,5 @@ def _layer(entry: Json) -> LayerPlan:
     has = {"weight": shape.is_mac, "params": shape.params > 0, "residual": bool(entry["residual"])}
     if problem := mapping_problem(mapping, sizes, {"ifmap", "output", *(name for name in has if has[name])}):
         raise Refusal(problem)
-    flags = has["residual"], frozenset(map(str, entry["ahead"])), bool(entry["apart"])
+    flags = has["residual"], frozenset(map(str, entry["prefetched"])), bool(entry["apart"])
     return LayerPlan(str(entry["layer"]), shape, mapping, *flags)

@@ -41,10 +41,11 @@ def program_counts(parts: Sequence[Part], arch: Arch, causes: bool = True) -> Co
         if isinstance(part, Copy):
             counts[part.label] = _copied(part)
         elif isinstance(part, LayerPlan):
-            counts[part.label] = _added([_layer(part, arch, cycles[part.label]), _fetched(-_ahead(part, arch))])
+            own = _layer(part, arch, cycles[part.label])
+            counts[part.label] = _added([own, _fetched(-_prefetched_words(part, arch))])
             peaks[part.label] = _peaks(part, arch)
         if isinstance(part, Copy | LayerPlan) and isinstance(after, LayerPlan):
-            counts[part.label] = _added([counts[part.label], _fetched(_ahead(after, arch))])
+            counts[part.label] = _added([counts[part.label], _fetched(_prefetched_words(after, arch))])
     layers = {label: _stats(cycles[label], counts[label], peaks[label], arch) for label in cycles}
     highest: dict[str, int] = {file: max((peak.get(file, 0) for peak in peaks.values()), default=0) for file in FILES}
     return {**_stats(whole, _added([NOTHING, *counts.values()]), highest, arch), "layers": layers}
@@ -86,9 +87,9 @@ def _peaks(plan: LayerPlan, arch: Arch) -> dict[str, int]:
     return {"weight": words.get("weight_words", 0), "ifmap": ifmap, "psum": words["psum_words"]}
 
 
-def _ahead(plan: LayerPlan, arch: Arch) -> int:
+def _prefetched_words(plan: LayerPlan, arch: Arch) -> int:
     """The layer's words that are prefetched in the layer before."""
-    return sum(fetch.words for fetch in layer_schedule(plan, arch).ahead) if plan.ahead else 0
+    return sum(fetch.words for fetch in layer_schedule(plan, arch).prefetched) if plan.prefetched else 0
 
 
 def _fetched(words: int) -> Counts:

@@ -66,7 +66,7 @@ def copies(label: str, direction: str, words: Sequence[int]) -> list[Part]:
 def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple[Node, ...]]]:
     """The program, by label of the layer that each piece counts for."""
     schedules = [_schedule(part, number % 2, arch) for number, part in enumerate(draining(parts))]
-    tasks = [(*schedule.nodes, *(fetch.task for fetch in schedule.ahead)) for schedule in schedules]
+    tasks = [(*schedule.nodes, *(fetch.task for fetch in schedule.prefetched)) for schedule in schedules]
     taken = set[int]().union(*map(_taken, tasks))
     signals = [TimedSignal(queue, tokens) for queue, tokens in PRIMED_QUEUES.items() if queue in taken]
     program: list[tuple[str, tuple[Node, ...]]] = []
@@ -75,7 +75,7 @@ def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple
     hosts: tuple[Node, ...] = ()  # host segments before the first layer count for it, others for the layer before them
     for part, (own, after) in zip(parts, pairwise([*schedules, LayerSchedule((), ())]), strict=True):
         if not isinstance(part, HostPart):
-            program.append((part.label, (*hosts, *_carrying(own.nodes, after.ahead))))
+            program.append((part.label, (*hosts, *_carrying(own.nodes, after.prefetched))))
             hosts = ()
         elif program:
             program[-1] = program[-1][0], (*program[-1][1], *own.nodes)
@@ -118,7 +118,7 @@ def _drains(follows: Part | None) -> bool:
     return staged.keys().isdisjoint({"ifmap", "residual"})
 
 
-def _carrying(nodes: tuple[Node, ...], ahead: Sequence[Fetch]) -> tuple[Node, ...]:
+def _carrying(nodes: tuple[Node, ...], prefetched: Sequence[Fetch]) -> tuple[Node, ...]:
     """A layer with transfers for the next one, each with two descriptors.
 
     Their place is, by the first case that holds:
@@ -127,7 +127,7 @@ def _carrying(nodes: tuple[Node, ...], ahead: Sequence[Fetch]) -> tuple[Node, ..
         the layer has transfers inside loops     behind the last such loop
         otherwise                                behind the transfers at its head
     """
-    carried = tuple(node for fetch in ahead for node in (Own(DESCRIPTORS_OF_COPY), fetch.task))
+    carried = tuple(node for fetch in prefetched for node in (Own(DESCRIPTORS_OF_COPY), fetch.task))
     head = 0
     while head < len(nodes) and (isinstance(nodes[head], Own) or _is_transfer(nodes[head]) or head == 1):
         head += 1  # the settings of the output units are the second
@@ -136,7 +136,7 @@ def _carrying(nodes: tuple[Node, ...], ahead: Sequence[Fetch]) -> tuple[Node, ..
     else:
         own = [number for number, node in enumerate(nodes[:head]) if isinstance(node, Own) or _is_transfer(node)]
         place = (own[-1] if own else -1,)
-    for queue in dict.fromkeys(token.queue for fetch in ahead for token in fetch.task.takes):
+    for queue in dict.fromkeys(token.queue for fetch in prefetched for token in fetch.task.takes):
         place = _where_free(nodes, place, queue)
     return _inserted(nodes, place, carried)
 

@@ -47,8 +47,8 @@ class _StreamSchedule:
         if depth < self.depth:
             bodies = self.order.bodies(at, depth, [self.depth] if self.doubled else [])
             return [repeat(count, 1 << depth, tuple(self._walk(depth + 1, inner))) for count, inner in bodies]
-        ahead = self.doubled and self.depth and self.depth not in at.following
-        return [*([] if ahead else self._fetched()), self._commit(), *self._drained()]
+        prefetched = self.doubled and self.depth and self.depth not in at.following
+        return [*([] if prefetched else self._fetched()), self._commit(), *self._drained()]
 
     def _free(self) -> Semaphore:
         """The semaphore for "the buffers of a block are free"."""

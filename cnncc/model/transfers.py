@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cnncc.dialects._mapping import Mapping
 from cnncc.model.glb_tokens import ORDER, PRIMED, GlbTokens, Semaphore, output_free
-from cnncc.model.layer_shape import activation_box, slices
+from cnncc.model.layer_shape import activation_block, slices
 from cnncc.model.loop_walk import At, WalkOrder
 from cnncc.model.occupancy import Engines, Tokens
 from cnncc.model.timed_program import ALWAYS, HALVES, Task, Token
@@ -80,7 +80,7 @@ class Transfers:
     def _has_come(self, depth: int, at: At) -> bool:
         """Whether the next slice was fetched earlier, as the second slice of a block of the output."""
         inside = -1 << self.output_depth & (1 << depth) - 1
-        return depth in self.slices and not (at.late | at.runs) & inside and bool(at.early & inside)
+        return depth in self.slices and not (at.past_first | at.repeated) & inside and bool(at.before_last & inside)
 
     def seconds(self, block: At, order: WalkOrder) -> list[Task]:
         """The second slices of a block of the output."""
@@ -125,8 +125,8 @@ class Transfers:
 
     def _block(self, operand: str, at: At) -> int:
         """Words of a block of an activation, its padding included."""
-        box = activation_box(self.shape, operand, at.extent)
-        return box.channels * box.plane
+        block = activation_block(self.shape, operand, at.extent)
+        return block.channels * block.plane
 
     # -- the tokens of loads and commits -------------------------------------------------------------------------
 

@@ -12,16 +12,16 @@ from dataclasses import replace
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import Stage
 from cnncc.errors import Refusal
-from cnncc.model.layer_shape import Box, inside, slice_words, stage_box
+from cnncc.model.layer_shape import ActivationBlock, inside, slice_words, stage_block
 from cnncc.passes._programs.layer_order import Order
 from cnncc.passes._programs.layer_records import Along, Home, Operand, Position, ProgramLayer
 
 OF_COMMIT = ("output", "residual")
 
 
-def buffer_box(layer: ProgramLayer, stage: Stage) -> Box:
+def buffer_block(layer: ProgramLayer, stage: Stage) -> ActivationBlock:
     """What the buffer of a stage of an activation holds."""
-    return stage_box(layer.shape, layer.mapping.loops, stage)
+    return stage_block(layer.shape, layer.mapping.loops, stage)
 
 
 def full_slice(layer: ProgramLayer, stage: Stage) -> int:
@@ -84,13 +84,13 @@ class Operands:
         stage = self.stages.get(name)
         if stage is None:
             return home
-        box = buffer_box(self.layer, stage)
-        return self._activation(name, box.channels * box.plane, stage.depth)
+        block = buffer_block(self.layer, stage)
+        return self._activation(name, block.channels * block.plane, stage.depth)
 
     def _output_by_position(self) -> Operand:
         sizes, stage, images = self.layer.shape.sizes, self.stages.get("output"), self.glb["output"].coordinates["n"]
-        box = buffer_box(self.layer, stage) if stage else Box(1, sizes.k, sizes.h, sizes.w, True, True)
-        along = {"k": self._channel(box.plane, "lin"), "h": Along("k", box.cols), "w": Along("k", 1)}
+        block = buffer_block(self.layer, stage) if stage else ActivationBlock(1, sizes.k, sizes.h, sizes.w, True, True)
+        along = {"k": self._channel(block.plane, "lin"), "h": Along("k", block.cols), "w": Along("k", 1)}
         return Operand({"n": images, **along}, stage.depth if stage else 0)
 
     def _weight(self, channel_words: int, depth: int) -> Operand:
@@ -130,12 +130,12 @@ class Operands:
         if stage is None:
             channel = 1 if by_position else home.plane
             return [A.View(name, tensor, height, width, home.pitch, channel, fill, zero, wrap, steps=steps)]
-        box, outside = buffer_box(self.layer, stage), self.loops.steps(self.home[name], stage.depth)
+        block, outside = buffer_block(self.layer, stage), self.loops.steps(self.home[name], stage.depth)
         return [
             A.View(f"{name}.dram", tensor, height, width, home.pitch, home.plane, steps=outside),
             A.View(
-                name, self.layer.tensors.buffers[name], height, width, box.cols, 1 if by_position else box.plane, fill,
-                zero, wrap, ring_y=box.ring_y, ring_x=box.ring_x, steps=self.block_terms(stage) + steps,
+                name, self.layer.tensors.buffers[name], height, width, block.cols, 1 if by_position else block.plane,
+                fill, zero, wrap, ring_y=block.ring_y, ring_x=block.ring_x, steps=self.block_terms(stage) + steps,
             ),
         ]  # fmt: skip
 
@@ -145,7 +145,7 @@ class Operands:
         """Words of one buffer of a stage."""
         if stage.operand in ("weight", "params"):
             return full_slice(self.layer, stage)
-        return buffer_box(self.layer, stage).words
+        return buffer_block(self.layer, stage).words
 
     def block_terms(self, stage: Stage) -> tuple[A.LoopTerm, ...]:
         """How the loops outside a stage step from buffer to buffer. Raises Refusal where these would not alternate."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cnncc.dialects.array import Names
 from cnncc.dialects.nest import REDUCTION_DIMS, Loop, Mapping, rest_sets
-from cnncc.model.layer_shape import Extents, LayerShape, stage_box, whole
+from cnncc.model.layer_shape import Extents, LayerShape, stage_block, whole
 from cnncc.passes._programs.layer_records import LoopPieces, Piece, split
 
 
@@ -69,7 +69,7 @@ def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0) -> int:
         return 0
     stages = [stage for stage in mapping.stages if stage.operand == "output"]
     if stages:
-        return stage_box(shape, mapping.loops, stages[0]).words
+        return stage_block(shape, mapping.loops, stages[0]).words
     own = shape.sizes.k * shape.sizes.h * shape.sizes.w
     return (shape.sizes.n - 1) * max(image, own) + own
 

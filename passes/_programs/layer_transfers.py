@@ -25,8 +25,8 @@ from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop, Stage
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import ORDER, GlbTokens, Semaphore, output_free
-from cnncc.model.layer_shape import activation_box, inside, slices
-from cnncc.passes._programs.layer_operands import Operands, buffer_box
+from cnncc.model.layer_shape import activation_block, inside, slices
+from cnncc.passes._programs.layer_operands import Operands, buffer_block
 from cnncc.passes._programs.layer_records import Node, Piece, Position, ProgramLayer
 
 ACTIVATIONS = ("ifmap", "residual", "output")
@@ -229,15 +229,15 @@ class LayerTransfers:
     def _block(self, direction: A.Direction, operand: str, at: Position, tokens: A.Tokens) -> A.Dma:
         """Rows of channels of an activation; what of them lies in the padding is not copied (DMA-1)."""
         layer, home = self.layer, self.operands.home[operand]
-        box, start = activation_box(layer.shape, operand, dict(at.extent)), self.loops.start(home, at)
-        buffer = buffer_box(layer, self.stages[operand])
+        block, start = activation_block(layer.shape, operand, dict(at.extent)), self.loops.start(home, at)
+        buffer = buffer_block(layer, self.stages[operand])
         top, left = layer.shape.window.pad[:2] if operand == "ifmap" else (0, 0)
         plane = layer.tensors.homes()[operand].plane
         return A.Dma(
-            direction, f"{operand}.dram", operand, words=box.cols, count=box.channels, rows=box.rows,
+            direction, f"{operand}.dram", operand, words=block.cols, count=block.channels, rows=block.rows,
             dram_offset=start.offset + start.channel * plane, glb_offset=self._buffer(self.stages[operand], at),
             dram_step=plane, glb_step=buffer.plane,
-            y=0 if box.all_rows else start.y - top, x=0 if box.all_cols else start.x - left, tokens=tokens,
+            y=0 if block.all_rows else start.y - top, x=0 if block.all_cols else start.x - left, tokens=tokens,
         )  # fmt: skip
 
     # -- the tokens of loads and commits -------------------------------------------------------------------------

@@ -29,9 +29,9 @@ from cnncc.passes._scheduling.candidates import Candidates, Wanted
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.network_values import Network, Value
-from cnncc.passes._scheduling.prefetch import input_words, layers_ahead
+from cnncc.passes._scheduling.prefetch import input_words, prefetched_layers
 from cnncc.passes._scheduling.residency import all_fit, best_residents, glb_budgets, without_largest
-from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, come_first, try_smaller_budgets
+from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, prefetchable, try_smaller_budgets
 from cnncc.passes.array_allocate import Lifetime, pack
 
 Mappings = dict[LayerOp, nest.Mapping | None]  # None: the nest that the layer has
@@ -55,7 +55,7 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
         except _StreamedByMapping as given:
             streamed.append(given.value)
             continue
-        return Decision(mappings, layers_ahead(network, candidates.arch, _nests(mappings)))
+        return Decision(mappings, prefetched_layers(network, candidates.arch, _nests(mappings)))
 
 
 def _nests(mappings: Mappings) -> dict[LayerOp, nest.Mapping]:
@@ -182,12 +182,12 @@ def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates
 
     def run(numbers: Sequence[int]) -> int:
         nests = _nests(chosen(numbers))
-        prefetched, parts = layers_ahead(network, arch, nests), copies("inputs", "in", input_words(network, nests))
+        prefetched, parts = prefetched_layers(network, arch, nests), copies("inputs", "in", input_words(network, nests))
         for each, of_layer, n in zip(tried, choices, numbers, strict=True):
             if plan := of_layer[n].plan:
                 is_prefetched = each.layer in prefetched and parts
-                ahead = frozenset(come_first(plan.mapping) if is_prefetched else ())
-                parts.append(replace(plan, label=f"layer {len(parts)}", ahead=ahead))
+                ahead = frozenset(prefetchable(plan.mapping) if is_prefetched else ())
+                parts.append(replace(plan, label=f"layer {len(parts)}", prefetched=ahead))
         return program_cycles(parts, arch)[0].total
 
     budgets = [each.budget.words for each in tried]

@@ -17,11 +17,11 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network, Value
-from cnncc.passes._scheduling.smaller_budgets import come_first
+from cnncc.passes._scheduling.smaller_budgets import prefetchable
 from cnncc.passes.array_allocate import Lifetime, fits
 
 
-def layers_ahead(network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping]) -> list[LayerOp]:
+def prefetched_layers(network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping]) -> list[LayerOp]:
     """Those for which there is room, `mappings` being those of all layers of a network."""
     resident = _resident(network, mappings)
     lives = {
@@ -34,10 +34,10 @@ def layers_ahead(network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.M
     in_glb, fitting = {value.root for value in resident}, list[LayerOp]()
     for layer in network.layers:
         before, number, mapping = _before(network, layer, in_glb), network.number[layer], mappings.get(layer)
-        early = {f"{name} {number}" for name in come_first(mapping)} if mapping else set[str]()
-        if before is None or not early:
+        prefetched = {f"{name} {number}" for name in prefetchable(mapping)} if mapping else set[str]()
+        if before is None or not prefetched:
             continue
-        longer = {name: Lifetime(name, lives[name].words, before, number) for name in early}
+        longer = {name: Lifetime(name, lives[name].words, before, number) for name in prefetched}
         if fits(list((lives | longer).values()), arch.glb.words):
             lives |= longer
             fitting.append(layer)

@@ -12,10 +12,10 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.bound import ideal_cycles
-from cnncc.mapper.chain import EARLY, PART, STREAMED_PART, Choice, step
+from cnncc.mapper.chain import PART, STREAMED_PART, Choice, step
 from cnncc.mapper.prices import cost_of
 from cnncc.mapper.transfer_bound import cycles_about
-from cnncc.model.layer_schedule import LayerPlan, layer_cycles
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.candidates import Candidates, Wanted
 from cnncc.passes._scheduling.glb_words import stage_sizes
@@ -48,8 +48,8 @@ class Tried:
         return list(dict.fromkeys([*self.mappings, *self.cheaper]))
 
 
-def come_first(mapping: nest.Mapping) -> list[str]:
-    """What can come before a layer starts: weights and parameters as a whole, or where there are two buffers."""
+def prefetchable(mapping: nest.Mapping) -> list[str]:
+    """The operands that can be prefetched: weights and parameters that are staged once, or in two buffers."""
     stages = [stage for stage in mapping.stages if stage.memory == "glb" and stage.operand in ("weight", "params")]
     return [stage.operand for stage in stages if stage.depth == 0 or stage.buffers > 1]
 
@@ -60,7 +60,7 @@ def choice_of(layer: LayerOp, mapping: nest.Mapping | None, arch: Arch, costs: E
     if mapping is None:
         return Choice(None, 0, 0)
     sizes = stage_sizes(shape_, arch, mapping)
-    early = sum(sizes[operand] for operand in come_first(mapping))
+    early = sum(sizes[operand] for operand in prefetchable(mapping))
     cost = cost_of(shape_, mapping, arch, residual, costs) if costs else 0.0
     return Choice(LayerPlan("", shape_, mapping, residual), sum(sizes.values()), early, cost)
 
@@ -100,13 +100,13 @@ def _wanted(before: Tried, current: Tried, i: int, candidates: Candidates) -> It
     first, second = firsts[0], seconds[0]
     if first.plan is None or second.plan is None:
         return
-    fits = first.words + second.early <= before.budget.words
+    fits = first.words + second.prefetched_words <= before.budget.words
     part = STREAMED_PART if current.budget.streamed else PART
-    comes = second.early // arch.dram.words_per_cycle + arch.dram.latency_cycles
+    comes = second.prefetched_words // arch.dram.words_per_cycle + arch.dram.latency_cycles
     if comes * part <= ideal_cycles(second.plan.shape, arch):
         return  # even if it waits for all of that
     alone, cycles = _cycles(first, arch), _cycles(second, arch)
-    if fits and not any(map(_moves, before.mappings)) and second.early < alone * arch.dram.words_per_cycle:
+    if fits and not any(map(_moves, before.mappings)) and second.prefetched_words < alone * arch.dram.words_per_cycle:
         return
     waits = max(step(each, second, fits, arch) for each in firsts) - cycles
     if waits <= cycles // part:
@@ -114,10 +114,10 @@ def _wanted(before: Tried, current: Tried, i: int, candidates: Candidates) -> It
     sizes = [second.words // SHARE]
     if fits and not _moves(before.mappings[0]):  # what comes in time, twice: two buffers
         in_time = 2 * alone * arch.dram.words_per_cycle
-        sizes.append(min(second.words - second.early + in_time, second.early - 1))
+        sizes.append(min(second.words - second.prefetched_words + in_time, second.prefetched_words - 1))
     if len(seconds) > 1 and _cycles(seconds[1], arch) > cycles + waits // 2:
         sizes.append(second.words // 2)
-    less = [(i, before, alone, before.budget.words - second.early, False)] * (not fits)
+    less = [(i, before, alone, before.budget.words - second.prefetched_words, False)] * (not fits)
     for number, tried, most, words, quick in [*less, *((i + 1, current, cycles, size, True) for size in sizes)]:
         budget, below = replace(tried.budget, words=words), most + waits
         hopeless = budget.streamed and cycles_about(layer_shape(tried.layer), arch, budget) >= below
@@ -126,7 +126,7 @@ def _wanted(before: Tried, current: Tried, i: int, candidates: Candidates) -> It
 
 
 def _cycles(choice: Choice, arch: Arch) -> int:
-    return layer_cycles(replace(choice.plan, ahead=EARLY), arch) if choice.plan else 0
+    return layer_cycles(replace(choice.plan, prefetched=PREFETCHED), arch) if choice.plan else 0
 
 
 def _moves(mapping: nest.Mapping | None) -> bool:

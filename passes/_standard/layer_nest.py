@@ -98,7 +98,7 @@ class StandardNest:
         buffer = Buffer(memory, tuple(span.first for span in spans))
         if name != "output":
             copied = self.in_image(spans) if name == "ifmap" else spans
-            with self.emit.box(copied, dims) as at:
+            with self.emit.loops(copied, dims) as at:
                 self.emit.store(self.emit.load(source, at), buffer, at)
         return buffer
 
@@ -155,7 +155,7 @@ class StandardNest:
         memory = self.emit.alloc([span.most for span in dims], self.psum, "sums")
         sums = Buffer(memory, tuple(span.first for span in dims))
         least, _ = integer_range(self.psum.width.data)
-        with self.emit.box(dims, OUTPUT_DIMS) as at:
+        with self.emit.loops(dims, OUTPUT_DIMS) as at:
             self.emit.store(self.emit.constant(least if self.layer.kind.data == "max" else 0, self.psum), sums, at)
         return sums
 
@@ -192,7 +192,7 @@ class StandardNest:
     def commit(self, spans: Spans, buffers: Buffers) -> None:
         """Compute the outputs from the sums of `spans`."""
         emit = self.emit
-        with emit.box([spans[dim] for dim in OUTPUT_DIMS], OUTPUT_DIMS) as at:
+        with emit.loops([spans[dim] for dim in OUTPUT_DIMS], OUTPUT_DIMS) as at:
             params = [at[OUTPUT_DIMS.index(dim)] for dim in self.param_dims]
             acc = emit.load(buffers["sums"], at)
             read = {name: emit.load(buffers[name], params) for name in ("bias", "scale") if name in buffers}
@@ -202,7 +202,7 @@ class StandardNest:
 
     def write_back(self, spans: Spans, gathered: Buffer) -> None:
         """Copy the outputs in a stage's buffer to the result."""
-        with self.emit.box([spans[dim] for dim in OUTPUT_DIMS], OUTPUT_DIMS) as at:
+        with self.emit.loops([spans[dim] for dim in OUTPUT_DIMS], OUTPUT_DIMS) as at:
             self.put(self.emit.load(gathered, at), self.output, at)
 
     def put(self, value: SSAValue, output: Buffer, at: Sequence[Index]) -> None:

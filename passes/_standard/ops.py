@@ -174,11 +174,11 @@ class Emitter:
             self.do(scf.ForOp(low, high, stride, [], body))
 
     @contextmanager
-    def box(self, spans: Sequence[Span], names: Sequence[str]) -> Generator[tuple[Index, ...]]:
+    def loops(self, spans: Sequence[Span], names: Sequence[str]) -> Generator[tuple[Index, ...]]:
         """Loops over all `spans`; a span of exactly one index needs none."""
-        with ExitStack() as loops:
+        with ExitStack() as stack:
             yield tuple(
-                span.first if span.exact and span.most == 1 else loops.enter_context(self.loop(span, name))
+                span.first if span.exact and span.most == 1 else stack.enter_context(self.loop(span, name))
                 for span, name in zip(spans, names, strict=True)
             )
 
