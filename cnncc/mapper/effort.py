@@ -58,7 +58,7 @@ class Effort:
     far: int = 2
     """Times `least`: where a search ends above it, a tight budget is searched, too (SPACE-13). Not measured."""
 
-    front_tiles: int = 200
+    front_tiles: int = 300
     """Tiles of a front with the least array energy, and as many with the fewest cycles."""
 
     front_plans: int = 4

@@ -30,7 +30,7 @@ from cnncc.mapper.combinations import Found, combinations_below
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.objective import Prices
 from cnncc.mapper.prices import array_energy, cost_of, words_energy
-from cnncc.mapper.search import Tradeoff
+from cnncc.mapper.search import Tradeoff, rows_are_columns
 from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import Tiles, tiles_in_time, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound
@@ -82,7 +82,7 @@ class _Front:
     ) -> None:  # fmt: skip
         self.shape, self.arch, self.budget, self.costs, self.effort = shape, arch, budget, prices.costs, effort
         self.durations, self.traffic = Durations(shape, arch, budget.residual), TransferBound(shape, arch, budget)
-        self.numbers, self.cut = numbers(shape, arch), bool(budget.streamed)
+        self.numbers, self.cut, self.is_square = numbers(shape, arch), bool(budget.streamed), rows_are_columns(shape)
         self.fastest = Tradeoff(fastest, cycles, self.cost(fastest))
         self.limits: list[int] = [int(limit * cycles) + 1 for limit in prices.limits]  # a mapping takes fewer cycles
         self.seen = {fastest}
@@ -98,18 +98,20 @@ class _Front:
     def tradeoffs(self, dataflow: str) -> tuple[Tradeoff, ...]:
         """The fastest mapping, and cheaper ones in front of it."""
         result, number, in_vain, tries = list[Tradeoff](), count(), 0, Counter[Tiles]()
-        heap: list[_Entry] = [(cost, next(number), 0, tile) for cost, tile in self.tiles(dataflow)]
+        heap: list[_Entry] = [(cost, next(number), least, tile) for cost, least, tile in self.tiles(dataflow)]
         heapq.heapify(heap)
         while heap and self.limits and in_vain < self.effort.front_in_vain:
             cost, _, least, entry = heapq.heappop(heap)
             if cost >= self.fastest.cost:
                 break
+            if least >= self.limit:
+                continue
             if isinstance(entry, _Tile):
                 for cost, least, candidate in self.candidates(entry):
                     heapq.heappush(heap, (cost, next(number), least, candidate))
                 continue
             tile = tiles_of(self.shape, entry.at)
-            if least >= self.limit or tries[tile] >= self.effort.front_of_tile:
+            if tries[tile] >= self.effort.front_of_tile:
                 continue
             tried = self.run(entry)
             if tried is None:
@@ -124,8 +126,11 @@ class _Front:
             result.append(self.fastest)
         return tuple(result)
 
-    def tiles(self, dataflow: str) -> Iterator[tuple[float, _Tile]]:
-        """Those with the least array energy and those with the fewest cycles, each with what it costs at least."""
+    def tiles(self, dataflow: str) -> Iterator[tuple[float, int, _Tile]]:
+        """Those with the least array energy and those with the fewest cycles, each with its cost and cycles at least.
+
+        Of two tiles that differ by h and w exchanged, one is looked at where rows and columns are alike.
+        """
         every = list[_Points]()
         limit = min(self.limit, int(self.effort.front_slack * ideal_cycles(self.shape, self.arch)) + 64)
         forms = [form for form in forms_of(self.shape) if dataflow in ("", form.name)]
@@ -142,15 +147,18 @@ class _Front:
                 every.append(_Points(fewest, (k, h, w, c), found, points, array[points]))
         every.sort(key=lambda each: each.array[0])
         quickest, most = sorted(every, key=lambda each: each.fewest), self.effort.front_tiles
-        groups = defaultdict[object, list[_Points]](list)
+        groups, seen = defaultdict[object, list[_Points]](list), set[object]()
         for each in {id(each): each for each in (*every[:most], *quickest[:most])}.values():
-            if each.fewest < self.limit:
+            k, h, w, c = each.tile
+            is_new = not self.is_square or (each.found.form, k, w, h, c) not in seen
+            seen.add((each.found.form, *each.tile))
+            if each.fewest < self.limit and is_new:
                 sizes = block_tiles(self.shape, self.budget, Tiles(each.found.form, *each.tile))
                 groups[each.found.form, *sizes.values()].append(each)
         for group in groups.values():
             yield from self.plans(group)
 
-    def plans(self, group: Sequence[_Points]) -> Iterator[tuple[float, _Tile]]:
+    def plans(self, group: Sequence[_Points]) -> Iterator[tuple[float, int, _Tile]]:
         """Tiles with blocks of equal sizes, each with its cheapest plans, and with those that take fewer cycles."""
         form, sizes = group[0].found.form, np.array([each.tile for each in group])
         cells = cells_below(self.shape, self.arch, self.budget, Tiles(form, *sizes.min(axis=0).tolist()), self.limit)
@@ -172,13 +180,14 @@ class _Front:
                 is_fewer = np.diff(np.minimum.accumulate(fewest[order]), prepend=np.inf) < 0
                 is_cheap = np.arange(len(order)) < self.effort.front_plans
                 some = order[is_fewer | is_cheap][: 3 * self.effort.front_plans]
-                yield float(each.array[0] + cost[order[0]]), _Tile(each, some_of(cells, some))
+                least = max(each.fewest, int(fewest[some].min()))
+                yield float(each.array[0] + cost[order[0]]), least, _Tile(each, some_of(cells, some))
 
     def candidates(self, tile: _Tile) -> Iterator[tuple[float, int, _Candidate]]:
         """The points of a tile that cost the least, or take fewer cycles, with its plans: cost, cycles at least."""
         (_, _, found, points, energies), plans = tile
         is_fewer = np.diff(np.minimum.accumulate(found.cycles[points]), prepend=np.inf) < 0
-        some = np.nonzero(is_fewer)[0][: self.effort.front_points]
+        some = np.nonzero(is_fewer & (found.least[points] < self.limit))[0][: self.effort.front_points]
         for i, array in zip(points[some].tolist(), energies[some].tolist(), strict=True):
             at = point(self.numbers, found.form, found.indices[i].tolist())
             bound = Bound(self.durations, at)

@@ -96,9 +96,7 @@ class _Search:
         params = shape.params * arch.words_per_param * (sizes.h * sizes.w if shape.per_position else sizes.k)
         left = budget.words - shape.weight_words - params
         whole = Plan(shape.tiled_together, sizes.h, sizes.w)
-        window = shape.window
-        self.is_square = (sizes.h, sizes.r, shape.ih) == (sizes.w, sizes.s, shape.iw)
-        self.is_square &= all(down == across for down, across in (window.stride, window.dilation))
+        self.is_square = rows_are_columns(shape)
         self.turned = effort.turned or self.exact or not self.is_square
         self.most_points = effort.streamed_points if budget.streamed else effort.points
         self.most_tiles = effort.streamed_tiles if budget.streamed else effort.tiles
@@ -216,6 +214,13 @@ class _Search:
     def least(self) -> int:
         """What the candidates take at least that were not run."""
         return min(self.lowest(), self.left_out)
+
+
+def rows_are_columns(shape: LayerShape) -> bool:
+    """Whether rows and columns of a layer's image and windows are alike."""
+    sizes, window = shape.sizes, shape.window
+    sides = (sizes.h, sizes.r, shape.ih) == (sizes.w, sizes.s, shape.iw)
+    return sides and all(down == across for down, across in (window.stride, window.dilation))
 
 
 _Plans = Iterator[tuple[int, Plan | None]]  # and their bounds; None: what those behind it take at least

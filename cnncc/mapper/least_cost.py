@@ -1,0 +1,88 @@
+"""The least words and the least energy of a layer, over all mappings of the space. No IR."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from math import inf, prod
+
+import numpy as np
+
+from cnncc.arch.model import Arch, Energy
+from cnncc.mapper.arrays import Amounts
+from cnncc.mapper.blocks import Blocks, BlockSizes
+from cnncc.mapper.space import forms_of
+from cnncc.mapper.tiles import Tiles
+from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
+
+
+@lru_cache(maxsize=1024)
+def least_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) -> float:
+    """BOUND-20 and BOUND-21. No mapping of the space costs less: words from and to DRAM, and the array.
+
+    array ≥ steps · (mac + ifmap read + weight read) + steps / lanes · (psum read + psum write)
+            + words of image and weights · (GLB read + bus + register file write) + results · (psum read + GLB write)
+            + parameters and residual · GLB read
+    """
+    sizes, steps = shape.sizes, float(prod(vars(shape.sizes).values()))
+    results = float(sizes.n * sizes.k * sizes.h * sizes.w)
+    cost = _dram_cost(shape, arch, budget, costs) + results * costs.glb_write
+    cost += results * costs.glb_read * budget.residual
+    if shape.kind == "copy":
+        return cost + results * costs.glb_read
+    operation = costs.mac + costs.ifmap_read + costs.weight_read * shape.is_mac
+    lanes = 1 if shape.channelwise else arch.pe.lanes
+    cost += steps * operation + steps / lanes * (costs.psum_read + costs.psum_write) + results * costs.psum_read
+    cost += shape.weight_words * (costs.glb_read + costs.bus + costs.weight_write)
+    return cost + _image_words(shape) * (costs.glb_read + costs.bus + costs.ifmap_write)
+
+
+def _image_words(shape: LayerShape) -> float:
+    """Words of the image that windows touch: one for each output, or all if windows leave none out."""
+    sizes, window = shape.sizes, shape.window
+    taps = zip((sizes.r, sizes.s), window.stride, window.dilation, strict=True)
+    if all(stride <= (count - 1) * dilation + 1 for count, stride, dilation in taps) and not any(window.pad):
+        return float(sizes.n * shape.channels * shape.ih * shape.iw)
+    return float(sizes.n * shape.channels)
+
+
+def _inside(shape: LayerShape, axis: int, side: BlockSizes) -> tuple[Amounts, Amounts]:
+    """Rows (columns) of the image that all blocks need, by their size: without padding, and with it."""
+    sizes, window = shape.sizes, shape.window
+    outputs, taps, whole = ((sizes.h, sizes.r, shape.ih), (sizes.w, sizes.s, shape.iw))[axis]
+    stride, dilation, pad = window.stride[axis], window.dilation[axis], window.pad[axis]
+    inside, needed = list[int](), list[int]()
+    for size in side.sizes.tolist():
+        lines = list[tuple[int, int]]()  # of a block: the first, and the one behind the last
+        for first in range(0, outputs, size):
+            start = first * stride - pad
+            lines.append((start, start + reach(min(size, outputs - first), taps, stride, dilation)))
+        is_cut = size < outputs
+        inside.append(sum(max(0, min(end, whole) - max(start, 0)) for start, end in lines) if is_cut else whole)
+        needed.append(sum(end - start for start, end in lines) if is_cut else whole)
+    return np.array(inside), np.array(needed)
+
+
+def _dram_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) -> float:
+    """BOUND-20. min over blocks that fit: image, residual, results, parameters, and weights.
+
+    Weights come once if all of them fit beside a block, or those of a block of k inside which the image runs. Else they
+    come once for each block of the image. Blocks may have any size, as those of tiles of one index have.
+    """
+    comes, leaves = costs.dram_read + costs.glb_write, costs.dram_write + costs.glb_read
+    least, tight = inf, replace(budget, tight=True)
+    results = shape.sizes.n * shape.sizes.k * shape.sizes.h * shape.sizes.w
+    for form in forms_of(shape):
+        blocks = Blocks(shape, arch, tight, Tiles(form, 1, 1, 1, 1))
+        words, beside = results * ("residual" in budget.streamed) + blocks.params, blocks.least_words
+        weights, times, free = shape.weight_words, shape.sizes.n, budget.words - beside
+        of_block = blocks.k.sizes[blocks.kk] * shape.sizes.c * shape.sizes.r * shape.sizes.s
+        by_k = np.where(blocks.k_outside & (of_block <= free) & (blocks.groups_inside == 1), 1, blocks.of_image)
+        again = np.where(weights <= free, weights, weights * times * by_k)
+        image = blocks.moved_image
+        if "ifmap" in budget.streamed:
+            (h, of_h), (w, of_w) = _inside(shape, 0, blocks.h), _inside(shape, 1, blocks.w)
+            image = image * (h / of_h)[blocks.hh] * (w / of_w)[blocks.ww]
+        all_words = np.where(blocks.legal & (free >= 0), image + again + words, np.inf)
+        least = min(least, float(all_words.min()))
+    return least * comes + results * ("output" in budget.streamed) * leaves
