@@ -21,7 +21,7 @@ def wrapped(text: str, width: int = LIMIT) -> str:
 def _parts(line: str, width: int) -> list[str]:
     indent = line[: len(line) - len(line.lstrip())] + DEEPER
     parts: list[str] = []
-    while len(line) > width and (places := _places(line)):
+    while len(line) > width and (places := _places(line, width)):
         fitting = [place for place in places if place[2] <= width] or places[:1]
         late = [place for place in fitting if place[2] > width // 2] or fitting[-1:]
         *_, at = min(late, key=lambda place: (*place[:2], -place[2]))
@@ -30,12 +30,14 @@ def _parts(line: str, width: int) -> list[str]:
     return [*parts, line]
 
 
-def _places(line: str) -> list[tuple[int, bool, int]]:
-    """The spaces outside strings: brackets around it, whether no comma stands before it, its column."""
+def _places(line: str, width: int) -> list[tuple[int, bool, int]]:
+    """The spaces outside strings up to the first behind `width`: brackets around, whether no comma before, column."""
     places: list[tuple[int, bool, int]] = []
     depth = 0
     for piece in PIECE.finditer(line, len(line) - len(line.lstrip())):
         depth += (piece[0] in "([{<") - (piece[0] in ")]}>")
         if piece[0] == " ":
             places.append((depth, line[piece.start() - 1] != ",", piece.start()))
+            if piece.start() > width:  # a constant may have a million columns, so no line is read to its end each time
+                break
     return places

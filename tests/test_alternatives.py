@@ -9,7 +9,7 @@ from test_explain import counted, lenet, one_layer
 
 from cnncc.arch.model import arch_text, load_arch
 from cnncc.driver.sources import CompileOptions
-from cnncc.estimate.alternatives import compared
+from cnncc.estimate.alternatives import compare_dataflows
 from cnncc.estimate.mapped_program import of_model
 from cnncc.explore.vary import with_config
 from cnncc.mapper.cached_search import searched
@@ -35,7 +35,7 @@ def test_explain_best_of_each_dataflow_is_counted(
     model = one_layer(tmp_path, *layer)
     program, _ = of_model(model, CompileOptions(str(tmp_path / "given.toml"), dataflow="auto"))
     assert program.network
-    said = compared(program.network, "c", print)
+    said = compare_dataflows(program.network, "c", print)
     assert said and [each.dataflow for each in said.dataflows] == ["os", "ws", "is"]
     assert said.cycles == sum(said.spent.values()) == program.counters()["layers"]["c"]["cycles"]["total"]
     assert not said.streamed and "this is the chosen mapping" in [each.why for each in said.dataflows]
@@ -69,7 +69,7 @@ def test_explain_no_dataflow_is_quicker_than_the_best(dram_words: int, tmp_path:
     network = program.network
     assert network
     for label in program.layers():
-        said = compared(network, label, print)
+        said = compare_dataflows(network, label, print)
         if said is None:
             continue
         best = searched(layer_shape(network.layer(label)), network.arch, network.taken(label))
@@ -94,6 +94,6 @@ def test_explain_where_few_mappings_fit(tmp_path: Path) -> None:
     network = program.network
     assert network and network.budget("c").streamed == {"ifmap", "output"}
     assert search(layer_shape(network.layer("c")), arch, network.budget("c")) is None
-    said = compared(network, "c", print)
+    said = compare_dataflows(network, "c", print)
     assert said and min(each.more for each in said.dataflows if each.mapping) == 0
     assert said.cycles < 16 * 32 * 9 * 36 // 16 * 1.2  # near to what all PEs take that are busy all the time

@@ -15,7 +15,7 @@ from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.array_changes import variations
 from cnncc.estimate.explain import as_text
-from cnncc.estimate.layer_limits import limits, said
+from cnncc.estimate.layer_limits import cause_text, limits
 from cnncc.estimate.mapped_program import Program, of_model
 from cnncc.explore.vary import with_config
 
@@ -118,7 +118,7 @@ def test_explain_text(given: Path) -> None:
     text = "\n".join(as_text(found, lenet(schedule=given, dataflow="os").layers()["c2"]))
     assert "c2: limited by the write port of register files (" in text
     for cause, cycles in layer["cycles"]["stall"].items():
-        assert (f"{said(cause)} {cycles:,} (" in text) == (cycles > 0)
+        assert (f"{cause_text(cause)} {cycles:,} (" in text) == (cycles > 0)
     assert f"{best['key']} {best['was']} -> {best['value']}: {best['layer']:,} cycles (" in text
     alone = found["explain"]["compared"]
     assert f"alone it takes {alone['cycles']:,} cycles; the best of each dataflow in {alone['budget']:,} words" in text

@@ -1,6 +1,6 @@
-"""Random program words and damaged programs: legal or one refusal; what is legal runs to its end, a trap, or a budget.
+"""Random program words and damaged programs: legal or one refusal; what is legal runs to its end, a trap, or a limit.
 
-Budgets bound the work of an interpreter, whatever a program's loops say. From ten times the examples on
+Limits bound the work of an interpreter, whatever a program's loops say. From ten times the examples on
 (CNNCC_EXAMPLES, see examples.py) each program is also held to a second.
 """
 
@@ -52,9 +52,9 @@ def small_memory() -> Memory:
     return memory
 
 
-def values(words: Words, arch: Arch, dram: Memory, budget: int = WORK) -> Interpreter:
+def values(words: Words, arch: Arch, dram: Memory, limit: int = WORK) -> Interpreter:
     interpreter = Interpreter(arch, dram, lambda segment, dram: None)
-    interpreter.work.limit = budget
+    interpreter.work.limit = limit
     interpreter.run(build_tree(decode_program(words)))
     return interpreter
 
@@ -65,7 +65,7 @@ def outcome(run: Callable[[], object]) -> str:
         run()
     except Trap as trap:
         assert "\n" not in str(trap) and str(trap).startswith(f"instruction {trap.index} (word 0x"), trap
-        return "budget" if "budget of" in trap.happened else "traps"
+        return "limit" if "limit of" in trap.happened else "traps"
     return "runs"
 
 
@@ -84,7 +84,7 @@ def execute(words: Words, arch: Arch, dram: Callable[[], Memory]) -> str:
     try:
         outcomes = [
             outcome(lambda: values(words, arch, dram())),
-            outcome(lambda: simulate(tree, arch, budget_steps=STEPS)),
+            outcome(lambda: simulate(tree, arch, limit_steps=STEPS)),
             outcome(lambda: count_traffic(tree, arch)),
         ]
     except Exception as error:
@@ -212,7 +212,7 @@ def test_addresses_beyond_64_bits_are_out_of_range(text: str) -> None:
 
 
 def test_the_work_of_values_is_bounded() -> None:
-    """A loop ends where its budget does; what one iteration needs is what is charged, at once or one by one."""
+    """A loop ends at its limit; what one iteration needs is what is charged, at once or one by one."""
     body = f"{LOAD} kind=ifmap extent3=8\n{ADD} taps=8\n{COMMIT}"
     once = values(encode_program(assemble(f"{SETUP}{body}\nhalt")), ARCH, small_memory()).work.done
     twice = values(encode_program(assemble(f"{SETUP}{body}\n{body}\nhalt")), ARCH, small_memory()).work.done
@@ -222,7 +222,7 @@ def test_the_work_of_values_is_bounded() -> None:
     needed = values(text, ARCH, small_memory()).work.done
     assert needed == setup + 5 * (once - setup + 2 * PER_INSTRUCTION)
     assert values(text, ARCH, small_memory(), needed).work.done == needed
-    with pytest.raises(Trap, match=f"the interpreter's limit of {needed - 1} words and operations is reached") as trap:
+    with pytest.raises(Trap, match=f"the interpreter's limit of {needed - 1} words and operations is exceeded") as trap:
         values(text, ARCH, small_memory(), needed - 1)
     assert trap.value.instruction.spec.name == "desc"
 
@@ -230,8 +230,8 @@ def test_the_work_of_values_is_bounded() -> None:
 def test_the_steps_of_times_are_bounded() -> None:
     """A state that returns costs no steps: the number of iterations does not matter, different states do."""
     alike = build_tree(assemble("loop count=1000000\nmac taps=6\nend\nhalt"))
-    simulate(alike, ARCH, budget_steps=100)
+    simulate(alike, ARCH, limit_steps=100)
     unlike = build_tree(assemble("loop count=1000\nsignal semaphore=1 count=1\nend\nhalt"))
-    simulate(unlike, ARCH, budget_steps=3000)
-    with pytest.raises(Trap, match="the interpreter's budget of 900 steps in time is spent"):
-        simulate(unlike, ARCH, budget_steps=900)
+    simulate(unlike, ARCH, limit_steps=3000)
+    with pytest.raises(Trap, match="the interpreter's limit of 900 steps in time is exceeded"):
+        simulate(unlike, ARCH, limit_steps=900)

@@ -612,7 +612,7 @@ def test_layers_between_syncs_add_up_on_their_own() -> None:
 def test_six_nested_loops_of_a_thousand() -> None:
     """10^18 iterations of three instructions: each costs what the slowest engine needs, here the array (28 cycles)."""
     body = "load kind=weight open=always close=always extent3=7\nmac taps=24 take_weight=always give_weight=always\n"
-    times = run("loop count=1000\n" * 6 + body + "end\n" * 6 + "halt", budget_cycles=10**30).cycles
+    times = run("loop count=1000\n" * 6 + body + "end\n" * 6 + "halt", limit_cycles=10**30).cycles
     assert times.compute == times.total - sum(times.stall.values()) == 28 * 10**18
     assert 28 * 10**18 < times.total < 28 * 10**18 + 100
 
@@ -655,13 +655,13 @@ def test_loops_of_one_text_count_each_for_its_own_layer() -> None:
     assert found.layers["a"] == found.layers["b"] != found.layers["c"]
 
 
-def test_a_loop_of_a_known_text_ends_with_the_budget_by_itself() -> None:
+def test_a_loop_of_a_known_text_ends_at_the_limit_by_itself() -> None:
     nest = "loop count=3\nmac taps=6\nsync array=1\nend\n"  # from the second loop on 3 * (10 + 2) + 1 cycles each
     text = nest * 3 + "halt"
     assert run(text).cycles.total == 3 * 37
-    for budget, index in ((38, 5), (39, 6), (49, 6), (50, 5)):  # mac, sync; then the mac again
-        with pytest.raises(Trap, match=f"the budget of {budget} cycles is spent") as caught:
-            run(text, budget_cycles=budget)
+    for limit, index in ((38, 5), (39, 6), (49, 6), (50, 5)):  # mac, sync; then the mac again
+        with pytest.raises(Trap, match=f"the limit of {limit} cycles is exceeded") as caught:
+            run(text, limit_cycles=limit)
         assert caught.value.index == index
 
 
@@ -677,15 +677,15 @@ def test_traps(text: str, index: int, happened: str) -> None:
     assert trap.instruction == program[index]
 
 
-def test_the_budget_is_spent_exactly() -> None:
+def test_the_limit_is_exact() -> None:
     text = "loop count=1000000\nmac taps=6\nend\ndma words=4\nhalt"
     total = run(text).cycles.total
-    assert run(text, budget_cycles=total).cycles.total == total
-    with pytest.raises(Trap, match=f"the budget of {total - 1} cycles is spent") as caught:
-        run(text, budget_cycles=total - 1)
+    assert run(text, limit_cycles=total).cycles.total == total
+    with pytest.raises(Trap, match=f"the limit of {total - 1} cycles is exceeded") as caught:
+        run(text, limit_cycles=total - 1)
     assert caught.value.instruction.spec.name == "halt"
-    with pytest.raises(Trap, match="the budget of 1000 cycles is spent") as caught:
-        run(text, budget_cycles=1000)
+    with pytest.raises(Trap, match="the limit of 1000 cycles is exceeded") as caught:
+        run(text, limit_cycles=1000)
     assert caught.value.index == 0
 
 

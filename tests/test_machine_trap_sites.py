@@ -71,8 +71,8 @@ def provoked() -> Iterator[tuple[str, int]]:
     for text, _, _ in TIMES:
         yield ends(lambda text=text: simulate(build_tree(assemble(text)), OTHER_ARCH))
     slow = build_tree(assemble("loop count=9\nsignal semaphore=1 count=1\nend\nhalt"))
-    yield ends(lambda: simulate(slow, OTHER_ARCH, budget_cycles=9))
-    yield ends(lambda: simulate(slow, OTHER_ARCH, budget_steps=9))
+    yield ends(lambda: simulate(slow, OTHER_ARCH, limit_cycles=9))
+    yield ends(lambda: simulate(slow, OTHER_ARCH, limit_steps=9))
     yield ends(lambda: values(encode_program(assemble("loop count=9\ndesc\nend\nhalt")), ARCH, small_memory(), 9999))
     yield from (ends(lambda text=text: count_traffic(build_tree(assemble(text)), OTHER_ARCH)) for text, _, _ in TRAFFIC)
     for words, _ in WORDS:

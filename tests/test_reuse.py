@@ -42,7 +42,7 @@ from cnncc.estimate.operand_reuse import analyse
 from cnncc.isa.codec import encode_program
 from cnncc.machine.traps import Trap
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.operand_traffic import moved
+from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.routes import RouteTerm, inside
 from cnncc.model.stationary import name_of
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
@@ -108,7 +108,7 @@ def check_layers(compilation: Compilation) -> Counter[str]:
             compilation.step(step)
     counters = counted(build_binary(compilation.module, compilation.ctx.weights, arch, {}))
     for label, (shape, mapping, residual) in mapped.items():
-        assert moved(shape, mapping, arch, residual).counters() == counters[label], label
+        assert operand_traffic(shape, mapping, arch, residual).counters() == counters[label], label
     return Counter(shape.kind for shape, _, _ in mapped.values())
 
 
@@ -225,7 +225,7 @@ def test_reuse_takes_no_longer_for_larger_images() -> None:
     shape = LayerShape("mac", Sizes(1, 64, 64, side, side, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2, side, side)
     loops = "k > h':21 > [h'':3||7@rows w':7||8@cols] > h''' > w'' > c"
     text = f"weight@glb > params@glb > {loops} > weight@rf > ifmap@rf > {{s > r}}"
-    words = moved(shape, parse(text, shape.sizes), load_arch("spatial-8x8"))
+    words = operand_traffic(shape, parse(text, shape.sizes), load_arch("spatial-8x8"))
     assert words.steps == side * side * 64 * 64 * 9
 
 
@@ -237,9 +237,9 @@ def test_reuse_of_what_is_fetched_ahead_is_the_same_in_all() -> None:
     binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, {})
     image, logits = 28 * 28, 10
     words = program_stats(binary)["words"]
-    assert words["dram_read"] == image + sum(row.moved.of("dram_read") for row in rows)
-    assert words["glb_write"] == image + sum(row.moved.of("glb_write") for row in rows)
-    assert words["glb_read"] == logits + sum(row.moved.of("glb_read") for row in rows)
+    assert words["dram_read"] == image + sum(row.traffic.of("dram_read") for row in rows)
+    assert words["glb_write"] == image + sum(row.traffic.of("glb_write") for row in rows)
+    assert words["glb_read"] == logits + sum(row.traffic.of("glb_read") for row in rows)
 
 
 def test_reuse_command(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_reuse_sees_a_wrong_trip_count() -> None:
     compilation = start_compilation(SAMPLES / "models" / "lenet.onnx", CompileOptions("spatial-8x8", batch=1))
     compilation.run("nest")
     op = next(op for op in compilation.module.walk() if isinstance(op, LayerOp) and label_of(op) == "c2")
-    words = moved(layer_shape(op), mapping_of(op), compilation.settings.arch).counters()
+    words = operand_traffic(layer_shape(op), mapping_of(op), compilation.settings.arch).counters()
     compilation.step(next(step for step in compilation.remaining() if step.name == TO_PROGRAMS))
     compilation.module.attributes[DONE] = StringAttr("array-prefetch")
     compilation.run()

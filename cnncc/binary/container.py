@@ -84,7 +84,7 @@ class Binary:
         return sum(array.size for _, array in self.weights) + tensors
 
 
-def placed(tensors: Sequence[Tensor], weights: Sequence[tuple[str, Array]]) -> list[Tensor]:
+def with_dram_addresses(tensors: Sequence[Tensor], weights: Sequence[tuple[str, Array]]) -> list[Tensor]:
     """The tensors, those in DRAM with their first word after the weights (rule MEM-2)."""
     at = sum(array.size for _, array in weights)
     in_dram = [tensor for tensor in tensors if tensor.memory == "dram"]
@@ -167,6 +167,7 @@ def pack(members: Members) -> bytes:
 def to_bytes(binary: Binary) -> bytes:
     """The file's content. Raises Refusal for a file that would be too large."""
     members = _members(binary)
+    # A MiB is left for the archive's own headers.
     if (size_bytes := sum(map(len, members.values()))) > FILE_LIMIT_BYTES - (1 << 20):
         raise Refusal(f"the binary would have {size_bytes} bytes, the limit of its format is 4 GiB")
     return pack(members)
@@ -206,7 +207,7 @@ def from_bytes(data: bytes) -> Binary:
     _check_digests(manifest, members)
     arch = _in_member(MANIFEST, _arch, manifest)
     weights = _weights(members, manifest, arch)
-    tensors = placed(_in_member(MANIFEST, _tensors, manifest, arch), weights)
+    tensors = with_dram_addresses(_in_member(MANIFEST, _tensors, manifest, arch), weights)
     segments = [data for name, data in members.items() if name.startswith("segments/")]
     program = _in_member(PROGRAM, _program, members[PROGRAM], len(segments))
     metadata = {key: value for key, value in manifest.items() if key not in ("format", "members", "arch", "tensors")}
@@ -286,6 +287,7 @@ def _manifest(members: Members) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> float:
+    # Python's JSON accepts NaN and Infinity, which the standard does not have.
     raise ValueError(f"{text} is no number")
 
 

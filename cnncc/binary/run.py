@@ -39,6 +39,7 @@ class Machine:
     on_host: dict[str, Array] = field(default_factory=dict[str, Array])
 
     def __post_init__(self) -> None:
+        # All images share the weights, so DRAM stores them once.
         shared = sum(array.size for _, array in self.binary.weights)
         self.dram = Memory("dram", self.binary.dram_words, self.images, shared)
         at = 0
@@ -100,7 +101,7 @@ class Machine:
         if values.size != self.images * tensor.words:
             raise Refusal(f"tensor {tensor.name} has shape {list(tensor.shape)}, its values {list(values.shape)}")
         on_host = tensor.memory == "host"
-        self.store(tensor, values if on_host else quantised(tensor, values, self.binary.arch.operand_bits))
+        self.store(tensor, values if on_host else quantise_input(tensor, values, self.binary.arch.operand_bits))
 
 
 def operations(node: Node) -> int:
@@ -123,7 +124,7 @@ def _batched(tensor: Tensor, images: int) -> tuple[int, ...]:
     return (images * tensor.shape[0], *tensor.shape[1:])
 
 
-def quantised(tensor: Tensor, values: Array, bits: int) -> Array:
+def quantise_input(tensor: Tensor, values: Array, bits: int) -> Array:
     """Real values as a tensor's integers, saturated to its clamp."""
     low, high = integer_range(bits)
     return quantise(values, tensor.scale, tensor.zero, max(low, tensor.clamp[0]), min(high, tensor.clamp[1]))

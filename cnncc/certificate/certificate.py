@@ -59,7 +59,7 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
         if best is None:
             continue
         least = best.least
-        if budget.streamed or not whole_space.stays(shape, arch, budget.words):
+        if budget.streamed or not whole_space.weights_fit(shape, arch, budget.words):
             least = min(least, whole_space.streamed_least(shape, arch, budget.streamed, budget.words))
         plan = LayerPlan(label_of(layer), shape, best.mapping, budget.residual, whole_space.PREFETCHED)
         entries.append(
@@ -124,7 +124,7 @@ def _checked(
         raise Refusal(
             f"it is said to be {'' if entry['proven'] else 'not '}proven, with {cycles:,} and {least:,} cycles"
         )
-    if streamed or not whole_space.stays(shape, arch, budget):
+    if streamed or not whole_space.weights_fit(shape, arch, budget):
         bound = whole_space.streamed_least(shape, arch, streamed, budget)
         if bound < least:
             raise Refusal(f"some mapping may take {bound:,} cycles, fewer than {least:,}")

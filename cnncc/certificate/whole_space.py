@@ -348,7 +348,7 @@ def look(shape: LayerShape, arch: Arch, residual: bool, budget: int, least: int)
 # -- where operands move -----------------------------------------------------------------------------------------------
 
 
-def stays(shape: LayerShape, arch: Arch, budget: int) -> bool:
+def weights_fit(shape: LayerShape, arch: Arch, budget: int) -> bool:
     """Whether all weights and parameters fit the GLB, resident if no activation is streamed (SPACE-12)."""
     owners = shape.sizes.h * shape.sizes.w if shape.per_position else shape.sizes.k
     return shape.weight_words + shape.params * arch.words_per_param * owners <= budget

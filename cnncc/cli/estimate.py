@@ -79,7 +79,7 @@ def _estimate(
             raise Refusal(f"there is no layer '{explained}'; layers: {', '.join(labels) or 'none'}")
         estimate = estimate_table.as_json(program)
         if explained is not None:
-            estimate["explain"] = explain.explained(program, explained, progress)
+            estimate["explain"] = explain.explain_layer(program, explained, progress)
         if changed:
             estimate["what_if"] = what_if.what_if(program, changed)
         if proof:

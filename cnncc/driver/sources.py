@@ -33,13 +33,15 @@ from cnncc.weights import Array
 class CompileOptions:
     """The options of every command that compiles a network.
 
-    - arch: a preset or a TOML file
-    - precision: int8 or int16; None: the array's width
-    - calibrate: samples of the inputs
-    - batch: the size of a symbolic batch dimension
-    - schedule: mappings of some layers
-    - dataflow: of the other layers
-    - objective, slack: what the network is optimised for; None: what the schedule says, or cycles (`objective.py`)
+    Attributes:
+        arch        a preset or a TOML file
+        precision   int8 or int16; None is the array's width
+        calibrate   samples of the inputs
+        batch       the size of a symbolic batch dimension
+        schedule    the mappings of some layers
+        dataflow    the dataflow of the other layers
+        objective   what the network is optimised for (`objective.py`); None is what the schedule says, or cycles
+        slack       the share of the fewest cycles that less energy may cost; None likewise
     """
 
     arch: str = "spatial-8x8"

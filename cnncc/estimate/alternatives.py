@@ -1,4 +1,4 @@
-"""The best mapping of each dataflow for a layer, in the room that it has, and why the chosen one is better."""
+"""The best mapping of each dataflow for a layer, within its GLB budget, and why the chosen one is better."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
-from cnncc.estimate.cycle_breakdown import Spent, spent, why
+from cnncc.estimate.cycle_breakdown import CycleBreakdown, cycle_breakdown, difference
 from cnncc.estimate.mapped_network import MappedNetwork, mapping_in
 from cnncc.mapper.cached_search import SearchTask, search_ahead, searched
 from cnncc.mapper.space import forms_of
@@ -16,7 +16,7 @@ from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.util.progress import Progress
 
-MOST_ROOM = 64  # times the room that a layer has: how far a mapping is looked for, to say what it would take
+MOST_BUDGETS = 64  # times a layer's budget: how far a mapping is looked for, to say what it would take
 CHOSEN = "this is the chosen mapping"
 AS_QUICK = "as quick: of the quickest one is taken"
 
@@ -25,9 +25,10 @@ AS_QUICK = "as quick: of the quickest one is taken"
 class RunnerUp:
     """The best mapping of a dataflow, as text, beside the chosen one.
 
-    - cycles: of the layer alone. spent: what they go to. more: than those of the chosen mapping
-    - least: no mapping of this dataflow takes fewer cycles
-    - why: the reason that it was not chosen. It is all there is where no mapping fits
+    - cycles, spent: the cycles of the layer alone, and their breakdown.
+    - more: the cycles beyond the chosen mapping's.
+    - least: a lower bound of the cycles of this dataflow.
+    - why: the reason that it was not chosen; the only field if no mapping fits.
     """
 
     dataflow: str
@@ -40,8 +41,8 @@ class RunnerUp:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """The chosen mapping, alone, and the best of each dataflow in as much room, so many words of the GLB."""
+class DataflowComparison:
+    """The chosen mapping, alone, and the best of each dataflow within the same GLB budget, in words."""
 
     budget: int
     streamed: tuple[str, ...]
@@ -50,43 +51,43 @@ class Compared:
     dataflows: tuple[RunnerUp, ...]
 
 
-def compared(network: MappedNetwork, label: str, progress: Progress) -> Compared | None:
+def compare_dataflows(network: MappedNetwork, label: str, progress: Progress) -> DataflowComparison | None:
     """The chosen mapping of a layer beside the others; None for a layer that does not use PEs.
 
-    In the room that its mapping was chosen for.
+    All are searched within the GLB budget that the chosen one was searched in.
     """
     layer, budget = network.layer(label), network.taken(label)
     shape, arch = layer_shape(layer), network.arch
     if shape.kind == "copy":
         return None
     chosen = LayerPlan("", shape, mapping_in(layer), budget.residual, PREFETCHED)
-    counts, names = spent(chosen, arch), dict.fromkeys(form.name for form in forms_of(shape))
+    counts, names = cycle_breakdown(chosen, arch), dict.fromkeys(form.name for form in forms_of(shape))
     search_ahead([SearchTask(shape, arch, budget, name) for name in names], progress)
-    found = tuple(_runner_up(chosen, counts, arch, budget, name) for name in names)
-    return Compared(budget.words, tuple(sorted(budget.streamed)), counts.total, counts.cycles, found)
+    runners_up = tuple(_runner_up(chosen, counts, arch, budget, name) for name in names)
+    return DataflowComparison(budget.words, tuple(sorted(budget.streamed)), counts.total, counts.cycles, runners_up)
 
 
-def _runner_up(chosen: LayerPlan, counts: Spent, arch: Arch, budget: GlbBudget, name: str) -> RunnerUp:
-    found = searched(chosen.shape, arch, budget, name)
-    if found is None:
+def _runner_up(chosen: LayerPlan, counts: CycleBreakdown, arch: Arch, budget: GlbBudget, name: str) -> RunnerUp:
+    best = searched(chosen.shape, arch, budget, name)
+    if best is None:
         return RunnerUp(name, _no_mapping(chosen.shape, arch, budget, name))
-    own = spent(replace(chosen, mapping=found.mapping), arch)
+    own = cycle_breakdown(replace(chosen, mapping=best.mapping), arch)
     more = own.total - counts.total
-    reason = CHOSEN if found.mapping == chosen.mapping else why(own, counts) if more else AS_QUICK
+    reason = CHOSEN if best.mapping == chosen.mapping else difference(own, counts) if more else AS_QUICK
     return RunnerUp(
-        name, reason, text(found.mapping, chosen.shape.sizes), own.total, more, found.least, own.cycles
+        name, reason, text(best.mapping, chosen.shape.sizes), own.total, more, best.least, own.cycles
     )  # fmt: skip
 
 
 def _no_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, name: str) -> str:
-    """Why the search finds none in this room."""
+    """Why the search returns no mapping within this budget."""
     words = budget.words
-    while words < MOST_ROOM * budget.words:
+    while words < MOST_BUDGETS * budget.words:
         words *= 2
-        if found := searched(shape, arch, replace(budget, words=words), name):
-            sizes = stage_sizes(shape, arch, found.mapping)
-            most = max(sizes, key=lambda operand: sizes[operand])
-            what = "partial sums" if most == "sums" else most
-            needs = f"the first that does takes {sum(sizes.values()):,}, {sizes[most]:,} of them for {what}"
+        if best := searched(shape, arch, replace(budget, words=words), name):
+            sizes = stage_sizes(shape, arch, best.mapping)
+            largest = max(sizes, key=lambda operand: sizes[operand])
+            operand = "partial sums" if largest == "sums" else largest
+            needs = f"the first that does takes {sum(sizes.values()):,}, {sizes[largest]:,} of them for {operand}"
             return f"none found that fits {budget.words:,} words of the GLB: {needs}"
     return f"none found that fits {budget.words:,} words of the GLB, nor {words:,}"

@@ -25,7 +25,7 @@ from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.util.progress import Progress
 
 KEPT = ("operand_bits", "psum_bits", "energy")  # the network would be another one, or nothing would
-MOST = 3  # changes that are said
+MOST = 3  # changes that are reported
 OF_PES = ("pe.", "links.")  # keys that what a mapping holds in a PE depends on
 
 
@@ -70,33 +70,33 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def changes(program: Program, label: str, progress: Progress) -> list[Change]:
-    """Of each key changed by itself those few with which the layer is fastest; the fastest first."""
+    """The `MOST` changes of a single key with which the layer is fastest, the fastest first."""
     now, shape = program_cycles(program.parts, program.arch)[1][label].total, program.layers()[label].shape
     arrays: list[tuple[int, str, Value, Value, Arch]] = []
     for key, was, value in variations(program.arch):
         with suppress(Refusal):  # out of range
             arch = with_config(program.arch, {key: value})
             arrays.append((_least(shape, arch), key, was, value, arch))
-    arrays.sort(key=lambda each: each[0])
-    anew = _Anew(program.network, label) if program.network and program.network.candidates else None
-    found: list[Change] = []
+    arrays.sort(key=lambda entry: entry[0])
+    remapped = _RemappedLayer(program.network, label) if program.network and program.network.candidates else None
+    fastest: list[Change] = []
     for first in range(0, len(arrays), MOST):
-        if len(found) == MOST and found[-1].layer <= arrays[first][0]:
+        if len(fastest) == MOST and fastest[-1].layer <= arrays[first][0]:
             break  # no other can be faster
-        some = arrays[first : first + MOST]
-        if anew:
-            anew.soon([arch for *_, arch in some], progress)
-        for _, key, was, value, arch in some:
+        batch = arrays[first : first + MOST]
+        if remapped:
+            remapped.search_ahead([arch for *_, arch in batch], progress)
+        for _, key, was, value, arch in batch:
             progress(f"{label}: {key}")
-            tried = anew.programs(arch, kept=not key.startswith(OF_PES)) if anew else [program.parts]
-            there = [(program_cycles(parts, arch), parts) for parts in tried]
-            for (whole, layers), parts in sorted(there, key=lambda each: each[0][0].total)[:1]:
+            tried = remapped.programs(arch, kept=not key.startswith(OF_PES)) if remapped else [program.parts]
+            programs = [(program_cycles(parts, arch), parts) for parts in tried]
+            for (whole, layers), parts in sorted(programs, key=lambda program: program[0][0].total)[:1]:
                 plan = next(part for part in parts if isinstance(part, LayerPlan) and part.label == label)
-                says = text(plan.mapping, plan.shape.sizes)
-                found.append(Change(key, was, value, layers[label].total, whole.total, says))
-        found = [change for change in found if change.layer < now]
-        found = sorted(found, key=lambda change: (change.layer, change.program))[:MOST]
-    return found
+                mapping = text(plan.mapping, plan.shape.sizes)
+                fastest.append(Change(key, was, value, layers[label].total, whole.total, mapping))
+        fastest = [change for change in fastest if change.layer < now]
+        fastest = sorted(fastest, key=lambda change: (change.layer, change.program))[:MOST]
+    return fastest
 
 
 def _least(shape: LayerShape, arch: Arch) -> int:
@@ -105,10 +105,10 @@ def _least(shape: LayerShape, arch: Arch) -> int:
     return 0 if shape.kind == "copy" else prod(vars(shape.sizes).values()) // (arch.rows * arch.cols * lanes)
 
 
-class _Anew:
-    """One layer of a network, mapped anew to other arrays in the room that it has.
+class _RemappedLayer:
+    """One layer of a network, mapped anew to other arrays within its GLB budget.
 
-    That is larger where the GLB is. Where its mapping was chosen for less (CHAIN-1), what that takes is a room, too.
+    A larger GLB makes the budget larger. A mapping that was chosen for fewer words (CHAIN-1) is a second budget.
     """
 
     def __init__(self, network: MappedNetwork, label: str) -> None:
@@ -122,8 +122,8 @@ class _Anew:
         more = arch.glb.words - self.network.arch.glb.words
         return [replace(budget, words=budget.words + more) for budget in self.budgets]
 
-    def soon(self, arrays: Sequence[Arch], progress: Progress) -> None:
-        """Do searches side by side."""
+    def search_ahead(self, arrays: Sequence[Arch], progress: Progress) -> None:
+        """Do the searches for these arrays in parallel; `programs` then finds their results."""
         if self.layer.kind.data != "copy" and self.candidates(self.network.arch).is_searched(self.layer):
             shape = layer_shape(self.layer)
             search_ahead(
@@ -133,13 +133,13 @@ class _Anew:
     def programs(self, arch: Arch, kept: bool) -> list[Sequence[Part]]:
         """The program on another array with each mapping of the layer that is tried. kept: with its own, too."""
         network, candidates = self.network, self.candidates(arch)
-        found = [self.own] if kept else []
+        mappings = [self.own] if kept else []
         for budget in self._budgets(arch) if not candidates.violations(self.layer) else ():
             with suppress(Refusal):  # does not fit
                 mapping = candidates.best(self.layer, budget)
-                found += [mapping] if mapping and mapping not in found else []
+                mappings += [mapping] if mapping and mapping not in mappings else []
         as_it_was = arch.glb.words == network.arch.glb.words
         return [
             network.parts if as_it_was and mapping == self.own else network.with_mapping(self.label, mapping, arch)
-            for mapping in found
+            for mapping in mappings
         ]

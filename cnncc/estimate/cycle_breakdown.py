@@ -1,4 +1,4 @@
-"""What the cycles of a layer go to, and why one mapping takes more of them than another. By the model of cycles alone.
+"""The use of a layer's cycles, and why one mapping takes more cycles than another. By the model of cycles alone.
 
 All cycles of a layer by itself (`layer_counts`) are one of these:
 
@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnncc.arch.model import Arch
-from cnncc.estimate.layer_limits import said
+from cnncc.estimate.layer_limits import cause_text
 from cnncc.model.layer_schedule import LayerPlan, layer_counts, layer_schedule
-from cnncc.model.operand_traffic import moved
+from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.timed_program import ARRAY, Node, Task, TimedLoop
 
 
 @dataclass(frozen=True)
-class Spent:
-    """Cycles of a layer by itself, by what they go to; and of how much there was that took them.
+class CycleBreakdown:
+    """Cycles of a layer by itself, by their use, with the counts behind them.
 
     - macros: macro-instructions
     - words: that the DMA moves meanwhile, without the prefetched ones
@@ -41,13 +41,13 @@ class Spent:
         return sum(self.cycles.values())
 
 
-def spent(plan: LayerPlan, arch: Arch) -> Spent:
-    """Of a layer that is mapped."""
+def cycle_breakdown(plan: LayerPlan, arch: Arch) -> CycleBreakdown:
+    """The breakdown of a mapped layer."""
     counts, schedule = layer_counts(plan, arch), layer_schedule(plan, arch)
     macros = _macros(schedule.nodes)
     start = macros * (arch.pe.start_cycles + arch.pe.finish_cycles)
-    words = moved(plan.shape, plan.mapping, arch, plan.residual).counters()
-    return Spent(
+    words = operand_traffic(plan.shape, plan.mapping, arch, plan.residual).counters()
+    return CycleBreakdown(
         {"steps": counts.compute - start, "start": start, **counts.stall},
         macros,
         words["words"]["dram_read"] + words["words"]["dram_write"] - sum(fetch.words for fetch in schedule.prefetched),
@@ -64,24 +64,24 @@ def _macros(nodes: Sequence[Node]) -> int:
     )
 
 
-def why(other: Spent, chosen: Spent) -> str:
-    """What makes the most of the difference, if `other` takes more cycles; or fewer."""
+def difference(other: CycleBreakdown, chosen: CycleBreakdown) -> str:
+    """The largest part of the difference in cycles between `other` and `chosen`, as text."""
     sign = 1 if other.total > chosen.total else -1
     most = max(other.cycles, key=lambda name: sign * (other.cycles[name] - chosen.cycles[name]))
     count = abs(other.cycles[most] - chosen.cycles[most])
 
-    def than(one: int, two: int, what: str) -> str:
-        return f", {what.format(f'{one:,}')}, not {two:,}" if sign * one > sign * two else ""
+    def than(one: int, two: int, template: str) -> str:
+        return f", {template.format(f'{one:,}')}, not {two:,}" if sign * one > sign * two else ""
 
     match most:
         case "steps":
-            says = f"of steps: {'more' if sign > 0 else 'fewer'} PEs, or multipliers of a PE, idle"
+            reason = f"of steps: {'more' if sign > 0 else 'fewer'} PEs, or multipliers of a PE, idle"
         case "start":
-            says = "to start and finish macro-instructions" + than(other.macros, chosen.macros, "{} of them")
+            reason = "to start and finish macro-instructions" + than(other.macros, chosen.macros, "{} of them")
         case cause:
-            says = f"of waiting for {said(cause)}"
+            reason = f"of waiting for {cause_text(cause)}"
             if cause.startswith("dram"):
-                says += than(other.words, chosen.words, "the DMA moves {} words meanwhile")
+                reason += than(other.words, chosen.words, "the DMA moves {} words meanwhile")
             if cause in ("output_units", "psum_file"):
-                says += than(other.partial, chosen.partial, "with {} words of partial sums")
-    return f"{count:,} cycle{'s' * (count != 1)} {'more' if sign > 0 else 'fewer'} {says}"
+                reason += than(other.partial, chosen.partial, "with {} words of partial sums")
+    return f"{count:,} cycle{'s' * (count != 1)} {'more' if sign > 0 else 'fewer'} {reason}"

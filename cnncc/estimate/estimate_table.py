@@ -7,11 +7,11 @@ from typing import Any
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
-from cnncc.estimate.layer_limits import limits, said_last
+from cnncc.estimate.layer_limits import limit_sentences, limits
 from cnncc.estimate.mapped_program import Program
 from cnncc.estimate.roofline import roofline, words_meanwhile
 from cnncc.model.layer_schedule import LayerPlan
-from cnncc.model.operand_traffic import moved
+from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.stationary import name_of
 from cnncc.util.terminal import NAME, TEXT, Column, table
 
@@ -45,7 +45,7 @@ def as_json(program: Program) -> dict[str, Any]:
 
 def _mapped(plan: LayerPlan, layer: Mapping[str, Any], arch: Arch, limit: Mapping[str, Any]) -> dict[str, Any]:
     shape = plan.shape
-    own = moved(shape, plan.mapping, arch, plan.residual).counters()
+    own = operand_traffic(shape, plan.mapping, arch, plan.residual).counters()
     own["words"] |= words_meanwhile(plan, arch, own["words"])
     return {
         "roofline": _roofs(own, layer["cycles"]["total"], arch),
@@ -72,7 +72,7 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
     mapped = [(label, layer["dataflow"], layer["mapping"]) for label, layer in used.items() if "mapping" in layer]
     yield from table([Column("layer", NAME), Column("dataflow", TEXT), Column("mapping", TEXT)], mapped)
     yield ""
-    yield from said_last(estimate["layers"])
+    yield from limit_sentences(estimate["layers"])
 
 
 def _row(label: str, layer: Mapping[str, Any]) -> list[str]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from cnncc.estimate.alternatives import AS_QUICK, compared
+from cnncc.estimate.alternatives import AS_QUICK, compare_dataflows
 from cnncc.estimate.array_changes import changes
 from cnncc.estimate.estimate_table import LIMITS, percent
-from cnncc.estimate.layer_limits import said, sentence
+from cnncc.estimate.layer_limits import cause_text, sentence
 from cnncc.estimate.mapped_program import Program
 from cnncc.explore.vary import Value
 from cnncc.model.layer_schedule import LayerPlan
@@ -18,13 +18,13 @@ from cnncc.util.progress import Progress
 BUSY = {"compute": "array", "load": "loads", "commit": "commits", "dma": "DMA"}  # the engines, by their counters
 
 
-def explained(program: Program, label: str, progress: Progress) -> dict[str, Any]:
+def explain_layer(program: Program, label: str, progress: Progress) -> dict[str, Any]:
     """What `--json` has of it: the best of each dataflow, the changes of the array that make it faster."""
-    found = compared(program.network, label, progress) if program.network else None
+    comparison = compare_dataflows(program.network, label, progress) if program.network else None
     helps = [asdict(change) for change in changes(program, label, progress)]
     return {
         "layer": label,
-        "compared": asdict(found) if found else None,
+        "compared": asdict(comparison) if comparison else None,
         "changes": helps,
     }
 
@@ -32,17 +32,18 @@ def explained(program: Program, label: str, progress: Progress) -> dict[str, Any
 def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
     """The layer's mapping, what is busy and waits, its roofs, and the changes that help most.
 
-    estimate: with what `explained` found as `explain`.
+    estimate: with what `explain_layer` returns as `explain`.
     """
-    found = estimate["explain"]
-    layer, total = estimate["layers"][found["layer"]], estimate["layers"][found["layer"]]["cycles"]["total"]
+    explanation = estimate["explain"]
+    layer = estimate["layers"][explanation["layer"]]
+    total = layer["cycles"]["total"]
     sizes = " ".join(f"{dim} {size}" for dim, size in vars(plan.shape.sizes).items())
     yield f"{plan.label}  {layer['kind']}, {sizes}: {layer['dataflow']}"
     yield f"  {layer['mapping']}"
     busy = ", ".join(f"{name} {_part(layer['cycles'][key], total)}" for key, name in BUSY.items())
     yield f"  {total:,} cycles; busy: {busy}"
     stalls = sorted(layer["cycles"]["stall"].items(), key=lambda stall: -stall[1])
-    waits = ", ".join(f"{said(cause)} {_part(count, total)}" for cause, count in stalls if count)
+    waits = ", ".join(f"{cause_text(cause)} {_part(count, total)}" for cause, count in stalls if count)
     yield f"  the array waits for: {waits or 'nothing'}"
     yield f"  {sentence(plan.label, layer)}"
     if roofs := layer["roofline"]:
@@ -52,14 +53,14 @@ def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
             for name, roof in roofs["roofs"].items()
         )
         yield f"  lowest: {LIMITS[roofs['limit']]}, of which it reaches {percent(roofs['reached'])}"
-    if found["compared"]:
-        yield from _dataflows(found["compared"])
+    if explanation["compared"]:
+        yield from _dataflows(explanation["compared"])
     yield "  on another array, the other layers mapped as they are:"
-    for change in found["changes"]:
+    for change in explanation["changes"]:
         own, whole = change["layer"] / total - 1, change["program"] / estimate["cycles"]["total"] - 1
         tried = f"{change['key']} {_said(change['was'])} -> {_said(change['value'])}"
         yield f"    {tried}: {change['layer']:,} cycles ({100 * own:+.1f} %), the network {100 * whole:+.1f} %"
-    if not found["changes"]:
+    if not explanation["changes"]:
         yield "    no key of the array, changed alone, makes it faster"
 
 
@@ -68,11 +69,15 @@ def _dataflows(compared: Mapping[str, Any]) -> Iterator[str]:
     streamed = f", {' and '.join(compared['streamed'])} streamed" if compared["streamed"] else ""
     budget = f"in {compared['budget']:,} words of the GLB{streamed}"
     yield f"  alone it takes {compared['cycles']:,} cycles; the best of each dataflow {budget}:"
-    for each in compared["dataflows"]:
-        cycles = f"{each['cycles']:,} cycles ({_more(each['more'], compared['cycles'])}): " if each["mapping"] else ""
-        yield f"    {each['dataflow']}  {cycles}{each['why']}"
-        if each["more"] or each["why"] == AS_QUICK:
-            yield f"      {each['mapping']}"
+    for runner_up in compared["dataflows"]:
+        cycles = (
+            f"{runner_up['cycles']:,} cycles ({_more(runner_up['more'], compared['cycles'])}): "
+            if runner_up["mapping"]
+            else ""
+        )
+        yield f"    {runner_up['dataflow']}  {cycles}{runner_up['why']}"
+        if runner_up["more"] or runner_up["why"] == AS_QUICK:
+            yield f"      {runner_up['mapping']}"
 
 
 def _more(more: int, cycles: int) -> str:

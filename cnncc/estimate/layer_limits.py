@@ -14,13 +14,13 @@ from cnncc.model.program_schedule import Part, program_cycles
 
 COMPUTE = "compute"
 BUSY = 0.9  # share of a layer's cycles, or of multipliers, from which on there is little to win
-MOST_SAID = 5  # layers whose limits are said below the table of an estimate
+MOST_SENTENCES = 5  # layers whose limits are named below the table of an estimate
 
 
 class Cause(NamedTuple):
-    """A cause as it is said, the keys of the array that it depends on, and what of a mapping lessens it."""
+    """A cause in words, the keys of the array that it depends on, and what of a mapping lessens it."""
 
-    said: str
+    text: str
     keys: tuple[str, ...]
     mapping: str
 
@@ -56,12 +56,12 @@ LIMITS = {
 }
 
 
-def said(cause: str) -> str:
+def cause_text(cause: str) -> str:
     """A key of `cycles.stall` in words."""
-    return LIMITS[cause].said
+    return LIMITS[cause].text
 
 
-def limit(cycles: Mapping[str, Any]) -> str:
+def limiting_cause(cycles: Mapping[str, Any]) -> str:
     """`compute` if the array is busy almost all the time, else the cause of the most idle cycles."""
     stall = cycles["stall"]
     return COMPUTE if cycles[COMPUTE] >= BUSY * cycles["total"] else max(stall, key=stall.__getitem__)
@@ -110,7 +110,7 @@ def limits(parts: Sequence[Part], arch: Arch, layers: Mapping[str, Any]) -> dict
     lifts, by_label = Lifts(parts, arch), dict[str, dict[str, Any]]()
     for label in (part.label for part in parts if isinstance(part, LayerPlan)):
         cycles = layers[label]["cycles"]
-        cause = limit(cycles)
+        cause = limiting_cause(cycles)
         count = cycles[COMPUTE] if cause == COMPUTE else cycles["stall"][cause]
         lifted = lifts.best(label, cause, cycles["total"])
         by_label[label] = {"cause": cause, "cycles": count, "lifted": lifted._asdict() if lifted else None}
@@ -121,7 +121,7 @@ def sentence(label: str, layer: Mapping[str, Any]) -> str:
     """The limit of a layer, as `limits` has it, and what lifts it."""
     limited, total = layer["limit"], layer["cycles"]["total"]
     cause, lifted = LIMITS[limited["cause"]], limited["lifted"]
-    text = f"{label}: limited by {cause.said} ({100 * limited['cycles'] / total:.0f} % of {total:,} cycles"
+    text = f"{label}: limited by {cause.text} ({100 * limited['cycles'] / total:.0f} % of {total:,} cycles"
     if limited["cause"] == COMPUTE and layer["macs"]:
         text += f", at {100 * layer['utilisation']['compute']:.0f} % utilisation"
     helps = [cause.mapping]
@@ -133,12 +133,12 @@ def sentence(label: str, layer: Mapping[str, Any]) -> str:
     return f"{text}); what helps: {', or '.join(helps)}"
 
 
-def said_last(layers: Mapping[str, Any]) -> list[str]:
+def limit_sentences(layers: Mapping[str, Any]) -> list[str]:
     """Sentences on the layers that lose the most cycles to anything but operations."""
     lost = {
         label: layer["cycles"]["total"] * (1 - layer["utilisation"]["total"])
         for label, layer in layers.items()
         if "limit" in layer
     }
-    most = sorted(lost, key=lost.__getitem__, reverse=True)[:MOST_SAID]
+    most = sorted(lost, key=lost.__getitem__, reverse=True)[:MOST_SENTENCES]
     return [sentence(label, layer) for label, layer in layers.items() if label in most]

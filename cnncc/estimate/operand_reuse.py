@@ -13,8 +13,8 @@ from cnncc.dialects.nest import LayerOp, Mapping, Sizes, mapping_of, operands
 from cnncc.driver.pipeline import Compilation
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.model.energy import energy
-from cnncc.model.operand_traffic import PLACES, Moved, moved
-from cnncc.model.stationary import Stay, name_of, stays
+from cnncc.model.operand_traffic import PLACES, OperandTraffic, operand_traffic
+from cnncc.model.stationary import Residency, name_of, residencies
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.util.progress import Progress, silent
 from cnncc.util.terminal import NAME, Column, table
@@ -35,15 +35,15 @@ USED = {"dram": "dram_read", "glb": "glb_read", "rf": "rf_write"}  # where words
 
 @dataclass(frozen=True)
 class Row:
-    """A layer with what is known of it. stays: by memory (rf, glb) and operand; none of an elementwise layer."""
+    """A layer with what is known of it. residencies: by memory (rf, glb) and operand; none of an elementwise layer."""
 
     label: str
     kind: str
     sizes: Sizes
     mapping: Mapping
-    moved: Moved
+    traffic: OperandTraffic
     dataflow: str
-    stays: dict[str, dict[str, Stay]]
+    residencies: dict[str, dict[str, Residency]]
     energy: dict[str, float]
 
     @property
@@ -53,37 +53,40 @@ class Row:
             "kind": self.kind,
             "mapping": text(self.mapping, self.sizes),
             "dataflow": self.dataflow,
-            **self.moved.counters(),
+            **self.traffic.counters(),
             "dram": {
-                way: {name: words[f"dram_{way}"] for name, words in self.moved.words.items() if words[f"dram_{way}"]}
-                for way in ("read", "write")
+                direction: {name: words[place] for name, words in self.traffic.words.items() if words[place]}
+                for direction, place in (("read", "dram_read"), ("write", "dram_write"))
             },
             "energy": self.energy,
             "macs_per_word": self.macs_per_word(),
             "stays": {
-                memory: {name: {"loops": list(stay.loops), "macros": stay.macros} for name, stay in found.items()}
-                for memory, found in self.stays.items()
+                memory: {
+                    name: {"loops": list(residency.loops), "macros": residency.macros}
+                    for name, residency in by_operand.items()
+                }
+                for memory, by_operand in self.residencies.items()
             },
         }
 
     def macs_per_word(self) -> dict[str, dict[str, float]]:
         """The reuse of weights and ifmap: operations for each word read in DRAM or the GLB, or brought to a PE."""
         return {
-            operand: {level: self.moved.steps / words[place] for level, place in USED.items() if words[place]}
-            for operand, words in self.moved.words.items()
-            if operand in ("weight", "ifmap") and self.moved.steps
+            operand: {level: self.traffic.steps / words[place] for level, place in USED.items() if words[place]}
+            for operand, words in self.traffic.words.items()
+            if operand in ("weight", "ifmap") and self.traffic.steps
         }
 
 
 def row_of(op: LayerOp, arch: Arch) -> Row:
     """What is known of a layer that is mapped."""
     shape, mapping = layer_shape(op), mapping_of(op)
-    words = moved(shape, mapping, arch, "residual" in operands(op))
+    words = operand_traffic(shape, mapping, arch, "residual" in operands(op))
     label, kind, takes = label_of(op), op.kind.data, energy(words.counters(), arch.energy)
     if kind == "copy":
         return Row(label, kind, shape.sizes, mapping, words, "PEs idle", {}, takes)
-    found = {memory: stays(shape, mapping, memory) for memory in ("rf", "glb")}
-    return Row(label, kind, shape.sizes, mapping, words, name_of(shape, mapping), found, takes)
+    by_memory = {memory: residencies(shape, mapping, memory) for memory in ("rf", "glb")}
+    return Row(label, kind, shape.sizes, mapping, words, name_of(shape, mapping), by_memory, takes)
 
 
 def analyse(source: Path, options: CompileOptions, progress: Progress = silent) -> tuple[Compilation, list[Row]]:
@@ -106,30 +109,30 @@ def as_text(rows: Sequence[Row]) -> Iterator[str]:
     """A table for each layer."""
     for row in rows:
         sizes = " ".join(f"{dim} {size}" for dim, size in vars(row.sizes).items())
-        yield f"{row.label}  {row.kind}, {sizes}: {row.dataflow}, {row.moved.steps:,} operations"
+        yield f"{row.label}  {row.kind}, {sizes}: {row.dataflow}, {row.traffic.steps:,} operations"
         yield f"  {text(row.mapping, row.sizes)}"
         yield from _table(row)
 
 
 def _table(row: Row) -> Iterator[str]:
-    used = [place for place in PLACES if row.moved.of(place)]
+    used = [place for place in PLACES if row.traffic.of(place)]
     heads = [HEADS[PLACES.index(place)] for place in used]
     per_word = row.macs_per_word()
     columns = [Column("operand", NAME), *heads, "uses in DRAM", "uses in GLB", "uses in PE"]
     rows = list[Sequence[str]]()
-    for operand, words in row.moved.words.items():
+    for operand, words in row.traffic.words.items():
         if words.total():
             reuse = per_word.get(operand, {})
             factors = [f"{reuse[level]:,.1f}" if level in reuse else "" for level in USED]
             rows.append([operand, *(f"{words[place]:,}" if words[place] else "" for place in used), *factors])
     yield from table(columns, rows)
     for memory, where in (("rf", "PEs"), ("glb", "the GLB")):
-        if found := row.stays.get(memory):
-            each = ", ".join(f"{name} {_during(stay)}" for name, stay in found.items())
-            yield f"  macro-instructions that words stay for in {where}: {each}"
+        if by_operand := row.residencies.get(memory):
+            spans = ", ".join(f"{name} {_during(residency)}" for name, residency in by_operand.items())
+            yield f"  macro-instructions that words stay for in {where}: {spans}"
 
 
-def _during(stay: Stay) -> str:
-    if stay.all_along:
+def _during(residency: Residency) -> str:
+    if residency.all_along:
         return "all along"
-    return f"over {' '.join(stay.loops)} ({stay.macros:,})" if stay.loops else "1"
+    return f"over {' '.join(residency.loops)} ({residency.macros:,})" if residency.loops else "1"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cnncc.errors import Refusal
-from cnncc.estimate.layer_limits import LIMITS, limit, said
+from cnncc.estimate.layer_limits import LIMITS, cause_text, limiting_cause
 from cnncc.estimate.mapped_program import Program
 from cnncc.explore.vary import Config, read_value, with_config
 from cnncc.util.terminal import NAME, TEXT, Column, table
@@ -54,13 +54,13 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
     )
     yield ""
     stalls = [(cause, now, then["cycles"]["stall"][cause]) for cause, now in estimate["cycles"]["stall"].items()]
-    rows = [(said(cause), *_change(now, other)) for cause, now, other in stalls if now or other]
+    rows = [(cause_text(cause), *_change(now, other)) for cause, now, other in stalls if now or other]
     yield from table([Column("cause", TEXT), *CHANGE], rows)
 
 
 def _limit(cycles: Mapping[str, Any]) -> str:
     """The limit of a layer in words; empty where the array neither works nor waits."""
-    return LIMITS[limit(cycles)].said if cycles["compute"] or any(cycles["stall"].values()) else ""
+    return LIMITS[limiting_cause(cycles)].text if cycles["compute"] or any(cycles["stall"].values()) else ""
 
 
 def _at(program: Program, key: str) -> object:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from cnncc.errors import Refusal
-from cnncc.explore.vary import Config, shown
+from cnncc.explore.vary import Config, config_text
 from cnncc.util.files import check_writable, write_atomically
 
 FORMAT = 1
@@ -89,6 +89,7 @@ class Results:
             raise Refusal(f"{self.path}: {_difference(first, self.header)}; give another --output, or delete the file")
         for number, text in enumerate(rest, 2):
             self._take(number, text)
+        # A last line without its end is from an exploration that was killed while it wrote.
         os.truncate(self.file, len(whole))
 
     def _take(self, number: int, text: bytes) -> None:
@@ -105,7 +106,7 @@ class Results:
 
 def key_of(config: Config) -> str:
     """The unique text of a configuration."""
-    return shown(config)
+    return config_text(config)
 
 
 def _difference(first: bytes, header: bytes) -> str:

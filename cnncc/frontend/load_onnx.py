@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnncc.errors import Finding, Refusal, Refusals
-from cnncc.frontend.infer_shapes import inferred
+from cnncc.frontend.infer_shapes import infer_shapes
 from cnncc.frontend.microsoft_ops import unknown_attribute
 from cnncc.frontend.onnx_attrs import attribute_graphs
 from cnncc.frontend.run_onnx import OnnxSession
@@ -216,6 +216,7 @@ def _fix_shapes(model: ModelProto, path: Path, batch: int | None, refusals: Refu
         _check_batch(inputs, leading, path, batch)
     else:
         refusals.notes += [_taken_as_one(value) for value in open_]
+    # Dims of one name have one size, also in outputs and inner values.
     names = {dim.dim_param for dim in leading} - {""}
     for dim in leading:
         dim.dim_value = batch or 1
@@ -277,7 +278,7 @@ def _inferred(model: ModelProto, path: Path) -> ModelProto:
     import onnx
 
     try:
-        return inferred(model, strict=True)
+        return infer_shapes(model, strict=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         # Strict inference rejects a few valid models, so onnxruntime decides.
         try:
@@ -286,7 +287,7 @@ def _inferred(model: ModelProto, path: Path) -> ModelProto:
             misfits = _misfits(error)
             what = f"{len(misfits)} problems" if len(misfits) > 1 else _first_line(error)
             raise Refusal(f"{path}: its shapes do not fit together: {what}", *misfits) from error
-        return inferred(model, strict=False)
+        return infer_shapes(model, strict=False)
 
 
 def _misfits(error: Exception) -> list[Finding]:

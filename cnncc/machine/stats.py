@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import build_tree
-from cnncc.machine.times.times import DEFAULT_BUDGET_CYCLES, Cycles, simulate
+from cnncc.machine.times.times import DEFAULT_LIMIT_CYCLES, Cycles, simulate
 from cnncc.machine.traffic.counts import Traffic, count_traffic
 
 Stats = dict[str, object]
@@ -55,7 +55,7 @@ def stats(
     instructions: Sequence[Instruction],
     arch: Arch,
     layers: Sequence[tuple[str, int]] = (),
-    budget_cycles: int = DEFAULT_BUDGET_CYCLES,
+    limit_cycles: int = DEFAULT_LIMIT_CYCLES,
     causes: bool = True,
     constant_words: int = 0,
 ) -> Stats:
@@ -66,7 +66,7 @@ def stats(
     Raises Refusal for a program that is none, Trap for one that the machine cannot run to its end.
     """
     tree = build_tree(instructions)
-    times = simulate(tree, arch, layers, budget_cycles, causes=causes, constant_words=constant_words)
+    times = simulate(tree, arch, layers, limit_cycles, causes=causes, constant_words=constant_words)
     counts = count_traffic(tree, arch, layers)
     by_layer = {label: _stats(times.layers[label], counts.layers[label], arch) for label, _ in layers}
     return {**_stats(times.cycles, counts.whole, arch), "layers": by_layer}

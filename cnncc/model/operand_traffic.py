@@ -31,7 +31,7 @@ PLACES = ("dram_read", "dram_write", "glb_read", "glb_write", "bus", "n2n", "psu
 
 
 @dataclass(frozen=True)
-class Moved:
+class OperandTraffic:
     """Words by operand and place, `words["weight"]["glb_read"]`. steps: the PEs' operations, of the layer's `kind`.
 
     Operands are weight, ifmap, params, residual, output and sums; places
@@ -73,9 +73,9 @@ class Moved:
         }
 
 
-def moved(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool = False) -> Moved:
+def operand_traffic(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool = False) -> OperandTraffic:
     """The words that a layer moves. Raises Refusal for a mapping that `nest-to-array` refuses."""
-    return _LayerWords(shape, mapping, arch, residual).moved()
+    return _LayerWords(shape, mapping, arch, residual).traffic()
 
 
 class DeliveredWords(NamedTuple):
@@ -111,7 +111,7 @@ class _LayerWords:
         self.passes = passes_columns(shape, arch, mapping.loops, mapping.stages)
         self.outputs = prod(self.sizes.of(dim) for dim in OUTPUT_DIMS)
 
-    def moved(self) -> Moved:
+    def traffic(self) -> OperandTraffic:
         words = {name: Counter[str]() for name in OPERANDS}
         for operand, stage in self.glb.items():
             source, target = ("glb_read", "dram_write") if operand == "output" else ("dram_read", "glb_write")
@@ -120,7 +120,7 @@ class _LayerWords:
         words["residual"]["glb_read"] += self.outputs if self.residual else 0
         if self.shape.kind == "copy":
             words["ifmap"]["glb_read"] += self.outputs
-            return Moved(self.shape.kind, 0, words)
+            return OperandTraffic(self.shape.kind, 0, words)
         steps = prod(self.sizes.of(dim) for dim in DIMS)
         words["params"]["glb_read"] += self.params(self.depth)
         for operand in self.rf:
@@ -134,7 +134,7 @@ class _LayerWords:
         words["sums"] += Counter(
             glb_read=partial, glb_write=partial, psum_link=commits.hops, rf_read=added + commits.psums, rf_write=added
         )
-        return Moved(self.shape.kind, steps, words)
+        return OperandTraffic(self.shape.kind, steps, words)
 
     def _added(self, steps: int) -> int:
         """The number of additions to psums; all lanes of a step count as one."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import DIMS
 from cnncc.model.layer_schedule import LayerPlan, layer_schedule
-from cnncc.model.operand_traffic import KINDS, Moved, moved
+from cnncc.model.operand_traffic import KINDS, OperandTraffic, operand_traffic
 from cnncc.model.program_schedule import Copy, Part, program_cycles
 from cnncc.model.register_files import file_words
 from cnncc.model.routes import Nest
@@ -65,11 +65,11 @@ def _stats(cycles: PredictedCycles, counts: Counts, peaks: dict[str, int], arch:
 
 
 def _layer(plan: LayerPlan, arch: Arch, cycles: PredictedCycles) -> Counts:
-    words = moved(plan.shape, plan.mapping, arch, plan.residual)
+    words = operand_traffic(plan.shape, plan.mapping, arch, plan.residual)
     return {**words.counters(), "idle_pe_cycles": _idle(plan, arch, words, cycles.compute)}
 
 
-def _idle(plan: LayerPlan, arch: Arch, words: Moved, compute: int) -> int:
+def _idle(plan: LayerPlan, arch: Arch, words: OperandTraffic, compute: int) -> int:
     """Cycles of PEs outside a macro-instruction's rectangle: cycles of all PEs minus those of its PEs (MAC-4)."""
     if plan.shape.kind == "copy":
         return 0

@@ -2,7 +2,8 @@
 
 An operand is resident in the register files during the loops in time between its stage there and the box: so many
 macro-instructions use its words. Sums are resident while only loops over c, r and s run. In the GLB an operand is
-resident during the loops inside its stage there; without a stage, for the whole layer. The longest stay gives the name:
+resident during the loops inside its stage there; without a stage, for the whole layer. The longest residency gives
+the name:
 
     STATIONARY-1  The operand whose words stay for the most macro-instructions is stationary: weight, input or output
                   (sums).
@@ -30,8 +31,8 @@ NAMES = {"weight": "weight stationary", "ifmap": "input stationary", "sums": "ou
 
 
 @dataclass(frozen=True)
-class Stay:
-    """A stay of an operand's words. loops: the loops in time that run meanwhile, from outside to inside.
+class Residency:
+    """The residency of an operand's words. loops: the loops in time that run meanwhile, from outside to inside.
 
     macros: the macro-instructions of full tiles in these loops. all_along: whether they are all the layer's loops.
     """
@@ -41,8 +42,8 @@ class Stay:
     all_along: bool = False
 
 
-def stays(shape: LayerShape, mapping: Mapping, memory: str) -> dict[str, Stay]:
-    """The stay of each operand's words in register files (memory `rf`) or in the GLB (`glb`).
+def residencies(shape: LayerShape, mapping: Mapping, memory: str) -> dict[str, Residency]:
+    """The residency of each operand's words in register files (memory `rf`) or in the GLB (`glb`).
 
     Loops that run once are left out. `sums` are a PE's partial sums; the GLB has the output instead.
     """
@@ -52,14 +53,14 @@ def stays(shape: LayerShape, mapping: Mapping, memory: str) -> dict[str, Stay]:
     else:
         nest = Nest(shape, mapping)
         depths["sums"] = next(depth for depth in range(len(nest.outer) + 1) if _sums_stay(nest, depth))
-    return {operand: _stay(shape, mapping, depth) for operand, depth in depths.items()}
+    return {operand: _residency(shape, mapping, depth) for operand, depth in depths.items()}
 
 
 def _sums_stay(nest: Nest, depth: int) -> bool:
     return nest.summed_over(depth, inside(nest.shape.sizes, nest.outer[:depth])) is not None
 
 
-def _stay(shape: LayerShape, mapping: Mapping, depth: int) -> Stay:
+def _residency(shape: LayerShape, mapping: Mapping, depth: int) -> Residency:
     around = zip(loop_names(mapping.loops), mapping.loops, extents(shape.sizes, mapping.loops), strict=True)
     in_time = [
         (number >= depth, name, -(-extent // loop.step))
@@ -67,7 +68,7 @@ def _stay(shape: LayerShape, mapping: Mapping, depth: int) -> Stay:
         if not loop.on and not loop.keep and extent > loop.step
     ]
     within = [(name, count) for is_inside, name, count in in_time if is_inside]
-    return Stay(tuple(name for name, _ in within), prod(count for _, count in within), len(within) == len(in_time))
+    return Residency(tuple(name for name, _ in within), prod(count for _, count in within), len(within) == len(in_time))
 
 
 def loop_names(loops: Sequence[Loop]) -> list[str]:
@@ -84,7 +85,7 @@ def name_of(shape: LayerShape, mapping: Mapping) -> str:
     """The name of a mapping's dataflow, by STATIONARY-1 to STATIONARY-4."""
     if _side_by_side(shape, mapping) >= {"r", "h"} and _along_rows(shape, mapping):
         return "row stationary"
-    macros = {operand: stay.macros for operand, stay in stays(shape, mapping, "rf").items()}
+    macros = {operand: residency.macros for operand, residency in residencies(shape, mapping, "rf").items()}
     longest = _longest(macros)
     return longest or _longest(_uses(shape, mapping)) or "no local reuse"
 

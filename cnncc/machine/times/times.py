@@ -10,7 +10,7 @@ An iteration of a loop is a function of the `State` at its start: times relative
   one occurrence to the next are multiplied.
 
 The first and the last iteration are stepped apart, because conditions ask for them. Each iteration is remembered by its
-state and the loop's text (`texts.py`): neither an outer loop nor another layer of the same shape steps it anew.
+state and the loop's text (`loop_texts.py`): neither an outer loop nor another layer of the same shape steps it anew.
 The result is exact. The cost grows with the program's text, not with its loops' counts. Only engines of nearly equal
 speed take some thousands of iterations to fill or drain a queue; these are stepped once.
 """
@@ -29,12 +29,12 @@ from cnncc.machine.program import ALL_LOOPS, Leaf, LoopNode, Node
 from cnncc.machine.times.cause_clock import CauseClock
 from cnncc.machine.times.clock import Clock, Effect, Fault, Key, State, start_state
 from cnncc.machine.times.durations import UnitSettings
+from cnncc.machine.times.loop_texts import LoopTexts, constant_transfers, waits_for
 from cnncc.machine.times.paths import CAUSES, Moments
 from cnncc.machine.times.tasks import ENGINES, HALVES
-from cnncc.machine.times.texts import Texts, constant_transfers, waits_for
 
-DEFAULT_BUDGET_CYCLES = 1 << 50  # 13 days at 1 GHz
-DEFAULT_BUDGET_STEPS = 1 << 24  # hundreds of times those of any network here
+DEFAULT_LIMIT_CYCLES = 1 << 50  # 13 days at 1 GHz
+DEFAULT_LIMIT_STEPS = 1 << 24  # hundreds of times those of any network here
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,15 @@ class _Simulation:
         tree: Sequence[Node],
         arch: Arch,
         layers: Sequence[tuple[str, int]],
-        budget_cycles: int,
-        budget_steps: int,
+        limit_cycles: int,
+        limit_steps: int,
         causes: bool,
         constant_words: int,
     ) -> None:
         self.arch, self.causes = arch, causes
-        self.budget_cycles, self.budget_steps, self.steps = budget_cycles, budget_steps, 0
+        self.limit_cycles, self.limit_steps, self.steps = limit_cycles, limit_steps, 0
         self.owner = owners(program_length(tree), layers)
-        self.texts = Texts(arch, self.owner, constant_transfers(tree, constant_words) if causes else frozenset())
+        self.texts = LoopTexts(arch, self.owner, constant_transfers(tree, constant_words) if causes else frozenset())
         self._known: dict[tuple[int, int, int, State], Effect] = {}
         self._moments: Moments = {}
 
@@ -110,13 +110,13 @@ class _Simulation:
     def iteration(self, loop: LoopNode, first: int, last: int, state: State, before: int) -> Effect:
         """One iteration of a loop's body from `state`, `before` cycles after the program's start.
 
-        The effect's owners are relative to the loop's. Loops of one text share their effects, except where the budget
+        The effect's owners are relative to the loop's. Loops of one text share their effects, except where the limit
         ends: the trap has to name the loop's own instruction.
         """
-        in_first, in_last = self.texts.mentions(loop)
+        in_first, in_last = self.texts.edge_masks(loop)
         key = (self.texts.number(loop, state.unit), first & in_first, last & in_last, state)
         known = self._known.get(key)
-        if known is None or before + known.elapsed > self.budget_cycles:
+        if known is None or before + known.elapsed > self.limit_cycles:
             piece = _Piece(self, state, before, self.owner[loop.first])
             piece.run(loop.body, first, last)
             known = self._known[key] = piece.clock.effect()
@@ -159,7 +159,7 @@ class _Piece:
 
     def _apply(self, loop: LoopNode, effect: Effect, times: int = 1) -> None:
         self.clock.apply(effect, times, self._owner(loop.first))
-        self._check_budget(loop.head)
+        self._check_limits(loop.head)
 
     def _repeat(self, loop: LoopNode, first: int, last: int) -> None:
         """The iterations between the first and the last: step until a state returns, then multiply."""
@@ -203,22 +203,22 @@ class _Piece:
                     if kind is Kind.UNIT:
                         clock.set_unit(UnitSettings.of(inst))
                     texts = self.simulation.texts
-                    clock.issue(owner, texts.task(leaf), texts.took(leaf, clock.unit), first, last)
+                    clock.issue(owner, texts.task(leaf), texts.occupancy(leaf, clock.unit), first, last)
                 case Kind.LOOP | Kind.END:
                     raise AssertionError(f"{kind} is no leaf of a program's tree")
                 case _:
                     assert_never(kind)
         except Fault as fault:
             raise leaf.trap(str(fault)) from fault
-        self._check_budget(leaf)
+        self._check_limits(leaf)
 
-    def _check_budget(self, leaf: Leaf) -> None:
+    def _check_limits(self, leaf: Leaf) -> None:
         simulation = self.simulation
-        if self.before + self.clock.elapsed > simulation.budget_cycles:
-            raise leaf.trap(f"the budget of {simulation.budget_cycles} cycles is spent")
+        if self.before + self.clock.elapsed > simulation.limit_cycles:
+            raise leaf.trap(f"the limit of {simulation.limit_cycles} cycles is exceeded")
         simulation.steps += 1
-        if simulation.steps > simulation.budget_steps:
-            raise leaf.trap(f"the interpreter's budget of {simulation.budget_steps} steps in time is spent")
+        if simulation.steps > simulation.limit_steps:
+            raise leaf.trap(f"the interpreter's limit of {simulation.limit_steps} steps in time is exceeded")
 
 
 def _cycles(counts: Mapping[Key, int], owner: int, causes: Sequence[str]) -> Cycles:
@@ -231,18 +231,18 @@ def simulate(
     tree: Sequence[Node],
     arch: Arch,
     layers: Sequence[tuple[str, int]] = (),
-    budget_cycles: int = DEFAULT_BUDGET_CYCLES,
-    budget_steps: int = DEFAULT_BUDGET_STEPS,
+    limit_cycles: int = DEFAULT_LIMIT_CYCLES,
+    limit_steps: int = DEFAULT_LIMIT_STEPS,
     causes: bool = False,
     constant_words: int = 0,
 ) -> Times:
     """The cycles of a program on an array. layers: (label, first instruction) in the program's order (see `owners`).
 
-    budget_steps: a step is an instruction, or an iteration in a new state.
+    limit_steps: a step is an instruction, or an iteration in a new state.
     causes: with stalls by cause, which takes longer. constant_words: of DRAM, those of weights and parameters.
-    Raises: Trap, for a token that is missing in program order, too many halves or tokens, or a spent budget.
+    Raises: Trap, for a token that is missing in program order, too many halves or tokens, or an exceeded limit.
     """
-    simulation = _Simulation(tree, arch, layers, budget_cycles, budget_steps, causes, constant_words)
+    simulation = _Simulation(tree, arch, layers, limit_cycles, limit_steps, causes, constant_words)
     piece = _Piece(simulation, start_state(arch), 0)
     piece.run(tree, ALL_LOOPS, ALL_LOOPS)
     counts, names = piece.clock.all_counts(), CAUSES if causes else ()

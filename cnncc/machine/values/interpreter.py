@@ -24,7 +24,7 @@ from cnncc.machine.traps import Trap
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
 from cnncc.machine.values.commits import Output
 from cnncc.machine.values.delivery import Delivered, deliver, with_axes
-from cnncc.machine.values.fetched import fetches
+from cnncc.machine.values.loop_fetches import leading_fetches
 from cnncc.machine.values.mac_arithmetic import accumulate, check_neighbours, check_sizes
 from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
 from cnncc.machine.values.memory import Memory, OutOfRange
@@ -145,9 +145,11 @@ class Interpreter:
 
     def _makes_block(self, loop: LoopNode) -> bool:
         files = self.files.values()
+        # `independent` sees the loop alone, so it cannot know in which iterations a waiting half was filled.
         if self.sent or any(file.full or file.opened for file in files):
             return False
         used = [*(file.current is not None for file in files), self.sums is not None]
+        # A loop's register is its depth: lower registers belong to the loops around it.
         around = range(loop.register)
         not_first = {register for register in around if self.index[register] != 0}
         not_last = {register for register in around if self.index[register] != self.count[register] - 1}
@@ -162,8 +164,8 @@ class Interpreter:
         sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
         self.block = block = Block(depth(loop), loop.register, iterations)
         try:
-            self.work.spend(len(iterations) * len(fetches(loop)) * PER_INSTRUCTION)
-            block.fetch(fetches(loop), self.index, self.descriptors, (self.dram, self.glb), self.block_elements)
+            self.work.spend(len(iterations) * len(leading_fetches(loop)) * PER_INSTRUCTION)
+            block.fetch(leading_fetches(loop), self.index, self.descriptors, (self.dram, self.glb), self.block_elements)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
             self._axis(loop, self.block, iterations)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *data.shape[1 + axes :]))
@@ -175,6 +177,7 @@ class Interpreter:
             for fetched in block.fetched:
                 self.glb.put_back(fetched.low, fetched.before)
             self.files, self.sums, self.sent = files, sums, []
+            # The failed block leaves arrays of indices in its loops' registers.
             self.index[loop.register :] = [0] * (LOOP_REGISTERS - loop.register)
             return False
         finally:
@@ -198,6 +201,7 @@ class Interpreter:
         sums = [*self.sent, *([self.sums] if self.sums else [])]
         for half in [file.current for file in self.files.values()] + [s.half for s in sums]:
             if half is not None:
+                # The reserve has the old axes: slots that come later need a new one.
                 half.data, half.reserved = reshape(half.data, axes), None
         for s in sums:
             s.bound = reshape(s.bound, axes)
@@ -285,6 +289,7 @@ class Interpreter:
         check_neighbours(inst, ifmap, whole, self.arch)
         if reuse := inst.number("data_reuse"):
             ifmap.shift_west(inst.number("n2n_slot"), reuse)
+            # A window of fewer PEs is a copy: the moved words would be missing in the next macro-instruction.
             if ifmap is not halves["ifmap"]:
                 halves["ifmap"].replace(ifmap)
                 ifmap = halves["ifmap"].window(grid, "ifmap")
@@ -349,6 +354,7 @@ class Interpreter:
 
     def _commit(self, inst: Instruction) -> None:
         grid = active(inst, inst.number("set_rows"), self.arch)
+        # Checked before anything else: the arrays below have an element for each result.
         if commit_results(inst) > self.arch.glb.words:
             raise HalfFault("there are more results than words in the GLB")
         output = Output(self.arch, self.glb, self.descriptors, self.unit, self.block, inst, grid, self.index)

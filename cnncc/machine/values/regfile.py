@@ -42,11 +42,12 @@ def active(inst: Instruction, set_rows: int, arch: Arch) -> Grid:
 class Half:
     """One half of a register file.
 
-    - data: [image, block…, *grid, slot].
-    - filled: [*grid, slot], a mask.
-    - reserved: a larger array that starts with `data`, for more slots to come; None without one.
-    - loaded: the end of the slots that loads filled.
-    - virtual: the slots that loads with `edge` filled (MAC-6 tells them apart).
+    Attributes:
+        data       [image, block…, *grid, slot]
+        filled     [*grid, slot], a mask
+        reserved   a larger array that starts with `data`, for more slots to come; or None
+        loaded     the end of the slots that loads filled
+        virtual    the slots that loads with `edge` filled (MAC-6 tells them apart)
     """
 
     grid: Grid
@@ -143,6 +144,7 @@ class Half:
             or slots > self.reserved.shape[-1]
         ):
             old = self.data
+            # In the order of the words' own strides, copies into the half run through memory in long runs.
             order = sorted(range(len(lead)), key=lambda axis: (-abs(like.strides[axis]), lead[axis]))
             reserved = np.empty((max(slots, most), *(lead[axis] for axis in order)), kind)
             self.reserved = reserved.transpose(*(1 + order.index(axis) for axis in range(len(lead))), 0)

@@ -23,7 +23,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import ceil_div, commit_results, dma_words, load_words
 from cnncc.machine.values.addresses import Descriptor, Index, Ints
-from cnncc.machine.values.fetched import Fetched, Read, fetches
+from cnncc.machine.values.loop_fetches import FetchedWords, Read, leading_fetches
 from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
 from cnncc.machine.values.memory import Memory, Place, ends, fill
 from cnncc.machine.values.regfile import Words
@@ -54,19 +54,21 @@ def leaves(node: Node) -> list[Leaf]:
 class Block:
     """Loops that run at once: the places read so far, and the values to write when all iterations have run.
 
-    - axes: the number of block axes of arrays, one a loop.
-    - register, iterations: the outermost loop's.
-    - fetched: the words that these iterations fetch.
-    - reads: a superset of all other places read.
-    - scope: the axes of the loops around the current instruction.
-    - counts: iterations by axis.
-    - axis_of: axes by register.
+    Attributes:
+        axes         the number of block axes of arrays, one for each loop
+        register     the outermost loop's
+        iterations   the outermost loop's
+        fetched      the words that these iterations fetch
+        reads        a superset of all other places read
+        scope        the axes of the loops around the current instruction
+        counts       iterations by axis
+        axis_of      axes by register
     """
 
     axes: int
     register: int
     iterations: range
-    fetched: list[Fetched] = field(default_factory=list[Fetched])
+    fetched: list[FetchedWords] = field(default_factory=list[FetchedWords])
     reads: list[Place] = field(default_factory=list[Place])
     writes: list[tuple[Place, Ints]] = field(default_factory=list[tuple[Place, Ints]])
     scope: tuple[int, ...] = ()
@@ -93,7 +95,7 @@ class Block:
             places.append([sides(leaf.instruction, loops, descriptors, glb.words) for leaf in transfers])
         for number, leaf in enumerate(transfers):
             side = descriptors[leaf.instruction.number("glb")]
-            self.fetched.append(Fetched.of(glb, side, [iteration[number][1] for iteration in places]))
+            self.fetched.append(FetchedWords.of(glb, side, [iteration[number][1] for iteration in places]))
         if sum(part.before.words for part in self.fetched) * len(places) * glb.images > most:
             raise OrderMatters
         for iteration in places:
@@ -105,6 +107,7 @@ class Block:
     def read(self, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
         """The words that `read` finds in all iterations (PROG-5): in each iteration's fetched version, or in memory."""
         for part in self.fetched:
+            # `is`: the transfer's own descriptor reaches exactly its words. Any other one is judged by its addresses.
             if part.side is descriptor:
                 return part.read(read, self.register, self.iterations, loops)
         taken = read(memory, loops, descriptor)
@@ -121,6 +124,7 @@ class Block:
         reads = [ends(place) for place in self.reads if place.size]
         writes = [ends(place) for place, _ in self.writes]
         apart = all(read[1] < write[0] or write[1] < read[0] for read in reads for write in writes)
+        # The usual case needs no masks of the whole GLB.
         if apart and len(writes) == 1 and isinstance(place := self.writes[0][0], Strided) and place.distinct:
             return
         written, read = np.zeros(words, np.bool_), np.zeros(words, np.bool_)
@@ -128,6 +132,7 @@ class Block:
             fill(written, place, True)
         for place in self.reads:
             fill(read, place, True)
+        # Fewer words than values: a word was written twice.
         if int(written.sum()) != sum(place.size for place, _ in self.writes) or (written & read).any():
             raise OrderMatters
 
@@ -263,11 +268,11 @@ def _scope(when: When, scope: Registers, not_now: set[int]) -> Registers | None:
 def independent(loop: LoopNode, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> bool:
     """Whether the loop's iterations use the register files independently.
 
-    - used: whether a half of weights, ifmap, psums is in use before the loop; none may be full or partly filled
-    - not_first, not_last: registers of loops around it, outside their first, last iteration
+    - used: whether a half of weights, ifmap, psums is in use before the loop. None may be full or partly filled.
+    - not_first, not_last: the registers of loops around it that are past their first, before their last iteration.
     """
     instructions = [leaf.instruction for leaf in leaves(loop)]
-    if any(inst.spec.name not in _RUNNABLE for inst in instructions[len(fetches(loop)) :]):
+    if any(inst.spec.name not in _RUNNABLE for inst in instructions[len(leading_fetches(loop)) :]):
         return False
     if len({keeps_greatest(inst.operation()) for inst in instructions if inst.spec.name == "mac"}) > 1:
         return False  # sums and greatest values alternate, which one array expression cannot do

@@ -27,7 +27,7 @@ class Work:
         """Account for work that is about to be done. Raises HalfFault beyond the limit."""
         self.done += amount
         if self.done > self.limit:
-            raise HalfFault(f"the interpreter's limit of {self.limit} words and operations is reached")
+            raise HalfFault(f"the interpreter's limit of {self.limit} words and operations is exceeded")
 
 
 def work_of(inst: Instruction) -> int:
