@@ -234,6 +234,8 @@ def _text(written: str | Equation) -> str:
         # Several tiles in the box: those of the fewest cycles.
         ("k' > c' > h > w > {c'' > k'' > r > s}", "k':4 > c > h > w > {s > r > k''}"),
         ("h' > h'':2||@rows > h''' > k > w > c > {r > s}", "h':2||5@rows > h'' > k > w > c > {s > r}"),
+        # Of sums that travel, a tile divides what is there: one of five rows, though tiles of two would be quicker.
+        ("k > c > h > w > r'||2@rows > {s > r''}", "k > c > h > w > r':2 > r''||2@rows > {s}"),
         # Loops that run once go, those in the box are in the machine's order.
         ("n > h':10 > h'' > k > w > c > {r > s}", "h > k > w > c > {s > r}"),
     ],
