@@ -20,8 +20,8 @@ from conv_grid_cases import Case, case_of, filled
 from examples import SEED, examples
 from nest_cases import layer_of
 from test_conv_grid import lowered, result_and_cycles, unmapped
+from test_macro_instructions import walked_cycles
 from test_mapping_notation import EQUATIONS, Equation
-from test_nest_os_mapping import walked_cycles
 from textbook_dataflows import TEXTBOOK
 
 from cnncc.arch.model import Arch, load_arch, parse_arch

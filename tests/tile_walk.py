@@ -8,7 +8,7 @@ each one ahead, which is why the last full tile of a loop around them is a loop 
 from __future__ import annotations
 
 from collections import deque
-from math import ceil, prod
+from math import ceil, gcd, prod
 from typing import NamedTuple
 
 from conv_grid_cases import Case
@@ -61,6 +61,16 @@ class At(NamedTuple):
 
     def pes(self, axis: tuple[tuple[str, int], ...], dims: str) -> int:
         return prod(count for dim, count in axis if dim in dims)
+
+    def placed(self, loop: Loop, count: int) -> At:
+        """Inside a loop on so many PEs, if it is one in space."""
+        return self._replace(**{loop.on: (*getattr(self, loop.on), (loop.dim, count))}) if loop.on else self
+
+
+def held(outputs: int, taps: int, stride: int, dilation: int) -> int:
+    """Rows or columns of the image for windows next to each other: as far apart as any two of them that are needed."""
+    steps = [step for count, step in ((outputs, stride), (taps, dilation)) if count > 1]
+    return ((outputs - 1) * stride + (taps - 1) * dilation) // gcd(*steps or [1]) + 1
 
 
 class Walk:
@@ -172,18 +182,19 @@ class Walk:
         if depth == self.peeled:
             self.ahead.append(at)
             return
+        loop = self.loops[depth]
         for count, size in self.pieces(depth, at):
-            if count > 1:
+            inside = at.placed(loop, count)._replace(extent={**at.extent, loop.dim: size})
+            if count > 1 and not loop.on:
                 self.running.add(depth)
-            for _ in range(count):
-                self.find_blocks(depth + 1, at._replace(extent={**at.extent, self.loops[depth].dim: size}))
+            for _ in range(1 if loop.on else count):
+                self.find_blocks(depth + 1, inside)
 
     def piece(self, depth: int, at: At, count: int, ends: tuple[bool, bool]) -> None:
         loop = self.loops[depth]
         if loop.on:
-            placed = {loop.on: (*getattr(at, loop.on), (loop.dim, count))}
-            at = at._replace(firsts=(*at.firsts, ends[0]), lasts=(*at.lasts, ends[1]), **placed)
-            self.walk(depth + 1, at)
+            at = at.placed(loop, count)
+            self.walk(depth + 1, at._replace(firsts=(*at.firsts, ends[0]), lasts=(*at.lasts, ends[1])))
             return
         self.time.now += 1  # the loop instruction
         for i in range(count):
@@ -233,23 +244,27 @@ class Walk:
 
     def durations(self, at: At) -> tuple[int, int, int, int]:
         """Cycles of the loads of weights, image and of the last column of each set, and of the macro-instruction."""
-        pe, extent = self.arch.pe, at.extent
+        case, pe, extent = self.case, self.arch.pe, at.extent
         weights = self.load_cycles(prod(extent[dim] for dim in "scrk"), at.pes(at.rows, "k"), at.pes(at.cols, "k"))
-        z = extent["w"]
-        columns = z if extent["s"] == 1 else (z - 1) * self.case.stride[1] + extent["s"]
+        lines, columns = (
+            held(extent[out], extent[tap], stride, dilation)
+            for (out, tap), stride, dilation in zip(("hr", "ws"), case.stride, case.dilation, strict=True)
+        )
         shared = self.shared_columns(at)
-        each = extent["r"] * extent["c"] * (extent["k"] if self.alone else 1)
+        each = lines * extent["c"] * (extent["k"] if self.alone else 1)
         dims = "khw" if self.alone else "hw"
         rows, cols = at.pes(at.rows, dims), at.pes(at.cols, dims)
         image = self.load_cycles((columns - shared) * each, rows, cols)
-        edge = self.load_cycles(shared * each, rows, 1)
-        steps = z * extent["s"] * extent["r"] * extent["c"] * extent["k"]
-        return weights, image, edge, pe.start_cycles + steps + pe.finish_cycles
+        edge = self.load_cycles(shared * each, rows, at.pes(at.cols, "h"))
+        return weights, image, edge, pe.start_cycles + prod(extent[dim] for dim in "hwsrck") + pe.finish_cycles
 
     def shared_columns(self, at: At) -> int:
         """Of the image, that a PE has from its neighbour: those of both windows, if they are neighbours there, too."""
         if self.alone or self.case.dilation[1] > 1 or not self.case.n2n:
             return 0
+        on_cols = [loop.dim for loop in self.loops if loop.on == "cols"]
+        if len(on_cols) > 1 and on_cols[-1] != "w":
+            return 0  # its neighbour has the same columns
         if at.pes(at.cols, "w") == 1 and not self.arch.pe.pong_words:
             return 0
         if self.arch.pe.pong_words and self.pixels > 1:
@@ -264,8 +279,8 @@ class Walk:
         return max(ceil(words * rows * cols / glb.words_per_cycle), cols * ceil(words / bus.burst_words), words)
 
     def commit(self, at: At) -> None:
-        rows, cols = at.pes(at.rows, "kh"), at.pes(at.cols, "kw")
-        sums = at.extent["w"] * at.extent["k"]
+        rows, cols = at.pes(at.rows, "kh"), at.pes(at.cols, "khw")
+        sums = prod(at.extent[dim] for dim in "khw")
         channels = at.pes(at.rows, "k") * at.pes(at.cols, "k") * at.extent["k"]
         words = rows * cols * sums + channels * self.words["params"]
         units = ceil(rows * sums / self.arch.commit.units_per_column)
