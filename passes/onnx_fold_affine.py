@@ -106,8 +106,8 @@ class _Fold(RewritePattern):
         comes_first = arrays[0] is not None
         x, array = (op.operands[1], arrays[0]) if comes_first else (op.operands[0], arrays[1])
         dims = static_shape(x)
-        # Normalisation needs channels, and keeps the shape.
-        if array is None or dims is None or len(dims) < 2 or x.type != op.results[0].type:
+        # Normalisation needs channels. It keeps the shape, as does a constant that `channel_values` takes.
+        if array is None or dims is None or len(dims) < 2:
             return None
         values = channel_values(array, dims)
         affine = None if values is None else constant_affine(op.op_type.data, values, comes_first)

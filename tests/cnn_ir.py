@@ -12,6 +12,7 @@ from cnncc.dialects.cnn import CNN
 from cnncc.dialects.onnx import ONNX
 from cnncc.dialects.weights import WEIGHTS, GlobalOp, RefAttr, tensor_type
 from cnncc.frontend.import_onnx import import_model
+from cnncc.frontend.infer_shapes import inferred
 
 
 def parse(text: str, **arrays: np.ndarray) -> tuple[ModuleOp, CompilerContext]:
@@ -34,17 +35,16 @@ def tensor(shape: tuple[int, ...], element: str = "i16") -> str:
 
 def imported(nodes, inputs, outputs, initializers, opset: int = 17) -> tuple[ModuleOp, CompilerContext]:
     """An `onnx` module from NodeProtos, {name: shape} of f32 inputs, names of outputs and {name: array}."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
+    given = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()}
     graph = helper.make_graph(
         nodes,
         "test",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
-        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [*given.values()],
+        [given.get(name, ValueInfoProto(name=name)) for name in outputs],
         [numpy_helper.from_array(array, name) for name, array in initializers.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
-    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     ctx = CompilerContext()
-    return import_model(model, ctx.weights), ctx
+    return import_model(inferred(model, strict=False), ctx.weights), ctx

@@ -4,8 +4,8 @@
     python tests/plant_bugs.py --only mapper --seconds 600           some, each for at most ten minutes
 
 A bug is planted in a copy of the checkout. The test files that bugs.toml names run first, then those that name the
-module, then the others, the short ones first, until a test fails or the time is over. The test that failed must pass
-without the bug. Results are kept in a file, so that a run that was interrupted goes on.
+module, then the others, the short ones first, until a test fails or the time is over. A test that fails without the
+bug, too, has not seen it. Results are kept in a file, so that a run that was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -119,8 +119,9 @@ def plant(bug: Bug, checkout: Path, most_seconds: float) -> Result:
         finally:
             _write(path, text)
         if test is not None:
-            if "::" in test and failing(checkout, test, most_seconds) is not None:
-                raise SystemExit(f"{test} fails without a bug, too")
+            if failing(checkout, test, most_seconds) is not None:
+                last = f"{test}, which fails without the bug, too"
+                continue
             return Result(bug.key, "seen", test, round(time.monotonic() - start, 1))
     return Result(bug.key, "not seen", last, round(time.monotonic() - start, 1))
 

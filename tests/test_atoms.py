@@ -15,7 +15,6 @@ import pytest
 from cli_cases import SAMPLES, invoke, refused
 from conv_grid_cases import Case
 from nest_cases import layer_of
-from output_stationary import whole_plan
 from test_conv_grid import unmapped
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
@@ -29,7 +28,7 @@ from cnncc.dialects.weights import WEIGHTS
 from cnncc.eval.atomic import Atom, Reuse, Word, atomic_schedule
 from cnncc.eval.atomic_text import schedule_text
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.numbered_nest import Tile, mapping_of
+from cnncc.passes._scheduling.numbered_nest import OsPlan, Tile, mapping_of
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.passes.nest_permute import NestPermutePass
@@ -47,7 +46,8 @@ def program(case: Case, tile: Tile, arch: str) -> tuple[ModuleOp, CompilerContex
     module, ctx = unmapped(case)
     layer = layer_of(module)
     shape = layer_shape(layer)
-    layer.mapping = MappingAttr(mapping_of(shape, load_arch(arch), tile, whole_plan(shape)))
+    in_one_block = OsPlan(shape.tiled_together, shape.sizes.h, shape.sizes.w, shape.sizes.c)
+    layer.mapping = MappingAttr(mapping_of(shape, load_arch(arch), tile, in_one_block))
     for lowering in (NestTilePass(), NestPermutePass(), NestUnrollPass(), NestStagePass(), NestToArrayPass(arch)):
         lowering.apply(ctx, module)
     return module, ctx

@@ -34,7 +34,7 @@ from conv_grid_cases import FACTORS, Case, all_pairs, every_pair, pairs_of, rand
 from examples import examples
 from hypothesis import HealthCheck, example, given, settings
 from nest_cases import layer_of
-from output_stationary import map_output_stationary
+from searches import FEWEST, search_with
 from tile_walk import Walk
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
@@ -78,12 +78,12 @@ def unmapped(case: Case) -> tuple[ModuleOp, CompilerContext]:
     return module, ctx
 
 
-def scheduled(case: Case, arch: str, schedule: str | None = None) -> tuple[ModuleOp, CompilerContext, Mapping]:
+def scheduled(
+    case: Case, arch: str, schedule: str | None = None, dataflow: str = "os"
+) -> tuple[ModuleOp, CompilerContext, Mapping]:
+    """Mapped by the file, or by the mapper."""
     module, ctx = unmapped(case)
-    if schedule is None:
-        map_output_stationary(module, load_arch(arch))
-    else:
-        NestAssignMappingPass(arch, schedule=schedule).apply(ctx, module)
+    NestAssignMappingPass(arch, schedule=schedule, dataflow=dataflow).apply(ctx, module)
     mapping = layer_of(module).mapping
     assert mapping is not None
     return module, ctx, mapping.data
@@ -98,10 +98,12 @@ def lowered(module: ModuleOp, ctx: CompilerContext, arch: str) -> None:
         module.verify()
 
 
-def run(case: Case, arch_file: Path, schedule: str | None = None) -> tuple[np.ndarray, Cycles, Mapping, Arch]:
+def run(
+    case: Case, arch_file: Path, schedule: str | None = None, dataflow: str = "os"
+) -> tuple[np.ndarray, Cycles, Mapping, Arch]:
     """What the machine's words compute, in how many cycles; by which mapping, on which array."""
     arch_file.write_text(case.arch_text())
-    module, ctx, mapping = scheduled(case, str(arch_file), schedule)
+    module, ctx, mapping = scheduled(case, str(arch_file), schedule, dataflow)
     lowered(module, ctx, str(arch_file))
     arch = load_arch(str(arch_file))
     return *result_and_cycles(case, module, ctx, arch), mapping, arch
@@ -128,11 +130,10 @@ def result_and_cycles(case: Case, module: ModuleOp, ctx: CompilerContext, arch: 
     return result, simulate(tree, arch).cycles
 
 
-def check(case: Case, folder: Path) -> Mapping:
-    result, cycles, mapping, arch = run(case, folder / "array.toml")
+def check(case: Case, folder: Path, schedule: str | None = None, dataflow: str = "os") -> None:
+    result, cycles, mapping, arch = run(case, folder / "array.toml", schedule, dataflow)
     assert np.array_equal(result, case.expected), case
     assert cycles.total == Walk(case, mapping, arch).total(), case
-    return mapping
 
 
 # The grid.
@@ -187,6 +188,37 @@ def test_grid(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)
 
 
+SLICED = Case(c=17, k=16)
+WRITTEN = [
+    # What the mapper's mappings have in a small GLB alone: slices in one buffer, parameters in slices.
+    (SLICED, "k':4 > weight@glb > params@glb > h':4 > w':4 > [h''||4@rows w''||4@cols] > c > {s > r > k''}"),
+    (SLICED, "k':4 > weight@glb*2 > params@glb*2 > h':4 > w':4 > [h''||4@rows w''||4@cols] > c > {s > r > k''}"),
+    (SLICED, "params@glb > h':4 > w':4 > k':4 > [h''||4@rows w''||4@cols] > c':5 > weight@glb > c'' > {s > r > k''}"),
+    (Case(kind="add", k=17), "k':6 > params@glb > w':4 > [k'':3||2@rows w''||4@cols] > h > {k''' > s > r}"),
+    (Case(kind="add", k=17), "k':6 > params@glb*2 > w':4 > [k'':3||2@rows w''||4@cols] > h > {k''' > s > r}"),
+    # Weights and block-distributed loops, or the ifmap, held in register files, with partial sums and without.
+    (Case(c=5, k=6), "k':2 > c':2 > [h':3||2@rows w':3||2@cols] > weight@rf*2 > h'' > w'' > ifmap@rf*2 > "
+                     "{s > c'' > r > k''}"),
+    (Case(c=1, k=6, n=2), "n > k':2 > [h':3||2@rows w':3||2@cols] > weight@rf*2 > h'' > ifmap@rf*2 > "
+                          "{w'' > s > r > k''}"),
+    (Case(c=5, k=7), "h':4 > w':4 > c':2 > [h''||4@rows w''||4@cols] > ifmap@rf*2 > k':2 > weight@rf*2 > "
+                     "{s > c'' > r > k''}"),
+    # Pixels of one macro-instruction whose windows share columns that lie apart.
+    (Case(c=3, dilation=(1, 2), image=(7, 11)), "h':4 > w':6 > [h''||4@rows w'':2||3@cols] > c > r > {w''' > s > k}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "text"), WRITTEN, ids=range(len(WRITTEN)))
+def test_grid_of_written_mappings(case: Case, text: str, tmp_path: Path) -> None:
+    check(case, tmp_path, written(text, tmp_path))
+
+
+def written(text: str, folder: Path) -> str:
+    """A schedule file with a mapping of the layer."""
+    (folder / "written.toml").write_text(f'["layer"]\nmapping = "{text}"\n')
+    return str(folder / "written.toml")
+
+
 PARTS = 8
 
 
@@ -198,14 +230,9 @@ def test_every_pair_of_values(part: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_pair_of_values_by_the_mapper(part: int, tmp_path: Path) -> None:
-    """By the mappings that users get: what they compute."""
+    """By the mappings that users get, of any form."""
     for case in every_pair()[part::PARTS]:
-        (tmp_path / "array.toml").write_text(case.arch_text())
-        module, ctx = unmapped(case)
-        NestAssignMappingPass(str(tmp_path / "array.toml")).apply(ctx, module)
-        lowered(module, ctx, str(tmp_path / "array.toml"))
-        result, _ = result_and_cycles(case, module, ctx, load_arch(str(tmp_path / "array.toml")))
-        assert np.array_equal(result, case.expected), case
+        check(case, tmp_path, dataflow="auto")
 
 
 def test_every_pair_is_there() -> None:
@@ -222,7 +249,9 @@ def test_every_pair_is_there() -> None:
 @given(case=random_layers())
 @example(case=Case(stride=(2, 1), kernel=(2, 2), image=(5, 19), array=(2, 2), files="small"))
 def test_random_layers(case: Case, tmp_path: Path) -> None:
-    check(case, tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        search_with(patch, FEWEST)
+        check(case, tmp_path)
 
 
 def kinds(case: Case, mapping: Mapping) -> set[str]:
@@ -251,9 +280,10 @@ def kinds(case: Case, mapping: Mapping) -> set[str]:
 def test_the_grid_has_every_kind_of_mapping(tmp_path: Path) -> None:
     """Weights whole and in slices, reductions over c and over r, remainders in space, sets side by side, groups."""
     seen: set[str] = set()
-    for case in GRID:
+    for case, text in [*((case, "") for case in GRID), *WRITTEN]:
         (tmp_path / "array.toml").write_text(case.arch_text())
-        seen |= kinds(case, scheduled(case, str(tmp_path / "array.toml"))[2])
+        schedule = written(text, tmp_path) if text else None
+        seen |= kinds(case, scheduled(case, str(tmp_path / "array.toml"), schedule)[2])
     wanted = {f"{dim} time" for dim in "nkhwcrs"} | {"k rows", "h rows", "k cols", "w cols"}
     wanted |= {f"{loop} with a rest" for loop in ("k time", "h time", "w time", "c time", "r time", "s time", "k rows")}
     wanted |= {

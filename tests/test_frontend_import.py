@@ -294,6 +294,12 @@ def test_frontend_import_does_not_believe_wrong_shapes(tmp_path: Path) -> None:
     assert result_dims(model(text), tmp_path) == {"y": [1, 2, 5, 7]}
 
 
+def test_frontend_import_an_output_that_is_an_input(tmp_path: Path) -> None:
+    """It has the input's shape, whatever the output says, and so have the values that are computed from it."""
+    text = "g (float[1, 2, 7, 9] x) => (float[a, b, c, d] x, float[e, f, g, h] y) { y = Relu (x) }"
+    assert result_dims(model(text), tmp_path) == {"x": [1, 2, 7, 9], "y": [1, 2, 7, 9]}
+
+
 POOL = "{} <ceil_mode = 1, kernel_shape = {}, strides = {}, pads = {}> ({})"
 
 

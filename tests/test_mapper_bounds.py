@@ -8,6 +8,7 @@ from itertools import islice
 from math import prod
 
 import numpy as np
+import pytest
 from examples import SEED, examples
 from nest_cases import layer_of
 from searches import ENDLESS
@@ -284,3 +285,21 @@ def test_blocks_of_any_size_have_the_least_trips_of_all() -> None:
     """Ten rows on four PEs: 3 + 1 trips of a block of 10, 1 of each of 4, 4 and 2; 5 leave a PE without work."""
     whole, cut = (table(10, 4, 1, (1,), False, True, False, cut) for cut in (False, True))
     assert whole.held[4, 1, 0] == 4 and cut.held[4, 1, 0] == 3
+
+
+@pytest.mark.parametrize(
+    ("channels", "rows", "cols", "box", "spread", "trips", "held"),
+    [
+        (8, 2, 1, 3, True, 2, 3 + 1),  # three and three; of the rest of two one each
+        (8, 2, 1, 3, False, 2, 3 + 2),  # rests of other dimensions go to one PE
+        (9, 2, 1, 3, True, 2, 3 + 3),  # two do not divide a rest of three
+        (10, 4, 1, 2, True, 2, 2 + 2),  # two fill a box
+        (20, 2, 2, 3, True, 3, 3 + 3 + 1),  # twelve on all PEs, six on those of a row, one on each of its columns
+    ],
+)
+def test_bounds_spread_a_rest_of_channels(
+    channels: int, rows: int, cols: int, box: int, spread: bool, trips: int, held: int
+) -> None:
+    """Tiles of rows * cols * box channels, PEs side by side; the rest goes to as many PE sets as divide it."""
+    tiled = table(channels, rows, cols, (box,), spread, False, False)
+    assert (tiled.trips[rows, cols, 0], tiled.held[rows, cols, 0]) == (trips, held)

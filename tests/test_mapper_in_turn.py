@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from conv_grid_cases import Case as ConvCase
 from nest_cases import Case, layer_of, lowered
-from output_stationary import os_mapping
 from test_conv_grid import unmapped
 from test_mapper_search import array, fits_register_files, plans, points
 
@@ -64,13 +63,23 @@ def test_what_the_search_returns_fits() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [layer(4, 6, 4), layer(2, 3, 4), layer(8, 6, 8), layer(5, 4, 7, 5), layer(7, 5, 5, 3, 2)]
+    ("shape", "mapping"),
+    [
+        (layer(4, 6, 4), "[h||4@rows w||4@cols] > c':3 > weight@rf > ifmap@rf > {s > c'' > r > k}"),
+        (layer(2, 3, 4), "[h||4@rows w||4@cols] > weight@rf > ifmap@rf > {s > c > r > k}"),
+        (layer(8, 6, 8), "h':4 > w':4 > [h''||4@rows w''||4@cols] > c':3 > weight@rf > ifmap@rf > {s > c'' > r > k}"),
+        (layer(5, 4, 7, 5), "h':4 > w':4 > [h''||4@rows w''||4@cols] > c > weight@rf > ifmap@rf > {s > r > k}"),
+        (
+            layer(7, 5, 5, 3, 2),
+            "k':4 > h > w':3 > [k''||4@rows w''||3@cols] > c':2 > weight@rf > ifmap@rf > {s > c'' > r}",
+        ),
+    ],
 )
-def test_nothing_output_stationary_is_quicker(shape: LayerShape) -> None:
-    """Where all fits: ping and pong are in the space of the search, too."""
+def test_nothing_output_stationary_is_quicker(shape: LayerShape, mapping: str) -> None:
+    """Where all fits: ping and pong are in the space of the search, too. The mappings are good ones by hand."""
     found = search(shape, ARRAY, ROOM)
     assert found is not None and found.least == found.cycles
-    assert found.cycles <= cycles(shape, os_mapping(shape, ARRAY, ROOM))
+    assert found.cycles <= cycles(shape, parse(f"weight@glb > params@glb > {mapping}", shape.sizes))
 
 
 def test_ping_and_pong_win() -> None:
@@ -83,17 +92,31 @@ def test_ping_and_pong_win() -> None:
     assert none is not None and none.cycles > 1.2 * found.cycles
 
 
-@pytest.mark.parametrize(("k", "c", "side", "words", "is_tight"), [(8, 1, 5, 48, True), (8, 6, 8, 100_000, False)])
-def test_what_is_taken_is_the_quicker(k: int, c: int, side: int, words: int, is_tight: bool) -> None:
+@pytest.mark.parametrize(
+    ("k", "c", "side", "words", "is_tight", "by_hand"),
+    [
+        (
+            *(8, 1, 5, 48, True),
+            "k':4 > weight@glb > params@glb > h':2 > w':2 > [k'':2||2@rows h''||2@rows k'''||2@cols w''||2@cols] > "
+            "weight@rf > ifmap@rf > {s > r}",
+        ),
+        (
+            *(8, 6, 8, 100_000, False),
+            "weight@glb > params@glb > h':4 > w':4 > [h''||4@rows w''||4@cols] > c':3 > weight@rf > ifmap@rf > "
+            "{s > c'' > r > k}",
+        ),
+    ],
+)
+def test_what_is_taken_is_the_quicker(k: int, c: int, side: int, words: int, is_tight: bool, by_hand: str) -> None:
     """Slices of weights have two buffers, of which nothing overlaps makes no use: one has larger slices (SPACE-13)."""
     case = Case("mac", 1, k, c, (side, side), Window((3, 3), pad=(1, 1, 1, 1)))
     layer = layer_of(lowered(case)[1])
     shape, budget = layer_shape(layer), GlbBudget(words)
     found = search(shape, ARRAY, budget)
     assert found is not None and found.least == found.cycles  # it came to its end: nothing of the space is quicker
-    by_name = cycles(shape, os_mapping(shape, ARRAY, budget))
+    written = cycles(shape, parse(by_hand, shape.sizes))
     chosen = NestAssignMappingPass(ARRAY.name).candidates(CompilerContext(), ARRAY).best(layer, budget)
-    assert chosen is not None and cycles(shape, chosen) <= min(by_name, found.cycles)
+    assert chosen is not None and cycles(shape, chosen) <= min(written, found.cycles)
     assert (cycles(shape, chosen) < found.cycles) == is_tight
 
 

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 from nest_cases import SCHEDULE, Case, context, layer_of, lowered
-from output_stationary import map_output_stationary
 from xdsl.parser import Parser
 
-from cnncc.arch.model import load_arch
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, Sizes, Stage, extents, mapping_of
 from cnncc.errors import Refusal
@@ -25,6 +23,7 @@ from cnncc.passes._scheduling.rewrites import (
     unroll_as,
 )
 from cnncc.passes.cnn_to_nest import CnnToNestPass
+from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 
 SIZES = Sizes(1, 10, 3, 7, 5, 1, 2)
 
@@ -67,7 +66,7 @@ def scheduled(case: Case, arch: str) -> Mapping:
     ctx = context()
     module = case.module(ctx)
     CnnToNestPass().apply(ctx, module)
-    map_output_stationary(module, load_arch(arch))
+    NestAssignMappingPass(arch, dataflow="os").apply(ctx, module)
     return layer_of(module).mapping.data
 
 
@@ -84,14 +83,14 @@ def test_nest_schedule_takes_a_file_and_splits_what_is_too_long(tmp_path: Path) 
 
 
 def test_nest_schedule_maps_one_group_in_a_loop_over_them() -> None:
-    loops = scheduled(Case("mac", 1, 6, 3, (5, 5), Window((3, 3), group=2)), "spatial-4x4").loops
+    loops = scheduled(Case("mac", 1, 6, 3, (5, 5), Window((3, 3), group=2)), "seed-4x4").loops
     assert (loops[0], [loop.dim for loop in loops if loop.keep]) == (Loop("k", 3), ["s", "c", "r", "k"])
 
 
 def test_nest_schedule_maps_groups_of_one_channel_side_by_side() -> None:
-    loops = scheduled(Case("mac", 1, 6, 2, (5, 5), Window((3, 3), group=6)), "spatial-4x4").loops
+    loops = scheduled(Case("mac", 1, 6, 2, (5, 5), Window((3, 3), group=6)), "seed-4x4").loops
     assert Loop("c") in loops
-    assert [loop.dim for loop in loops if loop.keep] == ["k", "s", "r"]
+    assert [loop.dim for loop in loops if loop.keep] == ["k", "s"]
 
 
 def test_nest_canonical_leaves_out_dims_of_one_index() -> None:

@@ -337,8 +337,6 @@ def test_pool_positions_means_are_onnxs(drawn: tuple[tuple[int, int], dict], bit
     image, attributes = drawn
     nodes = [node("AveragePool", ["x"], ["y"], **attributes)]
     module, want, got = lowered(nodes, {"x": (2, 3, *image)}, ["y"], {}, opset=19, bits=bits)
-    # ONNX's own shape inference counts a window that would begin in the padding at the end.
-    assume(not any("the windows give" in host.reason.data for host in hosts(module)))
     assert not hosts(module)
     func = main_function(module)
     steps = quant_of(func.arg_attrs or ()), quant_of(func.res_attrs or ())

@@ -131,6 +131,10 @@ ON_ARRAY = {
         ],
         {},
     ),
+    "max pool, ceil_mode whose last window would begin in the padding": (
+        [node("MaxPool", ["x"], ["y"], kernel_shape=[2, 1], strides=[3, 1], pads=[0, 0, 1, 0], ceil_mode=1)],
+        {},
+    ),
     "max pool, ceil_mode and VALID": (
         [node("MaxPool", ["x"], ["y"], kernel_shape=[2, 3], strides=[2, 2], auto_pad="VALID", ceil_mode=1)],
         {},

@@ -22,8 +22,7 @@ from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from nest_cases import SCHEDULE, layer_of
-from output_stationary import array_cycles
-from test_conv_grid import run, scheduled
+from test_conv_grid import run, scheduled, unmapped
 from test_conv_groups import ARRAYS, Small, array_file, check, small_cases
 from tile_walk import Walk
 from xdsl.dialects.builtin import ModuleOp
@@ -38,7 +37,6 @@ from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
 from cnncc.errors import Finding, Refusal
 from cnncc.eval.nest import LayerRun
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.numbered_nest import Tile
 from cnncc.passes._scheduling.schedule_file import KEYS, MOST_BYTES, read_schedule
 from cnncc.passes.nest_to_array import NestToArrayPass
 from cnncc.util.npz import npz_bytes
@@ -296,9 +294,9 @@ def test_schedule_spreads_what_p_leaves_over(
     NestToArrayPass(str(tmp_path / "array.toml")).apply(ctx, module)
     macs = [op.record.data for op in module.walk() if isinstance(op, MacOp)]
     assert [(mac.step_range, mac.place.rows * mac.place.cols) for mac in macs] == expected
-    shape, arch = layer_shape(layer_of(scheduled(case, str(tmp_path / "array.toml"))[0])), load_arch("spatial-4x4")
-    assert array_work(shape, mapping, arch).steps == sum(4 * channels for channels, _ in expected)
-    assert array_cycles(shape, arch, Tile(1, 1, pofv, pofh, p, 1, 2)) == sum(4 * each + 4 for each, _ in expected)
+    predicted = predict(layer_shape(layer_of(unmapped(case)[0])), mapping, load_arch("spatial-4x4"))
+    assert predicted.steps == sum(4 * channels for channels, _ in expected)
+    assert predicted.cycles == sum(4 * channels + 4 for channels, _ in expected)
 
 
 # What is refused.

@@ -20,8 +20,8 @@ from conv_grid_cases import Case, case_of, filled
 from examples import SEED, examples
 from nest_cases import layer_of
 from test_conv_grid import lowered, result_and_cycles, unmapped
+from test_macro_instructions import walked_cycles
 from test_mapping_notation import EQUATIONS, Equation
-from test_nest_os_mapping import walked_cycles
 from textbook_dataflows import TEXTBOOK
 
 from cnncc.arch.model import Arch, load_arch, parse_arch
@@ -234,6 +234,8 @@ def _text(written: str | Equation) -> str:
         # Several tiles in the box: those of the fewest cycles.
         ("k' > c' > h > w > {c'' > k'' > r > s}", "k':4 > c > h > w > {s > r > k''}"),
         ("h' > h'':2||@rows > h''' > k > w > c > {r > s}", "h':2||5@rows > h'' > k > w > c > {s > r}"),
+        # Of sums that travel, a tile divides what is there: one of five rows, though tiles of two would be quicker.
+        ("k > c > h > w > r'||2@rows > {s > r''}", "k > c > h > w > r':2 > r''||2@rows > {s}"),
         # Loops that run once go, those in the box are in the machine's order.
         ("n > h':10 > h'' > k > w > c > {r > s}", "h > k > w > c > {s > r}"),
     ],

@@ -3,12 +3,15 @@
 Of TOKEN, LOAD-2, MAC-4, COMMIT-3, DMA-1 and TIME nothing is shared with the passes and the interpreter but the mapping
 and the architecture's numbers. Activations lie in the GLB as a whole; weights do, or come in slices: with two buffers
 each prefetched, which is why the last full tile of a loop around them is a loop of its own.
+
+Loops may be in any order, tiled or block-distributed. Register files may hold an operand for many macro-instructions,
+but no loop in time steps through it then (LEGAL-3). Sums are not added up in space.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from math import ceil, prod
+from math import ceil, gcd, prod
 from typing import NamedTuple
 
 from conv_grid_cases import Case
@@ -58,9 +61,20 @@ class At(NamedTuple):
     lasts: tuple[bool, ...] = ()
     rows: tuple[tuple[str, int], ...] = ()
     cols: tuple[tuple[str, int], ...] = ()
+    section: int | None = None  # the depth of the loops during which sums stay in their PEs, inside these (COST-6)
 
     def pes(self, axis: tuple[tuple[str, int], ...], dims: str) -> int:
         return prod(count for dim, count in axis if dim in dims)
+
+    def placed(self, loop: Loop, count: int) -> At:
+        """Inside a loop on so many PEs, if it is one in space."""
+        return self._replace(**{loop.on: (*getattr(self, loop.on), (loop.dim, count))}) if loop.on else self
+
+
+def held(outputs: int, taps: int, stride: int, dilation: int) -> int:
+    """Rows or columns of the image for windows next to each other: as far apart as any two of them that are needed."""
+    steps = [step for count, step in ((outputs, stride), (taps, dilation)) if count > 1]
+    return ((outputs - 1) * stride + (taps - 1) * dilation) // gcd(*steps or [1]) + 1
 
 
 class Walk:
@@ -69,10 +83,10 @@ class Walk:
     def __init__(self, case: Case, mapping: Mapping, arch: Arch) -> None:
         self.case, self.arch, self.time = case, arch, Timeline(arch)
         self.loops = [loop for loop in mapping.loops if not loop.keep]
-        dims = [loop.dim for loop in self.loops]
         placed = [depth for depth, loop in enumerate(self.loops) if loop.on and loop.dim == "k"]
         self.spreads = placed[-1] if placed else -1  # the loop whose rest its sets share
-        self.outputs = min([dims.index(dim) for dim in "crs" if dim in dims], default=len(dims))
+        self.held = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
+        assert all(not loop.on for loop in self.loops[min(self.held.values()) :])
         staged = [stage for stage in mapping.stages if stage.memory == "glb"]
         self.stages = {stage.operand: stage.depth for stage in staged}
         self.buffers = {stage.operand: stage.buffers for stage in staged}
@@ -82,11 +96,17 @@ class Walk:
         self.prefetched: list[At] = []  # the blocks of prefetched slices, in their order
         self.running: set[int] = set()  # loops around them that run more than once somewhere
         self.begun = 0
-        self.busy: dict[tuple[object, ...], tuple[int, int, int, int]] = {}  # of tiles of each size
+        self.busy: dict[tuple[object, ...], tuple[int, int, int]] = {}  # loads of tiles of each size
         self.pixels = min((loop.step for loop in self.loops if loop.dim == "w"), default=case.output[1])
+        self.on_cols = [depth for depth, loop in enumerate(self.loops) if loop.on == "cols"]
+        along_w = [depth for depth, loop in enumerate(self.loops) if loop.dim == "w"]
+        self.neighbours = bool(along_w) and self.on_cols[-1:] == along_w[-1:]  # windows of PEs side by side are, too
         self.mac = case.is_mac
         self.alone = not self.mac or 1 < case.groups == case.channels_out  # channels with an input of their own
         self.words = {"params": case.steps * 32 // case.bits, "weight": prod(case.kernel)}  # of a channel, of two
+        for name, dims in (("weight", "kcrs"), ("ifmap", "hwcrs" + "k" * self.alone)):
+            assert not any(loop.dim in dims for loop in self.loops[self.held.get(name, len(self.loops)) :])
+        assert not any(loop.on and loop.dim in "crs" for loop in self.loops)
         assert self.stages.keys() == {*(["weight"] if self.mac else []), *(["params"] if case.steps else [])}
 
     def total(self) -> int:
@@ -108,7 +128,7 @@ class Walk:
         if self.prefetched:  # and the first slices
             self.fetch(self.prefetched[0], descriptors=2)
         time.sync("dma")
-        time.now += self.setup_cycles()
+        time.now += self.setup_cycles(At(sizes))
         time.issue("commit", 1, 0)  # the unit
         self.walk(0, At(sizes))
         time.sync("load", "array", "commit")
@@ -117,10 +137,11 @@ class Walk:
         time.sync("dma")
         return max(time.now, *time.done.values())
 
-    def setup_cycles(self) -> int:
+    def setup_cycles(self, at: At) -> int:
         """Descriptors, and their steps: one for each loop in time that moves in the tensor."""
         cycles = 1 + sum(self.moves_image(loop) for loop in self.loops if not loop.on)
-        cycles += 1 + sum(loop.dim in "nkhw" for loop in self.loops if not loop.on)
+        results = 1 + sum(loop.dim in "nkhw" for loop in self.loops if not loop.on)
+        cycles += results * (1 + self.is_partial(0, at))  # and those of partial sums
         for name, dims in (("weight", "kcrs"), ("params", "k")):
             if name in self.stages:
                 depth = self.stages[name]
@@ -150,15 +171,53 @@ class Walk:
 
     def walk(self, depth: int, at: At) -> None:
         self.slices(depth, at)
+        if opens := at.section is None and self.opens(depth, at):
+            at = at._replace(section=depth)
+        if depth in self.held.values():
+            self.loads(depth, at)
         if depth == len(self.loops):
-            self.tile(at)
+            self.macro_instruction(at)
         else:
             pieces = self.pieces(depth, at)
             for number, (count, size) in enumerate(pieces):
                 ends = (number == 0, number == len(pieces) - 1)
                 self.piece(depth, at._replace(extent={**at.extent, self.loops[depth].dim: size}), count, ends)
-        if depth == self.outputs:
+        if opens:
             self.commit(at)
+
+    def opens(self, depth: int, at: At) -> bool:
+        """Whether sums stay in their PEs from here on: only loops over c, r, s run, always on the same PEs."""
+        inside, extent = self.loops[depth:], dict(at.extent)
+        if inside and (inside[0].on or inside[0].dim not in "crs"):
+            return False  # as far inside as may be
+        for loop in inside:
+            whole, rest = divmod(extent[loop.dim], loop.step)
+            others = whole and rest if loop.on else loop.dim not in "crs" and extent[loop.dim] > loop.step
+            if others:
+                return False
+            extent[loop.dim] = min(loop.step, extent[loop.dim])
+        return True
+
+    def around(self, at: At) -> bool:
+        """Whether loops over c, r, s go on around these iterations: then their sums are partial (COMMIT-5)."""
+        each = zip(self.loops, at.firsts, at.lasts, strict=False)
+        return any(loop.dim in "crs" and not (first and last) for loop, first, last in each)
+
+    def is_partial(self, depth: int, at: At) -> bool:
+        """Whether there are partial sums anywhere inside."""
+        if self.opens(depth, at):
+            return self.around(at)
+        if depth == len(self.loops):
+            return False
+        loop, pieces = self.loops[depth], self.pieces(depth, at)
+        alone = len(pieces) == 1 and (pieces[0][0] == 1 or bool(loop.on))
+        return any(
+            self.is_partial(
+                depth + 1,
+                at._replace(extent={**at.extent, loop.dim: size}, firsts=(*at.firsts, True), lasts=(*at.lasts, alone)),
+            )
+            for _, size in pieces
+        )
 
     def pieces(self, depth: int, at: At) -> list[tuple[int, int]]:
         """Iterations and size: whole tiles, the rest; where slices are prefetched, the last whole tile by itself."""
@@ -172,18 +231,19 @@ class Walk:
         if depth == self.peeled:
             self.prefetched.append(at)
             return
+        loop = self.loops[depth]
         for count, size in self.pieces(depth, at):
-            if count > 1:
+            inside = at.placed(loop, count)._replace(extent={**at.extent, loop.dim: size})
+            if count > 1 and not loop.on:
                 self.running.add(depth)
-            for _ in range(count):
-                self.find_blocks(depth + 1, at._replace(extent={**at.extent, self.loops[depth].dim: size}))
+            for _ in range(1 if loop.on else count):
+                self.find_blocks(depth + 1, inside)
 
     def piece(self, depth: int, at: At, count: int, ends: tuple[bool, bool]) -> None:
         loop = self.loops[depth]
         if loop.on:
-            placed = {loop.on: (*getattr(at, loop.on), (loop.dim, count))}
-            at = at._replace(firsts=(*at.firsts, ends[0]), lasts=(*at.lasts, ends[1]), **placed)
-            self.walk(depth + 1, at)
+            at = at.placed(loop, count)
+            self.walk(depth + 1, at._replace(firsts=(*at.firsts, ends[0]), lasts=(*at.lasts, ends[1])))
             return
         self.time.now += 1  # the loop instruction
         for i in range(count):
@@ -210,51 +270,65 @@ class Walk:
         channels = at.extent["k"] * at.pes(at.rows, "k") * at.pes(at.cols, "k")
         return channels * self.words[name] * (at.extent["c"] if name == "weight" else 1)
 
-    def tile(self, at: At) -> None:
-        """Loads and the macro-instruction."""
+    def loads(self, depth: int, at: At) -> None:
+        """Of what the register files hold from here on, weights first."""
         key = (*at.extent.values(), at.rows, at.cols)
         if key not in self.busy:
             self.busy[key] = self.durations(at)
-        weights, image, edge, steps = self.busy[key]
-        if self.mac:
-            depth = self.stages["weight"]
-            first = " full" if all(at.firsts[depth:]) else ""
-            free = " free" if depth and not self.stages.get("params") and all(at.lasts[depth:]) else ""
+        weights, image, edge = self.busy[key]
+        if self.held.get("weight") == depth:
+            outside = self.stages["weight"]
+            first = " full" if all(at.firsts[outside:]) else ""
+            free = " free" if outside and not self.stages.get("params") and all(at.lasts[outside:]) else ""
             self.load(weights, f"w{first}", f"W{free}")
-        params = self.stages.get("params")
-        full = " full" if not self.mac and params is not None and all(at.firsts[params:]) else ""
-        self.load(image, f"i{full}", "" if edge else "I")
-        if edge:
-            self.load(edge, "", "I")
-        clear = " p" if all(at.firsts[self.outputs :]) else ""
-        send = " P" if all(at.lasts[self.outputs :]) else ""
-        weight = ("W ", "w ") if self.mac else ("", "")
-        self.time.issue("array", steps, 0, f"{weight[0]}I{clear}", f"{weight[1]}i{send}")
+        if self.held["ifmap"] == depth:
+            params = self.stages.get("params")
+            full = " full" if not self.mac and params is not None and all(at.firsts[params:]) else ""
+            self.load(image, f"i{full}", "" if edge else "I")
+            if edge:
+                self.load(edge, "", "I")
 
-    def durations(self, at: At) -> tuple[int, int, int, int]:
-        """Cycles of the loads of weights, image and of the last column of each set, and of the macro-instruction."""
-        pe, extent = self.arch.pe, at.extent
+    def macro_instruction(self, at: At) -> None:
+        takes = gives = ""
+        outside = {**self.held, "sums": at.section}
+        for name, taken, given in (("weight", "W", "w"), ("ifmap", "I", "i"), ("sums", "p", "P")):
+            if name in outside:
+                takes += f"{taken} " * all(at.firsts[outside[name] :])
+                gives += f"{given} " * all(at.lasts[outside[name] :])
+        pe, steps = self.arch.pe, prod(at.extent.values()) // at.extent["n"]
+        self.time.issue("array", pe.start_cycles + steps + pe.finish_cycles, 0, takes, gives)
+
+    def durations(self, at: At) -> tuple[int, int, int]:
+        """Cycles of the loads of weights, of the image, and of the image for the last column of each set."""
+        case, extent = self.case, at.extent
         weights = self.load_cycles(prod(extent[dim] for dim in "scrk"), at.pes(at.rows, "k"), at.pes(at.cols, "k"))
-        z = extent["w"]
-        columns = z if extent["s"] == 1 else (z - 1) * self.case.stride[1] + extent["s"]
-        shared = self.shared_columns(at)
-        each = extent["r"] * extent["c"] * (extent["k"] if self.alone else 1)
+        lines, columns = (
+            held(extent[out], extent[tap], stride, dilation)
+            for (out, tap), stride, dilation in zip(("hr", "ws"), case.stride, case.dilation, strict=True)
+        )
+        shared, sets = self.shared_columns(at)
+        each = lines * extent["c"] * (extent["k"] if self.alone else 1)
         dims = "khw" if self.alone else "hw"
         rows, cols = at.pes(at.rows, dims), at.pes(at.cols, dims)
         image = self.load_cycles((columns - shared) * each, rows, cols)
-        edge = self.load_cycles(shared * each, rows, 1)
-        steps = z * extent["s"] * extent["r"] * extent["c"] * extent["k"]
-        return weights, image, edge, pe.start_cycles + steps + pe.finish_cycles
+        return weights, image, self.load_cycles(shared * each, rows, sets)
 
-    def shared_columns(self, at: At) -> int:
-        """Of the image, that a PE has from its neighbour: those of both windows, if they are neighbours there, too."""
-        if self.alone or self.case.dilation[1] > 1 or not self.case.n2n:
-            return 0
-        if at.pes(at.cols, "w") == 1 and not self.arch.pe.pong_words:
-            return 0
+    def shared_columns(self, at: At) -> tuple[int, int]:
+        """Of the image, that a PE has from its neighbour: those of both windows, if they are neighbours there, too.
+
+        And the PE sets of a row, whose last PEs have a virtual neighbour.
+        """
+        if self.alone or self.case.dilation[1] > 1 or not self.case.n2n or self.held["ifmap"] < len(self.loops):
+            return 0, 0
+        if self.neighbours and at.pes(at.cols, "w") > 1:
+            sets = at.pes(at.cols, "h")
+        elif self.arch.pe.pong_words and (self.neighbours or len(self.on_cols) < 2):
+            sets = at.pes(at.cols, "hw")  # of one PE each
+        else:
+            return 0, 0
         if self.arch.pe.pong_words and self.pixels > 1:
-            return 0  # what a pixel has used of ping the next one needs again
-        return max(0, at.extent["s"] - self.case.stride[1])
+            return 0, 0  # what a pixel has used of ping the next one needs again
+        return max(0, at.extent["s"] - self.case.stride[1]), sets
 
     def load(self, busy: int, takes: str, gives: str) -> None:
         self.time.issue("load", busy, self.arch.bus.latency_cycles, takes, gives)
@@ -264,14 +338,18 @@ class Walk:
         return max(ceil(words * rows * cols / glb.words_per_cycle), cols * ceil(words / bus.burst_words), words)
 
     def commit(self, at: At) -> None:
-        rows, cols = at.pes(at.rows, "kh"), at.pes(at.cols, "kw")
-        sums = at.extent["w"] * at.extent["k"]
+        for depth in range(len(at.firsts), len(self.loops)):  # on the PEs inside
+            count, size = self.pieces(depth, at)[0]
+            at = at.placed(self.loops[depth], count)._replace(extent={**at.extent, self.loops[depth].dim: size})
+        rows, cols = at.pes(at.rows, "kh"), at.pes(at.cols, "khw")
+        sums = prod(at.extent[dim] for dim in "khw")
         channels = at.pes(at.rows, "k") * at.pes(at.cols, "k") * at.extent["k"]
-        words = rows * cols * sums + channels * self.words["params"]
+        of_sums = 2 * ceil(self.arch.psum_bits / self.arch.operand_bits) if self.around(at) else 0
+        words = rows * cols * sums * (1 + of_sums) + channels * self.words["params"]
         units = ceil(rows * sums / self.arch.commit.units_per_column)
         takes, gives = "P", "p"
         depth = self.stages.get("params")
-        if depth and all(at.lasts[depth : self.outputs]):
+        if depth and all(at.lasts[depth:]):
             gives += " free"
         latency = self.arch.commit.latency_cycles
         self.time.issue("commit", max(units, ceil(words / self.arch.glb.words_per_cycle)), latency, takes, gives)

@@ -26,8 +26,12 @@ def infer_shapes(model: ModelProto, *, strict: bool) -> ModelProto:
     bare = _copy(model)
     # Inference goes first, without the file's own shapes: those may be wrong. They only fill what is left open.
     del bare.graph.value_info[:]
+    given = {value.name: value for value in bare.graph.input}
     for value in bare.graph.output:
-        value.type.tensor_type.ClearField("shape")
+        if value.name in given:
+            value.CopyFrom(given[value.name])  # ONNX would take the output's type for the input's
+        else:
+            value.type.tensor_type.ClearField("shape")
     bare = _with_all(bare, strict)
     known = _typed(bare)
     claims = [value for value in (*model.graph.value_info, *model.graph.output) if value.name not in known]
