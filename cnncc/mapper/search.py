@@ -19,7 +19,7 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.blocking import candidates
-from cnncc.mapper.blocks import Cells, least_words
+from cnncc.mapper.blocks import Cells, least_words, least_words_of
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
 from cnncc.mapper.combinations import Found, combinations_below
 from cnncc.mapper.effort import USUAL, Effort
@@ -179,7 +179,8 @@ class _Search:
         if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.budget.words:
             return  # bounds know of those partial sums alone that there are in any case
         if (cycles := schedule.cycles(self.arch)) < self.limit:
-            self.limit, self.best, self.in_vain = cycles, Result(mapping, cycles), 0
+            self.limit = 0 if self.effort.first else cycles
+            self.best, self.in_vain = Result(mapping, cycles), 0
             if not self.quick:
                 self.less = 1
         else:
@@ -321,7 +322,7 @@ class _ByTraffic:
         waiting, number = list[_Waiting](), count()
         known, lowest = set[tuple[Form, tuple[int, ...]]](), NEVER
         for each, done in self.looks:
-            parts = [part for part in each if len(part.cycles)]
+            parts = [part for part in map(self._with_room, each) if len(part.cycles)]
             of_parts = [self._traffic_of(part) for part in parts]
             tiles = heapq.merge(*(_tiles(n, *each, done) for n, each in enumerate(zip(parts, of_parts, strict=True))))
             for first, n, i, points in tiles:
@@ -332,8 +333,6 @@ class _ByTraffic:
                     self.beyond = others
                     break
                 part, traffic = parts[n], of_parts[n]
-                if self.search.budget.tight and not traffic.fits[traffic.number[i]]:
-                    continue  # few have room: others are not counted
                 k, h, w, c = traffic.tiles[traffic.number[i]].tolist()
                 known.add((part.form, (k, h, w, c)))
                 if not self.search.turned and h != w and (part.form, (k, w, h, c)) in known:
@@ -349,6 +348,16 @@ class _ByTraffic:
                 break
         while waiting:
             yield self._next(waiting)
+
+    def _with_room(self, part: Found) -> Found:
+        """In a tight budget only the points whose tiles have room: few do, so that others are not counted."""
+        search = self.search
+        if not search.budget.tight:
+            return part
+        tiles = tiles_in_time(self.everything, part.indices)
+        words = least_words_of(search.shape, search.arch, search.budget, part.form, tiles)
+        there = words <= search.budget.words
+        return part._replace(indices=part.indices[there], cycles=part.cycles[there], least=part.least[there])
 
     def _traffic_of(self, part: Found) -> TrafficOf:
         return TrafficOf(self.traffic, part.form, tiles_in_time(self.everything, part.indices), part.least, part.cycles)
