@@ -7,7 +7,7 @@ import pytest
 from cnncc.mapper import cached_search
 from cnncc.mapper.effort import Effort
 
-SHORT = Effort(points=100, tiles=200, runs=4, streamed_points=20, streamed_tiles=200, patience=4)
+SHORT = Effort(points=20, tiles=100, runs=2, streamed_points=10, streamed_tiles=100, patience=2, few_runs=2)
 FEWEST = Effort(points=20, tiles=20, runs=1, streamed_points=20, streamed_tiles=20, patience=1)
 NO_END = 1 << 30
 ENDLESS = Effort(

@@ -8,6 +8,7 @@ each one ahead, which is why the last full tile of a loop around them is a loop 
 from __future__ import annotations
 
 from collections import deque
+from functools import cache
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -15,6 +16,9 @@ from conv_grid_cases import Case
 
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Loop, Mapping
+
+
+names = cache(str.split)
 
 
 class Timeline:
@@ -25,25 +29,27 @@ class Timeline:
         self.now, self.depth, self.overlap = 0, arch.sequencer.queue_depth, arch.sequencer.overlap
         self.end = dict.fromkeys(("dma", "load", "array", "commit"), 0)
         self.done = dict(self.end)
-        self.starts: dict[str, list[int]] = {engine: [] for engine in self.end}
+        self.starts = {engine: deque[int](maxlen=self.depth) for engine in self.end}
         self.tokens: dict[str, deque[int]] = {name: deque() for name in ("W", "I", "P", "full", "free")}
         for name, halves in (("w", pe.weight_halves), ("i", pe.ifmap_halves), ("p", pe.psum_halves)):
             self.tokens[name] = deque([0] * halves)
 
     def issue(self, engine: str, busy: int, latency: int, takes: str = "", gives: str = "") -> None:
         """TIME-1, TIME-2. takes, gives: tokens, blanks between; small letters: free halves, capitals: full."""
-        starts, now = self.starts[engine], self.now
+        starts, now = self.starts[engine], self.now  # of the last `depth` instructions
         if not self.overlap:  # TIME-6
             now = max(now, *self.done.values())
-        now = self.now = max(now, starts[-self.depth] if len(starts) >= self.depth else 0) + 1
+        if len(starts) == self.depth and starts[0] > now:
+            now = starts[0]
+        now = self.now = now + 1
         start = max(now, self.end[engine])
-        for name in takes.split():
+        for name in names(takes):
             start = max(start, self.tokens[name].popleft())
         starts.append(start)
         self.end[engine] = start + busy
         done = start + busy + latency
         self.done[engine] = max(self.done[engine], done)
-        for name in gives.split():
+        for name in names(gives):
             self.tokens[name].append(done)
 
     def sync(self, *engines: str) -> None:
@@ -77,12 +83,14 @@ class Walk:
         self.stages = {stage.operand: stage.depth for stage in staged}
         self.buffers = {stage.operand: stage.buffers for stage in staged}
         self.sliced = [name for name in ("params", "weight") if self.stages.get(name)]
+        self.slice_depths = {self.stages[name] for name in self.sliced}
         two = bool(self.sliced) and self.buffers[self.sliced[0]] > 1
         self.peeled = self.stages[self.sliced[0]] if two else 0
         self.ahead: list[At] = []  # the blocks of slices that come one ahead, in their order
         self.running: set[int] = set()  # loops around them that run more than once somewhere
         self.begun = 0
         self.busy: dict[tuple[object, ...], tuple[int, int, int, int]] = {}  # of tiles of each size
+        self.cut: dict[tuple[int, int], list[tuple[int, int]]] = {}  # pieces of each extent
         self.pixels = min((loop.step for loop in self.loops if loop.dim == "w"), default=case.output[1])
         self.mac = case.is_mac
         self.alone = not self.mac or 1 < case.groups == case.channels_out  # channels with an input of their own
@@ -149,11 +157,14 @@ class Walk:
         self.time.issue("dma", ceil(words / dram.words_per_cycle), dram.latency_cycles, takes, gives)
 
     def walk(self, depth: int, at: At) -> None:
-        self.slices(depth, at)
+        if depth in self.slice_depths:
+            self.slices(at)
         if depth == len(self.loops):
             self.tile(at)
         else:
-            pieces = self.pieces(depth, at)
+            if (key := (depth, at.extent[self.loops[depth].dim])) not in self.cut:
+                self.cut[key] = self.pieces(depth, at)
+            pieces = self.cut[key]
             for number, (count, size) in enumerate(pieces):
                 ends = (number == 0, number == len(pieces) - 1)
                 self.piece(depth, at._replace(extent={**at.extent, self.loops[depth].dim: size}), count, ends)
@@ -186,13 +197,13 @@ class Walk:
             self.walk(depth + 1, at)
             return
         self.time.now += 1  # the loop instruction
+        between = at._replace(firsts=(*at.firsts, False), lasts=(*at.lasts, False))
         for i in range(count):
             first, last = ends[0] and i == 0, ends[1] and i == count - 1
-            self.walk(depth + 1, at._replace(firsts=(*at.firsts, first), lasts=(*at.lasts, last)))
+            here = at._replace(firsts=(*at.firsts, first), lasts=(*at.lasts, last)) if first or last else between
+            self.walk(depth + 1, here)
 
-    def slices(self, depth: int, at: At) -> None:
-        if not any(self.stages[name] == depth for name in self.sliced):
-            return
+    def slices(self, at: At) -> None:
         self.begun += 1
         if not self.peeled:
             self.fetch(at)
