@@ -17,7 +17,6 @@ from conv_grid_cases import Case
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Loop, Mapping
 
-
 names = cache(str.split)
 
 

@@ -33,7 +33,6 @@ from cnncc.mapper.space import (
     numbers,
     point,
 )
-from cnncc.mapper.tiles import tiles_in_time
 from cnncc.mapper.transfer_bound import NEVER, TrafficOf, TransferBound, streamed_cycles
 from cnncc.model.layer_schedule import LayerPlan, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
@@ -354,13 +353,11 @@ class _ByTraffic:
         search = self.search
         if not search.budget.tight:
             return part
-        tiles = tiles_in_time(self.everything, part.indices)
-        words = least_words_of(search.shape, search.arch, search.budget, part.form, tiles)
-        there = words <= search.budget.words
-        return part._replace(indices=part.indices[there], cycles=part.cycles[there], least=part.least[there])
+        words = least_words_of(search.shape, search.arch, search.budget, part.form, part.tiles)
+        return part.some(words <= search.budget.words)
 
     def _traffic_of(self, part: Found) -> TrafficOf:
-        return TrafficOf(self.traffic, part.form, tiles_in_time(self.everything, part.indices), part.least, part.cycles)
+        return TrafficOf(self.traffic, part.form, part.tiles, part.least, part.cycles)
 
     def _next(self, waiting: list[_Waiting]) -> _Entry:
         """The first point; the next one with its tile waits in its place."""
