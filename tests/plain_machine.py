@@ -134,14 +134,14 @@ class PlainMachine:
     # Memories (MEM-3) and addresses (DESC-1 to DESC-4).
 
     def read_glb(self, address: int) -> int:
-        check(0 <= address < len(self.glb), f"GLB has no word {address}")
+        check(0 <= address < len(self.glb), "GLB has no such word")
         word = self.glb[address]
-        check(word is not None, f"GLB word {address} was never written")
+        check(word is not None, "a GLB word that was never written")
         assert word is not None
         return word
 
     def write_glb(self, address: int, word: int) -> None:
-        check(0 <= address < len(self.glb), f"GLB has no word {address}")
+        check(0 <= address < len(self.glb), "GLB has no such word")
         self.glb[address] = word
 
     def do_desc(self, inst: Instruction) -> None:
@@ -237,7 +237,7 @@ class PlainMachine:
             )
             if not inside:
                 continue
-            check(0 <= dram < len(self.dram), f"DRAM has no word {dram}")
+            check(0 <= dram < len(self.dram), "DRAM has no such word")
             if into_glb:
                 self.write_glb(glb, self.dram[dram])
                 moved = ("dram_read", "glb_write_dma")
@@ -256,37 +256,37 @@ class PlainMachine:
         check(half is not None, "no half is open")
         assert half is not None
         check(half.places == places, "loads of one half go to the same PEs in the same sets")
-        edge, met = inst.number("edge"), set[tuple[int, ...]]()
+        edge, kind, first_slot = inst.number("edge"), inst.text("kind"), inst.number("slot")
+        most = file.words + (self.arch.pe.virtual_words if edge and self.arch.pe.pong_words else 0)
+        sent = dict[tuple[int, ...], list[int]]()  # the words of a position, which PEs with the same one take, too
         for place in places:
             if not edge or self.is_last(inst, place):
                 position = Counter[str]()  # LOAD-2
                 for term, index in self.pe_terms(inst, place):
                     position[term.axis] += term.step * index
                 at = tuple(position[axis] for axis in ("lin", "k", "y", "x"))
-                is_first = at not in met
-                met.add(at)
-                for n, word in enumerate(self.load_words(inst, place, is_first)):
-                    self.moved[f"rf_{inst.text('kind')}_write"] += 1
-                    slot = inst.number("slot") + n
-                    waits = self.arch.pe.virtual_words if edge and self.arch.pe.pong_words else 0
-                    check(slot < file.words + waits, f"slot {slot} is beyond the half")
+                if at not in sent:
+                    sent[at] = list(self.load_words(inst, place))
+                self.moved[f"rf_{kind}_write"] += len(sent[at])
+                for slot, word in enumerate(sent[at], first_slot):
+                    check(slot < most, "beyond the half")
                     (half.edges if edge else half.loads).add(slot)
                     half.slots[place[0], place[1], slot] = word
         if self.holds(inst.when("close"), last=True):
             file.full.append(half)
             file.opened = None
 
-    def load_words(self, inst: Instruction, place: Place, is_first: bool) -> Iterator[int]:
+    def load_words(self, inst: Instruction, place: Place) -> Iterator[int]:
         desc, start, kind = inst.number("desc"), self.start(inst), inst.text("kind")
-        fill, zero = self.field(desc, "fill"), self.field(desc, "zero")
+        fill, zero, low = self.field(desc, "fill"), self.field(desc, "zero"), -(1 << self.arch.operand_bits)
         of_pe, of_pattern = self.pe_terms(inst, place), [inst.term(f"term{i}") for i in range(4)]
         for pattern in product(*(range(inst.number(f"extent{i}")) for i in range(4))):
             address, inside = self.address(desc, start, [*of_pe, *zip(of_pattern, pattern, strict=True)])
             word = self.read_glb(address) if inside else fill
-            self.moved[f"bus_{kind}"] += is_first
-            self.moved[f"glb_read_{kind}"] += is_first and inside
+            self.moved[f"bus_{kind}"] += 1
+            self.moved[f"glb_read_{kind}"] += inside
             word -= zero
-            check(-(1 << self.arch.operand_bits) <= word < 1 << self.arch.operand_bits, f"operand {word}")  # DESC-3
+            check(low <= word < -low, "an operand that is too large")  # DESC-3
             yield word
 
     def take(self, inst: Instruction, name: str) -> Half:  # TOKEN-2
@@ -339,7 +339,7 @@ class PlainMachine:
                 self.moved["rf_psum_write"] += 1
                 before = sums.slots.get((row, col, slot["psum"]), sums.least)
                 after = max(before, word) if op == "max" else before + word
-                check(abs(2 * after + 1) < 1 << self.arch.psum_bits, f"psum {after}")
+                check(abs(2 * after + 1) < 1 << self.arch.psum_bits, "a psum that is too large")
                 sums.slots[row, col, slot["psum"]] = after
         for name in names:
             if self.holds(inst.when(f"give_{name}"), last=True):
