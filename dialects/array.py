@@ -333,16 +333,27 @@ def _problems(layer: LayerOp) -> Iterator[str]:
 
 def _semaphore_problems(layer: LayerOp) -> Iterator[str]:
     """Semaphores that the machine does not have, and those that no operation of the module gives a token (TOKEN-4)."""
-    given = {tokens.give for _, tokens in tokens_in(layer)}
-    taken = {tokens.take for _, tokens in tokens_in(layer)}
-    if taken - given - {0} and (module := layer.parent_op()):
-        given |= {tokens.give for _, tokens in tokens_in(module)}
-    for op, tokens in tokens_in(layer):
+    inside = list(tokens_in(layer))
+    given = {tokens.give for _, tokens in inside}
+    others = _nearest_first(layer)
+    while not given.issuperset(tokens.take for _, tokens in inside if tokens.take) and (other := next(others, None)):
+        given |= {tokens.give for _, tokens in tokens_in(other)}
+    for op, tokens in inside:
         for number in (tokens.take, tokens.give):
             if not 0 <= number <= SEMAPHORES:
                 yield f"{op.name}: there is no semaphore {number}: they are 1 to {SEMAPHORES}"
         if 0 < tokens.take <= SEMAPHORES and tokens.take not in given:
             yield f"{op.name}: nothing gives semaphore {tokens.take} a token"
+
+
+def _nearest_first(layer: LayerOp) -> Iterator[Operation]:
+    """The other operations of the block of a layer: those before it, then those behind it."""
+    op: Operation | None = layer
+    while op := op.prev_op:
+        yield op
+    op = layer
+    while op := op.next_op:
+        yield op
 
 
 def _names(op: Operation) -> tuple[list[str], list[str]]:

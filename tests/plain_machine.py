@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import product
+from math import frexp
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def f32(exact: Fraction) -> np.float32:
     """The float32 nearest to a number, ties to even."""
     if exact == 0:
         return np.float32(0)
-    exponent = 0
+    exponent = 24 - frexp(float(exact))[1]  # or near it
     while abs(exact) * Fraction(2) ** exponent < 1 << 23:
         exponent += 1
     while abs(exact) * Fraction(2) ** exponent >= 1 << 24:
@@ -95,6 +96,7 @@ class PlainMachine:
         }
         self.descs: dict[int, Instruction] = {}
         self.steps: dict[int, dict[tuple[str, int], FieldTerm]] = {}
+        self.shapes: dict[int, tuple[int, ...]] = {}  # of the descriptors that were used
         self.unit: Instruction | None = None
         self.loops: list[list[int]] = []  # start, iteration, count
         self.executed = 0
@@ -132,18 +134,19 @@ class PlainMachine:
     # Memories (MEM-3) and addresses (DESC-1 to DESC-4).
 
     def read_glb(self, address: int) -> int:
-        check(0 <= address < len(self.glb), f"GLB has no word {address}")
+        check(0 <= address < len(self.glb), "GLB has no such word")
         word = self.glb[address]
-        check(word is not None, f"GLB word {address} was never written")
+        check(word is not None, "a GLB word that was never written")
         assert word is not None
         return word
 
     def write_glb(self, address: int, word: int) -> None:
-        check(0 <= address < len(self.glb), f"GLB has no word {address}")
+        check(0 <= address < len(self.glb), "GLB has no such word")
         self.glb[address] = word
 
     def do_desc(self, inst: Instruction) -> None:
         self.descs[inst.number("id")], self.steps[inst.number("id")] = inst, {}
+        self.shapes.pop(inst.number("id"), None)
 
     def do_step(self, inst: Instruction) -> None:
         term = inst.term("by")
@@ -155,11 +158,11 @@ class PlainMachine:
 
     def circular(self, desc: int, offset: int) -> int:
         """base + (offset + linear terms of loops) mod wrap."""
-        total, wrap = offset, self.field(desc, "wrap")
+        total, (base, wrap, *_) = offset, self.shape(desc)
         for (kind, register), term in self.steps.get(desc, {}).items():
             if kind == "linear" and register < len(self.loops):
                 total += term.step * self.loops[register][1]
-        return self.field(desc, "base") + (total % wrap if wrap else total)
+        return base + (total % wrap if wrap else total)
 
     def address(self, desc: int, start: dict[str, int], terms: list[tuple[FieldTerm, int]]) -> tuple[int, bool]:
         """The word address of a position, and whether it is inside the bounds."""
@@ -169,15 +172,21 @@ class PlainMachine:
         for (kind, register), term in self.steps.get(desc, {}).items():
             if kind == "other" and register < len(self.loops):
                 axis[term.axis] += term.step * self.loops[register][1]
-        height, width = self.field(desc, "height"), self.field(desc, "width")
+        plane, pitch, height, width, ring_y, ring_x = self.shape(desc)[2:]
         inside = height == 0 or (0 <= axis["y"] < height and 0 <= axis["x"] < width)
-        at = self.circular(desc, start["offset"]) + axis["lin"] + axis["k"] * self.field(desc, "plane")
-        row, col = self.ring(desc, "y", axis["y"]), self.ring(desc, "x", axis["x"])
-        return at + row * self.field(desc, "pitch") + col, inside
+        at = self.circular(desc, start["offset"]) + axis["lin"] + axis["k"] * plane
+        return at + self.ring(ring_y, axis["y"]) * pitch + self.ring(ring_x, axis["x"]), inside
 
-    def ring(self, desc: int, axis: str, at: int) -> int:
+    def shape(self, desc: int) -> tuple[int, ...]:
+        """The base and wrap, steps, bounds and rings of a buffer."""
+        if desc not in self.shapes:
+            names = ("base", "wrap", "plane", "pitch", "height", "width", "ring_y", "ring_x")
+            self.shapes[desc] = tuple(self.field(desc, name) for name in names)
+        return self.shapes[desc]
+
+    @staticmethod
+    def ring(size: int, at: int) -> int:
         """The row or column of the buffer in which one of the image is kept: found by going round."""
-        size = self.field(desc, f"ring_{axis}")
         while size and at < 0:
             at += size
         while size and at >= size:
@@ -212,25 +221,31 @@ class PlainMachine:
     def do_dma(self, inst: Instruction) -> None:  # DMA-1
         sizes = [inst.number(name) for name in ("count", "rows", "words")]
         check(sizes[0] * sizes[1] * sizes[2] <= len(self.glb), "more words than the GLB has")
+        into_glb, (y, x) = inst.text("direction") == "in", (inst.number("y"), inst.number("x"))
+        sides = [
+            (
+                inst.number(side),
+                {"channel": 0, "y": y, "x": x, "offset": inst.number(f"{side}_offset")},
+                FieldTerm("lin", inst.number(f"{side}_step")),
+            )
+            for side in ("dram", "glb")
+        ]
+        down, across = FieldTerm("y", 1), FieldTerm("x", 1)
         for block, row, word in product(*map(range, sizes)):
-            terms = [(FieldTerm("y", 1), row), (FieldTerm("x", 1), word)]
-            start = {"channel": 0, "y": inst.number("y"), "x": inst.number("x")}
             (dram, inside), (glb, _) = (
-                self.address(
-                    inst.number(side), {**start, "offset": inst.number(f"{side}_offset")},
-                    [*terms, (FieldTerm("lin", inst.number(f"{side}_step")), block)],
-                )
-                for side in ("dram", "glb")
-            )  # fmt: skip
+                self.address(desc, start, [(down, row), (across, word), (step, block)]) for desc, start, step in sides
+            )
             if not inside:
                 continue
-            check(0 <= dram < len(self.dram), f"DRAM has no word {dram}")
-            if inst.text("direction") == "in":
+            check(0 <= dram < len(self.dram), "DRAM has no such word")
+            if into_glb:
                 self.write_glb(glb, self.dram[dram])
-                self.moved.update(("dram_read", "glb_write_dma"))
+                moved = ("dram_read", "glb_write_dma")
             else:
                 self.dram[dram] = self.read_glb(glb)
-                self.moved.update(("glb_read_dma", "dram_write"))
+                moved = ("glb_read_dma", "dram_write")
+            for what in moved:
+                self.moved[what] += 1
 
     def do_load(self, inst: Instruction) -> None:  # LOAD-1, TOKEN-1
         file, places = self.files[inst.text("kind")], self.places(inst, inst.number("set_rows"))
@@ -241,36 +256,37 @@ class PlainMachine:
         check(half is not None, "no half is open")
         assert half is not None
         check(half.places == places, "loads of one half go to the same PEs in the same sets")
-        edge, met = inst.number("edge"), set[tuple[int, ...]]()
+        edge, kind, first_slot = inst.number("edge"), inst.text("kind"), inst.number("slot")
+        most = file.words + (self.arch.pe.virtual_words if edge and self.arch.pe.pong_words else 0)
+        sent = dict[tuple[int, ...], list[int]]()  # the words of a position, which PEs with the same one take, too
         for place in places:
             if not edge or self.is_last(inst, place):
                 position = Counter[str]()  # LOAD-2
                 for term, index in self.pe_terms(inst, place):
                     position[term.axis] += term.step * index
                 at = tuple(position[axis] for axis in ("lin", "k", "y", "x"))
-                is_first = at not in met
-                met.add(at)
-                for n, word in enumerate(self.load_words(inst, place, is_first)):
-                    self.moved[f"rf_{inst.text('kind')}_write"] += 1
-                    slot = inst.number("slot") + n
-                    waits = self.arch.pe.virtual_words if edge and self.arch.pe.pong_words else 0
-                    check(slot < file.words + waits, f"slot {slot} is beyond the half")
+                if at not in sent:
+                    sent[at] = list(self.load_words(inst, place))
+                self.moved[f"rf_{kind}_write"] += len(sent[at])
+                for slot, word in enumerate(sent[at], first_slot):
+                    check(slot < most, "beyond the half")
                     (half.edges if edge else half.loads).add(slot)
                     half.slots[place[0], place[1], slot] = word
         if self.holds(inst.when("close"), last=True):
             file.full.append(half)
             file.opened = None
 
-    def load_words(self, inst: Instruction, place: Place, is_first: bool) -> Iterator[int]:
-        desc = inst.number("desc")
+    def load_words(self, inst: Instruction, place: Place) -> Iterator[int]:
+        desc, start, kind = inst.number("desc"), self.start(inst), inst.text("kind")
+        fill, zero, low = self.field(desc, "fill"), self.field(desc, "zero"), -(1 << self.arch.operand_bits)
+        of_pe, of_pattern = self.pe_terms(inst, place), [inst.term(f"term{i}") for i in range(4)]
         for pattern in product(*(range(inst.number(f"extent{i}")) for i in range(4))):
-            terms = self.pe_terms(inst, place) + [(inst.term(f"term{i}"), pattern[i]) for i in range(4)]
-            address, inside = self.address(desc, self.start(inst), terms)
-            word = self.read_glb(address) if inside else self.field(desc, "fill")
-            self.moved[f"bus_{inst.text('kind')}"] += is_first
-            self.moved[f"glb_read_{inst.text('kind')}"] += is_first and inside
-            word -= self.field(desc, "zero")
-            check(-(1 << self.arch.operand_bits) <= word < 1 << self.arch.operand_bits, f"operand {word}")  # DESC-3
+            address, inside = self.address(desc, start, [*of_pe, *zip(of_pattern, pattern, strict=True)])
+            word = self.read_glb(address) if inside else fill
+            self.moved[f"bus_{kind}"] += 1
+            self.moved[f"glb_read_{kind}"] += inside
+            word -= zero
+            check(low <= word < -low, "an operand that is too large")  # DESC-3
             yield word
 
     def take(self, inst: Instruction, name: str) -> Half:  # TOKEN-2
@@ -293,7 +309,8 @@ class PlainMachine:
         check(len(lanes) <= (self.arch.pe.lanes if op == "mac" else 1), "too many lanes")
         self.n2n(inst, halves["ifmap"], places)
         sums = self.psum_half(inst, places)
-        counters = ("pixels", "taps", "step_range")
+        counters, n2n_slots = ("pixels", "taps", "step_range"), inst_n2n_slots(inst)
+        reads, does = [f"rf_{name}_read" for name in ("psum", *names)], {"mac": "macs"}.get(op, op)
         for z, j, i in product(*(range(inst.number(counter)) for counter in counters)):
             slot = {
                 name: inst.number(f"{name}_slot")
@@ -309,18 +326,20 @@ class PlainMachine:
                 word = 0
                 for lane in lanes:
                     ifmap_slot = slot["ifmap"] + lane * inst.number("ifmap_l")
-                    if ifmap_slot in inst_n2n_slots(inst) and not self.is_last(inst, place):
+                    if ifmap_slot in n2n_slots and not self.is_last(inst, place):
                         check(step > ifmap_slot - inst.number("n2n_slot"), "a word is used before it arrives")
                     term = halves["ifmap"].get(row, col, ifmap_slot)
                     if op == "mac":
                         term *= halves["weight"].get(row, col, slot["weight"] + lane * inst.number("weight_l"))
                     word += term
-                    self.moved.update(f"rf_{name}_read" for name in names)
-                    self.moved[{"mac": "macs"}.get(op, op)] += 1
-                self.moved.update(("rf_psum_read", "rf_psum_write"))
+                    for read in reads[1:]:
+                        self.moved[read] += 1
+                    self.moved[does] += 1
+                self.moved[reads[0]] += 1
+                self.moved["rf_psum_write"] += 1
                 before = sums.slots.get((row, col, slot["psum"]), sums.least)
                 after = max(before, word) if op == "max" else before + word
-                check(abs(2 * after + 1) < 1 << self.arch.psum_bits, f"psum {after}")
+                check(abs(2 * after + 1) < 1 << self.arch.psum_bits, "a psum that is too large")
                 sums.slots[row, col, slot["psum"]] = after
         for name in names:
             if self.holds(inst.when(f"give_{name}"), last=True):
@@ -401,6 +420,7 @@ class PlainMachine:
         channels: set[tuple[int, ...]] = set()
         final = not inst.number("partial") or self.holds(inst.when("final"), last=True)
         counts = [range(inst.number(name)) for name in ("pixels", "lines", "channels")]
+        with_psums = {place[:2] for place in half.places} if half else set[tuple[int, ...]]()
         for place, pixel, line, channel in product(columns, *counts):
             terms = self.pe_terms(inst, place)
             terms += [(inst.term("pixel_term"), pixel), (inst.term("line_term"), line)]
@@ -413,7 +433,7 @@ class PlainMachine:
                 check(0 <= slot < self.arch.pe.psum_words, f"psum slot {slot}")
                 value = 0
                 for row, col, *_ in columns[place]:
-                    check((row, col) in {other[:2] for other in half.places}, "PE without psums")
+                    check((row, col) in with_psums, "PE without psums")
                     self.moved["rf_psum_read"] += 1
                     word = half.slots.get((row, col, slot), half.least)
                     assert word is not None

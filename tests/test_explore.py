@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import CALIBRATION, LENET, done, refused, refuses, snapshot
+from cli_cases import CALIBRATION, LENET, conv_model, done, refused, refuses, save, snapshot
 
 from cnncc.arch.model import Arch, Energy, arch_text, load_arch, parse_arch, preset_names
 from cnncc.explore.evaluate import memory_bits
@@ -35,7 +35,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_explore_that_is_killed_goes_on(tmp_path: Path) -> None:
-    vary = ("--vary", "rows=2:8:2", "--vary", "glb.words=20000,65536")
+    vary = ("--vary", "rows=2,8", "--vary", "energy.bus=1:4")  # a search for each two, an evaluation for each
     whole, ended = tmp_path / "whole", tmp_path / "ended"
     printed = done("explore", *MODEL, *vary, "-j", 1, "-o", whole).stdout
     command = [sys.executable, "-m", "cnncc", "explore", *map(str, MODEL), *vary, "-j", "2", "-o", str(ended)]
@@ -93,9 +93,9 @@ def test_explore_finds_what_compile_and_run_do(tmp_path: Path) -> None:
 
 
 def test_explore_refused_configurations_are_results(tmp_path: Path) -> None:
-    file = tmp_path / "found.jsonl"
+    file, model = tmp_path / "found.jsonl", save(conv_model(), tmp_path / "net.onnx")
     vary = ("--vary", "glb.words=10,65536", "--vary", "operand_bits=8,16", "--precision", "int16")
-    printed = done("explore", *MODEL, *vary, "-j", 1, "-o", file, "--objective", "memory_bits").stdout
+    printed = done("explore", model, *vary, "-j", 1, "-o", file, "--objective", "memory_bits").stdout
     small, small_too, narrow, works = lines(file)
     assert small["config"] == {"glb.words": 10, "operand_bits": 8} and works["cycles"] > 0
     assert (

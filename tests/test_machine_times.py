@@ -47,16 +47,19 @@ class Event:
     via: object = None
     engine: str = ""
 
+    def __post_init__(self) -> None:
+        done = self.start + sum(cycles for _, cycles in self.pieces)
+        self.times = {"start": self.start, "end": done - self.pieces[-1][1], "done": done}
+
     def at(self, point: str) -> int:
-        pieces = {"start": (), "end": self.pieces[:-1], "done": self.pieces}[point]
-        return self.start + sum(cycles for _, cycles in pieces)
+        return self.times[point]
 
 
 Point = tuple[Event, str]
 
 
 def at(point: Point) -> int:
-    return point[0].at(point[1])
+    return point[0].times[point[1]]
 
 
 def latest(*points: Point) -> Point:
@@ -87,6 +90,7 @@ class Plain:
         self.bases: dict[int, int] = {}
         self.unit = (0, 0, 0)
         self.counts: dict[tuple[str, str], int] = {}
+        self.durations: dict[tuple[object, ...], tuple[list[tuple[str, int]], tuple[str, int]]] = {}
 
     def count(self, at: int, name: str, cycles: int) -> None:
         for label in {self.labels[at], "*"}:
@@ -201,7 +205,10 @@ class Plain:
         arrived = [(self.tokens[token].pop(0), token) for token in takes]
         by = latest(*(point for point, _ in arrived), self.end[engine], self.when)
         via = next((token for point, token in arrived if point is by), None)
-        busy, late = self.busy(inst)
+        key = (number, self.unit, self.bases.get(inst.number("dram")) if name == "dma" else None)
+        if key not in self.durations:
+            self.durations[key] = self.busy(inst)
+        busy, late = self.durations[key]
         event = Event(at(by), (*busy, late), by, via, engine)
         self.starts[engine].append((event, "start"))
         self.end[engine], self.done[engine] = (event, "end"), latest(self.done[engine], (event, "done"))

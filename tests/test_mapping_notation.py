@@ -25,6 +25,8 @@ from cnncc.errors import Refusal
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = Sizes(1, 16, 3, 8, 8, 3, 3)
 

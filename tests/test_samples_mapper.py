@@ -13,6 +13,7 @@ from pathlib import Path
 import mapper
 import pytest
 from cli_cases import SAMPLES
+from click.testing import CliRunner
 from networks import SAMPLES as NETWORKS
 from networks.features import features
 from structure import Bound, Shape, bound
@@ -67,8 +68,10 @@ def test_networks_on_arrays_of_both_kinds() -> None:
             assert layer["mapping"] and not layer["depthwise"]
 
 
+@pytest.mark.usefixtures("short_searches")
 def test_depthwise_layers_have_a_line_of_their_own() -> None:
-    text = output("--network", "mobilenet", "--image-size", "32", *QUICK, "--array", "spatial-16x16", "--layers")
+    options = ("--network", "mobilenet", "--image-size", "32", *QUICK, "--array", "spatial-16x16", "--layers")
+    text = CliRunner().invoke(mapper.main, options, catch_exceptions=False).stdout
     assert text.startswith("mobilenet: 27 convolutions, ") and "its 13 depthwise layers: at most " in text
     rows = [line.split() for line in text.splitlines() if line.startswith("    conv") and "%" in line]
     assert len(rows) == 27 and all(float(row[3]) <= float(row[5]) for row in rows)

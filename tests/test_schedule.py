@@ -32,7 +32,6 @@ from cnncc.dialects.array import MacOp
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Mapping, mapping_of
 from cnncc.dialects.weights import GlobalOp, constant_array
-from cnncc.driver.check_findings import array_work
 from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
 from cnncc.errors import Finding, Refusal
 from cnncc.eval.nest import LayerRun

@@ -86,7 +86,7 @@ class SearchTask:
         if self.below < NEVER:
             return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
         best = self._in(self.budget)
-        if self._has_everything() or (best and self._is_near(best)):
+        if self._has_everything() or (best and (self.effort.first or self._is_near(best))):
             return best
         tight = self._in(replace(self.budget, tight=True))
         results = [result for result in (best, tight and replace(tight, tight=True)) if result]
@@ -101,11 +101,9 @@ class SearchTask:
         best = search(self.shape, self.arch, budget, self.dataflow, effort=self.effort)
         if best or self.dataflow:
             return best
-        each = [
-            search(self.shape, self.arch, budget, name, effort=self.effort)
-            for name in dict.fromkeys(form.name for form in forms_of(self.shape))
-        ]
-        best = min(filter(None, each), key=lambda result: result.cycles, default=None)
+        names = dict.fromkeys(form.name for form in forms_of(self.shape))
+        each = filter(None, (search(self.shape, self.arch, budget, name, effort=self.effort) for name in names))
+        best = next(each, None) if self.effort.first else min(each, key=lambda result: result.cycles, default=None)
         return best and replace(best, least=min(best.cycles, ideal_cycles(self.shape, self.arch)))
 
     def _has_everything(self) -> bool:
@@ -137,6 +135,11 @@ def searched(
     if not _is_known(task):
         _keep(task, task.search())
     return _found[task]
+
+
+def has_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str = "") -> bool:
+    """Whether `searched` finds a mapping: a shorter search knows it."""
+    return searched(shape, arch, budget, dataflow, effort=replace(USUAL, first=True)) is not None
 
 
 def search_ahead(tasks: Sequence[SearchTask], progress: Progress, processes: int | None = None) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from cnncc.mapper.arrays import Amounts, Counts, Flags, PerBox
 from cnncc.mapper.space import BOX_DIMS, Form, Numbers, shared
 from cnncc.mapper.tables import NEVER, LoopTable, Table, table
+from cnncc.mapper.tiles import tiles_in_time
 from cnncc.model.layer_shape import LayerShape
 
 
@@ -23,15 +24,22 @@ class Found(NamedTuple):
     """Combinations of one form whose bound is below a limit, the lowest bound first.
 
     - indices: those of rows, columns and box in `Numbers`. Axes `[combination, 3]`.
+    - tiles: indices of k h w c that PEs and box take at a time. Axes `[combination, khwc]`.
     - cycles, least: cycles of all macro-instructions, and the bound. Axes `[combination]`.
     - beyond: the limit. Without any combination it is the lowest bound of all.
     """
 
     form: Form
     indices: Counts
+    tiles: Counts
     cycles: Counts
     least: Counts
     beyond: int
+
+    def some(self, chosen: Flags) -> Found:
+        """Those for which something holds."""
+        arrays = (array[chosen] for array in (self.indices, self.tiles, self.cycles, self.least))
+        return Found(self.form, *arrays, self.beyond)
 
 
 def tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, Table]:
@@ -199,10 +207,11 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
             cycles.append(np.rint(np.stack([compute[below], least[below]])).astype(np.int64))
     if not parts:
         none = np.zeros(0, np.int64)
-        return Found(form, np.zeros((0, 3), np.int64), none, none, int(min(beyond)))
+        return Found(form, np.zeros((0, 3), np.int64), np.zeros((0, 4), np.int64), none, none, int(min(beyond)))
     indices, (all_cycles, all_least) = np.concatenate(parts), np.concatenate(cycles, axis=1)
     order = np.argsort(all_least, kind="stable")
-    return Found(form, indices[order], all_cycles[order], all_least[order], limit)
+    indices = indices[order]
+    return Found(form, indices, tiles_in_time(numbers, indices), all_cycles[order], all_least[order], limit)
 
 
 def _distinct_rows(shape: LayerShape, rows: Sequence[int], cols: Sequence[int]) -> float:

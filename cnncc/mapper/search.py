@@ -20,7 +20,7 @@ import numpy as np
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.blocking import candidates
-from cnncc.mapper.blocks import Cells, least_words
+from cnncc.mapper.blocks import Cells, least_words, least_words_of
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
 from cnncc.mapper.combinations import Found, combinations_below
 from cnncc.mapper.effort import USUAL, Effort
@@ -34,7 +34,6 @@ from cnncc.mapper.space import (
     numbers,
     point,
 )
-from cnncc.mapper.tiles import tiles_in_time
 from cnncc.mapper.transfer_bound import NEVER, TrafficOf, TransferBound, streamed_cycles
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
@@ -189,7 +188,8 @@ class _Search:
         if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.budget.words:
             return  # bounds know of those partial sums alone that there are in any case
         if (cycles := schedule.cycles(self.arch)) < self.limit:
-            self.limit, self.best, self.in_vain = cycles, Result(mapping, cycles), 0
+            self.limit = 0 if self.effort.first else cycles
+            self.best, self.in_vain = Result(mapping, cycles), 0
             if not self.quick:
                 self.less = 1
         else:
@@ -338,7 +338,7 @@ class _ByTraffic:
         waiting, number = list[_Waiting](), count()
         known, lowest = set[tuple[Form, tuple[int, ...]]](), NEVER
         for each, done in self.looks:
-            parts = [part for part in each if len(part.cycles)]
+            parts = [part for part in map(self._with_room, each) if len(part.cycles)]
             of_parts = [self._traffic_of(part) for part in parts]
             tiles = heapq.merge(*(_tiles(n, *each, done) for n, each in enumerate(zip(parts, of_parts, strict=True))))
             for first, n, i, points in tiles:
@@ -349,8 +349,6 @@ class _ByTraffic:
                     self.beyond = others
                     break
                 part, traffic = parts[n], of_parts[n]
-                if self.search.budget.tight and not traffic.fits[traffic.number[i]]:
-                    continue  # few have room: others are not counted
                 k, h, w, c = traffic.tiles[traffic.number[i]].tolist()
                 known.add((part.form, (k, h, w, c)))
                 if not self.search.turned and h != w and (part.form, (k, w, h, c)) in known:
@@ -367,8 +365,16 @@ class _ByTraffic:
         while waiting:
             yield self._next(waiting)
 
+    def _with_room(self, part: Found) -> Found:
+        """In a tight budget only the points whose tiles have room: few do, so that others are not counted."""
+        search = self.search
+        if not search.budget.tight:
+            return part
+        words = least_words_of(search.shape, search.arch, search.budget, part.form, part.tiles)
+        return part.some(words <= search.budget.words)
+
     def _traffic_of(self, part: Found) -> TrafficOf:
-        return TrafficOf(self.traffic, part.form, tiles_in_time(self.everything, part.indices), part.least, part.cycles)
+        return TrafficOf(self.traffic, part.form, part.tiles, part.least, part.cycles)
 
     def _next(self, waiting: list[_Waiting]) -> _Entry:
         """The first point; the next one with its tile waits in its place."""

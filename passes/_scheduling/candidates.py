@@ -13,7 +13,7 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.nest import LayerOp, Mapping, operands
 from cnncc.errors import Finding, Refusal
 from cnncc.mapper.blocks import least_words
-from cnncc.mapper.cached_search import SearchTask, search_ahead, searched
+from cnncc.mapper.cached_search import SearchTask, has_mapping, search_ahead, searched
 from cnncc.mapper.objective import Objective, Prices
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.transfer_bound import NEVER
@@ -150,7 +150,7 @@ class Candidates:
         bound = refusal.words - (self.arch.glb.words - budget.words)
 
         def fits(words: int) -> bool:
-            return bool(searched(shape, self.arch, replace(budget, words=words), form))
+            return has_mapping(shape, self.arch, replace(budget, words=words), form)
 
         enough = next((bound << shift for shift in range(MOST_DOUBLINGS) if fits(bound << shift)), 0)
         if not enough:
