@@ -32,6 +32,7 @@ from cnncc.dialects.array import MacOp
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Mapping, mapping_of
 from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.driver.check_findings import array_work
 from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
 from cnncc.errors import Finding, Refusal
 from cnncc.eval.nest import LayerRun
@@ -293,7 +294,7 @@ def test_schedule_spreads_what_p_leaves_over(
     NestToArrayPass(str(tmp_path / "array.toml")).apply(ctx, module)
     macs = [op.record.data for op in module.walk() if isinstance(op, MacOp)]
     assert [(mac.step_range, mac.place.rows * mac.place.cols) for mac in macs] == expected
-    predicted = predict(layer_shape(layer_of(unmapped(case)[0])), mapping, load_arch("spatial-4x4"))
+    predicted = array_work(layer_shape(layer_of(unmapped(case)[0])), mapping, load_arch("spatial-4x4"))
     assert predicted.steps == sum(4 * channels for channels, _ in expected)
     assert predicted.cycles == sum(4 * channels + 4 for channels, _ in expected)
 

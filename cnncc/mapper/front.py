@@ -32,7 +32,7 @@ from cnncc.mapper.objective import Prices
 from cnncc.mapper.prices import array_energy, cost_of, words_energy
 from cnncc.mapper.search import Tradeoff, rows_are_columns
 from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
-from cnncc.mapper.tiles import Tiles, tiles_in_time, tiles_of
+from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
@@ -138,12 +138,11 @@ class _Front:
         for form in forms:
             found = alike[form.name]._replace(form=form)
             array = array_energy(self.numbers, form, found.indices, self.costs, self.cut)
-            tiles = tiles_in_time(self.numbers, found.indices)
-            order = np.lexsort((array, *tiles.T))
-            starts = np.flatnonzero(np.any(np.diff(tiles[order], axis=0, prepend=-1), axis=1))
+            order = np.lexsort((array, *found.tiles.T))
+            starts = np.flatnonzero(np.any(np.diff(found.tiles[order], axis=0, prepend=-1), axis=1))
             for points in np.split(order, starts[1:]) if len(order) else ():
                 first, fewest = points[0], int(found.least[points].min())
-                k, h, w, c = tiles[first].tolist()
+                k, h, w, c = found.tiles[first].tolist()
                 every.append(_Points(fewest, (k, h, w, c), found, points, array[points]))
         every.sort(key=lambda each: each.array[0])
         quickest, most = sorted(every, key=lambda each: each.fewest), self.effort.front_tiles

@@ -14,12 +14,12 @@ from cnncc.mapper.combinations import tables
 from cnncc.mapper.space import BOX_DIMS, COL_DIMS, ROW_DIMS, Form, Numbers
 from cnncc.model.energy import energy
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.operand_traffic import moved
+from cnncc.model.operand_traffic import operand_traffic
 
 
 def cost_of(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, costs: Energy) -> float:
     """The cost of a mapping. Prefetched words count for the layer that reads them."""
-    return energy(moved(shape, mapping, arch, residual).counters(), costs)["total"]
+    return energy(operand_traffic(shape, mapping, arch, residual).counters(), costs)["total"]
 
 
 def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, cut: bool) -> Amounts:
