@@ -2,7 +2,7 @@
 
 1. Resident values: `residency.py` says which values lie in the GLB, and so what GLB budget each layer has.
 2. Candidates: `candidates.py` gives each layer a mapping for its budget, `smaller_budgets.py` more of them.
-3. Chain: `cnncc/mapper/chain.py` takes one candidate a layer, such that all layers together take the fewest cycles.
+3. Chain: `cnncc/mapper/chain.py` takes one candidate a layer, such that the network is the best by the objective.
 4. Prefetching: `prefetch.py` says whose first weights come while the layer before runs.
 
 Where step 2 finds a layer no mapping, or the buffers of step 3 have no place, step 1 is done again with one resident
@@ -23,14 +23,16 @@ from cnncc.dialects.cnn import value_key
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.chain import best_choices
+from cnncc.mapper.objective import Figures
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.model.program_schedule import copies, program_cycles
-from cnncc.passes._scheduling.candidates import Candidates, Wanted
+from cnncc.passes._scheduling.candidates import Candidates, Wanted, label
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.network_values import Network, Value
-from cnncc.passes._scheduling.prefetch import input_words, prefetched_layers
-from cnncc.passes._scheduling.residency import all_fit, best_residents, glb_budgets, without_largest
+from cnncc.passes._scheduling.prefetch import input_words, output_words, prefetched_layers
+from cnncc.passes._scheduling.residency import all_fit, glb_budgets, resident_choices, without_ends, without_largest
+from cnncc.passes._scheduling.schedule_file import RESIDENT
 from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, prefetchable, try_smaller_budgets
 from cnncc.passes.array_allocate import Lifetime, pack
 
@@ -47,7 +49,8 @@ class Decision:
 
 def decide(func: FuncOp, candidates: Candidates) -> Decision:
     """Mappings such that what is in the GLB at a time fits. Raises Refusal naming a layer."""
-    network, streamed = Network(func), list[Value]()
+    network = Network(func)
+    streamed = _place_outputs(network, candidates)
     while True:
         values = [value for value in network.values if value not in streamed]
         try:
@@ -58,19 +61,52 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
         return Decision(mappings, prefetched_layers(network, candidates.arch, _nests(mappings)))
 
 
+def _place_outputs(network: Network, candidates: Candidates) -> list[Value]:
+    """The values that the schedule streams. Those that it has resident may not move from here on. Raises Refusal."""
+    streamed, refusals = list[Value](), Refusals()
+    for layer in network.layers:
+        place = candidates.schedule.outputs.get(label(layer) or "")
+        for number, value in enumerate(network.values):
+            if not place or value.root is not network.operands(layer)["output"]:
+                continue
+            if place == RESIDENT:
+                network.values[number] = replace(value, may_move=False)
+            elif value.may_move:
+                streamed.append(value)
+            else:
+                what = "its results cannot be streamed: the host reads them in the GLB, or they are a part of others"
+                refusals.add(Refusal(f"{candidates.name}: layer '{label_of(layer)}': {what}"), label_of(layer))
+    refusals.raise_any(candidates.name)
+    return streamed
+
+
 def _nests(mappings: Mappings) -> dict[LayerOp, nest.Mapping]:
     """The mappings, with those that layers have as nests."""
     return {layer: mapping or mapping_of(layer) for layer, mapping in mappings.items()}
 
 
 def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> Mappings:
-    """Mappings with as many of these values resident as fit."""
-    arch = candidates.arch
+    """Mappings with as many of these values resident as fit; the best of several choices by the objective."""
+    arch, choices = candidates.arch, list[tuple[Mappings, Figures]]()
     if all_fit(network, values, arch):
         with suppress(_GlbOverflow):
-            return _mappings(network, values, candidates)
-    all_searched = all(candidates.is_searched(layer) for layer in network.layers)
-    resident = best_residents(network, values, arch, exchange=all_searched)
+            choices.append(_mappings(network, values, candidates))
+            for resident in without_ends(network, values):
+                with suppress(_GlbOverflow):
+                    choices.append(_mappings(network, resident, candidates))
+    if not choices:
+        given = (layer for layer in network.layers if not candidates.is_searched(layer))
+        fixed = {root for layer in given for root in network.operands(layer).values()}
+        free = [value for value in values if value.root not in fixed]
+        choices += [
+            _fitting(network, resident, candidates)
+            for resident in resident_choices(network, values, free, arch, candidates.objective)
+        ]
+    return choices[candidates.objective.best([figures for _, figures in choices])][0]
+
+
+def _fitting(network: Network, resident: list[Value], candidates: Candidates) -> tuple[Mappings, Figures]:
+    """Mappings with these values resident, or as many of them as fit. Raises Refusal."""
     while True:
         try:
             return _mappings(network, resident, candidates)
@@ -81,14 +117,14 @@ def _with_residents(network: Network, values: Sequence[Value], candidates: Candi
             resident = fewer
 
 
-def _mappings(network: Network, resident: Sequence[Value], candidates: Candidates) -> Mappings:
-    """Mappings with exactly these values resident. Raises _GlbOverflow, _StreamedByMapping, Refusal."""
+def _mappings(network: Network, resident: Sequence[Value], candidates: Candidates) -> tuple[Mappings, Figures]:
+    """Mappings with exactly these values resident, and what the network takes. Raises _GlbOverflow, Refusal."""
     budgets = dict(glb_budgets(network, resident, candidates.arch))
     tried = _first_candidates(network, resident, budgets, candidates)
     try_smaller_budgets(tried, candidates)
-    mappings = _best_chain(network, tried, candidates)
+    mappings, figures = _best_chain(network, tried, candidates)
     _check_places(network, resident, mappings, candidates.arch)
-    return mappings
+    return mappings, figures
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------
@@ -163,8 +199,8 @@ def _all_of(layers: Sequence[LayerOp], refusals: Sequence[GlbTooSmall]) -> GlbTo
 # -- chain -------------------------------------------------------------------------------------------------------------
 
 
-def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates) -> Mappings:
-    """For each layer the candidate with which all layers together are the best by the objective.
+def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates) -> tuple[Mappings, Figures]:
+    """For each layer the candidate with which the network is the best by the objective; and its cycles and cost.
 
     Given mappings are not run on the model: whether the machine can run them, `nest-to-array` says.
     """
@@ -188,11 +224,14 @@ def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates
                 is_prefetched = each.layer in prefetched and parts
                 ahead = frozenset(prefetchable(plan.mapping) if is_prefetched else ())
                 parts.append(replace(plan, label=f"layer {len(parts)}", prefetched=ahead))
-        return program_cycles(parts, arch)[0].total
+        return program_cycles([*parts, *copies("outputs", "out", output_words(network, nests))], arch)[0].total
 
     budgets = [each.budget.words for each in tried]
-    numbers, _ = best_choices(choices, budgets, candidates.objective, arch, run)
-    return chosen(numbers)
+    numbers, (cycles, cost) = best_choices(choices, budgets, candidates.objective, arch, run)
+    nests = _nests(chosen(numbers))
+    cost += sum(input_words(network, nests)) * (costs.dram_read + costs.glb_write)
+    cost += sum(output_words(network, nests)) * (costs.glb_read + costs.dram_write)
+    return chosen(numbers), Figures(cycles, cost)
 
 
 def _check_places(network: Network, resident: Iterable[Value], mappings: Mappings, arch: Arch) -> None:

@@ -1,17 +1,20 @@
 """Which values are resident in the GLB, from the layer that computes them to the last that reads them. No pass.
 
 The others lie in DRAM, and are streamed through the GLB block by block wherever they are read or written. Small values
-come first: each resident value saves its way to DRAM and back, and a small one takes the fewest words for that. Where
-all mappings are searched for, values are exchanged if layers are estimated to wait less.
+come first: each resident value saves its way to DRAM and back, and a small one takes the fewest words for that. Then
+values are exchanged if layers are estimated to wait less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from xdsl.dialects.func import ReturnOp
+
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.bound import ideal_cycles
+from cnncc.mapper.objective import Objective
 from cnncc.mapper.transfer_bound import NEVER, cycles_about
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._scheduling.glb_words import SMALL
@@ -35,10 +38,25 @@ def all_fit(network: Network, values: Sequence[Value], arch: Arch) -> bool:
     return all(live_words(values, network.number[layer]) < arch.glb.words for layer in network.layers)
 
 
-def best_residents(network: Network, values: Sequence[Value], arch: Arch, exchange: bool) -> list[Value]:
-    """Those of the values that are to be resident. exchange: whether mappings depend on the words that they leave."""
-    resident = [value for value in _smallest_first(network, arch) if value in values]
-    return _exchanged(network, resident, arch) if exchange else resident
+def resident_choices(
+    network: Network, values: Sequence[Value], free: Sequence[Value], arch: Arch, objective: Objective
+) -> list[list[Value]]:
+    """Those of the values that may be resident together: for few waits; for few words, too, if the objective has them.
+
+    free: the values that may be exchanged. The others are operands of layers whose mappings are given.
+    """
+    small = [value for value in _smallest_first(network, arch) if value in values]
+    exchanged = _exchanged(network, small, free, arch)
+    return [exchanged] if objective.name == "cycles" or exchanged == small else [exchanged, small]
+
+
+def without_ends(network: Network, values: Sequence[Value]) -> Iterator[list[Value]]:
+    """The values without the network's inputs, its results, or both: transfers may overlap with the first layer."""
+    ends = [value for value in values if value.may_move and value.first < 0]
+    results = [value for value in values if value.may_move and isinstance(network.ops[value.last], ReturnOp)]
+    for some in (ends, results, [*ends, *results]) if ends and results else (ends or results,):
+        if some:
+            yield [value for value in values if value not in some]
 
 
 def without_largest(resident: Sequence[Value], number: int) -> list[Value] | None:
@@ -74,7 +92,7 @@ def _fit(network: Network, resident: Sequence[Value], layers: Iterable[LayerOp],
     return True
 
 
-def _exchanged(network: Network, resident: list[Value], arch: Arch) -> list[Value]:
+def _exchanged(network: Network, resident: list[Value], values: Sequence[Value], arch: Arch) -> list[Value]:
     """Improve the resident values by local search, as long as layers are estimated to wait 10 % less (`WORTH`).
 
     First a large value takes the place of smaller ones, then each value is streamed for itself. Streaming a small value
@@ -87,7 +105,7 @@ def _exchanged(network: Network, resident: list[Value], arch: Arch) -> list[Valu
         now, then = (_cycles(network, layers, values, arch) - ideal for values in (resident, others))
         return then * WORTH < now
 
-    movable = sorted((value for value in network.values if value.may_move), key=lambda each: (-each.words, each.first))
+    movable = sorted((value for value in values if value.may_move), key=lambda each: (-each.words, each.first))
     for value in (each for each in movable if each not in resident):
         others, beside = [*resident, value], network.beside(value)
         gone = [each for each in movable if each in resident and each.meets(value)]

@@ -75,9 +75,13 @@ def try_smaller_budgets(tried: Sequence[Tried], candidates: Candidates) -> None:
     - A layer that does not win half of its wait is also tried with half of its budget.
     """
     seen = set[tuple[int, int]]()
-    pairs = set(range(len(tried) - 1))  # by their first layer
+    pairs = set(range(-1, len(tried) - 1))  # by their first layer; -1: what comes before the first one
     while pairs:
-        trials = [each for i in sorted(pairs) for each in _wanted(tried[i], tried[i + 1], i, candidates)]
+        trials = [
+            each
+            for i in sorted(pairs)
+            for each in (_wanted(tried[i], tried[i + 1], i, candidates) if i >= 0 else _of_first(tried[0], candidates))
+        ]
         wanted = [(i, each) for i, each in trials if (i, each.budget.words) not in seen]
         seen.update((i, each.budget.words) for i, each in wanted)
         candidates.search_ahead([each for _, each in wanted])
@@ -87,6 +91,17 @@ def try_smaller_budgets(tried: Sequence[Tried], candidates: Candidates) -> None:
             if front and front[0] not in tried[i].mappings:
                 tried[i].add(front)
                 pairs |= {i - 1, i} & set(range(len(tried) - 1))
+
+
+def _of_first(first: Tried, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
+    """A candidate of the first layer with slices of its weights: then it waits for the first slice alone."""
+    plan = choice_of(first.layer, first.mappings[0], candidates.arch)
+    if plan.plan is None or not candidates.is_searched(first.layer):
+        return
+    cycles = _cycles(plan, candidates.arch)
+    waits = layer_cycles(plan.plan, candidates.arch) - cycles
+    if waits > cycles // PART and (words := plan.words // SHARE):
+        yield 0, Wanted(first.layer, replace(first.budget, words=words), cycles + waits, True)
 
 
 def _wanted(before: Tried, current: Tried, i: int, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
