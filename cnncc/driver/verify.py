@@ -295,7 +295,7 @@ def as_json(verifier: Verifier, model: Path) -> dict[str, Any]:
         "steps": [asdict(check) for check in verifier.checks],
         "outputs": [_finite(asdict(output)) for output in verifier.accuracy],
         "layers": [_finite(asdict(layer)) for layer in verifier.layers],
-        "greatest_drop": most.label if most else None,
+        "loses_most": most.label if most else None,
         "noises": [_finite(asdict(layer)) for layer in verifier.noises],
     }
 
