@@ -73,7 +73,7 @@ def test_accuracy_drop_is_from_the_worst_input(tmp_path: Path) -> None:
         "s": pytest.approx(min(db["r"], db["t"]) - db["s"]),
         "y.requant": pytest.approx(db["s"] - db["y.requant"]),
     }
-    assert found["greatest_drop"] == max(drops, key=lambda label: drops[label])
+    assert found["loses_most"] == max(drops, key=lambda label: drops[label])
 
 
 def test_accuracy_names_the_layer_that_is_coarse(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_accuracy_names_the_layer_that_is_coarse(tmp_path: Path) -> None:
     model = build(nodes, {"x": (1, 3, 9, 7)}, ["c"], {"w1": noise(1, 5, 3, 3, 3), "w2": wide, "w3": last})
     path = save(model, tmp_path / "net.onnx")
     found = verified(path)
-    assert found["greatest_drop"] == "after.requant"  # the small channels, all that it reads, are lost before it
+    assert found["loses_most"] == "after.requant"  # the small channels, all that it reads, are lost before it
     assert "\nafter.requant loses most: " in invoke("verify", path).stdout
 
 
@@ -102,7 +102,7 @@ def test_accuracy_at_least(tmp_path: Path) -> None:
     done("verify", path, *options, "--min-sqnr", reached - 0.1)
     result = invoke("verify", path, *options, "--min-sqnr", reached + 0.1)
     assert result.exit_code == 1 and "all" in result.stdout.splitlines()[-1]
-    label = re.escape(found["greatest_drop"])
+    label = re.escape(found["loses_most"])
     (line,) = result.stderr.splitlines()
     assert re.fullmatch(rf"cnncc: output '.*': SQNR {reached:.1f} dB, --min-sqnr .*: {label} loses most, .* dB", line)
 
@@ -120,7 +120,7 @@ def test_accuracy_prints_the_worst_or_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["lenet_qoperator_u8", "lenet_qdq_s8_pc"])
 def test_accuracy_of_a_model_in_its_own_integers(name: str) -> None:
     found = verified(SAMPLES / "models" / f"{name}.onnx", "--batch", 1, "--min-sqnr", 99)
-    assert found["agrees"] and found["layers"] == [] and found["greatest_drop"] is None
+    assert found["agrees"] and found["layers"] == [] and found["loses_most"] is None
 
 
 def test_accuracy_of_a_network_without_layers(tmp_path: Path) -> None:
