@@ -79,6 +79,16 @@ class Shuffled(Case):
         return super().text(ctx).replace("then <", "then <shuffle = 2, ")
 
 
+@dataclass(frozen=True)
+class ByPosition(Case):
+    """A sum pool with a scale for each position."""
+
+    def text(self, ctx: CompilerContext) -> str:
+        shape, scales = "x".join(map(str, self.output)), ctx.weights.add(np.ones(self.output, np.float32))
+        of_channels = super().text(ctx).replace('bias = "b", scale = "s"', 'scale = "p", per_position = true')
+        return f'weights.global @p : tensor<{shape}xf32> = #weights.ref<"{scales}">' + of_channels
+
+
 def sizes_of(case: Case) -> dict[str, int]:
     """All indices of a layer."""
     outputs = dict(zip("hwrs", (*case.output, *case.kernel), strict=True))
@@ -323,6 +333,7 @@ def least_words(case: Case, mapping: Mapping) -> int:
     words, left = 0, sizes_of(case)
     for depth in range(len(mapping.loops) + 1):
         each = {"params": left["k"] * case.steps * 2, "weight": prod(left[dim] for dim in "kcrs")}
+        each |= {"params": left["h"] * left["w"] * 2} if isinstance(case, ByPosition) else {}
         each["output"] = left["k"] * left["h"] * left["w"]
         sides = zip("hw", "rs", case.stride, case.dilation, case.image, strict=True)
         image = (min(size, (left[o] - 1) * by + (left[tap] - 1) * apart + 1) for o, tap, by, apart, size in sides)
@@ -353,6 +364,7 @@ def plans(
     cut_k = (tight or channelwise(case) or "output" in streamed) and not isinstance(case, Shuffled)
     k_sizes = block_sizes(form, "k", size["k"], point) if cut_k and streamed else {size["k"]}
     h_sizes, w_sizes = (block_sizes(form, dim, size[dim], point) if streamed else {size[dim]} for dim in "hw")
+    w_sizes = {size["w"]} if isinstance(case, ByPosition) else w_sizes
     for k, h, w, k_outside in product(k_sizes, h_sizes, w_sizes, (True, False)):
         k_blocks, pixels = ceil(size["k"] / k), ceil(size["h"] / h) * ceil(size["w"] / w)
         if not k_outside and k_blocks == 1 or k_outside and k_blocks > 1 and pixels == 1:
@@ -367,7 +379,7 @@ def plans(
             rest = (k, h, w, k_outside)
             yield [
                 mapping(case, arch, point, rest, of_weights, results, slice_, params)
-                for of_weights, results, params in tight_ways(weights, chosen, streamed)
+                for of_weights, results, params in tight_ways(weights, chosen, isinstance(case, ByPosition))
                 if tight or (of_weights, results, params) == (weights, chosen, (0, 1))
             ]
 
@@ -375,18 +387,19 @@ def plans(
 Way = tuple[tuple[int, int], dict[str, int], tuple[int, int]]  # weights, streamed operands, params
 
 
-def tight_ways(weights: tuple[int, int], chosen: dict[str, int], streamed: frozenset[str]) -> Iterator[Way]:
-    """SPACE-13: first one buffer of results, then one of weights; parameters in slices if not even one slice fits."""
-    one = chosen | dict.fromkeys(streamed & {"output"}, 1)
+def tight_ways(weights: tuple[int, int], chosen: dict[str, int], by_position: bool) -> Iterator[Way]:
+    """SPACE-13: first one buffer of results, then one of weights; parameters in slices if not all of them fit then."""
+    one = chosen | dict.fromkeys(chosen.keys() & {"output"}, 1)
+    results = [chosen, one] if one != chosen else [chosen]
     place, buffers = weights
-    yield weights, chosen, (0, 1)
-    if one != chosen:
-        yield weights, one, (0, 1)
+    yield from ((weights, each, (0, 1)) for each in results)
     if buffers > 1:
         yield (place, 1), one, (0, 1)
-        if not streamed:
+        if not chosen:
             yield weights, one, weights
             yield (place, 1), one, (place, 1)
+    elif chosen and by_position:
+        yield from ((weights, each, (5, chosen.get("ifmap", 1))) for each in results)
 
 
 def slices(case: Case, point: Point, k_outside: bool) -> Iterator[tuple[int, int]]:
@@ -508,12 +521,15 @@ def test_search_no_blocks_are_quicker(number: int, tmp_path: Path) -> None:
     assert seen["run"] > 5 and bool(seen["in turn"]) == bool(arch.pe.pong_words)
 
 
+TIGHT_POOL = ByPosition(kind="add", k=2, kernel=(2, 2), stride=(2, 2), image=(6, 6))
 TIGHT_CONV, TIGHT_POINT = Case(k=4, c=2, image=(4, 4)), Case(k=2, c=2, kernel=(1, 1), image=(2, 3))
 TIGHT = [  # the last two: words of the GLB besides what lies there as a whole; whether parameters come in slices
     (TIGHT_CONV, (), array(2, 2, (9, 9, 2), overlap=False), 30, True),
     (TIGHT_CONV, (), array(2, 2, (9, 9, 2)), 40, False),
     (TIGHT_POINT, ("output",), array(2, 2, (4, 4, 2)), 12, False),
     (MOVING[0][0], ("ifmap", "output"), array(2, 2, (4, 4, 2)), 16, False),
+    (TIGHT_POOL, ("output",), array(2, 2, (4, 4, 2)), 12, True),
+    (TIGHT_POOL, ("output",), array(2, 2, (4, 4, 2)), 18, True),  # one buffer would be quicker, but two fit
 ]
 
 
