@@ -157,7 +157,7 @@ def test_all_mappings_with_room_in_some_blocks_are_looked_at() -> None:
             bound = Bound(Durations(shape, arch, False), point(everything, form, which))
             found = candidates(bound, replace(ROOM, streamed=streamed), ALL)
             looked_at |= {mapping_of(shape, arch, bound.at, plan) for _, plan in found}
-    there = [(at, each) for at in points(case, arch) for each in plans(case, arch, at, streamed)]
+    there = [(at, each) for at in points(case, arch) for (each,) in plans(case, arch, at, streamed)]
     with_budget = {each for at, each in there if fits_register_files(case, arch, at, each)}
     in_space = {each for each in with_budget if comes_in_parts(each)}
     assert in_space <= looked_at and any(beyond_ping(shape, each, arch) for each in with_budget)
