@@ -38,8 +38,8 @@ class Found(NamedTuple):
 
     def some(self, chosen: Flags) -> Found:
         """Those for which something holds."""
-        arrays = (array[chosen] for array in (self.indices, self.tiles, self.cycles, self.least))
-        return Found(self.form, *arrays, self.beyond)
+        indices, tiles, cycles, least = (array[chosen] for array in (self.indices, self.tiles, self.cycles, self.least))
+        return Found(self.form, indices, tiles, cycles, least, self.beyond)
 
 
 def _tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, Table]:
