@@ -1,9 +1,11 @@
 """Runs `cnncc …` and `python FILE …` of a checkout in processes that are forked from one that has imported it all.
 
 Starting Python and importing onnx, onnxruntime and xdsl takes longer than most commands. A command is a process of its
-own: it has the caller's arguments, folder, environment and standard streams, and its exit code is the caller's.
+own: it has the caller's arguments, folder, environment and standard streams, and its exit code is the caller's. One
+server is enough for many copies of a checkout: where modules were added or changed, a command is a new interpreter.
 
-    with served(checkout) as folder:     folder: holds `cnncc` and `python`, for PATH
+    with serving(checkout) as address:
+        add_commands(folder, address, copy)     folder: has `cnncc` and `python` then, for PATH
         subprocess.run(["sh", "commands.sh"], env={"PATH": …})
 """
 
@@ -25,7 +27,7 @@ CLIENT = """\
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
-    asked = json.dumps([{name!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+    asked = json.dumps([{checkout!r}, {name!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
     socket.send_fds(server, [len(asked).to_bytes(4, "little")], [0, 1, 2])
     server.sendall(asked)
     sys.exit(int.from_bytes(server.recv(1), "little"))
@@ -34,28 +36,31 @@ SOURCES = ("passes", "dialects", "cnncc")  # folders whose modules the server ha
 
 
 @contextmanager
-def served(checkout: Path) -> Iterator[Path]:
-    """A folder with the commands of a checkout."""
-    with tempfile.TemporaryDirectory() as name:
-        folder, address = Path(name), f"{name}/server"
-        for command in ("cnncc", "python"):
-            (folder / command).write_text(CLIENT.format(python=sys.executable, address=address, name=command))
-            (folder / command).chmod(0o755)
-        with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(address)
-            listening.listen()
-            environment = os.environ | {"PYTHONPATH": str(checkout)}
-            server = subprocess.Popen(
-                [sys.executable, __file__, str(listening.fileno())],
-                cwd=checkout,
-                env=environment,
-                pass_fds=[listening.fileno()],
-            )
-            try:
-                yield folder
-            finally:
-                server.kill()
-                server.wait()
+def serving(checkout: Path) -> Iterator[str]:
+    """The address of a server that has imported the modules of a checkout."""
+    with tempfile.TemporaryDirectory() as name, socket.socket(socket.AF_UNIX) as listening:
+        address = f"{name}/server"
+        listening.bind(address)
+        listening.listen()
+        server = subprocess.Popen(
+            [sys.executable, __file__, str(listening.fileno())],
+            cwd=checkout,
+            env=os.environ | {"PYTHONPATH": str(checkout)},
+            pass_fds=[listening.fileno()],
+        )
+        try:
+            yield address
+        finally:
+            server.kill()
+            server.wait()
+
+
+def add_commands(folder: Path, address: str, checkout: Path) -> None:
+    """Write the commands of a copy of the checkout."""
+    for name in ("cnncc", "python"):
+        text = CLIENT.format(python=sys.executable, address=address, name=name, checkout=str(checkout))
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
 
 
 def serve(listening: socket.socket) -> None:
@@ -71,7 +76,7 @@ def serve(listening: socket.socket) -> None:
 
     for factory in PASSES.values():
         factory()
-    known = _listed()
+    known = _listed(Path.cwd())
     while True:
         connection, _ = listening.accept()
         if os.fork() == 0:
@@ -92,7 +97,7 @@ def _answer(connection: socket.socket, known: list[tuple[str, int]]) -> int:
     asked, wanted = b"", int.from_bytes(size, "little")
     while len(asked) < wanted:
         asked += connection.recv(wanted - len(asked))
-    name, arguments, folder, environment = json.loads(asked)
+    checkout, name, arguments, folder, environment = json.loads(asked)
     child = os.fork()
     if child == 0:
         connection.close()
@@ -101,7 +106,7 @@ def _answer(connection: socket.socket, known: list[tuple[str, int]]) -> int:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
-        _run(name, arguments, fresh=known != _listed())
+        _run(name, arguments, fresh=known != _listed(Path(checkout)))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     connection.sendall((code if code >= 0 else 128 - code).to_bytes(1, "little"))
     return 0
@@ -136,10 +141,14 @@ def _run(name: str, arguments: list[str], fresh: bool) -> None:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def _listed() -> list[tuple[str, int]]:
-    """The modules, with when they were written."""
-    paths = (path for folder in SOURCES for path in Path(folder).resolve().rglob("*.py"))
-    return sorted((str(path), path.stat().st_mtime_ns) for path in paths)
+def _listed(checkout: Path) -> list[tuple[str, int]]:
+    """The modules of a checkout, with when they were written: a copy has them from its original."""
+    return sorted(
+        (f"{name}/{path.relative_to(folder)}", path.stat().st_mtime_ns)
+        for name in SOURCES
+        for folder in [(checkout / name).resolve()]
+        for path in folder.rglob("*.py")
+    )
 
 
 if __name__ == "__main__":

@@ -18,12 +18,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from apply_diff import applied
-from command_server import served
+from command_server import add_commands, serving
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("README.md", "pyproject.toml", "cnncc", "dialects", "docs", "passes", "samples", "tests")
@@ -68,26 +69,43 @@ def excerpt(text: str) -> re.Pattern[str]:
     return re.compile(pattern, re.MULTILINE)
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """The address of a server for commands of all copies."""
+    with serving(ROOT) as address:
+        yield address
+
+
+@dataclass(frozen=True)
+class Checkout:
     """A copy of the checkout, in which a document's commands may write."""
+
+    folder: Path
+    commands: Path
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the copy, which is also where Python finds cnncc."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+        path = os.pathsep.join([str(self.commands), str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment |= {"PATH": path, "PYTHONPATH": str(self.folder)}
+        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, server: str) -> Checkout:
+    """A new copy, and its commands."""
+    folder, commands = tmp_path / "checkout", tmp_path / "commands"
+    folder.mkdir()
+    commands.mkdir()
     ignore = shutil.ignore_patterns("__pycache__", "Output", ".*")
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, tmp_path / name, symlinks=True, ignore=ignore)
+            shutil.copytree(source, folder / name, symlinks=True, ignore=ignore)
         else:
-            shutil.copy(source, tmp_path / name)
-    return tmp_path
-
-
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in a copy of the checkout, which is also where Python finds cnncc."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    with served(folder) as commands:
-        path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment |= {"PATH": path, "PYTHONPATH": str(folder)}
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+            shutil.copy(source, folder / name)
+    add_commands(commands, server, folder)
+    return Checkout(folder, commands)
 
 
 def unfolded(text: str) -> str:
@@ -96,12 +114,14 @@ def unfolded(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_docs_say_what_happens(name: str, checkout: Path) -> None:
+def test_docs_say_what_happens(name: str, checkout: Checkout) -> None:
     document = blocks((ROOT / name).read_text())
-    (checkout / "commands.sh").write_text(script(document))
-    result = run(["sh", "-ex", "commands.sh"], checkout)
+    (checkout.folder / "commands.sh").write_text(script(document))
+    result = checkout.run("sh", "-ex", "commands.sh")
     assert result.returncode == 0, f"{name}: the last command failed:\n{result.stderr[-3000:]}"
-    written = [path for kind in ("mlir", "s") for path in checkout.rglob(f"*.{kind}") if "tests" not in path.parts]
+    written = [
+        path for kind in ("mlir", "s") for path in checkout.folder.rglob(f"*.{kind}") if "tests" not in path.parts
+    ]
     texts = [result.stdout, *(path.read_text() for path in sorted(written))]
     texts += [unfolded(text) for text in texts]
     for block in document:
@@ -177,20 +197,22 @@ def test_docs_ladder_names_every_step() -> None:
     assert named == [step.name for step in steps(Settings(load_arch("spatial-8x8"), "spatial-8x8", 16))]
 
 
-def test_docs_demo_runs(checkout: Path) -> None:
-    result = run([sys.executable, "samples/demo.py"], checkout)
+def test_docs_demo_runs(checkout: Checkout) -> None:
+    result = checkout.run("python", "samples/demo.py")
     assert (result.returncode, result.stderr) == (0, "")
     in_float, on_array = map(float, re.findall(r"(\d+\.\d) %", re.findall("accuracy.*", result.stdout)[0]))
     assert abs(in_float - on_array) <= 1 and in_float > 90
     assert re.search(r"MACs .*\(100\.00 %\)", result.stdout) and "utilisation" in result.stdout
-    assert (checkout / "demo" / "mnist.cnb").stat().st_size > 0 and (checkout / "demo" / "mnist.s").is_file()
-    assert (checkout / "demo" / "ir" / "00-import.mlir").is_file()
+    assert (checkout.folder / "demo" / "mnist.cnb").stat().st_size > 0 and (
+        checkout.folder / "demo" / "mnist.s"
+    ).is_file()
+    assert (checkout.folder / "demo" / "ir" / "00-import.mlir").is_file()
     for command in re.findall(r"^  \.venv/bin/(cnncc (?:\\\n|.)*)", result.stdout, re.MULTILINE):
-        assert run(["sh", "-c", command], checkout).returncode == 0, command
+        assert checkout.run("sh", "-c", command).returncode == 0, command
 
 
-def test_docs_demo_fails_where_the_array_is_wrong(checkout: Path) -> None:
-    demo = checkout / "samples" / "demo.py"
+def test_docs_demo_fails_where_the_array_is_wrong(checkout: Checkout) -> None:
+    demo = checkout.folder / "samples" / "demo.py"
     demo.write_text(demo.read_text().replace('{"input": images}, progress)', '{"input": -images}, progress)'))
-    result = run([sys.executable, "samples/demo.py"], checkout)
+    result = checkout.run("python", "samples/demo.py")
     assert result.returncode == 1 and re.fullmatch(r"demo: accuracy differs .*\n", result.stderr)

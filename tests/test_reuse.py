@@ -48,6 +48,8 @@ from cnncc.model.stationary import name_of
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.numbered_nest import mapping_of as plan_mapping
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 EXAMPLES = examples(60)
 PARTS = 4
 Random = np.random.Generator
