@@ -9,6 +9,9 @@ from cnncc.dialects._mapping_text import text
 from cnncc.estimate.cycle_breakdown import CycleBreakdown, cycle_breakdown, difference
 from cnncc.estimate.mapped_network import MappedNetwork, mapping_in
 from cnncc.mapper.cached_search import SearchTask, search_ahead, searched
+from cnncc.mapper.least_cost import least_cost
+from cnncc.mapper.objective import DRAM_WORDS
+from cnncc.mapper.prices import cost_of
 from cnncc.mapper.space import forms_of
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -41,13 +44,25 @@ class RunnerUp:
 
 
 @dataclass(frozen=True)
+class CostBound:
+    """The cost of the chosen mapping, and the least that any mapping of the space has (BOUND-20, BOUND-21)."""
+
+    chosen: float
+    least: float
+
+
+@dataclass(frozen=True)
 class DataflowComparison:
-    """The chosen mapping, alone, and the best of each dataflow within the same GLB budget, in words."""
+    """The chosen mapping, alone, and the best of each dataflow within the same GLB budget, in words.
+
+    costs: the chosen mapping's DRAM words and energy (`dram_words`, `energy`).
+    """
 
     budget: int
     streamed: tuple[str, ...]
     cycles: int
     spent: dict[str, int]
+    costs: dict[str, CostBound]
     dataflows: tuple[RunnerUp, ...]
 
 
@@ -64,7 +79,13 @@ def compare_dataflows(network: MappedNetwork, label: str, progress: Progress) ->
     counts, names = cycle_breakdown(chosen, arch), dict.fromkeys(form.name for form in forms_of(shape))
     search_ahead([SearchTask(shape, arch, budget, name) for name in names], progress)
     runners_up = tuple(_runner_up(chosen, counts, arch, budget, name) for name in names)
-    return DataflowComparison(budget.words, tuple(sorted(budget.streamed)), counts.total, counts.cycles, runners_up)
+    own = network.budget(label)
+    bounds = {
+        name: CostBound(cost_of(shape, chosen.mapping, arch, own.residual, costs), least_cost(shape, arch, own, costs))
+        for name, costs in (("dram_words", DRAM_WORDS), ("energy", arch.energy))
+    }
+    streamed = tuple(sorted(budget.streamed))
+    return DataflowComparison(budget.words, streamed, counts.total, counts.cycles, bounds, runners_up)
 
 
 def _runner_up(chosen: LayerPlan, counts: CycleBreakdown, arch: Arch, budget: GlbBudget, name: str) -> RunnerUp:
@@ -73,10 +94,16 @@ def _runner_up(chosen: LayerPlan, counts: CycleBreakdown, arch: Arch, budget: Gl
         return RunnerUp(name, _no_mapping(chosen.shape, arch, budget, name))
     own = cycle_breakdown(replace(chosen, mapping=best.mapping), arch)
     more = own.total - counts.total
-    reason = CHOSEN if best.mapping == chosen.mapping else difference(own, counts) if more else AS_QUICK
+    costs = (cost_of(chosen.shape, each, arch, budget.residual, arch.energy) for each in (best.mapping, chosen.mapping))
+    reason = CHOSEN if best.mapping == chosen.mapping else difference(own, counts) if more > 0 else _dearer(*costs)
     return RunnerUp(
         name, reason, text(best.mapping, chosen.shape.sizes), own.total, more, best.least, own.cycles
     )  # fmt: skip
+
+
+def _dearer(own: float, chosen: float) -> str:
+    """Why a mapping that is no slower was not chosen, from its energy and the chosen one's."""
+    return f"no slower, at {100 * (own / chosen - 1):.1f} % more energy" if own > chosen else AS_QUICK
 
 
 def _no_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, name: str) -> str:

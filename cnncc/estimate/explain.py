@@ -15,6 +15,7 @@ from cnncc.explore.vary import Value
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.util.progress import Progress
 
+COSTS = {"dram_words": "DRAM words", "energy": "energy"}
 BUSY = {"compute": "array", "load": "loads", "commit": "commits", "dma": "DMA"}  # the engines, by their counters
 
 
@@ -54,6 +55,9 @@ def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
         )
         yield f"  lowest: {LIMITS[roofs['limit']]}, of which it reaches {percent(roofs['reached'])}"
     if explanation["compared"]:
+        for name, cost in explanation["compared"]["costs"].items():
+            least = f"no mapping of the space in its GLB budget has fewer than {cost['least']:,.0f}"
+            yield f"  {COSTS[name]}: {cost['chosen']:,.0f}; {least}"
         yield from _dataflows(explanation["compared"])
     yield "  on another array, the other layers mapped as they are:"
     for change in explanation["changes"]:

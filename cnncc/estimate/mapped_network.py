@@ -74,7 +74,7 @@ class MappedNetwork:
         """The budget of the layer's mapping: the layer's own, or the mapping's words if it was chosen for fewer."""
         layer, budget = self.layer(label), self.budget(label)
         mapping, candidates = mapping_in(layer), self.candidates and self.candidates(self.arch)
-        if not candidates or not candidates.is_searched(layer) or candidates.best(layer, budget) == mapping:
+        if not candidates or not candidates.is_searched(layer) or mapping in candidates.front(layer, budget):
             return budget
         return replace(budget, words=glb_words(layer_shape(layer), self.arch, mapping))
 
