@@ -1,8 +1,8 @@
 """How long a layer takes: a walk over the tiles of its mapping with a clock, by the rules of docs/machine.md.
 
 Of TOKEN, LOAD-2, MAC-4, COMMIT-3, DMA-1 and TIME nothing is shared with the passes and the interpreter but the mapping
-and the architecture's numbers. Activations lie in the GLB as a whole; weights do, or come in slices: with two buffers
-each one ahead, which is why the last full tile of a loop around them is a loop of its own.
+and the architecture's numbers. Activations lie in the GLB as a whole. Weights do, too, or come in slices. A slice with
+two buffers is prefetched, so the last full tile of a loop around it is a loop of its own (GLB-2).
 
 Loops may be in any order, tiled or block-distributed. Register files may hold an operand for many macro-instructions,
 but no loop in time steps through it then (LEGAL-3). Sums are not added up in space.
@@ -314,9 +314,9 @@ class Walk:
         return weights, image, self.load_cycles(shared * each, rows, sets)
 
     def shared_columns(self, at: At) -> tuple[int, int]:
-        """Of the image, that a PE has from its neighbour: those of both windows, if they are neighbours there, too.
+        """Columns of the image that a PE has from its neighbour, and the PE sets of a row.
 
-        And the PE sets of a row, whose last PEs have a virtual neighbour.
+        Neighbours pass on what both windows need. The last PE of each set has a virtual neighbour.
         """
         if self.alone or self.case.dilation[1] > 1 or not self.case.n2n or self.held["ifmap"] < len(self.loops):
             return 0, 0
