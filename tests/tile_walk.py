@@ -1,8 +1,8 @@
 """How long a layer takes: a walk over the tiles of its mapping with a clock, by the rules of docs/machine.md.
 
 Of TOKEN, LOAD-2, MAC-4, COMMIT-3, DMA-1 and TIME nothing is shared with the passes and the interpreter but the mapping
-and the architecture's numbers. Activations lie in the GLB as a whole; weights do, or come in slices: with two buffers
-each prefetched, which is why the last full tile of a loop around them is a loop of its own.
+and the architecture's numbers. Activations lie in the GLB as a whole. Weights do, too, or come in slices. A slice with
+two buffers is prefetched, so the last full tile of a loop around it is a loop of its own (GLB-2).
 
 Loops may be in any order, tiled or block-distributed. Register files may hold an operand for many macro-instructions,
 but no loop in time steps through it then (LEGAL-3). Sums are not added up in space.
@@ -93,7 +93,7 @@ class Walk:
         self.sliced = [name for name in ("params", "weight") if self.stages.get(name)]
         two = bool(self.sliced) and self.buffers[self.sliced[0]] > 1
         self.peeled = self.stages[self.sliced[0]] if two else 0
-        self.prefetched: list[At] = []  # the blocks of prefetched slices, in their order
+        self.ahead: list[At] = []  # the blocks of slices that come one ahead, in their order
         self.running: set[int] = set()  # loops around them that run more than once somewhere
         self.begun = 0
         self.busy: dict[tuple[object, ...], tuple[int, int, int]] = {}  # loads of tiles of each size
@@ -125,8 +125,8 @@ class Walk:
         for name in whole:  # what the layer needs comes while the input does
             time.now += 2
             self.dma(self.slice_words(name, At(sizes)), gives="full" if name == "weight" or not self.mac else "")
-        if self.prefetched:  # and the first slices
-            self.fetch(self.prefetched[0], descriptors=2)
+        if self.ahead:  # and the first slices
+            self.fetch(self.ahead[0], descriptors=2)
         time.sync("dma")
         time.now += self.setup_cycles(At(sizes))
         time.issue("commit", 1, 0)  # the unit
@@ -220,7 +220,7 @@ class Walk:
         )
 
     def pieces(self, depth: int, at: At) -> list[tuple[int, int]]:
-        """Iterations and size: whole tiles, the rest; where slices are prefetched, the last whole tile by itself."""
+        """Iterations and size: whole tiles, where slices come ahead the last of them by itself, what is left over."""
         loop = self.loops[depth]
         full, rest = divmod(at.extent[loop.dim], loop.step)
         sets = self.sets_of_rest(rest) if depth == self.spreads else 1
@@ -229,7 +229,7 @@ class Walk:
 
     def find_blocks(self, depth: int, at: At) -> None:
         if depth == self.peeled:
-            self.prefetched.append(at)
+            self.ahead.append(at)
             return
         loop = self.loops[depth]
         for count, size in self.pieces(depth, at):
@@ -256,8 +256,8 @@ class Walk:
         self.begun += 1
         if not self.peeled:
             self.fetch(at)
-        elif self.begun < len(self.prefetched):
-            self.fetch(self.prefetched[self.begun])
+        elif self.begun < len(self.ahead):
+            self.fetch(self.ahead[self.begun])
 
     def fetch(self, at: At, descriptors: int = 0) -> None:
         for i, name in enumerate(self.sliced):
@@ -314,9 +314,9 @@ class Walk:
         return weights, image, self.load_cycles(shared * each, rows, sets)
 
     def shared_columns(self, at: At) -> tuple[int, int]:
-        """Of the image, that a PE has from its neighbour: those of both windows, if they are neighbours there, too.
+        """Columns of the image that a PE has from its neighbour, and the PE sets of a row.
 
-        And the PE sets of a row, whose last PEs have a virtual neighbour.
+        Neighbours pass on what both windows need. The last PE of each set has a virtual neighbour.
         """
         if self.alone or self.case.dilation[1] > 1 or not self.case.n2n or self.held["ifmap"] < len(self.loops):
             return 0, 0
