@@ -42,7 +42,7 @@ class Quantised:
         return isinstance(self.scale.type, TensorType) and int(np.prod(shape(self.scale.type))) == 1
 
 
-def quantised(node: NodeOp, codes: SSAValue) -> Quantised | None:
+def with_scale(node: NodeOp, codes: SSAValue) -> Quantised | None:
     """`codes` with their scale from `node`, a QuantizeLinear or DequantizeLinear; None for blocks of scales."""
     if node.int_attr("block_size", 0) or len(node.own_operands) < 2:
         return None
@@ -63,7 +63,7 @@ class _Match:
         made = value.owner if value is not None else None
         if not isinstance(made, NodeOp) or not made.is_op("DequantizeLinear"):
             return None
-        return quantised(made, made.operands[0])
+        return with_scale(made, made.operands[0])
 
     def array(self, value: SSAValue | None) -> Array | None:
         """The array of a constant."""
@@ -203,7 +203,7 @@ class _Fold(RewritePattern):
 
     @op_type_rewrite_pattern
     def match_and_rewrite(self, op: NodeOp, rewriter: PatternRewriter, /) -> None:
-        y = quantised(op, op.results[0]) if op.is_op("QuantizeLinear") else None
+        y = with_scale(op, op.results[0]) if op.is_op("QuantizeLinear") else None
         node = _sole_reader_of(op.operands[0]) if y is not None else None
         if y is None or node is None or not y.is_scalar() or codes_of(y.codes.type) is None:
             return

@@ -26,8 +26,8 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.program import ALL_LOOPS, Leaf, Node, build_tree
 from cnncc.machine.times.clock import Clock, start_state
 from cnncc.machine.times.durations import Occupancy, UnitSettings
+from cnncc.machine.times.loop_texts import LoopTexts, waits_for
 from cnncc.machine.times.tasks import ENGINES, HALVES, EngineTask
-from cnncc.machine.times.texts import Texts, waits_for
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "pictures"
@@ -353,7 +353,7 @@ class Recorder(Clock):
 
     def __init__(self, binary: Binary) -> None:
         super().__init__(start_state(binary.arch), binary.arch.sequencer.overlap)
-        self.texts = Texts(binary.arch, [])
+        self.texts = LoopTexts(binary.arch, [])
         self.bars: list[Bar] = []
         self.begins: dict[int, int] = {}  # instructions by number, with the time at which the sequencer comes to them
         self.run(build_tree(binary.instructions), ALL_LOOPS, ALL_LOOPS)
@@ -391,7 +391,7 @@ class Recorder(Clock):
             case name:
                 if name == "unit":
                     self.set_unit(UnitSettings.of(inst))
-                took = self.texts.took(leaf, self.unit)
+                took = self.texts.occupancy(leaf, self.unit)
                 self.issue(0, self.texts.task(leaf), took, first, last)
                 self.bars.append(Bar(inst.spec.engine, inst, self.ended - took.busy, self.ended))
 

@@ -14,7 +14,7 @@ import pytest
 from cli_cases import CALIBRATION, DIGITS, SAMPLES, build, done, invoke, noise, save
 from onnx import helper
 
-from cnncc.driver.accuracy import LayerAccuracy, loses_most, sqnr_db
+from cnncc.driver.accuracy import LayerAccuracy, greatest_drop, sqnr_db
 from cnncc.driver.verify import SCHEMA
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -141,9 +141,9 @@ def test_accuracy_numbers() -> None:
     ones = np.ones(4)
     assert sqnr_db(ones, ones / 10) == pytest.approx(20)
     assert (sqnr_db(ones, 0 * ones), sqnr_db(0 * ones, ones)) == (float("inf"), float("-inf"))
-    assert loses_most([]) is None
+    assert greatest_drop([]) is None
     layers = [LayerAccuracy("a", 60, 0), LayerAccuracy("b", 50, 10), LayerAccuracy("c", 45, 5)]
-    assert loses_most(layers) == layers[1]
+    assert greatest_drop(layers) == layers[1]
 
 
 def test_accuracy_reference_is_onnxruntime(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from cnncc.dialects.nest import (
     mapping_problem,
     operands,
 )
-from cnncc.driver.check_findings import predict
+from cnncc.driver.check_findings import array_work
 from cnncc.errors import Refusal
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.model.layer_shape import LayerShape
@@ -263,7 +263,7 @@ def check(rng: Random, folder: Path, seen: Counter[str]) -> None:
         return
     result, cycles = result_and_cycles(drawn.case, module, ctx, drawn.arch)
     assert np.array_equal(result, drawn.case.expected), drawn
-    assert cycles.compute == predict(drawn.shape, drawn.mapping, drawn.arch).cycles, drawn
+    assert cycles.compute == array_work(drawn.shape, drawn.mapping, drawn.arch).cycles, drawn
     if any(stage.memory == "glb" and stage.depth for stage in drawn.mapping.stages):
         assert races_of(drawn, module, ctx) == [], drawn
     seen["run"] += 1

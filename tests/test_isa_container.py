@@ -19,7 +19,7 @@ from test_isa_lowering import lower, two_in_two_out
 from cnncc.arch.model import load_arch
 from cnncc.binary.container import Binary, from_bytes, load, pack, save, to_bytes
 from cnncc.binary.modules import about, binary_to_module, build_binary, comments, layers
-from cnncc.binary.run import quantised
+from cnncc.binary.run import quantise_input
 from cnncc.dialects.array import Tensor, TensorAttr, TensorOp
 from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_program
@@ -306,7 +306,7 @@ def test_isa_reals_saturate_to_the_clamp_of_their_tensor() -> None:
     reals = np.array([-1e9, -2.0, 2.0, 1e9])
     for clamp, wanted in (((-127, 100), [-127, -4, 4, 100]), ((-200, 255), [-128, -4, 4, 127])):
         tensor = Tensor("x", "dram", 4, scale=0.5, clamp=clamp)
-        assert quantised(tensor, reals, 8).tolist() == wanted
+        assert quantise_input(tensor, reals, 8).tolist() == wanted
 
 
 def test_isa_container_files(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from cnncc.dialects._mapping_text import parse
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Mapping, MappingAttr, Sizes
 from cnncc.driver.pipeline import ASSIGN, DONE, TO_PROGRAMS, Compilation, Settings, new_context
-from cnncc.driver.program_parts import Prefetched, plan_of, predict, prefetched_operands
+from cnncc.driver.program_parts import Prefetched, plan_of, predicted_counters, prefetched_operands
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_program
@@ -73,7 +73,7 @@ def check(compilation: Compilation, mapping: Mapping | None = None) -> tuple[dic
         if step.name == "array-prefetch":
             prefetched = prefetched_operands(compilation.module)
     assert mapped is not None
-    said = predict(mapped, arch, prefetched)
+    said = predicted_counters(mapped, arch, prefetched)
     counted = program_stats(binary(compilation))
     assert list(said["layers"]) == list(counted["layers"])
     for label, layer in counted["layers"].items():

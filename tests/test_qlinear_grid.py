@@ -37,7 +37,7 @@ from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
 from cnncc.frontend.import_onnx import import_model
-from cnncc.frontend.infer_shapes import inferred
+from cnncc.frontend.infer_shapes import infer_shapes
 from cnncc.weights import WeightStore
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -94,7 +94,7 @@ def compiled(
     """The instructions of a network, and what the `cnn` level makes of it."""
     settings = Settings(load_arch(arch), arch, load_arch(arch).operand_bits)
     ctx = new_context()
-    model = inferred(model_of(network, batch), strict=False)
+    model = infer_shapes(model_of(network, batch), strict=False)
     compilation = Compilation(ctx, import_model(model, ctx.weights), settings)
     outputs: list[dict[str, Any]] = []
 

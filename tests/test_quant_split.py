@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from cnncc.quant.split import (
     Use,
     activation_scale,
+    candidate_tops,
     choose_top,
     measured_error,
     psum_need,
     quantise_layer,
-    tops,
 )
 
 
@@ -68,7 +68,7 @@ def test_quant_split_any_layer_fits(
     weights = (rng.standard_normal((k, terms)) * 2.0**size).astype(np.float32)
     weights[0] = 0
     bias = (rng.standard_normal(k) * 2.0**bias_size).astype(np.float32)
-    top = tops(operand_bits)[-1]
+    top = candidate_tops(operand_bits)[-1]
     layer = quantise_layer(weights, bias, activation_scale(1.0, top), top, operand_bits, psum_bits)
     assert max(worst_sums(layer.weights, layer.bias, top)) <= 2 ** (psum_bits - 1) - 1
     assert np.abs(layer.weights).max() <= 2 ** (operand_bits - 1) - 1
@@ -106,8 +106,8 @@ def test_quant_split_zero_channels_and_ranges() -> None:
 
 
 def test_quant_split_int8_is_the_same_code_with_one_candidate() -> None:
-    assert tops(8) == [127]
-    assert tops(16)[0], tops(16)[-1] == (32767, 127)
+    assert candidate_tops(8) == [127]
+    assert candidate_tops(16)[0], candidate_tops(16)[-1] == (32767, 127)
     assert choose_top(1.0, [], 8, 32) == 127
     assert choose_top(1.0, [], 16, 32) == 32767
 
@@ -120,7 +120,7 @@ def test_quant_split_balances_bits_where_there_are_many_products() -> None:
     absmax = float(patches.max())
     top = choose_top(absmax, [use], 16, 32)
     assert 127 < top < 32767
-    errors = {candidate: measured_error(use, absmax, candidate, 16, 32) for candidate in tops(16)}
+    errors = {candidate: measured_error(use, absmax, candidate, 16, 32) for candidate in candidate_tops(16)}
     assert errors[top] == min(errors.values())
     assert errors[top] < errors[32767] / 4
     assert errors[top] < errors[127] / 4

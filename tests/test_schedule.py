@@ -33,7 +33,7 @@ from cnncc.dialects.array import MacOp
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Mapping, mapping_of
 from cnncc.dialects.weights import GlobalOp, constant_array
-from cnncc.driver.check_findings import predict
+from cnncc.driver.check_findings import array_work
 from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
 from cnncc.errors import Finding, Refusal
 from cnncc.eval.nest import LayerRun
@@ -297,7 +297,7 @@ def test_schedule_spreads_what_p_leaves_over(
     macs = [op.record.data for op in module.walk() if isinstance(op, MacOp)]
     assert [(mac.step_range, mac.place.rows * mac.place.cols) for mac in macs] == expected
     shape, arch = layer_shape(layer_of(scheduled(case, str(tmp_path / "array.toml"))[0])), load_arch("spatial-4x4")
-    assert predict(shape, mapping, arch).steps == sum(4 * channels for channels, _ in expected)
+    assert array_work(shape, mapping, arch).steps == sum(4 * channels for channels, _ in expected)
     assert array_cycles(shape, arch, Tile(1, 1, pofv, pofh, p, 1, 2)) == sum(4 * each + 4 for each, _ in expected)
 
 

@@ -234,7 +234,7 @@ def arch_text(arch: Arch) -> str:
     return "\n".join(lines) + "\n"
 
 
-def described(arch: Arch) -> str:
+def array_title(arch: Arch) -> str:
     """An array's name, size and the head of a hash of all its numbers, as two files may bear one name."""
     digest = hashlib.sha256(repr(arch).encode()).hexdigest()[:8]
     return f"{arch.name} ({arch.rows} x {arch.cols} PEs, #{digest})"

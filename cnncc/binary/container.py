@@ -84,7 +84,7 @@ class Binary:
         return sum(array.size for _, array in self.weights) + tensors
 
 
-def placed(tensors: Sequence[Tensor], weights: Sequence[tuple[str, Array]]) -> list[Tensor]:
+def with_dram_addresses(tensors: Sequence[Tensor], weights: Sequence[tuple[str, Array]]) -> list[Tensor]:
     """The tensors, those in DRAM with their first word after the weights (rule MEM-2)."""
     at = sum(array.size for _, array in weights)
     in_dram = [tensor for tensor in tensors if tensor.memory == "dram"]
@@ -206,7 +206,7 @@ def from_bytes(data: bytes) -> Binary:
     _check_digests(manifest, members)
     arch = _in_member(MANIFEST, _arch, manifest)
     weights = _weights(members, manifest, arch)
-    tensors = placed(_in_member(MANIFEST, _tensors, manifest, arch), weights)
+    tensors = with_dram_addresses(_in_member(MANIFEST, _tensors, manifest, arch), weights)
     segments = [data for name, data in members.items() if name.startswith("segments/")]
     program = _in_member(PROGRAM, _program, members[PROGRAM], len(segments))
     metadata = {key: value for key, value in manifest.items() if key not in ("format", "members", "arch", "tensors")}

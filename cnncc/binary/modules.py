@@ -12,7 +12,7 @@ from xdsl.ir import Operation
 
 import cnncc
 from cnncc.arch.model import Arch
-from cnncc.binary.container import Binary, arch_digest, placed
+from cnncc.binary.container import Binary, arch_digest, with_dram_addresses
 from cnncc.dialects import isa
 from cnncc.dialects.array import Tensor, TensorAttr, TensorOp
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
@@ -36,7 +36,7 @@ def build_binary(module: ModuleOp, store: WeightStore, arch: Arch, about: Mappin
     tensors = [op.record.data for op in module.ops if isinstance(op, TensorOp)]
     _check_weights(weights, tensors, arch)
     kept = [t for t in tensors if t.memory != "glb" and t.role != "weight" and not t.part_of]
-    for tensor, right in zip(kept, placed(kept, weights), strict=True):
+    for tensor, right in zip(kept, with_dram_addresses(kept, weights), strict=True):
         _check_place(tensor, right.at)
     segments = sorted((op for op in module.ops if isinstance(op, isa.SegmentOp)), key=lambda op: op.record.data.number)
     if [op.record.data.number for op in segments] != list(range(len(segments))):

@@ -100,7 +100,7 @@ class Machine:
         if values.size != self.images * tensor.words:
             raise Refusal(f"tensor {tensor.name} has shape {list(tensor.shape)}, its values {list(values.shape)}")
         on_host = tensor.memory == "host"
-        self.store(tensor, values if on_host else quantised(tensor, values, self.binary.arch.operand_bits))
+        self.store(tensor, values if on_host else quantise_input(tensor, values, self.binary.arch.operand_bits))
 
 
 def operations(node: Node) -> int:
@@ -123,7 +123,7 @@ def _batched(tensor: Tensor, images: int) -> tuple[int, ...]:
     return (images * tensor.shape[0], *tensor.shape[1:])
 
 
-def quantised(tensor: Tensor, values: Array, bits: int) -> Array:
+def quantise_input(tensor: Tensor, values: Array, bits: int) -> Array:
     """Real values as a tensor's integers, saturated to its clamp."""
     low, high = integer_range(bits)
     return quantise(values, tensor.scale, tensor.zero, max(low, tensor.clamp[0]), min(high, tensor.clamp[1]))

@@ -82,11 +82,11 @@ def command(
 
 def _check_sqnr(verifier: Verifier, least_db: float) -> None:
     """Raises Refusal for an output that is less accurate."""
-    from cnncc.driver.accuracy import loses_most
+    from cnncc.driver.accuracy import greatest_drop
 
     if not verifier.accuracy:
         click.echo("cnncc: warning: --min-sqnr: the model's own integers are not compared with float", err=True)
-    most = loses_most(verifier.layers)
+    most = greatest_drop(verifier.layers)
     for output in verifier.accuracy:
         if output.sqnr_db < least_db:
             where = f": {most.label} loses most, {most.drop_db:.1f} dB" if most else ""

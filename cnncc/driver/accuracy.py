@@ -128,7 +128,7 @@ class References:
         return result
 
 
-def loses_most(layers: Sequence[LayerAccuracy]) -> LayerAccuracy | None:
+def greatest_drop(layers: Sequence[LayerAccuracy]) -> LayerAccuracy | None:
     """The value with the greatest drop; None without any."""
     return max(layers, key=lambda layer: layer.drop_db, default=None)
 

@@ -12,7 +12,7 @@ from cnncc.binary.container import Binary
 from cnncc.binary.modules import build_binary
 from cnncc.driver.array_share import ArrayShare
 from cnncc.driver.pipeline import Compilation, Step
-from cnncc.driver.program_parts import Planned
+from cnncc.driver.program_parts import PartsObserver
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.model.plan_json import as_json
 
@@ -28,19 +28,19 @@ class Build:
 
     def __init__(self, compilation: Compilation, source: Path) -> None:
         self.compilation, self.source = compilation, source
-        self.share, self.plan = ArrayShare(), Planned(compilation)
+        self.share, self.observer = ArrayShare(), PartsObserver(compilation)
         self.share.read(compilation.module)
 
     def __call__(self, step: Step, module: ModuleOp) -> None:
         """Look at the module after `step`."""
         self.share(step, module)
-        self.plan(step, module)
+        self.observer(step, module)
 
     def binary(self) -> Binary:
         """The binary, once the compilation is at the `isa` level."""
         digest = hashlib.sha256(self.source.read_bytes()).hexdigest()
         about = {"model": self.source.name, "model_sha256": digest, **self.share.about()}
-        about |= {} if self.plan.parts is None else {"plan": as_json(self.plan.parts)}
+        about |= {} if self.observer.parts is None else {"plan": as_json(self.observer.parts)}
         return binary_of(self.compilation, about)
 
 

@@ -32,7 +32,7 @@ from cnncc.driver.pipeline import (
     operand_bits,
     steps,
 )
-from cnncc.driver.program_parts import Planned
+from cnncc.driver.program_parts import PartsObserver
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, one_line
 from cnncc.frontend.export_onnx import input_names, main_function
@@ -89,7 +89,7 @@ class _Checker:
         self.compilation: Compilation | None = None
         self.findings: list[Finding] = []
         self.assumes_ranges = False
-        self.planned: Planned | None = None
+        self.observer: PartsObserver | None = None
 
     def read(self, calibrate: Path | None, batch: int | None, progress: Progress) -> None:
         """The model and the calibration data."""
@@ -111,7 +111,7 @@ class _Checker:
     def steps(self) -> None:
         """Run them, reading costs between them."""
         compilation = self.compilation
-        self.planned = Planned(compilation) if compilation else None
+        self.observer = PartsObserver(compilation) if compilation else None
         for step in compilation.remaining() if compilation else ():
             assert compilation is not None
             if step.name == CALIBRATE and self.assumes_ranges:
@@ -132,31 +132,31 @@ class _Checker:
     def before(self, step: Step, compilation: Compilation) -> None:
         """What is read before it is lowered."""
         if step.name == "onnx-to-cnn":
-            self.findings += check_findings.hosted(compilation.module, compilation.ctx.weights)
+            self.findings += check_findings.host_nodes(compilation.module, compilation.ctx.weights)
 
     def after(self, step: Step, before: ModuleOp, compilation: Compilation) -> None:
         """What a step has done, and what its result will cost."""
         module, arch = compilation.module, self.settings.arch
-        if self.planned:
-            self.planned(step, module)
+        if self.observer:
+            self.observer(step, module)
         match step.name:
             case "onnx-calibrate":
                 severity = "costly" if compilation.settings.calibration is None else "note"
                 self.findings += [Finding(text, severity, where="--calibrate") for text in compilation.warnings]
             case "onnx-to-cnn":
                 lost = [] if self.assumes_ranges else check_findings.lost_bits(module, compilation.ctx.weights)
-                self.findings += [*lost, *check_findings.shares(module)]
+                self.findings += [*lost, *check_findings.macs_on_array(module)]
             case "nest-assign-mapping":
                 self.findings += [
                     *check_findings.idle_pes(module, arch),
-                    *check_findings.blocked(module),
+                    *check_findings.layers_in_blocks(module),
                 ]
             case "array-allocate":
-                parts = self.planned.parts if self.planned else None
+                parts = self.observer.parts if self.observer else None
                 self.findings += check_findings.cycles(parts, arch) if parts is not None else []
                 self.findings += check_findings.glb_use(module, arch)
             case _ if step.level == "onnx":
-                self.findings += check_findings.rewritten(
+                self.findings += check_findings.removed_nodes(
                     step.name, check_findings.operators(before), check_findings.operators(module)
                 )
             case _:

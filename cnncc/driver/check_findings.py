@@ -47,13 +47,13 @@ def operators(module: ModuleOp) -> Counter[str]:
     return Counter(op.op_type.data for op in module.walk() if isinstance(op, NodeOp))
 
 
-def rewritten(step: str, before: Counter[str], after: Counter[str]) -> list[Finding]:
+def removed_nodes(step: str, before: Counter[str], after: Counter[str]) -> list[Finding]:
     """Which nodes a step removed; none where it removed none."""
     gone = ", ".join(f"{count} {name}" for name, count in sorted((before - after).items()))
     return [Finding(f"folded or removed: {gone}", "note", where=step)] if gone else []
 
 
-def hosted(module: ModuleOp, store: WeightStore) -> list[Finding]:
+def host_nodes(module: ModuleOp, store: WeightStore) -> list[Finding]:
     """The nodes of an `onnx` module that stay on the host, why, and their shares of the MACs."""
     total = module_macs(module)
     return [
@@ -167,7 +167,7 @@ def _top(clamp: tuple[int, ...]) -> int | None:
     return clamp[1] if clamp[0] == -clamp[1] else None
 
 
-def shares(module: ModuleOp) -> list[Finding]:
+def macs_on_array(module: ModuleOp) -> list[Finding]:
     """How many layers there are and how many of the MACs the array does, of a freshly lowered `cnn` module."""
     macs = sum(op.macs() for op in module.walk() if isinstance(op, ConvOp))
     total = _width(module, "cnn.macs_total")
@@ -181,8 +181,8 @@ def shares(module: ModuleOp) -> list[Finding]:
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """What the array does for a layer: macro-instructions one after the other, their steps, and operations in all."""
+class ArrayWork:
+    """The work of the array for a layer: macro-instructions in sequence, their steps, and operations in all."""
 
     macros: int
     steps: int
@@ -202,8 +202,8 @@ class Prediction:
         return 100.0 * self.operations / (self.cycles * self.pes * self.lanes)
 
 
-def predict(shape: LayerShape, mapping: Mapping, arch: Arch) -> Prediction:
-    """What a mapping costs the array: copies of loops over different dimensions combine freely."""
+def array_work(shape: LayerShape, mapping: Mapping, arch: Arch) -> ArrayWork:
+    """The work of the array for a layer by a mapping: copies of loops over different dimensions combine freely."""
     macros, steps, nest = 1, 1, Nest(shape, mapping)
     for dim in DIMS:
         routes = nest.routes(dim, len(nest.outer))
@@ -211,49 +211,51 @@ def predict(shape: LayerShape, mapping: Mapping, arch: Arch) -> Prediction:
         steps *= sum(route.trips * (route.held // nest.lanes(dim, route.held)) for route in routes)
     operations = prod(shape.sizes.of(dim) for dim in DIMS)
     overhead = arch.pe.start_cycles + arch.pe.finish_cycles
-    return Prediction(macros, steps, operations, overhead, arch.rows * arch.cols, arch.pe.lanes)
+    return ArrayWork(macros, steps, operations, overhead, arch.rows * arch.cols, arch.pe.lanes)
 
 
-def predictions(module: ModuleOp, arch: Arch) -> dict[str, tuple[LayerOp, Prediction]]:
+def work_by_label(module: ModuleOp, arch: Arch) -> dict[str, tuple[LayerOp, ArrayWork]]:
     """By label, for the layers of a `nest` module that have got a mapping and not reached it yet."""
     layers = [op for op in module.walk() if isinstance(op, LayerOp) and op.mapping and op.label]
     return {
-        op.label.data: (op, predict(layer_shape(op), op.mapping.data, arch)) for op in layers if op.label and op.mapping
+        op.label.data: (op, array_work(layer_shape(op), op.mapping.data, arch))
+        for op in layers
+        if op.label and op.mapping
     }
 
 
 def idle_pes(module: ModuleOp, arch: Arch) -> list[Finding]:
     """The layers whose macro-instructions leave more than half of the PEs' cycles unused, and why."""
-    predicted = predictions(module, arch)
-    total = sum(prediction.cycles for _, prediction in predicted.values())
+    work_of_layers = work_by_label(module, arch)
+    total = sum(work.cycles for _, work in work_of_layers.values())
     return [
         Finding(
-            f"{_why_idle(layer, prediction)} ({100 * prediction.cycles / total:.1f} % of the array's cycles)",
+            f"{_why_idle(layer, work)} ({100 * work.cycles / total:.1f} % of the array's cycles)",
             "costly",
             label,
             "% of PEs used",
-            prediction.utilisation,
+            work.utilisation,
             LEAST_UTILISATION,
         )
-        for label, (layer, prediction) in predicted.items()
-        if prediction.utilisation < LEAST_UTILISATION
+        for label, (layer, work) in work_of_layers.items()
+        if work.utilisation < LEAST_UTILISATION
     ]
 
 
-def _why_idle(layer: LayerOp, prediction: Prediction) -> str:
+def _why_idle(layer: LayerOp, work: ArrayWork) -> str:
     """The greater of two losses: start and finish of macro-instructions, or PEs without an output of their own."""
     sizes = layer.sizes.data
     group = sizes.k if layer_shape(layer).channelwise else sizes.k // layer.window.data.group
-    busy = prediction.operations / (prediction.steps * prediction.pes * prediction.lanes)
-    if prediction.steps / prediction.cycles < busy:
-        mean_steps = prediction.steps / prediction.macros
+    busy = work.operations / (work.steps * work.pes * work.lanes)
+    if work.steps / work.cycles < busy:
+        mean_steps = work.steps / work.macros
         terms = f"{sizes.c} x {sizes.r}x{sizes.s} terms a sum (c x r x s)"
-        return f"macro-instructions of {mean_steps:.0f} steps take {prediction.overhead_cycles} cycles more: {terms}"
+        return f"macro-instructions of {mean_steps:.0f} steps take {work.overhead_cycles} cycles more: {terms}"
     outputs = f"{group} x {sizes.h}x{sizes.w} outputs (k x h x w)"
     part = " of a group" if group < sizes.k else ""
     cause = "larger blocks exceed the GLB" if streams_in_blocks(layer) else "do not divide evenly"
-    cause = "too few" if group * sizes.h * sizes.w < prediction.pes else cause
-    return f"{outputs}{part} for {prediction.pes} PEs: {cause}"
+    cause = "too few" if group * sizes.h * sizes.w < work.pes else cause
+    return f"{outputs}{part} for {work.pes} PEs: {cause}"
 
 
 def streams_in_blocks(layer: LayerOp) -> bool:
@@ -268,10 +270,10 @@ def glb_blocks(module: ModuleOp) -> str:
     return f"{sum(layers):,} of {len(layers):,} layers move activations through it in blocks" if any(layers) else ""
 
 
-def blocked(module: ModuleOp) -> list[Finding]:
+def layers_in_blocks(module: ModuleOp) -> list[Finding]:
     """What `glb_blocks` says, if anything."""
-    said = glb_blocks(module)
-    return [Finding(said, "note", "GLB")] if said else []
+    summary = glb_blocks(module)
+    return [Finding(summary, "note", "GLB")] if summary else []
 
 
 # -- array -------------------------------------------------------------------------------------------------------------

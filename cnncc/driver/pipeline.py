@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import Float32Type, IntAttr, IntegerType, ModuleOp, S
 from xdsl.passes import PassPipeline
 from xdsl.universe import Universe
 
-from cnncc.arch.model import Arch, described
+from cnncc.arch.model import Arch, array_title
 from cnncc.context import CompilerContext
 from cnncc.dialects.onnx import NodeOp
 from cnncc.driver.ir_files import ir_text
@@ -157,7 +157,7 @@ class Compilation:
         names = [step.name for step in todo]
         if mark.data not in names:
             raise Refusal(f"the IR says it was left by step '{mark.data}', which is none of {', '.join(names)}")
-        array, mapped = described(self.settings.arch), mark_of(self.module)
+        array, mapped = array_title(self.settings.arch), mark_of(self.module)
         if mapped not in (None, array):
             raise Refusal(f"the IR was mapped to {mapped}, not to {array}: give the same --arch as then")
         return todo[names.index(mark.data) + 1 :]

@@ -117,12 +117,12 @@ def program_parts(module: ModuleOp, prefetched: Prefetched) -> list[Part]:
     return list(_Network(func, prefetched).parts())
 
 
-def predict(module: ModuleOp, arch: Arch, prefetched: Prefetched) -> dict[str, Any]:
+def predicted_counters(module: ModuleOp, arch: Arch, prefetched: Prefetched) -> dict[str, Any]:
     """The predicted counters of the program, by the keys of `run --stats` (docs/stats.md)."""
     return with_energy(program_counts(program_parts(module, prefetched), arch), arch.energy)
 
 
-class Planned:
+class PartsObserver:
     """Observes a compilation and collects its program's parts; None if it starts below the nest level."""
 
     def __init__(self, compilation: Compilation) -> None:
@@ -160,7 +160,7 @@ def mapped_parts(compilation: Compilation) -> list[Part]:
     Runs the compilation through the `array` level, so that every step that may refuse the network has accepted it.
     Raises: Refusal.
     """
-    plan = Planned(compilation)
-    compilation.run("array", [plan])
-    assert plan.parts is not None
-    return plan.parts
+    observer = PartsObserver(compilation)
+    compilation.run("array", [observer])
+    assert observer.parts is not None
+    return observer.parts

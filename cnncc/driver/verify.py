@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 
-from cnncc.driver.accuracy import Accuracy, LayerAccuracy, References, accuracy, loses_most, run_floats
+from cnncc.driver.accuracy import Accuracy, LayerAccuracy, References, accuracy, greatest_drop, run_floats
 from cnncc.driver.layer_noise import LIMIT, LayerNoise, layer_noise
 from cnncc.driver.pipeline import CALIBRATE, FOLD_QDQ, TO_PROGRAMS, Compilation, Step, StepFailed
 from cnncc.errors import Refusal, one_line
@@ -256,7 +256,7 @@ def accuracy_text(outputs: Sequence[Accuracy], layers: Sequence[LayerAccuracy], 
         f"top-1 agreement {100 * a.top1_agreement:.1f} %"
         for a in outputs
     ]
-    most = loses_most(layers)
+    most = greatest_drop(layers)
     if most is None:
         return lines
     shown = layers if whole else sorted(layers, key=lambda layer: -layer.drop_db)[:WORST]
@@ -287,7 +287,7 @@ def noise_text(layers: Sequence[LayerNoise]) -> list[str]:
 
 def as_json(verifier: Verifier, model: Path) -> dict[str, Any]:
     """The JSON of docs/verify.md; a number that is not finite is null."""
-    most = loses_most(verifier.layers)
+    most = greatest_drop(verifier.layers)
     return {
         "schema": SCHEMA,
         "model": str(model),

@@ -20,7 +20,7 @@ from cnncc.model.energy import with_energy
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.plan_json import from_json
 from cnncc.model.program_counts import program_counts
-from cnncc.model.program_schedule import Part, draining
+from cnncc.model.program_schedule import Part, with_drains
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.util.progress import Progress, silent
 
@@ -36,7 +36,7 @@ class Program:
 
     def layers(self) -> dict[str, LayerPlan]:
         """The layers by label, in order."""
-        return {part.label: part for part in draining(self.parts) if isinstance(part, LayerPlan)}
+        return {part.label: part for part in with_drains(self.parts) if isinstance(part, LayerPlan)}
 
     def counters(self, arch: Arch | None = None) -> dict[str, Any]:
         """What `run --stats` would count; or on another array, with the same mappings."""

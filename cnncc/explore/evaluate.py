@@ -24,10 +24,10 @@ def evaluate(nest: Path, options: CompileOptions) -> dict[str, float]:
     compilation = resume(nest, options)
     compilation.ctx.processes = 1  # an exploration runs many such processes
     array = compilation.settings.arch
-    return measured(program_counts(mapped_parts(compilation), array, causes=False), array)
+    return measures_of(program_counts(mapped_parts(compilation), array, causes=False), array)
 
 
-def measured(counters: Mapping[str, Any], arch: Arch) -> dict[str, float]:
+def measures_of(counters: Mapping[str, Any], arch: Arch) -> dict[str, float]:
     """`MEASURES` and `ALSO` from a program's counters (docs/stats.md) and the array's size."""
     words = counters["words"]
     return {

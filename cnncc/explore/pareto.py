@@ -9,7 +9,7 @@ from typing import Any
 
 from cnncc.explore.evaluate import ALSO, MEASURES
 from cnncc.explore.results import Result
-from cnncc.explore.vary import shown
+from cnncc.explore.vary import config_text
 from cnncc.util.terminal import Column, table
 
 REFUSED_SHOWN = 5
@@ -31,14 +31,14 @@ def pareto(results: Sequence[Result], objectives: Sequence[str]) -> list[Result]
 
 def as_csv(results: Sequence[Result], objectives: Sequence[str]) -> bytes:
     """A row for each configuration, in the given order: keys, measures, whether on the Pareto front, refusal."""
-    best = {shown(result["config"]) for result in pareto(results, objectives)}
+    best = {config_text(result["config"]) for result in pareto(results, objectives)}
     keys = list(results[0]["config"])
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*keys, *MEASURES, *ALSO, "pareto", "refused"])
     for result in results:
         measures = [result.get(name, "") for name in (*MEASURES, *ALSO)]
-        is_best = int(shown(result["config"]) in best)
+        is_best = int(config_text(result["config"]) in best)
         writer.writerow([*_values(result), *measures, is_best, result.get("refused", "")])
     return text.getvalue().encode()
 
@@ -62,6 +62,6 @@ def as_text(results: Sequence[Result], objectives: Sequence[str], unit: str) -> 
         ]
         yield from table([*best[0]["config"], *measures, Column("utilisation", drop=9)], rows)
     for result in refused[:REFUSED_SHOWN]:
-        yield f"  refused {shown(result['config'])}: {result['refused']}"
+        yield f"  refused {config_text(result['config'])}: {result['refused']}"
     if len(refused) > REFUSED_SHOWN:
         yield f"  and {len(refused) - REFUSED_SHOWN:,} more refused, with their reasons in the files"

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from cnncc.errors import Refusal
-from cnncc.explore.vary import Config, shown
+from cnncc.explore.vary import Config, config_text
 from cnncc.util.files import check_writable, write_atomically
 
 FORMAT = 1
@@ -105,7 +105,7 @@ class Results:
 
 def key_of(config: Config) -> str:
     """The unique text of a configuration."""
-    return shown(config)
+    return config_text(config)
 
 
 def _difference(first: bytes, header: bytes) -> str:

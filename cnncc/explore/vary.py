@@ -84,7 +84,7 @@ def with_config(base: Arch, config: Config, where: str = "configuration") -> Arc
     return arch_from_table(table, where)
 
 
-def shown(config: Config) -> str:
+def config_text(config: Config) -> str:
     """A configuration in the syntax of `--vary`: `rows=4 links.south=true`."""
     return " ".join(f"{key}={_toml(value)}" for key, value in config.items())
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 POOLS = ("MaxPool", "AveragePool", "LpPool")
 
 
-def inferred(model: ModelProto, *, strict: bool) -> ModelProto:
+def infer_shapes(model: ModelProto, *, strict: bool) -> ModelProto:
     """`model` with the types of all values that can be inferred.
 
     Raises: InferenceError, ValueError or RuntimeError, for shapes that do not fit; hardly ever if not `strict`.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnncc.errors import Finding, Refusal, Refusals
-from cnncc.frontend.infer_shapes import inferred
+from cnncc.frontend.infer_shapes import infer_shapes
 from cnncc.frontend.microsoft_ops import unknown_attribute
 from cnncc.frontend.onnx_attrs import attribute_graphs
 from cnncc.frontend.run_onnx import OnnxSession
@@ -277,7 +277,7 @@ def _inferred(model: ModelProto, path: Path) -> ModelProto:
     import onnx
 
     try:
-        return inferred(model, strict=True)
+        return infer_shapes(model, strict=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         # Strict inference rejects a few valid models, so onnxruntime decides.
         try:
@@ -286,7 +286,7 @@ def _inferred(model: ModelProto, path: Path) -> ModelProto:
             misfits = _misfits(error)
             what = f"{len(misfits)} problems" if len(misfits) > 1 else _first_line(error)
             raise Refusal(f"{path}: its shapes do not fit together: {what}", *misfits) from error
-        return inferred(model, strict=False)
+        return infer_shapes(model, strict=False)
 
 
 def _misfits(error: Exception) -> list[Finding]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cnncc.frontend.infer_shapes import inferred
+from cnncc.frontend.infer_shapes import infer_shapes
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -53,7 +53,7 @@ def with_unsigned_weights(model: ModelProto) -> ModelProto:
 
 def _types(model: ModelProto) -> dict[str, int]:
     """The element types of tensors."""
-    graph = inferred(model, strict=False).graph
+    graph = infer_shapes(model, strict=False).graph
     values = (*graph.input, *graph.value_info, *graph.output)
     types = {value.name: value.type.tensor_type.elem_type for value in values}
     return types | {tensor.name: tensor.data_type for tensor in graph.initializer}

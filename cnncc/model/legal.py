@@ -30,7 +30,7 @@ def is_legal(shape: LayerShape, mapping: Mapping, residual: bool) -> bool:
     if sum(not (loop.on or loop.keep) for loop in mapping.loops) > LOOP_REGISTERS:
         return False
     turns = {stage.depth for stage in staged.values() if stage.buffers > 1}
-    return all(alternate(shape, mapping, depth) for depth in turns)
+    return all(alternates(shape, mapping, depth) for depth in turns)
 
 
 def fits_register_files(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool:
@@ -41,7 +41,7 @@ def fits_register_files(shape: LayerShape, arch: Arch, mapping: Mapping) -> bool
     return all(needed <= getattr(arch.pe, key) for key, needed in words.items())
 
 
-def alternate(shape: LayerShape, mapping: Mapping, staged: int) -> bool:
+def alternates(shape: LayerShape, mapping: Mapping, staged: int) -> bool:
     """Whether the blocks inside `staged` loops alternate between two buffers.
 
     A loop's `step` fixes the buffer in which an iteration begins. So all unrolled copies of the loop's body must have

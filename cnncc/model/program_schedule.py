@@ -65,7 +65,7 @@ def copies(label: str, direction: str, words: Sequence[int]) -> list[Part]:
 
 def program_schedule(parts: Sequence[Part], arch: Arch) -> list[tuple[str, tuple[Node, ...]]]:
     """The program, by label of the layer that each piece counts for."""
-    schedules = [_schedule(part, number % 2, arch) for number, part in enumerate(draining(parts))]
+    schedules = [_schedule(part, number % 2, arch) for number, part in enumerate(with_drains(parts))]
     tasks = [(*schedule.nodes, *(fetch.task for fetch in schedule.prefetched)) for schedule in schedules]
     taken = set[int]().union(*map(_taken, tasks))
     signals = [TimedSignal(queue, tokens) for queue, tokens in PRIMED_QUEUES.items() if queue in taken]
@@ -98,7 +98,7 @@ def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
             return layer_schedule(part, arch, FULL_IN_TURN[turn])
 
 
-def draining(parts: Sequence[Part]) -> list[Part]:
+def with_drains(parts: Sequence[Part]) -> list[Part]:
     """The parts, each layer with whether it drains where it stands."""
     return [
         replace(part, drains=_drains(follows)) if isinstance(part, LayerPlan) else part

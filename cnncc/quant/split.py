@@ -156,7 +156,7 @@ def _relative(got: Doubles, want: Doubles) -> float:
     return float(np.square(got - want).sum()) / power if power else 0.0
 
 
-def tops(operand_bits: int) -> list[int]:
+def candidate_tops(operand_bits: int) -> list[int]:
     """The candidates for `top`, the largest first."""
     return [integer_range(bits)[1] for bits in range(operand_bits, min(LEAST_BITS, operand_bits) - 1, -1)]
 
@@ -167,5 +167,5 @@ def choose_top(absmax: float, uses: Sequence[Use], operand_bits: int, psum_bits:
     def error(top: int) -> float:
         return sum(measured_error(use, absmax, top, operand_bits, psum_bits) for use in uses)
 
-    candidates = tops(operand_bits)
+    candidates = candidate_tops(operand_bits)
     return candidates[0] if len(candidates) == 1 else min(candidates, key=error)

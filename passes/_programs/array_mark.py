@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
-from cnncc.arch.model import Arch, described, load_arch
+from cnncc.arch.model import Arch, array_title, load_arch
 from cnncc.errors import Refusal
 
 MARK = "cnncc.arch"  # module attribute: `spatial-8x8 (8 x 8 PEs, #cefe2b01)`
@@ -14,7 +14,7 @@ MARK = "cnncc.arch"  # module attribute: `spatial-8x8 (8 x 8 PEs, #cefe2b01)`
 
 def mark(module: ModuleOp, arch: Arch) -> None:
     """Say that the layers of `module` are mapped to `arch`."""
-    module.attributes[MARK] = StringAttr(described(arch))
+    module.attributes[MARK] = StringAttr(array_title(arch))
 
 
 def mark_of(module: ModuleOp) -> str | None:
@@ -32,13 +32,13 @@ def marked_array(module: ModuleOp, option: str | None, name: str) -> Arch:
     marked = mark_of(module)
     if option is not None:
         arch = load_arch(option)
-        if marked not in (None, described(arch)):
-            raise Refusal(f"{name}: the layers are mapped to {marked}, not to {described(arch)}: leave out arch")
+        if marked not in (None, array_title(arch)):
+            raise Refusal(f"{name}: the layers are mapped to {marked}, not to {array_title(arch)}: leave out arch")
         return arch
     if marked is None:
         raise Refusal(f"{name}: nothing says which array the layers are mapped to: arch=NAME or FILE")
     with suppress(Refusal):
         arch = load_arch(marked.partition(" (")[0])
-        if described(arch) == marked:
+        if array_title(arch) == marked:
             return arch
     raise Refusal(f"{name}: the layers are mapped to {marked}, which is no preset: arch=FILE")

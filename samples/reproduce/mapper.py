@@ -37,7 +37,7 @@ from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.driver.build import binary_of
 from cnncc.driver.pipeline import ASSIGN, TO_PROGRAMS, Compilation
-from cnncc.driver.program_parts import predict, prefetched_operands
+from cnncc.driver.program_parts import predicted_counters, prefetched_operands
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.dataflows import AUTO
@@ -139,7 +139,7 @@ def run(network: str, start: Compilation, arch: Arch, glb_kib: int, dataflow: st
             prefetched = prefetched_operands(compilation.module)
     where = f"{network} on {arch.name}"
     counted = program_stats(binary_of(compilation))
-    if wrong := difference(predict(mapped, arch, prefetched), counted):
+    if wrong := difference(predicted_counters(mapped, arch, prefetched), counted):
         raise Refusal(f"{where}: predicted and counted differ in {wrong}")
     return as_run(where, network, glb_kib, arch, mapped, counted, search_s)
 

@@ -20,10 +20,10 @@ from cnncc.machine.times.paths import (
     Moments,
     Paths,
     Root,
-    behind,
-    charged,
-    later,
-    repeated,
+    cycles_by_cause,
+    delayed,
+    rebased,
+    roots_after,
 )
 from cnncc.machine.times.tasks import ARRAY, HALVES
 
@@ -49,13 +49,13 @@ class CauseClock(Clock):
     # -- times ---------------------------------------------------------------------------------------------------
 
     def _later(self, time: int, cycles: int) -> int:
-        return later(time, SEQUENCER, cycles)
+        return delayed(time, SEQUENCER, cycles)
 
     def _ends(self, start: int, took: Occupancy) -> tuple[int, int]:
         end = start
         for cause, cycles in took.work:
-            end = later(end, cause, cycles)
-        return (end, later(end, took.late, took.latency)) if took.work else super()._ends(start, took)
+            end = delayed(end, cause, cycles)
+        return (end, delayed(end, took.late, took.latency)) if took.work else super()._ends(start, took)
 
     def _take(self, queue: int) -> int:
         time = super()._take(queue)
@@ -84,7 +84,7 @@ class CauseClock(Clock):
             time = time.since
         if not self._mark:  # the interval began before the state
             assert isinstance(time, Moment) and isinstance(time.origin, int)
-            return behind(self._roots, Root(time.origin, "", cycles))
+            return rebased(self._roots, Root(time.origin, "", cycles))
         return Root(None, self._begin or self._origin(time), cycles)
 
     def _origin(self, time: int) -> str:
@@ -96,7 +96,7 @@ class CauseClock(Clock):
             assert self._opening is None
             self._opening = Charge(owner, ending, root)
             return
-        for cause, cycles in charged(root, ending).items():
+        for cause, cycles in cycles_by_cause(root, ending).items():
             key = (owner, cause)
             self.counts[key] = self.counts.get(key, 0) + cycles * times
 
@@ -132,7 +132,7 @@ class CauseClock(Clock):
         else:
             point = self._unique(Moment(0, origin=self._number_of_root(pieces[-1]))) if pieces else 0
         for piece in reversed(pieces):
-            point = self._unique(later(point, piece.cause, piece - now - point))
+            point = self._unique(delayed(point, piece.cause, piece - now - point))
         return point
 
     def _unique(self, time: int) -> int:
@@ -158,11 +158,11 @@ class CauseClock(Clock):
         assert effect.paths and self._state is not None
         opening, roots = effect.paths
         if opening:
-            self._charge(opening.owner + owner, opening.ending, behind(self._roots_of_state, opening.root))
+            self._charge(opening.owner + owner, opening.ending, rebased(self._roots_of_state, opening.root))
             if times > 1:
-                self._charge(opening.owner + owner, opening.ending, behind(roots, opening.root), times - 1)
+                self._charge(opening.owner + owner, opening.ending, rebased(roots, opening.root), times - 1)
         super().apply(effect, times, owner)
-        self._roots_of_state = repeated(self._roots_of_state, roots, times)
+        self._roots_of_state = roots_after(self._roots_of_state, roots, times)
 
     def all_counts(self) -> Mapping[Key, int]:
         if opening := self._opening:

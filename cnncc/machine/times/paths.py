@@ -54,7 +54,7 @@ class Moment(int):
 Moments = dict[tuple[int, int | None, str, int | str], Moment]  # those of the states of a program, by their fields
 
 
-def later(time: int, cause: str, cycles: int) -> int:
+def delayed(time: int, cause: str, cycles: int) -> int:
     """The time so many cycles later, with `cause` active in between."""
     if not cycles:
         return time
@@ -88,7 +88,7 @@ class Paths(NamedTuple):
     roots: Sequence[Root]
 
 
-def behind(roots: Sequence[Root], root: Root) -> Root:
+def rebased(roots: Sequence[Root], root: Root) -> Root:
     """A root of a piece that starts with `roots`."""
     if root.base is None:
         return root
@@ -99,15 +99,15 @@ def behind(roots: Sequence[Root], root: Root) -> Root:
     return Root(base.base, base.origin, cycles)
 
 
-def repeated(roots: Sequence[Root], step: Sequence[Root], times: int) -> Sequence[Root]:
+def roots_after(roots: Sequence[Root], step: Sequence[Root], times: int) -> Sequence[Root]:
     """The roots after a piece has run so many times, each time from the state that it starts from."""
     for bit in range(times.bit_length()):
-        step = [behind(step, root) for root in step] if bit else step
-        roots = [behind(roots, root) for root in step] if times >> bit & 1 else roots
+        step = [rebased(step, root) for root in step] if bit else step
+        roots = [rebased(roots, root) for root in step] if times >> bit & 1 else roots
     return roots
 
 
-def charged(root: Root, ending: str) -> Mapping[str, int]:
+def cycles_by_cause(root: Root, ending: str) -> Mapping[str, int]:
     """The causes of an idle interval, from the cycles on its path (CAUSE-4, CAUSE-5)."""
     origin, other = root.origin, ""
     if origin == BEHIND_WAIT:

@@ -10,7 +10,7 @@ An iteration of a loop is a function of the `State` at its start: times relative
   one occurrence to the next are multiplied.
 
 The first and the last iteration are stepped apart, because conditions ask for them. Each iteration is remembered by its
-state and the loop's text (`texts.py`): neither an outer loop nor another layer of the same shape steps it anew.
+state and the loop's text (`loop_texts.py`): neither an outer loop nor another layer of the same shape steps it anew.
 The result is exact. The cost grows with the program's text, not with its loops' counts. Only engines of nearly equal
 speed take some thousands of iterations to fill or drain a queue; these are stepped once.
 """
@@ -29,9 +29,9 @@ from cnncc.machine.program import ALL_LOOPS, Leaf, LoopNode, Node
 from cnncc.machine.times.cause_clock import CauseClock
 from cnncc.machine.times.clock import Clock, Effect, Fault, Key, State, start_state
 from cnncc.machine.times.durations import UnitSettings
+from cnncc.machine.times.loop_texts import LoopTexts, constant_transfers, waits_for
 from cnncc.machine.times.paths import CAUSES, Moments
 from cnncc.machine.times.tasks import ENGINES, HALVES
-from cnncc.machine.times.texts import Texts, constant_transfers, waits_for
 
 DEFAULT_LIMIT_CYCLES = 1 << 50  # 13 days at 1 GHz
 DEFAULT_LIMIT_STEPS = 1 << 24  # hundreds of times those of any network here
@@ -98,7 +98,7 @@ class _Simulation:
         self.arch, self.causes = arch, causes
         self.limit_cycles, self.limit_steps, self.steps = limit_cycles, limit_steps, 0
         self.owner = owners(program_length(tree), layers)
-        self.texts = Texts(arch, self.owner, constant_transfers(tree, constant_words) if causes else frozenset())
+        self.texts = LoopTexts(arch, self.owner, constant_transfers(tree, constant_words) if causes else frozenset())
         self._known: dict[tuple[int, int, int, State], Effect] = {}
         self._moments: Moments = {}
 
@@ -113,7 +113,7 @@ class _Simulation:
         The effect's owners are relative to the loop's. Loops of one text share their effects, except where the limit
         ends: the trap has to name the loop's own instruction.
         """
-        in_first, in_last = self.texts.mentions(loop)
+        in_first, in_last = self.texts.edge_masks(loop)
         key = (self.texts.number(loop, state.unit), first & in_first, last & in_last, state)
         known = self._known.get(key)
         if known is None or before + known.elapsed > self.limit_cycles:
@@ -203,7 +203,7 @@ class _Piece:
                     if kind is Kind.UNIT:
                         clock.set_unit(UnitSettings.of(inst))
                     texts = self.simulation.texts
-                    clock.issue(owner, texts.task(leaf), texts.took(leaf, clock.unit), first, last)
+                    clock.issue(owner, texts.task(leaf), texts.occupancy(leaf, clock.unit), first, last)
                 case Kind.LOOP | Kind.END:
                     raise AssertionError(f"{kind} is no leaf of a program's tree")
                 case _:

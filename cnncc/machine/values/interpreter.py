@@ -24,7 +24,7 @@ from cnncc.machine.traps import Trap
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
 from cnncc.machine.values.commits import Output
 from cnncc.machine.values.delivery import Delivered, deliver, with_axes
-from cnncc.machine.values.fetched import fetches
+from cnncc.machine.values.loop_fetches import leading_fetches
 from cnncc.machine.values.mac_arithmetic import accumulate, check_neighbours, check_sizes
 from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
 from cnncc.machine.values.memory import Memory, OutOfRange
@@ -162,8 +162,8 @@ class Interpreter:
         sums = replace(self.sums, half=self.sums.half.copy()) if self.sums else None
         self.block = block = Block(depth(loop), loop.register, iterations)
         try:
-            self.work.spend(len(iterations) * len(fetches(loop)) * PER_INSTRUCTION)
-            block.fetch(fetches(loop), self.index, self.descriptors, (self.dram, self.glb), self.block_elements)
+            self.work.spend(len(iterations) * len(leading_fetches(loop)) * PER_INSTRUCTION)
+            block.fetch(leading_fetches(loop), self.index, self.descriptors, (self.dram, self.glb), self.block_elements)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *[1] * axes, *data.shape[1:]))
             self._axis(loop, self.block, iterations)
             self._reshape_live(lambda data, axes: data.reshape(data.shape[0], *data.shape[1 + axes :]))

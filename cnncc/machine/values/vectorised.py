@@ -23,7 +23,7 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.program import Leaf, LoopNode, Node
 from cnncc.machine.times.durations import ceil_div, commit_results, dma_words, load_words
 from cnncc.machine.values.addresses import Descriptor, Index, Ints
-from cnncc.machine.values.fetched import Fetched, Read, fetches
+from cnncc.machine.values.loop_fetches import FetchedWords, Read, leading_fetches
 from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
 from cnncc.machine.values.memory import Memory, Place, ends, fill
 from cnncc.machine.values.regfile import Words
@@ -66,7 +66,7 @@ class Block:
     axes: int
     register: int
     iterations: range
-    fetched: list[Fetched] = field(default_factory=list[Fetched])
+    fetched: list[FetchedWords] = field(default_factory=list[FetchedWords])
     reads: list[Place] = field(default_factory=list[Place])
     writes: list[tuple[Place, Ints]] = field(default_factory=list[tuple[Place, Ints]])
     scope: tuple[int, ...] = ()
@@ -93,7 +93,7 @@ class Block:
             places.append([sides(leaf.instruction, loops, descriptors, glb.words) for leaf in transfers])
         for number, leaf in enumerate(transfers):
             side = descriptors[leaf.instruction.number("glb")]
-            self.fetched.append(Fetched.of(glb, side, [iteration[number][1] for iteration in places]))
+            self.fetched.append(FetchedWords.of(glb, side, [iteration[number][1] for iteration in places]))
         if sum(part.before.words for part in self.fetched) * len(places) * glb.images > most:
             raise OrderMatters
         for iteration in places:
@@ -267,7 +267,7 @@ def independent(loop: LoopNode, used: Sequence[bool], not_first: set[int], not_l
     - not_first, not_last: registers of loops around it, outside their first, last iteration
     """
     instructions = [leaf.instruction for leaf in leaves(loop)]
-    if any(inst.spec.name not in _RUNNABLE for inst in instructions[len(fetches(loop)) :]):
+    if any(inst.spec.name not in _RUNNABLE for inst in instructions[len(leading_fetches(loop)) :]):
         return False
     if len({keeps_greatest(inst.operation()) for inst in instructions if inst.spec.name == "mac"}) > 1:
         return False  # sums and greatest values alternate, which one array expression cannot do

@@ -23,7 +23,7 @@ from cnncc.machine.values.regfile import Words
 Read = Callable[[Memory, Sequence[Index], Descriptor], Delivered]
 
 
-def fetches(loop: LoopNode) -> list[Leaf]:
+def leading_fetches(loop: LoopNode) -> list[Leaf]:
     """The transfers from DRAM that each iteration of a loop begins with."""
     leaves: list[Leaf] = []
     for node in loop.body:
@@ -38,7 +38,7 @@ def _fetches(inst: Instruction) -> bool:
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedWords:
     """The words of a memory, from address `low` on, that one transfer reaches in the iterations of a loop.
 
     - side: the transfer's descriptor
@@ -52,7 +52,7 @@ class Fetched:
     versions: list[Memory]
 
     @classmethod
-    def of(cls, memory: Memory, side: Descriptor, places: Sequence[Place]) -> Fetched:
+    def of(cls, memory: Memory, side: Descriptor, places: Sequence[Place]) -> FetchedWords:
         """The words that a transfer to `places`, one for each iteration, will reach. Raises OutOfRange."""
         for place in places:
             memory.check(place)

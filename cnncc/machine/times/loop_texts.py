@@ -39,7 +39,7 @@ def _leaves(nodes: Sequence[Node]) -> Iterator[Leaf]:
             yield node
 
 
-class Texts:
+class LoopTexts:
     """The tasks and durations of a program's instructions, and the numbers of its loops' texts.
 
     owner: by instruction, the layer that it counts for. constants: the transfers of weights and parameters.
@@ -50,8 +50,8 @@ class Texts:
         self.owner = owner
         self.constants = constants
         self._tasks: dict[int, EngineTask] = {}
-        self._took: dict[tuple[int, UnitSettings], Occupancy] = {}
-        self._mentions: dict[int, tuple[int, int]] = {}
+        self._occupancies: dict[tuple[int, UnitSettings], Occupancy] = {}
+        self._edge_masks: dict[int, tuple[int, int]] = {}
         self._numbers: dict[tuple[int, UnitSettings], int] = {}
         self._distinct: dict[Hashable, int] = {}
 
@@ -61,27 +61,27 @@ class Texts:
             task = self._tasks[leaf.index] = task_of(leaf.instruction)
         return task
 
-    def took(self, leaf: Leaf, unit: UnitSettings) -> Occupancy:
+    def occupancy(self, leaf: Leaf, unit: UnitSettings) -> Occupancy:
         """The occupancy of an engine's instruction."""
         key = (leaf.index, unit)
-        if (took := self._took.get(key)) is None:
-            took = self._took[key] = occupancy(leaf.instruction, unit, self.arch, leaf.index in self.constants)
-        return took
+        if (known := self._occupancies.get(key)) is None:
+            known = self._occupancies[key] = occupancy(leaf.instruction, unit, self.arch, leaf.index in self.constants)
+        return known
 
-    def mentions(self, loop: LoopNode) -> tuple[int, int]:
+    def edge_masks(self, loop: LoopNode) -> tuple[int, int]:
         """Masks of the loop registers whose first, last iterations matter inside a loop."""
-        if loop.first not in self._mentions:
+        if loop.first not in self._edge_masks:
             first = last = 0
             for node in loop.body:
                 if isinstance(node, LoopNode):
-                    masks = self.mentions(node)
+                    masks = self.edge_masks(node)
                 elif node.instruction.spec.engine in ENGINES:
                     masks = (self.task(node).first_loops, self.task(node).last_loops)
                 else:
                     continue
                 first, last = first | masks[0], last | masks[1]
-            self._mentions[loop.first] = (first, last)
-        return self._mentions[loop.first]
+            self._edge_masks[loop.first] = (first, last)
+        return self._edge_masks[loop.first]
 
     def number(self, loop: LoopNode, unit: UnitSettings) -> int:
         """The number of a loop's text, from settings `unit` on. Loops of one number are the same for the clock.
@@ -113,7 +113,7 @@ class Texts:
             case Kind.SIGNAL:
                 return owner, "signal", inst.number("semaphore"), inst.number("count")
             case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.COMMIT:
-                return owner, self.task(node), self.took(node, unit)
+                return owner, self.task(node), self.occupancy(node, unit)
             case Kind.LOOP | Kind.END:
                 raise AssertionError(f"{kind} is no leaf of a program's tree")
             case _:
