@@ -13,7 +13,7 @@ def wrapped(text: str, width: int = LIMIT) -> str:
     """IR text with no line of more than `width` columns, but for strings: they stay whole.
 
     A long line breaks at a space in its second half, and continues indented. The best place is outside all brackets,
-    then behind a comma, then the last.
+    then behind a comma, then the last. A string and the word before it count as in brackets.
     """
     return "\n".join(part for line in text.split("\n") for part in _parts(line, width))
 
@@ -21,21 +21,25 @@ def wrapped(text: str, width: int = LIMIT) -> str:
 def _parts(line: str, width: int) -> list[str]:
     indent = line[: len(line) - len(line.lstrip())] + DEEPER
     parts: list[str] = []
-    while len(line) > width and (places := _places(line)):
+    while len(line) > width and (places := _places(line, width)):
         fitting = [place for place in places if place[2] <= width] or places[:1]
-        late = [place for place in fitting if place[2] > width // 2] or fitting[-1:]
+        late = [place for place in fitting if place[2] > width // 2] or fitting
         *_, at = min(late, key=lambda place: (*place[:2], -place[2]))
         parts.append(line[:at])
         line = indent + line[at + 1 :]
     return [*parts, line]
 
 
-def _places(line: str) -> list[tuple[int, bool, int]]:
-    """The spaces outside strings: brackets around it, whether no comma stands before it, its column."""
+def _places(line: str, width: int) -> list[tuple[int, bool, int]]:
+    """The spaces outside strings up to the first behind `width`: brackets around, whether no comma before, column."""
     places: list[tuple[int, bool, int]] = []
     depth = 0
     for piece in PIECE.finditer(line, len(line) - len(line.lstrip())):
         depth += (piece[0] in "([{<") - (piece[0] in ")]}>")
+        at = piece.start()
         if piece[0] == " ":
-            places.append((depth, line[piece.start() - 1] != ",", piece.start()))
+            no_comma = line[at - 1] != ","
+            places.append((depth + (no_comma and line[at + 1] == '"'), no_comma, at))
+            if at > width:  # a constant may have a million columns, so no line is read to its end each time
+                break
     return places

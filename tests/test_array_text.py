@@ -58,4 +58,5 @@ def test_array_text_breaks_at_spaces_outside_strings(width: int) -> None:
 
 def test_array_text_breaks_outside_brackets_behind_a_comma() -> None:
     assert wrapped(LONG, 40) == 'op "a, (b, c" (dd, ee, ff) [gg, hh],\n    ii jj -> kk'
+    assert wrapped('op <a, b, c, d> label "e f" then', 24) == 'op <a, b, c, d>\n    label "e f" then'
     assert wrapped(LONG, 30) == 'op "a, (b, c" (dd, ee, ff)\n    [gg, hh], ii jj -> kk'

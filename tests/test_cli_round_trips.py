@@ -17,7 +17,7 @@ from onnx import ModelProto
 from xdsl.parser import Parser
 
 from cnncc.binary.container import MANIFEST, PROGRAM, Binary, digest, from_bytes, load, pack, to_bytes
-from cnncc.driver.ir_files import dump_file, ir_text
+from cnncc.driver.ir_files import ir_text
 from cnncc.driver.pipeline import new_context
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -192,10 +192,13 @@ def test_cli_counters_come_from_the_instructions(made: Made, tmp_path: Path) -> 
     assert from_bytes(to_bytes(load(binary))).metadata == load(binary).metadata
 
 
-def test_cli_dumped_programs_have_short_lines_and_read_back(made: Made) -> None:
+def test_cli_dumps_have_short_lines_and_read_back(made: Made) -> None:
+    """Strings stay whole, and at the isa level instructions do."""
     folder, _ = made
-    dumps = [dump_file(folder / "ir" / step) for step in ("nest-to-array", "array-prefetch", "array-allocate")]
+    dumps = sorted((folder / "ir").glob("*.mlir"))
+    assert len(dumps) > 20
     for dump in dumps:
         text = dump.read_text()
-        assert max(map(len, text.splitlines())) <= 160, dump
+        wide = [re.sub(r'"(\\.|[^"\\])*"', "", line.strip()) for line in text.splitlines() if len(line) > 160]
+        assert dump.stem.endswith("array-to-isa") or not any(" " in rest for rest in wide), dump
         assert ir_text(Parser(new_context(), text).parse_module()) == text, dump

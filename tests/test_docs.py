@@ -90,6 +90,11 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+def unfolded(text: str) -> str:
+    """IR without the line breaks that dumps put into long ops: what follows such a break is indented by four."""
+    return re.sub(r"^( *)\S.*(\n\1    \S.*)+", lambda op: re.sub(r"\n *", " ", op[0]), text, flags=re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_docs_say_what_happens(name: str, checkout: Path) -> None:
     document = blocks((ROOT / name).read_text())
@@ -98,6 +103,7 @@ def test_docs_say_what_happens(name: str, checkout: Path) -> None:
     assert result.returncode == 0, f"{name}: the last command failed:\n{result.stderr[-3000:]}"
     written = [path for kind in ("mlir", "s") for path in checkout.rglob(f"*.{kind}") if "tests" not in path.parts]
     texts = [result.stdout, *(path.read_text() for path in sorted(written))]
+    texts += [unfolded(text) for text in texts]
     for block in document:
         if block.language not in ("", "sh") and not block.path:
             pattern = excerpt(block.text)
@@ -108,6 +114,10 @@ def test_docs_excerpts_can_be_wrong() -> None:
     assert excerpt("b …\n…\nd\n").search("a\n  b 1\nc\nd\n")
     assert not excerpt("b …\nd\n").search("a\n  b 1\nc\nd\n")
     assert not excerpt("b\n").search("ab\nbc\n")
+
+
+def test_docs_unfold_what_is_indented_by_four() -> None:
+    assert unfolded("a {\n  b\n      c\n      d {\n    e\n  }\n}\n") == "a {\n  b c d {\n    e\n  }\n}\n"
 
 
 def test_docs_changes_fit_once() -> None:

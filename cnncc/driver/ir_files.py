@@ -18,7 +18,7 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError
 from cnncc.context import CompilerContext
 from cnncc.dialects._notation import NotationError
 from cnncc.dialects._wrap import wrapped
-from cnncc.dialects.array import LayerOp
+from cnncc.dialects.isa import InstOp
 from cnncc.errors import Finding, Refusal
 
 MESSAGE_LIMIT = 400  # characters of a verifier's message: its notes contain the whole module
@@ -39,9 +39,9 @@ def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
 
 
 def ir_text(module: ModuleOp) -> str:
-    """The module as text; that of a PE-set program has lines of limited width."""
+    """The module as text, with lines of limited width. At the isa level a line is an instruction, as in assembly."""
     text = str(module) + "\n"
-    return wrapped(text) if any(isinstance(op, LayerOp) for op in module.ops) else text
+    return text if any(isinstance(op, InstOp) for op in module.walk()) else wrapped(text)
 
 
 def dump_file(path: Path) -> Path:
