@@ -75,7 +75,7 @@ class Refusal(Exception):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The single faults: its own findings, else those of the refusal that it was raised from, else its message."""
+        """The single faults: its own findings, or else the findings of its cause, or else its message."""
         return self._own() or (Finding(str(self)),)
 
     def _own(self) -> tuple[Finding, ...]:

@@ -72,7 +72,8 @@ def _refuse(layer: LayerOp, why: str) -> Refusal:
 def _transfers(module: ModuleOp, layer: LayerOp) -> list[DmaOp]:
     """The first transfers of parameters and of weights, among those that the layer begins with.
 
-    A transfer that waits for the only buffer stays, and with it all later ones: one engine runs them in order.
+    A transfer that waits for its only buffer is not prefetched. Later transfers are not either, because the DMA runs
+    all transfers in order.
     """
     tensors = {t.record.data.name: t.record.data for t in module.ops if isinstance(t, TensorOp)}
     views, first = _views(layer), dict[str, DmaOp]()

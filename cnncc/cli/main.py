@@ -1,7 +1,9 @@
 """The command line: parses, calls one function, and turns its outcome into an exit code.
 
-0 done; 1 the input is refused (one line on stderr, and one for each problem where there are several); 2 wrong usage;
-3 a defect of cnncc (one line; with CNNCC_TRACEBACK=1 also the traceback).
+    0   done
+    1   the input is refused: one line on stderr, and one for each problem if there are several
+    2   wrong usage
+    3   a defect of cnncc: one line; with CNNCC_TRACEBACK=1 also the traceback
 
 `cnncc NAME` is the file `cnncc/cli/NAME.py`, which is imported when the command is used.
 """

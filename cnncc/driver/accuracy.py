@@ -54,9 +54,9 @@ def sqnr_db(exact: Array, error: Array) -> float:
 class LayerAccuracy:
     """A value of the network by its key: its SQNR in dB, and its loss against the worst of its source values.
 
-    - drop_db: the loss, 0 for an input of the network
-    - beyond: the share of float values that saturate; 0 if only a later value matters, as for a Conv that only a Relu
-      reads
+    - drop_db: the loss, 0 for an input of the network.
+    - beyond: the share of float values that saturate. It is 0 if only a later value matters: a Conv before its only
+      reader, a Relu.
     """
 
     label: str

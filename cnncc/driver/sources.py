@@ -33,12 +33,13 @@ from cnncc.weights import Array
 class CompileOptions:
     """The options of every command that compiles a network.
 
-    - arch: a preset or a TOML file
-    - precision: int8 or int16; None: the array's width
-    - calibrate: samples of the inputs
-    - batch: the size of a symbolic batch dimension
-    - schedule: mappings of some layers
-    - dataflow: of the other layers
+    Attributes:
+        arch        a preset or a TOML file
+        precision   int8 or int16; None is the array's width
+        calibrate   samples of the inputs
+        batch       the size of a symbolic batch dimension
+        schedule    the mappings of some layers
+        dataflow    the dataflow of the other layers
     """
 
     arch: str = "spatial-8x8"

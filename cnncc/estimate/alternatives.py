@@ -25,9 +25,10 @@ AS_QUICK = "as quick: of the quickest one is taken"
 class RunnerUp:
     """The best mapping of a dataflow, as text, beside the chosen one.
 
-    - cycles: of the layer alone. spent: what they go to. more: than those of the chosen mapping
-    - least: no mapping of this dataflow takes fewer cycles
-    - why: the reason that it was not chosen. It is all there is where no mapping fits
+    - cycles, spent: the cycles of the layer alone, and their breakdown.
+    - more: the cycles beyond the chosen mapping's.
+    - least: a lower bound of the cycles of this dataflow.
+    - why: the reason that it was not chosen; the only field if no mapping fits.
     """
 
     dataflow: str

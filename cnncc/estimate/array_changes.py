@@ -70,7 +70,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def changes(program: Program, label: str, progress: Progress) -> list[Change]:
-    """Of each key changed by itself those few with which the layer is fastest; the fastest first."""
+    """The `MOST` changes of a single key with which the layer is fastest, the fastest first."""
     now, shape = program_cycles(program.parts, program.arch)[1][label].total, program.layers()[label].shape
     arrays: list[tuple[int, str, Value, Value, Arch]] = []
     for key, was, value in variations(program.arch):

@@ -1,4 +1,4 @@
-"""What the cycles of a layer go to, and why one mapping takes more of them than another. By the model of cycles alone.
+"""The use of a layer's cycles, and why one mapping takes more cycles than another. By the model of cycles alone.
 
 All cycles of a layer by itself (`layer_counts`) are one of these:
 
@@ -23,7 +23,7 @@ from cnncc.model.timed_program import ARRAY, Node, Task, TimedLoop
 
 @dataclass(frozen=True)
 class CycleBreakdown:
-    """Cycles of a layer by itself, by what they go to; and of how much there was that took them.
+    """Cycles of a layer by itself, by their use, with the counts behind them.
 
     - macros: macro-instructions
     - words: that the DMA moves meanwhile, without the prefetched ones
@@ -42,7 +42,7 @@ class CycleBreakdown:
 
 
 def cycle_breakdown(plan: LayerPlan, arch: Arch) -> CycleBreakdown:
-    """Of a layer that is mapped."""
+    """The breakdown of a mapped layer."""
     counts, schedule = layer_counts(plan, arch), layer_schedule(plan, arch)
     macros = _macros(schedule.nodes)
     start = macros * (arch.pe.start_cycles + arch.pe.finish_cycles)
@@ -65,7 +65,7 @@ def _macros(nodes: Sequence[Node]) -> int:
 
 
 def difference(other: CycleBreakdown, chosen: CycleBreakdown) -> str:
-    """What makes the most of the difference, if `other` takes more cycles; or fewer."""
+    """The largest part of the difference in cycles between `other` and `chosen`, as text."""
     sign = 1 if other.total > chosen.total else -1
     most = max(other.cycles, key=lambda name: sign * (other.cycles[name] - chosen.cycles[name]))
     count = abs(other.cycles[most] - chosen.cycles[most])

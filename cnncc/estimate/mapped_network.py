@@ -1,4 +1,4 @@
-"""A network at the nest level whose layers are mapped: what room each has, and the program with another mapping."""
+"""A mapped network at the nest level: each layer's GLB budget, and the program with another mapping."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def streamed(func: FuncOp) -> Streamed:
 
 
 def budgets(func: FuncOp, arch: Arch, moves: Streamed) -> dict[LayerOp, GlbBudget]:
-    """What each layer of a network has for its buffers in the GLB beside the values that do not move."""
+    """The GLB words for each layer's buffers, beside the network's resident values."""
     network = Network(func)
     outside = {network.operands(layer)[operand] for layer, some in moves.items() for operand in some}
     resident = [value for value in network.values if value.root not in outside]
@@ -54,7 +54,7 @@ def mapping_in(layer: LayerOp) -> nest.Mapping:
 class MappedNetwork:
     """The layers of a module, and `parts` of its program.
 
-    candidates: their mappings, on this array or another one; None where they were mapped before.
+    candidates: the layers' mappings, on this array or another one. None if the layers were mapped before.
     """
 
     func: FuncOp
@@ -63,15 +63,15 @@ class MappedNetwork:
     candidates: Callable[[Arch], Candidates] | None
 
     def layer(self, label: str) -> LayerOp:
-        """The one of this label."""
+        """The layer of this label."""
         return next(op for op in self.func.walk() if isinstance(op, LayerOp) and label_of(op) == label)
 
     def budget(self, label: str) -> GlbBudget:
-        """What a layer has for its buffers."""
+        """The GLB words for a layer's buffers."""
         return budgets(self.func, self.arch, streamed(self.func))[self.layer(label)]
 
     def taken(self, label: str) -> GlbBudget:
-        """The same; or what the layer's mapping takes of it, where it was chosen for less: others are quicker then."""
+        """The budget of the layer's mapping: the layer's own, or the mapping's words if it was chosen for fewer."""
         layer, budget = self.layer(label), self.budget(label)
         mapping, candidates = mapping_in(layer), self.candidates and self.candidates(self.arch)
         if not candidates or not candidates.is_searched(layer) or candidates.best(layer, budget) == mapping:

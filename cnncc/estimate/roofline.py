@@ -82,10 +82,10 @@ def roofline(counters: Mapping[str, Any], arch: Arch) -> Roofline | None:
 
 
 def words_meanwhile(plan: LayerPlan, arch: Arch, words: Mapping[str, int]) -> dict[str, int]:
-    """Of the words that a layer moves between DRAM and GLB, those that surely move while it runs.
+    """The words between DRAM and GLB that certainly move while the layer runs.
 
-    Prefetched operands have come before. Where the layer does not wait for the DMA at its end (COST-1), as many blocks
-    of results as there are buffers may leave behind it.
+    Prefetched operands move before. If the layer does not wait for the DMA at its end (COST-1), one block of results
+    for each buffer may move after it.
     """
     prefetched = sum(fetch.words for fetch in layer_schedule(plan, arch).prefetched)
     stage = next((stage for stage in plan.mapping.stages if (stage.operand, stage.memory) == ("output", "glb")), None)

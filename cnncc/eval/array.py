@@ -65,7 +65,7 @@ def evaluate(
 
 
 def _layer(op: A.LayerOp, machine: ArrayState) -> dict[str, Ints]:
-    """Run a layer. Its value is the tensor of its last commit; a gathered one is the tensor that it is copied to."""
+    """Run a layer. Its value is the tensor of its last commit, or the tensor in DRAM that gathers its commits."""
     machine.start_layer(op)
     try:
         for inner in op.body.block.ops:

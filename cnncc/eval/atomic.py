@@ -57,12 +57,13 @@ class Atom:
 class Reuse:
     """One macro-instruction of a PE.
 
-    - number: among the layer's macro-instructions, from 0
-    - loops: the index of each loop around it
-    - loaded: the words that loads brought for it, by operand
-    - sends: whether its sums leave the PE
-    - part: whether other PEs or macro-instructions have the rest of its sums (COMMIT-5, COMMIT-6)
-    - sums: the names of its sums, or of what they are part of, by psum slot
+    Attributes:
+        number   among the layer's macro-instructions, from 0
+        loops    the index of each loop around it
+        loaded   the words that loads brought for it, by operand
+        sends    whether its sums leave the PE
+        part     whether other PEs or macro-instructions have the rest of its sums (COMMIT-5, COMMIT-6)
+        sums     by psum slot: the name of its sum, or of the output that the sum is part of
     """
 
     number: int

@@ -59,7 +59,7 @@ class CauseState(NamedTuple):
 
 
 class CauseEffect(NamedTuple):
-    """What a piece does. opening: an interval that began before it, how that ends and its path; see `CauseRoot`."""
+    """The effect of a piece. opening: how an idle interval from before the piece ends, and its path (`CauseRoot`)."""
 
     state: CauseState
     stalls: Cycles

@@ -19,8 +19,8 @@ GAP = "  "
 class Column:
     """A column of a table.
 
-    kind: a number stands at the right and is printed whole; a name is shortened in its middle; a text is folded.
-    drop: where columns do not fit, the one with the greatest `drop` is left out first; one with 0 stays.
+    - kind: `NUMBER` is aligned to the right and printed whole, `NAME` is shortened in its middle, `TEXT` is folded.
+    - drop: the order in which columns are left out if they do not fit, the greatest first. 0 is never left out.
     """
 
     head: str = ""
@@ -55,8 +55,8 @@ def table(columns: Sequence[Column | str], rows: Iterable[Sequence[str] | str], 
 
     columns: a string is the head of a column of numbers. rows: cells, or a line of its own below the row before it.
 
-    Columns without head and content are left out. Where the rest is too wide, heads and texts are folded and names
-    shortened; where that is not enough, columns are dropped, and a last line names them.
+    Columns without head and content are left out. If the table is too wide, heads and texts are folded and names are
+    shortened. If it is still too wide, columns are dropped, and a last line names them.
     """
     rows = list(rows)
     cells = [row for row in rows if not isinstance(row, str)]

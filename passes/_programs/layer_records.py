@@ -80,7 +80,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Tensors:
-    """The tensors of a layer. `buffers`: by operand, those in the GLB that a stage fills; others are resident there."""
+    """The tensors of a layer. buffers: the tensors in the GLB that stages fill, by operand. Others are resident."""
 
     ifmap: Home
     output: Home
@@ -125,14 +125,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a walk through the nest is.
+    """A position of the walk through the nest.
 
-    - extent: the indices that are left of each dimension
-    - pieces: those of the loops around
-    - space: the loops in space, with their PEs
-    - section: the depth from which on sums stay in their PEs, once the walk is there
-    - held: what the register files hold
-    - following: by the depth of a stage in the GLB: its next block after this position; none at the end
+    Attributes:
+        extent      the indices that are left of each dimension
+        pieces      the pieces of the loops around
+        space       the loops in space, with their PEs
+        section     the depth from which on sums stay in their PEs; None before the walk reaches it
+        held        the content of the register files
+        following   the next block of each stage in the GLB, by the stage's depth; no entry after the last block
     """
 
     extent: Map[str, int]

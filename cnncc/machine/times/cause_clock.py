@@ -27,7 +27,8 @@ from cnncc.machine.times.paths import (
 )
 from cnncc.machine.times.tasks import ARRAY, HALVES
 
-# Halves that a macro-instruction gives when it ends, by queue: where the path of what takes them begins (CAUSE-5).
+# The halves that a macro-instruction gives when it ends, by queue. A path of an instruction that waits for one begins
+# there (CAUSE-5).
 _GIVEN = {HALVES.index(half): f"{half.split()[0]}_file" for half in ("weight free", "ifmap free", "psum full")}
 _PSUM_FREE = HALVES.index("psum free")
 

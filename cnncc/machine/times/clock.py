@@ -29,12 +29,14 @@ class Fault(Exception):
 class State(NamedTuple):
     """The part of the past that the rest of a program depends on. Times are relative to the sequencer's, at least 0.
 
-    - starts: by engine, the starts of its last queue_depth instructions.
-    - free, done: by engine, when it is free, and when its last instruction is done.
-    - tokens: by queue, runs of (time, tokens).
-    - held: by queue of halves, 1 while a half that was taken from it is not given yet.
-    - unit: the output units' settings.
-    - roots: the number of paths that cross this moment (`paths.py`), if times have paths.
+    Attributes:
+        starts   by engine: the starts of its last queue_depth instructions
+        free     by engine: when it is free
+        done     by engine: when its last instruction is done
+        tokens   by queue: runs of (time, tokens)
+        held     by queue of halves: 1 from the time when a half is taken until it is given
+        unit     the output units' settings
+        roots    the number of paths that cross this moment (`paths.py`), if times have paths
     """
 
     starts: tuple[tuple[int, ...], ...]

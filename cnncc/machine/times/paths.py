@@ -7,7 +7,7 @@ is charged ends later. So a path is
     before the sequencer's time   a `Root`: cycles by cause, and where the path begins
     from then on                  `Moment`s, each with the one before it
 
-A piece of program continues the paths that cross its start: its roots are cycles on top of one of those.
+A piece of program continues the paths that cross its start. Each of its roots adds cycles to one of these paths.
 """
 
 from __future__ import annotations

@@ -42,11 +42,12 @@ def active(inst: Instruction, set_rows: int, arch: Arch) -> Grid:
 class Half:
     """One half of a register file.
 
-    - data: [image, block…, *grid, slot].
-    - filled: [*grid, slot], a mask.
-    - reserved: a larger array that starts with `data`, for more slots to come; None without one.
-    - loaded: the end of the slots that loads filled.
-    - virtual: the slots that loads with `edge` filled (MAC-6 tells them apart).
+    Attributes:
+        data       [image, block…, *grid, slot]
+        filled     [*grid, slot], a mask
+        reserved   a larger array that starts with `data`, for more slots to come; or None
+        loaded     the end of the slots that loads filled
+        virtual    the slots that loads with `edge` filled (MAC-6 tells them apart)
     """
 
     grid: Grid

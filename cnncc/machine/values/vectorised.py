@@ -54,13 +54,15 @@ def leaves(node: Node) -> list[Leaf]:
 class Block:
     """Loops that run at once: the places read so far, and the values to write when all iterations have run.
 
-    - axes: the number of block axes of arrays, one a loop.
-    - register, iterations: the outermost loop's.
-    - fetched: the words that these iterations fetch.
-    - reads: a superset of all other places read.
-    - scope: the axes of the loops around the current instruction.
-    - counts: iterations by axis.
-    - axis_of: axes by register.
+    Attributes:
+        axes         the number of block axes of arrays, one for each loop
+        register     the outermost loop's
+        iterations   the outermost loop's
+        fetched      the words that these iterations fetch
+        reads        a superset of all other places read
+        scope        the axes of the loops around the current instruction
+        counts       iterations by axis
+        axis_of      axes by register
     """
 
     axes: int
@@ -263,8 +265,8 @@ def _scope(when: When, scope: Registers, not_now: set[int]) -> Registers | None:
 def independent(loop: LoopNode, used: Sequence[bool], not_first: set[int], not_last: set[int]) -> bool:
     """Whether the loop's iterations use the register files independently.
 
-    - used: whether a half of weights, ifmap, psums is in use before the loop; none may be full or partly filled
-    - not_first, not_last: registers of loops around it, outside their first, last iteration
+    - used: whether a half of weights, ifmap, psums is in use before the loop. None may be full or partly filled.
+    - not_first, not_last: the registers of loops around it that are past their first, before their last iteration.
     """
     instructions = [leaf.instruction for leaf in leaves(loop)]
     if any(inst.spec.name not in _RUNNABLE for inst in instructions[len(leading_fetches(loop)) :]):
