@@ -109,6 +109,7 @@ def _check_size(module: ModuleOp, lifetimes: Sequence[Lifetime], needed: int, gl
     findings = [
         Finding(what, where=label, resource="glb.words", value=words, limit=glb_words, help=help_)
         for i, (label, words) in enumerate(zip(labels, live, strict=True))
+        # The worst layer may fit by itself: then the gaps between tensors exceed the GLB.
         if words > glb_words or i == worst
     ]
     message = (

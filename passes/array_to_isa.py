@@ -168,7 +168,7 @@ class _Layer:
             **_start(commit.start), **_place(commit.place), **self.tokens(commit.tokens),
         )  # fmt: skip
 
-    def said(self, inst: Instruction, views: tuple[str, ...] = ()) -> tuple[Instruction, str]:
+    def with_comment(self, inst: Instruction, views: tuple[str, ...] = ()) -> tuple[Instruction, str]:
         """An instruction of an engine with a comment: the layer, what it does for it, and how much of that."""
 
         def product(*names: str) -> int:
@@ -207,15 +207,15 @@ class _Layer:
                     yield from self.lower(inner)
                 yield instruction("end"), ""
             case A.DmaOp():
-                yield self.said(self.dma(op.record.data), (op.record.data.dram, op.record.data.glb))
+                yield self.with_comment(self.dma(op.record.data), (op.record.data.dram, op.record.data.glb))
             case A.LoadOp():
-                yield self.said(self.load(op.record.data))
+                yield self.with_comment(self.load(op.record.data))
             case A.MacOp():
-                yield self.said(self.mac(op.record.data))
+                yield self.with_comment(self.mac(op.record.data))
             case A.UnitOp():
-                yield self.said(self.unit(op.record.data))
+                yield self.with_comment(self.unit(op.record.data))
             case A.CommitOp():
-                yield self.said(self.commit(op.record.data), (op.record.data.view,))
+                yield self.with_comment(self.commit(op.record.data), (op.record.data.view,))
             case A.SignalOp():
                 signal = op.record.data
                 yield instruction("signal", semaphore=signal.semaphore, count=signal.count), ""
@@ -289,6 +289,7 @@ class _Program:
     def host(self, op: A.HostOp) -> None:
         number, host = len(self.segments), op.record.data
         model = self.store[op.model.key.data].tobytes()
+        # A binary finds the tensors of a segment by the names of its model's inputs and outputs.
         renamed = name_after_tensors(model, host.inputs, host.outputs)
         key = self.store.add(np.frombuffer(renamed, np.uint8))
         record = isa.SegmentAttr(isa.Segment(number, host.inputs, host.outputs))

@@ -173,6 +173,7 @@ class _Lowering:
         unit = A.Unit(
             bool(steps.bias), bool(steps.scale), steps.zero, steps.clamp, steps.factors, steps.add_clamp, steps.slope
         )
+        # Neighbouring layers have different semaphores: prefetched weights do not count for the current layer.
         full = FULL_IN_TURN[len(self.program) % 2]
         layer = ProgramLayer(label, layer_shape(op), mapping_of(op), tensors, per_channel, unit, full)
         return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))

@@ -167,6 +167,7 @@ def pack(members: Members) -> bytes:
 def to_bytes(binary: Binary) -> bytes:
     """The file's content. Raises Refusal for a file that would be too large."""
     members = _members(binary)
+    # A MiB is left for the archive's own headers.
     if (size_bytes := sum(map(len, members.values()))) > FILE_LIMIT_BYTES - (1 << 20):
         raise Refusal(f"the binary would have {size_bytes} bytes, the limit of its format is 4 GiB")
     return pack(members)
@@ -286,6 +287,7 @@ def _manifest(members: Members) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> float:
+    # Python's JSON accepts NaN and Infinity, which the standard does not have.
     raise ValueError(f"{text} is no number")
 
 

@@ -39,6 +39,7 @@ class Machine:
     on_host: dict[str, Array] = field(default_factory=dict[str, Array])
 
     def __post_init__(self) -> None:
+        # All images share the weights, so DRAM stores them once.
         shared = sum(array.size for _, array in self.binary.weights)
         self.dram = Memory("dram", self.binary.dram_words, self.images, shared)
         at = 0

@@ -117,6 +117,7 @@ class Nests:
         compilation = replace(self.start, module=self.start.module.clone(), settings=settings)
         compilation.run_before(ASSIGN)
         text, store = str(compilation.module), WeightStore()
+        # The store also holds the model's float weights, which no process needs.
         for key in re.findall(r'weights\.ref<"(\w+)">', text):
             store.add(compilation.ctx.weights[key])
         folder.mkdir()
@@ -134,6 +135,7 @@ def _evaluated(todo: Sequence[Config], nests: Nests, jobs: int) -> Iterator[Resu
             files[number] = nests.task(config)
         except Refusal as refusal:
             yield {"config": config, "refused": one_line(str(refusal))}
+    # The nests are quantised, for their batch: these options come too late for them.
     given = replace(nests.options, precision=None, calibrate=None, batch=None)
     if jobs == 1 or len(files) < 2:
         for number, pair in files.items():

@@ -89,6 +89,7 @@ class Results:
             raise Refusal(f"{self.path}: {_difference(first, self.header)}; give another --output, or delete the file")
         for number, text in enumerate(rest, 2):
             self._take(number, text)
+        # A last line without its end is from an exploration that was killed while it wrote.
         os.truncate(self.file, len(whole))
 
     def _take(self, number: int, text: bytes) -> None:

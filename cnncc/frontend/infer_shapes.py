@@ -24,6 +24,7 @@ def infer_shapes(model: ModelProto, *, strict: bool) -> ModelProto:
     Raises: InferenceError, ValueError or RuntimeError, for shapes that do not fit; hardly ever if not `strict`.
     """
     bare = _copy(model)
+    # Inference goes first, without the file's own shapes: those may be wrong. They only fill what is left open.
     del bare.graph.value_info[:]
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
@@ -70,6 +71,7 @@ def _with_pools(model: ModelProto, strict: bool) -> ModelProto:
 
     stand_in = _copy(model)
     while True:
+        # One pool a round: the pads of a pool depend on the shapes before it.
         typed = shape_inference.infer_shapes(stand_in, strict_mode=strict, data_prop=True)
         known = _typed(typed)
         for node, original in zip(stand_in.graph.node, model.graph.node, strict=True):

@@ -216,6 +216,7 @@ def _fix_shapes(model: ModelProto, path: Path, batch: int | None, refusals: Refu
         _check_batch(inputs, leading, path, batch)
     else:
         refusals.notes += [_taken_as_one(value) for value in open_]
+    # Dims of one name have one size, also in outputs and inner values.
     names = {dim.dim_param for dim in leading} - {""}
     for dim in leading:
         dim.dim_value = batch or 1

@@ -67,6 +67,7 @@ class CauseClock(Clock):
     # -- charges -------------------------------------------------------------------------------------------------
 
     def _array_ran(self, owner: int, start: int, end: int) -> None:
+        # `is`: several moments may have this time. The start is the one whose path it continues.
         self._charge(owner, PSUM_HALF if start is self._free_psums else MACRO, self._root(start, start))
         self._mark, self._begin = end, ""
 

@@ -164,6 +164,7 @@ class Clock:
             self._go_on()
         engine, starts = task.engine, self._starts
         decoded = self.now if self._overlap else max(self.now, *self._done)  # TIME-6
+        # The queue has a free entry once the instruction `queue_depth` before this one has started.
         self._go_to(owner, max(decoded, starts[engine][0]), 1)
         arrived = [self._take(token.queue) for token in task.takes if not token.mask & ~first]
         start = max(*arrived, self._free[engine], self.now)
@@ -207,6 +208,7 @@ class Clock:
         elif sum([count for _, count in runs]) + tokens > MOST_TOKENS:
             raise Fault(f"a semaphore holds at most {MOST_TOKENS} tokens, not one more {queue_name(queue)}")
         if len(runs) >= _MANY_RUNS:
+            # Times that have passed are alike for whoever waits: they become one run, so a queue stays short.
             runs = merged([(time if time > self.now else 0, count) for time, count in runs])
         self._tokens[queue] = (*runs, (time, tokens))
 

@@ -74,6 +74,7 @@ class Output:
         if parts.kept is not None:
             self.glb.check(parts.place)
             self._write(parts.place, parts.kept)
+        # Nothing is stored, but the order still matters if another iteration writes the words that were read.
         elif parts.read and self.block is not None:
             self.block.reads.append(parts.place)
         return parts

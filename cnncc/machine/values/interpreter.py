@@ -145,9 +145,11 @@ class Interpreter:
 
     def _makes_block(self, loop: LoopNode) -> bool:
         files = self.files.values()
+        # `independent` sees the loop alone, so it cannot know in which iterations a waiting half was filled.
         if self.sent or any(file.full or file.opened for file in files):
             return False
         used = [*(file.current is not None for file in files), self.sums is not None]
+        # A loop's register is its depth: lower registers belong to the loops around it.
         around = range(loop.register)
         not_first = {register for register in around if self.index[register] != 0}
         not_last = {register for register in around if self.index[register] != self.count[register] - 1}
@@ -175,6 +177,7 @@ class Interpreter:
             for fetched in block.fetched:
                 self.glb.put_back(fetched.low, fetched.before)
             self.files, self.sums, self.sent = files, sums, []
+            # The failed block leaves arrays of indices in its loops' registers.
             self.index[loop.register :] = [0] * (LOOP_REGISTERS - loop.register)
             return False
         finally:
@@ -198,6 +201,7 @@ class Interpreter:
         sums = [*self.sent, *([self.sums] if self.sums else [])]
         for half in [file.current for file in self.files.values()] + [s.half for s in sums]:
             if half is not None:
+                # The reserve has the old axes: slots that come later need a new one.
                 half.data, half.reserved = reshape(half.data, axes), None
         for s in sums:
             s.bound = reshape(s.bound, axes)
@@ -285,6 +289,7 @@ class Interpreter:
         check_neighbours(inst, ifmap, whole, self.arch)
         if reuse := inst.number("data_reuse"):
             ifmap.shift_west(inst.number("n2n_slot"), reuse)
+            # A window of fewer PEs is a copy: the moved words would be missing in the next macro-instruction.
             if ifmap is not halves["ifmap"]:
                 halves["ifmap"].replace(ifmap)
                 ifmap = halves["ifmap"].window(grid, "ifmap")
@@ -349,6 +354,7 @@ class Interpreter:
 
     def _commit(self, inst: Instruction) -> None:
         grid = active(inst, inst.number("set_rows"), self.arch)
+        # Checked before anything else: the arrays below have an element for each result.
         if commit_results(inst) > self.arch.glb.words:
             raise HalfFault("there are more results than words in the GLB")
         output = Output(self.arch, self.glb, self.descriptors, self.unit, self.block, inst, grid, self.index)

@@ -36,6 +36,7 @@ def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid
         raise HalfFault("sets whose rows are added up are whole, and their results do not depend on the row")
     shape = (*sums.shape[: ROWS - 1], *grid.shape, *sums.shape[-len(EXTENTS) :])
     low, high = integer_range(arch.psum_bits)
+    # This bound on all running sums mostly spares the cumulative sum.
     all_fit = max(-int(sums.min()), int(sums.max())) * shape[ROWS] <= high
     sums, south = np.broadcast_to(sums, shape), replace(grid, rows=1, set_rows=1)
     if all_fit:
@@ -128,6 +129,7 @@ def accumulated(
     along = tuple(1 + axis for axis in turns.summed)
     total = before + values.sum(axis=along, keepdims=True)
     _check_width(before, values, along, arch.sum_bits)
+    # The commit that completes a sum does not store it: the GLB keeps the sum before that.
     kept = total - _last(values, along) if turns.final else total
     kept = _last(kept, tuple(1 + axis for axis in turns.outer))
     stored = not turns.final or bool(along)  # a sum that is complete at once never was in the GLB
@@ -193,4 +195,5 @@ def _words(sums: Ints, arch: Arch) -> Ints:
     """The words [..., word] of partial sums, the least significant first (MEM-1)."""
     bits = arch.operand_bits
     parts = (sums[..., None] >> (bits * np.arange(arch.words_per_sum))) & ((1 << bits) - 1)
+    # Words are signed.
     return parts - ((parts >> (bits - 1)) << bits)

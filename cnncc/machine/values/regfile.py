@@ -144,6 +144,7 @@ class Half:
             or slots > self.reserved.shape[-1]
         ):
             old = self.data
+            # In the order of the words' own strides, copies into the half run through memory in long runs.
             order = sorted(range(len(lead)), key=lambda axis: (-abs(like.strides[axis]), lead[axis]))
             reserved = np.empty((max(slots, most), *(lead[axis] for axis in order)), kind)
             self.reserved = reserved.transpose(*(1 + order.index(axis) for axis in range(len(lead))), 0)

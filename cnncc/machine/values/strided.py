@@ -239,6 +239,7 @@ class _AddressWalk:
         wrap = self.descriptor.wrap
         if not wrap:
             return True
+        # If all positions are in one turn, the wrap is a constant and the addresses remain even.
         turn = linear.start // wrap
         self.start[0] -= turn * wrap
         return (linear.stop - 1) // wrap == turn

@@ -107,6 +107,7 @@ class Block:
     def read(self, read: Read, memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Words:
         """The words that `read` finds in all iterations (PROG-5): in each iteration's fetched version, or in memory."""
         for part in self.fetched:
+            # `is`: the transfer's own descriptor reaches exactly its words. Any other one is judged by its addresses.
             if part.side is descriptor:
                 return part.read(read, self.register, self.iterations, loops)
         taken = read(memory, loops, descriptor)
@@ -123,6 +124,7 @@ class Block:
         reads = [ends(place) for place in self.reads if place.size]
         writes = [ends(place) for place, _ in self.writes]
         apart = all(read[1] < write[0] or write[1] < read[0] for read in reads for write in writes)
+        # The usual case needs no masks of the whole GLB.
         if apart and len(writes) == 1 and isinstance(place := self.writes[0][0], Strided) and place.distinct:
             return
         written, read = np.zeros(words, np.bool_), np.zeros(words, np.bool_)
@@ -130,6 +132,7 @@ class Block:
             fill(written, place, True)
         for place in self.reads:
             fill(read, place, True)
+        # Fewer words than values: a word was written twice.
         if int(written.sum()) != sum(place.size for place, _ in self.writes) or (written & read).any():
             raise OrderMatters
 
