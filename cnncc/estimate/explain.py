@@ -70,11 +70,8 @@ def _dataflows(compared: Mapping[str, Any]) -> Iterator[str]:
     budget = f"in {compared['budget']:,} words of the GLB{streamed}"
     yield f"  alone it takes {compared['cycles']:,} cycles; the best of each dataflow {budget}:"
     for runner_up in compared["dataflows"]:
-        cycles = (
-            f"{runner_up['cycles']:,} cycles ({_more(runner_up['more'], compared['cycles'])}): "
-            if runner_up["mapping"]
-            else ""
-        )
+        more = _more(runner_up["more"], compared["cycles"])
+        cycles = f"{runner_up['cycles']:,} cycles ({more}): " if runner_up["mapping"] else ""
         yield f"    {runner_up['dataflow']}  {cycles}{runner_up['why']}"
         if runner_up["more"] or runner_up["why"] == AS_QUICK:
             yield f"      {runner_up['mapping']}"
