@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from cnncc.dialects._mapping import DIMS, Loop, Mapping, Sizes, Stage, extents
-from cnncc.dialects._notation import FetchItem, Item, LoopItem, NotationError, read, spelled
+from cnncc.dialects._notation import FetchItem, Item, LoopItem, NotationError, canonical_text, read
 
 
 def text(mapping: Mapping, sizes: Sizes | None = None, unicode: bool = False) -> str:
     """The canonical text of a mapping: in ASCII or with the textbook's signs, with the PEs of loops where sizes are."""
-    return spelled(items_of(mapping, sizes), unicode)
+    return canonical_text(items_of(mapping, sizes), unicode)
 
 
 def items_of(mapping: Mapping, sizes: Sizes | None = None) -> tuple[Item, ...]:

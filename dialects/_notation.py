@@ -79,7 +79,7 @@ Item = LoopItem | FetchItem
 # -- from text ---------------------------------------------------------------------------------------------------------
 
 
-def near(name: str, known: Collection[str]) -> str:
+def suggestion(name: str, known: Collection[str]) -> str:
     """Which of the known names was meant, or what they all are."""
     matches = difflib.get_close_matches(name.lower(), known, 1)
     return f"did you mean '{matches[0]}'?" if matches else f"there are {', '.join(known)}"
@@ -190,7 +190,7 @@ class _Reader:
             return self._stage(name, boxed)
         if name.text not in DIMS:
             also = [f"{operand}@rf" for operand in difflib.get_close_matches(name.text.lower(), OPERANDS, 1)]
-            hint = f"did you mean the stage '{also[0]}'?" if also else near(name.text, DIMS)
+            hint = f"did you mean the stage '{also[0]}'?" if also else suggestion(name.text, DIMS)
             self._refuse(f"no loop '{name.text}': {hint}", name.place)
         step = self._number("a tile size") if self._take(":") else None
         if self.token.text == "@":
@@ -209,7 +209,7 @@ class _Reader:
 
     def _stage(self, name: _Token, boxed: bool) -> FetchItem:
         if name.text not in OPERANDS:
-            self._refuse(f"no operand '{name.text}': {near(name.text, OPERANDS)}", name.place)
+            self._refuse(f"no operand '{name.text}': {suggestion(name.text, OPERANDS)}", name.place)
         if boxed:
             self._refuse("a stage stands around the box, not in it", name.place)
         self.next += 1
@@ -222,7 +222,7 @@ class _Reader:
         if token.kind != "name":
             self._refuse(f"expected {' or '.join(known)}, found {token}", token.place)
         if token.text not in known:
-            self._refuse(f"no {what} '{token.text}': {near(token.text, known)}", token.place)
+            self._refuse(f"no {what} '{token.text}': {suggestion(token.text, known)}", token.place)
         self.next += 1
         return token.text
 
@@ -254,7 +254,7 @@ def _check_primes(text: str, items: Sequence[Item]) -> None:
 # -- to text -----------------------------------------------------------------------------------------------------------
 
 
-def spelled(items: Sequence[Item], unicode: bool = False) -> str:
+def canonical_text(items: Sequence[Item], unicode: bool = False) -> str:
     """The canonical text of these items: ASCII, or with the textbook's signs."""
     signs = UNICODE if unicode else ASCII
     words = list(_words(items, signs["||"]))

@@ -284,7 +284,7 @@ def operands(layer: LayerOp) -> set[str]:
         "params": bool(steps.bias or steps.scale),
         "residual": layer.residual is not None,
     }
-    return {"ifmap", "output"} | {operand for operand, there in has.items() if there}
+    return {"ifmap", "output"} | {operand for operand, is_read in has.items() if is_read}
 
 
 def _check_shapes(layer: LayerOp) -> None:

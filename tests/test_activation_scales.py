@@ -18,7 +18,7 @@ from cnncc.driver.calibrate import calibrate
 from cnncc.eval.cnn import dequantise_outputs, evaluate, quantise_inputs
 from cnncc.eval.onnx import evaluate as evaluate_float
 from cnncc.frontend.export_onnx import main_function
-from cnncc.passes._onnx.placement import place
+from cnncc.passes._onnx.placement import place_nodes
 from cnncc.passes.onnx_to_cnn import OnnxToCnnPass
 from cnncc.quant.split import HEADROOM
 
@@ -100,8 +100,10 @@ def test_activation_scales_are_near_the_float_result(name: str) -> None:
 def keeping(nodes: list[onnx.NodeProto], outputs: list[str]) -> set[str]:
     """The results of activations that have their operand's scale."""
     module, ctx = imported(nodes, {"x": NORMAL.shape}, outputs, CONSTANTS)
-    placement = place(module, ctx.weights)
-    activations = [op for op in main_function(module).walk() if isinstance(op, NodeOp) and op in placement.keeping]
+    placement = place_nodes(module, ctx.weights)
+    activations = [
+        op for op in main_function(module).walk() if isinstance(op, NodeOp) and op in placement.scale_keepers
+    ]
     kinds = ("Relu", "Clip", "LeakyRelu")
     return {op.results[0].name_hint or "" for op in activations if op.op_type.data in kinds}
 
@@ -143,7 +145,7 @@ def test_activation_scales_between_host_and_codes_are_the_hosts() -> None:
     ]  # fmt: skip
     codes = {"s": np.float32(0.01), "z": np.int8(0)}
     module, ctx = imported(nodes, {"x": NORMAL.shape}, ["y", "c"], {**CONSTANTS, **codes})
-    placement = place(module, ctx.weights)
+    placement = place_nodes(module, ctx.weights)
     assert [op.op_type.data for op in placement.reasons] == ["Sigmoid", "Clip", "QuantizeLinear"]
 
 

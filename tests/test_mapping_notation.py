@@ -18,7 +18,7 @@ from xdsl.printer import Printer
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects._mapping import AXES, DIMS, MEMORIES, OPERANDS
 from cnncc.dialects._mapping_text import parse, text
-from cnncc.dialects._notation import FetchItem, LoopItem, NotationError, read, spelled
+from cnncc.dialects._notation import FetchItem, LoopItem, NotationError, canonical_text, read
 from cnncc.dialects.nest import LayerOp, Loop, Mapping, MappingAttr, Sizes, Stage
 from cnncc.driver.pipeline import Settings, import_model, steps
 from cnncc.errors import Refusal
@@ -95,8 +95,8 @@ def test_equations_of_the_textbook(number: str) -> None:
     numbers = sorted({term.level for term in terms} - {0})
     assert [[term.dim for term in terms if term.level == each] for each in numbers] == levels
     assert "".join(term.dim for term in terms if term.keep) == box
-    assert spelled(read(book)) == canonical
-    in_book = spelled(read(canonical), unicode=True)
+    assert canonical_text(read(book)) == canonical
+    in_book = canonical_text(read(canonical), unicode=True)
     assert read(in_book) == read(book)
     without = str.maketrans("", "", "[]▷ ")
     assert in_book.translate(without) == book.translate(without)
@@ -131,7 +131,7 @@ def test_texts_and_mappings_are_one_to_one(mapping: Mapping, sizes: Sizes, unico
     for known in (None, sizes):
         written = text(mapping, known, unicode)
         assert parse(written, known) == mapping
-        assert text(parse(written, known), known, unicode) == spelled(read(written), unicode) == written
+        assert text(parse(written, known), known, unicode) == canonical_text(read(written), unicode) == written
     assert parse(text(mapping), sizes) == mapping
 
 
@@ -172,7 +172,7 @@ def test_any_text_is_read_or_refused_at_a_place(written: str) -> None:
         line, marks = error.excerpt
         assert len(marks) <= len(line) + 1 and "^" in marks
         return
-    assert read(spelled(items)) == items == read(spelled(items, unicode=True))
+    assert read(canonical_text(items)) == items == read(canonical_text(items, unicode=True))
 
 
 @settings(max_examples=examples(40))

@@ -24,7 +24,7 @@ from cnncc.frontend.import_onnx import import_onnx
 from cnncc.numerics import integer_range
 from cnncc.passes._onnx.calibration import take_ranges
 from cnncc.passes._onnx.layers import ConcatLayer
-from cnncc.passes._onnx.placement import place
+from cnncc.passes._onnx.placement import place_nodes
 from cnncc.passes._scheduling.glb_words import GlbTooSmall
 from cnncc.passes.cnn_fuse_epilogue import CnnFuseEpiloguePass
 from cnncc.passes.cnn_legalize import CnnLegalizePass
@@ -333,7 +333,7 @@ def test_quant_concat_real_topologies_are_on_the_array(net: str, hosted: set[str
         "onnx-dead-code",
     ):  # fmt: skip
         PASSES[name]()().apply(ctx, module)
-    placement = place(module, ctx.weights)
+    placement = place_nodes(module, ctx.weights)
     assert {node.op_type.data for node in placement.reasons} == hosted
     # Each value that a concatenation reads shares its scale.
     for op, layer in placement.layers.items():

@@ -28,7 +28,7 @@ from cnncc.arch.model import Arch, load_arch, parse_arch
 from cnncc.dialects._mapping import DIMS, mapping_problem
 from cnncc.dialects._mapping_text import items_of, parse
 from cnncc.dialects._mapping_text import text as text_of
-from cnncc.dialects._notation import Item, LoopItem, read, spelled
+from cnncc.dialects._notation import Item, LoopItem, canonical_text, read
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, Sizes, Stage, extents, operands
 from cnncc.errors import Refusal
@@ -140,7 +140,7 @@ def written(rng: Random, mapping: Mapping, shape: LayerShape) -> str:
             else each
             for each in items
         ]
-    return spelled(items, bool(rng.integers(2)))
+    return canonical_text(items, bool(rng.integers(2)))
 
 
 def over(item: Item, dim: str) -> bool:

@@ -121,10 +121,10 @@ def _fits_ifmap(shape: LayerShape, arch: Arch, at: SpacePoint) -> bool:
     """SPACE-4: whether a PE's ifmap file fits the image of a point of SPACE-1 to SPACE-3 and SPACE-5."""
     size, (_, h, w, c, r, s) = extents(shape), at.box
     before, inside = at.form.split("|")
-    there = {dim: steps(at.form, dim, size[dim], *at.of(dim)) or (1, 1, 1) for dim in "kw"}
+    loop_steps = {dim: steps(at.form, dim, size[dim], *at.of(dim)) or (1, 1, 1) for dim in "kw"}
     cols = [dim for dim, pes in zip(ON_COLS, at.cols, strict=True) if pes > 1]
-    beside = len(cols) < 2 or (cols[-1] == "w" and ("w" in before or there["w"][2] == 1))
-    anew = inside[0] != "I" or there["k"][2] == at.box[0]  # nothing runs between its loads and macro-instructions
+    beside = len(cols) < 2 or (cols[-1] == "w" and ("w" in before or loop_steps["w"][2] == 1))
+    anew = inside[0] != "I" or loop_steps["k"][2] == at.box[0]  # nothing runs between its loads and macro-instructions
     ping_pong = _fits_ping_pong(shape, arch, w, s, c * r) if beside and anew and at.lanes == 1 else None
     if ping_pong is not None:
         return ping_pong

@@ -17,7 +17,7 @@ from cnncc.frontend.export_onnx import input_names, main_arguments
 from cnncc.passes._onnx.builder import base_of
 from cnncc.passes._onnx.layers import is_tensor_of
 from cnncc.passes._onnx.lowering import lower
-from cnncc.passes._onnx.scale_groups import counts_alone
+from cnncc.passes._onnx.scale_groups import saturates_at_reader
 from cnncc.weights import Array, WeightStore
 
 Values = Mapping[str, Array]
@@ -107,7 +107,7 @@ class References:
         """Whether `value` must not saturate. It may if the model states its integers or only a later value counts."""
         placement = self.lowering.placement
         stated = value.owner in placement.layers and placement.known(value) is not None
-        return not stated and not counts_alone(value, placement.layers)
+        return not stated and not saturates_at_reader(value, placement.layers)
 
     def measured(self, trace: Values, inputs: Values, quantised: Sequence[Array]) -> list[LayerAccuracy]:
         """The accuracy of the values in `trace`, in the network's order. inputs: reals. quantised: their integers."""

@@ -21,8 +21,8 @@ from cnncc.numerics import Ints
 from cnncc.passes._onnx.calibration import Scale, write_ranges
 from cnncc.passes._onnx.integer_lowering import scale_of
 from cnncc.passes._onnx.layers import ConvLayer, PoolLayer, is_tensor_of
-from cnncc.passes._onnx.placement import Placement, place
-from cnncc.passes._onnx.scale_groups import counts_alone
+from cnncc.passes._onnx.placement import Placement, place_nodes
+from cnncc.passes._onnx.scale_groups import saturates_at_reader
 from cnncc.quant.split import Doubles, Use, choose_top
 from cnncc.weights import Array, WeightStore
 
@@ -49,7 +49,7 @@ def calibrate(
     Raises: Refusal, for data that is not finite or differs from the inputs in name, shape or type; for a model that
     cannot run.
     """
-    placement = place(module, store)
+    placement = place_nodes(module, store)
     names = input_names(module)
     types = {name: value.type for name, value in zip(names, main_arguments(module), strict=True)}
     rng = np.random.default_rng(seed)
@@ -199,7 +199,7 @@ class _Observed:
         """The layers whose error the scale of `value` causes."""
         for node in dict.fromkeys(use.operation for use in value.uses):
             layer = self.placement.layers.get(node) if isinstance(node, NodeOp) else None
-            if layer is not None and node not in self.placement.keeping:
+            if layer is not None and node not in self.placement.scale_keepers:
                 yield cast(NodeOp, node)
 
     def sample(self, node: NodeOp, array: Array) -> Doubles:
@@ -243,7 +243,7 @@ class _Observed:
             codes, made = self.placement.known(value), self.placement.last(self.placement.root(value))
             scale = scale_of(codes, operand_bits) if codes else Scale.of(ranges[made])
             extremes = np.array([self.lo[value], self.hi[value]])
-            if self.placement.is_quantised(value) and not counts_alone(value, self.placement.layers):
+            if self.placement.is_quantised(value) and not saturates_at_reader(value, self.placement.layers):
                 exceeded |= {value: scale} if scale.outside(extremes) else {}
         return exceeded
 

@@ -31,7 +31,7 @@ from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import Part
 from cnncc.model.routes import Nest
 from cnncc.numerics import integer_range
-from cnncc.passes._onnx.placement import place
+from cnncc.passes._onnx.placement import place_nodes
 from cnncc.passes._scheduling.nest_layers import goal_of, layer_shape
 from cnncc.weights import WeightStore
 
@@ -64,7 +64,7 @@ def host_nodes(module: ModuleOp, store: WeightStore) -> list[Finding]:
             resource="% of MACs",
             value=100.0 * node_macs(node) / total if total else 0.0,
         )
-        for node, reason in place(module, store).reasons.items()
+        for node, reason in place_nodes(module, store).reasons.items()
     ]
 
 

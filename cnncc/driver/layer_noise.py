@@ -29,7 +29,7 @@ from cnncc.passes._onnx.builder import base_of, image_dims
 from cnncc.passes._onnx.calibration import Scale
 from cnncc.passes._onnx.layers import AddLayer, ClampLayer, ConcatLayer, ConvLayer, LeakyLayer, PoolLayer, ShuffleLayer
 from cnncc.passes._onnx.quantised_layers import AnyLayer
-from cnncc.passes._onnx.scale_groups import counts_alone, sources
+from cnncc.passes._onnx.scale_groups import saturates_at_reader, sources
 from cnncc.quant.split import Doubles
 from cnncc.weights import Array, WeightStore
 
@@ -81,7 +81,7 @@ class _Layers:
     def _is_inner(self, value: SSAValue) -> bool:
         """Whether `value` is not rounded by itself: its integers, saturated or not, only go into another value."""
         use = value.get_user_of_unique_use()
-        if not isinstance(use, NodeOp) or not counts_alone(value, self.layers):
+        if not isinstance(use, NodeOp) or not saturates_at_reader(value, self.layers):
             return False
         return self.lowering.scales.get(use.results[0]) == self.lowering.scales[value]
 

@@ -22,7 +22,7 @@ from cnncc.driver.layer_noise import LIMIT, LayerNoise, layer_noise
 from cnncc.driver.pipeline import CALIBRATE, FOLD_QDQ, TO_PROGRAMS, Compilation, Step, StepFailed
 from cnncc.errors import Refusal, one_line
 from cnncc.frontend.export_onnx import output_names, returned
-from cnncc.passes._onnx.placement import place
+from cnncc.passes._onnx.placement import place_nodes
 from cnncc.util.terminal import NAME, TEXT, Column, table
 from cnncc.weights import Array
 
@@ -113,7 +113,7 @@ class Verifier:
     def __call__(self, step: Step, module: ModuleOp) -> None:
         """Run `module` and compare it with the level before `step`."""
         if step.name == CALIBRATE:
-            self._is_exact = place(module, self.compilation.ctx.weights).is_exact
+            self._is_exact = place_nodes(module, self.compilation.ctx.weights).is_exact
             self._calibrated = module.clone()
             return
         try:
@@ -152,7 +152,7 @@ class Verifier:
 
     def _steps(self, module: ModuleOp) -> dict[str, float]:
         """The scale of one step of its codes, by output that is codes or was computed from them."""
-        placement = place(module, self.compilation.ctx.weights)
+        placement = place_nodes(module, self.compilation.ctx.weights)
         codes = {
             name: placement.codes(value) for name, value in zip(output_names(module), returned(module), strict=True)
         }

@@ -90,9 +90,9 @@ class LaneBody:
 
 
 @cache
-def visited(extent: int, steps: tuple[int, ...]) -> Ints:
+def loop_indices(extent: int, steps: tuple[int, ...]) -> Ints:
     """The indices that nested loops with `steps` give to their inside, in order."""
     if not steps:
         return np.zeros(1, np.int64)
     starts = range(0, extent, steps[0])
-    return np.concatenate([start + visited(min(steps[0], extent - start), steps[1:]) for start in starts])
+    return np.concatenate([start + loop_indices(min(steps[0], extent - start), steps[1:]) for start in starts])

@@ -34,7 +34,7 @@ from cnncc.dialects.nest import (
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
-from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer, Values, spread, visited
+from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer, Values, loop_indices, spread
 from cnncc.frontend.export_onnx import main_function
 from cnncc.numerics import Epilogue, integer_range
 from cnncc.weights import Array, WeightStore
@@ -187,7 +187,7 @@ class LayerRun:
         at: dict[str, Ints] = {}
         for dim in DIMS:
             steps = tuple(loop.step for loop in loops if loop.dim == dim)
-            at[dim] = body.first[dim][:, None] + visited(body.extent[dim], steps)
+            at[dim] = body.first[dim][:, None] + loop_indices(body.extent[dim], steps)
         for together in self.by_group(at["k"]):
             self.accumulate({**at, "k": at["k"][:, together]}, body.buffers)
 

@@ -100,8 +100,8 @@ def _copied(part: Copy) -> Counts:
     words = sum(part.words)
     if part.direction == "in":
         return _added([NOTHING, _fetched(words)])
-    there = {"words": {"dram_write": words, "glb_read": words}, "operands": {"glb_read": {"dma": words}}}
-    return _added([NOTHING, there])
+    stored = {"words": {"dram_write": words, "glb_read": words}, "operands": {"glb_read": {"dma": words}}}
+    return _added([NOTHING, stored])
 
 
 def _added(counts: Iterable[Counts]) -> Counts:

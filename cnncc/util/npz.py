@@ -87,11 +87,11 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise Refusal(f"{path}: a single array; expected an .npz file with arrays by tensor name")
             if missing := [name for name in names if name not in archive.files]:
-                there, help_ = ", ".join(archive.files) or "none", "arrays are named after the inputs"
+                present, help_ = ", ".join(archive.files) or "none", "arrays are named after the inputs"
                 findings = [
-                    Finding(f"no array '{name}'; it has {there}", where=str(path), help=help_) for name in missing
+                    Finding(f"no array '{name}'; it has {present}", where=str(path), help=help_) for name in missing
                 ]
-                raise Refusal(f"{path}: no array '{missing[0]}'; it has {there}: {help_}", *findings)
+                raise Refusal(f"{path}: no array '{missing[0]}'; it has {present}: {help_}", *findings)
             return {name: _array(cast("Mapping[str, object]", archive), name) for name in names}
     except OSError as error:
         raise Refusal(f"{path}: {error.strerror or error}") from error

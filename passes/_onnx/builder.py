@@ -30,7 +30,7 @@ from cnncc.errors import Refusal
 from cnncc.numerics import Floats, Ints, integer_range
 from cnncc.passes._onnx.calibration import Scale, scale_of, take_ranges
 from cnncc.passes._onnx.labels import Labels
-from cnncc.passes._onnx.placement import place
+from cnncc.passes._onnx.placement import place_nodes
 from cnncc.passes._onnx.quantised_layers import codes_of
 from cnncc.passes._onnx.scale_groups import leaky_after
 from cnncc.weights import Array, WeightStore
@@ -59,7 +59,7 @@ class CnnBuilder:
         self.psum_bits = psum_bits
         self.operand = IntegerType(8 if operand_bits <= 8 else 16)
         self.psum = IntegerType(psum_bits)
-        self.placement = place(module, store)
+        self.placement = place_nodes(module, store)
         self.ranges = take_ranges(module)
         self.names = Labels()
         nodes = [op for op in self.placement.block.ops if isinstance(op, NodeOp)]

@@ -95,7 +95,7 @@ def _lower_argument(builder: CnnBuilder, value: SSAValue) -> None:
 
 def _lower_layer(builder: CnnBuilder, node: NodeOp, layer: AnyLayer, label: str) -> SSAValue:
     """The result of `node`, not yet in the graph's shape."""
-    x, y, keeps = node.operands[0], node.results[0], node in builder.placement.keeping
+    x, y, keeps = node.operands[0], node.results[0], node in builder.placement.scale_keepers
     match layer:
         case ConcatLayer():
             return lower_concat(builder, node, label)

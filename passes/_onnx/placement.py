@@ -32,7 +32,7 @@ from cnncc.passes._onnx.quantised_layers import (
     read_any_layer,
     rescaling,
 )
-from cnncc.passes._onnx.scale_groups import ScaleGroups, keeping, moves_integers, sources
+from cnncc.passes._onnx.scale_groups import ScaleGroups, moves_integers, scale_keepers, sources
 from cnncc.weights import WeightStore
 
 
@@ -57,12 +57,12 @@ class Placement:
     @cached_property
     def groups(self) -> ScaleGroups:
         """The values that share one scale."""
-        return ScaleGroups(self.layers, self.keeping, self._codes)
+        return ScaleGroups(self.layers, self.scale_keepers, self._codes)
 
     @cached_property
-    def keeping(self) -> frozenset[NodeOp]:
+    def scale_keepers(self) -> frozenset[NodeOp]:
         """The nodes whose results have the scale of their operands."""
-        return keeping(self.layers)
+        return scale_keepers(self.layers)
 
     def _codes(self, makers: Sequence[SSAValue]) -> Codes | None:
         """The codes of values of one group."""
@@ -93,7 +93,7 @@ class Placement:
 
         Its range decides the scale: values that a Clip, MaxPool or LeakyRelu removes may saturate before.
         """
-        while (use := value.get_user_of_unique_use()) in self.keeping:
+        while (use := value.get_user_of_unique_use()) in self.scale_keepers:
             assert use is not None
             value = use.results[0]
         return value
@@ -134,7 +134,7 @@ class Placement:
         return any(reader in self.layers for reader in readers) and not isinstance(value.owner, ConstantOp)
 
 
-def place(module: ModuleOp, store: WeightStore) -> Placement:
+def place_nodes(module: ModuleOp, store: WeightStore) -> Placement:
     """Decide for every node of the graph."""
     placement = Placement(main_function(module).body.block)
     for op in placement.block.ops:

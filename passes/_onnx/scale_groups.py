@@ -1,8 +1,8 @@
 """Groups of values of an `onnx` graph that share one scale. No pass: placement uses them.
 
 A MaxPool or Reshape only moves its operand's integers to its result. So does a concatenation with the integers of all
-its operands, and a Relu, Clip or LeakyRelu of `keeping`. Values that such layers connect are a *group*. The *makers* of
-a group are its values that no such layer computes.
+its operands, and a Relu, Clip or LeakyRelu of `scale_keepers`. Values that such layers connect are a *group*. The
+*makers* of a group are its values that no such layer computes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def sources(node: NodeOp, layer: AnyLayer) -> Sequence[SSAValue]:
     return node.operands if isinstance(layer, ConcatLayer) else node.operands[:1]
 
 
-def counts_alone(value: SSAValue, layers: Layers) -> bool:
+def saturates_at_reader(value: SSAValue, layers: Layers) -> bool:
     """Whether the only reader of `value` moves its integers, so that `value` may saturate where the reader does."""
     use = value.get_user_of_unique_use()
     layer = layers.get(use) if isinstance(use, NodeOp) else None
@@ -59,7 +59,7 @@ def counts_alone(value: SSAValue, layers: Layers) -> bool:
     return moves_integers(layer)
 
 
-def keeping(layers: Layers) -> frozenset[NodeOp]:
+def scale_keepers(layers: Layers) -> frozenset[NodeOp]:
     """The nodes whose results keep their operands' scale. layers: in the graph's order.
 
     A LeakyRelu keeps the scale if it is computed with the sum before it, before rounding: see `leaky_after`. A Relu or
@@ -98,7 +98,7 @@ def keeping(layers: Layers) -> frozenset[NodeOp]:
 class ScaleGroups:
     """The groups, as a forest of values (union-find); the root of a group is its first maker."""
 
-    def __init__(self, layers: Layers, keeping: frozenset[NodeOp], codes_of: CodesOf) -> None:
+    def __init__(self, layers: Layers, keepers: frozenset[NodeOp], codes_of: CodesOf) -> None:
         """Build the groups. layers: in the graph's order. codes_of: the model's own codes of a group, from its makers.
 
         A concatenation joins groups only if they have the same codes, or all none.
@@ -107,7 +107,7 @@ class ScaleGroups:
         self._makers: dict[SSAValue, list[SSAValue]] = {}
         self._joined: set[SSAValue] = set()
         for node, layer in layers.items():
-            if node not in keeping:
+            if node not in keepers:
                 continue
             first, *others = dict.fromkeys(self.root(value) for value in sources(node, layer))
             if any(codes_of(self.makers(other)) != codes_of(self.makers(first)) for other in others):

@@ -15,11 +15,11 @@ from cnncc.machine.values.delivery import Delivered, with_axes
 from cnncc.machine.values.memory import Memory, Place
 from cnncc.machine.values.output_units import (
     OutputUnit,
-    apart,
+    distinct_place,
     integers_of_words,
-    of_shape,
     pattern_of,
     place_of,
+    place_of_shape,
     shape_of,
 )
 from cnncc.machine.values.partial_sums import Accumulated, accumulated
@@ -93,7 +93,7 @@ class Output:
         place = place_of(self.inst, self.grid, self.loops, self.pattern, result, "a result lies outside its tensor")
         self.glb.check(place)
         shape = np.broadcast_shapes(shape_of(place), (*self.grid.shape, *(n for n, _ in self.pattern)))
-        place = apart(place, shape, self.block is None)
+        place = distinct_place(place, shape, self.block is None)
         residual = None if self.unit.epilogue.factors is None else self.operand("residual")
         with np.errstate(over="ignore", invalid="ignore"):  # a scale may be any bits
             results = self._epilogue().apply(sums, slice(None), residual)
@@ -101,7 +101,7 @@ class Output:
         if results.min() < low or results.max() > high:
             raise HalfFault(f"a result of {int(results.min())}..{int(results.max())} does not fit a word")
         full = np.broadcast_shapes(results.shape[1:], shape)
-        self._write(of_shape(place, full), np.broadcast_to(results, (results.shape[0], *full)))
+        self._write(place_of_shape(place, full), np.broadcast_to(results, (results.shape[0], *full)))
 
     def _epilogue(self) -> Epilogue:
         """The output units' function with the parameters of each result's channel (COMMIT-2)."""

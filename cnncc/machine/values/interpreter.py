@@ -30,7 +30,7 @@ from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
 from cnncc.machine.values.memory import Memory, OutOfRange
 from cnncc.machine.values.output_units import OutputUnit, psum_slots
 from cnncc.machine.values.partial_sums import reduced
-from cnncc.machine.values.regfile import Half, HalfFault, Halves, Sums, Words, active
+from cnncc.machine.values.regfile import Half, HalfFault, Halves, Sums, Words, active_grid
 from cnncc.machine.values.transfer_addresses import sides
 from cnncc.machine.values.vectorised import Block, OrderMatters, depth, divisible, find, independent, largest_array
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work, work_of
@@ -243,7 +243,7 @@ class Interpreter:
             words += self.arch.pe.virtual_words  # a virtual neighbour's words wait outside of ping and pong (MAC-6)
         if inst.number("slot") + (count := load_words(inst)) > words:
             raise HalfFault(f"{count} words from {kind} slot {inst.number('slot')} on are beyond the {words} of a half")
-        grid = active(inst, inst.number("set_rows"), self.arch)
+        grid = active_grid(inst, inst.number("set_rows"), self.arch)
         if self._holds(inst.when("open"), last=False):
             if file.opened is not None:
                 raise HalfFault(f"the {kind} half being filled was not closed")
@@ -317,11 +317,11 @@ class Interpreter:
 
     def _mac_grid(self, inst: Instruction, ifmap: Half) -> Grid:
         """The sets of a macro-instruction: columns as it says, rows as its psums were cleared or its ifmap loaded."""
-        grid = active(inst, inst.number("rows"), self.arch)
+        grid = active_grid(inst, inst.number("rows"), self.arch)
         clears = self._holds(inst.when("clear"), last=False)
         for half in ([self.sums.half] if self.sums and not clears else []) + [ifmap]:
             if half.grid.rectangle == grid.rectangle:
-                return active(inst, half.grid.set_rows, self.arch)
+                return active_grid(inst, half.grid.set_rows, self.arch)
         return grid
 
     def _clear(self, inst: Instruction, grid: Grid) -> Sums:
@@ -353,7 +353,7 @@ class Interpreter:
         self.unit = OutputUnit.of(inst)
 
     def _commit(self, inst: Instruction) -> None:
-        grid = active(inst, inst.number("set_rows"), self.arch)
+        grid = active_grid(inst, inst.number("set_rows"), self.arch)
         # Checked before anything else: the arrays below have an element for each result.
         if commit_results(inst) > self.arch.glb.words:
             raise HalfFault("there are more results than words in the GLB")

@@ -108,17 +108,17 @@ def shape_of(place: Place) -> tuple[int, ...]:
     return place.sizes if isinstance(place, Strided) else place.shape
 
 
-def apart(place: Place, shape: tuple[int, ...], all_of_it: bool) -> Place:
-    """The places of results of a `shape`. Raises HalfFault if `all_of_it` is here and two go to one word (COMMIT-4)."""
+def distinct_place(place: Place, shape: tuple[int, ...], whole: bool) -> Place:
+    """The places of results of a `shape`. Raises HalfFault if `whole` and two go to one word (COMMIT-4)."""
     if isinstance(place, Strided) and place.sizes == shape[-len(place.sizes) :] and place.distinct:
         return place
     listed = place.listed() if isinstance(place, Strided) else place
-    if all_of_it and np.unique(listed).size < prod(shape):
+    if whole and np.unique(listed).size < prod(shape):
         raise HalfFault("two results go to one word")
     return listed
 
 
-def of_shape(place: Place, shape: tuple[int, ...]) -> Place:
+def place_of_shape(place: Place, shape: tuple[int, ...]) -> Place:
     """The places of results of a `shape`, one each."""
     if isinstance(place, Strided) and place.sizes == shape:
         return place

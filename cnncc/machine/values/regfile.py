@@ -29,7 +29,7 @@ class HalfFault(Exception):
     """A trap of PEs or output units. The message names the operand and the cause; the interpreter adds the place."""
 
 
-def active(inst: Instruction, set_rows: int, arch: Arch) -> Grid:
+def active_grid(inst: Instruction, set_rows: int, arch: Arch) -> Grid:
     """The active PEs of an instruction, in sets of `set_rows` rows (DESC-4). Raises HalfFault for PEs outside."""
     grid = Grid.of(inst, set_rows, inst.number("set_cols"))
     row0, col0, rows, cols = grid.rectangle
