@@ -93,7 +93,7 @@ class Walk:
         self.sliced = [name for name in ("params", "weight") if self.stages.get(name)]
         two = bool(self.sliced) and self.buffers[self.sliced[0]] > 1
         self.peeled = self.stages[self.sliced[0]] if two else 0
-        self.ahead: list[At] = []  # the blocks of slices that come one ahead, in their order
+        self.prefetched: list[At] = []  # the blocks of prefetched slices, in their order
         self.running: set[int] = set()  # loops around them that run more than once somewhere
         self.begun = 0
         self.busy: dict[tuple[object, ...], tuple[int, int, int]] = {}  # loads of tiles of each size
@@ -125,8 +125,8 @@ class Walk:
         for name in whole:  # what the layer needs comes while the input does
             time.now += 2
             self.dma(self.slice_words(name, At(sizes)), gives="full" if name == "weight" or not self.mac else "")
-        if self.ahead:  # and the first slices
-            self.fetch(self.ahead[0], descriptors=2)
+        if self.prefetched:  # and the first slices
+            self.fetch(self.prefetched[0], descriptors=2)
         time.sync("dma")
         time.now += self.setup_cycles(At(sizes))
         time.issue("commit", 1, 0)  # the unit
@@ -220,7 +220,7 @@ class Walk:
         )
 
     def pieces(self, depth: int, at: At) -> list[tuple[int, int]]:
-        """Iterations and size: whole tiles, where slices come ahead the last of them by itself, what is left over."""
+        """Iterations and size: whole tiles, where slices are prefetched the last of them by itself, what is left over."""
         loop = self.loops[depth]
         full, rest = divmod(at.extent[loop.dim], loop.step)
         sets = self.sets_of_rest(rest) if depth == self.spreads else 1
@@ -229,7 +229,7 @@ class Walk:
 
     def find_blocks(self, depth: int, at: At) -> None:
         if depth == self.peeled:
-            self.ahead.append(at)
+            self.prefetched.append(at)
             return
         loop = self.loops[depth]
         for count, size in self.pieces(depth, at):
@@ -256,8 +256,8 @@ class Walk:
         self.begun += 1
         if not self.peeled:
             self.fetch(at)
-        elif self.begun < len(self.ahead):
-            self.fetch(self.ahead[self.begun])
+        elif self.begun < len(self.prefetched):
+            self.fetch(self.prefetched[self.begun])
 
     def fetch(self, at: At, descriptors: int = 0) -> None:
         for i, name in enumerate(self.sliced):
