@@ -113,11 +113,6 @@ def unfolded(text: str) -> str:
     return re.sub(r"^( *)\S.*(\n\1    \S.*)+", lambda op: re.sub(r"\n *", " ", op[0]), text, flags=re.MULTILINE)
 
 
-def unfolded(text: str) -> str:
-    """IR without the line breaks that dumps put into long ops: what follows such a break is indented by four."""
-    return re.sub(r"^( *)\S.*(\n\1    \S.*)+", lambda op: re.sub(r"\n *", " ", op[0]), text, flags=re.MULTILINE)
-
-
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_docs_say_what_happens(name: str, checkout: Checkout) -> None:
     document = blocks((ROOT / name).read_text())

@@ -220,7 +220,7 @@ class Walk:
         )
 
     def pieces(self, depth: int, at: At) -> list[tuple[int, int]]:
-        """Iterations and size: whole tiles, where slices are prefetched the last of them by itself, what is left over."""
+        """Iterations and size: whole tiles, the rest; where slices are prefetched, the last whole tile by itself."""
         loop = self.loops[depth]
         full, rest = divmod(at.extent[loop.dim], loop.step)
         sets = self.sets_of_rest(rest) if depth == self.spreads else 1
