@@ -12,7 +12,7 @@ from cnncc.dialects.cnn import CNN
 from cnncc.dialects.onnx import ONNX
 from cnncc.dialects.weights import WEIGHTS, GlobalOp, RefAttr, tensor_type
 from cnncc.frontend.import_onnx import import_model
-from cnncc.frontend.infer_shapes import inferred
+from cnncc.frontend.infer_shapes import infer_shapes
 
 
 def parse(text: str, **arrays: np.ndarray) -> tuple[ModuleOp, CompilerContext]:
@@ -47,4 +47,4 @@ def imported(nodes, inputs, outputs, initializers, opset: int = 17) -> tuple[Mod
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     ctx = CompilerContext()
-    return import_model(inferred(model, strict=False), ctx.weights), ctx
+    return import_model(infer_shapes(model, strict=False), ctx.weights), ctx

@@ -17,7 +17,7 @@ from nest_cases import SCHEDULE, Case, arches, best_mapping, cases, layer_of, lo
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects.cnn import Window
 from cnncc.dialects.nest import Loop, Mapping, MappingAttr, mapping_problem, operands
-from cnncc.driver.check_findings import predict
+from cnncc.driver.check_findings import array_work
 from cnncc.eval.nest import LayerRun
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.space import Plan, forms_of, mapping_of, numbers, point
@@ -81,7 +81,7 @@ def test_macro_cycles_of_a_mapping_are_those_of_a_walk(case: Case, arch: Arch) -
     assert mapping_problem(mapping, shape.sizes, operands(layer)) is None
     words = file_words(shape, arch, mapping.loops, mapping.stages)
     assert all(each <= getattr(arch.pe, key) for key, each in words.items())
-    assert predict(shape, mapping, arch).cycles == walked_cycles(shape, arch, mapping)
+    assert array_work(shape, mapping, arch).cycles == walked_cycles(shape, arch, mapping)
 
 
 @settings(max_examples=examples(60))
@@ -144,4 +144,4 @@ def test_macro_instructions_split_kernel_rows_that_are_too_long(field: str, word
     layer = layer_of(lowered(Case("mac", 1, 64, 64, (8, 8), Window((3, 3), pad=(1, 1, 1, 1))))[1])
     mapping = best_mapping(layer, arch)
     assert 1 <= next(loop.step for loop in mapping.loops if loop.dim == "s") <= words
-    assert predict(layer_shape(layer), mapping, arch).cycles == walked_cycles(layer_shape(layer), arch, mapping)
+    assert array_work(layer_shape(layer), mapping, arch).cycles == walked_cycles(layer_shape(layer), arch, mapping)
