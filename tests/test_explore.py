@@ -95,7 +95,7 @@ def test_explore_finds_what_compile_and_run_do(tmp_path: Path) -> None:
 def test_explore_refused_configurations_are_results(tmp_path: Path) -> None:
     file, model = tmp_path / "found.jsonl", save(conv_model(), tmp_path / "net.onnx")
     vary = ("--vary", "glb.words=10,65536", "--vary", "operand_bits=8,16", "--precision", "int16")
-    printed = done("explore", model, *vary, "-j", 1, "-o", file, "--objective", "memory_bits").stdout
+    printed = done("explore", model, *vary, "-j", 1, "-o", file, "--measure", "memory_bits").stdout
     small, small_too, narrow, works = lines(file)
     assert small["config"] == {"glb.words": 10, "operand_bits": 8} and works["cycles"] > 0
     assert (
@@ -194,4 +194,4 @@ def test_explore_refuses_files_of_others(tmp_path: Path) -> None:
     assert "no.onnx" in refuses(tmp_path, *missing)
     (tmp_path / "new").write_text("mine")
     assert "new: File exists" in refuses(tmp_path, *arguments[:-1], tmp_path / "new")
-    assert "--objective cycle: did you mean 'cycles'" in refused(*arguments, "--objective", "cycle")
+    assert "--measure cycle: did you mean 'cycles'" in refused(*arguments, "--measure", "cycle")

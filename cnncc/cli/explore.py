@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 @compile_options
 @output_option("The results: a .jsonl file or a folder; default: MODEL.explore.jsonl here.")
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; default: as many as processors.")
-@click.option("--objective", "objectives", multiple=True, metavar="NAME", help="What is to be small, several times.")
+@click.option("--measure", "measures", multiple=True, metavar="NAME", help="What is to be small, several times.")
 def command(
     model: Path, vary: Sequence[str], options: CompileOptions, output: Path | None, jobs: int | None,
-    objectives: Sequence[str],
+    measures: Sequence[str],
 ) -> None:  # fmt: skip
     """Say what MODEL.onnx takes on every array that --vary spans, with --arch for all other keys, and which are best.
 
-    Each result is added to a file at once. The same command goes on where it was ended, by whatever. Objectives are
+    Each result is added to a file at once. The same command goes on where it was ended, by whatever. Measures are
     cycles, energy, multipliers, memory_bits and dram_words; default: the first three.
 
     \b
@@ -44,9 +44,9 @@ def command(
     from cnncc.explore.vary import read_vary
     from cnncc.util.files import write_atomically
 
-    objectives = list(dict.fromkeys(objectives)) or MEASURES[:3]
-    if unknown := [name for name in objectives if name not in MEASURES]:
-        raise Refusal(f"--objective {unknown[0]}: {hint(unknown[0], MEASURES)}")
+    measures = list(dict.fromkeys(measures)) or MEASURES[:3]
+    if unknown := [name for name in measures if name not in MEASURES]:
+        raise Refusal(f"--measure {unknown[0]}: {hint(unknown[0], MEASURES)}")
     varied = read_vary(vary, load_arch(options.arch))
     output = output or Path(f"{model.stem}.explore.jsonl")
     if output.suffix != ".jsonl":
@@ -55,6 +55,6 @@ def command(
         start, results = explore(model, options, varied, output, jobs or os.cpu_count() or 1, progress)
     print_remarks(start)
     table = output.with_suffix(".csv")
-    write_atomically(table, as_csv(results, objectives))
-    click.echo(fitted(as_text(results, objectives, start.settings.arch.energy.unit)))
+    write_atomically(table, as_csv(results, measures))
+    click.echo(fitted(as_text(results, measures, start.settings.arch.energy.unit)))
     click.echo(f"all of them: {output}, {table}")

@@ -95,15 +95,20 @@ def _runner_up(chosen: LayerPlan, counts: CycleBreakdown, arch: Arch, budget: Gl
     own = cycle_breakdown(replace(chosen, mapping=best.mapping), arch)
     more = own.total - counts.total
     costs = (cost_of(chosen.shape, each, arch, budget.residual, arch.energy) for each in (best.mapping, chosen.mapping))
-    reason = CHOSEN if best.mapping == chosen.mapping else difference(own, counts) if more > 0 else _dearer(*costs)
+    reason = (
+        CHOSEN if best.mapping == chosen.mapping else difference(own, counts) if more > 0 else _dearer(more, *costs)
+    )
     return RunnerUp(
         name, reason, text(best.mapping, chosen.shape.sizes), own.total, more, best.least, own.cycles
     )  # fmt: skip
 
 
-def _dearer(own: float, chosen: float) -> str:
+def _dearer(more: int, own: float, chosen: float) -> str:
     """Why a mapping that is no slower was not chosen, from its energy and the chosen one's."""
-    return f"no slower, at {100 * (own / chosen - 1):.1f} % more energy" if own > chosen else AS_QUICK
+    if own <= chosen:
+        return AS_QUICK
+    quick = f"{-more:,} cycles fewer" if more else "as quick"
+    return f"{quick}, its energy is {100 * (own / chosen - 1):.1f} % higher"
 
 
 def _no_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, name: str) -> str:

@@ -22,6 +22,7 @@ from cnncc.errors import Refusal, one_line
 from cnncc.explore.evaluate import evaluate
 from cnncc.explore.results import FORMAT, Result, Results
 from cnncc.explore.vary import Config, Vary, configurations, with_config
+from cnncc.mapper.objective import SLACK
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.util.progress import Progress
 from cnncc.weights import WeightStore
@@ -42,6 +43,8 @@ def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict
             "batch": options.batch,
             "schedule_sha256": _digest(options.schedule),
             "dataflow": options.dataflow or AUTO,
+            "objective": options.objective or "cycles",
+            "slack": SLACK if options.slack is None else options.slack,
         },
         "arch": asdict(base),
         "vary": {key: list(values) for key, values in vary.items()},

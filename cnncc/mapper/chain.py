@@ -83,8 +83,6 @@ def best_choices(
             for b, choice in enumerate(current)
         ]
     paths = _undominated(path for paths in ends for path in paths)
-    if len(paths) == 1:
-        return paths[0].numbers(), Figures(paths[0].cycles, paths[0].cost)
     exact = {0: Figures(run(paths[0].numbers()), paths[0].cost)}
     more = exact[0].cycles - paths[0].cycles
     while True:

@@ -31,7 +31,7 @@ from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_size
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.network_values import Network, Value
 from cnncc.passes._scheduling.prefetch import input_words, output_words, prefetched_layers
-from cnncc.passes._scheduling.residency import all_fit, glb_budgets, resident_choices, without_ends, without_largest
+from cnncc.passes._scheduling.residency import all_fit, glb_budgets, resident_choices, without_largest
 from cnncc.passes._scheduling.schedule_file import RESIDENT
 from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, prefetchable, try_smaller_budgets
 from cnncc.passes.array_allocate import Lifetime, pack
@@ -86,23 +86,17 @@ def _nests(mappings: Mappings) -> dict[LayerOp, nest.Mapping]:
 
 
 def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> Mappings:
-    """Mappings with as many of these values resident as fit; the best of several choices by the objective."""
-    arch, choices = candidates.arch, list[tuple[Mappings, Figures]]()
+    """Mappings with as many of these values resident as fit, the best of a few choices by the objective."""
+    arch, objective = candidates.arch, candidates.objective
     if all_fit(network, values, arch):
         with suppress(_GlbOverflow):
-            choices.append(_mappings(network, values, candidates))
-            for resident in without_ends(network, values):
-                with suppress(_GlbOverflow):
-                    choices.append(_mappings(network, resident, candidates))
-    if not choices:
-        given = (layer for layer in network.layers if not candidates.is_searched(layer))
-        fixed = {root for layer in given for root in network.operands(layer).values()}
-        free = [value for value in values if value.root not in fixed]
-        choices += [
-            _fitting(network, resident, candidates)
-            for resident in resident_choices(network, values, free, arch, candidates.objective)
-        ]
-    return choices[candidates.objective.best([figures for _, figures in choices])][0]
+            return _mappings(network, values, candidates)[0]
+    given = (layer for layer in network.layers if not candidates.is_searched(layer))
+    fixed = {root for layer in given for root in network.operands(layer).values()}
+    free = [value for value in values if value.root not in fixed]
+    residents = resident_choices(network, values, free, arch, objective)
+    choices = [_fitting(network, resident, candidates) for resident in residents]
+    return choices[objective.best([figures for _, figures in choices])][0]
 
 
 def _fitting(network: Network, resident: list[Value], candidates: Candidates) -> tuple[Mappings, Figures]:
@@ -224,7 +218,8 @@ def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates
                 is_prefetched = each.layer in prefetched and parts
                 ahead = frozenset(prefetchable(plan.mapping) if is_prefetched else ())
                 parts.append(replace(plan, label=f"layer {len(parts)}", prefetched=ahead))
-        return program_cycles([*parts, *copies("outputs", "out", output_words(network, nests))], arch)[0].total
+        parts += copies("outputs", "out", output_words(network, nests))
+        return program_cycles(parts, arch)[0].total if parts else 0
 
     budgets = [each.budget.words for each in tried]
     numbers, (cycles, cost) = best_choices(choices, budgets, candidates.objective, arch, run)

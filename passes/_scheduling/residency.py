@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from xdsl.dialects.func import ReturnOp
-
 from cnncc.arch.model import Arch
 from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.bound import ideal_cycles
@@ -48,15 +46,6 @@ def resident_choices(
     small = [value for value in _smallest_first(network, arch) if value in values]
     exchanged = _exchanged(network, small, free, arch)
     return [exchanged] if objective.name == "cycles" or exchanged == small else [exchanged, small]
-
-
-def without_ends(network: Network, values: Sequence[Value]) -> Iterator[list[Value]]:
-    """The values without the network's inputs, its results, or both: transfers may overlap with the first layer."""
-    ends = [value for value in values if value.may_move and value.first < 0]
-    results = [value for value in values if value.may_move and isinstance(network.ops[value.last], ReturnOp)]
-    for some in (ends, results, [*ends, *results]) if ends and results else (ends or results,):
-        if some:
-            yield [value for value in values if value not in some]
 
 
 def without_largest(resident: Sequence[Value], number: int) -> list[Value] | None:
