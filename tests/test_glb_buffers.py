@@ -438,9 +438,9 @@ def test_a_schedule_file_says_what_moves(tmp_path: Path) -> None:
     assert "steps agree" in done("verify", model, *options).stdout
     done("compile", model, *options, "-o", binary, "--dump-dir", tmp_path / "ir")
     mapped = next((tmp_path / "ir").glob("*-nest-assign-mapping.mlir")).read_text()
-    assert re.search(r'mapping "[^"]*output@glb[^"]*" label "a"', mapped)
-    assert re.search(r'mapping "[^"]*ifmap@glb\*2[^"]*" label "c"', mapped)
-    assert "@glb" not in re.sub("(weight|params)@glb", "", re.findall(r'mapping "([^"]*)" label "b"', mapped)[0])
+    assert re.search(r'mapping "[^"]*output@glb[^"]*"\s+label "a"', mapped)
+    assert re.search(r'mapping "[^"]*ifmap@glb\*2[^"]*"\s+label "c"', mapped)
+    assert "@glb" not in re.sub("(weight|params)@glb", "", re.findall(r'mapping "([^"]*)"\s+label "b"', mapped)[0])
     schedule.write_text("""["a"]
         mapping = "h':2 > ifmap@glb*2 > w':4 > [h''||2@rows w''||4@cols] > k > c > {s > r}" """)
     assert "steps agree" in done("verify", model, *options).stdout

@@ -135,8 +135,8 @@ def test_a_bound_by_hand_where_nothing_overlaps() -> None:
 def test_what_is_predicted_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start, arch = mapper.quantised("resnet20", 8, tmp_path), mapper.array("spatial-8x8", 128)
     assert arch.glb.words == 65536
-    right = mapper.predict
-    monkeypatch.setattr(mapper, "predict", lambda *given: right(*given) | {"macs": 1})
+    right = mapper.predicted_counters
+    monkeypatch.setattr(mapper, "predicted_counters", lambda *given: right(*given) | {"macs": 1})
     with pytest.raises(Refusal, match="resnet20 on spatial-8x8: predicted and counted differ in macs: 1 and 2534400"):
         mapper.run("resnet20", start, arch, 128, "os", tmp_path)
     monkeypatch.undo()

@@ -94,10 +94,10 @@ def _runner_up(chosen: LayerPlan, counts: CycleBreakdown, arch: Arch, budget: Gl
         return RunnerUp(name, _no_mapping(chosen.shape, arch, budget, name))
     own = cycle_breakdown(replace(chosen, mapping=best.mapping), arch)
     more = own.total - counts.total
-    costs = (cost_of(chosen.shape, each, arch, budget.residual, arch.energy) for each in (best.mapping, chosen.mapping))
-    reason = (
-        CHOSEN if best.mapping == chosen.mapping else difference(own, counts) if more > 0 else _dearer(more, *costs)
-    )
+    mappings = best.mapping, chosen.mapping
+    costs = (cost_of(chosen.shape, each, arch, budget.residual, arch.energy) for each in mappings)
+    reason = difference(own, counts) if more > 0 else _dearer(more, *costs)
+    reason = CHOSEN if best.mapping == chosen.mapping else reason
     return RunnerUp(
         name, reason, text(best.mapping, chosen.shape.sizes), own.total, more, best.least, own.cycles
     )  # fmt: skip
@@ -107,7 +107,7 @@ def _dearer(more: int, own: float, chosen: float) -> str:
     """Why a mapping that is no slower was not chosen, from its energy and the chosen one's."""
     if own <= chosen:
         return AS_QUICK
-    quick = f"{-more:,} cycles fewer" if more else "as quick"
+    quick = f"{-more:,} fewer cycles" if more else "as quick"
     return f"{quick}, its energy is {100 * (own / chosen - 1):.1f} % higher"
 
 

@@ -44,7 +44,7 @@ class _Points(NamedTuple):
 
     fewest: int
     tile: tuple[int, int, int, int]
-    found: Found
+    combinations: Found
     points: Counts
     array: Amounts
 
@@ -136,36 +136,36 @@ class _Front:
         forms = [form for form in forms_of(self.shape) if dataflow in ("", form.name)]
         alike = {form.name: combinations_below(self.numbers, form, limit, self.cut) for form in forms}
         for form in forms:
-            found = alike[form.name]._replace(form=form)
-            array = array_energy(self.numbers, form, found.indices, self.costs, self.cut)
-            order = np.lexsort((array, *found.tiles.T))
-            starts = np.flatnonzero(np.any(np.diff(found.tiles[order], axis=0, prepend=-1), axis=1))
+            combinations = alike[form.name]._replace(form=form)
+            array = array_energy(self.numbers, form, combinations.indices, self.costs, self.cut)
+            order = np.lexsort((array, *combinations.tiles.T))
+            starts = np.flatnonzero(np.any(np.diff(combinations.tiles[order], axis=0, prepend=-1), axis=1))
             for points in np.split(order, starts[1:]) if len(order) else ():
-                first, fewest = points[0], int(found.least[points].min())
-                k, h, w, c = found.tiles[first].tolist()
-                every.append(_Points(fewest, (k, h, w, c), found, points, array[points]))
+                first, fewest = points[0], int(combinations.least[points].min())
+                k, h, w, c = combinations.tiles[first].tolist()
+                every.append(_Points(fewest, (k, h, w, c), combinations, points, array[points]))
         every.sort(key=lambda each: each.array[0])
         quickest, most = sorted(every, key=lambda each: each.fewest), self.effort.front_tiles
         groups, seen = defaultdict[object, list[_Points]](list), set[object]()
         for each in {id(each): each for each in (*every[:most], *quickest[:most])}.values():
             k, h, w, c = each.tile
-            is_new = not self.is_square or (each.found.form, k, w, h, c) not in seen
-            seen.add((each.found.form, *each.tile))
+            is_new = not self.is_square or (each.combinations.form, k, w, h, c) not in seen
+            seen.add((each.combinations.form, *each.tile))
             if each.fewest < self.limit and is_new:
-                sizes = block_tiles(self.shape, self.budget, Tiles(each.found.form, *each.tile))
-                groups[each.found.form, *sizes.values()].append(each)
+                sizes = block_tiles(self.shape, self.budget, Tiles(each.combinations.form, *each.tile))
+                groups[each.combinations.form, *sizes.values()].append(each)
         for group in groups.values():
             yield from self.plans(group)
 
     def plans(self, group: Sequence[_Points]) -> Iterator[tuple[float, int, _Tile]]:
         """Tiles with blocks of equal sizes, each with its cheapest plans, and with those that take fewer cycles."""
-        form, sizes = group[0].found.form, np.array([each.tile for each in group])
+        form, sizes = group[0].combinations.form, np.array([each.tile for each in group])
         cells = cells_below(self.shape, self.arch, self.budget, Tiles(form, *sizes.min(axis=0).tolist()), self.limit)
         if not len(cells[0]):
             return
         k, h, w, c = (int(dim[0]) if (dim == dim[0]).all() else dim[:, None] for dim in sizes.T)
         blocks = Blocks(self.shape, self.arch, self.budget, Tiles(form, k, h, w, c), cells)
-        compute = np.array([int(each.found.cycles[each.points].min()) for each in group])[:, None]
+        compute = np.array([int(each.combinations.cycles[each.points].min()) for each in group])[:, None]
         costs = np.full((len(group), len(cells[0])), np.inf)
         cycles = np.zeros(costs.shape)
         for stage, of_stage in self.traffic.by_stage(blocks, compute):
@@ -184,11 +184,11 @@ class _Front:
 
     def candidates(self, tile: _Tile) -> Iterator[tuple[float, int, _Candidate]]:
         """The points of a tile that cost the least, or take fewer cycles, with its plans: cost, cycles at least."""
-        (_, _, found, points, energies), plans = tile
-        is_fewer = np.diff(np.minimum.accumulate(found.cycles[points]), prepend=np.inf) < 0
-        some = np.nonzero(is_fewer & (found.least[points] < self.limit))[0][: self.effort.front_points]
+        (_, _, combinations, points, energies), plans = tile
+        is_fewer = np.diff(np.minimum.accumulate(combinations.cycles[points]), prepend=np.inf) < 0
+        some = np.nonzero(is_fewer & (combinations.least[points] < self.limit))[0][: self.effort.front_points]
         for i, array in zip(points[some].tolist(), energies[some].tolist(), strict=True):
-            at = point(self.numbers, found.form, found.indices[i].tolist())
+            at = point(self.numbers, combinations.form, combinations.indices[i].tolist())
             bound = Bound(self.durations, at)
             blocks = Blocks(self.shape, self.arch, self.budget, tiles_of(self.shape, at), plans)
             times = BlockTimes(blocks, bound)
