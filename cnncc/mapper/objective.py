@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import NamedTuple
 
@@ -17,9 +17,8 @@ FAR = (4.0, 2.0, 1.5, 1.2, 1.1)
 """Cycles of a layer, as multiples of the fewest, at which other objectives look for a cheaper mapping, too."""
 SLACKS = (10.0, 4.0, 2.0, 1.0, 0.4, 0.1, 0.0)
 """The same, as multiples of the network's slack: one layer may use up what others leave."""
-DRAM_WORDS = Energy(
-    unit="words", **{name: 0.0 for name in vars(Energy()) if name != "unit"} | {"dram_read": 1.0, "dram_write": 1.0}
-)
+NOTHING = Energy("words", *(0.0 for _ in fields(Energy)[1:]))
+DRAM_WORDS = replace(NOTHING, dram_read=1.0, dram_write=1.0)
 
 
 class Figures(NamedTuple):

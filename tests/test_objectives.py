@@ -1,0 +1,240 @@
+"""Objectives: fronts of layers, chains over fronts, residents by schedule, lower bounds of words and energy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_cases import CALIBRATION, SAMPLES, done, refused
+
+from cnncc.arch.model import Arch, Energy, load_arch
+from cnncc.dialects._layers import Window
+from cnncc.dialects._mapping import Sizes
+from cnncc.dialects._mapping_text import parse
+from cnncc.driver.program_parts import mapped_parts
+from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.errors import Refusal
+from cnncc.mapper.cached_search import SearchTask
+from cnncc.mapper.chain import Choice, best_choices
+from cnncc.mapper.least_cost import least_cost
+from cnncc.mapper.objective import DRAM_WORDS, NOTHING, Figures, Objective
+from cnncc.mapper.prices import cost_of
+from cnncc.model.energy import energy
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
+from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.operand_traffic import operand_traffic
+from cnncc.model.program_counts import program_counts
+from cnncc.passes._scheduling.schedule_file import read_schedule
+
+ARCH = load_arch("spatial-8x8")
+C2 = LayerShape("mac", Sizes(1, 16, 6, 10, 10, 5, 5), Window((5, 5)), 2, 14, 14)
+CONV = LayerShape("mac", Sizes(1, 128, 128, 28, 28, 3, 3), Window((3, 3), pad=(1,) * 4), 2, 28, 28)
+STREAMED = frozenset({"ifmap", "output"})
+
+
+def convolution(k: int, c: int, side: int, taps: int, stride: int = 1) -> LayerShape:
+    """A convolution of an image of side x side, padded to its own size."""
+    outputs = -(-side // stride)
+    window = Window((taps, taps), (stride, stride), (taps // 2,) * 4)
+    return LayerShape("mac", Sizes(1, k, c, outputs, outputs, taps, taps), window, 2, side, side)
+
+
+def test_objective_table() -> None:
+    """The best network of five by hand."""
+    networks = [Figures(1000, 90.0), Figures(1004, 80.0), Figures(1006, 50.0), Figures(1500, 40.0), Figures(3000, 39.0)]
+    best = {
+        ("cycles", 0.0): 0,
+        ("cycles", 0.005): 1,
+        ("cycles", 0.01): 2,
+        ("cycles", 0.5): 3,
+        ("energy", 0.005): 4,
+        ("words", 0.005): 4,
+        ("edp", 0.005): 2,  # 90,000, 80,320, 50,300, 60,000, 117,000
+    }
+    for (name, slack), number in best.items():
+        assert Objective(name, slack).best(networks) == number, name
+    assert Objective("cycles").best([Figures(10, 5.0), Figures(9, 5.0)]) == 1
+
+
+@pytest.mark.parametrize(("name", "slack"), [("cycle", 0.0), ("cycles", -0.1), ("cycles", 11.0), ("edp", float("nan"))])
+def test_objectives_that_are_none(name: str, slack: float) -> None:
+    with pytest.raises(Refusal, match="did you mean 'cycles'|from 0 to 10"):
+        Objective(name, slack)
+
+
+def test_limits_of_cycles() -> None:
+    assert Objective("cycles", 0.0).prices(ARCH).limits == (1.0,)
+    limits = Objective("cycles", 0.01).prices(ARCH).limits
+    assert limits == pytest.approx((1.1, 1.04, 1.02, 1.01, 1.004, 1.001, 1.0))
+    assert Objective("energy", 0.0).prices(ARCH).limits == (4.0, 2.0, 1.5, 1.2, 1.1, 1.0)
+
+
+def test_least_words_by_hand() -> None:
+    """BOUND-20: of c2 weights and parameters; of a layer whose weights do not fit beside a block, those again."""
+    assert least_cost(C2, ARCH, GlbBudget(4000), DRAM_WORDS) == 2400 + 64
+    small = convolution(4, 4, 4, 1)  # 16 weights, 16 words of parameters, images of 64 words
+    everything = 16 + 16 + 2 * 64
+    assert least_cost(small, ARCH, GlbBudget(200, STREAMED), DRAM_WORDS) == everything
+    # With 40 words: 16 weights, a block of one row of 4 channels in and out is 32 words more than fit beside 16 + 16,
+    # but one of a single pixel is 8: blocks may be as small as that, and weights come once.
+    assert least_cost(small, ARCH, GlbBudget(40, STREAMED), DRAM_WORDS) == everything
+
+
+def test_least_energy_by_hand() -> None:
+    """BOUND-21 with one price at a time."""
+    budget, sizes = GlbBudget(4000), C2.sizes
+    operations = sizes.k * sizes.c * sizes.h * sizes.w * sizes.r * sizes.s
+    image, results = 6 * 14 * 14, 16 * 10 * 10
+    words = {
+        "mac": operations, "weight_read": operations, "ifmap_read": operations, "psum_write": operations,
+        "psum_read": operations + results, "weight_write": 2400, "ifmap_write": image, "bus": 2400 + image,
+        "glb_read": 2400 + image, "glb_write": 2464 + results, "dram_read": 2464, "dram_write": 0,
+    }  # fmt: skip
+    for name, count in words.items():
+        assert least_cost(C2, ARCH, budget, replace(NOTHING, **{name: 1.0})) == count, name
+
+
+def tasks() -> list[SearchTask]:
+    """Layers with resident and streamed operands, strides, padding, and weights that do not fit."""
+    shapes = [C2, convolution(32, 16, 14, 3), convolution(64, 64, 7, 1), convolution(24, 8, 16, 5, 2)]
+    budgets = [GlbBudget(8192), GlbBudget(2048, STREAMED), GlbBudget(4096, frozenset({"output"}))]
+    return [SearchTask(shape, ARCH, budget) for shape, budget in product(shapes, budgets)]
+
+
+@pytest.mark.parametrize("name", ["cycles", "energy", "words"])
+def test_fronts_are_what_the_model_counts(name: str) -> None:
+    """Each is cheaper and slower than the next one; the last is the fastest. None is below the bound."""
+    longer = 0
+    for task in tasks():
+        prices = Objective(name).prices(ARCH)
+        result = replace(task, prices=prices).search()
+        if result is None:
+            continue
+        each, residual = result.front, task.budget.residual
+        assert (each[-1].mapping, each[-1].cycles) == (result.mapping, result.cycles)
+        assert all(a.cost < b.cost and a.cycles > b.cycles for a, b in zip(each, each[1:], strict=False))
+        assert each[0].cycles <= prices.limits[0] * each[-1].cycles + 1
+        for mapping, cycles, cost in each:
+            counters = operand_traffic(task.shape, mapping, ARCH, residual).counters()
+            words = counters["words"]["dram_read"] + counters["words"]["dram_write"]
+            assert cost == (words if name == "words" else energy(counters, ARCH.energy)["total"])
+            assert layer_cycles(LayerPlan("", task.shape, mapping, residual, PREFETCHED), ARCH) == cycles
+            budget = replace(task.budget, tight=result.tight)
+            assert cost >= least_cost(task.shape, ARCH, budget, prices.costs)
+        longer += len(each) > 1
+    assert longer >= 3
+
+
+def test_a_front_saves_most_words() -> None:
+    """A layer whose multipliers are busy all the time: its fastest mapping has eight times the words that it needs."""
+    budget, prices = GlbBudget(65536, STREAMED), Objective("cycles").prices(ARCH)
+    result = SearchTask(CONV, ARCH, budget, prices=prices).search()
+    assert result
+    words = [cost_of(CONV, each.mapping, ARCH, False, DRAM_WORDS) for each in result.front]
+    within = [count for count, each in zip(words, result.front, strict=True) if each.cycles <= 1.005 * result.cycles]
+    assert min(within) < words[-1] / 4 and min(within) < 3 * least_cost(CONV, ARCH, budget, DRAM_WORDS)
+
+
+BOX = "weight@rf*2 > ifmap@rf*2 > {w'' > s > c'' > r > k''}"
+MAPPINGS = (
+    f"weight@glb > params@glb > k':4 > h':4 > h''||4@rows > w':4 > c':4 > {BOX}",
+    f"params@glb > k':4 > weight@glb*2 > h':4 > h''||4@rows > w':4 > c':4 > {BOX}",
+    f"weight@glb > params@glb > k':2 > h':4 > h''||4@rows > w':1 > c':2 > {BOX}",
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_chain_over_fronts_is_the_best_of_all_combinations(seed: int) -> None:
+    """Choices with random costs; cycles are those of layers by themselves, so that they add up."""
+    rng, small = np.random.default_rng(seed), load_arch("spatial-4x4")
+    layers = list[list[Choice]]()
+    for _ in range(4):
+        shape = LayerShape(
+            "mac", Sizes(1, 16, int(rng.integers(1, 4)) * 4, 4, 4, 3, 3), Window((3, 3), pad=(1,) * 4), 2, 4, 4
+        )
+        plans = [LayerPlan("", shape, parse(text, shape.sizes)) for text in MAPPINGS]
+        layers.append([Choice(plan, 10, 0, float(rng.integers(1, 1000))) for plan in plans])
+
+    def figures(numbers: tuple[int, ...]) -> Figures:
+        chosen = [layer[number] for layer, number in zip(layers, numbers, strict=True)]
+        plans = [choice.plan for choice in chosen if choice.plan]
+        return Figures(sum(layer_cycles(plan, small) for plan in plans), sum(choice.cost for choice in chosen))
+
+    every = [figures(numbers) for numbers in product(range(3), repeat=4)]
+    for name, slack in (("cycles", 0.0), ("cycles", 0.3), ("energy", 0.0), ("edp", 0.0)):
+        objective = Objective(name, slack)
+        numbers, chosen = best_choices(layers, [0] * 4, objective, small, lambda each: figures(tuple(each)).cycles)
+        best = every[objective.best(every)]
+        assert chosen == figures(tuple(numbers)) and chosen.cost <= 1.05 * best.cost, (name, chosen, best)
+
+
+def counters(model: str, arch: Arch | None = None, **options: object) -> dict[str, object]:
+    """Predicted."""
+    given = CompileOptions("spatial-8x8", batch=1, calibrate=CALIBRATION, **options)  # pyright: ignore[reportArgumentType]
+    compilation = start_compilation(SAMPLES / "models" / f"{model}.onnx", given)
+    return program_counts(mapped_parts(compilation), arch or ARCH, causes=False)
+
+
+def test_objectives_of_a_network() -> None:
+    """The MNIST net moves 121,456 words in the fewest cycles, and 17,786 in half a percent more."""
+
+    def of(**options: object) -> tuple[int, float, int]:
+        counts = counters("mnist", **options)
+        words: dict[str, int] = counts["words"]  # pyright: ignore[reportAssignmentType]
+        cycles: dict[str, int] = counts["cycles"]  # pyright: ignore[reportAssignmentType]
+        return cycles["total"], energy(counts, Energy())["total"], words["dram_read"] + words["dram_write"]
+
+    fewest, usual, least_energy, words = of(slack=0.0), of(), of(objective="energy"), of(objective="words")
+    assert fewest[0] <= usual[0] <= 1.006 * fewest[0] and usual[2] <= 20_000 < fewest[2]
+    assert least_energy[1] <= usual[1] < fewest[1] / 2
+    assert words[2] <= min(usual[2], least_energy[2])
+
+
+@pytest.mark.parametrize("objective", ["cycles", "energy", "edp", "words"])
+def test_objectives_predict_what_runs(objective: str, tmp_path: Path) -> None:
+    """The program of each objective, and its values."""
+    binary, stats = tmp_path / "net.cnb", tmp_path / "stats.json"
+    model = SAMPLES / "models" / "lenet.onnx"
+    shared = ("--batch", 1, "--calibrate", CALIBRATION, "--objective", objective)
+    done("compile", model, *shared, "-o", binary)
+    assert "steps agree" in done("verify", model, *shared).stdout
+    done("run", binary, "--stats", stats)
+    counted, predicted = json.loads(stats.read_text()), json.loads(done("estimate", binary, "--json").stdout)
+    assert all(predicted[key] == counted[key] for key in counted if key != "layers")
+
+
+def test_schedule_says_objective_and_residents(tmp_path: Path) -> None:
+    schedule = tmp_path / "map.toml"
+    schedule.write_text('objective = "words"\nslack = 0.02\n["c1"]\noutput = "streamed"\n["c2"]\noutput = "resident"\n')
+    read = read_schedule(str(schedule))
+    assert (read.objective, read.outputs) == (Objective("words", 0.02), {"c1": "streamed", "c2": "resident"})
+    assert not read.entries
+    arguments = (SAMPLES / "models" / "lenet.onnx", "--batch", 1, "--calibrate", CALIBRATION, "--schedule", schedule)
+    done("compile", *arguments, "-o", tmp_path / "net.cnb", "--dump-dir", tmp_path / "ir")
+    text = " ".join(next((tmp_path / "ir").glob("*-nest-assign-mapping.mlir")).read_text().split())
+    mappings = {part.split('"')[0]: part.split('mapping "')[0] for part in text.split('label "')[1:]}
+    before_c1 = text.split('label "c1"')[0].rpartition('mapping "')[2]
+    assert "output@glb" in before_c1 and mappings
+    assert "output@glb" not in text.split('label "c2"')[0].rpartition('mapping "')[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('objective = "speed"', "there is no objective 'speed'"),
+        ("objective = 1", 'an objective is a text, a slack a number: objective = "energy", slack = 0.01'),
+        ("slack = true", "an objective is a text, a slack a number"),
+        ("slack = -1", "the slack is a share of the fewest cycles from 0 to 10, not -1"),
+        ('["c1"]\noutput = "gone"', 'expected "resident" or "streamed"'),
+        ('["c9"]\noutput = "resident"', "there is no such layer"),
+    ],
+)
+def test_schedules_with_wrong_objectives(text: str, said: str, tmp_path: Path) -> None:
+    schedule = tmp_path / "map.toml"
+    schedule.write_text(text)
+    model = SAMPLES / "models" / "lenet.onnx"
+    assert said in refused("estimate", model, "--batch", 1, "--schedule", schedule)
