@@ -108,7 +108,7 @@ def quantised(name: str, image_size: int | None, folder: Path) -> Compilation:
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
         raise Refusal(made.stderr.strip().splitlines()[-1])
-    compilation = start_compilation(folder / "net.onnx", CompileOptions("spatial-8x8"))
+    compilation = start_compilation(folder / "net.onnx", CompileOptions("spatial-8x8", slack=0.0))
     compilation.run_before(ASSIGN)
     return compilation
 
