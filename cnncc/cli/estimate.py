@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--what-if", metavar="KEY=VALUE", multiple=True, help="What the same program takes on an array with this value."
 )
+@click.option("--front", is_flag=True, help="What more cycles save of energy: the network's Pareto front of both.")
 @json_option()
 @click.option("--certificate", type=FILE, help="Write what is proven of each layer's mapping, as JSON.")
 @click.option(
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context, source: Path, options: CompileOptions, explained: str | None, what_if: tuple[str, ...],
-    as_json: bool, certificate: Path | None, check_certificate: Path | None,
+    front: bool, as_json: bool, certificate: Path | None, check_certificate: Path | None,
 ) -> None:  # fmt: skip
     """Say what each layer takes: its mapping, cycles, words, energy, and what limits it.
 
@@ -45,9 +46,10 @@ def command(
     cnncc estimate net.onnx --arch spatial-16x16
     cnncc estimate net.cnb --explain conv2
     cnncc estimate net.cnb --what-if dram.words_per_cycle=16
+    cnncc estimate net.onnx --front
     """
     if check_certificate:
-        if explained or what_if or as_json or certificate:
+        if explained or what_if or as_json or certificate or front:
             raise click.UsageError("--check-certificate goes with no other output")
         _check(source, check_certificate, options)
         return
@@ -56,6 +58,13 @@ def command(
         raise click.UsageError(f"--{min(given)} has no effect: a binary is mapped, to an array of its own")
     if source.suffix == ".cnb" and certificate:
         raise click.UsageError("--certificate is of a model: a binary is mapped")
+    if front:
+        if explained or what_if or certificate or options.objective or options.slack is not None:
+            raise click.UsageError("--front goes with no other output, and with no objective: it has several")
+        if source.suffix == ".cnb":
+            raise click.UsageError("--front is of a model: a binary is mapped")
+        _print_front(source, options, as_json)
+        return
     if explained is not None and what_if:
         raise click.UsageError("--explain and --what-if go one at a time")
     _estimate(source, options, explained, what_if, as_json, certificate)
@@ -95,6 +104,18 @@ def _estimate(
         click.echo(fitted(what_if.as_text(estimate, program)))
     else:
         click.echo(fitted(estimate_table.as_text(estimate, program)))
+
+
+def _print_front(source: Path, options: CompileOptions, as_json: bool) -> None:
+    from cnncc.arch.model import load_arch
+    from cnncc.estimate import network_front
+
+    with progress_line() as progress:
+        front = network_front.network_front(source, options, progress)
+    if as_json:
+        click.echo(json.dumps(network_front.as_json(front), indent=1))
+    else:
+        click.echo(fitted(network_front.as_text(front, load_arch(options.arch).energy.unit)))
 
 
 def _check(source: Path, file: Path, options: CompileOptions) -> None:

@@ -19,7 +19,8 @@ from cnncc.model.program_schedule import program_cycles
 
 MOST_PATHS = 48  # that end in a choice
 MOST_RUN = 3  # of the choices of a layer: all pairs of these are run on the model
-MOST_EXACT = 6  # paths whose cycles are computed exactly
+MOST_FIRST = 4  # paths with about the fewest cycles that are run
+MOST_EXACT = 8  # paths that are run
 PART = 500  # of a layer's cycles: from there on it is worth while to know how long it waits
 STREAMED_PART = 50  # where something is streamed, and searches take longer
 ACTIVATIONS = ("ifmap", "residual", "output")
@@ -83,7 +84,9 @@ def best_choices(
             for b, choice in enumerate(current)
         ]
     paths = _undominated(path for paths in ends for path in paths)
-    exact = {0: Figures(run(paths[0].numbers()), paths[0].cost)}
+    near = paths[0].cycles + 2 * arch.dram.latency_cycles  # estimates are no better than that
+    first = [i for i, path in enumerate(paths[:MOST_FIRST]) if path.cycles <= near]
+    exact = {i: Figures(run(paths[i].numbers()), paths[i].cost) for i in first}
     more = exact[0].cycles - paths[0].cycles
     while True:
         each = [exact.get(i) or Figures(path.cycles + more, path.cost) for i, path in enumerate(paths)]
