@@ -20,6 +20,7 @@ from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import SearchTask
 from cnncc.mapper.chain import Choice, best_choices
+from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import DRAM_WORDS, NOTHING, Figures, Objective
 from cnncc.mapper.prices import cost_of
@@ -137,6 +138,14 @@ def test_a_front_saves_most_words() -> None:
     words = [cost_of(CONV, each.mapping, ARCH, False, DRAM_WORDS) for each in result.front]
     within = [count for count, each in zip(words, result.front, strict=True) if each.cycles <= 1.005 * result.cycles]
     assert min(within) < words[-1] / 4 and min(within) < 3 * least_cost(CONV, ARCH, budget, DRAM_WORDS)
+
+
+def test_a_search_goes_on_where_much_less_may_do() -> None:
+    """The first search of this layer ends after few points, 23 % above what its space has (`Effort.gap`)."""
+    shape, budget = convolution(16, 4, 16, 5), GlbBudget(600, STREAMED)
+    task = SearchTask(shape, load_arch("spatial-4x4"), budget)
+    short, usual = replace(task, effort=Effort(gap=1e9)).search(), task.search()
+    assert short and usual and usual.least <= usual.cycles < 0.9 * short.cycles
 
 
 BOX = "weight@rf*2 > ifmap@rf*2 > {w'' > s > c'' > r > k''}"

@@ -82,9 +82,20 @@ class SearchTask:
         return replace(best, mapping=fastest.mapping, cycles=fastest.cycles, least=least, front=each)
 
     def _fastest(self) -> Result | None:
-        """SPACE-13: a tight budget is searched, too, if nothing has room or far fewer cycles may do."""
+        """The fastest mapping. The search goes on where much less may do (`Effort.gap`)."""
         if self.below < NEVER:
             return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
+        best, effort = self._in_both_budgets(), self.effort
+        if best is None or effort.first or not self.budget.streamed or best.cycles <= effort.gap * best.least:
+            return best
+        budget = replace(self.budget, tight=best.tight)
+        again = search(self.shape, self.arch, budget, self.dataflow, effort=effort.longer())
+        if again is None or again.cycles >= best.cycles:
+            return best
+        return replace(again, least=min(best.least, again.cycles), tight=best.tight)
+
+    def _in_both_budgets(self) -> Result | None:
+        """SPACE-13: a tight budget is searched, too, if nothing has room or far fewer cycles may do."""
         best = self._in(self.budget)
         if self._has_everything() or (best and (self.effort.first or self._is_near(best))):
             return best
