@@ -62,8 +62,8 @@ class Effort:
     """Times `least`: a search with streamed operands that ends above it is done again with `more` of three budgets."""
 
     more: int = 8
-    """Times `streamed_points`, `streamed_tiles` and `patience`. Of 60 random layers in tight GLBs 13 take 2 to 23 % fewer
-    cycles, in three times the seconds; with 16 in seven times.
+    """Times `streamed_points`, `streamed_tiles` and `patience`. Of 60 random layers in tight GLBs 13 take 2 to 23 %
+    fewer cycles, in three times the seconds; with 16 in seven times.
     """
 
     far: int = 2
