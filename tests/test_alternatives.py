@@ -33,16 +33,12 @@ def test_explain_best_of_each_dataflow_is_counted(
     arch = with_config(load_arch(preset), changed)
     (tmp_path / "given.toml").write_text(arch_text(arch))
     model = one_layer(tmp_path, *layer)
-    program, _ = of_model(model, CompileOptions(str(tmp_path / "given.toml"), dataflow="auto"))
+    program, _ = of_model(model, CompileOptions(str(tmp_path / "given.toml"), dataflow="auto", slack=0.0))
     assert program.network
     said = compare_dataflows(program.network, "c", print)
     assert said and [each.dataflow for each in said.dataflows] == ["os", "ws", "is"]
     assert said.cycles == sum(said.spent.values()) == program.counters()["layers"]["c"]["cycles"]["total"]
-    whys = [each.why for each in said.dataflows]
-    assert not said.streamed
-    assert "this is the chosen mapping" in whys or any(
-        "its energy is" in why for why in whys
-    )  # a dearer one is as quick
+    assert not said.streamed and "this is the chosen mapping" in [each.why for each in said.dataflows]
     transfers = 0
     for each in said.dataflows:
         if not each.mapping:  # weights of 32 x 16 x 3 x 3 as a whole, params, partial sums of 32 x 6 x 6
@@ -69,7 +65,7 @@ def test_explain_no_dataflow_is_quicker_than_the_best(dram_words: int, tmp_path:
     """Where the search says that none is. With the quicker DRAM no layer waits for weights: none comes in slices."""
     arch = with_config(load_arch("spatial-8x8"), {"dram.words_per_cycle": dram_words})
     (tmp_path / "array.toml").write_text(arch_text(arch))
-    program, ended, whole, slower = lenet(str(tmp_path / "array.toml"), dataflow="auto"), 0, 0, 0
+    program, ended, whole, slower = lenet(str(tmp_path / "array.toml"), dataflow="auto", slack=0.0), 0, 0, 0
     network = program.network
     assert network
     for label in program.layers():
@@ -79,22 +75,24 @@ def test_explain_no_dataflow_is_quicker_than_the_best(dram_words: int, tmp_path:
         best = searched(layer_shape(network.layer(label)), network.arch, network.taken(label))
         assert best and best.cycles <= said.cycles
         if network.taken(label) == network.budget(label):  # else a quick search found it, in less room
-            assert said.cycles <= 1.002 * best.cycles  # what all layers together take decides
+            assert best.cycles == said.cycles
             whole += 1
         if best.least == said.cycles:
             ended += 1
-            assert min(each.more for each in said.dataflows) >= 0
+            assert min(each.more for each in said.dataflows) == 0
         slower += sum(each.more > 0 for each in said.dataflows)
         for each in said.dataflows:
             assert (each.more > 0) == (" more " in each.why) and (each.more < 0) == (" fewer " in each.why)
-    assert min(ended, whole) >= 3 and slower >= 2
+    assert min(ended, whole) >= (4 if dram_words == 8 else 5) and slower >= 3
 
 
 def test_explain_where_few_mappings_fit(tmp_path: Path) -> None:
     """Those of all dataflows at once are too many to come to one that fits; then each is searched by itself."""
     arch = with_config(load_arch("spatial-4x4"), {"glb.words": 600})
     (tmp_path / "given.toml").write_text(arch_text(arch))
-    program, _ = of_model(one_layer(tmp_path, 16, 32, 6), CompileOptions(str(tmp_path / "given.toml"), dataflow="auto"))
+    program, _ = of_model(
+        one_layer(tmp_path, 16, 32, 6), CompileOptions(str(tmp_path / "given.toml"), dataflow="auto", slack=0.0)
+    )
     network = program.network
     assert network and network.budget("c").streamed == {"ifmap", "output"}
     assert search(layer_shape(network.layer("c")), arch, network.budget("c")) is None

@@ -32,10 +32,12 @@ def estimated(*args: object) -> dict[str, Any]:
     return json.loads(done("estimate", *args, "--json").stdout)
 
 
-def lenet(arch: str = "spatial-8x8", schedule: Path | None = None, dataflow: str | None = None) -> Program:
-    return of_model(LENET, CompileOptions(arch, calibrate=CALIBRATION, batch=1, schedule=schedule, dataflow=dataflow))[
-        0
-    ]
+def lenet(
+    arch: str = "spatial-8x8", schedule: Path | None = None, dataflow: str | None = None, slack: float | None = None
+) -> Program:
+    """LeNet on an array."""
+    options = CompileOptions(arch, None, CALIBRATION, 1, schedule, dataflow, slack=slack)
+    return of_model(LENET, options)[0]
 
 
 @pytest.fixture
