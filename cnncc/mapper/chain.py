@@ -2,8 +2,8 @@
 
 A layer's weights are prefetched while the layer before it runs, if the GLB has words for both. So the cycles of a layer
 depend on the layer before: the DMA is busy with that layer's own transfers, and prefetches between them. Paths through
-all choices grow layer by layer; of those that end in one choice, the ones that are not dominated go on. The model runs
-each two neighbours together (`program_schedule.py`).
+all choices grow layer by layer. A path goes on if no other one to the same choice has fewer cycles and costs less. The
+model runs each two neighbours together (`program_schedule.py`).
 """
 
 from __future__ import annotations

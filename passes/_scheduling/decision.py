@@ -112,7 +112,10 @@ def _fitting(network: Network, resident: list[Value], candidates: Candidates) ->
 
 
 def _mappings(network: Network, resident: Sequence[Value], candidates: Candidates) -> tuple[Mappings, Figures]:
-    """Mappings with exactly these values resident, and what the network takes. Raises _GlbOverflow, Refusal."""
+    """Mappings with exactly these values resident, and what the network takes.
+
+    Raises _GlbOverflow, _StreamedByMapping, Refusal.
+    """
     budgets = dict(glb_budgets(network, resident, candidates.arch))
     tried = _first_candidates(network, resident, budgets, candidates)
     try_smaller_budgets(tried, candidates)
