@@ -30,7 +30,9 @@ from cnncc.errors import Refusal
 from cnncc.mapper.blocks import least_words, params_words
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.front import front
+from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import Prices
+from cnncc.mapper.prices import cost_of
 from cnncc.mapper.search import Result, Tradeoff, ideal_cycles, search
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.transfer_bound import NEVER
@@ -75,11 +77,19 @@ class SearchTask:
         best = self._fastest()
         if best is None or self.prices is None:
             return best
-        budget = replace(self.budget, tight=best.tight)
-        each = front(self.shape, self.arch, budget, best.mapping, best.cycles, self.prices, self.dataflow, self.effort)
+        shape, arch, costs = self.shape, self.arch, self.prices.costs
+        cost = cost_of(shape, best.mapping, arch, self.budget.residual, costs)
+        each = self._front(best.tight, (Tradeoff(best.mapping, best.cycles, cost),), self.prices)
+        far = self.effort.front_gap * least_cost(shape, arch, self.budget, costs)
+        if self.budget.streamed and not best.tight and each[0].cost > far:
+            each = self._front(True, each, self.prices)
         fastest = each[-1]
         least = min(best.least, fastest.cycles)
         return replace(best, mapping=fastest.mapping, cycles=fastest.cycles, least=least, front=each)
+
+    def _front(self, tight: bool, known: tuple[Tradeoff, ...], prices: Prices) -> tuple[Tradeoff, ...]:
+        budget = replace(self.budget, tight=tight)
+        return front(self.shape, self.arch, budget, known, prices, self.dataflow, self.effort)
 
     def _fastest(self) -> Result | None:
         """The fastest mapping. The search goes on where much less may do (`Effort.gap`)."""

@@ -11,14 +11,15 @@ Nothing is proven: costs are estimates where they order candidates, and exact wh
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import accumulate, count
 from typing import NamedTuple
 
 import numpy as np
 
-from cnncc.arch.model import Arch
+from cnncc.arch.model import Arch, Energy
 from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.arrays import Amounts, Counts
 from cnncc.mapper.block_times import BlockTimes
@@ -28,10 +29,11 @@ from cnncc.mapper.blocks import Blocks, Cells, block_tiles, cells_below, some_of
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
 from cnncc.mapper.combinations import Found, combinations_below
 from cnncc.mapper.effort import Effort
+from cnncc.mapper.least_cost import dram_cost
 from cnncc.mapper.objective import Prices
 from cnncc.mapper.prices import array_energy, cost_of, words_energy
 from cnncc.mapper.search import Tradeoff, rows_are_columns
-from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
+from cnncc.mapper.space import Numbers, Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_schedule
@@ -47,6 +49,33 @@ class _Points(NamedTuple):
     combinations: Found
     points: Counts
     array: Amounts
+
+
+class _Part(NamedTuple):
+    """The points of a form: per tile the least array energy and the fewest cycles, and where its points start."""
+
+    least: Amounts
+    fewest: Counts
+    starts: Counts
+    order: Counts
+    combinations: Found
+    array: Amounts
+
+    @staticmethod
+    def of(numbers: Numbers, combinations: Found, costs: Energy, cut: bool) -> _Part:
+        """cut: blocks may have any size."""
+        array = array_energy(numbers, combinations.form, combinations.indices, costs, cut)
+        order = np.lexsort((array, *combinations.tiles.T))
+        starts = np.flatnonzero(np.any(np.diff(combinations.tiles[order], axis=0, prepend=-1), axis=1))
+        fewest = np.minimum.reduceat(combinations.least[order], starts) if len(order) else combinations.least
+        return _Part(array[order[starts]], fewest, np.append(starts, len(order)), order, combinations, array)
+
+    def points(self, tile: int) -> _Points:
+        """Those of a tile. tile: its number, or how far it is from behind the last one, which is negative."""
+        tile %= len(self.least)
+        some = self.order[self.starts[tile] : self.starts[tile + 1]]
+        k, h, w, c = self.combinations.tiles[some[0]].tolist()
+        return _Points(int(self.fewest[tile]), (k, h, w, c), self.combinations, some, self.array[some])
 
 
 class _Tile(NamedTuple):
@@ -65,46 +94,49 @@ _Entry = tuple[float, int, int, _Tile | _Candidate]  # cost and cycles at least;
 
 
 def front(
-    shape: LayerShape, arch: Arch, budget: GlbBudget, fastest: Mapping, cycles: int, prices: Prices, dataflow: str,
+    shape: LayerShape, arch: Arch, budget: GlbBudget, known: Sequence[Tradeoff], prices: Prices, dataflow: str,
     effort: Effort,
 ) -> tuple[Tradeoff, ...]:  # fmt: skip
-    """The fastest mapping and cheaper ones, the cheapest first. Each takes fewer cycles than the one before.
+    """Known mappings and cheaper ones, the cheapest first. Each takes fewer cycles than the one before.
 
-    cycles: those of `fastest`. dataflow: of the forms with this name alone, "" for all.
+    known: the fastest mapping; cheaper ones may be in front of it. dataflow: of the forms with this name alone, "" for
+    all.
     """
-    return _Front(shape, arch, budget, fastest, cycles, prices, effort).tradeoffs(dataflow)
+    return _Front(shape, arch, budget, known[-1], prices, effort).tradeoffs(known, dataflow)
 
 
 class _Front:
     def __init__(
-        self, shape: LayerShape, arch: Arch, budget: GlbBudget, fastest: Mapping, cycles: int, prices: Prices,
-        effort: Effort,
-    ) -> None:  # fmt: skip
+        self, shape: LayerShape, arch: Arch, budget: GlbBudget, fastest: Tradeoff, prices: Prices, effort: Effort
+    ) -> None:
         self.shape, self.arch, self.budget, self.costs, self.effort = shape, arch, budget, prices.costs, effort
         self.durations, self.traffic = Durations(shape, arch, budget.residual), TransferBound(shape, arch, budget)
         self.numbers, self.cut, self.is_square = numbers(shape, arch), bool(budget.streamed), rows_are_columns(shape)
-        self.fastest = Tradeoff(fastest, cycles, self.cost(fastest))
-        self.limits: list[int] = [int(limit * cycles) + 1 for limit in prices.limits]  # a mapping takes fewer cycles
-        self.seen = {fastest}
-
-    def cost(self, mapping: Mapping) -> float:
-        return cost_of(self.shape, mapping, self.arch, self.budget.residual, self.costs)
+        self.fastest = fastest
+        # A mapping takes fewer cycles than the first of these.
+        self.limits: list[int] = [int(limit * fastest.cycles) + 1 for limit in prices.limits]
 
     @property
     def limit(self) -> int:
         """The cycles below which a mapping is looked for now."""
         return self.limits[0]
 
-    def tradeoffs(self, dataflow: str) -> tuple[Tradeoff, ...]:
-        """The fastest mapping, and cheaper ones in front of it."""
-        result, number, in_vain, tries = list[Tradeoff](), count(), 0, Counter[Tiles]()
+    def tradeoffs(self, known: Sequence[Tradeoff], dataflow: str) -> tuple[Tradeoff, ...]:
+        """The known mappings, and others which are cheaper than those with their cycles."""
+        result, left, number, in_vain = list[Tradeoff](), deque(known), count(), 0
+        seen, tries = {each.mapping for each in known}, Counter[Tiles]()
         heap: list[_Entry] = [(cost, next(number), least, tile) for cost, least, tile in self.tiles(dataflow)]
         heapq.heapify(heap)
-        while heap and self.limits and in_vain < self.effort.front_in_vain:
+        while heap and self.limits:
+            if in_vain == self.effort.front_in_vain:
+                self.limits, in_vain = self.limits[1:], 0
+                continue
             cost, _, least, entry = heapq.heappop(heap)
-            if cost >= self.fastest.cost:
+            while left and left[0].cost <= cost:
+                self.add(result, left.popleft())
+            if not left:
                 break
-            if least >= self.limit:
+            if not self.limits or least >= self.limit:
                 continue
             if isinstance(entry, _Tile):
                 for cost, least, candidate in self.candidates(entry):
@@ -113,41 +145,49 @@ class _Front:
             tile = tiles_of(self.shape, entry.at)
             if tries[tile] >= self.effort.front_of_tile:
                 continue
-            tried = self.run(entry)
+            mapping = mapping_of(self.shape, self.arch, *entry)
+            if mapping in seen:
+                continue
+            seen.add(mapping)
+            tried = self.run(mapping)
             if tried is None:
                 continue
             if tried.cycles >= self.limit or tried.cost >= self.fastest.cost:
                 in_vain, tries[tile] = in_vain + 1, tries[tile] + 1
                 continue
             in_vain = 0
-            result = [*(each for each in result if each.cost < tried.cost), tried]
-            self.limits = [limit for limit in self.limits if limit <= tried.cycles]
-        if not result or result[-1].cycles > self.fastest.cycles:
-            result.append(self.fastest)
+            self.add(result, tried)
+        for each in left:
+            self.add(result, each)
         return tuple(result)
 
+    def add(self, result: list[Tradeoff], tried: Tradeoff) -> None:
+        """A mapping that is known now, if it is on the front; others are to take fewer cycles."""
+        if not result or tried.cycles < result[-1].cycles:
+            result[:] = [*(each for each in result if each.cost < tried.cost), tried]
+            self.limits = [limit for limit in self.limits if limit <= tried.cycles]
+
     def tiles(self, dataflow: str) -> Iterator[tuple[float, int, _Tile]]:
-        """Those with the least array energy and those with the fewest cycles, each with its cost and cycles at least.
+        """For each limit of cycles the tiles that cost the least, each with its cost and cycles at least.
 
         Of two tiles that differ by h and w exchanged, one is looked at where rows and columns are alike.
         """
-        every = list[_Points]()
         limit = min(self.limit, int(self.effort.front_slack * ideal_cycles(self.shape, self.arch)) + 64)
         forms = [form for form in forms_of(self.shape) if dataflow in ("", form.name)]
         alike = {form.name: combinations_below(self.numbers, form, limit, self.cut) for form in forms}
-        for form in forms:
-            combinations = alike[form.name]._replace(form=form)
-            array = array_energy(self.numbers, form, combinations.indices, self.costs, self.cut)
-            order = np.lexsort((array, *combinations.tiles.T))
-            starts = np.flatnonzero(np.any(np.diff(combinations.tiles[order], axis=0, prepend=-1), axis=1))
-            for points in np.split(order, starts[1:]) if len(order) else ():
-                first, fewest = points[0], int(combinations.least[points].min())
-                k, h, w, c = combinations.tiles[first].tolist()
-                every.append(_Points(fewest, (k, h, w, c), combinations, points, array[points]))
-        every.sort(key=lambda each: each.array[0])
-        quickest, most = sorted(every, key=lambda each: each.fewest), self.effort.front_tiles
+        parts = [_Part.of(self.numbers, alike[form.name]._replace(form=form), self.costs, self.cut) for form in forms]
+        least = np.concatenate([part.least for part in parts])
+        fewest = np.concatenate([part.fewest for part in parts])
+        least += dram_cost(self.shape, self.arch, self.budget, self.costs)
+        order = np.argsort(least, kind="stable")
+        order = order[least[order] < self.fastest.cost]
+        most = self.effort.front_tiles
+        chosen = [i for limit in self.limits for i in order[fewest[order] < limit][:most].tolist()]
+        ends = list(accumulate(len(part.least) for part in parts))
         groups, seen = defaultdict[object, list[_Points]](list), set[object]()
-        for each in {id(each): each for each in (*every[:most], *quickest[:most])}.values():
+        for i in dict.fromkeys(chosen):
+            part = bisect_right(ends, i)
+            each = parts[part].points(i - ends[part])
             k, h, w, c = each.tile
             is_new = not self.is_square or (each.combinations.form, k, w, h, c) not in seen
             seen.add((each.combinations.form, *each.tile))
@@ -204,17 +244,13 @@ class _Front:
                 for j in np.nonzero(good)[0].tolist():
                     yield float(costs[j]), int(least[j]), _Candidate(at, plan_at(blocks, j, stage, buffers))
 
-    def run(self, candidate: _Candidate) -> Tradeoff | None:
-        """A candidate on the model; None if it is no other mapping, or none that fits."""
-        mapping = mapping_of(self.shape, self.arch, *candidate)
-        if mapping in self.seen:
+    def run(self, mapping: Mapping) -> Tradeoff | None:
+        """A mapping on the model; None if it does not fit."""
+        residual = self.budget.residual
+        if not (is_legal(self.shape, mapping, residual) and fits_register_files(self.shape, self.arch, mapping)):
             return None
-        self.seen.add(mapping)
-        if not (
-            is_legal(self.shape, mapping, self.budget.residual) and fits_register_files(self.shape, self.arch, mapping)
-        ):
-            return None
-        schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.budget.residual, PREFETCHED), self.arch)
+        schedule = layer_schedule(LayerPlan("", self.shape, mapping, residual, PREFETCHED), self.arch)
         if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.budget.words:
             return None
-        return Tradeoff(mapping, schedule.cycles(self.arch), self.cost(mapping))
+        cost = cost_of(self.shape, mapping, self.arch, residual, self.costs)
+        return Tradeoff(mapping, schedule.cycles(self.arch), cost)

@@ -26,7 +26,7 @@ def least_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) 
     """
     sizes, steps = shape.sizes, float(prod(vars(shape.sizes).values()))
     results = float(sizes.n * sizes.k * sizes.h * sizes.w)
-    cost = _dram_cost(shape, arch, budget, costs) + results * costs.glb_write
+    cost = dram_cost(shape, arch, budget, costs) + results * costs.glb_write
     cost += results * costs.glb_read * budget.residual
     if shape.kind == "copy":
         return cost + results * costs.glb_read
@@ -63,7 +63,7 @@ def _inside(shape: LayerShape, axis: int, side: BlockSizes) -> tuple[Amounts, Am
     return np.array(inside), np.array(needed)
 
 
-def _dram_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) -> float:
+def dram_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) -> float:
     """BOUND-20. min over blocks that fit: image, residual, results, parameters, and weights.
 
     Weights come once if all of them fit beside a block, or those of a block of k inside which the image runs. Else they

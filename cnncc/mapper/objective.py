@@ -13,10 +13,10 @@ from cnncc.errors import Refusal, hint
 OBJECTIVES = ("cycles", "energy", "edp", "words")
 SLACK = 0.005  # of the fewest cycles
 MOST_SLACK = 10.0
-FAR = (4.0, 2.0, 1.5, 1.2, 1.1)
-"""Cycles of a layer, as multiples of the fewest, at which other objectives look for a cheaper mapping, too."""
+FAR = (4.0, 2.0, 1.5, 1.2, 1.1, 1.05, 1.02, 1.01, 1.005, 1.0)
+"""Cycles of a layer, as multiples of the fewest, at which other objectives than cycles look for a cheaper mapping."""
 SLACKS = (10.0, 4.0, 2.0, 1.0, 0.4, 0.1, 0.0)
-"""The same, as multiples of the network's slack: one layer may use up what others leave."""
+"""The same for cycles, as multiples of the network's slack: one layer may use up what others leave."""
 NOTHING = Energy("words", *(0.0 for _ in fields(Energy)[1:]))
 DRAM_WORDS = replace(NOTHING, dram_read=1.0, dram_write=1.0)
 
@@ -65,9 +65,8 @@ class Objective:
     def prices(self, arch: Arch) -> Prices:
         """Prices of events, and the limits of cycles."""
         near = tuple(dict.fromkeys(1 + times * self.slack for times in SLACKS))
-        far = () if self.name == "cycles" else FAR
-        limits = sorted({*near, *far}, reverse=True)
-        return Prices(DRAM_WORDS if self.name == "words" else replace(arch.energy, unit=""), tuple(limits))
+        limits = near if self.name == "cycles" else FAR
+        return Prices(DRAM_WORDS if self.name == "words" else replace(arch.energy, unit=""), limits)
 
     def best(self, networks: Sequence[Figures]) -> int:
         """The number of the best of some networks."""
