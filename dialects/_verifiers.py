@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from xdsl.ir import Dialect, Operation
 from xdsl.irdl import IRDLOperation, OpDef, OptAttributeDef, OptPropertyDef, VariadicDef, VerificationContext
+from xdsl.irdl.operations import irdl_op_verify_regions
 from xdsl.utils.exceptions import VerifyException
 
 
 class _SimpleOpDef(OpDef):
-    """The definition of an op without regions, with fixed numbers of operands and results."""
+    """The definition of an op with fixed numbers of operands, results and regions."""
 
     def verify(self, op: Operation) -> None:
         """Raises as xDSL's verifier does, which says what is wrong."""
@@ -25,7 +26,7 @@ class _SimpleOpDef(OpDef):
         """Whether operands, results, properties and attributes are as defined."""
         if len(op.operands) != len(self.operands) or len(op.results) != len(self.results):
             return False
-        if op.regions or op.successors or op.properties.keys() - self.properties:
+        if len(op.regions) != len(self.regions) or op.successors or op.properties.keys() - self.properties:
             return False
         context = VerificationContext()
         try:
@@ -33,6 +34,8 @@ class _SimpleOpDef(OpDef):
                 operand.constr.verify((value.type,), context)
             for (_, result), value in zip(self.results, op.results, strict=True):
                 result.constr.verify((value.type,), context)
+            if self.regions:
+                irdl_op_verify_regions(op, self, context)
             for name, prop in self.properties.items():
                 if name in op.properties:
                     prop.constr.verify(op.properties[name], context)
@@ -53,6 +56,6 @@ def use_simple_verifiers(dialect: Dialect) -> None:
     for op in dialect.operations:
         assert issubclass(op, IRDLOperation)
         definition = op.get_irdl_definition()
-        is_variadic = any(isinstance(each, VariadicDef) for _, each in (*definition.operands, *definition.results))
-        if not (is_variadic or definition.regions or definition.successors):
+        parts = (*definition.operands, *definition.results, *definition.regions)
+        if not definition.successors and not any(isinstance(each, VariadicDef) for _, each in parts):
             definition.__class__ = _SimpleOpDef

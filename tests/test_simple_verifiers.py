@@ -57,10 +57,17 @@ def broken(op: Operation) -> Iterator[Operation]:
         yield wrong
     results = [result.type for result in op.results]
     for types in (results[1:], [*results, f32], [f32 for _ in results]):
-        yield type(op).create(operands=op.operands, result_types=types, properties=op.properties)
+        regions = [region.clone() for region in op.regions]
+        yield type(op).create(operands=op.operands, result_types=types, properties=op.properties, regions=regions)
     wrong = op.clone()
     wrong.add_region(Region(Block()))
     yield wrong
+    if op.regions:
+        for blocks in ([], [Block(), Block()], [Block(arg_types=[f32])]):
+            wrong = op.clone()
+            wrong.detach_region(wrong.regions[0])
+            wrong.add_region(Region(blocks))
+            yield wrong
 
 
 def problem(definition: OpDef, op: Operation) -> str:
@@ -73,7 +80,7 @@ def problem(definition: OpDef, op: Operation) -> str:
 
 
 def test_simple_ops_are_verified_as_others(simple_ops: dict[str, Operation]) -> None:
-    assert {"weights.global", "array.view", "isa.inst", "nest.stage", "cnn.requant"} <= simple_ops.keys()
+    assert {"weights.global", "array.view", "isa.inst", "nest.stage", "nest.for", "cnn.requant"} <= simple_ops.keys()
     for op in simple_ops.values():
         definition = op.get_irdl_definition()
         usual = OpDef(**{name: getattr(definition, name) for name in OpDef.__dataclass_fields__})
