@@ -26,7 +26,7 @@ from cnncc.explore.pareto import pareto
 from cnncc.explore.vary import read_vary
 
 ROOT = Path(__file__).parents[1]
-MODEL = (LENET, "--batch", 1, "--calibrate", CALIBRATION)
+MODEL = (LENET, "--batch", 1, "--calibrate", CALIBRATION, "--slack", 0)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
