@@ -6,7 +6,7 @@ import hashlib
 import json
 import tomllib
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
 
@@ -204,6 +204,7 @@ def _value(where: str, name: str, type_: Any, value: object) -> object:
     return value
 
 
+@lru_cache(maxsize=64)  # every pass of a compilation reads the file
 def parse_arch(text: str, where: str) -> Arch:
     """The array that TOML `text` describes. Raises Refusal, with `where`, the key, the limit and the value."""
     try:
