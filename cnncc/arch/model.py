@@ -235,6 +235,7 @@ def arch_text(arch: Arch) -> str:
     return "\n".join(lines) + "\n"
 
 
+@lru_cache(maxsize=64)  # every pass of a compilation asks for it
 def array_title(arch: Arch) -> str:
     """An array's name, size and the head of a hash of all its numbers, as two files may bear one name."""
     digest = hashlib.sha256(repr(arch).encode()).hexdigest()[:8]
