@@ -65,6 +65,7 @@ from cnncc.dialects._instructions import Tokens as Tokens
 from cnncc.dialects._instructions import Unit as Unit
 from cnncc.dialects._instructions import View as View
 from cnncc.dialects._records import field_types
+from cnncc.dialects._verifiers import use_simple_verifiers
 from cnncc.dialects.weights import RefAttr
 
 SEMAPHORES = 15
@@ -395,3 +396,4 @@ ARRAY = Dialect(
         SyncAttr,
     ],
 )
+use_simple_verifiers(ARRAY)

@@ -41,6 +41,7 @@ from cnncc.dialects._layers import Range as Range
 from cnncc.dialects._layers import Steps as Steps
 from cnncc.dialects._layers import Window as Window
 from cnncc.dialects._records import RecordAttr
+from cnncc.dialects._verifiers import use_simple_verifiers
 from cnncc.dialects.weights import RefAttr
 
 
@@ -352,3 +353,4 @@ CNN = Dialect(
     [ConvOp, PoolOp, AddOp, BiasOp, RequantOp, ClampOp, ReshapeOp, ConcatOp, ShuffleOp, HostOp],
     [WindowAttr, StepsAttr, QuantAttr, RangeAttr],
 )
+use_simple_verifiers(CNN)

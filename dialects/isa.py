@@ -22,6 +22,7 @@ from xdsl.irdl import IRDLOperation, irdl_attr_definition, irdl_op_definition, o
 from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._records import RecordAttr
+from cnncc.dialects._verifiers import use_simple_verifiers
 from cnncc.dialects.array import Names
 from cnncc.dialects.weights import RefAttr
 from cnncc.isa.assembly import format_instruction, parse_instruction
@@ -118,3 +119,4 @@ def instructions(module: ModuleOp) -> list[Instruction]:
 
 
 ISA = Dialect("isa", [InstOp, LayerOp, SegmentOp], [LayerAttr, SegmentAttr])
+use_simple_verifiers(ISA)

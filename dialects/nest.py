@@ -66,6 +66,7 @@ from cnncc.dialects._mapping import rest_sets as rest_sets
 from cnncc.dialects._mapping_attr import MappingAttr as MappingAttr
 from cnncc.dialects._mapping_attr import OnLayer
 from cnncc.dialects._records import RecordAttr
+from cnncc.dialects._verifiers import use_simple_verifiers
 from cnncc.dialects.cnn import StepsAttr, WindowAttr, check_shuffle, shape
 
 RecordT = TypeVar("RecordT")
@@ -316,3 +317,4 @@ NEST = Dialect(
     [LayerOp, ForOp, ParOp, StageOp, MacOp],
     [SizesAttr, MappingAttr, LoopAttr, StageAttr],
 )
+use_simple_verifiers(NEST)

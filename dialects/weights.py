@@ -35,6 +35,7 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.traits import Pure, SymbolOpInterface
 
+from cnncc.dialects._verifiers import use_simple_verifiers
 from cnncc.weights import Array, WeightStore
 
 
@@ -116,3 +117,4 @@ def constant_array(op: Operation, store: WeightStore) -> Array:
 
 
 WEIGHTS = Dialect("weights", [ConstantOp, GlobalOp], [RefAttr])
+use_simple_verifiers(WEIGHTS)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -34,16 +35,16 @@ class Lifetime:
 
 def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
     """A first word for each name, in the order given, so that no two which meet overlap."""
-    places, starts = defaultdict[int, set[tuple[int, int]]](set), dict[str, int]()  # by layer: from, to
-    for name, words, first, last in map(attrgetter("name", "words", "first", "last"), lifetimes):
-        at, layers = 0, [places[layer] for layer in range(first, last + 1)]
-        for start, end in sorted(set[tuple[int, int]]().union(*layers)):
-            if start >= at + words:
-                break
-            at = max(at, end)
-        for layer in layers:
-            layer.add((at, at + words))
-        starts[name] = at
+    placed, starts = list[tuple[int, int, int, int]](), dict[str, int]()  # start, end, first, last; by start
+    for each in lifetimes:
+        at, words, first, last = 0, each.words, each.first, each.last
+        for start, end, begins, ends in placed:
+            if begins <= last and first <= ends:
+                if start >= at + words:
+                    break
+                at = max(at, end)
+        insort(placed, (at, at + words, first, last))
+        starts[each.name] = at
     return starts
 
 

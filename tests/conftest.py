@@ -80,7 +80,11 @@ def every_binary_assembles_again() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def short_searches() -> Iterator[None]:
-    """For values, which are right under any mapping: searches that run few of the candidates they find."""
+    """For values, which are right under any mapping: searches that run few of the candidates they find.
+
+    They take less time than a file on disk.
+    """
     with pytest.MonkeyPatch.context() as patch:
         search_with(patch, SHORT)
+        patch.setattr(disk_cache, "folder", lambda: None)
         yield

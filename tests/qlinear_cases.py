@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -352,6 +353,7 @@ def fused(code: int, factor: np.float32, addend: np.float32) -> np.float32:
     return np.float32(np.ldexp(float(quotient if total > 0 else -quotient), drop - UNIT))
 
 
+@cache
 def exact(value: np.float32) -> int:
     """`value` in units of 2^-80."""
     mantissa, exponent = np.frexp(np.float64(value))

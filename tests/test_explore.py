@@ -26,7 +26,7 @@ from cnncc.explore.pareto import pareto
 from cnncc.explore.vary import read_vary
 
 ROOT = Path(__file__).parents[1]
-MODEL = (LENET, "--batch", 1, "--calibrate", CALIBRATION)
+MODEL = (LENET, "--batch", 1, "--calibrate", CALIBRATION, "--slack", 0)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -36,9 +36,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def test_explore_that_is_killed_goes_on(tmp_path: Path) -> None:
     vary = ("--vary", "rows=2,8", "--vary", "energy.bus=1:4")  # a search for each two, an evaluation for each
-    whole, ended = tmp_path / "whole", tmp_path / "ended"
-    printed = done("explore", *MODEL, *vary, "-j", 1, "-o", whole).stdout
-    command = [sys.executable, "-m", "cnncc", "explore", *map(str, MODEL), *vary, "-j", "2", "-o", str(ended)]
+    whole, ended, model = tmp_path / "whole", tmp_path / "ended", save(conv_model(), tmp_path / "net.onnx")
+    printed = done("explore", model, *vary, "-j", 1, "-o", whole).stdout
+    command = [sys.executable, "-m", "cnncc", "explore", str(model), *vary, "-j", "2", "-o", str(ended)]
     file = ended / "explore.jsonl"
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
     while process.poll() is None and not (file.exists() and file.read_bytes().count(b"\n") > 2):
@@ -49,7 +49,7 @@ def test_explore_that_is_killed_goes_on(tmp_path: Path) -> None:
     assert 2 <= len(lines(file)) < 8
     with file.open("ab") as torn:
         torn.write((whole / "explore.jsonl").read_bytes().splitlines()[8][:-9])
-    again = done("explore", *MODEL, *vary, "-j", 2, "-o", ended).stdout
+    again = done("explore", model, *vary, "-j", 2, "-o", ended).stdout
     assert again == printed.replace(str(whole), str(ended))
     assert snapshot(ended) == snapshot(whole)
     assert len(lines(file)) == 8 and {path.name for path in ended.iterdir()} == {"explore.jsonl", "explore.csv"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from math import ceil, gcd, prod
 from pathlib import Path
@@ -207,6 +208,7 @@ def steps(form: str, dim: str, extent: int, rows: int, cols: int, box: int) -> t
 
 Blocks = tuple[int, int, int, bool]
 WHOLE = 1 << 20
+a_loop, a_stage = cache(Loop), cache(Stage)  # a space has few of them, in many mappings
 
 
 def mapping(
@@ -221,43 +223,49 @@ def mapping(
     step = {dim: steps(form, dim, size[dim], rows.get(dim, 1), cols.get(dim, 1), box[dim]) for dim in "khwcrs"}
     before, inside = form.split("|")
     order = "khw" if blocks[3] else "hwk"
-    loops = [Loop("n"), Loop("k", together(case)), *(Loop(dim, size[dim]) for dim in order)]
+    loops = [a_loop("n"), a_loop("k", together(case)), *(a_loop(dim, size[dim]) for dim in order)]
     if all_groups := isinstance(case, Shuffled) and "output" in (streamed or {}):  # SPACE-14
-        loops = [Loop("n"), Loop("h", size["h"]), Loop("w", size["w"]), Loop("k", together(case)), Loop("k", size["k"])]
-    loops += [Loop(dim, step[dim][0]) for dim in before]
-    sums = [Loop(dim, step[dim][1], "rows") for dim in "cr" if rows[dim] > 1]
-    loops += [Loop(dim, step[dim][1], "rows") for dim in "kh" if rows[dim] > 1]
+        loops = [
+            a_loop("n"),
+            a_loop("h", size["h"]),
+            a_loop("w", size["w"]),
+            a_loop("k", together(case)),
+            a_loop("k", size["k"]),
+        ]
+    loops += [a_loop(dim, step[dim][0]) for dim in before]
+    sums = [a_loop(dim, step[dim][1], "rows") for dim in "cr" if rows[dim] > 1]
+    loops += [a_loop(dim, step[dim][1], "rows") for dim in "kh" if rows[dim] > 1]
     late = "r" in inside  # PEs that add up are inside the loops over c, r, s
     loops += [] if late else sums
-    loops += [Loop(dim, step[dim][2], "cols") for dim in "khw" if cols[dim] > 1]
+    loops += [a_loop(dim, step[dim][2], "cols") for dim in "khw" if cols[dim] > 1]
     rf = dict[str, int]()
     for each in inside:
         if each in "WI":
             loops += sums if late and not rf else []
             rf[each] = len(loops)
         else:
-            loops.append(Loop(each, step[each][0]))
+            loops.append(a_loop(each, step[each][0]))
     kept = "hwck" if box["h"] > 1 else "wsrck" if lanes > 1 else "wksr" if channelwise(case) else "wscrk"
     for dim in kept:
-        loops.append(Loop(dim, lanes if lanes > 1 and dim == "c" else 1, keep=True))
+        loops.append(a_loop(dim, lanes if lanes > 1 and dim == "c" else 1, keep=True))
     if lanes > 1:
-        loops.append(Loop("c", 1, "lanes", keep=True))
+        loops.append(a_loop("c", 1, "lanes", keep=True))
     left, there, places = sizes_of(case), list[Loop](), [0]
     for loop in loops:  # SPACE-9: those that run once are left out
         size_ = min(loop.step, left[loop.dim])
         if size_ < left[loop.dim]:
-            there.append(replace(loop, step=size_))
+            there.append(a_loop(loop.dim, size_, loop.on, loop.keep))
         left[loop.dim] = size_
         places.append(len(there))
     stages = list[Stage]()
     for operand, buffers in (streamed or {}).items():
         outside = 6 if sliced else 4 if not blocks[3] and not channelwise(case) else 5
         depth = 3 if all_groups else outside if operand == "ifmap" else 5
-        stages.append(Stage(operand, "glb", places[depth], buffers))
-    stages += [Stage("weight", "glb", places[weights[0]], weights[1])] if case.is_mac else []
-    stages += [Stage("params", "glb", places[params[0]], params[1])] if case.steps else []
-    stages += [Stage("weight", "rf", places[rf["W"]], arch.pe.weight_halves)] if case.is_mac else []
-    stages.append(Stage("ifmap", "rf", places[rf["I"]], arch.pe.ifmap_halves))
+        stages.append(a_stage(operand, "glb", places[depth], buffers))
+    stages += [a_stage("weight", "glb", places[weights[0]], weights[1])] if case.is_mac else []
+    stages += [a_stage("params", "glb", places[params[0]], params[1])] if case.steps else []
+    stages += [a_stage("weight", "rf", places[rf["W"]], arch.pe.weight_halves)] if case.is_mac else []
+    stages.append(a_stage("ifmap", "rf", places[rf["I"]], arch.pe.ifmap_halves))
     return Mapping(
         tuple(there), tuple(sorted(stages, key=lambda each: (each.depth, each.memory, each.operand == "ifmap")))
     )

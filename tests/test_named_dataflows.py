@@ -15,6 +15,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nest_cases import SCHEDULE, Case, arches, cases, layer_of, lowered
+from searches import SHORT, search_with
 from test_nest_eval import result
 from textbook_dataflows import TEXTBOOK, textbook
 
@@ -183,8 +184,11 @@ def test_a_form_is_mapped_by_the_mapper(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ws", "is"])
-def test_a_glb_that_is_too_small_for_a_form_is_named_with_one_that_does(name: str, tmp_path: Path) -> None:
+def test_a_glb_that_is_too_small_for_a_form_is_named_with_one_that_does(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each refusal names more words than there are, and soon so many that the network compiles."""
+    search_with(monkeypatch, SHORT)
     sizes = [300]
     for _ in range(20):
         (tmp_path / "a.toml").write_text(re.sub(r"(\[glb\]\nwords = )\d+", rf"\g<1>{sizes[-1]}", arch_text(ARRAY)))

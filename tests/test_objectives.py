@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_cases import CALIBRATION, SAMPLES, done, refused
+from searches import SHORT_FRONTS, search_with
 
 from cnncc.arch.model import Arch, Energy, load_arch
 from cnncc.dialects._layers import Window
@@ -24,6 +26,7 @@ from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import least_cost
 from cnncc.mapper.objective import DRAM_WORDS, FAR, NOTHING, Figures, Objective
 from cnncc.mapper.prices import cost_of
+from cnncc.mapper.search import Result
 from cnncc.model.energy import energy
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -106,6 +109,12 @@ def tasks() -> list[SearchTask]:
     return [SearchTask(shape, ARCH, budget) for shape, budget in product(shapes, budgets)]
 
 
+@cache
+def plain_search(task: SearchTask) -> Result | None:
+    """The result without a front."""
+    return task.search()
+
+
 @pytest.mark.parametrize("name", ["cycles", "energy", "words"])
 def test_fronts_are_what_the_model_counts(name: str) -> None:
     """Each is cheaper and slower than the next one; the last is the fastest. None is below the bound."""
@@ -116,7 +125,7 @@ def test_fronts_are_what_the_model_counts(name: str) -> None:
         if result is None:
             continue
         each, residual = result.front, task.budget.residual
-        plain = task.search()
+        plain = plain_search(task)
         assert plain and plain.least <= each[-1].cycles <= plain.cycles  # a front never beats what is proven
         assert (each[-1].mapping, each[-1].cycles) == (result.mapping, result.cycles)
         assert all(a.cost < b.cost and a.cycles > b.cycles for a, b in zip(each, each[1:], strict=False))
@@ -206,8 +215,9 @@ def test_objectives_of_a_network() -> None:
 
 
 @pytest.mark.parametrize("objective", ["cycles", "energy", "edp", "words"])
-def test_objectives_predict_what_runs(objective: str, tmp_path: Path) -> None:
+def test_objectives_predict_what_runs(objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program of each objective, and its values."""
+    search_with(monkeypatch, SHORT_FRONTS)
     binary, stats = tmp_path / "net.cnb", tmp_path / "stats.json"
     model = SAMPLES / "models" / "lenet.onnx"
     shared = ("--batch", 1, "--calibrate", CALIBRATION, "--objective", objective)
@@ -218,7 +228,8 @@ def test_objectives_predict_what_runs(objective: str, tmp_path: Path) -> None:
     assert all(predicted[key] == counted[key] for key in counted if key != "layers")
 
 
-def test_schedule_says_objective_and_residents(tmp_path: Path) -> None:
+def test_schedule_says_objective_and_residents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search_with(monkeypatch, SHORT_FRONTS)
     schedule = tmp_path / "map.toml"
     schedule.write_text('objective = "words"\nslack = 0.02\n["c1"]\noutput = "streamed"\n["c2"]\noutput = "resident"\n')
     read = read_schedule(str(schedule))

@@ -26,33 +26,15 @@ SCRIPT = SAMPLES / "reproduce" / "mapper.py"
 QUICK = ("--dataflow", "os", "--glb", "128")  # README.md has one with the whole search
 
 
-def output(*options: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *options], cwd=SAMPLES.parent, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def conv(k: int, c: int, side: int, taps: int, stride: int = 1, own: bool = False) -> Shape:
     return Shape("mac", 1, k, c, side, side, taps, taps, (stride, stride), (1, 1), own, False, 1)
 
 
+@pytest.mark.usefixtures("short_searches")
 def test_networks_on_arrays_of_both_kinds() -> None:
-    found = json.loads(
-        output(
-            "--network",
-            "resnet20",
-            "--image-size",
-            "8",
-            *QUICK,
-            "--array",
-            "spatial-8x8",
-            "--array",
-            "seed-16x16",
-            "--json",
-        )
-    )
+    arrays = ("--array", "spatial-8x8", "--array", "seed-16x16")
+    options = ("--network", "resnet20", "--image-size", "8", *QUICK, *arrays, "--json")
+    found = json.loads(CliRunner().invoke(mapper.main, options, catch_exceptions=False).stdout)
     macs = features(NETWORKS["resnet20"].build(8)).macs
     assert [(run["array"], run["multipliers"], run["macs"]) for run in found] == [
         ("spatial-8x8", 64, macs),

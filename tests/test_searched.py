@@ -328,6 +328,7 @@ from cnncc.mapper import cached_search
 from cnncc.arch.model import load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
+from cnncc.mapper.effort import Effort
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
 cached_search.ALONE_S = -1.0
@@ -342,6 +343,7 @@ def test_searched_by_many_processes_at_once(folder: Path) -> None:
         LARGE
         + """
 shapes = [LayerShape("mac", Sizes(1, k, 3, 7, 7, 3, 3), window, 2, 7, 7) for k in range(1, 5)]
+cached_search.USUAL = Effort(more=1)
 tasks = [cached_search.SearchTask(shape, arch, GlbBudget(4096, streamed)) for shape in shapes]
 cached_search.search_ahead(tasks, lambda *_: None, 1)
 print([cached_search.searched(task.shape, task.arch, task.budget) for task in tasks])

@@ -27,6 +27,8 @@ from onnx import helper
 from cnncc.util import progress, terminal
 from cnncc.util.terminal import NAME, TEXT, Column, fitted, table
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 FIRST, SECOND = "/backbone/layer4/layer4.2/downsample/conv1/Conv", "gpu_0/res5_2_branch2c_of_the_second_tower_1"
 
 
@@ -64,7 +66,7 @@ COMMANDS = (
     "reuse NET",
     "check NET --calibrate DATA",
     "verify NET --layers",
-    "explore NET --vary rows=2,4,8 --vary pe.max_pixels=8 --vary links.south=true,false -o OUT.jsonl",
+    "explore NET --vary rows=2,4,8 --vary pe.max_pixels=8 --vary links.south=true,false -j 1 -o OUT.jsonl",
     "atoms NET --arch seed-4x4 --layer backbone.layer4.2.downsample.conv1 --pe 0,0",
     "messages BINARY",
     "arch list",

@@ -28,7 +28,7 @@ class Timeline:
         self.now, self.depth, self.overlap = 0, arch.sequencer.queue_depth, arch.sequencer.overlap
         self.end = dict.fromkeys(("dma", "load", "array", "commit"), 0)
         self.done = dict(self.end)
-        self.starts: dict[str, list[int]] = {engine: [] for engine in self.end}
+        self.starts = {engine: deque[int](maxlen=self.depth) for engine in self.end}
         self.tokens: dict[str, deque[int]] = {name: deque() for name in ("W", "I", "P", "full", "free")}
         for name, halves in (("w", pe.weight_halves), ("i", pe.ifmap_halves), ("p", pe.psum_halves)):
             self.tokens[name] = deque([0] * halves)
@@ -38,16 +38,22 @@ class Timeline:
         starts, now = self.starts[engine], self.now
         if not self.overlap:  # TIME-6
             now = max(now, *self.done.values())
-        now = self.now = max(now, starts[-self.depth] if len(starts) >= self.depth else 0) + 1
-        start = max(now, self.end[engine])
-        for name in takes.split():
-            start = max(start, self.tokens[name].popleft())
+        if len(starts) == self.depth and starts[0] > now:
+            now = starts[0]
+        start = self.now = now + 1
+        if self.end[engine] > start:
+            start = self.end[engine]
+        if takes:
+            for name in takes.split():
+                start = max(start, self.tokens[name].popleft())
         starts.append(start)
         self.end[engine] = start + busy
         done = start + busy + latency
-        self.done[engine] = max(self.done[engine], done)
-        for name in gives.split():
-            self.tokens[name].append(done)
+        if done > self.done[engine]:
+            self.done[engine] = done
+        if gives:
+            for name in gives.split():
+                self.tokens[name].append(done)
 
     def sync(self, *engines: str) -> None:
         self.now = max([self.now, *(self.done[engine] for engine in engines)]) + 1
@@ -69,6 +75,10 @@ class At(NamedTuple):
     def placed(self, loop: Loop, count: int) -> At:
         """Inside a loop on so many PEs, if it is one in space."""
         return self._replace(**{loop.on: (*getattr(self, loop.on), (loop.dim, count))}) if loop.on else self
+
+    def inside(self, first: bool, last: bool) -> At:
+        """Inside an iteration of one more loop."""
+        return At(self.extent, (*self.firsts, first), (*self.lasts, last), self.rows, self.cols, self.section)
 
 
 def held(outputs: int, taps: int, stride: int, dilation: int) -> int:
@@ -243,12 +253,16 @@ class Walk:
         loop = self.loops[depth]
         if loop.on:
             at = at.placed(loop, count)
-            self.walk(depth + 1, at._replace(firsts=(*at.firsts, ends[0]), lasts=(*at.lasts, ends[1])))
+            self.walk(depth + 1, at.inside(*ends))
             return
         self.time.now += 1  # the loop instruction
+        first, middle, last = (
+            at.inside(ends[0], ends[1] and count == 1),
+            at.inside(False, False),
+            at.inside(False, ends[1]),
+        )
         for i in range(count):
-            first, last = ends[0] and i == 0, ends[1] and i == count - 1
-            self.walk(depth + 1, at._replace(firsts=(*at.firsts, first), lasts=(*at.lasts, last)))
+            self.walk(depth + 1, first if i == 0 else last if i == count - 1 else middle)
 
     def slices(self, depth: int, at: At) -> None:
         if not any(self.stages[name] == depth for name in self.sliced):

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tomllib
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
 
@@ -204,6 +204,7 @@ def _value(where: str, name: str, type_: Any, value: object) -> object:
     return value
 
 
+@lru_cache(maxsize=64)  # every pass of a compilation reads the file
 def parse_arch(text: str, where: str) -> Arch:
     """The array that TOML `text` describes. Raises Refusal, with `where`, the key, the limit and the value."""
     try:
@@ -234,6 +235,7 @@ def arch_text(arch: Arch) -> str:
     return "\n".join(lines) + "\n"
 
 
+@lru_cache(maxsize=64)  # every pass of a compilation asks for it
 def array_title(arch: Arch) -> str:
     """An array's name, size and the head of a hash of all its numbers, as two files may bear one name."""
     digest = hashlib.sha256(repr(arch).encode()).hexdigest()[:8]

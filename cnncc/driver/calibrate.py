@@ -182,6 +182,7 @@ class _Observed:
         self.observed = list(dict.fromkeys([*self.values, *taken]))
         self.lo = dict.fromkeys(self.observed, float("inf"))
         self.hi = dict.fromkeys(self.observed, float("-inf"))
+        self.readers = {value: list(self._readers(value)) for value in self.observed}
         self.patches: dict[tuple[NodeOp, SSAValue], list[Doubles]] = {}
 
     def record(self, arrays: Sequence[Array]) -> None:
@@ -192,11 +193,13 @@ class _Observed:
                 raise Refusal(f"calibration: {owner} gives values that are not finite (NaN or infinity)")
             self.lo[value] = min(self.lo[value], float(array.min()))
             self.hi[value] = max(self.hi[value], float(array.max()))
-            for node in self.readers(value) if self.placement.known(value) is None else ():
+            for node in self.readers[value]:
                 self.patches.setdefault((node, value), []).append(self.sample(node, array))
 
-    def readers(self, value: SSAValue) -> Iterator[NodeOp]:
+    def _readers(self, value: SSAValue) -> Iterator[NodeOp]:
         """The layers whose error the scale of `value` causes."""
+        if self.placement.known(value) is not None:
+            return
         for node in dict.fromkeys(use.operation for use in value.uses):
             layer = self.placement.layers.get(node) if isinstance(node, NodeOp) else None
             if layer is not None and node not in self.placement.scale_keepers:

@@ -53,9 +53,10 @@ Numbers = npt.NDArray[Any]  # integers, or reals where a layer of reals is evalu
 def windows(x: Numbers, window: Window) -> Numbers:
     """All windows of x [n, c, ih, iw], less its zero point: a read-only view [n, c, h, w, r, s]."""
     top, left, bottom, right = window.pad
-    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=window.fill) - window.zero
+    if any(window.pad):
+        x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=window.fill)
     spans = [d * (k - 1) + 1 for d, k in zip(window.dilation, window.kernel, strict=True)]
-    view = sliding_window_view(padded, spans, axis=(2, 3))
+    view = sliding_window_view(x - window.zero if window.zero else x, spans, axis=(2, 3))
     return view[:, :, :: window.stride[0], :: window.stride[1], :: window.dilation[0], :: window.dilation[1]]
 
 

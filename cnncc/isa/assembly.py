@@ -9,6 +9,7 @@ A ';' starts a comment. `assemble(disassemble(program))` is the program.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from cnncc.errors import Refusal
 from cnncc.isa.codec import check_structure
@@ -39,6 +40,7 @@ def disassemble(program: Sequence[Instruction], comments: Mapping[int, str] | No
     return "\n".join(lines) + "\n"
 
 
+@lru_cache(maxsize=8192)  # programs repeat lines; the verifier and the encoder read each
 def parse_instruction(line: str) -> Instruction:
     """The instruction of a line without comment. Raises ValueError."""
     name, *parts = line.split()

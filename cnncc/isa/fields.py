@@ -64,9 +64,17 @@ class Field:
             case _:
                 return self.least
 
+    @cached_property
+    def _limits(self) -> tuple[int, int]:
+        """The least and the greatest number."""
+        signed = self.kind == "int"
+        return -(1 << self.bits - 1) if signed else self.least, (1 << self.bits - signed) - 1
+
     def to_bits(self, value: Value) -> int:
         """The unsigned bits of `value`. Raises ValueError naming the field, the value and the limit."""
         match self.kind, value:
+            case "uint" | "hex" | "int", int(number):
+                return self._number_bits(number)
             case "term", FieldTerm(axis, step):
                 half = 1 << self.bits - 3
                 if axis not in AXES or not -half <= step < half:
@@ -82,14 +90,11 @@ class Field:
                 if name not in self.names:
                     raise ValueError(f"{self.name}: '{name}' is none of {', '.join(self.names)}")
                 return self.names.index(name)
-            case "uint" | "hex" | "int", int(number):
-                return self._number_bits(number)
             case _:
                 raise ValueError(f"{self.name}: {value!r} is no {self.kind}")
 
     def _number_bits(self, number: int) -> int:
-        low = -(1 << self.bits - 1) if self.kind == "int" else self.least
-        high = (1 << self.bits - (self.kind == "int")) - 1
+        low, high = self._limits
         if not low <= number <= high:
             raise ValueError(f"{self.name}: {number} is outside {low}..{high}")
         return number & ((1 << self.bits) - 1)
