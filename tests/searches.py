@@ -8,7 +8,6 @@ import pytest
 
 from cnncc.mapper import cached_search
 from cnncc.mapper.effort import Effort
-from cnncc.mapper.search import Tradeoff
 
 SHORTEST = {"front_tiles": 0, "more": 1}
 SHORT = Effort(points=20, tiles=100, runs=2, streamed_points=10, streamed_tiles=100, patience=2, few_runs=2, **SHORTEST)
@@ -22,10 +21,8 @@ ENDLESS = Effort(
 
 
 def search_with(patch: pytest.MonkeyPatch, effort: Effort) -> None:
-    """Have all searches but direct ones go on so long. Without tiles, a front is the fastest mapping alone."""
+    """Have all searches but direct ones go on so long."""
     patch.setattr(cached_search, "USUAL", effort)
-    if not effort.front_tiles:
-        patch.setattr(cached_search, "front", lambda *of: (Tradeoff(mapping=of[3], cycles=of[4], cost=0),))
 
 
 def forget() -> None:

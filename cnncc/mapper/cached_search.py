@@ -80,9 +80,9 @@ class SearchTask:
         shape, arch, costs = self.shape, self.arch, self.prices.costs
         cost = cost_of(shape, best.mapping, arch, self.budget.residual, costs)
         each = self._front(best.tight, (Tradeoff(best.mapping, best.cycles, cost),), self.prices)
-        far = self.effort.front_gap * least_cost(shape, arch, self.budget, costs)
-        if self.budget.streamed and not best.tight and each[0].cost > far:
-            each = self._front(True, each, self.prices)
+        if self.budget.streamed and not best.tight:
+            far = self.effort.front_gap * least_cost(shape, arch, self.budget, costs)
+            each = self._front(True, each, self.prices) if each[0].cost > far else each
         fastest = each[-1]
         least = min(best.least, fastest.cycles)
         return replace(best, mapping=fastest.mapping, cycles=fastest.cycles, least=least, front=each)

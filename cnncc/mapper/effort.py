@@ -70,8 +70,8 @@ class Effort:
     """Times `least`: where a search ends above it, a tight budget is searched, too (SPACE-13). Not measured."""
 
     front_tiles: int = 200
-    """Tiles of a front with the least energy of array and DRAM, for each limit of cycles. With 100 ResNet-50 on 16 x 16
-    PEs has 3 % more DRAM words.
+    """Tiles of a front with the least energy of array and DRAM, for each limit of cycles; with 0 there are no fronts.
+    With 100 ResNet-50 on 16 x 16 PEs has 3 % more DRAM words.
     """
 
     front_plans: int = 4

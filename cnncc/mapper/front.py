@@ -102,6 +102,8 @@ def front(
     known: the fastest mapping; cheaper ones may be in front of it. dataflow: of the forms with this name alone, "" for
     all.
     """
+    if not effort.front_tiles:
+        return tuple(known)
     return _Front(shape, arch, budget, known[-1], prices, effort).tradeoffs(known, dataflow)
 
 
