@@ -46,13 +46,13 @@ def test_explore_that_is_killed_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     assert process.communicate(timeout=60)[0] == b""  # at its end no process of its pool is left that could write there
     assert process.returncode == -signal.SIGKILL
-    assert 2 <= len(lines(file)) < 8
+    assert 2 <= len(lines(file)) < 16
     with file.open("ab") as torn:
-        torn.write((whole / "explore.jsonl").read_bytes().splitlines()[8][:-9])
+        torn.write((whole / "explore.jsonl").read_bytes().splitlines()[16][:-9])
     again = done("explore", model, *vary, "-j", 2, "-o", ended).stdout
     assert again == printed.replace(str(whole), str(ended))
     assert snapshot(ended) == snapshot(whole)
-    assert len(lines(file)) == 8 and {path.name for path in ended.iterdir()} == {"explore.jsonl", "explore.csv"}
+    assert len(lines(file)) == 16 and {path.name for path in ended.iterdir()} == {"explore.jsonl", "explore.csv"}
 
 
 def test_explore_takes_results_from_the_file(tmp_path: Path) -> None:
@@ -73,14 +73,19 @@ def test_explore_takes_results_from_the_file(tmp_path: Path) -> None:
 def test_explore_finds_what_compile_and_run_do(tmp_path: Path) -> None:
     file = tmp_path / "found.jsonl"
     vary = ("--vary", "operand_bits=8,16", "--vary", "links.n2n=true,false", "--vary", "energy.bus=0.5")
-    done("explore", *MODEL, *vary, "--arch", "spatial-4x4", "-j", 2, "-o", file)
+    measures = ("--measure", "cycles", "--measure", "dram_words")
+    done("explore", *MODEL, *vary, "--arch", "spatial-4x4", "-j", 2, "-o", file, *measures)
     base = load_arch("spatial-4x4")
     seen = set[int]()
-    for result, (bits, n2n) in zip(lines(file), itertools.product((8, 16), (True, False)), strict=True):
-        assert result["config"] == {"operand_bits": bits, "links.n2n": n2n, "energy.bus": 0.5}
+    configs = itertools.product((8, 16), (True, False), ("cycles", "words"))
+    for result, (bits, n2n, objective) in zip(lines(file), configs, strict=True):
+        assert result["config"] == {
+            "operand_bits": bits, "links.n2n": n2n, "energy.bus": 0.5, "objective": objective
+        }  # fmt: skip
         arch = replace(base, operand_bits=bits, links=replace(base.links, n2n=n2n), energy=Energy(bus=0.5))
         (tmp_path / "array.toml").write_text(arch_text(arch))
-        done("compile", *MODEL, "--arch", tmp_path / "array.toml", "-o", tmp_path / "net.cnb")
+        wanted = ("--arch", tmp_path / "array.toml", "--objective", objective)
+        done("compile", *MODEL, *wanted, "-o", tmp_path / "net.cnb")
         done("run", tmp_path / "net.cnb", "--stats", tmp_path / "stats.json")
         stats = json.loads((tmp_path / "stats.json").read_text())
         assert result["cycles"] == stats["cycles"]["total"]
@@ -97,7 +102,7 @@ def test_explore_refused_configurations_are_results(tmp_path: Path) -> None:
     vary = ("--vary", "glb.words=10,65536", "--vary", "operand_bits=8,16", "--precision", "int16")
     printed = done("explore", model, *vary, "-j", 1, "-o", file, "--measure", "memory_bits").stdout
     small, small_too, narrow, works = lines(file)
-    assert small["config"] == {"glb.words": 10, "operand_bits": 8} and works["cycles"] > 0
+    assert small["config"] == {"glb.words": 10, "operand_bits": 8, "objective": "cycles"} and works["cycles"] > 0
     assert (
         narrow["refused"] == "--precision int16: the operands of spatial-8x8 have 8 bits"
         and "glb.words" in small_too["refused"]
@@ -105,7 +110,7 @@ def test_explore_refused_configurations_are_results(tmp_path: Path) -> None:
     )
     assert printed.startswith("4 configurations, 3 refused; best in memory_bits: 1\n")
     reason = " ".join(small_too["refused"].split())  # lines are folded
-    assert f"refused glb.words=10 operand_bits=16: {reason}" in " ".join(printed.split())
+    assert f"refused glb.words=10 operand_bits=16 objective=cycles: {reason}" in " ".join(printed.split())
     rows = list(csv.DictReader((tmp_path / "found.csv").read_text().splitlines()))
     assert [(row["pareto"], bool(row["refused"])) for row in rows] == [("0", True)] * 3 + [("1", False)]
     assert int(rows[3]["cycles"]) == works["cycles"] and rows[0]["cycles"] == ""
@@ -120,6 +125,29 @@ def test_explore_best_are_those_that_none_is_better_than() -> None:
         best = np.flatnonzero(~worse.any(1))
         order = sorted(best, key=lambda i: (*points[i], i))
         assert [result["config"]["i"] for result in pareto(results, "abc")] == order
+
+
+def test_explore_has_equal_programs_of_an_array_once() -> None:
+    configs = [{"i": i, "objective": name} for i in range(2) for name in ("cycles", "energy")]
+    results = [{"config": config, "a": 1, "b": 2} for config in configs]
+    assert [result["config"] for result in pareto(results, "ab")] == [configs[0], configs[2]]
+
+
+def test_explore_optimises_for_what_it_ranks(tmp_path: Path) -> None:
+    """Of every measure that mappings decide, the table's least is that of the network optimised for it."""
+    file, model = tmp_path / "a.jsonl", save(conv_model(), tmp_path / "net.onnx")
+    arguments = ("explore", model, "--vary", "rows=2,8", "--vary", "glb.words=600", "-j", 1, "-o", file)
+    done(*arguments, "--measure", "cycles")
+    assert [result["config"]["objective"] for result in lines(file)] == ["cycles"] * 2
+    done(*arguments, "--measure", "energy", "--measure", "dram_words", "--measure", "multipliers")
+    assert [result["config"]["objective"] for result in lines(file)] == ["cycles", "energy", "words"] * 2
+    for objective, measure in (("cycles", "cycles"), ("energy", "energy"), ("words", "dram_words")):
+        for results in (lines(file)[:3], lines(file)[3:]):
+            least = min(results, key=lambda result: result[measure])[measure]
+            slack = 1.005 if objective == "cycles" else 1.0
+            assert next(each[measure] for each in results if each["config"]["objective"] == objective) <= slack * least
+    done(*arguments[:-1], tmp_path / "b.jsonl", "--objective", "edp")
+    assert [result["config"]["objective"] for result in lines(tmp_path / "b.jsonl")] == ["edp"] * 2
 
 
 def test_explore_bits_of_memory() -> None:
@@ -174,14 +202,18 @@ def test_explore_refuses_files_of_others(tmp_path: Path) -> None:
     assert "vary differ" in refuses(tmp_path, *arguments, "--vary", "cols=4")
     assert "holds another exploration (options differ)" in refuses(tmp_path, *arguments, "--dataflow", "ws")
     assert "holds another exploration (arch differ)" in refuses(tmp_path, *arguments, "--arch", "spatial-4x4")
-    header, first, second = text.splitlines(keepends=True)
+    header, first, *others = text.splitlines(keepends=True)
+    second = "".join(others)
     for content, message in (
         ("my notes", "is a file, but no exploration's"),
         ("my notes\n", "is a file, but no exploration's"),
         (header + "{}\n" + second, "line 2 is no result"),
         (header + first[:-5] + "\n" + second, "line 2 is no result"),
-        (header + first.replace('"rows": 4', '"rows": 5') + second, "rows=5 is no configuration"),
-        (header + first + first.replace('"cycles": ', '"cycles": 1') + second, "line 3: rows=4 has another result"),
+        (header + first.replace('"rows": 4', '"rows": 5') + second, "rows=5 objective=cycles is no configuration"),
+        (
+            header + first + first.replace('"cycles": ', '"cycles": 1') + second,
+            "line 3: rows=4 objective=cycles has another result",
+        ),
     ):
         file.write_text(content)
         assert message in refuses(tmp_path, *arguments), content
@@ -189,7 +221,7 @@ def test_explore_refuses_files_of_others(tmp_path: Path) -> None:
     with file.open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         assert "another exploration is writing it" in refuses(tmp_path, *arguments)
-    assert done(*arguments).stdout.startswith("2 configurations")
+    assert done(*arguments).stdout.startswith("4 configurations")
     missing = ("explore", tmp_path / "no.onnx", "--vary", "rows=4,8", "-o", tmp_path / "new")
     assert "no.onnx" in refuses(tmp_path, *missing)
     (tmp_path / "new").write_text("mine")

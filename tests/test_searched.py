@@ -25,7 +25,8 @@ from cnncc.driver.check import check
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.mapped_program import of_model
 from cnncc.mapper import cached_search
-from cnncc.mapper.cached_search import SearchTask, has_mapping, search_ahead
+from cnncc.mapper.cached_search import SearchTask, has_mapping, search_ahead, searched
+from cnncc.mapper.objective import Objective
 from cnncc.mapper.search import Result, search
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.util import disk_cache
@@ -398,3 +399,14 @@ def test_searched_processes_start_light() -> None:
     heavy = "{'xdsl', 'onnx', 'onnxruntime', 'click'}"
     text = f"import sys, cnncc.mapper.cached_search; print(*sorted({heavy} & {{*sys.modules}}))"
     assert script(text).communicate(timeout=100)[0] == "\n"
+
+
+def test_a_search_with_a_front_leaves_the_one_without() -> None:
+    """A front may have a faster mapping. The result without it is the same, whichever was searched first."""
+    task = SearchTask(conv(8, 8, 10), ARCH, GlbBudget(900, frozenset({"ifmap", "output"})))
+    fresh = task.search()
+    with_front = searched(task.shape, ARCH, task.budget, prices=Objective().prices(ARCH))
+    assert fresh and with_front and with_front.cycles < fresh.cycles
+    assert searched(task.shape, ARCH, task.budget) == fresh
+    forget()
+    assert searched(task.shape, ARCH, task.budget) == fresh  # from disk

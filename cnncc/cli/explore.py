@@ -31,8 +31,9 @@ def command(
 ) -> None:  # fmt: skip
     """Say what MODEL.onnx takes on every array that --vary spans, with --arch for all other keys, and which are best.
 
-    Each result is added to a file at once. The same command goes on where it was ended, by whatever. Measures are
-    cycles, energy, multipliers, memory_bits and dram_words; default: the first three.
+    Measures are cycles, energy, multipliers, memory_bits and dram_words; default: the first three. On each array the
+    network is optimised for each of cycles, energy and dram_words among them, or for --objective alone. Each result is
+    added to a file at once. The same command goes on where it was ended, by whatever.
 
     \b
     cnncc explore net.onnx --vary rows=4,8 --vary cols=4:12:4 --vary links.south=true,false
@@ -52,7 +53,7 @@ def command(
     if output.suffix != ".jsonl":
         output = output / "explore.jsonl"
     with progress_line() as progress:
-        start, results = explore(model, options, varied, output, jobs or os.cpu_count() or 1, progress)
+        start, results = explore(model, options, varied, measures, output, jobs or os.cpu_count() or 1, progress)
     print_remarks(start)
     table = output.with_suffix(".csv")
     write_atomically(table, as_csv(results, measures))

@@ -13,6 +13,8 @@ from cnncc.model.energy import energy
 from cnncc.model.program_counts import program_counts
 
 MEASURES = ("cycles", "energy", "multipliers", "memory_bits", "dram_words")  # to be minimised
+OBJECTIVE_OF = {"cycles": "cycles", "energy": "energy", "dram_words": "words"}
+"""What a network is optimised for, so that a measure is small; the others are the array's."""
 ALSO = ("macs", "utilisation")  # for reading: neither says that an array is better
 
 

@@ -19,10 +19,10 @@ from cnncc.arch.model import Arch, arch_text
 from cnncc.driver.pipeline import ASSIGN, Compilation, Settings, operand_bits
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal, one_line
-from cnncc.explore.evaluate import evaluate
+from cnncc.explore.evaluate import OBJECTIVE_OF, evaluate
 from cnncc.explore.results import FORMAT, Result, Results
-from cnncc.explore.vary import Config, Vary, configurations, with_config
-from cnncc.mapper.objective import SLACK
+from cnncc.explore.vary import OBJECTIVE, Config, Vary, array_of, configurations, with_config
+from cnncc.mapper.objective import OBJECTIVES, SLACK
 from cnncc.passes._scheduling.dataflows import AUTO
 from cnncc.util.progress import Progress
 from cnncc.weights import WeightStore
@@ -43,7 +43,6 @@ def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict
             "batch": options.batch,
             "schedule_sha256": _digest(options.schedule),
             "dataflow": options.dataflow or AUTO,
-            "objective": options.objective or "cycles",
             "slack": SLACK if options.slack is None else options.slack,
         },
         "arch": asdict(base),
@@ -61,28 +60,31 @@ def _digest(path: Path | None) -> str | None:
 
 
 def explore(
-    model: Path, options: CompileOptions, vary: Vary, output: Path, jobs: int, progress: Progress
-) -> tuple[Compilation, list[Result]]:
+    model: Path, options: CompileOptions, vary: Vary, measures: Sequence[str], output: Path, jobs: int,
+    progress: Progress,
+) -> tuple[Compilation, list[Result]]:  # fmt: skip
     """The compilation that all configurations start from, and the results of all configurations, in order.
 
+    On each array the network is optimised for every measure that is its own, or for the objective that is given.
     Results that `output` has already are not evaluated again.
     Raises: Refusal; or the exception of a defect, after all other configurations were evaluated.
     """
-    configs = configurations(vary)
     start = start_compilation(model, options)
-    base = start.settings.arch
+    base, given = start.settings.arch, start.settings.objective
+    objectives = [OBJECTIVE_OF[name] for name in measures if name in OBJECTIVE_OF] or [given.name]
+    configs = configurations(vary, [given.name] if options.objective or given.name != "cycles" else objectives)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refusal(f"--output {output.parent}: {error.strerror}") from error
     with (
-        Results(output, header(model, options, base, vary), configs) as results,
+        Results(output, header(model, options, base, vary), configs, configurations(vary, OBJECTIVES)) as results,
         tempfile.TemporaryDirectory() as folder,
     ):
         todo = [config for config, key in zip(configs, results.order, strict=True) if key not in results.by_key]
         for result in _evaluated(todo, Nests(start, options, Path(folder)), jobs):
             results.append(result)
-            done = len(results.by_key)
+            done = sum(key in results.by_key for key in results.order)
             progress(f"{done:,} of {len(configs):,} configurations", done, len(configs))
         results.put_in_order()
         return start, [results.by_key[key] for key in results.order]
@@ -98,7 +100,7 @@ class Nests:
 
     def task(self, config: Config) -> tuple[Path, Path]:
         """The files of nests and array. Raises Refusal if the network cannot be quantised for the array."""
-        array = with_config(self.start.settings.arch, config)
+        array = with_config(self.start.settings.arch, array_of(config))
         widths = array.operand_bits, array.psum_bits
         if widths not in self.nests:
             try:
@@ -142,11 +144,11 @@ def _evaluated(todo: Sequence[Config], nests: Nests, jobs: int) -> Iterator[Resu
     given = replace(nests.options, precision=None, calibrate=None, batch=None)
     if jobs == 1 or len(files) < 2:
         for number, pair in files.items():
-            yield {"config": todo[number], **measures(*pair, given)}
+            yield {"config": todo[number], **measures(*pair, given, todo[number])}
         return
     spawn = multiprocessing.get_context("spawn")  # a fork would copy threads of onnxruntime in any state
     with ProcessPoolExecutor(min(jobs, len(files)), spawn, _end_with_parent) as pool:
-        futures = {pool.submit(measures, *pair, given): todo[number] for number, pair in files.items()}
+        futures = {pool.submit(measures, *pair, given, todo[number]): todo[number] for number, pair in files.items()}
         defects: list[BaseException] = []
         try:
             for future in as_completed(futures):
@@ -161,10 +163,10 @@ def _evaluated(todo: Sequence[Config], nests: Nests, jobs: int) -> Iterator[Resu
         raise defects[0]
 
 
-def measures(nest: Path, arch: Path, options: CompileOptions) -> Mapping[str, Any]:
-    """The measures of `evaluate`, or the reason of its refusal."""
+def measures(nest: Path, arch: Path, options: CompileOptions, config: Config) -> Mapping[str, Any]:
+    """The measures of `evaluate` with the configuration's objective, or the reason of its refusal."""
     try:
-        return evaluate(nest, replace(options, arch=str(arch)))
+        return evaluate(nest, replace(options, arch=str(arch), objective=str(config[OBJECTIVE])))
     except Refusal as refusal:
         return {"refused": one_line("; ".join(refusal.lines))}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from cnncc.explore.evaluate import ALSO, MEASURES
 from cnncc.explore.results import Result
-from cnncc.explore.vary import config_text
+from cnncc.explore.vary import array_of, config_text
 from cnncc.util.terminal import Column, table
 
 REFUSED_SHOWN = 5
@@ -18,12 +18,16 @@ REFUSED_SHOWN = 5
 def pareto(results: Sequence[Result], objectives: Sequence[str]) -> list[Result]:
     """The Pareto front: results that no other dominates, sorted by the objectives.
 
-    Result a dominates b if a <= b in every objective and a < b in one. Equal results are all kept, in the given order.
+    Result a dominates b if a <= b in every objective and a < b in one. Equal results are all kept, in the given order;
+    of those of one array the first.
     """
     points = [(tuple(result[name] for name in objectives), result) for result in results if "refused" not in result]
     points.sort(key=lambda point: point[0])
-    front: list[tuple[tuple[float, ...], Result]] = []
+    front, seen = list[tuple[tuple[float, ...], Result]](), set[tuple[object, ...]]()
     for point, result in points:  # a dominating point sorts before the dominated one
+        if (key := (point, config_text(array_of(result["config"])))) in seen:
+            continue
+        seen.add(key)
         if not any(other != point and all(a <= b for a, b in zip(other, point, strict=True)) for other, _ in front):
             front.append((point, result))
     return [result for _, result in front]

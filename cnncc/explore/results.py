@@ -18,7 +18,7 @@ from cnncc.errors import Refusal
 from cnncc.explore.vary import Config, config_text
 from cnncc.util.files import check_writable, write_atomically
 
-FORMAT = 1
+FORMAT = 2
 Result = Mapping[str, Any]  # `config`, and either measures or `refused`, the reason
 
 
@@ -30,14 +30,16 @@ def line(value: Mapping[str, Any]) -> bytes:
 class Results:
     """The open file, locked against other explorations. by_key: results so far, by `key_of`."""
 
-    def __init__(self, path: Path, header: Mapping[str, Any], configs: Sequence[Config]) -> None:
-        """Open or create the file and read its results.
+    def __init__(
+        self, path: Path, header: Mapping[str, Any], configs: Sequence[Config], possible: Sequence[Config]
+    ) -> None:
+        """Open or create the file and read its results. possible: all configurations that it may have results of.
 
         Raises: Refusal, for a file that is locked, or is no file of this exploration.
         """
         check_writable(path)
         self.path, self.header, self.order = path, line(header), [key_of(config) for config in configs]
-        self.known = set(self.order)
+        self.possible = dict.fromkeys(map(key_of, possible))
         self.by_key = dict[str, Result]()
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -60,7 +62,8 @@ class Results:
 
     def put_in_order(self) -> None:
         """Rewrite the file in the order of configurations, so that equal explorations give equal files."""
-        write_atomically(self.path, [self.header, *(line(self.by_key[key]) for key in self.order)])
+        results = (line(self.by_key[key]) for key in self.possible if key in self.by_key)
+        write_atomically(self.path, [self.header, *results])
 
     def _write(self, data: bytes) -> None:
         try:
@@ -98,7 +101,7 @@ class Results:
             key = key_of(result["config"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Refusal(f"{self.path}: line {number} is no result; delete it to have it evaluated again") from error
-        if key not in self.known:
+        if key not in self.possible:
             raise Refusal(f"{self.path}: line {number}: {key} is no configuration of this exploration; delete the line")
         if self.by_key.setdefault(key, result) != result:
             raise Refusal(f"{self.path}: line {number}: {key} has another result before; delete one of them")

@@ -15,8 +15,9 @@ from cnncc.errors import Refusal
 
 Value = bool | int | float
 Vary = Mapping[str, Sequence[Value]]  # by the keys of docs/arch.md, with the table's name: `pe.weight_words`
-Config = Mapping[str, Value]
-
+Config = Mapping[str, Value | str]
+"""The values of an array, by key, and the `objective` of the network on it."""
+OBJECTIVE = "objective"
 CONFIGURATIONS_LIMIT = 1_000_000  # more are a typing error rather than an exploration
 _RANGE = re.compile(r"(\d+):(\d+)(?::([1-9]\d*))?")
 
@@ -65,9 +66,15 @@ def read_value(text: str, where: str) -> Value:
     return value
 
 
-def configurations(vary: Vary) -> list[Config]:
-    """All combinations of values; the last key varies fastest."""
-    return [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
+def configurations(vary: Vary, objectives: Sequence[str]) -> list[Config]:
+    """All combinations of values, each for every objective; the last key varies fastest."""
+    each = product(*vary.values(), objectives)
+    return [dict(zip((*vary, OBJECTIVE), values, strict=True)) for values in each]
+
+
+def array_of(config: Config) -> Config:
+    """The values of the array alone."""
+    return {key: value for key, value in config.items() if key != OBJECTIVE}
 
 
 def with_config(base: Arch, config: Config, where: str = "configuration") -> Arch:
@@ -85,9 +92,9 @@ def with_config(base: Arch, config: Config, where: str = "configuration") -> Arc
 
 
 def config_text(config: Config) -> str:
-    """A configuration in the syntax of `--vary`: `rows=4 links.south=true`."""
+    """A configuration in the syntax of `--vary`: `rows=4 links.south=true objective=cycles`."""
     return " ".join(f"{key}={_toml(value)}" for key, value in config.items())
 
 
-def _toml(value: Value) -> str:
+def _toml(value: Value | str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

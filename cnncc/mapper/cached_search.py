@@ -74,9 +74,11 @@ class SearchTask:
 
     def search(self) -> Result | None:
         """Its result, with the front by its prices. A faster mapping that the front has is the best then."""
-        best = self._fastest()
-        if best is None or self.prices is None:
-            return best
+        if self.prices is None:
+            return self._fastest()
+        best = _result_of(replace(self, prices=None))
+        if best is None:
+            return None
         shape, arch, costs = self.shape, self.arch, self.prices.costs
         cost = cost_of(shape, best.mapping, arch, self.budget.residual, costs)
         each = self._front(best.tight, (Tradeoff(best.mapping, best.cycles, cost),), self.prices)
@@ -152,7 +154,10 @@ def searched(
     prices: Prices | None = None,
 ) -> Result | None:
     """What `search` finds, from memory or disk if it is there. effort: None for the usual one."""
-    task = SearchTask(shape, arch, budget, dataflow, below, quick, effort or USUAL, prices)
+    return _result_of(SearchTask(shape, arch, budget, dataflow, below, quick, effort or USUAL, prices))
+
+
+def _result_of(task: SearchTask) -> Result | None:
     if not _is_known(task):
         _keep(task, task.search())
     return _found[task]
@@ -207,8 +212,6 @@ def _is_known(task: SearchTask) -> bool:
 def _keep(task: SearchTask, result: Result | None) -> None:
     _remember(task, result)
     disk_cache.write(_key(task), as_json(task, result))
-    if task.prices is not None:
-        _keep(replace(task, prices=None), result and replace(result, front=()))
 
 
 def _remember(task: SearchTask, result: Result | None) -> None:
