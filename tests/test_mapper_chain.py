@@ -72,7 +72,7 @@ def test_chain_is_the_best_of_all_combinations(seed: int) -> None:
         return cycles(*chosen(numbers), budget=budget)
 
     fewest = Objective("cycles", 0.0)
-    best, figures = best_choices(layers, [budget] * len(layers), fewest, ARCH, run)
+    best, figures = best_choices(layers, [len(each) for each in layers], [budget] * len(layers), fewest, ARCH, run)
     least = min(cycles(*chain, budget=budget) for chain in product(*layers))
     assert least <= run(best) <= 1.002 * least  # neighbours but one hardly matter
     if len(layers) > 1:

@@ -187,7 +187,9 @@ def test_a_chain_over_fronts_is_the_best_of_all_combinations(seed: int) -> None:
     every = [figures(numbers) for numbers in product(range(3), repeat=4)]
     for name, slack in (("cycles", 0.0), ("cycles", 0.3), ("energy", 0.0), ("edp", 0.0)):
         objective = Objective(name, slack)
-        numbers, chosen = best_choices(layers, [0] * 4, objective, small, lambda each: figures(tuple(each)).cycles)
+        numbers, chosen = best_choices(
+            layers, [1] * 4, [0] * 4, objective, small, lambda each: figures(tuple(each)).cycles
+        )
         best = every[objective.best(every)]
         assert chosen == figures(tuple(numbers)) and chosen.cost <= 1.05 * best.cost, (name, chosen, best)
 
@@ -209,7 +211,7 @@ def test_objectives_of_a_network() -> None:
         return cycles["total"], energy(counts, Energy())["total"], words["dram_read"] + words["dram_write"]
 
     fewest, usual, least_energy, words = of(slack=0.0), of(), of(objective="energy"), of(objective="words")
-    assert fewest[0] <= usual[0] <= 1.006 * fewest[0] and usual[2] <= 20_000 < fewest[2]
+    assert fewest[0] <= usual[0] <= 1.005 * fewest[0] and usual[2] <= 20_000 < fewest[2]
     assert least_energy[1] <= usual[1] < fewest[1] / 2
     assert words[2] <= min(usual[2], least_energy[2])
 

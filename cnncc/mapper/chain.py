@@ -19,8 +19,8 @@ from cnncc.model.program_schedule import program_cycles
 
 MOST_PATHS = 48  # that end in a choice
 MOST_RUN = 3  # of the choices of a layer: all pairs of these are run on the model
-MOST_FIRST = 4  # paths with about the fewest cycles that are run
-MOST_EXACT = 8  # paths that are run
+MOST_FIRST = 3  # paths with about the fewest cycles that are run; as many through the fastest choices
+MOST_EXACT = 10  # paths that are run
 PART = 500  # of a layer's cycles: from there on it is worth while to know how long it waits
 STREAMED_PART = 50  # where something is streamed, and searches take longer
 ACTIVATIONS = ("ifmap", "residual", "output")
@@ -59,6 +59,7 @@ class _Path:
 
 def best_choices(
     layers: Sequence[Sequence[Choice]],
+    fastest: Sequence[int],
     budgets: Sequence[int],
     objective: Objective,
     arch: Arch,
@@ -66,12 +67,43 @@ def best_choices(
 ) -> tuple[list[int], Figures]:
     """The best choice of each layer of a chain, by number, and the cycles and the cost of the chain.
 
+    - fastest: so many of a layer's first choices are the fastest in some GLB budget. Paths through these alone are
+      looked at, too: estimates are too rough to find the fewest cycles among many choices with about the same
     - budgets: GLB words for the buffers of each layer
     - run: the cycles of all layers with these choices. Those of paths are estimates, as what is prefetched depends on
       places in the GLB, too. So the best paths are run
     """
     if not layers:
         return [], Figures(0, 0.0)
+    all_paths = _paths(layers, budgets, arch)
+    few = _paths([of_layer[:count] for of_layer, count in zip(layers, fastest, strict=True)], budgets, arch)
+    paths = {tuple(path.numbers()): path for path in (*all_paths, *few)}
+    exact = dict[tuple[int, ...], Figures]()
+
+    def figures(path: tuple[int, ...]) -> Figures:
+        if path not in exact:
+            exact[path] = Figures(run([*path]), paths[path].cost)
+        return exact[path]
+
+    for some in (all_paths, few):
+        near = some[0].cycles + 2 * arch.dram.latency_cycles  # estimates are no better than that
+        for path in some[:MOST_FIRST]:
+            if path.cycles <= near:
+                figures(tuple(path.numbers()))
+    first = tuple(all_paths[0].numbers())
+    more, every = exact[first].cycles - paths[first].cycles, [*paths]
+    while True:
+        each = [exact.get(path) or Figures(paths[path].cycles + more, paths[path].cost) for path in every]
+        best = every[objective.best(each)]
+        if best not in exact and len(exact) >= MOST_EXACT:
+            best = list(exact)[objective.best(list(exact.values()))]
+        if best in exact:
+            return [*best], exact[best]
+        figures(best)
+
+
+def _paths(layers: Sequence[Sequence[Choice]], budgets: Sequence[int], arch: Arch) -> list[_Path]:
+    """The front of paths through choices, by estimates, those with the fewest cycles first."""
     ends = [[_Path(_alone(each, arch), each.cost, number)] for number, each in enumerate(layers[0])]
     for before, current, budget in zip(layers, layers[1:], budgets, strict=False):
         steps = _steps(before, current, budget, arch)
@@ -83,19 +115,7 @@ def best_choices(
             )
             for b, choice in enumerate(current)
         ]
-    paths = _undominated(path for paths in ends for path in paths)
-    near = paths[0].cycles + 2 * arch.dram.latency_cycles  # estimates are no better than that
-    first = [i for i, path in enumerate(paths[:MOST_FIRST]) if path.cycles <= near]
-    exact = {i: Figures(run(paths[i].numbers()), paths[i].cost) for i in first}
-    more = exact[0].cycles - paths[0].cycles
-    while True:
-        each = [exact.get(i) or Figures(path.cycles + more, path.cost) for i, path in enumerate(paths)]
-        best = objective.best(each)
-        if best not in exact and len(exact) == MOST_EXACT:
-            best = list(exact)[objective.best(list(exact.values()))]
-        if best in exact:
-            return paths[best].numbers(), exact[best]
-        exact[best] = Figures(run(paths[best].numbers()), paths[best].cost)
+    return _undominated(path for paths in ends for path in paths)
 
 
 def _undominated(paths: Iterable[_Path]) -> list[_Path]:

@@ -224,8 +224,8 @@ def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates
         parts += copies("outputs", "out", output_words(network, nests))
         return program_cycles(parts, arch)[0].total if parts else 0
 
-    budgets = [each.budget.words for each in tried]
-    numbers, (cycles, cost) = best_choices(choices, budgets, candidates.objective, arch, run)
+    budgets, fastest = [each.budget.words for each in tried], [len(each.mappings) for each in tried]
+    numbers, (cycles, cost) = best_choices(choices, fastest, budgets, candidates.objective, arch, run)
     nests = _nests(chosen(numbers))
     cost += sum(input_words(network, nests)) * (costs.dram_read + costs.glb_write)
     cost += sum(output_words(network, nests)) * (costs.glb_read + costs.dram_write)
