@@ -40,7 +40,7 @@ class Timeline:
     def __init__(self, arch: Arch) -> None:
         pe = arch.pe
         self.now, self.depth, self.overlap = 0, arch.sequencer.queue_depth, arch.sequencer.overlap
-        self.end = dict.fromkeys(("dma", "load", "array", "commit"), 0)
+        self.end: dict[str, int] = dict.fromkeys(("dma", "load", "array", "commit"), 0)
         self.done = dict(self.end)
         self.starts = {engine: deque[int](maxlen=self.depth) for engine in self.end}
         self.tokens: dict[str, deque[int]] = {name: deque() for name in ("W", "I", "P", "full", "free")}
