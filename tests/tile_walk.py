@@ -11,6 +11,7 @@ but no loop in time steps through it then (LEGAL-3). Sums are not added up in sp
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from math import ceil, gcd, prod
 from typing import NamedTuple
 
@@ -20,39 +21,60 @@ from cnncc.arch.model import Arch
 from cnncc.dialects.nest import Loop, Mapping
 
 
+class Issued(NamedTuple):
+    """An instruction: cycles of its engine, cycles until it is done. Without an engine: cycles of the sequencer."""
+
+    engine: str
+    busy: int
+    latency: int = 0
+    takes: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+
+
 class Timeline:
-    """Engines that work in order, tokens that they wait for, a sequencer that fills their queues."""
+    """Engines that work in order, tokens that they wait for, a sequencer that fills their queues.
+
+    issued: all instructions so far.
+    """
 
     def __init__(self, arch: Arch) -> None:
         pe = arch.pe
         self.now, self.depth, self.overlap = 0, arch.sequencer.queue_depth, arch.sequencer.overlap
-        self.end = dict.fromkeys(("dma", "load", "array", "commit"), 0)
+        self.end: dict[str, int] = dict.fromkeys(("dma", "load", "array", "commit"), 0)
         self.done = dict(self.end)
         self.starts = {engine: deque[int](maxlen=self.depth) for engine in self.end}
         self.tokens: dict[str, deque[int]] = {name: deque() for name in ("W", "I", "P", "full", "free")}
         for name, halves in (("w", pe.weight_halves), ("i", pe.ifmap_halves), ("p", pe.psum_halves)):
             self.tokens[name] = deque([0] * halves)
+        self.issued: list[Issued] = []
 
     def issue(self, engine: str, busy: int, latency: int, takes: str = "", gives: str = "") -> None:
-        """TIME-1, TIME-2. takes, gives: tokens, blanks between; small letters: free halves, capitals: full."""
-        starts, now = self.starts[engine], self.now
-        if not self.overlap:  # TIME-6
-            now = max(now, *self.done.values())
-        if len(starts) == self.depth and starts[0] > now:
-            now = starts[0]
-        start = self.now = now + 1
-        if self.end[engine] > start:
-            start = self.end[engine]
-        if takes:
-            for name in takes.split():
+        """takes, gives: tokens, blanks between; small letters: free halves, capitals: full."""
+        self.run([Issued(engine, busy, latency, tuple(takes.split()), tuple(gives.split()))])
+
+    def run(self, program: Sequence[Issued]) -> None:
+        """TIME-1, TIME-2."""
+        self.issued += program
+        for engine, busy, latency, takes, gives in program:
+            if not engine:
+                self.now += busy
+                continue
+            starts, now = self.starts[engine], self.now
+            if not self.overlap:  # TIME-6
+                now = max(now, *self.done.values())
+            if len(starts) == self.depth and starts[0] > now:
+                now = starts[0]
+            start = self.now = now + 1
+            if self.end[engine] > start:
+                start = self.end[engine]
+            for name in takes:
                 start = max(start, self.tokens[name].popleft())
-        starts.append(start)
-        self.end[engine] = start + busy
-        done = start + busy + latency
-        if done > self.done[engine]:
-            self.done[engine] = done
-        if gives:
-            for name in gives.split():
+            starts.append(start)
+            self.end[engine] = start + busy
+            done = start + busy + latency
+            if done > self.done[engine]:
+                self.done[engine] = done
+            for name in gives:
                 self.tokens[name].append(done)
 
     def sync(self, *engines: str) -> None:
@@ -106,6 +128,7 @@ class Walk:
         self.prefetched: list[At] = []  # the blocks of prefetched slices, in their order
         self.running: set[int] = set()  # loops around them that run more than once somewhere
         self.begun = 0
+        self.known: dict[tuple[object, ...], list[Issued]] = {}  # the instructions of an iteration
         self.busy: dict[tuple[object, ...], tuple[int, int, int]] = {}  # loads of tiles of each size
         self.pixels = min((loop.step for loop in self.loops if loop.dim == "w"), default=case.output[1])
         self.on_cols = [depth for depth, loop in enumerate(self.loops) if loop.on == "cols"]
@@ -255,14 +278,25 @@ class Walk:
             at = at.placed(loop, count)
             self.walk(depth + 1, at.inside(*ends))
             return
-        self.time.now += 1  # the loop instruction
+        self.time.run([Issued("", 1)])  # the loop instruction
         first, middle, last = (
             at.inside(ends[0], ends[1] and count == 1),
             at.inside(False, False),
             at.inside(False, ends[1]),
         )
         for i in range(count):
-            self.walk(depth + 1, first if i == 0 else last if i == count - 1 else middle)
+            self.iteration(depth + 1, first if i == 0 else last if i == count - 1 else middle)
+
+    def iteration(self, depth: int, at: At) -> None:
+        """Equal iterations have equal instructions, unless slices come in them."""
+        key = (depth, *at.extent.values(), *at[1:])
+        if key in self.known:
+            self.time.run(self.known[key])
+            return
+        begin = len(self.time.issued)
+        self.walk(depth, at)
+        if all(self.stages[name] < depth for name in self.sliced):
+            self.known[key] = self.time.issued[begin:]
 
     def slices(self, depth: int, at: At) -> None:
         if not any(self.stages[name] == depth for name in self.sliced):
