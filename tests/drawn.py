@@ -15,6 +15,7 @@ from random_graphs import Network, float_network
 from cnncc.arch.model import parse_arch
 from cnncc.driver.pipeline import Compilation, Settings, import_model
 from cnncc.errors import Refusal
+from cnncc.mapper.objective import OBJECTIVES, SLACK, Objective
 from cnncc.passes._scheduling.dataflows import AUTO, DATAFLOWS
 from cnncc.passes._scheduling.glb_words import GlbTooSmall
 
@@ -57,16 +58,17 @@ def arrays(draw: Draw) -> dict[str, Any]:
 
 
 def compiled_at_random(data: st.DataObject, folder: Path, check: Callable[[Compilation], object]) -> None:
-    """`check` of a compilation that has not begun: any network under any dataflow, for a GLB that just does."""
+    """`check` of a compilation that has not begun: any network, dataflow and objective, for a GLB that just does."""
     net, array = data.draw(networks()), data.draw(arrays())
     dataflow = data.draw(st.sampled_from([AUTO, AUTO, *DATAFLOWS]))
+    objective = Objective(data.draw(st.sampled_from(OBJECTIVES)), data.draw(st.sampled_from([0.0, SLACK, 0.1])))
     array["links"] = {**array["links"], "south": True}
     (folder / "net.onnx").write_bytes(net.model.SerializeToString())
     try:
         for _ in range(20):
             (folder / "array.toml").write_text(as_toml(array))
             arch = parse_arch(as_toml(array), "drawn")
-            chosen = Settings(arch, str(folder / "array.toml"), arch.operand_bits, net.feeds, None, dataflow)
+            chosen = Settings(arch, str(folder / "array.toml"), arch.operand_bits, net.feeds, None, dataflow, objective)
             try:
                 check(import_model(folder / "net.onnx", None, chosen))
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ from cli_cases import SAMPLES, refused, save
 from searches import search_with
 from test_conv_groups import array_file
 from test_glb_blocks import branches, image_for
+from test_objectives import ARCH, tasks
 
-from cnncc.certificate.certificate import certificate, check
+from cnncc.certificate.certificate import COSTS, certificate, check
+from cnncc.certificate.least_costs import prices_of
 from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
-from cnncc.mapper import blocking, bound, chain, search, space
+from cnncc.mapper import blocking, bound, chain, front, least_cost, search, space
 from cnncc.mapper.effort import Effort
+from cnncc.mapper.objective import Objective
 from cnncc.util.progress import silent
 
 LENET = SAMPLES / "models" / "lenet_qoperator_u8.onnx"
@@ -34,7 +38,7 @@ def written(model: Path, arch: str, file: Path) -> Json:
     return found
 
 
-def checked(model: Path, arch: str, file: Path) -> list[str]:
+def checked(model: Path, arch: str, file: Path) -> list[list[str]]:
     return list(check(model, file, options(model, arch), silent))
 
 
@@ -45,7 +49,7 @@ def without_search(monkeypatch: pytest.MonkeyPatch) -> None:
     def called(*_: object, **__: object) -> None:
         raise AssertionError("code of the search was called")
 
-    for module in (blocking, bound, chain, search, space):
+    for module in (blocking, bound, chain, front, least_cost, search, space):
         for name, value in vars(module).items():
             if inspect.getmodule(value) is module and callable(value):
                 monkeypatch.setattr(module, name, called)
@@ -61,8 +65,46 @@ def test_certificate_is_checked_without_the_search(lenet: Json, tmp_path: Path) 
     (tmp_path / "lenet.json").write_text(json.dumps(lenet))
     lines = checked(LENET, "spatial-4x4", tmp_path / "lenet.json")
     assert len(lines) == len(lenet["layers"]) > 4
-    assert all("the best" in line for line in lines)
+    assert all("the best of the layer alone" in line for line, _, _ in lines)
     assert all(layer["proven"] for layer in lenet["layers"])
+
+
+def test_certificate_of_words_and_energy(lenet: Json, tmp_path: Path) -> None:
+    """What is wrong about them is found: costs, bounds, mappings, what is missing."""
+    file = tmp_path / "wrong.json"
+    proven = [layer["costs"]["words"]["proven"] for layer in lenet["layers"]]
+    assert all(proven) and not any(layer["costs"]["energy"]["proven"] for layer in lenet["layers"])
+    layer = next(number for number, layer in enumerate(lenet["layers"]) if layer["kind"] == "mac")
+
+    def refused_as(message: str, name: str, **changes: object) -> None:
+        wrong = json.loads(json.dumps(lenet))
+        wrong["layers"][layer]["costs"][name] |= changes
+        file.write_text(json.dumps(wrong))
+        with pytest.raises(Refusal, match=message):
+            checked(LENET, "spatial-4x4", file)
+
+    words, energy = (lenet["layers"][layer]["costs"][name] for name in ("words", "energy"))
+    refused_as("its mapping for words costs", "words", cost=words["cost"] - 1, least=words["least"] - 1)
+    refused_as("some mapping may cost", "words", least=words["least"] + 1, proven=False)
+    refused_as("some mapping may cost", "energy", least=energy["least"] + 1)
+    refused_as("said to be proven", "energy", proven=True)
+    refused_as("its mapping for energy costs", "energy", mapping=lenet["layers"][layer]["mapping"])
+    refused_as("no certificate", "energy", least=None)
+    refused_as("no certificate|no part of a program", "words", mapping="k > nonsense")
+
+
+def test_least_costs_hold_for_all_fronts() -> None:
+    """The bounds of the checker are not above any mapping that is known, nor above those of the mapper."""
+    for task in tasks():
+        for name in ("words", "energy"):
+            prices = Objective(name).prices(task.arch)
+            assert replace(prices_of(name, ARCH), unit="") == replace(prices.costs, unit="")
+            result = replace(task, prices=prices).search()
+            least = COSTS[name](task.shape, ARCH, task.budget)
+            known = least_cost.least_cost(task.shape, ARCH, task.budget, prices.costs)
+            assert least <= known * (1 + 1e-12)
+            assert result is None or known <= result.front[0].cost * (1 + 1e-12)
+            assert least > 0.5 * known
 
 
 @pytest.mark.parametrize("number", range(3))

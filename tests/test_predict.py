@@ -20,6 +20,7 @@ from examples import SEED, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nest_cases import Case, layer_of
+from searches import SHORT_FRONTS, search_with
 from test_conv_grid import unmapped
 from test_conv_groups import array_file
 from test_dataflows import Drawn, arch_toml, draw
@@ -186,8 +187,10 @@ def test_predict_params_of_positions(name: str, tmp_path: Path) -> None:
 @settings(max_examples=max(15, EXAMPLES // 4), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_predict_random_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Any layer under any dataflow: shuffles, parameters of positions, host segments, a GLB that just does."""
-    compiled_at_random(data, tmp_path_factory.getbasetemp(), check)
+    """Any layer, dataflow, objective: shuffles, parameters of positions, host segments, a GLB that just does."""
+    with pytest.MonkeyPatch.context() as patch:
+        search_with(patch, SHORT_FRONTS)
+        compiled_at_random(data, tmp_path_factory.getbasetemp(), check)
 
 
 @pytest.mark.parametrize("dataflow", ["os", "rs"])

@@ -1,4 +1,4 @@
-"""Certificates of a network's mappings: for each layer the best cycles, and a lower bound for all mappings.
+"""Certificates of a network's mappings: for each layer the best cycles, words and energy, and their lower bounds.
 
 A check takes the layers from the model, mappings and numbers from the file, and uses no code of the search
 (`whole_space.py`).
@@ -7,7 +7,8 @@ A check takes the layers from the model, mappings and numbers from the file, and
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,19 +16,26 @@ from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch, arch_text
 from cnncc.certificate import whole_space
+from cnncc.certificate.least_costs import least_energy, least_words, prices_of
+from cnncc.dialects._mapping_text import text
 from cnncc.dialects.nest import LayerOp
 from cnncc.driver.pipeline import ASSIGN, Compilation
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.errors import Refusal
 from cnncc.estimate.mapped_network import budgets, streamed
+from cnncc.model.energy import energy
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
+from cnncc.model.legal import is_legal
+from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.plan_json import as_json, from_json
 from cnncc.passes._scheduling.glb_words import glb_words
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.util.progress import Progress
 
 Json = dict[str, Any]
+COSTS = {"words": least_words, "energy": least_energy}
+COST_TEXT = {"words": "DRAM words", "energy": "energy"}
 Known = dict[tuple[LayerShape, bool, int, int], whole_space.Seen]  # by shape, residual, GLB budget and least
 
 
@@ -46,6 +54,7 @@ def _start(source: Path, options: CompileOptions, progress: Progress, mapped: bo
 def certificate(source: Path, options: CompileOptions, progress: Progress) -> Json:
     """The certificate of a network: an entry for each layer that the search maps. Raises Refusal as `compile` does."""
     from cnncc.mapper.cached_search import searched
+    from cnncc.mapper.objective import Objective
 
     compilation, func = _start(source, options, progress, mapped=True)
     arch, moves, entries = compilation.settings.arch, streamed(func), list[Json]()
@@ -66,13 +75,21 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
             as_json([plan])[0]
             | {"budget": budget.words, "streamed": sorted(budget.streamed), "cycles": best.cycles, "least": least}
             | {"bounded": best.bounded, "run": best.run, "proven": least == best.cycles}
+            | {"costs": {}}
         )
+        for name, bound in COSTS.items():
+            result = searched(shape, arch, budget, prices=Objective(name).prices(arch))
+            mapping = result.front[0].mapping if result else best.mapping
+            cost, fewest = _cost(replace(plan, mapping=mapping), name, arch), float(bound(shape, arch, budget))
+            entries[-1]["costs"][name] = {
+                "mapping": text(mapping, shape.sizes), "cost": cost, "least": fewest, "proven": fewest == cost
+            }  # fmt: skip
     moved = {label_of(layer): sorted(some) for layer, some in moves.items() if some}
     return {"source": source.name, "array": arch_text(arch), "moves": moved, "layers": entries}
 
 
-def check(source: Path, file: Path, options: CompileOptions, progress: Progress) -> Iterator[str]:
-    """A line for each layer of a certificate. Raises Refusal, with the first layer whose entry is wrong."""
+def check(source: Path, file: Path, options: CompileOptions, progress: Progress) -> Iterator[list[str]]:
+    """Lines for each layer of a certificate. Raises Refusal, with the first layer whose entry is wrong."""
     try:
         given = json.loads(file.read_text())
         entries, array = cast("list[Json]", given["layers"]), given["array"]
@@ -93,7 +110,9 @@ def check(source: Path, file: Path, options: CompileOptions, progress: Progress)
     for done, (plan, entry) in enumerate(zip(plans, entries, strict=True)):
         progress(f"checking {plan.label}", done, len(plans))
         try:
-            yield _checked(plan, entry, arch, layers, limits, known)
+            yield list(_checked(plan, entry, arch, layers, limits, known))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Refusal(f"{file}: no certificate: layer '{plan.label}': {error!r}") from error
         except Refusal as refusal:
             raise Refusal(f"{file}: layer '{plan.label}': {refusal}") from refusal
 
@@ -101,7 +120,8 @@ def check(source: Path, file: Path, options: CompileOptions, progress: Progress)
 def _checked(
     plan: LayerPlan, entry: Json, arch: Arch, layers: Mapping[str, LayerOp], limits: Mapping[LayerOp, GlbBudget],
     known: Known,
-) -> str:  # fmt: skip
+) -> Iterator[str]:  # fmt: skip
+    """Lines of a layer. Raises Refusal."""
     layer = layers.get(plan.label)
     residual = layer is not None and layer.residual is not None
     if (
@@ -114,9 +134,7 @@ def _checked(
     shape, least, budget, streamed = plan.shape, int(entry["least"]), int(entry["budget"]), frozenset(entry["streamed"])
     if budget != limits[layer].words:
         raise Refusal(f"its GLB budget is {limits[layer].words} words, not {budget}")
-    moves = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"} & {"ifmap", "output", "residual"}
-    if moves != set(streamed) or (words := glb_words(shape, arch, plan.mapping)) > budget:
-        raise Refusal(f"its mapping streams {', '.join(sorted(moves)) or 'nothing'} and must fit {budget} words")
+    words = _check_budget(plan, streamed, arch, budget)
     cycles = layer_cycles(plan, arch)
     if cycles != entry["cycles"]:
         raise Refusal(f"its mapping takes {cycles:,} cycles, not {entry['cycles']:,}")
@@ -136,5 +154,45 @@ def _checked(
         if seen.better is not None:
             raise Refusal(f"a mapping takes {seen.better[1]:,} cycles, fewer than {least:,}")
         how = f"{seen.combinations:,} mappings looked at, {seen.run:,} run"
-    what = "the best" if entry["proven"] else f"at most {100 * (cycles / least - 1):.1f} % above the best"
-    return f"  {plan.label}: {cycles:,} cycles, none below {least:,} ({how}): {what}; {words:,} of {budget:,} words"
+    what = _verdict(cycles, least)
+    yield f"  {plan.label}: {cycles:,} cycles, none below {least:,} ({how}): {what}; {words:,} of {budget:,} words"
+    for name in COSTS:
+        yield _checked_cost(entry, name, arch, limits[layer])
+
+
+def _checked_cost(entry: Json, name: str, arch: Arch, budget: GlbBudget) -> str:
+    """The line of a layer's DRAM words, or of its energy. Raises Refusal."""
+    given = entry["costs"][name]
+    cost, least = float(given["cost"]), float(given["least"])
+    (plan,) = cast("Sequence[LayerPlan]", from_json([entry | {"mapping": given["mapping"]}]))
+    if not is_legal(plan.shape, plan.mapping, budget.residual):
+        raise Refusal(f"its mapping for {name} is illegal")
+    _check_budget(plan, budget.streamed, arch, budget.words)
+    if (counted := _cost(plan, name, arch)) != cost:
+        raise Refusal(f"its mapping for {name} costs {counted:,.0f}, not {cost:,.0f}")
+    if given["proven"] != (least == cost):
+        raise Refusal(f"its {name} are said to be {'' if given['proven'] else 'not '}proven")
+    if (fewest := COSTS[name](plan.shape, arch, budget)) < least:
+        raise Refusal(f"some mapping may cost {fewest:,.0f} {name}, less than {least:,.0f}")
+    return f"    {COST_TEXT[name]} {cost:,.0f}, none below {least:,.0f}: {_verdict(cost, least)}"
+
+
+def _check_budget(plan: LayerPlan, streamed: Set[str], arch: Arch, budget: int) -> int:
+    """The GLB words of a mapping. Raises Refusal if it streams other operands, or exceeds the budget."""
+    moves = {stage.operand for stage in plan.mapping.stages if stage.memory == "glb"} & {"ifmap", "output", "residual"}
+    if moves != streamed or (words := glb_words(plan.shape, arch, plan.mapping)) > budget:
+        raise Refusal(f"its mapping streams {', '.join(sorted(moves)) or 'nothing'} and must fit {budget} words")
+    return words
+
+
+def _verdict(figure: float, least: float) -> str:
+    """What a figure is, of all mappings of the layer alone in its GLB budget."""
+    if figure == least:
+        return "the best of the layer alone"
+    return f"at most {100 * (figure / least - 1):.1f} % above the best" if least else "not proven"
+
+
+def _cost(plan: LayerPlan, name: str, arch: Arch) -> float:
+    """What a mapping costs: DRAM words, or energy."""
+    counters = operand_traffic(plan.shape, plan.mapping, arch, plan.residual).counters()
+    return energy(counters, prices_of(name, arch))["total"]

@@ -123,6 +123,6 @@ def _check(source: Path, file: Path, options: CompileOptions) -> None:
     from cnncc.certificate.certificate import check
 
     with progress_line() as progress:
-        lines = list(check(source, file, options, progress))
-    click.echo(f"{file.name}: all of its {len(lines)} layers are as it says")
-    click.echo(fitted(lines))
+        layers = list(check(source, file, options, progress))
+    click.echo(f"{file.name}: all of its {len(layers)} layers are as it says")
+    click.echo(fitted(line for lines in layers for line in lines))
