@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,17 +35,31 @@ class Lifetime:
 
 def first_fit(lifetimes: Sequence[Lifetime]) -> dict[str, int]:
     """A first word for each name, in the order given, so that no two which meet overlap."""
-    placed, starts = list[tuple[int, int, int, int]](), dict[str, int]()  # start, end, first, last; by start
+    groups = _groups(lifetimes)
+    placed = defaultdict[int, list[tuple[int, int, int, int]]](list)  # start, end, first, last; by start
+    starts = dict[str, int]()
     for each in lifetimes:
         at, words, first, last = 0, each.words, each.first, each.last
-        for start, end, begins, ends in placed:
+        beside = placed[bisect_right(groups, first)]
+        for start, end, begins, ends in beside:
             if begins <= last and first <= ends:
                 if start >= at + words:
                     break
                 at = max(at, end)
-        insort(placed, (at, at + words, first, last))
+        insort(beside, (at, at + words, first, last))
         starts[each.name] = at
     return starts
+
+
+def _groups(lifetimes: Sequence[Lifetime]) -> list[int]:
+    """The layer numbers at which groups begin: no lifetime of a group meets one of another."""
+    groups, end = list[int](), None
+    for first, last in sorted((each.first, each.last) for each in lifetimes):
+        if end is None or first > end:
+            groups.append(first)
+            end = last
+        end = max(end, last)
+    return groups
 
 
 def pack(lifetimes: Sequence[Lifetime]) -> tuple[int, dict[str, int]]:
