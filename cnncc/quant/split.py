@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,13 @@ class Use:
     weights: Doubles | None = None
     bias: Doubles | None = None
     terms: int = 1
+
+    @cached_property
+    def results(self) -> Doubles:
+        """What the layer computes of its patches, f64[p, k]; the patches where it has no weights."""
+        if self.weights is None or self.bias is None:
+            return self.patches
+        return self.patches @ self.weights.T + self.bias
 
 
 def activation_scale(absmax: float, top: int) -> float:
@@ -140,15 +148,16 @@ def measured_error(use: Use, absmax: float, top: int, operand_bits: int, psum_bi
     if use.terms * top > integer_range(psum_bits)[1]:
         return float("inf")
     scale = activation_scale(absmax, top)
-    integers = np.clip(np.rint(use.patches / scale), -top, top)
+    integers = use.patches / scale
+    np.clip(np.rint(integers, out=integers), -top, top, out=integers)
     if use.weights is None or use.bias is None:
-        return _relative(integers * scale, use.patches)
+        return _relative(integers * scale, use.results)
     try:
         layer = quantise_layer(use.weights, use.bias, scale, top, operand_bits, psum_bits)
     except Refusal:
         return float("inf")
     sums = integers @ layer.weights.T.astype(np.float64) + layer.bias
-    return _relative(sums * (scale * layer.scale.astype(np.float64)), use.patches @ use.weights.T + use.bias)
+    return _relative(sums * (scale * layer.scale.astype(np.float64)), use.results)
 
 
 def _relative(got: Doubles, want: Doubles) -> float:
