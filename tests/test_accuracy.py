@@ -76,6 +76,22 @@ def test_accuracy_drop_is_from_the_worst_input(tmp_path: Path) -> None:
     assert found["loses_most"] == max(drops, key=lambda label: drops[label])
 
 
+@pytest.mark.parametrize("operator", ["LeakyRelu", "PRelu"])
+def test_accuracy_of_a_leaky_that_is_fused(operator: str, tmp_path: Path) -> None:
+    """The integers that the convolution and its LeakyRelu have in common are the result of the LeakyRelu."""
+    leaky = {
+        "LeakyRelu": node("LeakyRelu", ["a"], ["y"], name="leaky", alpha=0.1),
+        "PRelu": node("PRelu", ["a", "slope"], ["y"], name="leaky"),
+    }
+    nodes = [node("Conv", ["x", "w"], ["a"], name="conv", pads=[1, 1, 1, 1]), leaky[operator]]
+    arrays = {"w": noise(1, 5, 3, 3, 3), **({"slope": np.full((1,), 0.1, np.float32)} if operator == "PRelu" else {})}
+    found = verified(save(build(nodes, {"x": (1, 3, 7, 9)}, ["y"], arrays), tmp_path / "net.onnx"))
+    (output,) = found["outputs"]
+    source, layer = found["layers"]
+    assert source["label"] == "input x" and layer["sqnr_db"] == pytest.approx(output["sqnr_db"], abs=1e-3)
+    assert layer["drop_db"] == pytest.approx(source["sqnr_db"] - layer["sqnr_db"])
+
+
 def test_accuracy_names_the_layer_that_is_coarse(tmp_path: Path) -> None:
     """One channel is a million times the others: the scale of its result leaves them nothing."""
     wide = noise(2, 7, 5, 3, 3)

@@ -17,7 +17,7 @@ from cnncc.frontend.export_onnx import input_names, main_arguments
 from cnncc.passes._onnx.builder import base_of
 from cnncc.passes._onnx.layers import is_tensor_of
 from cnncc.passes._onnx.lowering import lower
-from cnncc.passes._onnx.scale_groups import saturates_at_reader
+from cnncc.passes._onnx.scale_groups import leaky_after, saturates_at_reader
 from cnncc.weights import Array, WeightStore
 
 Values = Mapping[str, Array]
@@ -113,7 +113,8 @@ class References:
         """The accuracy of the values in `trace`, in the network's order. inputs: reals. quantised: their integers."""
         first: dict[str, SSAValue] = {}  # values with the same integers, as after a Reshape, count once
         for value in self.values:
-            first.setdefault(self.key(value), value)
+            if leaky_after(value, self.lowering.placement.layers) is None:  # its integers are those of the LeakyRelu
+                first.setdefault(self.key(value), value)
         known = {value: trace[key] for key, value in first.items() if key in trace}
         known |= {value: quantised[value.index] for value in first.values() if isinstance(value, BlockArgument)}
         sqnrs: dict[SSAValue, float] = {}
