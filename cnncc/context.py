@@ -18,18 +18,25 @@ def to_stderr(message: str) -> None:
     sys.stderr.write(f"cnncc: note: {message}\n")
 
 
+def warning_to_stderr(message: str) -> None:
+    """Prints a warning, which is no error."""
+    sys.stderr.write(f"cnncc: warning: {message}\n")
+
+
 @dataclass
 class CompilerContext(Context):
     """An xDSL context that owns a weight store, shared by its clones (keys are content, so sharing is safe).
 
     - progress: receives the current step of a pass that takes long
-    - note: receives what a user of a pass may not expect
+    - note: receives what a user of a pass by hand may not expect
+    - warning: receives what a user of any command may not expect
     - processes: the number that a pass may use; None: one for each core
     """
 
     weights: WeightStore = field(default_factory=WeightStore)
     progress: Progress = silent
     note: Callable[[str], None] = silent
+    warning: Callable[[str], None] = silent
     processes: int | None = None
 
     def clone(self) -> CompilerContext:
@@ -37,13 +44,18 @@ class CompilerContext(Context):
         other = CompilerContext(allow_unregistered=self.allow_unregistered, weights=self.weights)
         other.__dict__.update(super().clone().__dict__)
         other.weights, other.progress, other.processes = self.weights, self.progress, self.processes
-        other.note = self.note
+        other.note, other.warning = self.note, self.warning
         return other
 
 
 def note(ctx: Context, message: str) -> None:
     """Tell the user of `ctx` something that is no error; under stock xDSL tools on stderr."""
     (ctx.note if isinstance(ctx, CompilerContext) else to_stderr)(message)
+
+
+def warn(ctx: Context, message: str) -> None:
+    """Warn the user of `ctx`; under stock xDSL tools on stderr."""
+    (ctx.warning if isinstance(ctx, CompilerContext) else warning_to_stderr)(message)
 
 
 def weights_of(ctx: Context) -> WeightStore:

@@ -9,20 +9,25 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch, load_arch
-from cnncc.context import CompilerContext, note
+from cnncc.context import CompilerContext, note, warn
 from cnncc.dialects._notation import NotationError, read
+from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.errors import Refusal
 from cnncc.passes._programs.array_mark import mark
 from cnncc.passes._scheduling.assignment import assign
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
-from cnncc.passes._scheduling.nest_layers import chosen_layers
+from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of
+from cnncc.passes._scheduling.rewrites import canonical, without_single
 from cnncc.passes._scheduling.schedule_file import Named, Schedule, Written, objective_of, read_schedule
 
 
 @dataclass(frozen=True)
 class NestAssignMappingPass(ModulePass):
-    """Writes on each layer the mapping for `arch` (a preset or a TOML file) that takes the array the fewest cycles.
+    """Writes on each layer the mapping for `arch` (a preset or a TOML file) that is the best by `objective`.
+
+    By default that is the least energy, among networks with at most (1 + `slack`) times the fewest cycles
+    (docs/mapper.md, "Objectives").
 
         nest.layer "mac" … then <…> { … }   ->   nest.layer "mac" … then <…> mapping "h':4 > [h''||@rows …" { … }
 
@@ -41,6 +46,8 @@ class NestAssignMappingPass(ModulePass):
 
     Refused is all that is wrong with a given mapping, and what the array has no PEs, links, register files or GLB for.
     With `layer` one layer is mapped, which then has the whole GLB for its buffers.
+
+    A nest that is not that of `cnn-to-nest` gets a warning: the passes that apply the mapping do not keep its loops.
     """
 
     name = "nest-assign-mapping"
@@ -58,6 +65,9 @@ class NestAssignMappingPass(ModulePass):
         if not chosen_layers(op, self.layer):
             note(ctx, f"{self.name}: nothing to do: the module has no nest.layer")
         assign(op, self.layer, self.candidates(ctx, arch))
+        if replaced := [label_of(layer) for layer in chosen_layers(op, self.layer) if _is_replaced(layer)]:
+            text = "its loops are not those of cnn-to-nest, and its mapping does not keep them"
+            warn(ctx, f"{self.name}: {', '.join(replaced)}: {text}: loops by hand are for a dump after nest-unroll")
         mark(op, arch)
 
     def candidates(self, ctx: Context, arch: Arch) -> Candidates:
@@ -79,3 +89,9 @@ class NestAssignMappingPass(ModulePass):
         if self.dataflow != AUTO:
             raise Refusal(f"{self.name}: give either a dataflow or a mapping")
         return Written(self.mapping)
+
+
+def _is_replaced(layer: LayerOp) -> bool:
+    """Whether the nest has loops of its own, which the passes that apply the layer's mapping do not keep."""
+    sizes = layer.sizes.data
+    return layer.mapping is not None and without_single(mapping_of(layer), sizes) != canonical(sizes)

@@ -44,6 +44,19 @@ def test_cli_from_prints_what_compile_prints_of_the_host(tmp_path: Path) -> None
         assert re.findall(r"^  (?:MACs|host) .*", said, re.MULTILINE) == (wanted if knows else []), dump.name
 
 
+def test_cli_compile_warns_of_loops_that_a_mapping_replaces(lenet: Path, tmp_path: Path) -> None:
+    """`compile` and `estimate` say it of loops by hand, and of no dump as it is."""
+    by_hand, order = tmp_path / "by_hand.mlir", 'nest-permute{order="c,k,h,w,r,s" layer=c2}'
+    done("opt", lenet / "ir" / "cnn-to-nest", "-p", order, "-o", by_hand)
+    for command in (("compile", "--from", by_hand, "-o", tmp_path / "net.cnb"), ("estimate", by_hand)):
+        (said,) = done(*command).stderr.splitlines()
+        assert said.startswith("cnncc: warning: nest-assign-mapping: c2: its loops are not those of cnn-to-nest")
+    done("disasm", tmp_path / "net.cnb", "-o", tmp_path / "net.s")
+    assert (tmp_path / "net.s").read_text() == (lenet / "lenet.s").read_text()
+    for dump in ("cnn-to-nest", "nest-assign-mapping", "nest-stage"):
+        assert not done("compile", "--from", lenet / "ir" / dump, "-o", tmp_path / "net.cnb").stderr
+
+
 def test_cli_asm_refuses_data_of_another_model(lenet: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.cnb"
     done("compile", save(conv_model(), tmp_path / "net.onnx"), "-o", other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from cnncc.driver.program_parts import prefetched_operands, program_parts
 from cnncc.estimate.estimate_table import as_json as as_json_of
 from cnncc.estimate.mapped_program import Program
 from cnncc.explore.vary import with_config
+from cnncc.isa.assembly import assemble
+from cnncc.isa.codec import encode_program
 from cnncc.model.plan_json import as_json, from_json
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -73,17 +76,67 @@ def test_estimate_is_what_run_counts(model: str, options: tuple[str, ...], tmp_p
     assert estimated(tmp_path / "net.cnb") == estimate | {"source": "net.cnb"}
 
 
-def test_estimate_does_not_read_instructions(tmp_path: Path) -> None:
-    """A trip count is planted in the program: what is counted changes, what is predicted does not."""
-    done("compile", LENET, *LENET_OPTIONS, "-o", tmp_path / "net.cnb")
-    done("disasm", tmp_path / "net.cnb", "-o", tmp_path / "net.s")
-    text = (tmp_path / "net.s").read_text()
+def with_one_tap_less(binary: Path, folder: Path) -> Path:
+    """The assembly of `binary`, with another trip count in its first macro-instruction."""
+    done("disasm", binary, "-o", folder / "net.s")
+    text = (folder / "net.s").read_text()
     planted = re.sub(r"( mac .* taps=)(\d+)", lambda mac: mac[1] + str(int(mac[2]) - 1), text, count=1)
     assert planted != text
-    (tmp_path / "net.s").write_text(planted)
-    done("asm", tmp_path / "net.s", "--data", tmp_path / "net.cnb", "-o", tmp_path / "planted.cnb")
-    counted, said = run(tmp_path / "planted.cnb"), estimated(tmp_path / "planted.cnb")
-    assert of_run(said) == run(tmp_path / "net.cnb") != counted
+    (folder / "planted.s").write_text(planted)
+    return folder / "planted.s"
+
+
+def test_estimate_does_not_read_instructions(tmp_path: Path) -> None:
+    """A trip count is planted in the program: what is counted changes, what is predicted does not."""
+    net, other = tmp_path / "net.cnb", tmp_path / "planted.cnb"
+    done("compile", LENET, *LENET_OPTIONS, "-o", net)
+    program = encode_program(assemble(with_one_tap_less(net, tmp_path).read_text()))
+    save(replace(load(net), program=program), other)
+    counted, said = run(other), estimated(other)
+    assert of_run(said) == run(net) != counted
+
+
+def test_estimate_of_an_assembled_program(tmp_path: Path) -> None:
+    """The plan is that of the compiled program: `asm` keeps it for that program alone."""
+    net, other = tmp_path / "net.cnb", tmp_path / "planted.cnb"
+    done("compile", LENET, *LENET_OPTIONS, "-o", net)
+    changed = with_one_tap_less(net, tmp_path)
+    same = done("asm", tmp_path / "net.s", "--data", net, "-o", tmp_path / "same.cnb")
+    assert not same.stderr and (tmp_path / "same.cnb").read_bytes() == net.read_bytes()
+    note = f"cnncc: note: {other} has no plan for `estimate`, as its program is not that of {net}\n"
+    assert done("asm", changed, "--data", net, "-o", other).stderr == note
+    assert "planted.cnb: its metadata has no plan" in refused("estimate", other)
+    assert set(load(net).metadata) - set(load(other).metadata) == {"plan"}
+    assert not done("asm", tmp_path / "net.s", "--data", other, "-o", tmp_path / "back.cnb").stderr
+
+
+def test_estimate_check_counters(tmp_path: Path) -> None:
+    """What is predicted is compared with what the interpreter counts, counter by counter."""
+    net, other = tmp_path / "net.cnb", tmp_path / "planted.cnb"
+    done("compile", LENET, *LENET_OPTIONS, "-o", net)
+    said = done("estimate", net, "--check-counters").stdout
+    counters = run(net)
+    assert said == f"net.cnb: all {len(list(leaves(counters))):,} counters are as predicted\n"
+    program = encode_program(assemble(with_one_tap_less(net, tmp_path).read_text()))
+    save(replace(load(net), program=program), other)
+    found = refused("estimate", other, "--check-counters")
+    predicted, counted = dict(leaves(counters)), dict(leaves(run(other)))
+    differ = [name for name, value in counted.items() if predicted[name] != value]
+    assert found.startswith(f"cnncc: planted.cnb: {len(differ)} of {len(counted)} counters are not as predicted: ")
+    first = f"{differ[0]} {counted[differ[0]]:,}, predicted {predicted[differ[0]]:,}"
+    assert first in found
+    for more in (("--json",), ("--explain", "c1"), ("--front",)):
+        assert invoke("estimate", net, "--check-counters", *more).exit_code == 2
+    assert invoke("estimate", LENET, "--check-counters").exit_code == 2
+
+
+def leaves(counters: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The counters by name, a dot between a key and one inside it."""
+    if not isinstance(counters, dict):
+        yield name, counters
+        return
+    for key, value in counters.items():
+        yield from leaves(value, f"{name}.{key}" if name else key)
 
 
 def test_estimate_roofline_of_a_layer(tmp_path: Path) -> None:

@@ -106,3 +106,30 @@ def test_nest_notes_a_layer_that_is_not_there(name: str, tmp_path: Path) -> None
     )
     with pytest.raises(Refusal, match=r"there is no layer 'conv9'; layers: conv0, pool0"):
         opt(tmp_path, LAYERS, f"{name}{{{f'{options} layer=conv9'.strip()}}}")
+
+
+ASSIGN = "nest-assign-mapping{arch=spatial-4x4}"
+
+
+@pytest.mark.parametrize(
+    "by_hand", ['nest-permute{order="c,k,h,w,r,s" layer=conv0}', "nest-split{dim=h size=4 layer=conv0}"]
+)
+def test_nest_notes_loops_by_hand_that_a_mapping_replaces(
+    by_hand: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever tiles the mapping has: nest-tile refuses other ones, and says nothing of equal ones."""
+    changed = opt(tmp_path, LAYERS, by_hand)
+    capsys.readouterr()
+    opt(tmp_path, changed, ASSIGN)
+    assert capsys.readouterr().err == (
+        "cnncc: warning: nest-assign-mapping: conv0: its loops are not those of cnn-to-nest, and its mapping does not "
+        "keep them: loops by hand are for a dump after nest-unroll\n"
+    )
+
+
+def test_nest_notes_no_loops_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A loop that runs once is none; a mapping may be assigned again; another layer is not looked at."""
+    opt(tmp_path, LAYERS.replace("nest.for k {", "nest.for n { nest.for k {", 1).replace("} } }", "} } } }", 1), ASSIGN)
+    opt(tmp_path, LAYERS, f"{ASSIGN},{ASSIGN}")
+    opt(tmp_path, LAYERS, f"nest-split{{dim=h size=3 layer=conv0}},{ASSIGN[:-1]} layer=pool0}}")
+    assert not capsys.readouterr().err

@@ -22,6 +22,8 @@ def command(source: Path, output: Path, data: Path) -> None:
     cnncc disasm lenet.cnb -o lenet.s
     cnncc asm lenet.s --data lenet.cnb -o same.cnb
     """
+    import numpy as np
+
     from cnncc.binary.container import from_bytes, load, to_bytes
     from cnncc.binary.modules import check_names
     from cnncc.isa.assembly import assemble
@@ -37,9 +39,10 @@ def command(source: Path, output: Path, data: Path) -> None:
     try:
         instructions = assemble(text)
         program = encode_program(instructions)
-        metadata = dict(binary.metadata)
+        stale = set[str]() if np.array_equal(program, binary.program) else {"plan"}
         if len(instructions) != len(decode_program(binary.program)):  # what is said of them by number no longer fits
-            metadata = {key: value for key, value in metadata.items() if key not in ("layers", "comments")}
+            stale |= {"layers", "comments"}
+        metadata = {key: value for key, value in binary.metadata.items() if key not in stale}
         content = to_bytes(dataclasses.replace(binary, program=program, metadata=metadata))
         from_bytes(content)  # what no one could load is not written
         check_names(text, binary)
@@ -47,3 +50,6 @@ def command(source: Path, output: Path, data: Path) -> None:
         raise Refusal(f"{source}: {refusal}") from refusal
     write_atomically(output, content)
     click.echo(f"{source} -> {output}, {program.nbytes:,} bytes of program")
+    if "plan" in binary.metadata and "plan" not in metadata:
+        note = f"{output} has no plan for `estimate`, as its program is not that of {data}"
+        click.echo(f"cnncc: note: {note}", err=True)

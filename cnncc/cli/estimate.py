@@ -32,10 +32,15 @@ if TYPE_CHECKING:
 @click.option(
     "--check-certificate", type=FILE, help="Show that it is so, with no code of the search; print no estimate."
 )
+@click.option(
+    "--check-counters",
+    is_flag=True,
+    help="Count what a binary's program does, and compare every counter with the estimate; print no estimate.",
+)
 @click.pass_context
 def command(
     ctx: click.Context, source: Path, options: CompileOptions, explained: str | None, what_if: tuple[str, ...],
-    front: bool, as_json: bool, certificate: Path | None, check_certificate: Path | None,
+    front: bool, as_json: bool, certificate: Path | None, check_certificate: Path | None, check_counters: bool,
 ) -> None:  # fmt: skip
     """Say what each layer takes: its mapping, cycles, words, energy, and what limits it.
 
@@ -46,18 +51,27 @@ def command(
     cnncc estimate net.onnx --arch spatial-16x16
     cnncc estimate net.cnb --explain conv2
     cnncc estimate net.cnb --what-if dram.words_per_cycle=16
+    cnncc estimate net.cnb --check-counters
     cnncc estimate net.onnx --front
     """
-    if check_certificate:
-        if explained or what_if or as_json or certificate or front:
-            raise click.UsageError("--check-certificate goes with no other output")
-        _check(source, check_certificate, options)
-        return
+    if check_certificate or check_counters:
+        if explained or what_if or as_json or certificate or front or (check_certificate and check_counters):
+            raise click.UsageError(
+                f"--check-{'certificate' if check_certificate else 'counters'} goes with no other output"
+            )
+        if check_certificate:
+            _check(source, check_certificate, options)
+            return
     given = [name for name in NAMES if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if source.suffix == ".cnb" and given:
         raise click.UsageError(f"--{min(given)} has no effect: a binary is mapped, to an array of its own")
     if source.suffix == ".cnb" and certificate:
         raise click.UsageError("--certificate is of a model: a binary is mapped")
+    if check_counters:
+        if source.suffix != ".cnb":
+            raise click.UsageError("--check-counters is of a binary: compile the model")
+        _check_counters(source)
+        return
     if front:
         if explained or what_if or certificate or options.objective or options.slack is not None:
             raise click.UsageError("--front goes with no other output, and with no objective: it has several")
@@ -126,3 +140,10 @@ def _check(source: Path, file: Path, options: CompileOptions) -> None:
         layers = list(check(source, file, options, progress))
     click.echo(f"{file.name}: all of its {len(layers)} layers are as it says")
     click.echo(fitted(line for lines in layers for line in lines))
+
+
+def _check_counters(source: Path) -> None:
+    """Raises Refusal for counters that are not as predicted."""
+    from cnncc.estimate.counter_check import check_counters
+
+    click.echo(check_counters(source))

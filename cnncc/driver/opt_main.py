@@ -22,7 +22,7 @@ from xdsl.universe import Universe
 from xdsl.utils.exceptions import ArgSpecParseError
 from xdsl.xdsl_opt_main import xDSLOptMain
 
-from cnncc.context import CompilerContext, to_stderr
+from cnncc.context import CompilerContext, to_stderr, warning_to_stderr
 from cnncc.driver.ir_files import dump_file, load_weights, shortened, user_errors
 from cnncc.errors import Refusal
 from cnncc.frontend.import_onnx import import_onnx
@@ -46,7 +46,7 @@ class OptMain(xDSLOptMain):
 
     def register_all_dialects(self) -> None:
         """Register all dialects; cnncc's own come from its universe, so that a bare checkout works too."""
-        self.ctx = CompilerContext(note=to_stderr)
+        self.ctx = CompilerContext(note=to_stderr, warning=warning_to_stderr)
         known: dict[str, Callable[[], Dialect]] = Universe.get_multiverse().all_dialects | DIALECTS
         for name, factory in known.items():
             self.ctx.register_dialect(name, factory)

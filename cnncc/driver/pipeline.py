@@ -149,6 +149,9 @@ class Compilation:
     notes: list[Finding] = field(default_factory=list[Finding])
     warnings: list[str] = field(default_factory=list[str])
 
+    def __post_init__(self) -> None:
+        self.ctx.warning = self.warnings.append
+
     def remaining(self) -> tuple[Step, ...]:
         """The steps that have not run yet, by the mark of the last one.
 

@@ -128,7 +128,8 @@ def tile_as(mapping: Mapping, sizes: Sizes, goal: Mapping) -> Mapping:
     dims = [dim for dim in CANONICAL if have[dim] != want[dim]]
     for dim in dims:
         if have[dim] != [1]:
-            raise Refusal(f"loops {dim} step by {have[dim]}, the mapping's by {want[dim]}")
+            steps = f"loops {dim} step by {have[dim]}, the mapping's by {want[dim]}"
+            raise Refusal(f"{steps}: loops by hand are for a dump after nest-unroll")
     for level in range(max((len(want[dim]) - 1 for dim in dims), default=0)):
         tiles = [(dim, want[dim][level]) for dim in dims if level < len(want[dim]) - 1]
         mapping = tile(mapping, sizes, tiles)

@@ -95,7 +95,7 @@
 
 //
 // RUN: not cnncc opt %s -p 'nest-tile{dim=k size=3 layer=conv0},nest-tile' 2>&1 | filecheck %s --check-prefix OTHER
-// OTHER: cnncc: nest-tile: layer 'conv0': loops k step by [3, 1], the mapping's by [8, 4, 2, 1]
+// OTHER: cnncc: nest-tile: layer 'conv0': loops k step by [3, 1], the mapping's by [8, 4, 2, 1]: loops by hand are for a dump after nest-unroll
 
 // A tile as large as the loop is none.
 // RUN: not cnncc opt %s -p 'nest-tile{dim=h size=7 layer=conv0}' 2>&1 | filecheck %s --check-prefix LARGE
