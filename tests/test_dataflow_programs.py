@@ -5,6 +5,7 @@ The arrays have few PEs and small files.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +130,6 @@ def test_a_network_under_each_dataflow_and_a_mix(tmp_path: Path) -> None:
         outputs.add((tmp_path / "y.npz").read_bytes())
         programs.add(done("disasm", tmp_path / "a.cnb").stdout)
     assert len(outputs) == 1 and len(programs) == 8
-    agree = "all 21 steps agree (calibration changes no value)"
-    assert agree in done("verify", LENET, "--batch", 1, "--dataflow", "ws").stdout
+    said = done("verify", LENET, "--batch", 1, "--dataflow", "ws").stdout
+    assert re.search(r"^all \d+ steps agree \(calibration changes no value\)$", said, re.MULTILINE)
     assert done("check", LENET, "--batch", 1, "--dataflow", "is", *mix).exit_code == 0
