@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.array_changes import variations
 from cnncc.estimate.explain import as_text
-from cnncc.estimate.layer_limits import cause_text, limits
+from cnncc.estimate.layer_limits import COMPUTE, LIMITS, cause_text, limits
 from cnncc.estimate.mapped_program import Program, of_model
 from cnncc.explore.vary import with_config
 
@@ -38,6 +39,15 @@ def lenet(
     """LeNet on an array."""
     options = CompileOptions(arch, None, CALIBRATION, 1, schedule, dataflow, slack=slack)
     return of_model(LENET, options)[0]
+
+
+def test_explain_limits_are_as_documented() -> None:
+    """LIMIT-1 has every cause, with its keys and its change of the mapping."""
+    text = (Path(__file__).parents[1] / "docs" / "estimate.md").read_text()
+    rows = re.findall(r"^  \| (`[^|]*`) \| ([^|]*) \| ([^|]*) \|$", text, re.MULTILINE)
+    rows = [(re.findall(r"`([\w.]+)`", cause), re.findall(r"`([\w.]+)`", keys), how) for cause, keys, how in rows]
+    found = {cause: (tuple(keys), how) for causes, keys, how in rows for cause in causes if cause in LIMITS}
+    assert found == {cause: (limit.keys, limit.mapping) for cause, limit in LIMITS.items() if cause != COMPUTE}
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ _HEAD = """# Supported operators
 
 Generated from the readers of ONNX nodes by `python -m cnncc.driver.operator_manual`; do not edit.
 
-Every ONNX operator is accepted. The array runs the operators below, of all opsets. All others run on the host, by
-onnxruntime, and so does a node that breaks a limit. `cnncc check MODEL.onnx` names each node on the host, with the
-reason. [adding-an-operator.md](adding-an-operator.md) adds an operator.
+Every operator of ONNX and onnxruntime is accepted. The array runs the operators below, of all opsets. All others run on
+the host, by onnxruntime, and so does a node that breaks a limit. `cnncc check MODEL.onnx` names each node on the host,
+with the reason. An operator of a domain that onnxruntime does not know is refused, unless the model defines it as a
+function. [adding-an-operator.md](adding-an-operator.md) adds an operator.
 
 These limits hold for every node on the array:
 

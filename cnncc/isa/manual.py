@@ -15,6 +15,7 @@ instructions do is [machine.md](machine.md), whose rules are cited by their labe
 
 A program is a sequence of instructions of a fixed number of 32-bit words each. Bits are counted from 0, the least
 significant; `{OPCODE.msb}..{OPCODE.lsb}` of word 0 is the opcode. Bits without a field are reserved and zero.
+A binary holds the words in little-endian order.
 
 ## Kinds of fields
 
