@@ -1,6 +1,6 @@
 """How the operands of a point move through the GLB: blocks, stages of weights, and what the layer takes at least.
 
-For one point all plans are looked at together, as arrays; those that fit become candidates.
+All plans of a point are bounded together, as arrays. Plans that fit become candidates.
 """
 
 from __future__ import annotations

@@ -120,12 +120,13 @@ def _axes(shape: tuple[int, ...]) -> tuple[Counts, ...]:
 class Weights(NamedTuple):
     """A stage of weights in the GLB.
 
-    - place: inside how many loops (`StagePlace`)
-    - buffers: at most so many
-    - buffer, words: words of a buffer; of all that come, the first slice of two buffers while the layer before runs
-    - part: of a block's work that is done with a slice, if slices come inside blocks
-    - number: of slices, at most
-    - channels: of a slice, if parameters may come with it
+    - place: the number of loops around the stage (`StagePlace`)
+    - buffers: the most buffers that it may have
+    - buffer: words of a buffer
+    - words: words of all transfers. With two buffers the first slice comes while the layer before runs.
+    - part: the share of a block's work that is done with a slice, if slices come inside blocks
+    - number: the most slices
+    - channels: output channels of a slice, if parameters may come with it
     """
 
     place: PerPlan | int
@@ -140,10 +141,11 @@ class Weights(NamedTuple):
 class Buffers(NamedTuple):
     """The buffers of plans with one stage of weights.
 
-    - results, weights: how many of output and residual, and of weights
+    - results: the number of buffers of output and of residual
+    - weights: the number of buffers of weights
     - params_in_slices: whether parameters come in slices
-    - fit: whether all of them fit, and the plan is legal
-    - doubled: whether there are two of all that comes or goes in blocks or slices, in blocks of one group of channels
+    - fit: whether all buffers fit, and the plan is legal
+    - doubled: whether all operands that come or go in blocks or slices have two, and a block has one group of channels
     """
 
     results: PerPlan
@@ -154,11 +156,14 @@ class Buffers(NamedTuple):
 
 
 class Blocks:
-    """All blocks of k, h and w together, in both orders (the first with k outside), with the ifmap in one buffer, in
-    two, and in slices of c in two; each of these five is an axis.
+    """All plans of blocks together, as arrays with the axes `[k, h, w, order, ifmap]`.
 
-    Or `cells` of them, along one axis; of many points, too, with tiles that are arrays along an axis in front of it,
-    but for those that blocks are made of.
+    - k, h, w: the size of a block, by its number
+    - order: 0 with k outside, 1 with k inside
+    - ifmap: 0 in one buffer, 1 in two, 2 in slices of c in two
+
+    With `cells`, a selection of plans, the axis is `[cell]`. If tiles are arrays, for many points, the axes are
+    `[tile, cell]`. Tiles of the dimensions that blocks cut are equal for all points then.
     """
 
     def __init__(
@@ -221,7 +226,7 @@ class Blocks:
         self.most_results: PerPlan = 1 + (beside & ~self.alone)
 
     def of_outermost(self, k: PerPlan, h: PerPlan, w: PerPlan) -> PerPlan:
-        """Of the loop over blocks that is outside the others, unless there is but one block along it."""
+        """The value k, h or w of the outermost loop over blocks. A loop over a single block does not count."""
         return self.k_outermost * k + self.h_outermost * h + ~(self.k_outermost | self.h_outermost) * w
 
     @cached_property
@@ -231,13 +236,13 @@ class Blocks:
 
     @cached_property
     def share_of_last(self) -> PerPlan:
-        """Of outputs, those of the last of them."""
+        """The share of the outputs that the last iteration of the outermost loop computes."""
         k, h, w = (side.last[at] for side, at in self._sides())
         return self.of_outermost(k / self.group, h / self.shape.sizes.h, w / self.shape.sizes.w)
 
     @cached_property
     def image_of_last(self) -> PerPlan:
-        """Of the words of the image that come, those that do in that iteration."""
+        """The share of the image's transferred words that come in that iteration."""
         if "ifmap" not in self.budget.streamed:
             return NONE
         rows, cols = (_image(self.shape, axis, self.tile[dim]) for axis, dim in enumerate("hw"))
@@ -264,7 +269,7 @@ class Blocks:
         return outside and bool(np.any(self.tiles.c < self.shape.sizes.c)) and not alone
 
     def _count_words(self) -> None:
-        """Of all buffers; moved in all, of the ifmap alone, of one block of it; before the first and after the last."""
+        """Words: of all buffers; of all transfers, of the ifmap's, of a block of it; before and after all blocks."""
         shape, sizes, streamed = self.shape, self.shape.sizes, self.budget.streamed
         k, h, w = (side.sizes[at] for side, at in self._sides())
         outputs, everything = self.groups_inside * k * h * w, sizes.n * sizes.k * sizes.h * sizes.w
@@ -440,7 +445,7 @@ def _cells(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> tu
 
 
 def some_of(cells: Cells, chosen: Flags | Counts) -> Cells:
-    """Those for which something holds, or with these numbers."""
+    """The cells that are chosen, by flags or by their numbers."""
     return tuple(each[chosen] for each in cells)
 
 

@@ -1,4 +1,4 @@
-"""Boxes: what a PE does in one macro-instruction, such that its register files have room for it. No IR."""
+"""Boxes that fit the register files of a PE. A box is what a PE does in one macro-instruction. No IR."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ Box = tuple[int, ...]
 
 
 def boxes(shape: LayerShape, arch: Arch) -> tuple[list[Box], bool]:
-    """Indices of k w h c r s in the box, lanes, words, for all boxes; or for some, where there are very many.
+    """The boxes, and whether some are left out.
 
-    And whether there is room where all columns of the image are loaded, and where neighbours pass some on (MAC-6).
-    Of very many, parts of k, w and h are as equal as may be, as those of c, r, s always are, and of all of them a few.
+    A box is (k, w, h, c, r, s, lanes, words, loaded, passed). The first six are its indices. `loaded` says whether it
+    fits if all columns of the image are loaded, `passed` whether it fits if neighbours pass some on (MAC-6).
+
+    Parts of c, r and s are always as equal as may be. If there are more than `MOST` boxes, so are those of k, w and h,
+    and each dimension has a few numbers (`FEW`).
     """
     listed = list(islice(_boxes(shape, arch, 0), MOST + 1))
     if len(listed) <= MOST:
@@ -35,14 +38,14 @@ def _numbers(extent: int, most: int, few: int) -> Sequence[int]:
 
 
 def _some(listed: Sequence[int], few: int) -> Sequence[int]:
-    """Of more than `few` numbers so many, the first and the last among them; all for 0."""
+    """`few` of the numbers, with the first and the last; all of them if there are no more, or if `few` is 0."""
     if not few or len(listed) <= few:
         return listed
     return [listed[i * (len(listed) - 1) // (few - 1)] for i in range(few)]
 
 
 def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
-    """Those with a few numbers of each dimension; 0: all."""
+    """The boxes with at most `few` numbers of each dimension; 0: all boxes."""
     sizes, pe, window = shape.sizes, arch.pe, shape.window
     point = sizes.r == sizes.s == 1 and not shape.channelwise
     image_words = pe.ifmap_words

@@ -1,7 +1,7 @@
 """The mapper's searches, each done once: found in memory or on disk, else done, several side by side. No IR.
 
-The key of a result on disk is a hash of all that the search depends on: the sources of the mapper and of what it
-imports, the layer, its GLB budget, and the array without its name and energies (docs/mapper.md).
+The key of a result on disk is a hash of all that the search depends on (CACHE-1): the sources of the mapper and of its
+imports, the layer, its GLB budget, and the array without its name and energies.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def has_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, dataflow: str 
 
 
 def search_ahead(tasks: Sequence[SearchTask], progress: Progress, processes: int | None = None) -> None:
-    """Have the results of all these in memory. processes: at most so many, this one alone for 1; None: one a core."""
+    """Have the results of all tasks in memory. processes: the most that search; 1: this one alone; None: one a core."""
     todo = [task for task in dict.fromkeys(tasks) if not _is_known(task)]
     processes = min(processes or _cores(), MOST_PROCESSES)
     done, start = 0, time.monotonic()

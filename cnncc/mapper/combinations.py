@@ -37,7 +37,7 @@ class Found(NamedTuple):
     beyond: int
 
     def some(self, chosen: Flags) -> Found:
-        """Those for which something holds."""
+        """The combinations that are chosen."""
         indices, tiles, cycles, least = (each[chosen] for each in (self.indices, self.tiles, self.cycles, self.least))
         return Found(self.form, indices, tiles, cycles, least, self.beyond)
 

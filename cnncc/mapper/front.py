@@ -71,7 +71,7 @@ class _Part(NamedTuple):
         return _Part(array[order[starts]], fewest, np.append(starts, len(order)), order, combinations, array)
 
     def points(self, tile: int) -> _Points:
-        """Those of a tile. tile: its number, or how far it is from behind the last one, which is negative."""
+        """The points of a tile. tile: its number; a negative one counts from the end, as an index does."""
         tile %= len(self.least)
         some = self.order[self.starts[tile] : self.starts[tile + 1]]
         k, h, w, c = self.combinations.tiles[some[0]].tolist()
@@ -124,7 +124,7 @@ class _Front:
         return self.limits[0]
 
     def tradeoffs(self, known: Sequence[Tradeoff], dataflow: str) -> tuple[Tradeoff, ...]:
-        """The known mappings, and others which are cheaper than those with their cycles."""
+        """The front: known mappings, and cheaper ones that were found between their cycles."""
         result, left, number, in_vain = list[Tradeoff](), deque(known), count(), 0
         seen, tries = {each.mapping for each in known}, Counter[Tiles]()
         heap: list[_Entry] = [(cost, next(number), least, tile) for cost, least, tile in self.tiles(dataflow)]

@@ -54,11 +54,11 @@ class Tradeoff(NamedTuple):
 class Result:
     """The best mapping that was found, its cycles, and what is known of all others.
 
-    - least: no mapping of the space takes fewer cycles; least = cycles proves the best
-    - bounded: candidates of which a bound was computed
-    - run: candidates that were run on the model
-    - tight: whether it was found in a tight budget (SPACE-13)
-    - front: this mapping and cheaper ones (`front.py`), the cheapest first; empty where none were looked for
+    - least: no mapping of the space takes fewer cycles. If least = cycles, this mapping is the best.
+    - bounded: the number of candidates with a bound
+    - run: the number of candidates that were run on the model
+    - tight: whether the mapping was found in a tight budget (SPACE-13)
+    - front: this mapping and cheaper ones (`front.py`), the cheapest first. It is empty if no cheaper one was searched.
     """
 
     mapping: Mapping
@@ -112,7 +112,7 @@ class _Search:
             self.push(next(self.number), at, self.plans(bound, least, compute, cells))
 
     def plans(self, bound: Bound, least: int, compute: int, cells: Cells | None) -> _Plans:
-        """All candidates of a point; first what all of them take at least, which is soon known."""
+        """All candidates of a point with their bounds; first a quick bound of all of them, without a plan."""
         yield max(least, bound.in_blocks(compute) if self.budget.streamed else bound.array(compute)), None
         if self.whole is not None:
             yield bound.cycles(compute), self.whole
@@ -136,7 +136,7 @@ class _Search:
         return False
 
     def lowest(self, most: int = NEVER) -> int:
-        """The least bound of the candidates that are left: of those themselves where it is not above `most`."""
+        """The least bound of the candidates that are left. Above `most` it may be the quick bound of a point."""
         while self.heap and self.heap[0][3] is None and self.heap[0][0] <= most:
             _, number, at, _, plans = heapq.heappop(self.heap)
             self.bounded -= 1  # its plans are counted one by one
@@ -168,7 +168,7 @@ class _Search:
                 self.run(bound, at, plan, last=True)
 
     def run(self, bound: int, at: Point, plan: Plan, last: bool = False) -> None:
-        """Run a candidate on the model. Those that look like others are run last."""
+        """Run a candidate on the model. One that looks like an earlier one is put off until `last`."""
         mapping = mapping_of(self.shape, self.arch, at, plan)
         if mapping in self.seen:
             return  # forms are the same where loops that differ in place run once
@@ -212,7 +212,7 @@ class _Search:
         return (self.limit - least) * self.effort.little <= self.limit
 
     def least(self) -> int:
-        """What the candidates take at least that were not run."""
+        """The least bound of all candidates that were not run."""
         return min(self.lowest(), self.left_out)
 
 
@@ -223,7 +223,7 @@ def rows_are_columns(shape: LayerShape) -> bool:
     return sides and all(down == across for down, across in (window.stride, window.dilation))
 
 
-_Plans = Iterator[tuple[int, Plan | None]]  # and their bounds; None: what those behind it take at least
+_Plans = Iterator[tuple[int, Plan | None]]  # (bound, plan); without a plan the bound is that of all plans behind it
 _Family = tuple[object, ...]
 
 
@@ -279,7 +279,7 @@ def search(
     return replace(now.best, least=least, run=now.runs, bounded=now.bounded)
 
 
-# Cycles at least; those of macro-instructions; a combination and its number; the only plans that may be better.
+# (bound, cycles of all macro-instructions, combinations, number of one of them, plans that may be better; None: all)
 _Entry = tuple[int, int, Found, int, Cells | None]
 _Look = tuple[list[Found], int]  # of all forms, what takes less than some limit; and the limit before
 
@@ -320,15 +320,15 @@ def _entries(number: int, least: list[int], done: int) -> Iterator[tuple[int, in
     return ((each, number, i) for i, each in enumerate(least) if each >= done)
 
 
-# A point of each tile: what it takes at least, with transfers and without, its form's and its own number; a number that
-# no other has; its part, the other points.
+# The next point of a tile: (bound with transfers, bound without, number of its part, its own number in the part, a
+# number that no other entry has, its part, the numbers of the tile's other points, the transfers of the part)
 _Waiting = tuple[int, int, int, int, int, Found, Iterator[int], TrafficOf]
 
 
 class _ByTraffic:
-    """The same, with what their transfers take at least; without points for which there is no room.
+    """The same points with bounds of their transfers, without points that do not fit the budget.
 
-    beyond: what those take at least that were not reached, as there are too many tiles before them.
+    beyond: the least bound of the points that were not reached, because too many tiles come before them.
     """
 
     def __init__(self, everything: Numbers, looks: Iterator[_Look], traffic: TransferBound, search: _Search) -> None:

@@ -164,9 +164,9 @@ class StagePlace(IntEnum):
 class Plan(NamedTuple):
     """Blocks of k, h and w around the loops of a point, in this order or with k inside; and what is staged in the GLB.
 
-    - weights: their place (`StagePlace`), in how many buffers
-    - streamed: buffers of the operands that do not lie in the GLB
-    - slices: whether the ifmap moves in slices of c, inside the point's outermost loop
+    - weights: the place of their stage (`StagePlace`), and its number of buffers
+    - streamed: the buffers of the streamed operands
+    - slices: whether the ifmap comes in slices of c, inside the point's outermost loop
     """
 
     k: int

@@ -21,8 +21,11 @@ def any_of(conditions: Iterable[Flags | bool]) -> Flags | bool:
 
 
 class Tiles(NamedTuple):
-    """What blocks depend on of a point: its form, indices that PEs and box take of k h w c at a time, whether there
-    are loops over taps in time, loops in space.
+    """What blocks depend on of a point.
+
+    - k, h, w, c: indices that the array's PEs with their boxes take at a time
+    - taps: whether there are loops over r or s in time outside the box
+    - spaces: the number of loops in space
     """
 
     form: Form
@@ -34,15 +37,16 @@ class Tiles(NamedTuple):
     spaces: int = 0
 
     def adds_up(self, extent: Mapping[str, PerPlan | int]) -> dict[str, Flags | bool]:
-        """Of c, r and s, whether a loop in time over k, h or w runs inside theirs: then sums are added up in the GLB
-        where it runs, too. extent: how many of k h w a block has.
+        """For c, r and s: whether a loop in time over k, h or w runs inside the loop over the dimension.
+
+        If both loops run, the GLB adds up partial sums. extent: indices of k, h and w in a block.
         """
         order = self.form.order
         inside = {dim: order[order.find(dim) :] if dim in order else "" for dim in "crs"}
         return {dim: any_of(extent[d] > getattr(self, d) for d in inside[dim] if d in "khw") for dim in "crs"}
 
     def block(self, dim: str) -> int:
-        """Of what blocks are multiples: tiles, but where PEs share out what there is."""
+        """The size of which blocks are multiples: a tile; 1 in a block-distributed dimension (SPACE-5)."""
         return 1 if shared(self.form, dim) else getattr(self, dim)
 
 

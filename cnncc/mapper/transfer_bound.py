@@ -41,7 +41,7 @@ class TransferBound:
         return int(np.where(there, blocks.transfers(0), NEVER).min())
 
     def least(self, form: Form, tiles: Counts, compute: Counts, limit: int) -> tuple[Counts, Cells, Flags]:
-        """The bound of each tile, NEVER if it is not below `limit`; plans; and for each tile those below the limit.
+        """The bound of each tile, or NEVER; the plans; and flags: whether a tile's plan has a bound below `limit`.
 
         The tiles have blocks of equal sizes. Axes: tiles `[tile, khwc]`, compute and bound `[tile]`, flags
         `[tile, plan]`. compute: cycles of all macro-instructions.

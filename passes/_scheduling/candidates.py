@@ -47,9 +47,9 @@ def label(layer: LayerOp) -> str | None:
 class Candidates:
     """The mappings that a layer may have on `arch`: what `schedule` gives by label, else what the mapper finds.
 
-    - name: of the pass, for messages
-    - context: its progress, and how many processes a search may use
-    - others: the mapping of layers with weights that the schedule does not name; None: the best of all
+    - name: the name of the pass, for messages
+    - context: the progress of the pass, and the number of processes that a search may use
+    - others: what the layers with weights get that the schedule does not name. None: the best mapping of all
     - objective: what the network is optimised for
     """
 
@@ -73,10 +73,10 @@ class Candidates:
         return entry
 
     def form(self, layer: LayerOp) -> str:
-        """The form of mappings that are searched for a layer; "" for all.
+        """The name of the forms that are searched for a layer; "" for all forms.
 
-        A layer that has no mappings of the form is mapped by all: depthwise ones have none that is input stationary, as
-        each input word meets the weights of a single channel.
+        A layer without mappings of the form is mapped by all forms. Example: a depthwise layer has none that is input
+        stationary, because each input word meets the weights of a single channel.
         """
         given = self.given(layer)
         forms = {form.name for form in forms_of(layer_shape(layer))}

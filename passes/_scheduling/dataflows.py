@@ -1,14 +1,14 @@
-"""Dataflows by name. Those of the mapper's forms are searched; the others are texts, completed for each layer.
+"""Dataflows by name. The mapper searches the forms with a name; a text is completed for each layer.
 
-| name | meaning |
-|---|---|
-| `auto` | the best mapping of all |
-| `os`, `ws`, `is` | the best mapping of that form, by the mapper: output, weight, input stationary |
-| `rs`, `nlr` | a mapping in the notation, which the rules of docs/mapping.md complete: row stationary, no local reuse |
+| name | | mapping |
+|---|---|---|
+| `auto` | | the best of all |
+| `os`, `ws`, `is` | output, weight, input stationary | the best of the mapper's forms with this name |
+| `rs`, `nlr` | row stationary, no local reuse | a text in the notation, completed by the rules of docs/mapping.md |
 
-A text is the textbook's, with what it leaves out: where sums go, what comes in which order, and tiles that a small
-array needs. Loops that run once are left out (MAP-1), so that one text does for convolutions of any kernel, depthwise
-and fully connected layers. Rows sum over c, r and s.
+A text is the textbook's mapping. It also says what a textbook leaves out: where sums go, the order of fetches, and the
+tiles that a small array needs. Loops that run once are left out (MAP-1). So one text does for convolutions of any
+kernel, depthwise and fully connected layers. Rows sum over c, r and s.
 """
 
 from __future__ import annotations

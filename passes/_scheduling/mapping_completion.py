@@ -122,7 +122,7 @@ class _Terms:
         return bool(self.terms[inner].level) and not self._shares_out(inner)
 
     def _shares_out(self, i: int) -> bool:
-        """Whether a loop in space divides what is there among its PEs, as a loop in time inside it goes on with it."""
+        """Whether a loop in space gives each PE one part of the dimension, which a loop in time inside goes through."""
         inner = self._inner(i)
         term = self.terms[i]
         return inner is not None and not term.step and not (self.terms[inner].level or self.terms[inner].keep)
@@ -165,9 +165,13 @@ class _Terms:
         yield from self._fitting(fixed, open_)
 
     def _tiles(self, dim: str, most: int) -> list[int]:
-        """As equal as may be; of sums that travel equal, since all PEs of a column have their part in each.
+        """The sizes of a tile, at most `most`, the largest first.
 
-        Where a dimension is on lanes, multiples of these, that leave such or less.
+        | the dimension is | sizes |
+        |---|---|
+        | on lanes | multiples of the lanes; the rest is a multiple, too, or smaller than the lanes |
+        | c, r or s in space | divisors of `most`, because all PEs of a column add to each sum |
+        | any other | ⌈most/1⌉, ⌈most/2⌉, … |
         """
         lanes = [term.pes or self.arch.pe.lanes for term in self.terms if term.axis == LANES and term.dim == dim]
         if lanes:
@@ -216,7 +220,7 @@ class _Terms:
         return terms
 
     def _cost(self, terms: Sequence[LoopItem]) -> tuple[int, ...]:
-        """Cycles of all macro-instructions; parts of the kernel; bodies of the program; macro-instructions."""
+        """(cycles of all macro-instructions, parts of the kernel, copies of loop bodies, macro-instructions): MAP-5."""
         by_dim = {
             dim: _rounds(
                 self.shape.sizes.of(dim), tuple((_step(terms[i]), terms[i].pes or 0, terms[i].keep) for i in of)
@@ -234,9 +238,9 @@ def _step(term: LoopItem) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def _rounds(extent: int, loops: tuple[tuple[int, int, bool], ...]) -> tuple[int, int, int]:
-    """What one dimension contributes to a layer, its loops given by (step, PEs or 0, whether in the box).
+    """What one dimension contributes to a layer: (trips, sum of the extents of all trips, copies of loop bodies).
 
-    How often macro-instructions run; the sum of their extents in it; in how many bodies of the program they are.
+    loops: (step, PEs or 0, whether it is in the box), from outside.
     """
     if not loops or loops[0][2]:
         lanes = max((pes for _, pes, _ in loops), default=0)

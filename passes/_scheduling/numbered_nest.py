@@ -93,7 +93,7 @@ def mapping_of(
 
 
 def _all_loops(shape: LayerShape, tile: Tile, plan: OsPlan, columns: int) -> tuple[Loop, ...]:
-    """Those that the module's docstring shows, also where they run once."""
+    """All loops of the module's docstring, with those that run once."""
     t, channels, pixels = tile, [Loop("k", plan.k)], [Loop("h", plan.h), Loop("w", plan.w)]
     blocks = channels + pixels if plan.k_outside else pixels + channels
     tiles = [Loop("k", t.kr * t.kc * t.p), Loop("h", t.ph), Loop("w", t.pw * t.z)]

@@ -39,7 +39,7 @@ def _steps(mapping: Mapping) -> dict[str, list[int]]:
 
 
 def find(mapping: Mapping, dim: str, number: int | None = None) -> int:
-    """The depth of a loop over `dim`: of the `number`-th from outside, 1 being the outermost; None: of the innermost.
+    """The depth of the loop over `dim` with a number: 1 is the outermost; None is the innermost.
 
     Raises Missing where there is none.
     """
@@ -56,7 +56,7 @@ def find(mapping: Mapping, dim: str, number: int | None = None) -> int:
 def split(mapping: Mapping, sizes: Sizes, depth: int, size: int) -> Mapping:
     """The loop at `depth` as two: one over tiles of `size`, directly inside it the rest, which keeps axis and box.
 
-    Loop k on cols split by 4: k step 4 in time, k on cols. That is a fold: 4 PEs for what took them all.
+    Loop k on cols split by 4: k step 4 in time, k on cols. That is a fold: 4 PEs do what took a PE for each index.
     """
     loop, extent = mapping.loops[depth], extents(sizes, mapping.loops)[depth]
     if not loop.step < size < extent:

@@ -1,9 +1,15 @@
 """Output-stationary mappings that a user gives: which are legal, and the mapping that one means. No IR.
 
-`Given` in the terms of `numbered_nest.py`: tiles tof, toy, tox, tif are blocks and slices k, h, w, c;
-sets of poy x pox PEs are ph, pw, of which pofv are below and pofh beside each other (kr, kc); p and q are the same, tky
-and tkx the kernel rows and columns of a macro-instruction. The loops are those of a plan with these numbers, always.
-What is staged in the GLB, and where, follows from what lies there as a whole.
+The numbers of a `Given`, and their names in `numbered_nest.py`:
+
+    tof, toy, tox   k, h, w   a block
+    tif             c         a slice
+    poy, pox        ph, pw    a set of PEs
+    pofv, pofh      kr, kc    sets below and beside each other
+    p, q            p, q      channels that a PE interleaves
+    tky, tkx                  kernel rows and columns of a macro-instruction
+
+The loops are always those of a plan with these numbers. The stages in the GLB depend on which operands are resident.
 """
 
 from __future__ import annotations
@@ -65,7 +71,7 @@ def _chosen(shape: LayerShape, given: Given) -> tuple[Tile, OsPlan, int]:
 
 
 def violations(shape: LayerShape, arch: Arch, given: Given, residual: bool) -> list[Finding]:
-    """Everything for which a layer cannot be mapped like this to an array; `where` is left to the caller."""
+    """All reasons why the array cannot run a layer with these numbers. The caller sets `where`."""
     if not shape.is_mac:
         what = "schedules are for convolutions and fully connected layers, this is none"
         return [Finding(what, help="leave it out: the compiler maps it")]
@@ -129,7 +135,7 @@ def too_many_loops(mapping: Mapping, help_: str) -> list[Finding]:
 
 
 def _beyond_glb(shape: LayerShape, arch: Arch, given: Given, residual: bool) -> Iterator[Finding]:
-    """The least is a tile of everything, all of it moving through the GLB; or weights beside all that does not move."""
+    """A finding if neither tiles of streamed operands nor whole operands and weights fit the GLB."""
     streamed = frozenset[str]({"ifmap", "output", *(["residual"] if residual else [])})
 
     def least(streamed: frozenset[str]) -> dict[str, int]:
@@ -149,7 +155,7 @@ def _beyond_glb(shape: LayerShape, arch: Arch, given: Given, residual: bool) -> 
 
 
 def given_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, given: Given) -> Mapping:
-    """The mapping that is meant, its stages in the GLB such that they fit. Raises NoRoom where none do."""
+    """The mapping with these numbers, with the first stages in the GLB that fit. Raises NoRoom where none do."""
     least = NOTHING_FITS
     for mapping in _candidates(shape, arch, given, budget):
         if not divides(shape, mapping, budget):
@@ -167,9 +173,9 @@ def given_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, given: Given
 
 
 def _candidates(shape: LayerShape, arch: Arch, given: Given, budget: GlbBudget) -> Iterator[Mapping]:
-    """These loops with the stages in the GLB that weights may have, those that are better first.
+    """Mappings with these loops and each place of the weights' stage in the GLB, the better ones first.
 
-    Weights that are small come as a whole. Larger ones come by tile or block, two in turn, where nothing else moves.
+    Small weights come as a whole. Larger ones come by tile or block, in two buffers if no operand is streamed.
     """
     tile, plan, columns = _chosen(shape, given)
 

@@ -71,8 +71,10 @@ def try_smaller_budgets(tried: Sequence[Tried], candidates: Candidates) -> None:
     Such an operand comes late, or has no place beside the layer before. With a smaller budget weights come in slices,
     and only the first slice is prefetched. A mapping may take as many more cycles as its layer waits now.
 
-    - A layer that loads slices leaves the next one less time: that one is tried, too.
-    - A layer that does not win half of its wait is also tried with half of its budget.
+    Two more trials follow:
+
+    - of the next layer, if a layer loads slices: they leave less time for its weights
+    - of a layer with half of its budget, if the first trial does not win half of its wait
     """
     seen = set[tuple[int, int]]()
     pairs = set(range(-1, len(tried) - 1))  # by their first layer; -1: what comes before the first one
@@ -105,7 +107,7 @@ def _of_first(first: Tried, candidates: Candidates) -> Iterator[tuple[int, Wante
 
 
 def _wanted(before: Tried, current: Tried, i: int, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
-    """Candidates that layers i and i + 1 should have beside those that they have, each with its layer's number."""
+    """Further candidates for layers i and i + 1, each with the number of its layer."""
     if not (candidates.is_searched(before.layer) and candidates.is_searched(current.layer)):
         return
     arch = candidates.arch

@@ -1,7 +1,7 @@
 """Mappings that a user writes in the notation: which are legal, and the stages that they leave out. No IR.
 
-Rules MAP-1 and MAP-6 to MAP-8 of docs/mapping.md; loops are completed in `mapping_completion.py`. What the lowering can
-do of all that is legal is for `nest-to-array` to say, which refuses the rest.
+Rules MAP-1 and MAP-6 to MAP-8 of docs/mapping.md are here, those of loops in `mapping_completion.py`. What is legal and
+yet cannot be lowered is refused by `nest-to-array`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OF_WEIGHTS = frozenset("kc")
 
 
 def written_violations(shape: LayerShape, arch: Arch, written: Written, operands: Set[str]) -> list[Finding]:
-    """Everything for which a layer cannot be mapped like this to an array; `where` is left to the caller."""
+    """All reasons why the array cannot run a layer with this mapping. The caller sets `where`."""
     if shape.kind == "copy":
         what = "elementwise layers stream past the array, this is one"
         return [Finding(what, help="leave it out: the compiler maps it")]
@@ -59,7 +59,7 @@ def written_violations(shape: LayerShape, arch: Arch, written: Written, operands
 
 
 def written_mapping(shape: LayerShape, arch: Arch, budget: GlbBudget, written: Written) -> Mapping:
-    """The mapping that is meant, its stages in the GLB such that they fit. Raises Refusal, NoRoom where none do."""
+    """The completed mapping, with stages in the GLB that fit. Raises Refusal, NoRoom where none do."""
     best, least = None, NOTHING_FITS
     for loops in completions(written.mapping, shape, arch):
         mapping = without_single(_in_files(loops, shape, arch), shape.sizes)
@@ -139,7 +139,7 @@ def _candidates(shape: LayerShape, mapping: Mapping, budget: GlbBudget, given: S
 
 
 def _place(shape: LayerShape, loops: Sequence[Loop], operand: str, block: int) -> int:
-    """Where a block of an operand begins: the ifmap does not depend on output channels that share it."""
+    """The depth at which a block of an operand begins. An ifmap that output channels share lies outside their loop."""
     if operand != "ifmap" or shape.channelwise or shape.window.group > 1:
         return block
     while block and loops[block - 1].dim == "k":
