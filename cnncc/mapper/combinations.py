@@ -216,10 +216,10 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
         below = least < limit
         indices.append(np.column_stack([row[pair], col[pair], box])[below])
         cycles.append(np.rint(np.stack([some.compute[below], least[below]])).astype(np.int64))
-    found, (all_cycles, all_least) = np.concatenate(indices), np.concatenate(cycles, axis=1)
-    if not len(found):
+    chosen, (all_cycles, all_least) = np.concatenate(indices), np.concatenate(cycles, axis=1)
+    if not len(chosen):
         each = (bounds(part[:, :1], part[:, 1:], boxes).least() for part in parts if len(part))
         limit = int(min((least.min() for least in each), default=steps.min()))
     order = np.argsort(all_least, kind="stable")
-    found = found[order]
-    return Found(form, found, tiles_in_time(numbers, found), all_cycles[order], all_least[order], limit)
+    chosen = chosen[order]
+    return Found(form, chosen, tiles_in_time(numbers, chosen), all_cycles[order], all_least[order], limit)
