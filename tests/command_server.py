@@ -1,8 +1,9 @@
 """Runs `cnncc …` and `python FILE …` of a checkout in processes that are forked from one that has imported it all.
 
 Starting Python and importing onnx, onnxruntime and xdsl takes longer than most commands. A command is a process of its
-own: it has the caller's arguments, folder, environment and standard streams, and its exit code is the caller's. One
-server is enough for many copies of a checkout: where modules were added or changed, a command is a new interpreter.
+own: it has the caller's arguments, folder, environment and standard streams, and its exit code is the caller's. With
+SHORT_SEARCHES in its environment it searches for mappings as tests do that ask for values. One server is enough for
+many copies of a checkout: where modules were added or changed, a command is a new interpreter.
 
     with serving(checkout) as address:
         add_commands(folder, address, copy)     folder: has `cnncc` and `python` then, for PATH
@@ -32,6 +33,7 @@ with socket.socket(socket.AF_UNIX) as server:
     server.sendall(asked)
     sys.exit(int.from_bytes(server.recv(1), "little"))
 """
+SHORT_SEARCHES = "SHORT_SEARCHES"
 SOURCES = ("passes", "dialects", "cnncc")  # folders whose modules the server has imported
 
 
@@ -67,6 +69,7 @@ def serve(listening: socket.socket) -> None:
     """Fork for each command, until killed."""
     import onnx  # noqa: F401
     import onnxruntime  # noqa: F401
+    import searches  # noqa: F401
 
     import cnncc.binary.run
     import cnncc.cli.main
@@ -117,6 +120,12 @@ def _run(name: str, arguments: list[str], fresh: bool) -> None:
     if fresh or (name == "python" and not arguments[0].endswith(".py")):
         command = ["-m", "cnncc", *arguments] if name == "cnncc" else arguments
         os.execv(sys.executable, [sys.executable, *command])
+    if SHORT_SEARCHES in os.environ:
+        from searches import SHORT
+
+        from cnncc.mapper import cached_search
+
+        cached_search.USUAL = SHORT
     code: object = 0
     try:
         sys.argv = [name, *arguments] if name == "cnncc" else arguments

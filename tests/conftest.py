@@ -23,6 +23,7 @@ from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, encode_program
 from cnncc.isa.table import Instruction
 from cnncc.mapper import cached_search
+from cnncc.passes._scheduling import residency
 from cnncc.util import disk_cache
 
 tell_hypothesis()
@@ -88,3 +89,12 @@ def short_searches() -> Iterator[None]:
         search_with(patch, SHORT)
         patch.setattr(disk_cache, "folder", lambda: None)
         yield
+
+
+@pytest.fixture
+def resident_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network's inputs and results stay in the GLB if they fit, however long it takes to copy them.
+
+    For tests of layers as they are in the middle of a network.
+    """
+    monkeypatch.setattr(residency, "END_PART", 0)

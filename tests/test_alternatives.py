@@ -26,6 +26,7 @@ from cnncc.passes._scheduling.nest_layers import layer_shape
         ("seed-4x4", {}, (3, 8, 7)),
     ],
 )
+@pytest.mark.usefixtures("resident_ends")
 def test_explain_best_of_each_dataflow_is_counted(
     preset: str, changed: dict[str, int], layer: tuple[int, int, int], tmp_path: Path
 ) -> None:
@@ -61,6 +62,7 @@ def test_explain_best_of_each_dataflow_is_counted(
 
 
 @pytest.mark.parametrize("dram_words", [8, 64])
+@pytest.mark.usefixtures("resident_ends")
 def test_explain_no_dataflow_is_quicker_than_the_best(dram_words: int, tmp_path: Path) -> None:
     """Where the search says that none is. With the quicker DRAM no layer waits for weights: none comes in slices."""
     arch = with_config(load_arch("spatial-8x8"), {"dram.words_per_cycle": dram_words})

@@ -22,6 +22,7 @@ from cnncc.errors import Refusal
 from cnncc.mapper import blocking, bound, chain, front, least_cost, search, space
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.objective import Objective
+from cnncc.passes._scheduling import residency
 from cnncc.util.progress import silent
 
 LENET = SAMPLES / "models" / "lenet_qoperator_u8.onnx"
@@ -57,7 +58,10 @@ def without_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def lenet(tmp_path_factory: pytest.TempPathFactory) -> Json:
-    return written(LENET, "spatial-4x4", tmp_path_factory.mktemp("lenet") / "lenet.json")
+    """All values are resident: then each layer is proven."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(residency, "END_PART", 0)
+        return written(LENET, "spatial-4x4", tmp_path_factory.mktemp("lenet") / "lenet.json")
 
 
 @pytest.mark.usefixtures("without_search")

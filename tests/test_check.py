@@ -279,7 +279,7 @@ def test_check_blames_the_glb_where_outputs_would_divide(tmp_path: Path) -> None
         for f in check(path, CompileOptions(str(array_file(tmp_path, words=240))))
         if f.resource == "% of PEs used"
     }
-    assert causes["first"].startswith("16 x 16x16 outputs (k x h x w) for 64 PEs: larger blocks exceed the GLB")
+    assert causes["first"].startswith("16 x 16x16 outputs (k x h x w) for 64 PEs: blocks in the GLB have fewer")
     assert not any(f.resource == "% of PEs used" for f in check(path, CompileOptions("spatial-8x8")))
 
 
@@ -290,6 +290,7 @@ def test_check_counts_cycles_of_loads_commits_and_transfers(tmp_path: Path) -> N
     assert found.value == cycles["total"] > cycles["compute"]
 
 
+@pytest.mark.usefixtures("resident_ends")
 def test_check_and_compile_count_the_layers_that_move_in_blocks(tmp_path: Path) -> None:
     """What 6,000 words do not hold moves in blocks, 3x3x3 outputs do not; compiled on from a dump, too."""
     nodes = [

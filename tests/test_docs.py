@@ -8,7 +8,8 @@ A fenced block is, by its first word,
     ```mlir                  an excerpt of what the commands printed or wrote; … stands for what is left out
     ```                      a picture: not checked
 
-`make demo` is replaced by what it runs once all is installed; other lines of make and pip are left out.
+`make demo` is replaced by what it runs once all is installed; other lines of make and pip are left out. Where a command
+shows but values, which are right under any mapping, its searches are short.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 
 import pytest
 from apply_diff import applied
-from command_server import add_commands, serving
+from command_server import SHORT_SEARCHES, add_commands, serving
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("README.md", "pyproject.toml", "cnncc", "dialects", "docs", "passes", "samples", "tests")
@@ -32,6 +33,7 @@ DOCUMENTS = sorted(["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs
 FENCED = re.compile(r"^```(\S*)[ ]*(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = ("make ", "pip ")
 REPLACED = {"make demo": "python samples/demo.py"}
+VALUES = ("python samples/accuracy.py", "cnncc compile demo/resnet20.onnx ")
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def script(document: list[Block]) -> str:
         elif block.path:
             lines += [f"cat > {block.path} <<'END_OF_FILE'", block.text + "END_OF_FILE"]
         elif block.language == "sh":
-            lines += [REPLACED.get(line, line) for line in block.text.splitlines()]
+            commands = [REPLACED.get(line, line) for line in block.text.splitlines()]
+            lines += [f"{SHORT_SEARCHES}=1 {line}" if line.startswith(VALUES) else line for line in commands]
     return "\n".join(line for line in lines if not line.startswith(NOT_RUN)) + "\n"
 
 

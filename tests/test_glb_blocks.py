@@ -74,6 +74,7 @@ def test_glb_blocks_move_what_they_say(tmp_path: Path) -> None:
     assert first.glb_step == first.rows * first.words
 
 
+@pytest.mark.usefixtures("resident_ends")
 @pytest.mark.parametrize(("words", "name"), [(130, "ifmap.dram"), (4000, "ifmap")])
 def test_glb_blocks_have_no_rows_and_columns_that_no_window_touches(words: int, name: str, tmp_path: Path) -> None:
     """Rows 0, 2, … 12 of 14 and columns up to 9 of 11: a row of them is 22 words behind the one before it."""

@@ -338,6 +338,7 @@ def branches() -> bytes:
     return build(nodes, {"x": (1, 2, 8, 8)}, ["b", "d"], weights)
 
 
+@pytest.mark.usefixtures("resident_ends")
 def test_layers_that_follow_each_other(tmp_path: Path) -> None:
     """Weights are prefetched, results go to DRAM while the next layer starts: all without races (GLB-5, GLB-6)."""
     path = array_file(tmp_path, "4x4", glb_words=900)
@@ -428,6 +429,7 @@ def test_marks_for_which_there_is_no_room_are_refused(tmp_path: Path) -> None:
     assert limits == {("glb.words", 500)}
 
 
+@pytest.mark.usefixtures("resident_ends")
 def test_a_schedule_file_says_what_moves(tmp_path: Path) -> None:
     """`c` reads in two buffers what would lie in the GLB else: the layer that computes it brings it to DRAM."""
     arch, schedule, binary = array_file(tmp_path, "4x4", glb_words=9000), tmp_path / "map.toml", tmp_path / "net.cnb"

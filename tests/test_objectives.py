@@ -62,6 +62,8 @@ def test_objective_table() -> None:
     for (name, slack), number in best.items():
         assert Objective(name, slack).best(networks) == number, name
     assert Objective("cycles").best([Figures(10, 5.0), Figures(9, 5.0)]) == 1
+    assert Objective("cycles", 0.1).best([Figures(110, 4.0), Figures(105, 5.0)], 100) == 0
+    assert Objective("cycles", 0.1).best([Figures(110, 4.0), Figures(105, 5.0)], 99) == 1
 
 
 @pytest.mark.parametrize(("name", "slack"), [("cycle", 0.0), ("cycles", -0.1), ("cycles", 11.0), ("edp", float("nan"))])
@@ -187,7 +189,7 @@ def test_a_chain_over_fronts_is_the_best_of_all_combinations(seed: int) -> None:
     every = [figures(numbers) for numbers in product(range(3), repeat=4)]
     for name, slack in (("cycles", 0.0), ("cycles", 0.3), ("energy", 0.0), ("edp", 0.0)):
         objective = Objective(name, slack)
-        numbers, chosen = best_choices(
+        numbers, chosen, _ = best_choices(
             layers, [1] * 4, [0] * 4, objective, small, lambda each: figures(tuple(each)).cycles
         )
         best = every[objective.best(every)]

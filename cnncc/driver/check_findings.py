@@ -253,7 +253,7 @@ def _why_idle(layer: LayerOp, work: ArrayWork) -> str:
         return f"macro-instructions of {mean_steps:.0f} steps take {work.overhead_cycles} cycles more: {terms}"
     outputs = f"{group} x {sizes.h}x{sizes.w} outputs (k x h x w)"
     part = " of a group" if group < sizes.k else ""
-    cause = "larger blocks exceed the GLB" if streams_in_blocks(layer) else "do not divide evenly"
+    cause = "blocks in the GLB have fewer" if streams_in_blocks(layer) else "do not divide evenly"
     cause = "too few" if group * sizes.h * sizes.w < work.pes else cause
     return f"{outputs}{part} for {work.pes} PEs: {cause}"
 

@@ -146,9 +146,11 @@ def _evaluated(todo: Sequence[Config], nests: Nests, jobs: int) -> Iterator[Resu
         for number, pair in files.items():
             yield {"config": todo[number], **measures(*pair, given, todo[number])}
         return
+    # Objectives of an array share searches, which two of them side by side would both do.
+    apart = sorted(files.items(), key=lambda each: str(todo[each[0]][OBJECTIVE]))
     spawn = multiprocessing.get_context("spawn")  # a fork would copy threads of onnxruntime in any state
     with ProcessPoolExecutor(min(jobs, len(files)), spawn, _end_with_parent) as pool:
-        futures = {pool.submit(measures, *pair, given, todo[number]): todo[number] for number, pair in files.items()}
+        futures = {pool.submit(measures, *pair, given, todo[number]): todo[number] for number, pair in apart}
         defects: list[BaseException] = []
         try:
             for future in as_completed(futures):

@@ -19,8 +19,8 @@ def encode(instruction: Instruction) -> list[int]:
     spec = instruction.spec
     words, defaults = spec.default_words[:], spec.defaults
     for field in spec.fields:
-        if (value := instruction.values[field.name]) != (default := defaults[field.name]):
-            words[field.word] ^= (field.to_bits(value) ^ field.to_bits(default)) << field.lsb
+        if (value := instruction.values[field.name]) != defaults[field.name]:
+            words[field.word] ^= (field.to_bits(value) ^ field.default_bits) << field.lsb
     return words
 
 

@@ -65,6 +65,11 @@ class Field:
                 return self.least
 
     @cached_property
+    def default_bits(self) -> int:
+        """The unsigned bits of that value."""
+        return self.to_bits(self.default)
+
+    @cached_property
     def _limits(self) -> tuple[int, int]:
         """The least and the greatest number."""
         signed = self.kind == "int"

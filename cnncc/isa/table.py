@@ -79,7 +79,7 @@ class Spec:
         """The words with all fields at their defaults."""
         words = [self.opcode << OPCODE.lsb, *(0 for _ in range(1, self.words))]
         for field in self.fields:
-            words[field.word] |= field.to_bits(field.default) << field.lsb
+            words[field.word] |= field.default_bits << field.lsb
         return words
 
 
@@ -367,7 +367,7 @@ def message(name: str, **values: Value) -> Instruction:
 
 def _with_fields(spec: Spec, values: Mapping[str, Value]) -> Instruction:
     fields = spec.by_name
-    if unknown := sorted(set(values) - set(fields)):
+    if unknown := sorted(values.keys() - fields.keys()):
         raise ValueError(f"{spec.name} has no field {', '.join(unknown)}; it has {', '.join(fields)}")
     for field, value in values.items():
         fields[field].to_bits(value)

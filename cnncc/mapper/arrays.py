@@ -14,9 +14,6 @@ Flags = npt.NDArray[np.bool_]
 Amounts = npt.NDArray[np.integer | np.floating]
 """Numbers, whole or not."""
 
-PerBox = Amounts
-"""One number for each box of a layer (`Numbers.boxes`): axes `[box]`."""
-
 PerPlan = Amounts
 """One number for each plan of a point (`Blocks`).
 

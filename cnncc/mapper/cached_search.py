@@ -221,7 +221,8 @@ def _remember(task: SearchTask, result: Result | None) -> None:
 
 
 def _key(task: SearchTask) -> str:
-    return disk_cache.key_of("search", sources(), asdict(task))
+    parts = task.shape, task.arch, task.dataflow, task.below, task.quick, task.effort, task.prices
+    return disk_cache.key_of("search", sources(), repr(parts), asdict(task.budget))
 
 
 @cache

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
+from typing import NamedTuple
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.objective import Figures, Objective
@@ -57,6 +59,14 @@ class _Path:
         return numbers[::-1]
 
 
+class Best(NamedTuple):
+    """The best choice of each layer of a chain, by number; the chain's cycles and cost; the fewest cycles known."""
+
+    numbers: list[int]
+    figures: Figures
+    fewest: float
+
+
 def best_choices(
     layers: Sequence[Sequence[Choice]],
     fastest: Sequence[int],
@@ -64,17 +74,19 @@ def best_choices(
     objective: Objective,
     arch: Arch,
     run: Callable[[list[int]], int],
-) -> tuple[list[int], Figures]:
-    """The best choice of each layer of a chain, by number, and the cycles and the cost of the chain.
+    fewest: float = inf,
+) -> Best:
+    """The best choice of each layer of a chain.
 
     - fastest: so many of a layer's first choices are the fastest in some GLB budget. Paths through these alone are
       looked at, too: estimates are too rough to find the fewest cycles among many choices with about the same
     - budgets: GLB words for the buffers of each layer
     - run: the cycles of all layers with these choices. Those of paths are estimates, as what is prefetched depends on
       places in the GLB, too. So the best paths are run
+    - fewest: cycles that the network is known to take with other values resident
     """
     if not layers:
-        return [], Figures(0, 0.0)
+        return Best([], Figures(0, 0.0), fewest)
     all_paths = _paths(layers, budgets, arch)
     few = _paths([of_layer[:count] for of_layer, count in zip(layers, fastest, strict=True)], budgets, arch)
     paths = {tuple(path.numbers()): path for path in (*all_paths, *few)}
@@ -94,11 +106,11 @@ def best_choices(
     more, every = exact[first].cycles - paths[first].cycles, [*paths]
     while True:
         each = [exact.get(path) or Figures(paths[path].cycles + more, paths[path].cost) for path in every]
-        best = every[objective.best(each)]
+        best = every[objective.best(each, fewest)]
         if best not in exact and len(exact) >= MOST_EXACT:
-            best = list(exact)[objective.best(list(exact.values()))]
+            best = list(exact)[objective.best(list(exact.values()), fewest)]
         if best in exact:
-            return [*best], exact[best]
+            return Best([*best], exact[best], min(fewest, *(known.cycles for known in exact.values())))
         figures(best)
 
 

@@ -1,23 +1,23 @@
 """All combinations of a layer's unrollings and boxes, with bounds of each. No IR.
 
-All forms with one name have the same combinations. The bounds of all boxes of a pair of unrollings are computed
-together. The loops over a dimension depend only on the PEs of this dimension, and are counted once for all such pairs.
+All forms with one name have the same combinations. Their bounds are computed together, as arrays: for all combinations
+what is soon known, then the rest for those that this leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from math import prod
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.arrays import Amounts, Counts, Flags, PerBox
-from cnncc.mapper.space import BOX_DIMS, Form, Numbers, shared
+from cnncc.mapper.arrays import Amounts, Counts, Flags
+from cnncc.mapper.space import Form, Numbers, shared
 from cnncc.mapper.tables import NEVER, LoopTable, Table, table
 from cnncc.mapper.tiles import tiles_in_time
 from cnncc.model.layer_shape import LayerShape
+
+AT_ONCE = 1 << 16  # combinations
 
 
 class Found(NamedTuple):
@@ -58,120 +58,143 @@ def tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, Table]:
     }
 
 
-class _Boxes:
-    """Bounds of a form for all boxes, given the PEs on rows (k h c r) and on columns (k h w).
+class _Bounds:
+    """Bounds of a form's combinations: unrollings of rows and columns, and boxes.
 
-    Arrays have axes `[box]`. cut: blocks may have any size; bounds hold for all of them then (BOUND-5).
+    They are given by their indices in `Numbers`, which are broadcast, as all arrays are. cut: blocks may have any size;
+    bounds hold for all of them then (BOUND-5).
     """
 
-    def __init__(self, numbers: Numbers, form: Form, cut: bool) -> None:
-        self.numbers, self.form, self.cut = numbers, form, cut
-        self.shape, self.arch = numbers.shape, numbers.arch
-        self.groups = self.shape.sizes.n * (self.shape.sizes.k // self.shape.tiled_together)
-        self.tables = tables(numbers, form, cut)
-        self.over, self.sums, self.windows = cache(self._over), cache(self._sums), cache(self._windows)
-        self.columns = cache(self._columns)
-        trips = self.over("s", 1, 1).trips
+    def __init__(
+        self, numbers: Numbers, form: Form, cut: bool, of: dict[str, Table], row: Counts, col: Counts, box: Counts
+    ) -> None:
+        self.shape, self.arch, self.form, self.cut = numbers.shape, numbers.arch, form, cut
+        each = (numbers.rows, row), (numbers.cols, col), (numbers.boxes, box)
+        self.rows, self.cols, boxes = (np.moveaxis(listed[at], -1, 0) for listed, at in each)
+        self.p, self.z, self.zh, q, taps, cols, self.lanes = boxes
+        self.words, self.fits = numbers.words[box], numbers.fits[box].T
+        (rk, rh, rc, rr), (ck, ch, cw) = self.rows, self.cols
+        self.groups = _groups(self.shape)
+        self.k, self.h, self.w = of["k"].of(rk, ck, self.p), of["h"].of(rh, ch, self.zh), of["w"].of(1, cw, self.z)
+        c, r, self.s = of["c"].of(rc, 1, q), of["r"].of(rr, 1, taps), of["s"].of(1, 1, cols)
+        self.sums = LoopTable(c.trips * r.trips, c.held * r.held)
         # A window of a box, but the first, has at least so many columns of its own: the stride, or all of few taps.
-        fewest_taps = self.shape.sizes.s - (trips - 1) * numbers.boxes[:, 5]
+        fewest_taps = self.shape.sizes.s - (self.s.trips - 1) * cols
         stride, dilation = self.shape.window.stride[1], self.shape.window.dilation[1]
-        self.fresh: PerBox = trips * (np.minimum(stride, fewest_taps) if dilation == 1 else 1)
+        self.fresh: Amounts = self.s.trips * (np.minimum(stride, fewest_taps) if dilation == 1 else 1)
 
-    def _over(self, dim: str, rows: int, cols: int) -> LoopTable:
-        """Loops over one dimension."""
-        return self.tables[dim].of(rows, cols, self.numbers.boxes[:, BOX_DIMS.index(dim)])
-
-    def _sums(self, c_rows: int, r_rows: int) -> LoopTable:
-        """Loops over c and r."""
-        c, r = self.over("c", c_rows, 1), self.over("r", r_rows, 1)
-        return LoopTable(c.trips * r.trips, c.held * r.held)
-
-    def _windows(self, w_cols: int) -> PerBox:
+    def windows(self) -> Amounts:
         """Columns of the image that a PE takes for all its windows, which overlap."""
-        w = self.over("w", 1, w_cols)
-        return self.fresh * (w.held - w.trips) + self.shape.sizes.s * w.trips
+        return self.fresh * (self.w.held - self.w.trips) + self.shape.sizes.s * self.w.trips
 
-    def _columns(self, neighbours: bool) -> PerBox:
+    def columns(self) -> Amounts:
         """Columns of the image for all outputs. The first of a box are as few as the stride if neighbours pass on."""
-        shape, (z, lanes) = self.shape, (self.numbers.boxes[:, 1], self.numbers.boxes[:, 6])
+        shape, neighbours = self.shape, self.cols[2] > 1
         passed = self.arch.links.n2n and not shape.channelwise and neighbours
-        first = np.where(passed & (lanes == 1), min(shape.sizes.s, shape.window.stride[1]), shape.sizes.s)
-        return shape.sizes.w * (self.fresh * (1 - 1 / z) + first / z)
+        first = np.where(passed & (self.lanes == 1), min(shape.sizes.s, shape.window.stride[1]), shape.sizes.s)
+        return shape.sizes.w * (self.fresh * (1 - 1 / self.z) + first / self.z)
 
-    def fewest_steps(self) -> Amounts:
-        """Steps of all macro-instructions with the best box: axes `[unrolling of rows, unrolling of columns]`."""
-        k, h, w, c, r = (self.tables[dim].held.min(axis=2).astype(float) for dim in "khwcr")
-        (rk, rh, rc, rr), (ck, ch, cw) = self.numbers.rows.T[:, :, None], self.numbers.cols.T
-        steps = k[rk, ck] * h[rh, ch] * w[1, cw] * c[rc, 1] * r[rr, 1] * self.shape.sizes.s
-        return steps / int(self.numbers.boxes[:, -1].max())
+    def distinct_rows(self) -> Amounts:
+        """Rows of the image for all outputs, at least: PEs on a diagonal share them."""
+        sizes, stride, dilation = self.shape.sizes, self.shape.window.stride[0], self.shape.window.dilation[0]
+        outputs, taps = self.rows[1] * self.cols[1], self.rows[3]
+        apart = np.where((taps == sizes.r) & (dilation == 1), np.minimum(stride, taps), 1)
+        return sizes.h / outputs * (sizes.r / taps) * ((outputs - 1) * apart + taps)
 
-    def macros(self, rows: Sequence[int], cols: Sequence[int]) -> tuple[PerBox, PerBox]:
-        """All macro-instructions and A, their cycles: steps / lanes + (start + finish) · macro-instructions."""
-        (rk, rh, rc, rr), (ck, ch, cw), s = rows, cols, self.over("s", 1, 1)
-        k, h, w, sums = self.over("k", rk, ck), self.over("h", rh, ch), self.over("w", 1, cw), self.sums(rc, rr)
-        macros = self.groups * k.trips * h.trips * w.trips * sums.trips * s.trips
-        steps = self.groups * k.held * h.held * w.held * sums.held * s.held / self.numbers.boxes[:, -1]
-        return macros, steps + (self.arch.pe.start_cycles + self.arch.pe.finish_cycles) * macros
+    @cached_property
+    def macros(self) -> Amounts:
+        """All macro-instructions."""
+        return self.groups * self.k.trips * self.h.trips * self.w.trips * self.sums.trips * self.s.trips
 
-    def loads(self, rows: Sequence[int], cols: Sequence[int]) -> PerBox:
+    @cached_property
+    def compute(self) -> Amounts:
+        """A, their cycles: steps / lanes + (start + finish) · macro-instructions."""
+        steps = self.groups * self.k.held * self.h.held * self.w.held * self.sums.held * self.s.held / self.lanes
+        return steps + (self.arch.pe.start_cycles + self.arch.pe.finish_cycles) * self.macros
+
+    def loads(self) -> Amounts:
         """BOUND-2. All loads ≥ Σ max(words of a PE, distinct words / GLB's words per cycle).
 
         Weights come once if they stay over h and w (`ws`), the ifmap once if it stays over k (`is`). Windows overlap in
         w. They overlap in h only if they have one row.
         """
-        shape, sizes, arch = self.shape, self.shape.sizes, self.arch
-        (rk, rh, rc, rr), (ck, ch, cw), own = rows, cols, shape.channelwise
-        k, h, w, sums = self.over("k", rk, ck), self.over("h", rh, ch), self.over("w", 1, cw), self.sums(rc, rr)
+        shape, sizes, own = self.shape, self.shape.sizes, self.shape.channelwise
+        k, h, w, sums, port = self.k, self.h, self.w, self.sums, self.arch.glb.words_per_cycle
         again = k.held if own else 1.0 if self.form.name == "is" else k.trips
-        ifmap = again * (h.held if sizes.r == 1 else h.trips) * sums.held * self.windows(cw)
-        columns, port = self.columns(cw > 1), arch.glb.words_per_cycle
-        distinct = (shape.tiled_together if own else again) * columns * (sizes.c * _distinct_rows(shape, rows, cols))
+        ifmap = again * (h.held if sizes.r == 1 else h.trips) * sums.held * self.windows()
+        distinct = (shape.tiled_together if own else again) * self.columns() * (sizes.c * self.distinct_rows())
         ifmap = np.maximum(ifmap, distinct / port)
         if not shape.is_mac:
             return ifmap
         distinct = shape.tiled_together * sizes.c * sizes.r * sizes.s
-        weights = np.maximum(k.held * sums.held * self.over("s", 1, 1).held, distinct / port)
+        weights = np.maximum(k.held * sums.held * self.s.held, distinct / port)
         return ifmap + (weights if self.form.name == "ws" else weights * h.trips * w.trips)
 
-    def commits(self, cols: Sequence[int]) -> float:
-        """BOUND-2. All commits ≥ results / min(GLB's words per cycle, output units of all columns in use)."""
-        units = prod(cols) * self.arch.commit.units_per_column
-        results = self.shape.tiled_together * self.shape.sizes.h * self.shape.sizes.w
-        return results / min(self.arch.glb.words_per_cycle, units)
+    def units(self) -> Counts:
+        """Output units of all columns in use."""
+        return self.cols.prod(axis=0) * self.arch.commit.units_per_column
 
-    def in_turn(self, rows: Sequence[int], cols: Sequence[int]) -> PerBox:
+    def commits(self) -> Amounts:
+        """BOUND-2. All commits ≥ results / min(GLB's words per cycle, output units of all columns in use)."""
+        results = self.shape.tiled_together * self.shape.sizes.h * self.shape.sizes.w
+        return results / np.minimum(self.arch.glb.words_per_cycle, self.units())
+
+    def in_turn(self) -> Amounts:
         """BOUND-3. loads · (1 + bus latency) + all commits + commits · (1 + commit latency + PEs that add up − 1)."""
         shape, sizes, arch = self.shape, self.shape.sizes, self.arch
-        (rk, rh, rc, rr), (ck, ch, cw), (p, z, zh) = rows, cols, self.numbers.boxes.T[:3]
-        k, sums = self.over("k", rk, ck).trips, self.sums(rc, rr).trips * self.over("s", 1, 1).trips
-        pixels = self.over("h", rh, ch).trips * self.over("w", 1, cw).trips
+        (rk, rh, rc, rr), (ck, ch, cw) = self.rows, self.cols
+        k, sums, pixels = self.k.trips, self.sums.trips * self.s.trips, self.h.trips * self.w.trips
         loads = (1.0 if self.form.name == "is" else k) * pixels * sums
         if shape.is_mac:
             loads = loads + k * sums * (1.0 if self.form.name == "ws" else pixels)
         # Sums are partial where loops over c, r, s stand outside others in time.
         outer = 1.0 if self.cut or self.form.name == "os" else sums
-        held = {"is": -(-shape.tiled_together // (rk * ck)) > p,
-                "ws": (-(-sizes.h // (rh * ch)) > zh) | (-(-sizes.w // cw) > z)}  # fmt: skip
+        held = {"is": -(-shape.tiled_together // (rk * ck)) > self.p,
+                "ws": (-(-sizes.h // (rh * ch)) > self.zh) | (-(-sizes.w // cw) > self.z)}  # fmt: skip
         partial = (outer > 1) & held.get(self.form.name, False)
         times = np.where(partial, outer, 1)
         words = (1 + 2 * arch.words_per_sum * partial) / arch.glb.words_per_cycle
-        busy = np.maximum(words, 1 / (prod(cols) * arch.commit.units_per_column))
-        busy = busy * shape.tiled_together * sizes.h * sizes.w
+        busy = np.maximum(words, 1 / self.units()) * shape.tiled_together * sizes.h * sizes.w
         overhead = 1 + arch.commit.latency_cycles + rc * rr - 1
         return loads * (1 + arch.bus.latency_cycles) + times * (busy + k * pixels * overhead)
 
-    def fit_register_files(self, rows: Sequence[int], cols: Sequence[int]) -> Flags:
-        """Boxes for which ping, pong and FIFO have room, by whether neighbours pass columns on (SPACE-4).
+    def fit_register_files(self) -> Flags:
+        """Whether ping, pong and FIFO have room, by whether neighbours pass columns on (SPACE-4).
 
-        If that depends on blocks, they are the boxes that may have room.
+        If that depends on blocks: whether they may have room.
         """
-        numbers, (k, _, w) = self.numbers, cols
-        alone = sum(pes > 1 for pes in cols) < 2
-        beside = alone or (w > 1 and (not shared(self.form, "w") or w >= self.shape.sizes.w))
-        if self.cut and (self.form.name == "is" or (self.form.name == "ws" and not beside)):
-            return numbers.fits[:, 0] | numbers.fits[:, 1]
-        anew = self.form.name != "is" or numbers.boxes[:, 0] * rows[0] * k >= self.shape.tiled_together
-        return np.where(anew & beside, numbers.fits[:, 1], numbers.fits[:, 0])
+        (rk, *_), (ck, _, cw), (loaded, passed) = self.rows, self.cols, self.fits
+        alone = (self.cols > 1).sum(axis=0) < 2
+        beside = alone | (cw > 1) & (not shared(self.form, "w") or cw >= self.shape.sizes.w)
+        anew = self.form.name != "is" or self.p * rk * ck >= self.shape.tiled_together
+        on_blocks = self.cut & ((self.form.name == "is") | (self.form.name == "ws") & ~beside)
+        some: Flags = beside & anew
+        return passed & (some | on_blocks) | loaded & (~some | on_blocks)
+
+    def soon(self) -> Amounts:
+        """BOUND-1, as far as it is soon known."""
+        return self.compute + (self.words if self.arch.sequencer.overlap else self.macros)
+
+    def least(self) -> Amounts:
+        """The bound; NEVER where register files have no room."""
+        loads = self.groups * self.loads()
+        if self.arch.sequencer.overlap:
+            least = np.maximum(self.soon(), np.maximum(loads, self.groups * self.commits()))
+        else:
+            least = self.soon() + loads + self.groups * self.in_turn()
+        return np.where(self.fit_register_files(), least, NEVER) if self.arch.pe.pong_words else least
+
+
+def _groups(shape: LayerShape) -> int:
+    return shape.sizes.n * (shape.sizes.k // shape.tiled_together)
+
+
+def _fewest_steps(numbers: Numbers, of: dict[str, Table]) -> Amounts:
+    """Steps of all macro-instructions with the best box: axes `[unrolling of rows, unrolling of columns]`."""
+    k, h, w, c, r = (of[dim].held.min(axis=2) for dim in "khwcr")
+    (rk, rh, rc, rr), (ck, ch, cw) = numbers.rows.T[:, :, None], numbers.cols.T
+    steps = k[rk, ck] * h[rh, ch] * w[1, cw] * c[rc, 1] * r[rr, 1] * numbers.shape.sizes.s
+    return steps / int(numbers.boxes[:, -1].max()) * _groups(numbers.shape)
 
 
 def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = False) -> Found:
@@ -179,44 +202,24 @@ def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = Fal
 
     cut: blocks may have any size; cycles are the least over all sizes then, or below (BOUND-5).
     """
-    arch, boxes = numbers.arch, _Boxes(numbers, form, cut)
-    groups, overlap = boxes.groups, arch.sequencer.overlap
-    all_rows, all_cols = numbers.rows.tolist(), numbers.cols.tolist()
-    parts: list[Counts] = []
-    cycles: list[Counts] = []
-    steps = boxes.fewest_steps() * groups
-    beyond = [float(steps.min())] if steps.min() >= limit else []
-    for row, col in np.argwhere(steps < limit).tolist():
-        rows, cols = all_rows[row], all_cols[col]
-        macros, compute = boxes.macros(rows, cols)
-        least = compute + (numbers.words if overlap else macros)
-        if parts and least.min() >= limit:
-            continue
-        loads = groups * boxes.loads(rows, cols)
-        if overlap:
-            least = np.maximum(least, np.maximum(loads, groups * boxes.commits(cols)))
-        else:
-            least = least + loads + groups * boxes.in_turn(rows, cols)
-        if arch.pe.pong_words:
-            least = np.where(boxes.fit_register_files(rows, cols), least, NEVER)
-        below = np.nonzero(least < limit)[0]
-        if not len(below):
-            beyond.append(float(least.min()))
-        else:
-            parts.append(np.column_stack([np.full(len(below), row), np.full(len(below), col), below]))
-            cycles.append(np.rint(np.stack([compute[below], least[below]])).astype(np.int64))
-    if not parts:
-        none = np.zeros(0, np.int64)
-        return Found(form, np.zeros((0, 3), np.int64), np.zeros((0, 4), np.int64), none, none, int(min(beyond)))
-    indices, (all_cycles, all_least) = np.concatenate(parts), np.concatenate(cycles, axis=1)
+    of, boxes = tables(numbers, form, cut), np.arange(len(numbers.boxes))
+    bounds = partial(_Bounds, numbers, form, cut, of)
+    steps = _fewest_steps(numbers, of)
+    pairs = np.argwhere(steps < limit)
+    parts = np.array_split(pairs, 1 + len(pairs) * len(boxes) // AT_ONCE)
+    indices, cycles = list[Counts](), list[Counts]()
+    for part in parts:
+        row, col = part.T
+        pair, box = np.nonzero(bounds(row[:, None], col[:, None], boxes).soon() < limit)
+        some = bounds(row[pair], col[pair], box)
+        least = some.least()
+        below = least < limit
+        indices.append(np.column_stack([row[pair], col[pair], box])[below])
+        cycles.append(np.rint(np.stack([some.compute[below], least[below]])).astype(np.int64))
+    chosen, (all_cycles, all_least) = np.concatenate(indices), np.concatenate(cycles, axis=1)
+    if not len(chosen):
+        each = (bounds(part[:, :1], part[:, 1:], boxes).least() for part in parts if len(part))
+        limit = int(min((least.min() for least in each), default=steps.min()))
     order = np.argsort(all_least, kind="stable")
-    indices = indices[order]
-    return Found(form, indices, tiles_in_time(numbers, indices), all_cycles[order], all_least[order], limit)
-
-
-def _distinct_rows(shape: LayerShape, rows: Sequence[int], cols: Sequence[int]) -> float:
-    """Rows of the image for all outputs, at least: PEs on a diagonal share them."""
-    sizes, stride = shape.sizes, shape.window.stride[0]
-    outputs, taps = rows[1] * cols[1], rows[3]
-    apart = min(stride, taps) if taps == sizes.r and shape.window.dilation[0] == 1 else 1
-    return sizes.h / outputs * (sizes.r / taps) * ((outputs - 1) * (apart if taps > 1 else 1) + taps)
+    chosen = chosen[order]
+    return Found(form, chosen, tiles_in_time(numbers, chosen), all_cycles[order], all_least[order], limit)

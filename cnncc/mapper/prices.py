@@ -25,7 +25,7 @@ def cost_of(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, cos
 def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, cut: bool) -> Amounts:
     """An estimate of what combinations cost in the array and at the GLB's ports: axes `[combination]`.
 
-    Loads count as `_Boxes.loads` has them (`combinations.py`), in words:
+    Loads count as `_Bounds.loads` has them (`combinations.py`), in words:
 
         weights    all of them · (trips over h, w; 1 for ws): GLB, bus, and each PE of h and w
         ifmap      words of a PE · PEs that share no word: GLB and bus; words of a PE · PEs: register files

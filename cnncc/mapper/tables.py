@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.arrays import Counts, Flags, PerBox
+from cnncc.mapper.arrays import Amounts, Counts, Flags
 
 NEVER = 1 << 40  # trips of a combination that is no mapping of its own
 
@@ -25,8 +25,8 @@ class LoopTable(NamedTuple):
     Floats, as products may be very large.
     """
 
-    trips: PerBox
-    held: PerBox
+    trips: Amounts
+    held: Amounts
 
 
 class Table(NamedTuple):
@@ -35,14 +35,15 @@ class Table(NamedTuple):
     column: the last index for each number of indices in the box.
     """
 
-    trips: Counts
-    held: Counts
+    trips: Amounts
+    held: Amounts
     column: Counts
 
-    def of(self, rows: int, cols: int, box: Counts) -> LoopTable:
-        """The rows for these PEs. box: numbers of indices in the box."""
-        column = self.column[box]
-        return LoopTable(self.trips[rows, cols][column].astype(float), self.held[rows, cols][column].astype(float))
+    def of(self, rows: Counts | int, cols: Counts | int, box: Counts) -> LoopTable:
+        """Those of PEs and boxes, which are broadcast. box: numbers of indices in the box."""
+        _, many, boxes = self.trips.shape
+        at = (rows * many + cols) * boxes + self.column[box]
+        return LoopTable(self.trips.take(at), self.held.take(at))
 
 
 @lru_cache(maxsize=512)
@@ -104,7 +105,7 @@ def _in_blocks(
         tile, row = np.minimum(r * c * b, extent), np.minimum(c * b, extent)
         loops = [(tile, None), (row, _sets(tile, row, spread & (c == 1))), (b, _sets(row, b, spread))]
     trips, held = bodies(np.full(len(b), extent), loops)
-    never = np.full((rows + 1, cols + 1, len(box)), NEVER, np.int64)
+    never = np.full((rows + 1, cols + 1, len(box)), float(NEVER))
     result = Table(never, never.copy(), np.zeros(box[-1] + 1, np.int64))
     result.trips[1:, 1:][index] = trips
     result.held[1:, 1:][index] = held

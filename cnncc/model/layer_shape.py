@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._layers import Window
@@ -55,12 +56,12 @@ class LayerShape:
         """Whether there are weights."""
         return self.kind == "mac"
 
-    @property
+    @cached_property
     def weight_words(self) -> int:
         """Words of all weights."""
         return self.sizes.k * self.sizes.c * self.sizes.r * self.sizes.s if self.is_mac else 0
 
-    @property
+    @cached_property
     def channelwise(self) -> bool:
         """Whether each output channel has input channels of its own: pools, and as many groups as output channels."""
         return is_channelwise(self.kind, self.sizes, self.window.group)
@@ -80,7 +81,7 @@ class LayerShape:
         """Output channels after which an operand's positions start anew (`channel_periods`)."""
         return channel_periods(self.kind, self.sizes, self.window.group, self.shuffle)
 
-    @property
+    @cached_property
     def tiled_together(self) -> int:
         """How many output channels may be tiled together: those of the smallest period, or all."""
         return tiled_together(self.kind, self.sizes, self.window.group, self.shuffle)

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
+from typing import NamedTuple
 
 from xdsl.dialects.func import FuncOp
 
@@ -31,7 +33,13 @@ from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_size
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.network_values import Network, Value
 from cnncc.passes._scheduling.prefetch import input_words, output_words, prefetched_layers
-from cnncc.passes._scheduling.residency import all_fit, glb_budgets, resident_choices, without_largest
+from cnncc.passes._scheduling.residency import (
+    all_fit,
+    ends_streamed,
+    glb_budgets,
+    resident_choices,
+    without_largest,
+)
 from cnncc.passes._scheduling.schedule_file import RESIDENT
 from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, prefetchable, try_smaller_budgets
 from cnncc.passes.array_allocate import Lifetime, pack
@@ -85,25 +93,54 @@ def _nests(mappings: Mappings) -> dict[LayerOp, nest.Mapping]:
     return {layer: mapping or mapping_of(layer) for layer, mapping in mappings.items()}
 
 
+class _Mapped(NamedTuple):
+    """Mappings with some values resident, what the network takes, and the fewest cycles known."""
+
+    resident: Sequence[Value]
+    mappings: Mappings
+    figures: Figures
+    fewest: float
+
+
 def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> Mappings:
     """Mappings with as many of these values resident as fit, the best of a few choices by the objective."""
-    arch, objective = candidates.arch, candidates.objective
-    if all_fit(network, values, arch):
-        with suppress(_GlbOverflow):
-            return _mappings(network, values, candidates)[0]
     given = (layer for layer in network.layers if not candidates.is_searched(layer))
     fixed = {root for layer in given for root in network.operands(layer).values()}
     free = [value for value in values if value.root not in fixed]
-    residents = resident_choices(network, values, free, arch, objective)
-    choices = [_fitting(network, resident, candidates) for resident in residents]
-    return choices[objective.best([figures for _, figures in choices])][0]
+    if of_all := _all_resident(network, values, candidates):
+        choices = [of_all]
+    else:
+        residents = resident_choices(network, values, free, candidates.arch, candidates.objective)
+        choices = [_fitting(network, resident, candidates) for resident in residents]
+    first = _best(choices, candidates)
+    for resident in ends_streamed(network, first.resident, free, candidates.arch, first.figures.cycles):
+        with suppress(GlbTooSmall):
+            choices.append(_fitting(network, resident, candidates))
+    fewest = min(each.fewest for each in choices)
+    if _best(choices, candidates).figures.cycles > candidates.objective.most(fewest):
+        for number, each in enumerate(choices):
+            with suppress(GlbTooSmall):
+                choices[number] = _fitting(network, each.resident, candidates, fewest)
+    return _best(choices, candidates, fewest).mappings
 
 
-def _fitting(network: Network, resident: list[Value], candidates: Candidates) -> tuple[Mappings, Figures]:
+def _all_resident(network: Network, values: Sequence[Value], candidates: Candidates) -> _Mapped | None:
+    """With all values resident; None where they do not fit."""
+    if all_fit(network, values, candidates.arch):
+        with suppress(_GlbOverflow):
+            return _mappings(network, values, candidates)
+    return None
+
+
+def _best(choices: Sequence[_Mapped], candidates: Candidates, fewest: float = inf) -> _Mapped:
+    return choices[candidates.objective.best([each.figures for each in choices], fewest)]
+
+
+def _fitting(network: Network, resident: Sequence[Value], candidates: Candidates, fewest: float = inf) -> _Mapped:
     """Mappings with these values resident, or as many of them as fit. Raises Refusal."""
     while True:
         try:
-            return _mappings(network, resident, candidates)
+            return _mappings(network, resident, candidates, fewest)
         except _GlbOverflow as overflow:
             fewer = without_largest(resident, overflow.number)
             if fewer is None:
@@ -111,17 +148,17 @@ def _fitting(network: Network, resident: list[Value], candidates: Candidates) ->
             resident = fewer
 
 
-def _mappings(network: Network, resident: Sequence[Value], candidates: Candidates) -> tuple[Mappings, Figures]:
-    """Mappings with exactly these values resident, and what the network takes.
+def _mappings(network: Network, resident: Sequence[Value], candidates: Candidates, fewest: float = inf) -> _Mapped:
+    """Mappings with exactly these values resident. fewest: cycles that are known with others.
 
     Raises _GlbOverflow, _StreamedByMapping, Refusal.
     """
     budgets = dict(glb_budgets(network, resident, candidates.arch))
     tried = _first_candidates(network, resident, budgets, candidates)
     try_smaller_budgets(tried, candidates)
-    mappings, figures = _best_chain(network, tried, candidates)
+    mappings, figures, fewest = _best_chain(network, tried, candidates, fewest)
     _check_places(network, resident, mappings, candidates.arch)
-    return mappings, figures
+    return _Mapped(resident, mappings, figures, fewest)
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------
@@ -196,8 +233,10 @@ def _all_of(layers: Sequence[LayerOp], refusals: Sequence[GlbTooSmall]) -> GlbTo
 # -- chain -------------------------------------------------------------------------------------------------------------
 
 
-def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates) -> tuple[Mappings, Figures]:
-    """For each layer the candidate with which the network is the best by the objective; and its cycles and cost.
+def _best_chain(
+    network: Network, tried: Sequence[Tried], candidates: Candidates, fewest: float
+) -> tuple[Mappings, Figures, float]:
+    """For each layer the candidate with which the network is the best; its cycles and cost; the fewest cycles known.
 
     Given mappings are not run on the model: whether the machine can run them, `nest-to-array` says.
     """
@@ -225,11 +264,12 @@ def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates
         return program_cycles(parts, arch)[0].total if parts else 0
 
     budgets, fastest = [each.budget.words for each in tried], [len(each.mappings) for each in tried]
-    numbers, (cycles, cost) = best_choices(choices, fastest, budgets, candidates.objective, arch, run)
+    best = best_choices(choices, fastest, budgets, candidates.objective, arch, run, fewest)
+    numbers, (cycles, cost) = best.numbers, best.figures
     nests = _nests(chosen(numbers))
     cost += sum(input_words(network, nests)) * (costs.dram_read + costs.glb_write)
     cost += sum(output_words(network, nests)) * (costs.glb_read + costs.dram_write)
-    return chosen(numbers), Figures(cycles, cost)
+    return chosen(numbers), Figures(cycles, cost), best.fewest
 
 
 def _check_places(network: Network, resident: Iterable[Value], mappings: Mappings, arch: Arch) -> None:

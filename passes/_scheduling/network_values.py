@@ -60,6 +60,20 @@ class Network:
         by_operand |= {"residual": layer.residual} if layer.residual else {}
         return {operand: self.root(value) for operand, value in by_operand.items()}
 
+    def copied_in(self, resident: Iterable[Value]) -> list[Value]:
+        """The resident values that are copied to the GLB before the first layer: inputs."""
+        given = dict.fromkeys(self.root(value) for value in self.given if not isinstance(value.owner, HostOp))
+        return self._of(given, resident)
+
+    def copied_out(self, resident: Iterable[Value]) -> list[Value]:
+        """The resident values that are copied to DRAM behind the last layer: results; each as often as it is one."""
+        returned = [operand for op in self.ops if isinstance(op, ReturnOp) for operand in op.arguments]
+        return self._of([self.root(value) for value in returned], resident)
+
+    def _of(self, roots: Iterable[SSAValue], resident: Iterable[Value]) -> list[Value]:
+        of_root = {value.root: value for value in resident}
+        return [of_root[root] for root in roots if root in of_root]
+
     def _value(self, root: SSAValue, members: Sequence[SSAValue]) -> Iterator[Value]:
         """The value of a root, if layers read or compute it, or it comes from DRAM only to go back there."""
         users = [use.operation for member in members for use in uses(member)]

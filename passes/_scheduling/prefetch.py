@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xdsl.dialects.func import ReturnOp
 from xdsl.ir import SSAValue
 
 from cnncc.arch.model import Arch
@@ -47,16 +46,12 @@ def prefetched_layers(network: Network, arch: Arch, mappings: Mapping[LayerOp, n
 
 def input_words(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> list[int]:
     """Words of each input that is copied to the GLB before the first layer, which may be prefetched meanwhile."""
-    in_glb = {value.root: value.words for value in _resident(network, mappings)}
-    roots = {network.root(value): None for value in network.given if not _made(value)}
-    return [in_glb[root] for root in roots if root in in_glb]
+    return [value.words for value in network.copied_in(_resident(network, mappings))]
 
 
 def output_words(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> list[int]:
     """Words of each result of the network that is copied from the GLB to DRAM behind the last layer."""
-    in_glb = {value.root: value.words for value in _resident(network, mappings)}
-    returned = [operand for op in network.ops if isinstance(op, ReturnOp) for operand in op.arguments]
-    return [in_glb[root] for value in returned if (root := network.root(value)) in in_glb]
+    return [value.words for value in network.copied_out(_resident(network, mappings))]
 
 
 def _resident(network: Network, mappings: Mapping[LayerOp, nest.Mapping]) -> list[Value]:

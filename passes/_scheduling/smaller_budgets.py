@@ -22,6 +22,7 @@ from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
 SHARE = 8  # of the words of a layer's buffers: the part that others are to take
+FIRST_SHARES = (1.3, 1.6, 2, 3, 4, 6, 8, 16)  # the same for the first layer, none of whose weights come before it
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,9 @@ def _of_first(first: Tried, candidates: Candidates) -> Iterator[tuple[int, Wante
         return
     cycles = _cycles(plan, candidates.arch)
     waits = layer_cycles(plan.plan, candidates.arch) - cycles
-    if waits > cycles // PART and (words := plan.words // SHARE):
-        yield 0, Wanted(first.layer, replace(first.budget, words=words), cycles + waits, True)
+    for words in (int(plan.words / share) for share in FIRST_SHARES if waits > cycles // PART):
+        if words:
+            yield 0, Wanted(first.layer, replace(first.budget, words=words), cycles + waits)
 
 
 def _wanted(before: Tried, current: Tried, i: int, candidates: Candidates) -> Iterator[tuple[int, Wanted]]:
