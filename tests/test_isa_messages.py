@@ -312,8 +312,9 @@ def test_the_command_takes_inputs(folder: Path) -> None:
 
 def test_the_command_refuses(folder: Path) -> None:
     net = folder / "net.cnb"
-    assert "no instruction begins at word 0001" in refused("messages", net, "--at", "1")
-    assert "a desc sends no messages" in refused("messages", net, "--at", "0000")
+    at = int(re.findall(r"^desc .*; ([0-9a-f]{4,})", done("disasm", net).stdout, re.MULTILINE)[0], 16)
+    assert f"no instruction begins at word {at + 1:04x}" in refused("messages", net, "--at", f"{at + 1:x}")
+    assert "a desc sends no messages" in refused("messages", net, "--at", f"{at:04x}")
     for options in (["--at", "xyz"], ["--input", folder / "ones.npz"]):
         assert "Usage" in refused_usage("messages", net, *options)
 

@@ -13,21 +13,22 @@
 func.func @main(%x: tensor<1x3x7x5xi16>, %x3: tensor<1x4x7x5xi16>, %x4: tensor<1x10x7x5xi16>) {
   // Stride 1 and pads all around. Sums stay in their PE: the loops over c, r and s are inside those over outputs.
   // CHECK: nest.layer "mac" %x weights @w
-  // 4 channels on rows, 4 rows of pixels on columns. A PE does a whole row of 5 pixels at a time, for one row of the kernel.
-  // CHECK-SAME: mapping "weight@glb > params@glb > k':4 > h':4 > [k''||4@rows h''||4@cols] > r > weight@rf*2 > ifmap@rf*2 > {w > s > c}" label "conv0"
+  // 4 channels on rows, 4 rows of pixels on columns. A PE does a whole row of 5 pixels at a time, for one input channel.
+  // Nothing comes before the first layer: its weights come in slices, while it computes.
+  // CHECK-SAME: mapping "params@glb > h':4 > k':4 > [k''||4@rows h''||4@cols] > c > weight@glb*2 > weight@rf*2 > ifmap@rf*2 > {w > s > r}" label "conv0"
   // NEST: then <bias = "b"> label "conv0"
-  // NEST-NEXT: nest.stage weight in glb buffers 1
   // NEST-NEXT: nest.stage params in glb buffers 1
-  // NEST-NEXT: nest.for k step 4 {
   // NEST-NEXT: nest.for h step 4 {
+  // NEST-NEXT: nest.for k step 4 {
   // NEST-NEXT: nest.par k on rows {
   // NEST-NEXT: nest.par h on cols {
-  // NEST-NEXT: nest.for r {
+  // NEST-NEXT: nest.for c {
+  // NEST-NEXT: nest.stage weight in glb buffers 2
   // NEST-NEXT: nest.stage weight in rf buffers 2
   // NEST-NEXT: nest.stage ifmap in rf buffers 2
   // NEST-NEXT: nest.for w keep {
   // NEST-NEXT: nest.for s keep {
-  // NEST-NEXT: nest.for c keep {
+  // NEST-NEXT: nest.for r keep {
   // NEST-NEXT: nest.mac
   // ONE: then <bias = "b"> label "conv0"
   %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 10, c = 3, h = 7, w = 5, r = 3, s = 3> window <kernel = [3, 3], pad = [1, 1, 1, 1]>

@@ -19,7 +19,7 @@
 
 func.func @main(%x: tensor<1x3x7x5xi16>) {
   // CHECK: nest.layer "mac" %x weights @w
-  // CHECK-SAME: mapping "weight@glb > params@glb > k':2 > [k''||2@rows r||3@rows h||7@cols] > weight@rf*2 > ifmap@rf*2 > {w > s > c}" label "conv0"
+  // CHECK-SAME: mapping "params@glb > k':2 > weight@glb*2 > [k''||2@rows r||3@rows h||7@cols] > weight@rf*2 > ifmap@rf*2 > {w > s > c}" label "conv0"
   // ROWS: mapping "weight@glb > params@glb > k > c':2 > [c''||2@rows r||3@rows h||7@cols] > weight@rf*2 > ifmap@rf*2 > {w > s}" label "conv0"
   // ROWS-NOT: mapping
   // TEXT: mapping "weight@glb > params@glb > k > [h||7@rows w||5@cols] > c > weight@rf*2 > ifmap@rf*2 > {s > r}" label "conv0"
