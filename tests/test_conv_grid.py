@@ -216,6 +216,8 @@ WRITTEN = [
                           "{w'' > s > r > k''}"),
     (Case(c=5, k=7), "h':4 > w':4 > c':2 > [h''||4@rows w''||4@cols] > ifmap@rf*2 > k':2 > weight@rf*2 > "
                      "{s > c'' > r > k''}"),
+    # Depthwise, with several channels in a PE.
+    (Case(c=1, k=6, group="each"), "k':4 > h':4 > w':4 > [h''||4@rows w''||4@cols] > {k'' > s > r}"),
     # Pixels of one macro-instruction whose windows share columns that lie apart.
     (Case(c=3, dilation=(1, 2), image=(7, 11)), "h':4 > w':6 > [h''||4@rows w'':2||3@cols] > c > r > {w''' > s > k}"),
 ]  # fmt: skip
