@@ -23,7 +23,7 @@ from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, encode_program
 from cnncc.isa.table import Instruction
 from cnncc.mapper import cached_search
-from cnncc.passes._scheduling import residency
+from cnncc.passes._scheduling import residency, smaller_budgets
 from cnncc.util import disk_cache
 
 tell_hypothesis()
@@ -83,10 +83,12 @@ def every_binary_assembles_again() -> Iterator[None]:
 def short_searches() -> Iterator[None]:
     """For values, which are right under any mapping: searches that run few of the candidates they find.
 
-    They take less time than a file on disk.
+    They take less time than a file on disk. Inputs and results that fit are resident: test_predict.py streams them.
     """
     with pytest.MonkeyPatch.context() as patch:
         search_with(patch, SHORT)
+        patch.setattr(residency, "END_PART", 0)
+        patch.setattr(smaller_budgets, "FIRST_SHARES", (8,))
         patch.setattr(disk_cache, "folder", lambda: None)
         yield
 

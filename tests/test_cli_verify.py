@@ -272,7 +272,6 @@ BUGS: dict[str, tuple[str, Plant, str]] = {
 }
 
 
-@pytest.mark.usefixtures("resident_ends")
 @pytest.mark.parametrize("bug", BUGS)
 def test_cli_verify_names_the_step(bug: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step, plant, named = BUGS[bug]

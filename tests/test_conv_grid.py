@@ -63,7 +63,7 @@ from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_to_array import NestToArrayPass
 from cnncc.passes.nest_unroll import NestUnrollPass
 
-pytestmark = pytest.mark.usefixtures("short_searches", "resident_ends")
+pytestmark = pytest.mark.usefixtures("short_searches")
 
 # Compiled and run.
 

@@ -43,8 +43,10 @@ from cnncc.errors import Refusal
 from cnncc.isa.codec import encode_program
 from cnncc.machine.traps import Trap
 from cnncc.model.layer_schedule import layer_counts, layer_cycles
+from cnncc.passes._scheduling import residency
 from cnncc.passes._scheduling.dataflows import DATAFLOWS
 from cnncc.passes._scheduling.nest_layers import label_of
+from cnncc.passes._scheduling.residency import END_PART
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -187,9 +189,13 @@ def test_predict_params_of_positions(name: str, tmp_path: Path) -> None:
 @settings(max_examples=max(15, EXAMPLES // 4), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_predict_random_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Any layer, dataflow, objective: shuffles, parameters of positions, host segments, a GLB that just does."""
+    """Any layer, dataflow, objective: shuffles, parameters of positions, host segments, a GLB that just does.
+
+    Inputs and results are streamed where that is better.
+    """
     with pytest.MonkeyPatch.context() as patch:
         search_with(patch, SHORT_FRONTS)
+        patch.setattr(residency, "END_PART", END_PART)
         compiled_at_random(data, tmp_path_factory.getbasetemp(), check)
 
 
