@@ -20,8 +20,8 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.certificate.whole_space import engines_least, streamed_least
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
+from cnncc.mapper.block_sizes import least_words
 from cnncc.mapper.blocking import candidates
-from cnncc.mapper.blocks import least_words
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.search import search

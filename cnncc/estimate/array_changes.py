@@ -5,11 +5,10 @@ See LIMIT-2 of docs/estimate.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from typing import Any, cast
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
@@ -22,6 +21,7 @@ from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.program_schedule import Part, program_cycles
 from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.util.nested import leaves
 from cnncc.util.progress import Progress
 
 KEPT = ("operand_bits", "psum_bits", "energy")  # the network would be another one, or nothing would
@@ -50,7 +50,7 @@ def variations(arch: Arch) -> Iterator[tuple[str, Value, Value]]:
     Sizes, numbers and rates twice as large, cycles that something takes half as many, links and overlap where there are
     none; as far as the architecture file allows.
     """
-    for key, value in _flat(asdict(arch)):
+    for key, value in leaves(asdict(arch)):
         if key.startswith(KEPT) or isinstance(value, str):
             continue
         if isinstance(value, bool):
@@ -59,14 +59,6 @@ def variations(arch: Arch) -> Iterator[tuple[str, Value, Value]]:
             tried = value // 2 if key.endswith("_cycles") else 2 * value
         if tried != value:
             yield key, value, tried
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(cast("dict[str, Any]", value), f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def changes(program: Program, label: str, progress: Progress) -> list[Change]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
 
 from cnncc.binary.container import load
 from cnncc.binary.counters import program_stats
 from cnncc.errors import Refusal
 from cnncc.estimate.mapped_program import of_binary
+from cnncc.util.nested import leaves
 
 NAMED = 3  # counters that a refusal names
 
@@ -29,15 +28,6 @@ def check_counters(path: Path) -> str:
         shown = "; ".join(text for text, _ in zip(named, range(NAMED), strict=False)) + more
         raise Refusal(f"{path.name}: {len(differ):,} of {len(counted):,} counters are not as predicted: {shown}")
     return f"{path.name}: all {len(counted):,} counters are as predicted"
-
-
-def leaves(counters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The counters by name, with a dot between a key and one inside it: `layers.c1.cycles.total`."""
-    for key, value in counters.items():
-        if isinstance(value, Mapping):
-            yield from leaves(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _shown(value: object) -> str:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.mapper.arrays import NONE, Counts, Flags, PerPlan
-from cnncc.mapper.blocks import Blocks, BlockSizes
+from cnncc.mapper.block_sizes import BlockSizes
+from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, last_held, parts_of, up
 from cnncc.mapper.space import Chain
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from cnncc.mapper.block_sizes import sides
 from cnncc.mapper.block_times import BlockTimes, trips_of
 from cnncc.mapper.block_transfers import BlockTransfers
-from cnncc.mapper.blocks import Blocks, Buffers, Cells, Counts, Weights, cells_below, sides, some_of
+from cnncc.mapper.blocks import Blocks, Buffers, Cells, Counts, Weights, cells_below, some_of
 from cnncc.mapper.bound import Bound
 from cnncc.mapper.space import Plan
 from cnncc.mapper.tiles import tiles_of

@@ -27,7 +27,7 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.dialects._mapping import Mapping, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
-from cnncc.mapper.blocks import least_words, params_words
+from cnncc.mapper.block_sizes import least_words, params_words
 from cnncc.mapper.effort import USUAL, Effort
 from cnncc.mapper.front import front
 from cnncc.mapper.least_cost import least_cost

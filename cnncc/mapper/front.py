@@ -22,10 +22,11 @@ import numpy as np
 from cnncc.arch.model import Arch, Energy
 from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.arrays import Amounts, Counts
+from cnncc.mapper.block_sizes import block_tiles
 from cnncc.mapper.block_times import BlockTimes
 from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocking import plan_at
-from cnncc.mapper.blocks import Blocks, Cells, block_tiles, cells_below, some_of
+from cnncc.mapper.blocks import Blocks, Cells, cells_below, some_of
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
 from cnncc.mapper.combinations import Found, combinations_below
 from cnncc.mapper.effort import Effort

@@ -10,7 +10,8 @@ import numpy as np
 
 from cnncc.arch.model import Arch, Energy
 from cnncc.mapper.arrays import Amounts
-from cnncc.mapper.blocks import Blocks, BlockSizes
+from cnncc.mapper.block_sizes import BlockSizes
+from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach

@@ -19,8 +19,9 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import Mapping
+from cnncc.mapper.block_sizes import least_words, least_words_of
 from cnncc.mapper.blocking import candidates
-from cnncc.mapper.blocks import Cells, least_words, least_words_of
+from cnncc.mapper.blocks import Cells
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
 from cnncc.mapper.combinations import Found, combinations_below
 from cnncc.mapper.effort import USUAL, Effort

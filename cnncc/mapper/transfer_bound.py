@@ -10,7 +10,8 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import Counts, Flags, PerPlan
-from cnncc.mapper.blocks import Blocks, Cells, Weights, cells_below, cut_dims, least_words, least_words_of, some_of
+from cnncc.mapper.block_sizes import cut_dims, least_words, least_words_of
+from cnncc.mapper.blocks import Blocks, Cells, Weights, cells_below, some_of
 from cnncc.mapper.bound import ideal_cycles, up
 from cnncc.mapper.space import Form, forms_of, shared
 from cnncc.mapper.tiles import Tiles

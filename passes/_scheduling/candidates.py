@@ -12,7 +12,7 @@ from cnncc.arch.model import Arch
 from cnncc.context import CompilerContext
 from cnncc.dialects.nest import LayerOp, Mapping, operands
 from cnncc.errors import Finding, Refusal
-from cnncc.mapper.blocks import least_words
+from cnncc.mapper.block_sizes import least_words
 from cnncc.mapper.cached_search import SearchTask, has_mapping, search_ahead, searched
 from cnncc.mapper.objective import Objective, Prices
 from cnncc.mapper.space import forms_of
