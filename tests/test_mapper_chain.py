@@ -9,10 +9,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from cli_cases import SAMPLES, build, noise, save
+from cli_cases import SAMPLES, build, done, noise, save
 from onnx import helper
 
 from cnncc.arch.model import Arch, arch_text, load_arch
+from cnncc.binary.container import load
+from cnncc.binary.counters import program_stats
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.dialects._mapping_text import parse
@@ -172,3 +174,44 @@ def test_a_value_moves_where_it_holds_up_the_layers_beside_it(monkeypatch: pytes
     moved = predicted(model, arch)
     monkeypatch.setattr(residency, "_exchanged", lambda network, resident, free, arch: resident)
     assert 1.5 * moved < predicted(model, arch)
+
+
+def one_layer(folder: Path, kind: str) -> Path:
+    """A network of a convolution of 16 x 28 x 28 pixels, or of a layer with 120 inputs and 84 outputs."""
+    if kind == "Conv":
+        node, x, w = helper.make_node(kind, ["x", "w"], ["y"], pads=[1] * 4), (1, 16, 28, 28), (8, 16, 3, 3)
+    else:
+        node, x, w = helper.make_node(kind, ["x", "w"], ["y"], transB=1), (1, 120), (84, 120)
+    return save(build([node], {"x": x}, ["y"], {"w": noise(0, *w)}), folder / "net.onnx")
+
+
+def test_inputs_and_results_that_fit_are_streamed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """CHAIN-3. The copies of 12,544 and 6,272 words take 1,696 and 848 of 17,086 cycles."""
+    model, arch, binary = one_layer(tmp_path, "Conv"), load_arch("spatial-8x8"), tmp_path / "net.cnb"
+    streamed = predicted(model, arch)
+    assert "steps agree" in done("verify", model, "--arch", "spatial-8x8", "--slack", 0).stdout
+    done("compile", model, "--arch", "spatial-8x8", "--slack", 0, "-o", binary)
+    assert "counters are as predicted" in done("estimate", binary, "--check-counters").stdout
+    assert program_stats(load(binary))["cycles"]["total"] == streamed
+    monkeypatch.setattr(residency, "END_PART", 0)
+    assert streamed < 0.9 * predicted(model, arch)
+
+
+def test_slices_of_a_first_layer_have_several_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """CHAIN-1. With weights of 10,080 words no GLB between 3,428 and 65,536 words is slower than a smaller one."""
+    model, small = one_layer(tmp_path, "Gemm"), replace(ARCH, rows=3, cols=2)
+    arrays = [replace(small, glb=replace(small.glb, words=words)) for words in (3_428, 8_192, 65_536)]
+    cycles = [predicted(model, arch) for arch in arrays]
+    assert cycles == sorted(cycles, reverse=True)
+    monkeypatch.setattr(smaller_budgets, "FIRST_SHARES", (8,))
+    assert 1.1 * cycles[-1] < predicted(model, arrays[-1])
+
+
+def test_the_slack_counts_from_the_fewest_cycles_with_any_resident_values() -> None:
+    """The MNIST net takes the fewest cycles with its image streamed; with it in the GLB the slack would be too long."""
+    cycles = list[int]()
+    for slack in (0.0, 0.005):
+        options = CompileOptions("spatial-8x8", batch=1, slack=slack)
+        compilation = start_compilation(SAMPLES / "models" / "mnist.onnx", options)
+        cycles.append(program_counts(mapped_parts(compilation), compilation.settings.arch)["cycles"]["total"])
+    assert cycles[0] < cycles[1] <= 1.005 * cycles[0]

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
@@ -64,7 +63,7 @@ class Best(NamedTuple):
 
     numbers: list[int]
     figures: Figures
-    fewest: float
+    fewest: int
 
 
 def best_choices(
@@ -74,7 +73,6 @@ def best_choices(
     objective: Objective,
     arch: Arch,
     run: Callable[[list[int]], int],
-    fewest: float = inf,
 ) -> Best:
     """The best choice of each layer of a chain.
 
@@ -83,10 +81,9 @@ def best_choices(
     - budgets: GLB words for the buffers of each layer
     - run: the cycles of all layers with these choices. Those of paths are estimates, as what is prefetched depends on
       places in the GLB, too. So the best paths are run
-    - fewest: cycles that the network is known to take with other values resident
     """
     if not layers:
-        return Best([], Figures(0, 0.0), fewest)
+        return Best([], Figures(0, 0.0), 0)
     all_paths = _paths(layers, budgets, arch)
     few = _paths([of_layer[:count] for of_layer, count in zip(layers, fastest, strict=True)], budgets, arch)
     paths = {tuple(path.numbers()): path for path in (*all_paths, *few)}
@@ -106,11 +103,11 @@ def best_choices(
     more, every = exact[first].cycles - paths[first].cycles, [*paths]
     while True:
         each = [exact.get(path) or Figures(paths[path].cycles + more, paths[path].cost) for path in every]
-        best = every[objective.best(each, fewest)]
+        best = every[objective.best(each)]
         if best not in exact and len(exact) >= MOST_EXACT:
-            best = list(exact)[objective.best(list(exact.values()), fewest)]
+            best = list(exact)[objective.best(list(exact.values()))]
         if best in exact:
-            return Best([*best], exact[best], min(fewest, *(known.cycles for known in exact.values())))
+            return Best([*best], exact[best], min(known.cycles for known in exact.values()))
         figures(best)
 
 

@@ -70,12 +70,8 @@ class Objective:
 
     def best(self, networks: Sequence[Figures], fewest: float = inf) -> int:
         """The number of the best of some networks. fewest: cycles that another one is known to take."""
-        most = self.most(min(fewest, *(figures.cycles for figures in networks)))
+        most = (1 + self.slack) * min(fewest, *(figures.cycles for figures in networks))
         return min(range(len(networks)), key=lambda number: self._rank(networks[number], most))
-
-    def most(self, fewest: float) -> float:
-        """The cycles that a network may take, where one with the fewest takes so many; no limit unless these count."""
-        return (1 + self.slack) * fewest if self.name == "cycles" else inf
 
     def _rank(self, figures: Figures, most: float) -> tuple[float, int]:
         """The lower, the better. most: cycles that a network may take if these are minimised."""

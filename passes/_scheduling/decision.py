@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import inf
 from typing import NamedTuple
 
 from xdsl.dialects.func import FuncOp
@@ -99,7 +98,7 @@ class _Mapped(NamedTuple):
     resident: Sequence[Value]
     mappings: Mappings
     figures: Figures
-    fewest: float
+    fewest: int
 
 
 def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> Mappings:
@@ -116,12 +115,7 @@ def _with_residents(network: Network, values: Sequence[Value], candidates: Candi
     for resident in ends_streamed(network, first.resident, free, candidates.arch, first.figures.cycles):
         with suppress(GlbTooSmall):
             choices.append(_fitting(network, resident, candidates))
-    fewest = min(each.fewest for each in choices)
-    if _best(choices, candidates).figures.cycles > candidates.objective.most(fewest):
-        for number, each in enumerate(choices):
-            with suppress(GlbTooSmall):
-                choices[number] = _fitting(network, each.resident, candidates, fewest)
-    return _best(choices, candidates, fewest).mappings
+    return _best(choices, candidates).mappings
 
 
 def _all_resident(network: Network, values: Sequence[Value], candidates: Candidates) -> _Mapped | None:
@@ -132,15 +126,17 @@ def _all_resident(network: Network, values: Sequence[Value], candidates: Candida
     return None
 
 
-def _best(choices: Sequence[_Mapped], candidates: Candidates, fewest: float = inf) -> _Mapped:
+def _best(choices: Sequence[_Mapped], candidates: Candidates) -> _Mapped:
+    """The best by the objective. The slack counts from the fewest cycles that are known with any of these residents."""
+    fewest = min(each.fewest for each in choices)
     return choices[candidates.objective.best([each.figures for each in choices], fewest)]
 
 
-def _fitting(network: Network, resident: Sequence[Value], candidates: Candidates, fewest: float = inf) -> _Mapped:
+def _fitting(network: Network, resident: Sequence[Value], candidates: Candidates) -> _Mapped:
     """Mappings with these values resident, or as many of them as fit. Raises Refusal."""
     while True:
         try:
-            return _mappings(network, resident, candidates, fewest)
+            return _mappings(network, resident, candidates)
         except _GlbOverflow as overflow:
             fewer = without_largest(resident, overflow.number)
             if fewer is None:
@@ -148,15 +144,15 @@ def _fitting(network: Network, resident: Sequence[Value], candidates: Candidates
             resident = fewer
 
 
-def _mappings(network: Network, resident: Sequence[Value], candidates: Candidates, fewest: float = inf) -> _Mapped:
-    """Mappings with exactly these values resident. fewest: cycles that are known with others.
+def _mappings(network: Network, resident: Sequence[Value], candidates: Candidates) -> _Mapped:
+    """Mappings with exactly these values resident.
 
     Raises _GlbOverflow, _StreamedByMapping, Refusal.
     """
     budgets = dict(glb_budgets(network, resident, candidates.arch))
     tried = _first_candidates(network, resident, budgets, candidates)
     try_smaller_budgets(tried, candidates)
-    mappings, figures, fewest = _best_chain(network, tried, candidates, fewest)
+    mappings, figures, fewest = _best_chain(network, tried, candidates)
     _check_places(network, resident, mappings, candidates.arch)
     return _Mapped(resident, mappings, figures, fewest)
 
@@ -233,9 +229,7 @@ def _all_of(layers: Sequence[LayerOp], refusals: Sequence[GlbTooSmall]) -> GlbTo
 # -- chain -------------------------------------------------------------------------------------------------------------
 
 
-def _best_chain(
-    network: Network, tried: Sequence[Tried], candidates: Candidates, fewest: float
-) -> tuple[Mappings, Figures, float]:
+def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates) -> tuple[Mappings, Figures, int]:
     """For each layer the candidate with which the network is the best; its cycles and cost; the fewest cycles known.
 
     Given mappings are not run on the model: whether the machine can run them, `nest-to-array` says.
@@ -264,7 +258,7 @@ def _best_chain(
         return program_cycles(parts, arch)[0].total if parts else 0
 
     budgets, fastest = [each.budget.words for each in tried], [len(each.mappings) for each in tried]
-    best = best_choices(choices, fastest, budgets, candidates.objective, arch, run, fewest)
+    best = best_choices(choices, fastest, budgets, candidates.objective, arch, run)
     numbers, (cycles, cost) = best.numbers, best.figures
     nests = _nests(chosen(numbers))
     cost += sum(input_words(network, nests)) * (costs.dram_read + costs.glb_write)

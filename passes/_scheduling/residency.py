@@ -65,7 +65,6 @@ def ends_streamed(
         [value for value in copied if value.may_move and value in free and takes_long(value)]
         for copied in (network.copied_in(resident), network.copied_out(resident))
     )
-
     for streamed in (inputs, results, [*inputs, *results] if inputs and results else []):
         if streamed:
             yield [value for value in resident if value not in streamed]
