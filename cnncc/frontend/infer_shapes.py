@@ -8,6 +8,7 @@ to opset 21.
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from cnncc.frontend.microsoft_ops import with_microsoft_types
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
 
 POOLS = ("MaxPool", "AveragePool", "LpPool")
+LARGE = 1024  # elements; the values of larger initializers give no shape
 
 
 def infer_shapes(model: ModelProto, *, strict: bool) -> ModelProto:
@@ -24,6 +26,7 @@ def infer_shapes(model: ModelProto, *, strict: bool) -> ModelProto:
     Raises: InferenceError, ValueError or RuntimeError, for shapes that do not fit; hardly ever if not `strict`.
     """
     bare = _copy(model)
+    _clear_weights(bare)
     # Inference goes first, without the file's own shapes: those may be wrong. They only fill what is left open.
     del bare.graph.value_info[:]
     given = {value.name: value for value in bare.graph.input}
@@ -35,12 +38,23 @@ def infer_shapes(model: ModelProto, *, strict: bool) -> ModelProto:
     bare = _with_all(bare, strict)
     known = _typed(bare)
     claims = [value for value in (*model.graph.value_info, *model.graph.output) if value.name not in known]
-    if not any(_has_shape(value) for value in claims):
-        return bare
-    bare.graph.value_info.extend(value for value in claims if value.name not in _outputs(bare))
-    for value in bare.graph.output:
-        value.CopyFrom(next((claim for claim in claims if claim.name == value.name), value))
-    return _with_all(bare, strict)
+    if any(_has_shape(value) for value in claims):
+        bare.graph.value_info.extend(value for value in claims if value.name not in _outputs(bare))
+        for value in bare.graph.output:
+            value.CopyFrom(next((claim for claim in claims if claim.name == value.name), value))
+        bare = _with_all(bare, strict)
+    for tensor, original in zip(bare.graph.initializer, model.graph.initializer, strict=True):
+        tensor.CopyFrom(original)
+    return bare
+
+
+def _clear_weights(model: ModelProto) -> None:
+    """Leave large initializers no values: inference would copy them several times."""
+    from onnx import TensorProto
+
+    for tensor in model.graph.initializer:
+        if prod(tensor.dims) > LARGE:
+            tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims))
 
 
 def _copy(model: ModelProto) -> ModelProto:

@@ -42,11 +42,12 @@ def load_onnx(path: Path, batch: int | None = None) -> ModelProto:
 
 def read_model(path: Path, refusals: Refusals, batch: int | None = None) -> ModelProto:
     """The model of `load_onnx`; `refusals` notes symbolic leading dims that become 1. Raises Refusal."""
-    model = _read(path)
-    _load_external_data(model, path)
-    if model.ByteSize() > SIZE_LIMIT_BYTES:
-        raise Refusal(f"{path}: {model.ByteSize()} bytes with its external data, the limit is 2 GiB")
-    _check(model, path)
+    model, encoded = _read(path)
+    if _load_external_data(model, path):
+        if model.ByteSize() > SIZE_LIMIT_BYTES:
+            raise Refusal(f"{path}: {model.ByteSize()} bytes with its external data, the limit is 2 GiB")
+        encoded = model.SerializeToString()
+    _check(model, encoded, path)
     _check_attributes(model, path)
     _fix_shapes(model, path, batch, refusals)
     return _inferred(model, path)
@@ -64,7 +65,8 @@ def _first_line(error: Exception) -> str:
     return lines[0].strip()[:500] if lines else type(error).__name__
 
 
-def _read(path: Path) -> ModelProto:
+def _read(path: Path) -> tuple[ModelProto, bytes]:
+    """The model, and its encoding. Raises Refusal."""
     from google.protobuf.message import DecodeError
     from onnx import ModelProto
 
@@ -76,14 +78,15 @@ def _read(path: Path) -> ModelProto:
         size_bytes = path.stat().st_size
         if size_bytes > SIZE_LIMIT_BYTES:
             raise Refusal(f"{path}: {size_bytes} bytes, the limit is 2 GiB: use external data")
-        model = ModelProto.FromString(path.read_bytes())
+        encoded = path.read_bytes()
+        model = ModelProto.FromString(encoded)
     except OSError as error:
         raise Refusal(f"{path}: cannot be read: {error.strerror}") from error
     except DecodeError as error:
         raise Refusal(f"{path}: not an ONNX model, or truncated") from error
     if not model.HasField("graph"):
         raise Refusal(f"{path}: not an ONNX model: it has no graph")
-    return model
+    return model, encoded
 
 
 def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
@@ -106,11 +109,14 @@ def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
                 yield from (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else []))
 
 
-def _load_external_data(model: ModelProto, path: Path) -> None:
-    """Load arrays stored beside the model. Raises Refusal for a place outside the model's own folder."""
+def _load_external_data(model: ModelProto, path: Path) -> bool:
+    """Load arrays stored beside the model; whether there are any.
+
+    Raises: Refusal, for a place outside the model's own folder.
+    """
     from onnx import TensorProto
 
-    folder = path.resolve().parent
+    folder, has_any = path.resolve().parent, False
     for tensor in _tensors(model.graph):
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
@@ -123,6 +129,8 @@ def _load_external_data(model: ModelProto, path: Path) -> None:
         tensor.raw_data = _slice(file, entries, where)
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]
+        has_any = True
+    return has_any
 
 
 def _slice(file: Path, entries: dict[str, str], where: str) -> bytes:
@@ -142,12 +150,12 @@ def _slice(file: Path, entries: dict[str, str], where: str) -> bytes:
         raise Refusal(f"{where}: offset or length is not a number") from error
 
 
-def _check(model: ModelProto, path: Path) -> None:
+def _check(model: ModelProto, encoded: bytes, path: Path) -> None:
     from onnx import checker
 
     untyped: Any = checker
     try:
-        untyped.check_model(model)
+        untyped.check_model(encoded)  # given the model, it would encode it once more
     except (checker.ValidationError, ValueError, RuntimeError) as error:
         findings = _invalid_parts(model)
         what = f"{len(findings)} problems" if len(findings) > 1 else _first_line(error)
