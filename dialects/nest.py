@@ -26,16 +26,19 @@ any tiling is `dialects/cnn.py`: out[n, k, h, w] = epilogue(Σ_{c, r, s} …). A
 nest that `cnn-to-nest` makes has none for it.
 
 The rules that a nest keeps, NEST-1 to NEST-6, are in docs/mapping.md.
+
+A `nest.group` runs several layers stripe by stripe. The rows between them lie in rings in the GLB. The rules that it
+keeps, GROUP-1 to GROUP-4, are in docs/groups.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Self, TypeVar
 
-from xdsl.dialects.builtin import StringAttr, SymbolRefAttr, TensorType, UnitAttr
-from xdsl.ir import Attribute, Block, Dialect, Operation, Region
+from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolRefAttr, TensorType, UnitAttr, i64
+from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue, Use
 from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
@@ -47,12 +50,16 @@ from xdsl.irdl import (
     region_def,
     result_def,
     traits_def,
+    var_operand_def,
+    var_result_def,
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import NoTerminator
+from xdsl.traits import IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from cnncc.dialects._groups import GroupLayer as GroupLayer
+from cnncc.dialects._groups import Read, group_problem
 from cnncc.dialects._mapping import DIMS as DIMS
 from cnncc.dialects._mapping import LANES as LANES
 from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
@@ -106,7 +113,7 @@ class LayerOp(IRDLOperation):
     """One layer as a loop nest. `kind` is mac, max or add (pools, each channel a group), or copy (elementwise).
 
     Sizes and window say what is computed, the region in which order and where. `prefetched`: its first weights
-    and parameters come into the GLB while the layer before runs.
+    and parameters come into the GLB while the layer before runs. In a group, `delay` and `keeps`: see `nest.group`.
     """
 
     name = "nest.layer"
@@ -119,6 +126,8 @@ class LayerOp(IRDLOperation):
     steps = prop_def(StepsAttr)
     mapping = opt_prop_def(MappingAttr)
     prefetched = opt_prop_def(UnitAttr)
+    delay = opt_prop_def(IntegerAttr.constr(i64))
+    keeps = opt_prop_def(IntegerAttr.constr(i64))
     label = opt_prop_def(StringAttr)
     until = opt_prop_def(StringAttr)
     body = region_def("single_block")
@@ -128,7 +137,7 @@ class LayerOp(IRDLOperation):
     assembly_format = (
         "$kind $ifmap (`residual` $residual^ `:` type($residual))? (`weights` $weights^)? `sizes` $sizes "
         "`window` $window `then` $steps (`mapping` custom<OnLayer>($mapping)^)? (`label` $label^)? "
-        "(`until` $until^)? (`prefetched` $prefetched^)? "
+        "(`until` $until^)? (`prefetched` $prefetched^)? (`delay` $delay^)? (`keeps` $keeps^)? "
         "attr-dict-with-keyword `:` type($ifmap) `->` type($result) $body"
     )
 
@@ -142,11 +151,70 @@ class LayerOp(IRDLOperation):
         if self.kind.data == "copy" and self.steps.data.shuffle != 1:
             raise VerifyException("nest.layer: a copy has no shuffle")
         check_shuffle("nest.layer", self.steps.data.shuffle, self.result.type)
+        if (self.delay is not None) != isinstance(self.parent_op(), GroupOp) or (self.keeps and self.delay is None):
+            raise VerifyException("nest.layer: layers of a group, and only they, have a delay, and may keep rows")
         _check_shapes(self)
         _check_blocks(self)
         for mapping in (mapping_of(self), *([self.mapping.data] if self.mapping else [])):
             if problem := mapping_problem(mapping, self.sizes.data, operands(self)):
                 raise VerifyException(f"nest.layer: {problem}")
+
+
+@irdl_op_definition
+class YieldOp(IRDLOperation):
+    """The values that leave a group: `nest.yield %4 : tensor<…>`."""
+
+    name = "nest.yield"
+    values = var_operand_def(TensorType)
+    traits = traits_def(IsTerminator())
+    assembly_format = "$values attr-dict `:` type($values)"
+
+
+@irdl_op_definition
+class GroupOp(IRDLOperation):
+    """Layers that run stripe by stripe, without a trip to DRAM in between.
+
+    A group runs in steps, image by image. At step i a layer runs iteration `i - delay` of its loop over stripes, the
+    outermost one over h, if there is this iteration. The layers of a step run in the order written. The result of a
+    layer that others of the group read lies in a ring: row y in slot `y mod keeps`. The values of `nest.yield` leave
+    the group; no ring does.
+
+        %3 = nest.group "conv1..conv2" : tensor<…> {
+          %1 = nest.layer "mac" %0 … label "conv1" delay 0 keeps 5 … { nest.for h step 2 { … } }
+          %2 = nest.layer "mac" %1 … label "conv2" delay 1 … { nest.for h step 2 { … } }
+          nest.yield %2 : tensor<…>
+        }
+
+    Source: Alwani et al., Fused-layer CNN accelerators, MICRO 2016.
+    """
+
+    name = "nest.group"
+    label = prop_def(StringAttr)
+    outputs = var_result_def(TensorType)
+    body = region_def("single_block")
+    assembly_format = "$label attr-dict-with-keyword `:` type($outputs) $body"
+
+    def verify_(self) -> None:
+        *layers, last = self.body.block.ops
+        if not isinstance(last, YieldOp) or not layers or not all(isinstance(op, LayerOp) for op in layers):
+            raise VerifyException("nest.group: a group is layers, then nest.yield")
+        if tuple(last.values.types) != tuple(self.outputs.types):
+            raise VerifyException("nest.group: its results have the types of the values of nest.yield")
+        if any(not isinstance(value.owner, LayerOp) or value.owner.parent_op() is not self for value in last.values):
+            raise VerifyException("nest.group: nest.yield names results of the group's layers")
+        if outside := [layer for layer in self.layers() if any(_is_outside(use, self) for use in layer.result.uses)]:
+            raise VerifyException(f"nest.group: {_name(outside[0])} is read outside of the group: nest.yield it")
+        if problem := group_problem(group_layers(self)):
+            raise VerifyException(f"nest.group {self.label.data}: {problem}")
+
+    def layers(self) -> list[LayerOp]:
+        """The layers, in the order written."""
+        return [op for op in self.body.block.ops if isinstance(op, LayerOp)]
+
+    def yielded(self) -> tuple[SSAValue, ...]:
+        """The values inside that leave the group, in the order of its results."""
+        last = self.body.block.last_op
+        return tuple(last.operands) if isinstance(last, YieldOp) else ()
 
 
 class _LoopOp(IRDLOperation):
@@ -256,6 +324,43 @@ def rest_sets_of(layer: LayerOp) -> tuple[int, ...]:
     return rest_sets(sizes, mapping_of(layer).loops, together)
 
 
+def reads_of(layer: LayerOp, producers: Sequence[LayerOp]) -> tuple[Read, ...]:
+    """How a layer reads the results of `producers`; a residual is read row by row."""
+    number: dict[SSAValue, int] = {producer.result: at for at, producer in enumerate(producers)}
+    window, kernel, reads = layer.window.data, layer.sizes.data.r, list[Read]()
+    if layer.ifmap in number:
+        extent = (kernel - 1) * window.dilation[0] + 1
+        reads.append(Read(number[layer.ifmap], "ifmap", extent, window.stride[0], window.pad[0]))
+    if layer.residual is not None and layer.residual in number:
+        reads.append(Read(number[layer.residual], "residual"))
+    return tuple(reads)
+
+
+def group_layers(group: GroupOp) -> list[GroupLayer]:
+    """The layers of a group as plain data."""
+    layers, leaves = group.layers(), group.yielded()
+    return [
+        GroupLayer(
+            _name(layer), layer.kind.data, layer.sizes.data, mapping_of(layer),
+            _number(layer.delay), _number(layer.keeps),
+            reads_of(layer, layers), layer.result in leaves,
+        )
+        for layer in layers
+    ]  # fmt: skip
+
+
+def _number(attribute: IntegerAttr | None) -> int:
+    return attribute.value.data if attribute is not None else 0
+
+
+def _name(layer: LayerOp) -> str:
+    return layer.label.data if layer.label else "(no label)"
+
+
+def _is_outside(use: Use, group: GroupOp) -> bool:
+    return use.operation.parent_op() is not group
+
+
 def build_nest(mapping: Mapping) -> Region:
     """The region of a layer with these loops and stages around one `nest.mac`."""
     region = Region(Block([*_stage_ops(mapping, len(mapping.loops)), MacOp.create()]))
@@ -314,7 +419,7 @@ def _check_blocks(layer: LayerOp) -> None:
 
 NEST = Dialect(
     "nest",
-    [LayerOp, ForOp, ParOp, StageOp, MacOp],
+    [LayerOp, GroupOp, YieldOp, ForOp, ParOp, StageOp, MacOp],
     [SizesAttr, MappingAttr, LoopAttr, StageAttr],
 )
 use_simple_verifiers(NEST)

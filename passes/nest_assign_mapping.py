@@ -11,7 +11,7 @@ from xdsl.passes import ModulePass
 from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext, note, warn
 from cnncc.dialects._notation import NotationError, read
-from cnncc.dialects.nest import LayerOp, mapping_of
+from cnncc.dialects.nest import GroupOp, LayerOp, mapping_of
 from cnncc.errors import Refusal
 from cnncc.passes._programs.array_mark import mark
 from cnncc.passes._scheduling.assignment import assign
@@ -62,6 +62,9 @@ class NestAssignMappingPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         arch = load_arch(self.arch)
+        if group := next((inner for inner in op.walk() if isinstance(inner, GroupOp)), None):
+            why = "its layers are mapped already: nest-group is for a dump after nest-stage"
+            raise Refusal(f"{self.name}: group '{group.label.data}': {why}")
         if not chosen_layers(op, self.layer):
             note(ctx, f"{self.name}: nothing to do: the module has no nest.layer")
         assign(op, self.layer, self.candidates(ctx, arch))

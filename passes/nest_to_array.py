@@ -29,7 +29,7 @@ from cnncc.arch.model import Arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape, shuffled, value_key
-from cnncc.dialects.nest import LayerOp, mapping_of
+from cnncc.dialects.nest import GroupOp, LayerOp, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal, Refusals
@@ -327,6 +327,10 @@ def _lower(lowering: _Lowering) -> None:
             case ReturnOp():
                 with refusals.kept():
                     lowering.outputs()
+            case GroupOp():
+                raise Refusal(
+                    f"nest-to-array: group '{op.label.data}': groups are not lowered yet: leave out nest-group"
+                )
             case _:
                 raise Refusal(f"nest-to-array: {op.name} is no loop nest; lower it first")
     refusals.raise_any("nest-to-array")

@@ -24,7 +24,7 @@ from xdsl.passes import ModulePass
 
 from cnncc.context import weights_of
 from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, value_key
-from cnncc.dialects.nest import LayerOp
+from cnncc.dialects.nest import GroupOp, LayerOp
 from cnncc.dialects.weights import GlobalOp, constant_array, tensor_type
 from cnncc.errors import Refusal
 from cnncc.frontend.export_onnx import main_function, output_names, returned
@@ -120,6 +120,8 @@ class _StandardNetwork:
                     return self.reshape(op)
                 case ConcatOp():
                     return self.concat(op)
+                case GroupOp():
+                    raise Refusal("groups are not lowered to standard dialects: leave out nest-group")
                 case _:
                     raise Refusal(f"{op.name} does not belong to the nest level: cnn-to-nest must run first")
         except Refusal as refusal:

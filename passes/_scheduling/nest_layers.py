@@ -11,8 +11,20 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.context import note
+from cnncc.dialects._groups import group_problem
 from cnncc.dialects._mapping import Malformed
-from cnncc.dialects.nest import DIMS, LayerOp, Mapping, build_nest, image_shape, mapping_of, mapping_problem, operands
+from cnncc.dialects.nest import (
+    DIMS,
+    GroupOp,
+    LayerOp,
+    Mapping,
+    build_nest,
+    group_layers,
+    image_shape,
+    mapping_of,
+    mapping_problem,
+    operands,
+)
 from cnncc.errors import Finding, Refusal
 from cnncc.model.layer_shape import LayerShape, reach
 from cnncc.passes._scheduling.rewrites import Missing, without_single
@@ -87,6 +99,9 @@ def reschedule(
         changed = True
         layer.detach_region(layer.body)
         layer.add_region(build_nest(mapping))
+        group = layer.parent_op()
+        if isinstance(group, GroupOp) and (problem := group_problem(group_layers(group))):
+            raise Refusal(f"{name}: group '{group.label.data}': {problem}")
     if by_hand and len(lacking) == len(layers):
         _refuse_all(name, lacking)
     if lacking:

@@ -65,5 +65,26 @@ func.func @main(%x: tensor<2x3x5x7xi16>, %y: tensor<2x4xi16>) {
        window <kernel = [1, 1], group = 4> then <factors = "f"> : tensor<2x4xi16> -> tensor<2x4xi16> {
     nest.for n { nest.for k { nest.mac } }
   }
+
+  // A group: a ring of three rows between its layers, which run in stripes of two rows and of one.
+  // CHECK: nest.group "a..b" : tensor<1x3x4x4xi32> {
+  // CHECK: label "a" delay 0 keeps 3 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+  // CHECK: label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+  // CHECK: nest.yield %{{.*}} : tensor<1x3x4x4xi32>
+  // GENERIC: delay = 0 : i64, keeps = 3 : i64
+  %z = "test.op"() : () -> tensor<1x2x8x4xi16>
+  %4 = nest.group "a..b" : tensor<1x3x4x4xi32> {
+    %5 = nest.layer "mac" %z weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 3
+         : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %6 = nest.layer "mac" %5 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0
+         : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %6 : tensor<1x3x4x4xi32>
+  }
   func.return
 }

@@ -499,3 +499,380 @@ func.func @main(%x: tensor<1x3x5x7xi16>) {
   }
   func.return
 }
+
+// -----
+
+// A layer of a group has a delay.
+// CHECK: layers of a group, and only they, have a delay
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 3 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b"  : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// GROUP-1: the outermost loop is the one over stripes.
+// CHECK: layer b: its outermost loops run over h, in time (GROUP-1)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 3 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for k { nest.for h { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// The loop over stripes is in time.
+// CHECK: layer b: its outermost loops run over h, in time (GROUP-1)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 3 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.par h on rows { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// Layer b reads rows in steps of 2: a stripe of one row takes two of them.
+// CHECK: layer b, which reads a: stripes of 1 rows with stride 2 take stripes of 2 rows, not 4 (GROUP-1)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 8 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 4 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// GROUP-2: what a stripe reads is computed before it. Here a is late.
+// CHECK: layer b, which reads a: delay 0, the least is 1 (GROUP-2)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 1 keeps 8 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// GROUP-3: a stripe of b reads three rows.
+// CHECK: layer b, which reads a: a keeps 2 rows, the fewest are 3 (GROUP-3)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 2 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// A ring is no larger than its value.
+// CHECK: layer a: keeps 9: its result has 1 to 8 rows (GROUP-3)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 9 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// A result that others of the group read has a ring.
+// CHECK: layer a: keeps 0: its result has 1 to 8 rows (GROUP-3)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// No other has.
+// CHECK: layer b: keeps 4: its result has no ring, as no layer of the group reads it (GROUP-3)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 3 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 keeps 4 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// GROUP-4: what lies in a ring needs no stage.
+// CHECK: layer b: stage ifmap in glb: the value lies in a ring (GROUP-4)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 3 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.stage ifmap in glb buffers 2
+      nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// Blocks are stripes.
+// CHECK: layer b: stage output in glb stands at depth 2: a block is a stripe, at depth 1 (GROUP-4)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 3 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.for k { nest.stage output in glb buffers 2
+      nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// Weights come once.
+// CHECK: layer b: stage weight in glb stands at depth 1: it comes once, outside all loops (GROUP-4)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 3 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.for h { nest.stage weight in glb
+      nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// Register files are filled anew for each stripe.
+// CHECK: layer b: stage weight in rf stands outside the loop over stripes: sections of other layers come between (GROUP-4)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x3x4x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 keeps 3 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    %1 = nest.layer "mac" %0 weights @v sizes <n = 1, k = 3, c = 2, h = 4, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], stride = [2, 1], pad = [1, 0, 1, 0]> then <> label "b" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x3x4x4xi32> {
+      nest.stage weight in rf
+      nest.for h { nest.stage ifmap in rf
+      nest.for k keep { nest.for w keep { nest.for c keep { nest.for r keep { nest.mac } } } } }
+    }
+    nest.yield %1 : tensor<1x3x4x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// A group ends with what leaves it.
+// CHECK: a group is layers, then nest.yield
+func.func @main() {
+  %0 = nest.group "g" : tensor<1x2xi16> {
+    %1 = "test.op"() : () -> tensor<1x2xi16>
+    nest.yield %1 : tensor<1x2xi16>
+  }
+  func.return
+}
+
+// -----
+
+// Its results are those of its layers.
+// CHECK: its results have the types of the values of nest.yield
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x2x7x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    nest.yield %0 : tensor<1x2x8x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// No value from outside leaves it.
+// CHECK: nest.yield names results of the group's layers
+func.func @main(%x: tensor<1x2x8x4xi32>) {
+  %2 = nest.group "g" : tensor<1x2x8x4xi32> {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 2, c = 2, h = 8, w = 4, r = 3, s = 1>
+         window <kernel = [3, 1], pad = [1, 0, 1, 0]> then <> label "a" delay 0 : tensor<1x2x8x4xi32> -> tensor<1x2x8x4xi32> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.for c { nest.for r { nest.mac } } } } } }
+    }
+    nest.yield %x : tensor<1x2x8x4xi32>
+  }
+  func.return
+}
+
+// -----
+
+// Elementwise layers read in the commit engine (GROUP-1).
+// CHECK: layer a is of kind copy, layers of a group are mac, max, add (GROUP-1)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x2x8x4xi16> {
+    %0 = nest.layer "copy" %x residual %x : tensor<1x2x8x4xi16> sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <factors = "f"> label "a" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+      nest.for h { nest.for k { nest.for w { nest.mac } } }
+    }
+    nest.yield %0 : tensor<1x2x8x4xi16>
+  }
+  func.return
+}
+
+// -----
+
+// Several images run one after the other, around all stripes (GROUP-1).
+// CHECK: layer a: its outermost loops run over n h, in time (GROUP-1)
+func.func @main(%x: tensor<2x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<2x2x8x4xi16> {
+    %0 = nest.layer "max" %x sizes <n = 2, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "a" delay 0 : tensor<2x2x8x4xi16> -> tensor<2x2x8x4xi16> {
+      nest.for h { nest.for n { nest.for k { nest.for w { nest.mac } } } }
+    }
+    nest.yield %0 : tensor<2x2x8x4xi16>
+  }
+  func.return
+}
+
+// -----
+
+// One at a time.
+// CHECK: layer a: its loop over n takes 2 images at a time, not one (GROUP-1)
+func.func @main(%x: tensor<2x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<2x2x8x4xi16> {
+    %0 = nest.layer "max" %x sizes <n = 2, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "a" delay 0 : tensor<2x2x8x4xi16> -> tensor<2x2x8x4xi16> {
+      nest.for n step 2 { nest.for h { nest.for n { nest.for k { nest.for w { nest.mac } } } } }
+    }
+    nest.yield %0 : tensor<2x2x8x4xi16>
+  }
+  func.return
+}
+
+// -----
+
+// A value that the group yields has all its rows, a ring has not (GROUP-3).
+// CHECK: the result of layer a is read in the group and leaves it: a ring has its last rows alone (GROUP-3)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2, %3 = nest.group "g" : tensor<1x2x8x4xi16>, tensor<1x2x8x4xi16> {
+    %0 = nest.layer "max" %x sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "a" delay 0 keeps 1 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+      nest.for h { nest.for k { nest.for w { nest.mac } } }
+    }
+    %1 = nest.layer "max" %0 sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "b" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+      nest.for h { nest.for k { nest.for w { nest.mac } } }
+    }
+    nest.yield %0, %1 : tensor<1x2x8x4xi16>, tensor<1x2x8x4xi16>
+  }
+  func.return
+}
+
+// -----
+
+// What nothing reads is no part of a group (GROUP-3).
+// CHECK: nothing reads the result of layer a (GROUP-3)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x2x8x4xi16> {
+    %0 = nest.layer "max" %x sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "a" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+      nest.for h { nest.for k { nest.for w { nest.mac } } }
+    }
+    %1 = nest.layer "max" %x sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "b" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+      nest.for h { nest.for k { nest.for w { nest.mac } } }
+    }
+    nest.yield %1 : tensor<1x2x8x4xi16>
+  }
+  func.return
+}

@@ -1,0 +1,169 @@
+"""A `nest.group`, run on integers step by step, with the rings between its layers.
+
+Steps, stripes and rings follow from the ops alone. Each slot of a ring knows its row. So a layer that runs too early,
+or a ring that is too small, is noticed where a row is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from cnncc.dialects.cnn import value_key
+from cnncc.dialects.nest import DIMS, GroupOp, LayerOp, image_shape
+from cnncc.errors import Refusal
+from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer
+from cnncc.eval._layer_run import LayerRun
+from cnncc.weights import Array
+
+
+class Ring:
+    """The last rows of a value: row y lies in slot y mod `keeps`. words: int64[batch, channel, slot, column]."""
+
+    def __init__(self, name: str, shape: tuple[int, int, int, int], keeps: int) -> None:
+        batches, channels, _, cols = shape
+        self.name, self.keeps = name, keeps
+        self.words = np.zeros((batches, channels, keeps, cols), np.int64)
+        self.holds: list[tuple[int, int]] = [(-1, -1)] * keeps  # the image and the row in each slot
+
+    def write(self, image: int, first: int, rows: Ints) -> None:
+        """Put rows [batch, channel, row, column] of an image into their slots, the first one first."""
+        for number in range(rows.shape[2]):
+            slot = (first + number) % self.keeps
+            self.words[:, :, slot], self.holds[slot] = rows[:, :, number], (image, first + number)
+
+    def read(self, image: int, low: int, end: int) -> Ints:
+        """Rows `low` … `end` - 1 of an image. Raises Refusal where one is not there."""
+        for row in range(low, end):
+            held_image, held = self.holds[row % self.keeps]
+            if (held_image, held) != (image, row):
+                gone = held_image == image and held > row
+                why = f"has left its ring of {self.keeps} rows" if gone else "is not computed yet"
+                raise Refusal(f"row {row} of {self.name} {why}")
+        return self.words[:, :, [row % self.keeps for row in range(low, end)]]
+
+
+class _Whole:
+    """A value that lies outside of rings, as a whole: int64[batch, image, channel, row, column]."""
+
+    def __init__(self, words: Ints) -> None:
+        self.words = words
+
+    def read(self, image: int, low: int, end: int) -> Ints:
+        """Rows `low` … `end` - 1 of an image."""
+        return self.words[:, image, :, low:end]
+
+
+class _Stripes:
+    """A layer of a group, run stripe by stripe. `run.outputs` gathers all its rows."""
+
+    def __init__(self, layer: LayerOp, symbols: Mapping[str, Array], batches: int) -> None:
+        self.layer, self.symbols, self.batches = layer, symbols, batches
+        self.run = LayerRun.idle(layer, symbols, batches * layer.sizes.data.n)
+        self.depth = next(depth for depth, loop in enumerate(self.run.loops, 1) if loop.dim == "h")
+        self.run.finished_at = max(self.depth, self.run.finished_at)
+        self.images, self.rows = layer.sizes.data.n, self.run.loops[self.depth - 1].step
+        self.count = -(-layer.sizes.data.h // self.rows)
+        self.delay = layer.delay.value.data if layer.delay is not None else 0
+
+    def stripe(self, image: int, number: int, sources: Mapping[SSAValue, Ring | _Whole]) -> tuple[int, Ints]:
+        """Run a stripe of an image. Returns its first row, and its rows [batch, channel, row, column]."""
+        run, sizes = self.run, self.layer.sizes.data
+        first, count = number * self.rows, min(self.rows, sizes.h - number * self.rows)
+        try:
+            body = self._body(image, first, count, sources)
+        except Refusal as refusal:
+            raise Refusal(f"layer {value_key(self.layer) or ''}: stripe {number}: {refusal}") from refusal
+        for stage in (stage for stage in run.stages if stage.depth < self.depth):
+            body = run.fetch(stage, body)
+        run.run(self.depth, body)
+        outputs = run.outputs.reshape(self.batches, self.images, *run.outputs.shape[1:])
+        return first, outputs[:, image, :, first : first + count]
+
+    def _body(self, image: int, first: int, count: int, sources: Mapping[SSAValue, Ring | _Whole]) -> LaneBody:
+        """The indices of a stripe, and what it reads. Each batch is a lane."""
+        run, batches = self.run, np.arange(self.batches)
+        starts = {dim: np.zeros(self.batches, np.int64) for dim in DIMS}
+        starts["n"], starts["h"] = batches * self.images + image, starts["h"] + first
+        extent = {dim: self.layer.sizes.data.of(dim) for dim in DIMS} | {"n": 1, "h": count}
+        body = LaneBody(starts, extent, {}, self.batches)
+        padded, top, left = self._ifmap(sources[self.layer.ifmap], image, body)
+        buffers = dict[str, LaneBuffer]()
+        for name, (values, origin) in run.constants(self.symbols, padded - run.window.zero, (0, 0, top, left)):
+            whole = LaneBuffer.whole(values, origin, self.batches)
+            buffers[name] = self._own(values, starts["n"], top, left) if name == "ifmap" else whole
+        if self.layer.residual is not None:
+            rows = sources[self.layer.residual].read(image, first, first + count)
+            buffers["residual"] = self._own(rows, starts["n"], first, 0)
+        return replace(body, buffers=buffers)
+
+    def _own(self, values: Array, images: Ints, top: int, left: int) -> LaneBuffer:
+        """A part for each batch: values [batch, channel, row, column] of these images, from a row and a column on."""
+        origin = np.stack([images, *(np.full_like(images, at) for at in (0, top, left))], axis=1)
+        return LaneBuffer(values[:, None], origin, np.arange(self.batches))
+
+    def _ifmap(self, source: Ring | _Whole, image: int, body: LaneBody) -> tuple[Ints, int, int]:
+        """The rows that the windows of a stripe touch, in their padding; their first row and column."""
+        run, (_, channels, height, width) = self.run, image_shape(self.layer.ifmap.type)
+        _, left, _, right = run.window.pad
+        first, last = body.first["h"], body.first["h"] + body.extent["h"] - 1
+        top = int(run.position(0, first, np.zeros_like(first))[0])
+        end = int(run.position(0, last, np.full_like(last, run.sizes.r - 1))[0]) + 1
+        padded = np.full((self.batches, channels, end - top, left + width + right), run.window.fill, np.int64)
+        low, high = max(0, top), min(height, end)
+        if low < high:
+            rows = source.read(image, low, high)
+            padded[:, :, low - top : high - top, left : left + width] = rows
+        return padded, top, -left
+
+
+class GroupRun:
+    """A group, run. The layers of a step run in the order written."""
+
+    def __init__(self, group: GroupOp, symbols: Mapping[str, Array], values: Mapping[SSAValue, Ints]) -> None:
+        """values: the integers of what the layers read from outside. Raises Refusal for a row that is not there."""
+        self.group, layers = group, group.layers()
+        given = {value: values[value] for layer in layers for value in layer.operands if value in values}
+        images = layers[0].sizes.data.n
+        batches = len(next(iter(given.values()))) // images
+        self.layers = [_Stripes(layer, symbols, batches) for layer in layers]
+        self.sources: dict[SSAValue, Ring | _Whole] = {}
+        for value, array in given.items():
+            self.sources[value] = _Whole(array.reshape(batches, images, *image_shape(value.type)[1:]))
+        for layer in layers:
+            if layer.keeps is not None:
+                _, *sides = image_shape(layer.result.type)
+                shape, name = (batches, sides[0], sides[1], sides[2]), value_key(layer) or ""
+                self.sources[layer.result] = Ring(name, shape, layer.keeps.value.data)
+        try:
+            self._run(images)
+        except Refusal as refusal:
+            raise Refusal(f"nest.group '{group.label.data}': {refusal}") from refusal
+
+    def _run(self, images: int) -> None:
+        steps = max(layer.delay + layer.count for layer in self.layers)
+        for image in range(images):
+            for step in range(steps):
+                for layer in self.layers:
+                    if 0 <= (number := step - layer.delay) < layer.count:
+                        first, rows = layer.stripe(image, number, self.sources)
+                        ring = self.sources.get(layer.layer.result)
+                        if isinstance(ring, Ring):
+                            ring.write(image, first, rows)
+
+    def results(self) -> list[Ints]:
+        """The values that leave the group, int64 of the results' shapes."""
+        by_value: dict[SSAValue, Ints] = {layer.layer.result: self._result(layer) for layer in self.layers}
+        return [by_value[value] for value in self.group.yielded()]
+
+    def trace(self) -> dict[str, Ints]:
+        """All rows of every layer that has a key, by that key."""
+        return {key: self._result(layer) for layer in self.layers if (key := value_key(layer.layer))}
+
+    @staticmethod
+    def _result(layer: _Stripes) -> Ints:
+        outputs = layer.run.outputs
+        return outputs.reshape(len(outputs), *layer.layer.result.type.get_shape()[1:])

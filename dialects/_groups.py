@@ -1,0 +1,171 @@
+"""Groups of layers that run stripe by stripe: which rows a stripe reads, and the rules that a group keeps. No IR.
+
+A group runs in steps. At step i a layer runs stripe `i - delay` of its rows, if it has this stripe; the layers of a
+step run in the order written. A result that layers of the group read lies in a ring of `keeps` rows: row y in slot
+`y mod keeps`. docs/groups.md has the rules GROUP-1 to GROUP-4, which `group_problems` checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cnncc.dialects._mapping import Loop, Mapping, Sizes
+
+KINDS = ("mac", "max", "add")  # of layers in groups: elementwise ones read in the commit engine
+STREAMED = ("ifmap", "residual", "output")
+
+
+@dataclass(frozen=True)
+class Read:
+    """How a layer reads the rows of the result of layer number `producer`, as its `operand`.
+
+    extent: rows of a window, the dilated kernel. pad: rows of padding above.
+    """
+
+    producer: int
+    operand: str
+    extent: int = 1
+    stride: int = 1
+    pad: int = 0
+
+    def rows(self, first: int, count: int, height: int) -> tuple[int, int]:
+        """First row and end of what output rows `first` … `first + count - 1` read of `height` rows.
+
+        >>> Read(0, "ifmap", extent=3, stride=2, pad=1).rows(0, 2, 8)
+        (0, 4)
+        """
+        low = max(0, first * self.stride - self.pad)
+        return low, max(low, min(height, (first + count - 1) * self.stride + self.extent - self.pad))
+
+
+@dataclass(frozen=True)
+class GroupLayer:
+    """A layer of a group. keeps: rows of its result's ring, 0 without one. leaves: whether the group yields its result.
+
+    reads: the results of layers before it in the group.
+    """
+
+    label: str
+    kind: str
+    sizes: Sizes
+    mapping: Mapping
+    delay: int
+    keeps: int = 0
+    reads: tuple[Read, ...] = ()
+    leaves: bool = False
+
+    @property
+    def depth(self) -> int:
+        """The loops around a stripe: one over n where there are several images, and one over h."""
+        return 2 if self.sizes.n > 1 else 1
+
+    @property
+    def around(self) -> tuple[Loop, ...]:
+        """These loops."""
+        return self.mapping.loops[: self.depth]
+
+    @property
+    def rows(self) -> int:
+        """Rows of a stripe."""
+        return self.around[-1].step
+
+    @property
+    def stripes(self) -> int:
+        """How many stripes an image has; the last one may be smaller."""
+        return -(-self.sizes.h // self.rows)
+
+    def stripe_rows(self, stripe: int) -> int:
+        """Rows of a stripe, 0 of one that the layer does not have."""
+        return max(0, min(self.rows, self.sizes.h - stripe * self.rows)) if stripe >= 0 else 0
+
+    def reads_of_stripe(self, read: Read, stripe: int, height: int) -> tuple[int, int]:
+        """First row and end of what a stripe reads."""
+        return read.rows(stripe * self.rows, self.stripe_rows(stripe), height)
+
+
+def stripe_needed(consumer: GroupLayer, read: Read, producer: GroupLayer, stripe: int) -> int:
+    """The last stripe of the producer that a stripe of the consumer reads; -1 where it reads none."""
+    low, end = consumer.reads_of_stripe(read, stripe, producer.sizes.h)
+    return (end - 1) // producer.rows if end > low else -1
+
+
+def least_lag(consumer: GroupLayer, read: Read, producer: GroupLayer) -> int:
+    """How many stripes the consumer runs behind the producer at least, so that all rows that it reads are there."""
+    needed = (stripe_needed(consumer, read, producer, stripe) - stripe for stripe in range(consumer.stripes))
+    return max(0, *needed)
+
+
+def least_ring(consumer: GroupLayer, read: Read, producer: GroupLayer) -> int:
+    """Rows of the ring, so that the producer overwrites no row that the consumer still reads."""
+    least, height, lag = 1, producer.sizes.h, consumer.delay - producer.delay
+    for stripe in range(consumer.stripes):
+        low, end = consumer.reads_of_stripe(read, stripe, height)
+        if end > low:
+            least = max(least, min(height, (stripe + lag + 1) * producer.rows) - low)
+    return least
+
+
+def group_problem(layers: Sequence[GroupLayer]) -> str | None:
+    """Which rule the layers of a group break first; None where they break none."""
+    return next(group_problems(layers), None)
+
+
+def group_problems(layers: Sequence[GroupLayer]) -> Iterator[str]:
+    """All rules that the layers of a group break, those on loops alone where there are such."""
+    wrong = [problem for layer in layers for problem in _loop_problems(layer, layers[0])]
+    yield from wrong or [problem for layer in layers for problem in _layer_problems(layer, layers)]
+
+
+def _loop_problems(layer: GroupLayer, first: GroupLayer) -> Iterator[str]:
+    dims, around = "nh"[-layer.depth :], layer.around
+    if layer.kind not in KINDS:
+        yield f"layer {layer.label} is of kind {layer.kind}, layers of a group are {', '.join(KINDS)} (GROUP-1)"
+    if layer.sizes.n != first.sizes.n:
+        yield f"layer {layer.label} has {layer.sizes.n} images, layer {first.label} {first.sizes.n} (GROUP-1)"
+    if "".join(loop.dim for loop in around) != dims or any(loop.on or loop.keep for loop in around):
+        yield f"layer {layer.label}: its outermost loops run over {' '.join(dims)}, in time (GROUP-1)"
+    elif layer.depth > 1 and around[0].step > 1:
+        yield f"layer {layer.label}: its loop over n takes {around[0].step} images at a time, not one (GROUP-1)"
+
+
+def _layer_problems(layer: GroupLayer, layers: Sequence[GroupLayer]) -> Iterator[str]:
+    is_read = any(layers[read.producer] is layer for other in layers for read in other.reads)
+    if is_read and layer.leaves:
+        why = "a ring has its last rows alone"
+        yield f"the result of layer {layer.label} is read in the group and leaves it: {why} (GROUP-3)"
+    if not is_read and not layer.leaves:
+        yield f"nothing reads the result of layer {layer.label} (GROUP-3)"
+    if bool(layer.keeps) != is_read or layer.keeps > layer.sizes.h:
+        most = f"1 to {layer.sizes.h} rows" if is_read else "no ring, as no layer of the group reads it"
+        yield f"layer {layer.label}: keeps {layer.keeps}: its result has {most} (GROUP-3)"
+    for read in layer.reads:
+        yield from _edge_problems(layer, read, layers[read.producer])
+    yield from _stage_problems(layer, is_read)
+
+
+def _edge_problems(layer: GroupLayer, read: Read, producer: GroupLayer) -> Iterator[str]:
+    edge = f"layer {layer.label}, which reads {producer.label}"
+    if (rows := min(producer.sizes.h, read.stride * layer.rows)) != producer.rows:
+        yield (
+            f"{edge}: stripes of {layer.rows} rows with stride {read.stride} take stripes of {rows} rows, "
+            f"not {producer.rows} (GROUP-1)"
+        )
+    if layer.delay < (least := producer.delay + least_lag(layer, read, producer)):
+        yield f"{edge}: delay {layer.delay}, the least is {least} (GROUP-2)"
+    elif producer.keeps and producer.keeps < (least := least_ring(layer, read, producer)):
+        yield f"{edge}: {producer.label} keeps {producer.keeps} rows, the fewest are {least} (GROUP-3)"
+
+
+def _stage_problems(layer: GroupLayer, is_read: bool) -> Iterator[str]:
+    inner = {read.operand for read in layer.reads} | ({"output"} if is_read else set[str]())
+    for stage in layer.mapping.stages:
+        what = f"layer {layer.label}: stage {stage.operand} in {stage.memory}"
+        if stage.memory == "rf" and stage.depth < layer.depth:
+            yield f"{what} stands outside the loop over stripes: sections of other layers come between (GROUP-4)"
+        elif stage.memory == "glb" and stage.operand in inner:
+            yield f"{what}: the value lies in a ring (GROUP-4)"
+        elif stage.memory == "glb" and stage.operand in STREAMED and stage.depth != layer.depth:
+            yield f"{what} stands at depth {stage.depth}: a block is a stripe, at depth {layer.depth} (GROUP-4)"
+        elif stage.memory == "glb" and stage.operand not in STREAMED and stage.depth:
+            yield f"{what} stands at depth {stage.depth}: it comes once, outside all loops (GROUP-4)"

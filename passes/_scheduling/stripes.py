@@ -1,0 +1,118 @@
+"""Layers of a group in stripes: how many rows each one has, and the mapping of a layer that runs stripe by stripe.
+
+The stripes of a group are those of its last layer. A layer that reads another one with stride S in stripes of R rows
+needs S * R new rows for each, so that all layers of a chain have equally many stripes, up to borders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from math import lcm
+
+from cnncc.arch.model import Arch
+from cnncc.dialects._groups import GroupLayer, Read, least_lag, least_ring
+from cnncc.dialects.nest import LayerOp, Loop, Stage
+from cnncc.dialects.nest import Mapping as Nest
+from cnncc.errors import Refusal
+from cnncc.mapper.cached_search import searched
+from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
+from cnncc.passes._scheduling.nest_layers import layer_shape
+
+Reads = Sequence[tuple[Read, ...]]
+
+
+def stripe_rows(names: Sequence[str], heights: Sequence[int], reads: Reads, rows: int) -> list[int]:
+    """Rows of a stripe of each layer, `rows` for the last one. Raises Refusal where layers need different ones."""
+    result = {len(names) - 1: min(rows, heights[-1])}
+    for consumer in reversed(range(len(names))):
+        if consumer not in result:
+            raise Refusal(f"no later layer of the group reads {names[consumer]}: a group has one last layer")
+        for read in reads[consumer]:
+            needed = min(heights[read.producer], read.stride * result[consumer])
+            if result.setdefault(read.producer, needed) != needed:
+                raise Refusal(
+                    f"{names[consumer]} needs {needed} rows of {names[read.producer]} for a stripe, other layers "
+                    f"{result[read.producer]}: leave one of them out of the group"
+                )
+    return [result[number] for number in range(len(names))]
+
+
+def with_least_delays(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
+    """The layers, each as few stripes behind the first as its reads allow."""
+    result: list[GroupLayer] = []
+    for layer in layers:
+        behind = [result[read.producer].delay + least_lag(layer, read, result[read.producer]) for read in layer.reads]
+        result.append(replace(layer, delay=max(behind, default=0)))
+    return result
+
+
+def with_least_rings(layers: Sequence[GroupLayer], apart: Sequence[int]) -> list[GroupLayer]:
+    """The layers with the smallest rings for their delays; apart: how far the rows lie apart that each layer reads.
+
+    A ring has a whole number of these distances, as far as its value has so many rows.
+    """
+    result: list[GroupLayer] = []
+    for number, layer in enumerate(layers):
+        readers = [
+            (at, other, read) for at, other in enumerate(layers) for read in other.reads if read.producer == number
+        ]
+        least = max((least_ring(other, read, layer) for _, other, read in readers), default=0)
+        unit = lcm(*(apart[at] for at, _, read in readers if read.operand == "ifmap"))
+        result.append(replace(layer, keeps=min(-(-least // unit) * unit, layer.sizes.h)))
+    return result
+
+
+def is_striped(mapping: Nest, images: int, rows: int) -> bool:
+    """Whether a nest runs stripe by stripe already: over images, then over stripes of so many rows, in time."""
+    around = [("n", 1), ("h", rows)] if images > 1 else [("h", rows)]
+    loops = mapping.loops[: len(around)]
+    return [(loop.dim, loop.step) for loop in loops] == around and not any(loop.on or loop.keep for loop in loops)
+
+
+def striped(layer: LayerOp, mapping: Nest, rows: int, streamed: Collection[str], arch: Arch | None) -> Nest:
+    """The nest of a layer in stripes. streamed: operands that come through the GLB stripe by stripe.
+
+    A nest that has this form keeps its loops. One without stages gets a loop over stripes around it. Any other is
+    replaced by the best mapping of a stripe on `arch`.
+    """
+    sizes = layer.sizes.data
+    around = (*((Loop("n"),) if sizes.n > 1 else ()), Loop("h", rows))
+    if is_striped(mapping, sizes.n, rows):
+        loops, stages, depth = mapping.loops, mapping.stages, 0
+    else:
+        nest = mapping if arch is None or not mapping.stages else _best(layer, rows, arch)
+        inner = [replace(loop, step=min(loop.step, rows)) if loop.dim == "h" else loop for loop in nest.loops]
+        kept = [at for at, loop in enumerate(inner) if loop.dim != "n" and (loop.dim, loop.step) != ("h", rows)]
+        if mapping.stages and len(kept) < len(inner):
+            raise Refusal("its nest runs over images or stripes inside other loops")
+        loops, stages, depth = (*around, *(inner[at] for at in kept)), nest.stages, len(around)
+    return Nest(loops, tuple(sorted(_stages(stages, depth, len(around), streamed), key=lambda stage: stage.depth)))
+
+
+def _stages(stages: Sequence[Stage], more: int, depth: int, streamed: Collection[str]) -> list[Stage]:
+    """Weights and parameters come once, streamed operands by stripes, and register files are filled inside these."""
+    once = [replace(s, depth=0, buffers=1) for s in stages if s.memory == "glb" and s.operand in ("weight", "params")]
+    blocks = [Stage(operand, "glb", depth, 2) for operand in ("residual", "ifmap", "output") if operand in streamed]
+    return [*once, *blocks, *(replace(s, depth=s.depth + more) for s in stages if s.memory == "rf")]
+
+
+def stripe_shape(shape: LayerShape, rows: int) -> LayerShape:
+    """A stripe as a layer: so many output rows of one image, without the padding above and below."""
+    window, sizes = shape.window, replace(shape.sizes, n=1, h=rows)
+    _, left, _, right = window.pad
+    ih = reach(rows, sizes.r, window.stride[0], window.dilation[0])
+    return replace(shape, sizes=sizes, window=replace(window, pad=(0, left, 0, right)), ih=ih)
+
+
+def _best(layer: LayerOp, rows: int, arch: Arch) -> Nest:
+    """The best mapping of a stripe whose operands all lie in the GLB. Raises Refusal where there is none."""
+    shape = stripe_shape(layer_shape(layer), rows)
+    result = searched(shape, arch, GlbBudget(arch.glb.words, residual=layer.residual is not None))
+    if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
+        words = shape.weight_words + shape.params * arch.words_per_param * shape.sizes.k
+        raise Refusal(
+            f"its weights and parameters, {words} words, do not fit glb.words = {arch.glb.words}: leave the layer out, "
+            f"or use a larger array"
+        )
+    return result.mapping

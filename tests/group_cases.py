@@ -1,0 +1,131 @@
+"""Random chains of layers for tests of groups: their IR at the cnn level, and what they compute by its evaluator.
+
+A chain has convolutions (dense, grouped, depthwise), pools, kernels up to 5 rows, strides, dilations, paddings that
+differ from side to side, odd and prime heights, several images, and sums with an earlier value of the chain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
+
+from cnncc.context import CompilerContext
+from cnncc.dialects._records import format_record
+from cnncc.dialects.cnn import Window
+from cnncc.driver.pipeline import DONE, new_context
+from cnncc.eval import cnn
+
+QUANT = "cnn.quant = #cnn.quant<scale = 1.0>"
+MOST = 5000  # of an operand
+Dims = tuple[int, int, int, int]
+
+
+@dataclass
+class Chain:
+    """A network that is a chain of layers l0, l1, … on the input x. arrays: weights by name."""
+
+    x: np.ndarray
+    lines: list[str] = field(default_factory=list)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    dims: list[Dims] = field(default_factory=list)
+
+    @property
+    def labels(self) -> list[str]:
+        return [f"l{number}" for number in range(len(self.lines))]
+
+    def module(self, ctx: CompilerContext) -> ModuleOp:
+        """`main`, as the step before `cnn-to-nest` leaves it."""
+        refs = {name: f'#weights.ref<"{ctx.weights.add(array)}">' for name, array in self.arrays.items()}
+        globals_ = "\n".join(
+            f"weights.global @{name} : {tensor(array.shape, _element(array))} = {refs[name]}"
+            for name, array in self.arrays.items()
+        )
+        last = len(self.lines)
+        module = Parser(
+            ctx,
+            f"""builtin.module attributes {{{DONE} = "cnn-legalize", cnn.psum_bits = 32 : i64}} {{
+            {globals_}
+            func.func @main(%v0 : {tensor(self.x.shape)} {{onnx.name = "x", {QUANT}}})
+                -> ({tensor(self.dims[-1])} {{onnx.name = "y", {QUANT}}}) {{
+              {chr(10).join(self.lines)}
+              func.return %v{last} : {tensor(self.dims[-1])}
+            }} }}""",
+        ).parse_module()
+        module.verify()
+        return module
+
+    def result(self) -> np.ndarray:
+        """What the chain computes."""
+        ctx = new_context()
+        outputs, _ = cnn.evaluate(self.module(ctx), ctx.weights, [self.x])
+        return outputs[0]
+
+
+def _element(array: np.ndarray) -> str:
+    return {"int16": "i16", "int32": "i32", "float32": "f32"}[str(array.dtype)]
+
+
+def tensor(shape: tuple[int, ...], element: str = "i16") -> str:
+    return f"tensor<{'x'.join(map(str, shape))}x{element}>"
+
+
+def random_chain(
+    rng: np.random.Generator, most_layers: int = 4, most_rows: int = 19, most_images: int = 2, residual: bool = True
+) -> Chain:
+    """A chain of two or more layers."""
+    n, c = int(rng.integers(1, most_images + 1)), int(rng.integers(1, 5))
+    size = (int(rng.integers(4, most_rows + 1)), int(rng.integers(3, 9)))
+    chain = Chain(rng.integers(-60, 60, (n, c, *size)).astype(np.int64))
+    values: list[Dims] = [(n, c, *size)]
+    count = int(rng.integers(2, most_layers + 1))
+    while len(chain.lines) < count:
+        _add_layer(chain, values, rng, residual)
+    chain.dims = values
+    return chain
+
+
+def _add_layer(chain: Chain, values: list[Dims], rng: np.random.Generator, residual: bool) -> None:
+    number, (n, c, ih, iw) = len(chain.lines), values[-1]
+    kind = rng.choice(["conv", "conv", "conv", "depthwise", "group", "max", "sum"])
+    rows, cols = int(rng.integers(1, min(5, ih) + 1)), int(rng.integers(1, min(3, iw) + 1))
+    dilation = (int(rng.integers(1, 3)) if 2 * (rows - 1) < ih else 1, 1)
+    stride = (int(rng.integers(1, 3)), int(rng.integers(1, 3)))
+    pad = tuple(int(rng.integers(0, (k - 1) * d + 1)) for k, d in zip((rows, cols) * 2, dilation * 2, strict=True))
+    same = residual and number > 0 and rng.random() < 0.4
+    if same:
+        kind, rows, cols, stride, dilation, pad = "conv", 3, 1, (1, 1), (1, 1), (1, 0, 1, 0)
+    if kind == "max":
+        pad = tuple(min(side, k // 2) for side, k in zip(pad, (rows, cols) * 2, strict=True))
+    dense = kind in ("conv", "group")
+    group = 1 if kind == "conv" or (kind == "group" and c % 2) else 2 if kind == "group" else c
+    k = group * int(rng.integers(1, 5)) if dense else c
+    partners = [at for at, dims in enumerate(values) if dims[2:] == (ih, iw) and at > 0]
+    partner = int(rng.choice(partners)) if same and partners else None
+    if partner is not None:
+        k = values[partner][1]
+    window = Window((rows, cols), stride, pad, dilation, group, fill=-99 if kind == "max" else 0)
+    oh, ow = window.output(ih, iw)
+    if min(oh, ow) < 1:
+        return
+    out, then, op = (n, k, oh, ow), "clamp = [-120, 120]", f"%v{number}"
+    if kind != "max":
+        chain.arrays[f"b{number}"] = rng.integers(-50, 50, (k,)).astype(np.int32)
+        chain.arrays[f"s{number}"] = rng.uniform(0.02, 0.2, (k,)).astype(np.float32)
+        then = f'bias = "b{number}", scale = "s{number}", {then}'
+    if partner is not None:
+        chain.arrays[f"f{number}"] = np.array([1, 0.5, 0], np.float32)
+        then += f', factors = "f{number}", add_clamp = [-99, 99]'
+        op += f" residual %v{partner} : {tensor(values[partner])}"
+    if kind in ("max", "sum"):
+        layer = f'cnn.pool "{kind}" {op}'
+    else:
+        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (k, c // group, rows, cols)).astype(np.int16)
+        layer = f"cnn.conv {op} weights @w{number}"
+    chain.lines.append(
+        f'%v{number + 1} = {layer} window <{format_record(window)}> then <{then}> label "l{number}" '
+        f": {tensor(values[-1])} -> {tensor(out)}"
+    )
+    values.append(out)

@@ -1,0 +1,94 @@
+"""Groups of layers at the nest level: values, and that no smaller delay or ring gives them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from examples import SEED, examples
+from group_cases import Chain, random_chain
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+
+from cnncc.context import CompilerContext
+from cnncc.dialects._groups import group_problem
+from cnncc.dialects.nest import GroupOp, group_layers
+from cnncc.driver.pipeline import new_context
+from cnncc.errors import Refusal
+from cnncc.eval import nest
+from cnncc.passes.cnn_to_nest import CnnToNestPass
+from cnncc.passes.nest_group import NestGroupPass
+
+EXAMPLES = examples(60)
+
+
+def grouped(chain: Chain, rows: int, layers: list[str], slack: int = 0) -> tuple[CompilerContext, ModuleOp]:
+    """The chain at the nest level, some of its layers in a group. Raises Refusal."""
+    ctx = new_context()
+    module = chain.module(ctx)
+    CnnToNestPass().apply(ctx, module)
+    NestGroupPass(tuple(layers), rows).apply(ctx, module)
+    if slack:
+        group = group_of(module)
+        for number, (layer, plan) in enumerate(zip(group.layers(), group_layers(group), strict=True)):
+            layer.delay = IntegerAttr(plan.delay + slack * number, i64)
+            if layer.keeps is not None:
+                layer.keeps = IntegerAttr(layer.sizes.data.h, i64)
+    module.verify()
+    return ctx, module
+
+
+def group_of(module: ModuleOp) -> GroupOp:
+    return next(op for op in module.walk() if isinstance(op, GroupOp))
+
+
+def drawn(number: int) -> tuple[Chain, int, list[str], int]:
+    """A chain, rows of a stripe, a run of its layers, and slack."""
+    rng = np.random.default_rng([SEED, number])
+    chain = random_chain(rng, most_images=3)
+    first = int(rng.integers(0, len(chain.lines) - 1))
+    end = int(rng.integers(first + 2, len(chain.lines) + 1))
+    return chain, int(rng.integers(1, 5)), chain.labels[first:end], int(rng.integers(0, 2))
+
+
+def computed(ctx: CompilerContext, module: ModuleOp, chain: Chain) -> np.ndarray:
+    return nest.evaluate(module, ctx.weights, [chain.x])[0][0]
+
+
+@pytest.mark.parametrize("number", range(EXAMPLES))
+def test_a_group_computes_what_its_layers_do(number: int) -> None:
+    chain, rows, layers, slack = drawn(number)
+    try:
+        ctx, module = grouped(chain, rows, layers, slack)
+    except Refusal as refusal:
+        assert "leave one of them out" in str(refusal) or "is read by" in str(refusal) or "no later" in str(refusal)
+        return
+    assert np.array_equal(computed(ctx, module, chain), chain.result())
+
+
+@pytest.mark.parametrize("number", range(EXAMPLES))
+def test_no_smaller_delay_or_ring_does(number: int) -> None:
+    """The rules ask for no more than running the stripes shows to be needed."""
+    chain, rows, layers, _ = drawn(number)
+    try:
+        ctx, module = grouped(chain, rows, layers)
+    except Refusal:
+        return
+    group = group_of(module)
+    for layer, plan in zip(group.layers(), group_layers(group), strict=True):
+        if layer.keeps is not None and plan.keeps > 1:
+            layer.keeps = IntegerAttr(plan.keeps - 1, i64)
+            refused = _refused(group, ctx, module, chain)
+            layer.keeps = IntegerAttr(plan.keeps, i64)
+            assert "(GROUP-3)" in refused and "has left its ring" in refused
+        if plan.delay:
+            layer.delay = IntegerAttr(plan.delay - 1, i64)
+            refused = _refused(group, ctx, module, chain)
+            layer.delay = IntegerAttr(plan.delay, i64)
+            assert "(GROUP-2)" in refused and "not computed yet" in refused
+
+
+def _refused(group: GroupOp, ctx: CompilerContext, module: ModuleOp, chain: Chain) -> str:
+    """What the rules and the evaluator say of a group."""
+    problem = group_problem(group_layers(group))
+    with pytest.raises(Refusal) as refusal:
+        computed(ctx, module, chain)
+    return f"{problem}; {refusal.value}"
