@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._groups import KINDS, GroupLayer, group_problem
+from cnncc.dialects.cnn import HostOp
 from cnncc.dialects.nest import (
     GroupOp,
     LayerOp,
@@ -24,7 +25,8 @@ from cnncc.dialects.nest import (
 )
 from cnncc.errors import Refusal
 from cnncc.passes._programs.array_mark import mark_of, marked_array
-from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, listed, rows_apart
+from cnncc.passes._scheduling.glb_words import stage_sizes
+from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
 from cnncc.passes._scheduling.stripes import stripe_rows, striped, with_least_delays, with_least_rings
 
 
@@ -68,7 +70,10 @@ class NestGroupPass(ModulePass):
             self._check(labels)
             layers = _in_order(op, labels)
             arch = marked_array(op, self.arch, self.name) if self.arch or mark_of(op) else None
-            _build(label, layers, self._plans(layers, arch, [labels.index(label_of(layer)) for layer in layers]))
+            plans = self._plans(layers, arch, [labels.index(label_of(layer)) for layer in layers])
+            if arch is not None:
+                _check_glb(layers, plans, arch)
+            _build(label, layers, plans)
         except Refusal as refusal:
             text = str(refusal)
             raise (
@@ -146,6 +151,20 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
     return layers
 
 
+def _check_glb(layers: Sequence[LayerOp], plans: Sequence[GroupLayer], arch: Arch) -> None:
+    """Rings and buffers of a group fit the GLB, if nothing else lies there. Raises Refusal."""
+    rings = sum(plan.keeps * plan.sizes.w * plan.sizes.k for plan in plans)
+    buffers = 0
+    for layer, plan in zip(layers, plans, strict=True):
+        sizes = stage_sizes(layer_shape(layer), arch, plan.mapping)
+        buffers += sum(words for name, words in sizes.items() if name != "sums")
+    if rings + buffers > arch.glb.words:
+        raise Refusal(
+            f"rings of {rings} words and buffers of {buffers} words do not fit glb.words = {arch.glb.words}: "
+            f"fewer rows, fewer layers, or a larger array"
+        )
+
+
 def _named(op: Operation) -> str:
     return f"layer '{label_of(op)}'" if isinstance(op, LayerOp) else f"{op.name}, which is in no group"
 
@@ -169,5 +188,14 @@ def _build(label: str, layers: Sequence[LayerOp], plans: Sequence[GroupLayer]) -
         layer.add_region(build_nest(plan.mapping))
         inside.add_op(layer)
     inside.add_op(YieldOp.create(operands=[last.result]))
-    if isinstance(group.next_op, LayerOp):
-        group.next_op.prefetched = None  # its transfers would stand in a layer before, which the group is not
+    follows = _next_layer(group)
+    if follows is not None and not any(plan.mapping.stages_in("glb") for plan in plans):
+        follows.prefetched = None  # its transfers would stand behind those at the head of the group, which has none
+
+
+def _next_layer(group: GroupOp) -> LayerOp | None:
+    """The layer whose operands may be prefetched in the group."""
+    op = group.next_op
+    while op is not None and not isinstance(op, LayerOp | GroupOp | HostOp):
+        op = op.next_op
+    return op if isinstance(op, LayerOp) else None

@@ -29,13 +29,15 @@ from cnncc.arch.model import Arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape, shuffled, value_key
-from cnncc.dialects.nest import GroupOp, LayerOp, mapping_of
+from cnncc.dialects.nest import GroupOp, LayerOp, group_layers, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal, Refusals
 from cnncc.model.glb_tokens import FULL_IN_TURN, PRIMED
+from cnncc.model.group_steps import first_runs, last_run
 from cnncc.model.layer_shape import stage_words
 from cnncc.passes._programs.array_mark import marked_array
+from cnncc.passes._programs.group_program import group_program
 from cnncc.passes._programs.layer_program import layer_program
 from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer, Tensors
 from cnncc.passes._programs.layer_sums import partial_sums
@@ -105,6 +107,8 @@ class _Lowering:
     program: list[Operation] = field(default_factory=list[Operation])
     in_dram: dict[str, str] = field(default_factory=dict[str, str])
     drained: A.LayerOp | None = None  # the layer just before, if its last transfers bring results to DRAM
+    rings: dict[SSAValue, Home] = field(default_factory=dict[SSAValue, Home])
+    leaving: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])  # results of groups, by value
 
     def __post_init__(self) -> None:
         self.tensors = ArrayTensors(self.func)
@@ -152,6 +156,32 @@ class _Lowering:
         self.drained = layer if streams else None
         self.program.append(layer)
 
+    def group(self, op: GroupOp) -> None:
+        """A group: the tensors of its rings and of what leaves it, its program. It is one layer of the program."""
+        layers, plans, label = op.layers(), group_layers(op), op.label.data
+        self.leaving |= dict(zip(op.yielded(), op.outputs, strict=True))
+        for layer, plan in zip(layers, plans, strict=True):
+            name, cols = value_key(layer) or plan.label, plan.sizes.w
+            if plan.keeps:
+                words = plan.keeps * cols * plan.sizes.k
+                ring = self.tensors.declare(A.Tensor(f"{name}.ring", "glb", words))
+                wraps = plan.keeps < plan.sizes.h
+                self.rings[layer.result] = Home(ring, 0, plan.keeps * cols, cols, plan.keeps if wraps else 0)
+            else:
+                memory = "dram" if "output" in staged(layer) else "glb"
+                self.tensors.place(memory, self.leaving[layer.result], name)
+        programs = [
+            replace(self._plain(layer, plan.label), in_group=True) for layer, plan in zip(layers, plans, strict=True)
+        ]
+        ops = [_node_op(node) for node in group_program(programs, plans, self.arch)]
+        if not staged(layers[first_runs(plans)[0]]) & {"ifmap", "residual"}:
+            self.finish()
+        last = layers[last_run(plans)]
+        value = value_key(last) or label if last.result in self.leaving else ""
+        program = _layer_op(label, value, ops, COMPUTING)
+        self.drained = program if any("output" in staged(layer) for layer in layers) else None
+        self.program.append(program)
+
     def finish(self) -> None:
         """Have the layer just before wait for its results to be in DRAM."""
         sync = self.drained.body.block.last_op if self.drained else None
@@ -164,7 +194,7 @@ class _Lowering:
         staged_operands = staged(op)
         ifmap = self._home(label, "ifmap", op.ifmap, staged_operands)
         tensors = Tensors(
-            replace(ifmap, pitch=ifmap.pitch * rows_apart(op)),
+            _every(rows_apart(op), ifmap, label),
             self._home(label, "output", op.result, staged_operands),
             self._home(label, "residual", op.residual, staged_operands) if op.residual else None,
             self._dram_weight(op.weights.root_reference.data) if op.weights else "",
@@ -179,6 +209,9 @@ class _Lowering:
         return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))
 
     def _home(self, label: str, operand: str, value: SSAValue, staged_operands: set[str]) -> Home:
+        if value in self.rings:
+            return self.rings[value]
+        value = self.leaving.get(value, value)
         memory, says = ("dram", "staged in glb") if operand in staged_operands else ("glb", "not staged in glb")
         if not self.tensors.lies_in(memory, value):
             raise Refusal(f"layer {label}: its {operand} does not lie in {memory.upper()}, but is {says}")
@@ -192,7 +225,8 @@ class _Lowering:
             name = of.get(operand, f"{layer.label}.{operand}")
             words = stage_words(layer.shape, layer.mapping.loops, stage, layer.params_words)
             buffers[operand] = self.tensors.declare(A.Tensor(f"{name}.glb", "glb", words))
-        if sums := partial_sums(layer.shape, layer.mapping, layer.tensors.output.image):
+        output = layer.tensors.output
+        if sums := partial_sums(layer.shape, layer.mapping, output.image, output.ring):
             words = self.arch.words_per_sum * sums
             buffers["sums"] = self.tensors.declare(A.Tensor(f"{layer.label}.sums.glb", "glb", words))
         return buffers
@@ -296,6 +330,15 @@ class _Lowering:
         self.move(A.Direction.OUT, "outputs", moved)
 
 
+def _every(apart: int, home: Home, label: str) -> Home:
+    """A value of which every row that counts is so many rows behind the one before. Raises Refusal."""
+    if home.ring % apart:
+        raise Refusal(
+            f"layer {label} reads every {apart}. row of a ring of {home.ring}: keep a multiple of {apart} rows of it"
+        )
+    return replace(home, pitch=home.pitch * apart, ring=home.ring // apart)
+
+
 def _names(attrs: ArrayAttr[DictionaryAttr] | None) -> list[str]:
     return [text(attr.data["onnx.name"]) for attr in attrs or ()]
 
@@ -328,9 +371,8 @@ def _lower(lowering: _Lowering) -> None:
                 with refusals.kept():
                     lowering.outputs()
             case GroupOp():
-                raise Refusal(
-                    f"nest-to-array: group '{op.label.data}': groups are not lowered yet: leave out nest-group"
-                )
+                with refusals.kept(op.label.data):
+                    lowering.group(op)
             case _:
                 raise Refusal(f"nest-to-array: {op.name} is no loop nest; lower it first")
     refusals.raise_any("nest-to-array")

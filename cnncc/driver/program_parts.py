@@ -13,9 +13,10 @@ from xdsl.ir import SSAValue
 from cnncc.arch.model import Arch
 from cnncc.dialects import array
 from cnncc.dialects.cnn import HostOp, Quant, QuantAttr, shape
-from cnncc.dialects.nest import LayerOp, mapping_of
+from cnncc.dialects.nest import GroupOp, LayerOp, group_layers, mapping_of
 from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, Step
 from cnncc.model.energy import with_energy
+from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import HostPart, Part, copies
@@ -29,6 +30,11 @@ Prefetched = Mapping[str, frozenset[str]]
 def plan_of(op: LayerOp, prefetched: frozenset[str] = frozenset()) -> LayerPlan:
     """The plan of a mapped layer for the cost model. prefetched: operands."""
     return LayerPlan(label_of(op), layer_shape(op), mapping_of(op), op.residual is not None, prefetched, _apart(op))
+
+
+def group_plan_of(op: GroupOp) -> GroupPlan:
+    """The plan of a group for the cost model."""
+    return group_plan(op.label.data, [plan_of(layer) for layer in op.layers()], group_layers(op))
 
 
 def _apart(op: LayerOp) -> bool:
@@ -67,6 +73,11 @@ class _Network:
                     if "output" not in staged(op):
                         self._into_glb(op.result)
                     yield plan_of(op, self.prefetched.get(label_of(op), frozenset()))
+                case GroupOp():
+                    for value, output in zip(op.yielded(), op.outputs, strict=True):
+                        if isinstance(value.owner, LayerOp) and "output" not in staged(value.owner):
+                            self._into_glb(output)
+                    yield group_plan_of(op)
                 case HostOp():
                     yield from self._host(op)
                 case ReturnOp():

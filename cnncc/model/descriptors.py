@@ -7,6 +7,7 @@ params are always staged. No IR.
 from __future__ import annotations
 
 from collections.abc import Mapping as Map
+from collections.abc import Set
 
 from cnncc.dialects._mapping import OUTPUT_DIMS, Loop, Stage
 from cnncc.model.layer_shape import LayerShape
@@ -15,17 +16,30 @@ from cnncc.model.loop_walk import WalkOrder
 RINGS = "hwrs"  # dimensions of rows and columns, which count through the whole image even in a buffer
 
 
-def own_cycles(shape: LayerShape, order: WalkOrder, staged: Map[str, Stage], residual: bool, partial: bool) -> int:
+def own_cycles(
+    shape: LayerShape,
+    order: WalkOrder,
+    staged: Map[str, Stage],
+    residual: bool,
+    partial: bool,
+    kept: Set[str] = frozenset(),
+) -> int:
     """The number of `desc` and `step` instructions of a layer, one cycle each.
 
     staged: the stages in the GLB, by operand. partial: whether the layer has partial sums, which need a descriptor too.
+    kept: the operands in rings of a group, where all images lie in one place.
     """
     outer = order.nest.outer
     timed = [(depth, loop) for depth, loop in enumerate(outer) if not loop.on and depth not in order.unrolled]
 
     def moved(operand: str, depths: range, rings: str = "") -> int:
         """Loops that move a descriptor: they index the operand, and are at `depths` or over a dimension of `rings`."""
-        return sum((depth in depths or loop.dim in rings) and _moves(shape, operand, loop) for depth, loop in timed)
+        return sum(
+            (depth in depths or loop.dim in rings)
+            and _moves(shape, operand, loop)
+            and not (operand in kept and loop.dim == "n")
+            for depth, loop in timed
+        )
 
     total, everywhere = 0, range(len(outer))
     for operand in ("ifmap", "output", *(("residual",) if residual else ()), *(staged.keys() & {"weight", "params"})):

@@ -13,6 +13,7 @@
     OUTPUT_FREE, …_TWO  a block of the output is in DRAM; one buffer, two    transfer       transfer, commit
     INPUT_FREE, …_TWO   a block of an input is used up, the output is        commit         transfer
                         resident; one buffer, two
+    STRIPE_FULL         a stripe of a group is complete                      commit         load
 
 The DMA works in program order. So a transfer needs no token if an earlier transfer has waited for a token that is given
 as late. Example: every transfer after one that waits for a block's OUTPUT_FULL comes after the last use of all buffers
@@ -47,6 +48,7 @@ class Semaphore(IntEnum):
     IFMAP_FREE = 10
     INPUT_FREE_TWO = 11
     OUTPUT_FREE_TWO = 12
+    STRIPE_FULL = 13
 
 
 S = Semaphore

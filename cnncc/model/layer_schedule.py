@@ -16,6 +16,7 @@ from cnncc.dialects._mapping import OUTPUT_DIMS, REDUCTION_DIMS, Mapping
 from cnncc.model.causes import stalls
 from cnncc.model.descriptors import own_cycles
 from cnncc.model.glb_tokens import Semaphore
+from cnncc.model.group_steps import StripeTokens
 from cnncc.model.layer_shape import LayerShape, whole
 from cnncc.model.loop_walk import MOST_BODIES, At, WalkOrder
 from cnncc.model.occupancy import Engines, Side
@@ -43,7 +44,7 @@ from cnncc.model.timed_program import (
     repeat,
 )
 from cnncc.model.timeline import Timeline, TimelineMachine, TimelineState, cycles, idle_state
-from cnncc.model.transfers import PRIMED_QUEUES, Fetch, Transfers
+from cnncc.model.transfers import PRIMED_QUEUES, Fetch, Transfers, tokens_of
 
 PREFETCHED = frozenset({"weight", "params"})  # the operands that may be prefetched while the layer before runs
 
@@ -55,6 +56,7 @@ class LayerPlan:
     - prefetched: the prefetched operands, whose first transfers are in the layer before.
     - apart: whether an operand has several images with gaps between, as parts of larger ones.
     - drains: whether the layer waits until its results are in DRAM (`program_schedule._drains`).
+    - rings: the operands that lie in rings of the layer's group.
     """
 
     label: str
@@ -64,6 +66,7 @@ class LayerPlan:
     prefetched: frozenset[str] = frozenset()
     apart: bool = False
     drains: bool = True
+    rings: frozenset[str] = frozenset()
 
 
 def machine(arch: Arch) -> TimelineMachine:
@@ -106,7 +109,7 @@ def layer_schedule(plan: LayerPlan, arch: Arch, full: Semaphore = Semaphore.FULL
     wait = Wait((LOAD, ARRAY, COMMIT, *((DMA,) if plan.drains and "output" in staged else ())))
     if plan.shape.kind == "copy":
         return LayerSchedule((*stream_schedule(plan.shape, plan.mapping, arch, plan.residual, plan.apart), wait), ())
-    walk = _ScheduleWalk(plan, arch, full)
+    walk = ScheduleWalk(plan, arch, full)
     return LayerSchedule((*walk.nodes(), wait), tuple(walk.prefetched), walk.partial)
 
 
@@ -123,8 +126,8 @@ def layer_counts(plan: LayerPlan, arch: Arch) -> PredictedCycles:
     return cycles(schedule.nodes, schedule.cycles(arch), idle)
 
 
-class _ScheduleWalk:
-    """One walk through a layer's nest."""
+class ScheduleWalk:
+    """One walk through a layer's nest. stripe: the tokens of the stripe of a group that it walks through."""
 
     def __init__(self, plan: LayerPlan, arch: Arch, full: Semaphore) -> None:
         self.plan, self.shape, self.arch = plan, plan.shape, arch
@@ -152,6 +155,7 @@ class _ScheduleWalk:
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
         self.partial = False
         self.prefetched: list[Fetch] = []
+        self.stripe = StripeTokens(0)
 
     def nodes(self) -> list[Node]:
         """The program without its `sync`."""
@@ -163,9 +167,21 @@ class _ScheduleWalk:
             block = self.order.first(start, 0, self.transfers.output_depth)
             firsts += self.transfers.seconds(block, self.order)
         body = self._walk(0, start)
-        staged = self.transfers.stages
-        views = own_cycles(self.shape, self.order, staged, self.plan.residual, self.partial)
-        return [Own(views), SETTINGS, *firsts, *body]
+        return [self.views(), SETTINGS, *firsts, *body]
+
+    def views(self) -> Own:
+        """The cycles of the descriptors, known when all has been walked through."""
+        staged, plan = self.transfers.stages, self.plan
+        return Own(own_cycles(self.shape, self.order, staged, plan.residual, self.partial, plan.rings))
+
+    def head(self) -> list[Node]:
+        """The transfers that a layer of a group begins with."""
+        return [fetch.task for fetch in self.transfers.firsts(At(whole(self.shape.sizes)), self.order)]
+
+    def section(self, at: At, stripe: StripeTokens) -> list[Node]:
+        """The program of a stripe of a group, without its descriptors and settings."""
+        self.stripe = stripe
+        return self._walk(stripe.depth, at)
 
     def _walk(self, depth: int, at: At) -> list[Node]:
         fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at, self.order)
@@ -218,6 +234,8 @@ class _ScheduleWalk:
         """One load, or two if PEs pass columns on: each PE's own columns, and those that a set's last PE lacks."""
         columns, column = ifmap_words(self.shape, at.extent)
         takes, gives = self.transfers.ifmap_tokens(at)
+        if self.stripe.takes:
+            takes = (*takes, *tokens_of(Semaphore.STRIPE_FULL, at.first(self.stripe.depth)))
         takes, gives = (Token(IFMAP_FREE), *takes), (Token(IFMAP_FULL), *gives)
         chain = self._chain(at)
         shared = shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"]) if self.passes else 0
@@ -258,6 +276,8 @@ class _ScheduleWalk:
         partial = bool((at.repeated | at.past_first | at.before_last) & self.summed & ((1 << depth) - 1))
         self.partial = self.partial or partial
         takes, gives = self.transfers.commit_tokens(at)
+        if self.stripe.gives:
+            gives = (*gives, *tokens_of(Semaphore.STRIPE_FULL, at.last(self.stripe.depth)))
         at = self._spread(depth, at)
         sums = prod(at.extent[dim] for dim in self.outputs)
         together = prod(side.pes for side in at.sides if side.dim in REDUCTION_DIMS)

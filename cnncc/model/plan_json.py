@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
+from cnncc.dialects._groups import GroupLayer, Read, group_problem
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
 from cnncc.errors import Refusal
+from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.program_schedule import Copy, HostPart, Part
@@ -18,7 +20,7 @@ Json = dict[str, Any]
 
 
 def as_json(parts: Sequence[Part]) -> list[Json]:
-    """An entry for each part, by its kind: `copy`, `layer`, `host`."""
+    """An entry for each part, by its kind: `copy`, `layer`, `group`, `host`."""
     return [_entry(part) for part in parts]
 
 
@@ -28,6 +30,9 @@ def _entry(part: Part) -> Json:
             return {"copy": part.label, "direction": part.direction, "words": list(part.words)}
         case HostPart():
             return {"host": True}
+        case GroupPlan():
+            layers = [_entry(layer) | _in_group(own) for layer, own in zip(part.layers, part.group, strict=True)]
+            return {"group": part.label, "layers": layers}
         case LayerPlan(shape=shape):
             plain = {name: getattr(shape, name) for name in ("kind", "params", "ih", "iw", "shuffle", "per_position")}
             return {
@@ -40,6 +45,11 @@ def _entry(part: Part) -> Json:
                 "prefetched": sorted(part.prefetched),
                 "apart": part.apart,
             }
+
+
+def _in_group(layer: GroupLayer) -> Json:
+    reads = [asdict(read) for read in layer.reads]
+    return {"delay": layer.delay, "keeps": layer.keeps, "reads": reads, "leaves": layer.leaves}
 
 
 def from_json(entries: object) -> list[Part]:
@@ -55,11 +65,28 @@ def _part(number: int, value: object) -> Part:
         if "copy" in entry:
             direction = {"in": "in", "out": "out"}[entry["direction"]]  # refuses others, by a KeyError
             return Copy(str(entry["copy"]), direction, tuple(map(int, entry["words"])))
-        return HostPart() if "host" in entry else _layer(entry)
+        return HostPart() if "host" in entry else _group(entry) if "group" in entry else _layer(entry)
     except (KeyError, TypeError, ValueError, AttributeError, Refusal) as error:
         raise Refusal(
             f"plan: entry {number} is no part of a program: {error}; plans of other versions of cnncc are not read"
         ) from error
+
+
+def _group(entry: Json) -> GroupPlan:
+    plans, group = [_layer(layer) for layer in entry["layers"]], list[GroupLayer]()
+    for plan, own in zip(plans, entry["layers"], strict=True):
+        numbers = ("producer", "extent", "stride", "pad")
+        reads = [
+            Read(operand=str(read["operand"]), **{name: int(read[name]) for name in numbers}) for read in own["reads"]
+        ]
+        if any(not 0 <= read.producer < len(group) for read in reads):
+            raise Refusal(f"layer {plan.label} reads a layer that is not before it")
+        kind, sizes, mapping = plan.shape.kind, plan.shape.sizes, plan.mapping
+        delay, keeps, leaves = int(own["delay"]), int(own["keeps"]), bool(own["leaves"])
+        group.append(GroupLayer(plan.label, kind, sizes, mapping, delay, keeps, tuple(reads), leaves))
+    if problem := group_problem(group) if group else "a group without layers":
+        raise Refusal(problem)
+    return group_plan(str(entry["group"]), plans, group)
 
 
 def _layer(entry: Json) -> LayerPlan:

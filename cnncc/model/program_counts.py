@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping import DIMS
+from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan, layer_schedule
 from cnncc.model.operand_traffic import KINDS, OperandTraffic, operand_traffic
 from cnncc.model.program_schedule import Copy, Part, program_cycles
@@ -44,7 +45,11 @@ def program_counts(parts: Sequence[Part], arch: Arch, causes: bool = True) -> Co
             own = _layer(part, arch, cycles[part.label])
             counts[part.label] = _added([own, _fetched(-_prefetched_words(part, arch))])
             peaks[part.label] = _peaks(part, arch)
-        if isinstance(part, Copy | LayerPlan) and isinstance(after, LayerPlan):
+        elif isinstance(part, GroupPlan):
+            counts[part.label] = _group(part, arch, cycles[part.label])
+            own_peaks = [_peaks(layer, arch) for layer in part.layers]
+            peaks[part.label] = {file: max(peak[file] for peak in own_peaks) for file in FILES}
+        if isinstance(part, Copy | LayerPlan | GroupPlan) and isinstance(after, LayerPlan):
             counts[part.label] = _added([counts[part.label], _fetched(_prefetched_words(after, arch))])
     layers = {label: _stats(cycles[label], counts[label], peaks[label], arch) for label in cycles}
     highest: dict[str, int] = {file: max((peak.get(file, 0) for peak in peaks.values()), default=0) for file in FILES}
@@ -69,13 +74,24 @@ def _layer(plan: LayerPlan, arch: Arch, cycles: PredictedCycles) -> Counts:
     return {**words.counters(), "idle_pe_cycles": _idle(plan, arch, words, cycles.compute)}
 
 
+def _group(plan: GroupPlan, arch: Arch, cycles: PredictedCycles) -> Counts:
+    """The layers of a group count together: at most times several of them are under way."""
+    words = [operand_traffic(layer.shape, layer.mapping, arch, layer.residual) for layer in plan.layers]
+    busy = sum(_busy(layer, arch, own) for layer, own in zip(plan.layers, words, strict=True))
+    idle = cycles.compute * arch.rows * arch.cols - busy
+    return {**_added([own.counters() for own in words]), "idle_pe_cycles": idle}
+
+
 def _idle(plan: LayerPlan, arch: Arch, words: OperandTraffic, compute: int) -> int:
     """Cycles of PEs outside a macro-instruction's rectangle: cycles of all PEs minus those of its PEs (MAC-4)."""
-    if plan.shape.kind == "copy":
-        return 0
+    return 0 if plan.shape.kind == "copy" else compute * arch.rows * arch.cols - _busy(plan, arch, words)
+
+
+def _busy(plan: LayerPlan, arch: Arch, words: OperandTraffic) -> int:
+    """Cycles of PEs inside."""
     nest = Nest(plan.shape, plan.mapping)
     around = (arch.pe.start_cycles + arch.pe.finish_cycles) * nest.visits(DIMS, len(nest.outer))
-    return compute * arch.rows * arch.cols - around - words.words["sums"]["rf_write"]
+    return around + words.words["sums"]["rf_write"]
 
 
 def _peaks(plan: LayerPlan, arch: Arch) -> dict[str, int]:

@@ -15,6 +15,7 @@ from typing import TypeGuard
 from cnncc.arch.model import Arch
 from cnncc.model.causes import stalls
 from cnncc.model.glb_tokens import FULL_IN_TURN, Semaphore
+from cnncc.model.group_schedule import GroupPlan, group_schedule
 from cnncc.model.layer_schedule import LayerPlan, LayerSchedule, layer_schedule, machine
 from cnncc.model.occupancy import transfer
 from cnncc.model.timed_program import (
@@ -52,7 +53,7 @@ class HostPart:
     """A segment that the host runs."""
 
 
-Part = Copy | LayerPlan | HostPart
+Part = Copy | LayerPlan | GroupPlan | HostPart
 
 
 def copies(label: str, direction: str, words: Sequence[int]) -> list[Part]:
@@ -96,12 +97,14 @@ def _schedule(part: Part, turn: int, arch: Arch) -> LayerSchedule:
             return LayerSchedule((Wait(tuple(range(len(ENGINES)))),), ())
         case LayerPlan():
             return layer_schedule(part, arch, FULL_IN_TURN[turn])
+        case GroupPlan():
+            return group_schedule(part, arch, FULL_IN_TURN[turn])
 
 
 def with_drains(parts: Sequence[Part]) -> list[Part]:
     """The parts, each layer with whether it drains where it stands."""
     return [
-        replace(part, drains=_drains(follows)) if isinstance(part, LayerPlan) else part
+        replace(part, drains=_drains(follows)) if isinstance(part, LayerPlan | GroupPlan) else part
         for part, follows in zip(parts, [*parts[1:], None], strict=True)
     ]
 
@@ -112,6 +115,8 @@ def _drains(follows: Part | None) -> bool:
     The last part waits. Copies and the host need no wait. Nor does a layer that streams its ifmap or residual: all its
     writes wait for a transfer of its own, queued behind.
     """
+    if isinstance(follows, GroupPlan):
+        follows = follows.first
     if not isinstance(follows, LayerPlan):
         return follows is None
     staged = follows.mapping.stages_in("glb")

@@ -271,11 +271,10 @@ class Macros:
         if summed:
             place = self._summed(at, place)
         (pixels, lines, channels), slots = self._committed(at)
-        start = self.loops.start(output, at)
         return A.Commit(
             "output",
             place,
-            replace(start, offset=start.offset + self.operands.committed(at)),
+            self.operands.commit_start(at),
             residual="residual" if self.layer.tensors.residual else "",
             params="params" if "params" in self.glb else "",
             param=self._param(at),

@@ -38,6 +38,9 @@ class Operands:
         self.doubled = next((stage for stage in staged if stage.buffers > 1), None)
         self.home = {name: self._activation(name, home.image) for name, home in layer.tensors.homes().items()}
         self.glb = {name: self._in_glb(name, operand) for name, operand in self.home.items()}
+        # A commit has one start for results and residual: it counts images where one of them has several in the GLB.
+        homes = {name: home for name, home in layer.tensors.homes().items() if name in OF_COMMIT}
+        self.image = max((home.image for name, home in homes.items() if name not in self.stages), default=0)
         if layer.shape.per_position:
             self.glb["output"] = self._output_by_position()
         taps = layer.shape.sizes.r * layer.shape.sizes.s
@@ -116,7 +119,7 @@ class Operands:
             views += self._activation_views(name, homes[name]) if name in homes else []
         if tensor := self.layer.tensors.buffers.get("sums"):
             output = next(view for view in views if view.name == "output")
-            wrap = self.buffer_words(self.doubled) if self.doubled else 0
+            wrap = self.buffer_words(self.doubled) if self.doubled else output.wrap
             views.append(replace(output, name="sums", tensor=tensor, wrap=wrap))
         return views
 
@@ -129,7 +132,12 @@ class Operands:
         stage, wrap = self.stages.get(name), self._circle(name)
         if stage is None:
             channel = 1 if by_position else home.plane
-            return [A.View(name, tensor, height, width, home.pitch, channel, fill, zero, wrap, steps=steps)]
+            if name in OF_COMMIT and not home.image:
+                wrap = wrap or self.image  # one image at a time lies here, wherever a commit starts
+            ring = home.ring
+            return [
+                A.View(name, tensor, height, width, home.pitch, channel, fill, zero, wrap, ring_y=ring, steps=steps)
+            ]
         block, outside = buffer_block(self.layer, stage), self.loops.steps(self.home[name], stage.depth)
         return [
             A.View(f"{name}.dram", tensor, height, width, home.pitch, home.plane, steps=outside),
@@ -164,9 +172,14 @@ class Operands:
         """Where the buffer of a block begins, in a circle of all of them, before the loops' steps."""
         return self.order.before(at, stage.depth) * self.buffer_words(stage) if stage.buffers > 1 else 0
 
-    def committed(self, at: Position) -> int:
-        """The part of a commit's start that says which buffers it works on."""
-        return self.buffer(self.doubled, at) if self.doubled else 0
+    def commit_start(self, at: Position) -> A.Start:
+        """Where a commit starts: in the output, in the buffers that it works on."""
+        output = self.glb["output"]
+        if "output" not in self.stages:
+            images = output.coordinates["n"]._replace(step=self.image)
+            output = replace(output, coordinates={**output.coordinates, "n": images})
+        start = self.loops.start(output, at)
+        return replace(start, offset=start.offset + (self.buffer(self.doubled, at) if self.doubled else 0))
 
     def _circle(self, name: str) -> int:
         """The words after which the buffers of a view come round; 0 for a single buffer.

@@ -50,10 +50,10 @@ from cnncc.passes._scheduling.array_fit import file_problems, link_problems, ref
 
 def layer_program(layer: ProgramLayer, arch: Arch) -> list[Node]:
     """The program of a layer, views first. Raises Refusal where the array cannot run the mapping, saying why."""
-    return _ProgramWalk(layer, arch).program()
+    return ProgramWalk(layer, arch).program()
 
 
-class _ProgramWalk:
+class ProgramWalk:
     """One walk through a layer's nest; the fields are fixed at the start."""
 
     def __init__(self, layer: ProgramLayer, arch: Arch) -> None:
@@ -124,7 +124,8 @@ class _ProgramWalk:
 
     def _order(self) -> Order:
         """The order of pieces, loops peeled around stages with two buffers. Raises Refusal for too many copies."""
-        sizes, loops = whole(self.layer.shape.sizes), LoopPieces(self.outer, self.unrolled)
+        sizes = whole(self.layer.shape.sizes)
+        loops = LoopPieces(self.outer, self.unrolled, self.layer.in_group)
         peeled = max((stage.depth for stage in alternating(self.layer.mapping.stages_in("glb"))), default=0)
         order = Order(loops, sizes, self.sets, peeled, slices(self.layer.mapping)[1])
         if order.opened >= 0 and order.copies(0, peeled, sizes) > MOST_BODIES:
@@ -141,6 +142,15 @@ class _ProgramWalk:
     def program(self) -> list[Node]:
         start = Position(whole(self.layer.shape.sizes))
         return [*self.operands.views(), self.layer.unit, *self.transfers.firsts(start), *self._walk(0, start)]
+
+    def head(self) -> list[Node]:
+        """The transfers that a layer of a group begins with, and their views; nothing where there are none."""
+        firsts = self.transfers.firsts(Position(whole(self.layer.shape.sizes)))
+        return [*self.operands.views(), *firsts] if firsts else []
+
+    def section(self, at: Position) -> list[Node]:
+        """The program of a stripe of a group."""
+        return [*self.operands.views(), self.layer.unit, *self._walk(len(at.pieces), at)]
 
     def _walk(self, depth: int, at: Position) -> list[Node]:
         fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at)

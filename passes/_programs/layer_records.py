@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import Loop, Mapping, even_sets
 from cnncc.model.glb_tokens import Semaphore
+from cnncc.model.group_steps import StripeTokens
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.register_files import Layout
 
@@ -70,12 +71,16 @@ class Operand:
 
 @dataclass(frozen=True)
 class Home:
-    """Where an activation lies as a whole: a tensor, and the words from an image, channel or row to the next."""
+    """Where an activation lies as a whole: a tensor, and the words from an image, channel or row to the next.
+
+    ring: the rows of its ring if it lies in one that has not all rows; 0 otherwise.
+    """
 
     tensor: str
     image: int
     plane: int
     pitch: int
+    ring: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class ProgramLayer:
     """What `layer_program` needs to know: the nest.layer as plain data.
 
     params_words: words of the biases and scales of one channel, or of one position; full: the semaphore that says that
-    weights have arrived in the GLB.
+    weights have arrived in the GLB. in_group: whether the layer is one of a group.
     """
 
     label: str
@@ -110,6 +115,7 @@ class ProgramLayer:
     params_words: int
     unit: A.Unit
     full: Semaphore
+    in_group: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,7 @@ class Position:
         section     the depth from which on sums stay in their PEs; None before the walk reaches it
         held        the content of the register files
         following   the next block of each stage in the GLB, by the stage's depth; no entry after the last block
+        stripe      the tokens of the stripe of a group that the walk is in
     """
 
     extent: Map[str, int]
@@ -142,6 +149,7 @@ class Position:
     section: int | None = None
     held: Map[str, Held] = field(default_factory=dict[str, "Held"])
     following: Map[int, Position] = field(default_factory=dict[int, "Position"])
+    stripe: StripeTokens | None = None
 
 
 @dataclass(frozen=True)
@@ -167,14 +175,18 @@ def split(extent: int, step: int, sets: int = 1) -> list[tuple[int, int, int]]:
 class LoopPieces:
     """The loops of a program, outermost first: their names, conditions on them, and how they move through operands.
 
-    unrolled: those that have a body for each iteration instead of a register.
+    unrolled: those that have a body for each iteration instead of a register. by_register: whether loops are named
+    after their registers; layers of a group share these.
     """
 
     loops: Sequence[Loop]
     unrolled: Set[int] = frozenset()
+    by_register: bool = False
 
     def name(self, depth: int) -> str:
         """The name of loop number `depth`."""
+        if self.by_register:
+            return f"i{sum(not loop.on and at not in self.unrolled for at, loop in enumerate(self.loops[:depth]))}"
         return f"{self.loops[depth].dim}{depth}"
 
     def first(self, pieces: Sequence[Piece]) -> A.Names | None:

@@ -60,13 +60,15 @@ class Sections:
         return Ends(loops.first(around), loops.last(around))
 
 
-def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0) -> int:
+def partial_sums(shape: LayerShape, mapping: Mapping, image: int = 0, ring: int = 0) -> int:
     """How many partial sums lie in the GLB at a time: one for each place of a result there; 0 where there are none.
 
-    image: how far images lie apart where the output is part of another tensor.
+    image: how far images lie apart where the output is part of another tensor. ring: rows of the output's ring.
     """
     if not has_partial_sums(shape, mapping.loops):
         return 0
+    if ring:
+        return ring * shape.sizes.w * shape.sizes.k
     stages = [stage for stage in mapping.stages if stage.operand == "output"]
     if stages:
         return stage_block(shape, mapping.loops, stages[0]).words

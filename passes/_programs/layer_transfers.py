@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from collections.abc import Mapping as Map
+from dataclasses import replace
 from math import prod
 
 from cnncc.dialects import array as A
@@ -124,7 +125,9 @@ class LayerTransfers:
             raise self._refuse("channels that are shuffled are staged in glb all at once: outside the loops over k")
         if stage.operand == "ifmap" or not self.layer.tensors.residual or {"residual", "output"} <= set(streamed):
             return
-        # A commit starts at one place for both: that of the other counts the loops outside, too.
+        # A commit starts at one place for both: that of the other counts the loops outside, too, but not in a ring.
+        if any(home.ring for name, home in self.layer.tensors.homes().items() if name != "ifmap"):
+            return
         peeled = self.loops.loops[: self.operands.order.peeled]
         if {"n", "k"} & {loop.dim for loop in peeled} or (stage.buffers > 1 and self.layer.shape.sizes.n > 1):
             raise self._refuse(
@@ -249,11 +252,25 @@ class LayerTransfers:
     def ifmap_tokens(self, at: Position) -> A.Tokens:
         """What the first load of a block takes, and the last one gives."""
         operand, full, free = self.tokens.of_ifmap_load()
-        return self._tokens(operand, full, operand, free, at)
+        tokens = self._tokens(operand, full, operand, free, at)
+        first = self.loops.first(at.pieces[at.stripe.depth :]) if at.stripe and at.stripe.takes else None
+        if first is None:
+            return tokens
+        if tokens.take:
+            raise self._refuse("its first load waits for a layer of its group, and for a transfer: it can for one")
+        return replace(tokens, take=int(Semaphore.STRIPE_FULL), take_when=first)
 
     def commit_tokens(self, at: Position) -> A.Tokens:
         """What the first commit of a block takes, and the last one gives."""
-        return self._tokens(*self.tokens.taken_by_commit(), *self.tokens.given_by_commit(), at)
+        tokens = self._tokens(*self.tokens.taken_by_commit(), *self.tokens.given_by_commit(), at)
+        last = self.loops.last(at.pieces[at.stripe.depth :]) if at.stripe and at.stripe.gives else None
+        if last is None:
+            return tokens
+        if tokens.give:
+            raise self._refuse(
+                "its commits free a buffer, and give a token to its group: stage its ifmap in two buffers"
+            )
+        return replace(tokens, give=int(Semaphore.STRIPE_FULL), give_when=last)
 
     def _tokens(self, taken: str, take: Semaphore, given: str, give: Semaphore, at: Position) -> A.Tokens:
         """Taken in the first iteration of a block of the operand `taken`, given in the last of one of `given`."""

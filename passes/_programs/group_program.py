@@ -1,0 +1,124 @@
+"""The program of a group of layers, as plain records: no IR.
+
+    weights and params of all layers              once
+    i0, count images                              a loop over images, where there are several
+      i1, count steps                             a hardware loop for each body (`cnncc/model/group_steps.py`)
+        views, unit, loops of the first layer     a section: one stripe
+        views, unit, loops of the second layer
+      …
+
+Each section sets its descriptors anew, so that 16 of them do for any number of layers. Loops are named after their
+registers, which the layers share.
+
+The weights of all layers arrive by one semaphore, in the order in which layers first run. Params of layers without
+weights come before all weights. The first load of the group waits for what comes after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cnncc.arch.model import Arch
+from cnncc.dialects import array as A
+from cnncc.dialects._groups import GroupLayer
+from cnncc.errors import Refusal
+from cnncc.model.glb_tokens import Semaphore
+from cnncc.model.group_steps import GroupBody, Section, StripeTokens, first_runs, group_bodies, waits_for_weights
+from cnncc.model.layer_shape import whole
+from cnncc.passes._programs.layer_program import ProgramWalk
+from cnncc.passes._programs.layer_records import Body, Node, Piece, Position, ProgramLayer
+
+
+def group_program(layers: Sequence[ProgramLayer], group: Sequence[GroupLayer], arch: Arch) -> list[Node]:
+    """The program of a group. Raises Refusal where the array cannot run it, saying why."""
+    return _GroupProgram(layers, group, arch).program()
+
+
+class _GroupProgram:
+    """One group; the fields are fixed at the start."""
+
+    def __init__(self, layers: Sequence[ProgramLayer], group: Sequence[GroupLayer], arch: Arch) -> None:
+        self.group, self.order = group, first_runs(group)
+        self.depth, self.images = group[0].depth, group[0].sizes.n
+        self.waits = waits_for_weights(group)
+        layers = [
+            replace(layer, full=layer.full if wait else Semaphore.NONE)
+            for layer, wait in zip(layers, self.waits, strict=True)
+        ]
+        self.walks = [ProgramWalk(layer, arch) for layer in layers]
+        self._check(layers)
+        self.prefetches = [bool(walk.transfers.depths) for walk in self.walks]
+        self.bodies = group_bodies(group, self.prefetches)
+
+    def _check(self, layers: Sequence[ProgramLayer]) -> None:
+        """Stages of several layers would take tokens of one semaphore in another order than they are given."""
+        for operand in ("ifmap", "residual", "output"):
+            staged = [layer.label for layer in layers if operand in layer.mapping.stages_in("glb")]
+            if len(staged) > 1:
+                raise Refusal(f"layers {' and '.join(staged)} stage {operand} in glb: one layer of a group does")
+        for layer in layers:
+            homes, staged = layer.tensors.homes(), layer.mapping.stages_in("glb")
+            resident = [name for name in ("residual", "output") if name in homes and name not in staged]
+            if self.images > 1 and len(homes) > 2 and len(resident) == 1 and homes[resident[0]].image:
+                raise Refusal(
+                    f"layer {layer.label}: of residual and output its {resident[0]} alone is resident, and there are "
+                    f"{self.images} images: stage both in glb"
+                )
+            if layer.shape.per_position:
+                raise Refusal(f"layer {layer.label} has a scale for each position: leave it out of the group")
+
+    def program(self) -> list[Node]:
+        nodes = [node for number in self._transfer_order() for node in self.walks[number].head()]
+        if self.depth == 1:
+            return [*nodes, *self._image(None)]
+        return [*nodes, *(Body(self._repeat(0, piece.count), tuple(self._image(piece))) for piece in self._images())]
+
+    def _transfer_order(self) -> list[int]:
+        """The layers in the order in which their first transfers come: those without a token first."""
+        return sorted(self.order, key=lambda number: self.waits[number])
+
+    def _repeat(self, register: int, count: int) -> A.Repeat:
+        return A.Repeat(f"i{register}", count)
+
+    def _images(self) -> list[Piece]:
+        """The images. The last one is a piece of its own if the others prefetch the first stripe of the next image."""
+        if not any(self.prefetches):
+            return [Piece(0, 0, self.images, True, True)]
+        return [Piece(0, 0, self.images - 1, True, False), Piece(0, self.images - 1, 1, False, True)]
+
+    def _image(self, image: Piece | None) -> list[Node]:
+        return [
+            Body(
+                self._repeat(self.depth - 1, body.steps),
+                tuple(node for section in body.sections for node in self._section(body, section, image)),
+            )
+            for body in self.bodies
+        ]
+
+    def _section(self, body: GroupBody, section: Section, image: Piece | None) -> list[Node]:
+        walk, layer = self.walks[section.layer], self.group[section.layer]
+        last = section.stripe + body.steps == layer.stripes
+        stripe = Piece(self.depth - 1, section.stripe, body.steps, section.stripe == 0, last)
+        tokens = StripeTokens(self.depth, section.takes, section.gives)
+        following = self._following(section, stripe, image) if self.prefetches[section.layer] else None
+        at = replace(
+            self._position(section.layer, stripe, section.rows, image),
+            following={self.depth: following} if following else {},
+            stripe=tokens,
+        )
+        return walk.section(at)
+
+    def _position(self, number: int, stripe: Piece, rows: int, image: Piece | None) -> Position:
+        sizes = whole(self.walks[number].layer.shape.sizes)
+        return Position({**sizes, "n": 1, "h": rows}, (*((image,) if image else ()), stripe))
+
+    def _following(self, section: Section, stripe: Piece, image: Piece | None) -> Position | None:
+        """The next stripe of the layer: of this image, else of the next one."""
+        if section.following:
+            return self._position(section.layer, replace(stripe, base=stripe.base + 1), section.following, image)
+        if image is None or image.last:
+            return None
+        # In the last of several images of a piece the next one is the first of the next piece: one further, too.
+        rows = self.group[section.layer].stripe_rows(0)
+        return self._position(section.layer, replace(stripe, base=0), rows, replace(image, base=image.base + 1))
