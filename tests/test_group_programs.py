@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_cases import SAMPLES
 from examples import SEED, examples
 from glb_races import dram_of, races
 from group_cases import Chain
@@ -18,24 +19,37 @@ from cnncc.arch.model import load_arch
 from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
 from cnncc.dialects._groups import GroupLayer, Read
+from cnncc.dialects.cnn import shape
 from cnncc.dialects.isa import instructions
 from cnncc.dialects.nest import Loop, Mapping, Sizes, group_layers
 from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, Settings, new_context
 from cnncc.driver.program_parts import predicted_counters, prefetched_operands, program_parts
+from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
-from cnncc.eval import array, isa
+from cnncc.eval import array, isa, nest
+from cnncc.frontend.export_onnx import main_function
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.table import Instruction
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_steps import group_bodies
 from cnncc.model.plan_json import as_json, from_json
+from cnncc.passes._scheduling import residency
+from cnncc.passes._scheduling.residency import END_PART
 from cnncc.passes.nest_group import NestGroupPass
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
 PRESETS = ("spatial-4x4", "spatial-8x8", "spatial-16x16", "seed-4x4", "seed-8x8")
 EXAMPLES = examples(40)
-REFUSED = ("leave one of them out", "is read by", "no later", "in glb alone", "has a scale for each", "stage both")
+REFUSED = (
+    "leave one of them out",
+    "waits for no transfer",
+    "is read by",
+    "no later",
+    "in glb alone",
+    "has a scale for each",
+    "stage both",
+)
 
 
 def mapped(chain: Chain, rows: int, layers: list[str], arch: str, slack: int = 0) -> Compilation:
@@ -87,7 +101,10 @@ def drawn_program(number: int, arch: str) -> tuple[Compilation, Chain] | None:
 
 
 @pytest.mark.parametrize("number", range(EXAMPLES))
-def test_a_group_is_exact_and_costs_what_is_predicted(number: int) -> None:
+def test_a_group_is_exact_and_costs_what_is_predicted(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every second one inputs and results are streamed where that is better."""
+    if number % 2:
+        monkeypatch.setattr(residency, "END_PART", END_PART)
     drawn_program(number, PRESETS[number % len(PRESETS)])
 
 
@@ -100,6 +117,45 @@ def test_few_drawn_groups_are_refused() -> None:
         except Refusal:
             refused += 1
     assert refused <= EXAMPLES // 4
+
+
+NETWORKS = [
+    # Valid convolutions: fewer rows than the layer before has.
+    ("lenet", "spatial-8x8", [(("c1", "pool1", "c2", "pool2"), 1)]),
+    ("mnist", "spatial-4x4", [(("conv0", "pool1", "conv2", "pool3", "conv4"), 1)]),
+    # A value that two branches read; their results are added up inside the group. A kernel of 1 x 1 with stride 2.
+    ("resnet20", "spatial-8x8", [(("s1b3.conv1", "s1b3.conv2", "s2b1.conv1", "s2b1.conv2", "s2b1.shortcut.0"), 2)]),
+    ("resnet20_qoperator_u8", "spatial-8x8", [(("conv1", "s1b1.conv1", "s1b1.conv2"), 3)]),
+    # Two groups, one after the other.
+    ("depthwise", "spatial-16x16", [(("conv1", "dw2", "pw2"), 4), (("dw3", "pw3", "dw4"), 2)]),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "arch", "groups"), NETWORKS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_groups_of_sample_networks(model: str, arch: str, groups: list[tuple[tuple[str, ...], int]]) -> None:
+    """As without groups, to the bit; predicted as counted."""
+    compilation = start_compilation(SAMPLES / "models" / f"{model}.onnx", CompileOptions(arch, batch=1))
+    compilation.run_before(TO_PROGRAMS)
+    module, ctx = compilation.module, compilation.ctx
+    rng = np.random.default_rng(SEED)
+    dims = [shape(argument.type) for argument in main_function(module).args]
+    inputs = [rng.integers(0, 100, (2, *of_image[1:])) for of_image in dims]
+    want, _ = nest.evaluate(module, ctx.weights, inputs)
+    for layers, rows in groups:
+        NestGroupPass(layers, rows).apply(ctx, module)
+    module.verify()
+    np.testing.assert_array_equal(nest.evaluate(module, ctx.weights, inputs)[0][0], want[0])
+    mapped_module, prefetched = module.clone(), dict[str, frozenset[str]]()
+    for step in compilation.remaining():
+        compilation.step(step)
+        if step.name == "array-prefetch":
+            prefetched = prefetched_operands(module)
+    got, _ = isa.evaluate(module, ctx.weights, compilation.settings.arch, inputs)
+    np.testing.assert_array_equal(got[0], want[0])
+    counted = program_stats(build_binary(module, ctx.weights, compilation.settings.arch, {}))
+    assert predicted_counters(mapped_module, compilation.settings.arch, prefetched) == counted
 
 
 # -- the order of loads and commits ------------------------------------------------------------------------------------
