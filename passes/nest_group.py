@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
@@ -27,6 +27,7 @@ from cnncc.errors import Refusal
 from cnncc.passes._programs.array_mark import mark_of, marked_array
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
+from cnncc.passes._scheduling.schedule_file import read_schedule
 from cnncc.passes._scheduling.stripes import stripe_rows, striped, with_least_delays, with_least_rings
 
 
@@ -46,6 +47,8 @@ class NestGroupPass(ModulePass):
           nest.yield %4 : tensor<…>
         }
 
+    With `schedule=FILE` all groups of a schedule file are made (docs/schedule.md).
+
     `delays` are the stripes that each layer runs behind the first one, `keeps` the rows of the rings, 0 where there is
     none; without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without
     stages gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that
@@ -56,14 +59,26 @@ class NestGroupPass(ModulePass):
 
     name = "nest-group"
 
-    layers: tuple[str, ...]
-    rows: int
+    layers: tuple[str, ...] = ()
+    rows: int = 1
     delays: tuple[int, ...] = ()
     keeps: tuple[int, ...] = ()
+    schedule: str | None = None
     arch: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place."""
+        if self.schedule is None:
+            self._apply(op)
+            return
+        if self.layers:
+            raise Refusal("nest-group: give either layers or a schedule")
+        for group in read_schedule(self.schedule).groups:
+            options = {field.name: getattr(group, field.name) for field in fields(group)}
+            replace(self, schedule=None, **options)._apply(op)
+
+    def _apply(self, op: ModuleOp) -> None:
+        """Make one group."""
         labels = [name for name in listed(self.layers) if name] or ["", ""]
         label = f"{labels[0]}..{labels[-1]}"
         try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import SAMPLES
+from cli_cases import DIGITS, SAMPLES, done
 from examples import SEED, examples
 from glb_races import dram_of, races
 from group_cases import Chain
@@ -16,6 +17,7 @@ from test_groups import drawn, group_of
 from xdsl.dialects.builtin import IntegerAttr, i64
 
 from cnncc.arch.model import load_arch
+from cnncc.binary.container import load
 from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
 from cnncc.dialects._groups import GroupLayer, Read
@@ -35,6 +37,7 @@ from cnncc.model.group_steps import group_bodies
 from cnncc.model.plan_json import as_json, from_json
 from cnncc.passes._scheduling import residency
 from cnncc.passes._scheduling.residency import END_PART
+from cnncc.passes._scheduling.schedule_file import read_schedule
 from cnncc.passes.nest_group import NestGroupPass
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -156,6 +159,59 @@ def test_groups_of_sample_networks(model: str, arch: str, groups: list[tuple[tup
     np.testing.assert_array_equal(got[0], want[0])
     counted = program_stats(build_binary(module, ctx.weights, compilation.settings.arch, {}))
     assert predicted_counters(mapped_module, compilation.settings.arch, prefetched) == counted
+
+
+# -- groups of a schedule file -----------------------------------------------------------------------------------------
+
+GROUPS = """
+[[group]]
+layers = ["conv0", "pool1"]
+rows = 2
+[[group]]
+layers = ["conv2", "pool3", "conv4"]
+rows = 1
+delays = [0, 0, 2]
+"""
+
+
+def test_a_schedule_file_has_groups(tmp_path: Path) -> None:
+    """From the model to a binary, and on from the dump of the groups; `verify` runs all steps."""
+    (tmp_path / "groups.toml").write_text(GROUPS)
+    model = str(SAMPLES / "models" / "mnist.onnx")
+    options = ["--batch", "1", "--schedule", str(tmp_path / "groups.toml")]
+    files = ["-o", str(tmp_path / "net.cnb"), "--dump-dir", str(tmp_path / "ir")]
+    assert "0 layer(s) mapped, 2 group(s) as" in done("compile", model, *options, *files).stdout
+    done("compile", "--from", str(tmp_path / "ir" / "nest-group"), "-o", str(tmp_path / "again.cnb"))
+    program, again = (load(tmp_path / name).program for name in ("net.cnb", "again.cnb"))
+    assert np.array_equal(program, again)
+    assert "counters are as predicted" in done("estimate", str(tmp_path / "net.cnb"), "--check-counters").stdout
+    assert "conv2..conv4" in done("estimate", model, *options).stdout
+    assert " steps agree" in done("verify", model, *options, "--input", str(DIGITS)).stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("layers = 3\nrows = 1", "group 1: layers is a list of labels"),
+        ('layers = ["a", 3]\nrows = 1', "group 1: layers is a list of labels"),
+        ('layers = ["a", "b"]', "group 1: rows is a whole number, from 0 to"),
+        ('layers = ["a", "b"]\nrows = true', "group 1: rows is a whole number"),
+        ('layers = ["a", "b"]\nrows = 1\ndelays = [0, -1]', "group 1: delays is a list of whole numbers"),
+        ('layers = ["a", "b"]\nrows = 1\nkeeps = 4', "group 1: keeps is a list of whole numbers"),
+        ('layers = ["a", "b"]\nrow = 1', "group 1: unknown key 'row'"),
+    ],
+)
+def test_wrong_groups_of_a_file_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "groups.toml").write_text(f"[[group]]\n{text}\n")
+    with pytest.raises(Refusal) as refusal:
+        read_schedule(str(tmp_path / "groups.toml"))
+    assert message in str(refusal.value)
+
+
+def test_a_layer_may_be_called_group(tmp_path: Path) -> None:
+    (tmp_path / "layer.toml").write_text('["group"]\npoy = 2\n')
+    schedule = read_schedule(str(tmp_path / "layer.toml"))
+    assert list(schedule.entries) == ["group"] and schedule.groups == ()
 
 
 # -- the order of loads and commits ------------------------------------------------------------------------------------

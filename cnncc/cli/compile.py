@@ -102,7 +102,9 @@ def _write_program(build: Build, output: Path | None, emit: str) -> None:
     if share.all_macs:
         lines.append(f"  MACs     {share.macs:,} of {share.all_macs:,} on the array ({100 * share.share:.2f} %)")
     if (schedule := settings.schedule) is not None:
-        lines.append(f"  schedule {len(read_schedule(schedule).entries)} layer(s) mapped as {schedule} says")
+        given = read_schedule(schedule)
+        groups = f", {len(given.groups)} group(s)" if given.groups else ""
+        lines.append(f"  schedule {len(given.entries)} layer(s) mapped{groups} as {schedule} says")
     if share.blocks:
         lines.append(f"  GLB      {share.blocks}")
     click.echo(fitted([*lines, *(f"  host     {reason}" for reason in share.hosted)]))

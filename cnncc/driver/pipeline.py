@@ -31,6 +31,7 @@ CALIBRATE = "onnx-calibrate"
 FOLD_QDQ = "onnx-fold-qdq"
 TO_PROGRAMS = "nest-to-array"  # leaves PE-set programs, each layer with its own transfers
 ASSIGN = "nest-assign-mapping"
+STAGE, GROUP = "nest-stage", "nest-group"  # leave mapped layers, the second one in groups
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Settings:
     - schedule: the file with the mappings of some layers, if any
     - dataflow: the name of the other layers' dataflow
     - objective: what the network is optimised for
+    - groups: whether the schedule has groups of layers
     """
 
     arch: Arch
@@ -70,6 +72,7 @@ class Settings:
     schedule: str | None = None
     dataflow: str = AUTO
     objective: Objective = Objective()
+    groups: bool = False
 
     def __post_init__(self) -> None:
         if self.operand_bits > self.arch.operand_bits:
@@ -112,7 +115,8 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("nest", "nest-tile"),
         Step("nest", "nest-permute"),
         Step("nest", "nest-unroll"),
-        Step("nest", "nest-stage"),
+        Step("nest", STAGE),
+        *([Step("nest", GROUP, arch + schedule)] if settings.groups else []),
         Step("array", TO_PROGRAMS, arch),
         Step("array", "array-prefetch", arch),
         Step("array", "array-allocate", arch),
@@ -162,12 +166,14 @@ class Compilation:
         if not isinstance(mark, StringAttr) or mark.data == "import":
             return todo
         names = [step.name for step in todo]
-        if mark.data not in names:
+        # A module whose groups are made goes on where one without groups does.
+        done = STAGE if mark.data == GROUP and GROUP not in names else mark.data
+        if done not in names:
             raise Refusal(f"the IR says it was left by step '{mark.data}', which is none of {', '.join(names)}")
         array, mapped = array_title(self.settings.arch), mark_of(self.module)
         if mapped not in (None, array):
             raise Refusal(f"the IR was mapped to {mapped}, not to {array}: give the same --arch as then")
-        return todo[names.index(mark.data) + 1 :]
+        return todo[names.index(done) + 1 :]
 
     def run(self, level: str = "isa", after: Sequence[Observer] = ()) -> None:
         """Run the remaining steps up to and including `level`. after: observers of the module after each step.

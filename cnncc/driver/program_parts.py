@@ -14,7 +14,7 @@ from cnncc.arch.model import Arch
 from cnncc.dialects import array
 from cnncc.dialects.cnn import HostOp, Quant, QuantAttr, shape
 from cnncc.dialects.nest import GroupOp, LayerOp, group_layers, mapping_of
-from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, Step
+from cnncc.driver.pipeline import GROUP, STAGE, TO_PROGRAMS, Compilation, Step
 from cnncc.model.energy import with_energy
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
@@ -143,7 +143,7 @@ class PartsObserver:
 
     def __call__(self, step: Step, module: ModuleOp) -> None:
         """Keep the mapped layers after `nest-stage`, and read their prefetched operands after `array-prefetch`."""
-        if step.name == "nest-stage":
+        if step.name in (STAGE, GROUP):
             self.mapped = module.clone()
         elif step.name == "array-prefetch" and self.mapped is not None:
             self.parts = program_parts(self.mapped, prefetched_operands(module))

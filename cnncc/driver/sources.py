@@ -58,7 +58,8 @@ class CompileOptions:
         array, schedule = load_arch(self.arch), str(self.schedule) if self.schedule else None
         bits = operand_bits(self.precision, array)
         objective = objective_of(schedule, self.objective, self.slack)
-        return Settings(array, self.arch, bits, calibration, schedule, self.dataflow or AUTO, objective)
+        groups = bool(read_schedule(schedule).groups) if schedule else False
+        return Settings(array, self.arch, bits, calibration, schedule, self.dataflow or AUTO, objective, groups)
 
 
 def start_compilation(model: Path, options: CompileOptions) -> Compilation:

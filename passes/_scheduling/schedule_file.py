@@ -62,10 +62,24 @@ WHOLE = ("objective", "slack")  # keys outside all tables
 
 
 @dataclass(frozen=True)
+class GivenGroup:
+    """What a table of `[[group]]` says: as the options of `nest-group`."""
+
+    layers: tuple[str, ...]
+    rows: int
+    delays: tuple[int, ...] = ()
+    keeps: tuple[int, ...] = ()
+
+
+GROUP = "group"
+
+
+@dataclass(frozen=True)
 class Schedule:
     """What a schedule file says.
 
     - entries: of layers, by label
+    - groups: of layers that run stripe by stripe
     - outputs: where the results of layers lie, RESIDENT or STREAMED, by label
     - objective: what the network is optimised for
     """
@@ -73,6 +87,7 @@ class Schedule:
     entries: Mapping[str, Entry] = field(default_factory=dict[str, Entry])
     outputs: Mapping[str, str] = field(default_factory=dict[str, str])
     objective: Objective = Objective()
+    groups: tuple[GivenGroup, ...] = ()
 
 
 def objective_of(file: str | None, name: str | None, slack: float | None) -> Objective:
@@ -86,7 +101,10 @@ def read_schedule(file: str) -> Schedule:
     refusals, entries, outputs = Refusals(), dict[str, Entry](), dict[str, str]()
     tables = _tables(file)
     whole = {key: tables.pop(key) for key in WHOLE if not isinstance(tables.get(key, {}), dict)}
-    objective = Objective()
+    objective, groups = Objective(), list[GivenGroup]()
+    for number, table in enumerate(_group_tables(tables), 1):
+        with refusals.kept(file):
+            groups.append(_group(f"{file}: group {number}", table))
     with refusals.kept(file):
         name, slack = whole.get("objective", objective.name), whole.get("slack", objective.slack)
         if not isinstance(name, str) or isinstance(slack, bool) or not isinstance(slack, int | float):
@@ -104,7 +122,45 @@ def read_schedule(file: str) -> Schedule:
                 kind = next((ALONE[key] for key in keys if key in ALONE), Given)
                 entries[label] = kind(**keys)
     refusals.raise_any(file)
-    return Schedule(entries, outputs, objective)
+    return Schedule(entries, outputs, objective, tuple(groups))
+
+
+def _group_tables(tables: dict[str, object]) -> list[object]:
+    """The tables of `[[group]]`, which leave `tables`; a table `["group"]` is of a layer."""
+    if not isinstance(tables.get(GROUP), list):
+        return []
+    return cast("list[object]", tables.pop(GROUP))
+
+
+def _group(where: str, table: object) -> GivenGroup:
+    """A group that a table says. Raises Refusal."""
+    example = 'layers = ["conv1", "conv2"], rows = 2'
+    keys = cast("dict[str, Any]", table) if isinstance(table, dict) else {}
+    names = [field.name for field in dataclasses.fields(GivenGroup)]
+    if unknown := next((key for key in keys if key not in names), None):
+        raise Refusal(f"{where}: unknown key '{one_line(unknown, 40)}': {hint(unknown, names)}")
+    layers: object = keys.get("layers")
+    if not isinstance(layers, list) or not all(isinstance(name, str) for name in cast("list[object]", layers)):
+        raise Refusal(f"{where}: layers is a list of labels: {example}")
+    rows, delays, keeps = (
+        _whole(where, name, value)
+        for name, value in {"rows": [keys.get("rows")], "delays": [], "keeps": [], **_lists(keys)}.items()
+    )
+    return GivenGroup(tuple(cast("list[str]", layers)), rows[0], delays, keeps)
+
+
+def _lists(keys: Mapping[str, Any]) -> dict[str, object]:
+    return {name: keys[name] for name in ("delays", "keeps") if name in keys}
+
+
+def _whole(where: str, name: str, value: object) -> tuple[int, ...]:
+    """The whole numbers of a key. Raises Refusal where there are none."""
+    numbers = cast("list[object]", value) if isinstance(value, list) else [None]
+    whole = tuple(each for each in numbers if isinstance(each, int) and not isinstance(each, bool))
+    if len(whole) < len(numbers) or not all(0 <= each <= MOST_NUMBER for each in whole):
+        what = "a whole number" if name == "rows" else "a list of whole numbers"
+        raise Refusal(f"{where}: {name} is {what}, from 0 to {MOST_NUMBER:,}: {one_line(repr(numbers), 40)}")
+    return whole
 
 
 def _tables(file: str) -> dict[str, object]:
