@@ -112,7 +112,7 @@ def group_problem(layers: Sequence[GroupLayer]) -> str | None:
 
 
 def group_problems(layers: Sequence[GroupLayer]) -> Iterator[str]:
-    """All rules that the layers of a group break, those on loops alone where there are such."""
+    """All rules that the layers of a group break. Wrong loops come first, and alone: the other rules build on them."""
     wrong = [problem for layer in layers for problem in _loop_problems(layer, layers[0])]
     yield from wrong or [problem for layer in layers for problem in _layer_problems(layer, layers)]
 

@@ -49,10 +49,10 @@ class NestGroupPass(ModulePass):
 
     With `schedule=FILE` all groups of a schedule file are made (docs/schedule.md).
 
-    `delays` are the stripes that each layer runs behind the first one, `keeps` the rows of the rings, 0 where there is
-    none; without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without
+    `delays`: how many stripes each layer runs behind the first one. `keeps`: the rows of each layer's ring, 0 for none.
+    Without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without
     stages gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that
-    the layers are mapped to; `arch` names it where it is no preset.
+    the layers are mapped to. An array of a file needs `arch`.
 
     Illegal are elementwise layers and concatenations between the layers, and results that others read, too.
     """

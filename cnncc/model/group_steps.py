@@ -3,11 +3,10 @@
 The steps of a group are cut into *bodies*. All steps of a body run the same layers, on stripes of the same sizes, with
 the same tokens, so that a body is one hardware loop. Long groups have a prologue, a steady state and an epilogue.
 
-Tokens. The commit engine writes rings, the load engine reads them, and each works in program order. So it is enough
-that the first load of a stripe waits for the last commit that it needs, unless an earlier load has waited for that
-commit or a later one. What a layer's commit needs of a residual its first load waits for, too. The commits that loads
-wait for come in the order of these loads. So one semaphore does for all layers (TOKEN-4). No token frees a slot of a
-ring: a layer commits its next stripe after loads of its own, which stand behind the loads that read the slot.
+Tokens (GROUP-7). The commit engine writes rings, the load engine reads them, and each works in program order. A load
+that waits for a stripe waits for all stripes before it. So it takes a token only if it needs a later stripe than any
+load before it has waited for. Tokens are then taken in the order in which they are given: one semaphore does for all
+layers (TOKEN-4). No token frees a slot of a ring (GROUP-8).
 
 The lowering (`passes/_programs/group_program.py`) and the cost model share these bodies, as they do `glb_tokens.py`.
 """

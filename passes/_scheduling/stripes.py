@@ -1,7 +1,6 @@
 """Layers of a group in stripes: how many rows each one has, and the mapping of a layer that runs stripe by stripe.
 
-The stripes of a group are those of its last layer. A layer that reads another one with stride S in stripes of R rows
-needs S * R new rows for each, so that all layers of a chain have equally many stripes, up to borders.
+The stripes of a group are those of its last layer. A stripe of R rows that is read with stride S needs S * R new rows.
 """
 
 from __future__ import annotations
