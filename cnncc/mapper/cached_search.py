@@ -137,7 +137,7 @@ class SearchTask:
         )
 
     def _is_near(self, best: Result) -> bool:
-        return self.arch.sequencer.overlap and best.cycles <= self.effort.far * best.least
+        return self.arch.sequencer.overlap and best.cycles <= self.effort.gap * best.least
 
 
 _found = dict[SearchTask, Result | None]()
