@@ -20,7 +20,7 @@ def even_parts(extent: int, most: int) -> tuple[int, ...]:
     return tuple(sorted({-(-extent // count) for count in range(1, extent + 1) if -(-extent // count) <= most}))
 
 
-class Even(Enum):
+class EqualParts(Enum):
     """Whether PEs have equal parts of a dimension, or parts as equal as may be."""
 
     NOT = 0
@@ -63,7 +63,7 @@ def table(
     box: tuple[int, ...],
     spread: bool,
     share: bool,
-    even: Even,
+    even: EqualParts,
     cut: bool = False,
 ) -> Table:
     """The table of a dimension, for 1 to `rows` and 1 to `cols` PEs. Illegal entries are NEVER (SPACE-5).
@@ -88,7 +88,7 @@ def _in_blocks(
     box: tuple[int, ...],
     spread: bool,
     share: bool = True,
-    even: Even = Even.NOT,
+    even: EqualParts = EqualParts.NOT,
 ) -> Table:
     """The table for blocks of this size."""
     r, c, b = np.broadcast_arrays(*np.ix_(range(1, rows + 1), range(1, cols + 1), box))
@@ -98,9 +98,9 @@ def _in_blocks(
         legal = (-(-block // on_rows) == r) & (-(-on_rows // on_cols) == c) & (b <= on_cols)
     else:
         legal = ((r - 1) * c * b < extent) & ((c - 1) * b < extent) & (b <= extent)
-    if even is Even.EXACTLY:
+    if even is EqualParts.EXACTLY:
         legal &= (r * c == 1) | (extent % (r * c * b) == 0)
-    if even is Even.ABOUT:
+    if even is EqualParts.ABOUT:
         tiles = -(-extent // (r * c * b))
         legal &= (r * c == 1) | (b == -(-extent // (tiles * r * c)))
     index = np.nonzero(legal)
