@@ -45,6 +45,7 @@ SOURCES = (
     "model/*.py",
     "dialects/_*.py",
     "arch/*.py",
+    "util/toml.py",
     "numerics.py",
     "errors.py",
 )  # all that a search imports
