@@ -1,0 +1,112 @@
+"""Proves that a binary computes its network for all inputs and all weights (docs/proof.md).
+
+1. The binary's words of weights and parameters are the network's, and so are its scales and host segments.
+2. Its program computes the network's polynomials: both are evaluated on draws, until the error is small enough.
+3. No two accesses of engines to a word of the GLB race.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil, log2
+
+from xdsl.dialects.builtin import ModuleOp
+
+from cnncc.binary.container import Binary
+from cnncc.draws import CHOICES, PRIME, Draws
+from cnncc.errors import Refusal
+from cnncc.eval.residues import evaluate
+from cnncc.machine.traps import Trap
+from cnncc.machine.values.degrees import Degrees
+from cnncc.proof.comparison import Comparison, Part
+from cnncc.proof.interface_check import interface_differences
+from cnncc.proof.program_run import degree_run
+from cnncc.proof.weight_words import WeightWords
+from cnncc.util.progress import Progress, silent
+from cnncc.weights import WeightStore
+
+MOST_WORDS = 1 << 28  # of DRAM, of all draws that run at once
+MOST_DRAWS = 1_000
+
+
+@dataclass
+class Proof:
+    """What is proven of a binary.
+
+    - differences: of its words, scales and host segments
+    - parts: in the order of the program
+    - races: of accesses to the GLB
+    - degree: the greatest of all polynomials of the network and the program; draws: the number of draws
+    """
+
+    differences: Sequence[str]
+    weight_words: int
+    parts: list[Part] = field(default_factory=list[Part])
+    races: Sequence[str] = ()
+    accesses: int = 0
+    degree: int = 0
+    draws: int = 0
+
+    @property
+    def error_bits(self) -> float:
+        """The error probability is at most 2^-error_bits."""
+        return self.draws * log2(CHOICES / max(self.degree, 1))
+
+    @property
+    def failures(self) -> list[str]:
+        """All that is wrong, the first thing first."""
+        wrong = [f"{part.name}: {part.wrong}" for part in self.parts if part.wrong]
+        return [*self.differences, *wrong, *self.races]
+
+
+def draws_for(degree: int, error_bits: float) -> int:
+    """The fewest draws that miss a wrong result of this degree with probability at most 2^-error_bits.
+
+    Raises: Refusal, for a degree that the prime is too small for.
+    """
+    if degree >= CHOICES:
+        raise Refusal(
+            f"a result has degree {degree}, a proof modulo {PRIME} needs less than {CHOICES}: split the model"
+        )
+    draws = max(1, ceil(error_bits / log2(CHOICES / degree)))
+    if draws > MOST_DRAWS:
+        raise Refusal(f"an error of 2^-{error_bits:g} takes {draws} draws, the limit is {MOST_DRAWS}: a larger --error")
+    return draws
+
+
+def prove(
+    binary: Binary, module: ModuleOp, store: WeightStore, error_bits: float, progress: Progress = silent
+) -> Proof:
+    """Try to prove that a binary computes the network of a `cnn` module, with an error of at most 2^-error_bits.
+
+    Raises: Refusal, for networks and errors that residues cannot prove.
+    """
+    weights = WeightWords(binary, module, store)
+    differences = [*interface_differences(binary, module, store), *weights.differences()]
+    proof = Proof(differences, sum(array.size for _, array in binary.weights))
+    progress("degrees of the program")
+    degrees = Degrees(binary.arch)
+    try:
+        degree_run(binary, degrees).run()
+        _compare(proof, degrees.greatest, weights, error_bits, progress)
+    except Trap as trap:
+        proof.parts = [Part(f"instruction {trap.index}", "", 0, 0, f"the program cannot be run: {trap}")]
+    return proof
+
+
+def _compare(proof: Proof, degree: int, weights: WeightWords, error_bits: float, progress: Progress) -> None:
+    """Compare as many draws as the error takes, or up to a wrong result."""
+    binary, done = weights.binary, 0
+    proof.degree, proof.draws = degree, draws_for(degree, error_bits)
+    while done < proof.draws:
+        count = min(proof.draws - done, max(1, MOST_WORDS // binary.dram_words))
+        progress(f"draws {done + 1} to {done + count} of {proof.draws}", done, proof.draws)
+        draws = Draws(done, count)
+        network = evaluate(weights.module, weights.store, binary.arch.operand_bits, draws)
+        proof.degree = max(proof.degree, network.degree)
+        proof.draws = draws_for(proof.degree, error_bits)
+        proof.parts = Comparison(weights, network, draws).parts()
+        if any(part.wrong != "" for part in proof.parts):
+            return
+        done += count
