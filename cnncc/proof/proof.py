@@ -17,6 +17,7 @@ from cnncc.binary.container import Binary
 from cnncc.draws import CHOICES, PRIME, Draws
 from cnncc.errors import Refusal
 from cnncc.eval.residues import evaluate
+from cnncc.machine.races import Race, races
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.degrees import Degrees
 from cnncc.proof.comparison import Comparison, Part
@@ -36,15 +37,15 @@ class Proof:
 
     - differences: of its words, scales and host segments
     - parts: in the order of the program
-    - races: of accesses to the GLB
+    - races: of accesses to the GLB; steps: the number of instructions that were checked, as often as they run
     - degree: the greatest of all polynomials of the network and the program; draws: the number of draws
     """
 
     differences: Sequence[str]
     weight_words: int
     parts: list[Part] = field(default_factory=list[Part])
-    races: Sequence[str] = ()
-    accesses: int = 0
+    races: Sequence[Race] = ()
+    steps: int = 0
     degree: int = 0
     draws: int = 0
 
@@ -57,7 +58,7 @@ class Proof:
     def failures(self) -> list[str]:
         """All that is wrong, the first thing first."""
         wrong = [f"{part.name}: {part.wrong}" for part in self.parts if part.wrong]
-        return [*self.differences, *wrong, *self.races]
+        return [*self.differences, *wrong, *map(str, self.races)]
 
 
 def draws_for(degree: int, error_bits: float) -> int:
@@ -83,13 +84,16 @@ def prove(
     Raises: Refusal, for networks and errors that residues cannot prove.
     """
     weights = WeightWords(binary, module, store)
-    differences = [*interface_differences(binary, module, store), *weights.differences()]
-    proof = Proof(differences, sum(array.size for _, array in binary.weights))
+    if unlike := [*interface_differences(binary, module, store)]:
+        return Proof(unlike, 0)  # nothing to compare: it has other inputs, outputs or host segments
+    proof = Proof([*weights.differences()], sum(array.size for _, array in binary.weights))
     progress("degrees of the program")
     degrees = Degrees(binary.arch)
     try:
         degree_run(binary, degrees).run()
         _compare(proof, degrees.greatest, weights, error_bits, progress)
+        progress("races")
+        proof.races, proof.steps = races(binary.instructions, binary.arch)
     except Trap as trap:
         proof.parts = [Part(f"instruction {trap.index}", "", 0, 0, f"the program cannot be run: {trap}")]
     return proof

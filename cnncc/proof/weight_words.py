@@ -41,7 +41,7 @@ class WeightWords:
         return {op.sym_name.data: constant_array(op, self.store) for op in globals_}
 
     def differences(self) -> Iterator[str]:
-        """What differs between the binary's words and the network's, one line for each array."""
+        """What differs between the binary's words and the network's, one line for each array. Raises Refusal."""
         bits = self.binary.arch.operand_bits
 
         def words(symbol: str) -> Array:
@@ -54,8 +54,10 @@ class WeightWords:
         for name, array in self.binary.weights:
             wanted, got = self._placed(name, words).ravel(), array.ravel()
             if wanted.size != got.size:
-                yield f"weights {name}: {got.size} words, the network has {wanted.size}"
-            elif len(wrong := np.flatnonzero(wanted != got)):
+                raise Refusal(
+                    f"weights {name}: {got.size} words, the network has {wanted.size}: give the model it is from"
+                )
+            if len(wrong := np.flatnonzero(wanted != got)):
                 first = int(wrong[0])
                 yield (
                     f"weights {name}: {len(wrong)} of {got.size} words differ, first word {first}: "
