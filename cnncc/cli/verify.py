@@ -55,9 +55,8 @@ def command(
     given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     if prove:
         if unused := given & {"inputs", "images", "layers", "min_sqnr"}:
-            raise click.UsageError(
-                f"--prove takes no data: --{min(unused).replace('_', '-').replace('inputs', 'input')}"
-            )
+            option = min(unused).replace("_", "-").replace("inputs", "input")
+            raise click.UsageError(f"--prove runs no data: --{option} has no effect")
         _prove(model, network, options, error, as_json)
         return
     if given & {"error", "network"}:

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from xdsl.ir import Operation
 
 from cnncc.binary.modules import binary_to_module
 from cnncc.binary.run import outputs_of
 from cnncc.dialects.array import Tensor
+from cnncc.dialects.cnn import ReshapeOp, value_key
 from cnncc.dialects.isa import LayerOp
 from cnncc.draws import PRIME, Draws
 from cnncc.eval.isa import result_tensors, tensor_values
 from cnncc.eval.residues import Evaluation, Polynomials
-from cnncc.frontend.export_onnx import input_names, output_names
+from cnncc.frontend.export_onnx import input_names, output_names, returned
 from cnncc.machine.values.memory import OutOfRange
 from cnncc.machine.values.residues import Residues
 from cnncc.numerics import Ints
@@ -31,7 +33,7 @@ class Part:
     """A part of a program: a layer, an output, or the operands of a host segment.
 
     - value: what it computes, by its name in the network
-    - results: the number of results that were compared
+    - results: the number of results that were compared; 0 where they stand nowhere as a whole: others read them
     - degree: the network's
     - wrong: what is wrong; empty if nothing is. None: it was not reached
     """
@@ -54,7 +56,7 @@ class Comparison:
         self.weights, self.network, self.draws, self.binary = weights, network, draws, weights.binary
         self.program, _ = binary_to_module(self.binary)
         self.layers = [op.record.data for op in self.program.ops if isinstance(op, LayerOp)]
-        self.tensors = result_tensors(self.program)
+        self.tensors = {**self._output_tensors(), **result_tensors(self.program)}
         self.next = 0  # the instruction after the outermost node that was done last
         self.found = list[Part]()
 
@@ -66,15 +68,29 @@ class Comparison:
         run = ProgramRun(
             self.binary, self.draws.count, arithmetic, self._drawn_weights, inputs.__getitem__, self._segment
         )
+        rest: str | None = None
         try:
             run.run(lambda done, _: self._layer_done(done, run))
             self.next = len(self.binary.instructions)
             self._outputs(run)
+            rest = ""
         except _Wrong:
             pass
         values, seen = self.network.values, {part.value for part in self.found}
-        rest = [layer for layer in self.layers if layer.value in values and layer.value not in seen]
-        return [*self.found, *(Part(each.label, each.value, 0, values[each.value].degree, None) for each in rest)]
+        others = [layer for layer in self.layers if layer.value in values and layer.value not in seen]
+        return [*self.found, *(Part(each.label, each.value, 0, values[each.value].degree, rest) for each in others)]
+
+    def _output_tensors(self) -> dict[int, tuple[str, Tensor]]:
+        """The results of layers that are outputs of the network and nothing else, as of `result_tensors`."""
+        tensors = {tensor.name: tensor for tensor in outputs_of(self.binary) if tensor.memory == "dram"}
+        named = dict[str, Tensor]()
+        for name, value in zip(output_names(self.weights.module), returned(self.weights.module), strict=True):
+            owner = value.owner
+            while isinstance(owner, ReshapeOp):
+                owner = owner.x.owner
+            if isinstance(owner, Operation) and (key := value_key(owner)) is not None and name in tensors:
+                named[key] = tensors[name]
+        return {each.first + each.count: (each.value, named[each.value]) for each in self.layers if each.value in named}
 
     def _drawn_weights(self, name: str) -> Array:
         return self.weights.drawn(name, self.draws)

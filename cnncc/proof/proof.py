@@ -14,6 +14,7 @@ from math import ceil, log2
 from xdsl.dialects.builtin import ModuleOp
 
 from cnncc.binary.container import Binary
+from cnncc.binary.modules import layers
 from cnncc.draws import CHOICES, PRIME, Draws
 from cnncc.errors import Refusal
 from cnncc.eval.residues import evaluate
@@ -67,9 +68,7 @@ def draws_for(degree: int, error_bits: float) -> int:
     Raises: Refusal, for a degree that the prime is too small for.
     """
     if degree >= CHOICES:
-        raise Refusal(
-            f"a result has degree {degree}, a proof modulo {PRIME} needs less than {CHOICES}: split the model"
-        )
+        raise Refusal(f"a result has degree {degree}, proofs modulo {PRIME} reach {CHOICES - 1}: prove parts of it")
     draws = max(1, ceil(error_bits / log2(CHOICES / degree)))
     if draws > MOST_DRAWS:
         raise Refusal(f"an error of 2^-{error_bits:g} takes {draws} draws, the limit is {MOST_DRAWS}: a larger --error")
@@ -95,8 +94,14 @@ def prove(
         progress("races")
         proof.races, proof.steps = races(binary.instructions, binary.arch)
     except Trap as trap:
-        proof.parts = [Part(f"instruction {trap.index}", "", 0, 0, f"the program cannot be run: {trap}")]
+        proof.parts = [Part(_layer_at(binary, trap.index), "", 0, 0, f"the program cannot be run: {trap}")]
     return proof
+
+
+def _layer_at(binary: Binary, index: int) -> str:
+    """The layer of an instruction."""
+    named = [layer.label for layer, _ in layers(binary) if layer.first <= index < layer.first + layer.count]
+    return named[0] if named else "program"
 
 
 def _compare(proof: Proof, degree: int, weights: WeightWords, error_bits: float, progress: Progress) -> None:
@@ -104,7 +109,7 @@ def _compare(proof: Proof, degree: int, weights: WeightWords, error_bits: float,
     binary, done = weights.binary, 0
     proof.degree, proof.draws = degree, draws_for(degree, error_bits)
     while done < proof.draws:
-        count = min(proof.draws - done, max(1, MOST_WORDS // binary.dram_words))
+        count = min(proof.draws - done, max(1, MOST_WORDS // max(1, binary.dram_words)))
         progress(f"draws {done + 1} to {done + count} of {proof.draws}", done, proof.draws)
         draws = Draws(done, count)
         network = evaluate(weights.module, weights.store, binary.arch.operand_bits, draws)

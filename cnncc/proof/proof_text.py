@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cnncc.proof.comparison import Part
 from cnncc.proof.proof import Proof
 from cnncc.util.terminal import NAME, TEXT, Column, table
 
@@ -15,7 +16,7 @@ SCHEMA = 1  # of the JSON; raise it with every change of the format
 
 def proof_text(proof: Proof) -> Iterator[str]:
     """The lines of docs/proof.md."""
-    rows = [(part.name, part.value, f"{part.results:,}", str(part.degree), _state(part.wrong)) for part in proof.parts]
+    rows = [(part.name, part.value, f"{part.results:,}", str(part.degree), _state(part)) for part in proof.parts]
     yield from table([Column("layer", NAME), Column("value", NAME), "results", "degree", Column("", TEXT)], rows)
     yield from proof.differences
     if not proof.differences:
@@ -33,10 +34,12 @@ def verdict(proof: Proof) -> str:
     )
 
 
-def _state(wrong: str | None) -> str:
-    if wrong is None:
+def _state(part: Part) -> str:
+    if part.wrong:
+        return f"WRONG: {part.wrong}"
+    if part.wrong is None:
         return "not reached"
-    return f"WRONG: {wrong}" if wrong else "proven"
+    return "proven" if part.results else "proven by what reads it"
 
 
 def proof_json(proof: Proof, model: Path) -> dict[str, Any]:

@@ -54,9 +54,8 @@ class WeightWords:
         for name, array in self.binary.weights:
             wanted, got = self._placed(name, words).ravel(), array.ravel()
             if wanted.size != got.size:
-                raise Refusal(
-                    f"weights {name}: {got.size} words, the network has {wanted.size}: give the model it is from"
-                )
+                sizes = f"{got.size} words, the network's {wanted.size}"
+                raise Refusal(f"weights {name} have {sizes}: give the model that the binary is from")
             if len(wrong := np.flatnonzero(wanted != got)):
                 first = int(wrong[0])
                 yield (
@@ -82,7 +81,7 @@ class WeightWords:
             if symbol in self.symbols:
                 return words(symbol)
         if (layer := self._layer(plain.removesuffix(".params"))) is None:
-            raise Refusal(f"weights {name} of the binary belong to no layer of the network: give the model it is from")
+            raise Refusal(f"weights {name} belong to no layer of the network: give the model that the binary is from")
         return _params(_steps(layer), words)
 
     def _layer(self, label: str) -> Operation | None:
