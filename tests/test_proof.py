@@ -27,46 +27,47 @@ from cnncc.dialects.cnn import ConvOp, PoolOp, StepsAttr, WindowAttr
 from cnncc.draws import CHOICES
 from cnncc.driver.build import binary_of
 from cnncc.driver.pipeline import Compilation, Settings, new_context
-from cnncc.driver.prove import Pair, compiled_pair
+from cnncc.driver.prove import claim_of_model
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
 from cnncc.passes._programs.layer_operands import Operands
 from cnncc.passes._programs.layer_records import Operand
+from cnncc.proof.claim import Claim
 from cnncc.proof.proof import Proof, draws_for, prove
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
 
-def proof(pair: Pair, error_bits: float = 1.0) -> Proof:
+def proof(claim: Claim, error_bits: float = 1.0) -> Proof:
     """By default a single draw: what it finds is wrong for sure."""
-    return prove(pair.binary, pair.module, pair.store, error_bits)
+    return prove(claim, error_bits)
 
 
 # -- errors in programs ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def streamed(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def streamed(tmp_path_factory: pytest.TempPathFactory) -> Claim:
     """A convolution with a residual: all operands in two buffers, partial sums in the GLB, a halo of two rows."""
     file, ctx = array_file(tmp_path_factory.mktemp("streamed"), "4x4"), new_context()
     compilation = Compilation(ctx, CONV.network(ctx), Settings(load_arch(str(file)), str(file), 16))
     module, mapping = compilation.module.clone(), MAPPINGS["partial sums of two outputs"]
     compilation.run("isa", [lambda step, at: mapped(mapping, step, at)])
-    return Pair(binary_of(compilation), module, ctx.weights)
+    return Claim(binary_of(compilation), module, ctx.weights)
 
 
-def edited(pair: Pair, *edits: tuple[str, str]) -> Pair:
-    """The pair with another program: parts of lines of its assembly, each of which stands there, are replaced."""
-    text = disassembly(pair.binary)
+def edited(claim: Claim, *edits: tuple[str, str]) -> Claim:
+    """The claim with another program: parts of lines of its assembly, each of which stands there, are replaced."""
+    text = disassembly(claim.binary)
     for before, after in edits:
         assert before in text
         text = text.replace(before, after)
-    return replace(pair, binary=replace(pair.binary, program=encode_program(assemble(text))))
+    return replace(claim, binary=replace(claim.binary, program=encode_program(assemble(text))))
 
 
-def test_a_program_is_proven(streamed: Pair) -> None:
+def test_a_program_is_proven(streamed: Claim) -> None:
     proven = proof(streamed, 50.0)
     assert (proven.failures, proven.draws, proven.degree) == ([], 4, 5)
     assert proven.error_bits > 50
@@ -112,12 +113,12 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_an_error_in_a_program_is_found(name: str, streamed: Pair) -> None:
+def test_an_error_in_a_program_is_found(name: str, streamed: Claim) -> None:
     edits, says = PROGRAMS[name]
     assert says in proof(edited(streamed, *edits)).failures[0]
 
 
-def test_a_deleted_token_is_named(streamed: Pair) -> None:
+def test_a_deleted_token_is_named(streamed: Claim) -> None:
     """Values follow program order, and do not change."""
     wrong = proof(edited(streamed, ("rows=2 take=7", "rows=2 take=0")))
     assert [part.wrong for part in wrong.parts] == ["", ""]
@@ -127,7 +128,7 @@ def test_a_deleted_token_is_named(streamed: Pair) -> None:
 # -- errors in words and at the interface ------------------------------------------------------------------------------
 
 
-def test_a_swapped_pair_of_weights(streamed: Pair) -> None:
+def test_a_swapped_pair_of_weights(streamed: Claim) -> None:
     (name, words), *others = streamed.binary.weights
     wrong = words.copy()
     wrong.flat[[3, 5]] = words.flat[[5, 3]]
@@ -137,7 +138,7 @@ def test_a_swapped_pair_of_weights(streamed: Pair) -> None:
     ]
 
 
-def test_a_bias_with_a_wrong_high_word(streamed: Pair) -> None:
+def test_a_bias_with_a_wrong_high_word(streamed: Claim) -> None:
     weights, (name, words) = streamed.binary.weights
     wrong = words.copy()
     wrong[2, 1] ^= 1
@@ -146,7 +147,7 @@ def test_a_bias_with_a_wrong_high_word(streamed: Pair) -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("scale", 2.0), ("zero", 1), ("clamp", (-5, 5)), ("name", "z")])
-def test_another_output(field: str, value: object, streamed: Pair) -> None:
+def test_another_output(field: str, value: object, streamed: Claim) -> None:
     tensors = [replace(t, **{field: value}) if t.role == "output" else t for t in streamed.binary.tensors]
     found = proof(replace(streamed, binary=replace(streamed.binary, tensors=tensors)))
     assert (len(found.failures), found.parts) == (1, [])
@@ -183,14 +184,14 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Edit = Callable[[ModuleOp], None]
 
 
-def pair_after(model: Path, edit: Edit) -> Pair:
-    """The pair of a network that is edited before it is compiled on, as a bug of a later step would."""
+def claim_after(model: Path, edit: Edit) -> Claim:
+    """The claim of a network that is edited before it is compiled on, as a bug of a later step would."""
     compilation = start_compilation(model, CompileOptions())
     compilation.run("cnn")
     module = compilation.module.clone()
     edit(compilation.module)
     compilation.run()
-    return Pair(binary_of(compilation), module, compilation.ctx.weights)
+    return Claim(binary_of(compilation), module, compilation.ctx.weights)
 
 
 def layer(module: ModuleOp, label: str) -> ConvOp | PoolOp:
@@ -237,13 +238,13 @@ NETWORKS = {
 
 
 def test_a_network_is_proven(network: Path) -> None:
-    assert proof(pair_after(network, lambda module: None), 50.0).failures == []
+    assert proof(claim_after(network, lambda module: None), 50.0).failures == []
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_an_error_of_a_pass_is_found(name: str, network: Path) -> None:
     edit, says = NETWORKS[name]
-    found = proof(pair_after(network, edit)).failures
+    found = proof(claim_after(network, edit)).failures
     assert found and found[0].startswith(says), found
 
 
@@ -259,14 +260,14 @@ def test_the_wrong_group_of_a_shuffled_convolution(network: Path, monkeypatch: p
         return replace(right, coordinates={**right.coordinates, "k": channels._replace(step=2 * channels.step)})
 
     monkeypatch.setattr(Operands, "_activation", wrong)
-    assert proof(pair_after(network, lambda module: None)).failures[0].startswith("c2: ")
+    assert proof(claim_after(network, lambda module: None)).failures[0].startswith("c2: ")
 
 
 def test_add_in_place_of_max(network: Path) -> None:
-    pair = pair_after(network, lambda module: None)
-    ops = pair.binary.instructions
+    claim = claim_after(network, lambda module: None)
+    ops = claim.binary.instructions
     wrong = [replace(op, values={**op.values, "op": "add"}) if op.values.get("op") == "max" else op for op in ops]
-    found = proof(replace(pair, binary=replace(pair.binary, program=encode_program(wrong))))
+    found = proof(replace(claim, binary=replace(claim.binary, program=encode_program(wrong))))
     assert found.failures[0].startswith("p1: 90 of 90 results differ")
 
 
@@ -277,8 +278,8 @@ MODELS = SAMPLES / "models"
 
 @pytest.mark.parametrize("name", ["mnist", "depthwise", "lenet_qdq_s8_pc", "resnet20_qoperator_u8"])
 def test_samples_are_proven(name: str) -> None:
-    pair = compiled_pair(MODELS / f"{name}.onnx", CompileOptions(batch=1))
-    proven = proof(pair, 50.0)
+    claim = claim_of_model(MODELS / f"{name}.onnx", CompileOptions(batch=1))
+    proven = proof(claim, 50.0)
     assert proven.failures == [] and proven.error_bits >= 50
     assert all(part.wrong == "" for part in proven.parts)
 

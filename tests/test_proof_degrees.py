@@ -17,12 +17,13 @@ from test_proof import network as network
 
 from cnncc.binary.run import outputs_of
 from cnncc.draws import PRIME, Draws, Residues
-from cnncc.driver.prove import Pair, compiled_pair
+from cnncc.driver.prove import claim_of_model
 from cnncc.driver.sources import CompileOptions
-from cnncc.eval.residues import evaluate
+from cnncc.eval.cnn_residues import evaluate
 from cnncc.machine.values import residues
 from cnncc.machine.values.degrees import Degrees
 from cnncc.numerics import Ints
+from cnncc.proof.claim import Claim
 from cnncc.proof.program_run import ProgramRun, degree_run
 from cnncc.proof.weight_words import WeightWords
 
@@ -52,9 +53,9 @@ def differences(values: np.ndarray, order: int) -> np.ndarray:
 
 def test_degrees_of_a_network(network: Path) -> None:
     """All sums of this network have terms of the greatest degree, so that the bounds are tight."""
-    pair = compiled_pair(network, CompileOptions())
+    claim = claim_of_model(network, CompileOptions())
     line = Line(0, 24)
-    for key, known in evaluate(pair.module, pair.store, 16, line).values.items():
+    for key, known in evaluate(claim.module, claim.store, 16, line).values.items():
         assert known.degree < line.count - 1, key
         assert not differences(known.residues, known.degree + 1).any(), key
         assert differences(known.residues, known.degree).any(), key
@@ -63,24 +64,24 @@ def test_degrees_of_a_network(network: Path) -> None:
 @pytest.mark.parametrize("name", ["network", "lenet_qdq_s8_pc"])
 def test_degrees_of_a_program(name: str, network: Path) -> None:
     path = network if name == "network" else SAMPLES / "models" / f"{name}.onnx"
-    pair = compiled_pair(path, CompileOptions(batch=1))
-    degrees = Degrees(pair.binary.arch)
-    degree_run(pair.binary, degrees).run()
+    claim = claim_of_model(path, CompileOptions(batch=1))
+    degrees = Degrees(claim.binary.arch)
+    degree_run(claim.binary, degrees).run()
     line = Line(0, degrees.greatest + 2)
-    run = on_line(pair, line)
+    run = on_line(claim, line)
     run.run()
-    (tensor,) = outputs_of(pair.binary)
+    (tensor,) = outputs_of(claim.binary)
     words = run.integers(tensor).reshape(line.count, -1)
     assert not differences(words, degrees.greatest + 1).any()
     assert differences(words, degrees.greatest).any()
 
 
-def on_line(pair: Pair, line: Draws) -> ProgramRun:
+def on_line(claim: Claim, line: Draws) -> ProgramRun:
     """The program on a line."""
-    weights, arithmetic = WeightWords(pair.binary, pair.module, pair.store), residues.Residues(pair.binary.arch, line)
-    shapes = {tensor.name: tensor.shape for tensor in pair.binary.tensors}
+    weights, arithmetic = WeightWords(claim), residues.Residues(claim.binary.arch, line)
+    shapes = {tensor.name: tensor.shape for tensor in claim.binary.tensors}
     return ProgramRun(
-        pair.binary, line.count, arithmetic, lambda name: weights.drawn(name, line),
+        claim.binary, line.count, arithmetic, lambda name: weights.drawn(name, line),
         lambda name: line.words(f"input {name}", *shapes[name]), lambda number, run: None,
     )  # fmt: skip
 

@@ -101,15 +101,15 @@ def command(
 
 def _prove(model: Path, network: Path | None, options: CompileOptions, error_bits: float, as_json: bool) -> None:
     """Print what is proven of a model's program, or of a binary."""
-    from cnncc.driver.prove import compiled_pair, loaded_pair
+    from cnncc.driver.prove import claim_of_binary, claim_of_model
     from cnncc.proof.proof import prove
     from cnncc.proof.proof_text import proof_json, proof_text, verdict
 
     if (model.suffix == ".cnb") != (network is not None):
         raise click.UsageError("--prove of a binary takes its network, --model NET.onnx; of a model it takes none")
     with progress_line() as progress:
-        pair = compiled_pair(model, options, progress) if network is None else loaded_pair(model, network, options)
-        proof = prove(pair.binary, pair.module, pair.store, error_bits, progress)
+        claim = claim_of_binary(model, network, options) if network else claim_of_model(model, options, progress)
+        proof = prove(claim, error_bits, progress)
     click.echo(json.dumps(proof_json(proof, model), indent=1) if as_json else fitted(proof_text(proof)))
     if failures := proof.failures:
         click.echo(one_line(f"cnncc: {model} is not proven: {failures[0]}"), err=True)

@@ -18,7 +18,7 @@ from cnncc.machine.values.transfer_addresses import sides
 
 
 @dataclass(frozen=True)
-class Step:
+class AccessStep:
     """An instruction when it is decoded. first, last: masks of the loop registers in their first, last iteration."""
 
     leaf: Leaf
@@ -37,7 +37,7 @@ class AccessWalk:
     index: list[int] = field(default_factory=lambda: [0] * LOOP_REGISTERS)
     unit: OutputUnit = field(default_factory=OutputUnit)
 
-    def walk(self, nodes: Sequence[Node], first: int = ALL_LOOPS, last: int = ALL_LOOPS) -> Iterator[Step]:
+    def walk(self, nodes: Sequence[Node], first: int = ALL_LOOPS, last: int = ALL_LOOPS) -> Iterator[AccessStep]:
         """Every instruction that runs, `loop` and `end` apart. Raises HalfFault for a place that is a trap."""
         for node in nodes:
             if isinstance(node, Leaf):
@@ -50,7 +50,7 @@ class AccessWalk:
                 yield from self.walk(node.body, in_first, last | bit if i == node.count - 1 else last & ~bit)
             self.index[node.register] = 0
 
-    def _step(self, leaf: Leaf, first: int, last: int) -> Step:
+    def _step(self, leaf: Leaf, first: int, last: int) -> AccessStep:
         inst, reads, writes = leaf.instruction, list[Place](), list[Place]()
         match inst.spec.kind:
             case InstructionKind.DESC:
@@ -68,7 +68,7 @@ class AccessWalk:
                 self._commit(inst, first, last, reads, writes)
             case _:
                 pass
-        return Step(leaf, first, last, reads, writes)
+        return AccessStep(leaf, first, last, reads, writes)
 
     def _transfer(self, inst: Instruction) -> Place:
         return sides(inst, self.index, self.descriptors, self.arch.glb.words)[1]

@@ -26,7 +26,7 @@ import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.isa.table import RUN_BY_ENGINES, Instruction, InstructionKind
-from cnncc.machine.accesses import AccessWalk, Step
+from cnncc.machine.accesses import AccessStep, AccessWalk
 from cnncc.machine.program import Leaf, build_tree
 from cnncc.machine.times.loop_texts import waits_for
 from cnncc.machine.times.tasks import ENGINES, HALVES, QUEUES, EngineToken, queue_name, task_of
@@ -127,7 +127,7 @@ class _Words:
         shape = (len(ENGINES), arch.glb.words)
         self.written, self.read = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
 
-    def races(self, step: Step, engine: int, known: Known) -> Iterator[Race]:
+    def races(self, step: AccessStep, engine: int, known: Known) -> Iterator[Race]:
         """The races of an instruction with earlier ones of other engines."""
         for other in range(len(ENGINES)):
             if other == engine or known[other] == len(self.leaves[other]):
@@ -150,7 +150,7 @@ class _Words:
         listed = place.listed() if isinstance(place, Strided) else place
         return int(listed.ravel()[at]), int(numbers.ravel()[at])
 
-    def note(self, step: Step, engine: int) -> None:
+    def note(self, step: AccessStep, engine: int) -> None:
         """Note the accesses of an instruction."""
         self.leaves[engine].append(step.leaf)
         number = len(self.leaves[engine])
@@ -166,20 +166,20 @@ def races(instructions: Sequence[Instruction], arch: Arch) -> tuple[list[Race], 
 
     Raises: Trap, for a token that never comes, or an address that is none.
     """
-    order, words, found, steps = _Order(arch), _Words(arch), dict[tuple[int, int], Race](), 0
+    order, words, by_pair, steps = _Order(arch), _Words(arch), dict[tuple[int, int], Race](), 0
     for step in AccessWalk(arch).walk(build_tree(instructions)):
         steps += 1
         try:
             for race in _checked(step, order, words):
-                found.setdefault((race.early.index, race.late.index), race)
+                by_pair.setdefault((race.early.index, race.late.index), race)
         except (HalfFault, OutOfRange, IndexError) as fault:
             raise step.leaf.trap(str(fault)) from fault
-        if len(found) >= MOST_RACES:
+        if len(by_pair) >= MOST_RACES:
             break
-    return list(found.values()), steps
+    return list(by_pair.values()), steps
 
 
-def _checked(step: Step, order: _Order, words: _Words) -> Iterator[Race]:
+def _checked(step: AccessStep, order: _Order, words: _Words) -> Iterator[Race]:
     inst = step.leaf.instruction
     match kind := inst.spec.kind:
         case InstructionKind.SYNC:

@@ -14,12 +14,13 @@ from cnncc.dialects.array import Tensor
 from cnncc.dialects.cnn import ReshapeOp, value_key
 from cnncc.dialects.isa import LayerOp
 from cnncc.draws import PRIME, Draws
+from cnncc.eval.cnn_residues import Evaluation, Polynomials
 from cnncc.eval.isa import result_tensors, tensor_values
-from cnncc.eval.residues import Evaluation, Polynomials
 from cnncc.frontend.export_onnx import input_names, output_names, returned
 from cnncc.machine.values.memory import OutOfRange
 from cnncc.machine.values.residues import Residues
 from cnncc.numerics import Ints
+from cnncc.proof.claim import Claim
 from cnncc.proof.locate_result import locate_result
 from cnncc.proof.program_run import ProgramRun
 from cnncc.proof.weight_words import WeightWords
@@ -29,7 +30,7 @@ Read = Callable[[ProgramRun], Ints]  # a tensor's words, [draw * batch, …]
 
 
 @dataclass(frozen=True)
-class Part:
+class ProofPart:
     """A part of a program: a layer, an output, or the operands of a host segment.
 
     - value: what it computes, by its name in the network
@@ -52,17 +53,18 @@ class _Wrong(Exception):
 class Comparison:
     """A run of the program of a binary on some draws, and what its network computes on them."""
 
-    def __init__(self, weights: WeightWords, network: Evaluation, draws: Draws) -> None:
-        self.weights, self.network, self.draws, self.binary = weights, network, draws, weights.binary
+    def __init__(self, claim: Claim, network: Evaluation, draws: Draws) -> None:
+        self.weights, self.network, self.draws = WeightWords(claim), network, draws
+        self.binary, self.module = claim.binary, claim.module
         self.program, _ = binary_to_module(self.binary)
         self.layers = [op.record.data for op in self.program.ops if isinstance(op, LayerOp)]
         self.tensors = {**self._output_tensors(), **result_tensors(self.program)}
         self.next = 0  # the instruction after the outermost node that was done last
-        self.found = list[Part]()
+        self.compared = list[ProofPart]()
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ProofPart]:
         """All parts in the program's order. After a wrong one, no other is reached."""
-        names = input_names(self.weights.module)
+        names = input_names(self.module)
         inputs = {name: known.residues for name, known in zip(names, self.network.inputs, strict=True) if known}
         arithmetic = Residues(self.binary.arch, self.draws)
         run = ProgramRun(
@@ -76,15 +78,18 @@ class Comparison:
             rest = ""
         except _Wrong:
             pass
-        values, seen = self.network.values, {part.value for part in self.found}
+        values, seen = self.network.values, {part.value for part in self.compared}
         others = [layer for layer in self.layers if layer.value in values and layer.value not in seen]
-        return [*self.found, *(Part(each.label, each.value, 0, values[each.value].degree, rest) for each in others)]
+        return [
+            *self.compared,
+            *(ProofPart(each.label, each.value, 0, values[each.value].degree, rest) for each in others),
+        ]
 
     def _output_tensors(self) -> dict[int, tuple[str, Tensor]]:
         """The results of layers that are outputs of the network and nothing else, as of `result_tensors`."""
         tensors = {tensor.name: tensor for tensor in outputs_of(self.binary) if tensor.memory == "dram"}
         named = dict[str, Tensor]()
-        for name, value in zip(output_names(self.weights.module), returned(self.weights.module), strict=True):
+        for name, value in zip(output_names(self.module), returned(self.module), strict=True):
             owner = value.owner
             while isinstance(owner, ReshapeOp):
                 owner = owner.x.owner
@@ -118,7 +123,7 @@ class Comparison:
 
     def _outputs(self, run: ProgramRun) -> None:
         """Compare the network's outputs when all is done."""
-        names, values = output_names(self.weights.module), self.network.outputs
+        names, values = output_names(self.module), self.network.outputs
         for name, tensor, known in zip(names, outputs_of(self.binary), values, strict=True):
             if known is not None:
                 self._compare("outputs", name, known, _integers(tensor), run)
@@ -126,7 +131,7 @@ class Comparison:
     def _compare(self, name: str, value: str, known: Polynomials, read: Read, run: ProgramRun) -> None:
         """Compare a tensor with what the network has. Raises _Wrong."""
         wrong = self._difference(known, read, run)
-        self.found.append(Part(name, value, known.residues[0].size, known.degree, wrong))
+        self.compared.append(ProofPart(name, value, known.residues[0].size, known.degree, wrong))
         if wrong:
             raise _Wrong
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.dialects.builtin import ArrayAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from cnncc.binary.container import Binary
 from cnncc.binary.run import inputs_of, outputs_of
 from cnncc.dialects.array import Tensor
 from cnncc.dialects.cnn import HostOp, Quant, QuantAttr, shape
 from cnncc.frontend.export_onnx import input_names, main_function, output_names, returned
 from cnncc.frontend.segments import interface, name_after_tensors
-from cnncc.weights import WeightStore
+from cnncc.proof.claim import Claim
 
 
-def interface_differences(binary: Binary, module: ModuleOp, store: WeightStore) -> Iterator[str]:
+def interface_differences(claim: Claim) -> Iterator[str]:
     """What differs between the binary's and the network's inputs, outputs and host segments, one line each."""
+    binary, module = claim.binary, claim.module
     func, tensors = main_function(module), {tensor.name: tensor for tensor in binary.tensors}
     on_host = dict[SSAValue, str]()  # by value that only the host knows: its tensor
     sides = (
@@ -34,25 +34,23 @@ def interface_differences(binary: Binary, module: ModuleOp, store: WeightStore) 
             yield from _difference(f"{role} {tensor.name}", tensor, quant, shape(value.type))
             if role == "input" and quant is None:
                 on_host[value] = tensor.name
-    yield from _segments(binary, func, store, tensors, on_host)
+    yield from _segments(claim, func, tensors, on_host)
     for tensor, value in zip(outputs_of(binary), returned(module), strict=True):
         if value in on_host and on_host[value] != tensor.name:
             yield f"output {tensor.name} is read from host tensor {tensor.name}, the network has {on_host[value]}"
 
 
-def _segments(
-    binary: Binary, func: FuncOp, store: WeightStore, tensors: dict[str, Tensor], on_host: dict[SSAValue, str]
-) -> Iterator[str]:
+def _segments(claim: Claim, func: FuncOp, tensors: dict[str, Tensor], on_host: dict[SSAValue, str]) -> Iterator[str]:
     hosts = [op for op in func.body.block.ops if isinstance(op, HostOp)]
-    if len(hosts) != len(binary.segments):
-        yield f"{len(binary.segments)} host segments, the network has {len(hosts)}"
+    if len(hosts) != len(claim.binary.segments):
+        yield f"{len(claim.binary.segments)} host segments, the network has {len(hosts)}"
         return
-    for number, (op, model) in enumerate(zip(hosts, binary.segments, strict=True)):
+    for number, (op, model) in enumerate(zip(hosts, claim.binary.segments, strict=True)):
         operands, results = (list(side) for side in interface(model))
         if (len(operands), len(results)) != (len(op.inputs), len(op.outputs)):
             yield f"host segment {number} has another number of inputs or outputs than the network's"
             continue
-        if name_after_tensors(store[op.model.key.data].tobytes(), operands, results) != model:
+        if name_after_tensors(claim.store[op.model.key.data].tobytes(), operands, results) != model:
             yield f"host segment {number} is not the network's"
         for side, values, quants in ((operands, op.inputs, op.input_quants), (results, op.outputs, op.output_quants)):
             for name, value, quant in zip(side, values, quants, strict=True):

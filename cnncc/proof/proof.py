@@ -11,22 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil, log2
 
-from xdsl.dialects.builtin import ModuleOp
-
 from cnncc.binary.container import Binary
 from cnncc.binary.modules import layers
 from cnncc.draws import CHOICES, PRIME, Draws
 from cnncc.errors import Refusal
-from cnncc.eval.residues import evaluate
+from cnncc.eval.cnn_residues import evaluate
 from cnncc.machine.races import Race, races
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.degrees import Degrees
-from cnncc.proof.comparison import Comparison, Part
+from cnncc.proof.claim import Claim
+from cnncc.proof.comparison import Comparison, ProofPart
 from cnncc.proof.interface_check import interface_differences
 from cnncc.proof.program_run import degree_run
 from cnncc.proof.weight_words import WeightWords
 from cnncc.util.progress import Progress, silent
-from cnncc.weights import WeightStore
 
 MOST_WORDS = 1 << 28  # of DRAM, of all draws that run at once
 MOST_DRAWS = 1_000
@@ -44,7 +42,7 @@ class Proof:
 
     differences: Sequence[str]
     weight_words: int
-    parts: list[Part] = field(default_factory=list[Part])
+    parts: list[ProofPart] = field(default_factory=list[ProofPart])
     races: Sequence[Race] = ()
     steps: int = 0
     degree: int = 0
@@ -75,26 +73,24 @@ def draws_for(degree: int, error_bits: float) -> int:
     return draws
 
 
-def prove(
-    binary: Binary, module: ModuleOp, store: WeightStore, error_bits: float, progress: Progress = silent
-) -> Proof:
-    """Try to prove that a binary computes the network of a `cnn` module, with an error of at most 2^-error_bits.
+def prove(claim: Claim, error_bits: float, progress: Progress = silent) -> Proof:
+    """Try to prove a claim, with an error of at most 2^-error_bits.
 
     Raises: Refusal, for networks and errors that residues cannot prove.
     """
-    weights = WeightWords(binary, module, store)
-    if unlike := [*interface_differences(binary, module, store)]:
+    binary, weights = claim.binary, WeightWords(claim)
+    if unlike := [*interface_differences(claim)]:
         return Proof(unlike, 0)  # nothing to compare: it has other inputs, outputs or host segments
     proof = Proof([*weights.differences()], sum(array.size for _, array in binary.weights))
     progress("degrees of the program")
     degrees = Degrees(binary.arch)
     try:
         degree_run(binary, degrees).run()
-        _compare(proof, degrees.greatest, weights, error_bits, progress)
+        _compare(proof, claim, degrees.greatest, error_bits, progress)
         progress("races")
         proof.races, proof.steps = races(binary.instructions, binary.arch)
     except Trap as trap:
-        proof.parts = [Part(_layer_at(binary, trap.index), "", 0, 0, f"the program cannot be run: {trap}")]
+        proof.parts = [ProofPart(_layer_at(binary, trap.index), "", 0, 0, f"the program cannot be run: {trap}")]
     return proof
 
 
@@ -104,18 +100,18 @@ def _layer_at(binary: Binary, index: int) -> str:
     return named[0] if named else "program"
 
 
-def _compare(proof: Proof, degree: int, weights: WeightWords, error_bits: float, progress: Progress) -> None:
+def _compare(proof: Proof, claim: Claim, degree: int, error_bits: float, progress: Progress) -> None:
     """Compare as many draws as the error takes, or up to a wrong result."""
-    binary, done = weights.binary, 0
+    binary, done = claim.binary, 0
     proof.degree, proof.draws = degree, draws_for(degree, error_bits)
     while done < proof.draws:
         count = min(proof.draws - done, max(1, MOST_WORDS // max(1, binary.dram_words)))
         progress(f"draws {done + 1} to {done + count} of {proof.draws}", done, proof.draws)
         draws = Draws(done, count)
-        network = evaluate(weights.module, weights.store, binary.arch.operand_bits, draws)
+        network = evaluate(claim.module, claim.store, binary.arch.operand_bits, draws)
         proof.degree = max(proof.degree, network.degree)
         proof.draws = draws_for(proof.degree, error_bits)
-        proof.parts = Comparison(weights, network, draws).parts()
+        proof.parts = Comparison(claim, network, draws).parts()
         if any(part.wrong != "" for part in proof.parts):
             return
         done += count

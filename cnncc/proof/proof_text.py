@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cnncc.proof.comparison import Part
+from cnncc.proof.comparison import ProofPart
 from cnncc.proof.proof import Proof
 from cnncc.util.terminal import NAME, TEXT, Column, table
 
@@ -34,7 +34,7 @@ def verdict(proof: Proof) -> str:
     )
 
 
-def _state(part: Part) -> str:
+def _state(part: ProofPart) -> str:
     if part.wrong:
         return f"WRONG: {part.wrong}"
     if part.wrong is None:

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from cnncc.binary.container import Binary
 from cnncc.dialects.cnn import AddOp, ConvOp, PoolOp, Steps
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.draws import Draws, Residues
 from cnncc.errors import Refusal
-from cnncc.weights import Array, WeightStore
+from cnncc.proof.claim import Claim
+from cnncc.weights import Array
 
 PARAM_BITS = 32
 Words = Callable[[str], Array]  # of a symbol: [draw, *its shape], with a last axis for the words of a parameter
@@ -30,19 +29,17 @@ Words = Callable[[str], Array]  # of a symbol: [draw, *its shape], with a last a
 class WeightWords:
     """The weights of a binary by name, as words of a network's arrays."""
 
-    binary: Binary
-    module: ModuleOp
-    store: WeightStore
+    claim: Claim
 
     @cached_property
     def symbols(self) -> dict[str, Array]:
         """The network's arrays by symbol."""
-        globals_ = [op for op in self.module.ops if isinstance(op, GlobalOp)]
-        return {op.sym_name.data: constant_array(op, self.store) for op in globals_}
+        globals_ = [op for op in self.claim.module.ops if isinstance(op, GlobalOp)]
+        return {op.sym_name.data: constant_array(op, self.claim.store) for op in globals_}
 
     def differences(self) -> Iterator[str]:
         """What differs between the binary's words and the network's, one line for each array. Raises Refusal."""
-        bits = self.binary.arch.operand_bits
+        bits = self.claim.binary.arch.operand_bits
 
         def words(symbol: str) -> Array:
             array = self.symbols[symbol]
@@ -51,7 +48,7 @@ class WeightWords:
             low_first = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"))
             return low_first.view(f"<i{bits // 8}").reshape(1, *array.shape, PARAM_BITS // bits)
 
-        for name, array in self.binary.weights:
+        for name, array in self.claim.binary.weights:
             wanted, got = self._placed(name, words).ravel(), array.ravel()
             if wanted.size != got.size:
                 sizes = f"{got.size} words, the network's {wanted.size}"
@@ -65,7 +62,7 @@ class WeightWords:
 
     def drawn(self, name: str, draws: Draws) -> Residues:
         """The words [draw, word] that stand for the weights called `name`."""
-        count = PARAM_BITS // self.binary.arch.operand_bits
+        count = PARAM_BITS // self.claim.binary.arch.operand_bits
 
         def words(symbol: str) -> Array:
             array = self.symbols[symbol]
@@ -86,7 +83,7 @@ class WeightWords:
 
     def _layer(self, label: str) -> Operation | None:
         """The layer whose label it is."""
-        for op in self.module.walk():
+        for op in self.claim.module.walk():
             if isinstance(op, ConvOp | PoolOp | AddOp) and op.label and op.label.data == label:
                 return op
         return None
