@@ -24,17 +24,20 @@ from cnncc.arch.model import load_arch
 from cnncc.binary.modules import disassembly
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import ConvOp, PoolOp, StepsAttr, WindowAttr
-from cnncc.draws import CHOICES
+from cnncc.draws import CHOICES, Draws
 from cnncc.driver.build import binary_of
-from cnncc.driver.pipeline import Compilation, Settings, new_context
+from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, Settings, new_context
 from cnncc.driver.prove import claim_of_model
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
+from cnncc.eval.cnn_residues import Evaluation, evaluate
+from cnncc.eval.locate import locate
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
 from cnncc.passes._programs.layer_operands import Operands
 from cnncc.passes._programs.layer_records import Operand
 from cnncc.proof.claim import Claim
+from cnncc.proof.comparison import Comparison
 from cnncc.proof.proof import Proof, draws_for, prove
 
 pytestmark = pytest.mark.usefixtures("short_searches")
@@ -338,3 +341,40 @@ def test_draws() -> None:
         draws_for(CHOICES, 50.0)
     with pytest.raises(Refusal, match="the limit is 1000: a larger --error"):
         draws_for(CHOICES - 1, 50.0)
+
+
+# -- one wrong residue -------------------------------------------------------------------------------------------------
+
+
+def with_one_wrong(network: Evaluation, key: str, draw: int, at: tuple[int, ...]) -> Evaluation:
+    """The network with another residue at one position of one draw."""
+    residues = network.values[key].residues.copy()
+    residues[(draw, *at)] += 1
+    return replace(network, values={**network.values, key: replace(network.values[key], residues=residues)})
+
+
+def test_one_residue_of_one_draw_is_enough_and_its_pe_is_named(network: Path) -> None:
+    """The PE is also found from the program of the `array` level, by other code (`cnncc/eval/locate.py`)."""
+    compilation = start_compilation(network, CompileOptions())
+    compilation.run("cnn")
+    module, programs = compilation.module.clone(), list[ModuleOp]()
+    compilation.run("isa", [lambda step, at: programs.append(at.clone()) if step.name == TO_PROGRAMS else None])
+    store, arch = compilation.ctx.weights, compilation.settings.arch
+    claim = Claim(binary_of(compilation), module, store)
+    draws = Draws(0, 3)
+    right, rng = evaluate(module, store, 16, draws), np.random.default_rng(0)
+    assert all(part.wrong == "" for part in Comparison(claim, right, draws).parts())
+    pes = set[str]()
+    for key, known in right.values.items():
+        dims = known.residues.shape[1:]
+        for _ in range(4):
+            at = tuple(int(rng.integers(size)) for size in dims)
+            wrong = next(p for p in Comparison(claim, with_one_wrong(right, key, 1, at), draws).parts() if p.wrong)
+            mask = np.zeros(dims, np.bool_)
+            mask[at] = True
+            place = locate(programs[0], store, arch, key, mask)
+            assert place is not None
+            count, pe = f"1 of {mask.size:,} results differ, first at {list(at)}", "PE {},{}".format(*place.pe)
+            assert wrong.value == key and wrong.wrong and wrong.wrong.startswith(count) and wrong.wrong.endswith(pe)
+            pes.add(pe)
+    assert len(pes) >= 8

@@ -13,8 +13,12 @@ from test_glb_buffers import CONV, MAPPINGS, compiled
 
 from cnncc.arch.model import load_arch
 from cnncc.isa.assembly import assemble
+from cnncc.machine.accesses import AccessWalk
+from cnncc.machine.program import build_tree
 from cnncc.machine.races import races
 from cnncc.machine.traps import Trap
+from cnncc.machine.values.memory import Place
+from cnncc.machine.values.strided import Strided
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -82,3 +86,29 @@ def test_a_token_that_never_comes(tmp_path: Path) -> None:
     program = assemble(ORDER.format(between="", takes="kind=ifmap take=3 take_when=always"))
     with pytest.raises(Trap, match="deadlock: no token of semaphore 3 will ever come"):
         races(program, load_arch(str(array_file(tmp_path, "4x4"))))
+
+
+PARTIAL = """
+    desc id=2 base=100 pitch=2
+    desc id=3 base=200 pitch=2
+    desc id=4 base=300 pitch=2
+    unit residual=1
+    loop count=3
+      commit desc=2 sums=3 residual=4 rows=2 cols=2 set_rows=2 set_cols=2 row=y*1 col=x*1 partial=1 fresh=0 final=0
+    end
+    halt
+"""
+
+
+def test_what_a_commit_of_partial_sums_uses(tmp_path: Path) -> None:
+    """Two words a sum; result and residual only with the last part."""
+    arch = load_arch(str(array_file(tmp_path, "4x4")))
+    walk = AccessWalk(arch).walk(build_tree(assemble(PARTIAL)))
+    steps = [step for step in walk if step.leaf.instruction.spec.name == "commit"]
+    used = [tuple(sorted(words(place)) for place in places) for step in steps for places in (step.reads, step.writes)]
+    sums, results, residuals = list(range(200, 208)), list(range(100, 104)), list(range(300, 304))
+    assert used == [(), (sums,), (sums,), (sums,), (sums, residuals), (results,)]
+
+
+def words(place: Place) -> list[int]:
+    return (place.listed() if isinstance(place, Strided) else place).ravel().tolist()
