@@ -103,9 +103,11 @@ def _layer_at(binary: Binary, index: int) -> str:
 def _compare(proof: Proof, claim: Claim, degree: int, error_bits: float, progress: Progress) -> None:
     """Compare as many draws as the error takes, or up to a wrong result."""
     binary, done = claim.binary, 0
+    at_once = max(1, MOST_WORDS // max(1, binary.dram_words))
     proof.degree, proof.draws = degree, draws_for(degree, error_bits)
     while done < proof.draws:
-        count = min(proof.draws - done, max(1, MOST_WORDS // max(1, binary.dram_words)))
+        left = proof.draws - done
+        count = ceil(left / ceil(left / at_once))  # all runs have nearly the same number
         progress(f"draws {done + 1} to {done + count} of {proof.draws}", done, proof.draws)
         draws = Draws(done, count)
         network = evaluate(claim.module, claim.store, binary.arch.operand_bits, draws)
