@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_cases import SAMPLES, build, conv_model, done, invoke, noise, save
-from onnx import helper
+from onnx import ModelProto, helper
 from test_conv_groups import array_file
 from test_glb_buffers import CONV, MAPPINGS, mapped
 from xdsl.dialects.builtin import ModuleOp
@@ -32,6 +32,7 @@ from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
 from cnncc.eval.cnn_residues import Evaluation, evaluate
 from cnncc.eval.locate import locate
+from cnncc.frontend.segments import interface
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
 from cnncc.passes._programs.layer_operands import Operands
@@ -155,6 +156,57 @@ def test_another_output(field: str, value: object, streamed: Claim) -> None:
     found = proof(replace(streamed, binary=replace(streamed.binary, tensors=tensors)))
     assert (len(found.failures), found.parts) == (1, [])
     assert "output" in found.failures[0] and "the network" in found.failures[0]
+
+
+# -- host segments -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hosted(tmp_path_factory: pytest.TempPathFactory) -> Claim:
+    """Two segments that the host runs: one between layers, one whose floats are an output."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w1"], ["c1"], name="c1"),
+        node("Sigmoid", ["c1"], ["s1"], name="s1"),
+        node("Conv", ["s1", "w2"], ["c2"], name="c2"),
+        node("Softmax", ["c2"], ["y"], name="y"),
+    ]
+    arrays = {"w1": noise(1, 4, 3, 3, 3), "w2": noise(2, 5, 4, 1, 1)}
+    model = save(build(nodes, {"x": (1, 3, 6, 5)}, ["y", "c2"], arrays), tmp_path_factory.mktemp("hosted") / "net.onnx")
+    return claim_of_model(model, CompileOptions())
+
+
+def test_host_segments_are_cut_out(hosted: Claim) -> None:
+    """What they read is compared, what they compute is drawn."""
+    proven = proof(hosted, 50.0)
+    assert proven.failures == []
+    parts = [(part.name, part.results, part.degree) for part in proven.parts]
+    assert parts == [
+        ("c1", 48, 4), ("host segment 0", 48, 4), ("c2", 60, 4), ("host segment 1", 60, 4), ("outputs", 60, 4),
+    ]  # fmt: skip
+
+
+def test_another_host_segment(hosted: Claim) -> None:
+    first, second = hosted.binary.segments
+    other = ModelProto.FromString(first)
+    other.graph.node[0].op_type = "Tanh"
+    wrong = replace(hosted.binary, segments=[other.SerializeToString(), second])
+    assert proof(replace(hosted, binary=wrong)).failures == ["host segment 0 is not the network's"]
+    wrong = replace(hosted.binary, segments=[first])
+    assert proof(replace(hosted, binary=wrong)).failures == ["1 host segments, the network has 2"]
+
+
+def test_another_scale_for_the_host(hosted: Claim) -> None:
+    name = next(iter(interface(hosted.binary.segments[0])[0]))
+    tensors = [replace(t, scale=2 * t.scale) if t.name == name else t for t in hosted.binary.tensors]
+    (failure,) = proof(replace(hosted, binary=replace(hosted.binary, tensors=tensors))).failures
+    assert failure.startswith(f"host segment 0: {name} has scale ")
+
+
+def test_a_host_segment_that_is_left_out(hosted: Claim) -> None:
+    ops = [op for op in hosted.binary.instructions if op.values.get("segment") != 0]
+    (failure, *_) = proof(replace(hosted, binary=replace(hosted.binary, program=encode_program(ops)))).failures
+    assert "is read but was never written" in failure
 
 
 # -- errors before a program is made -----------------------------------------------------------------------------------

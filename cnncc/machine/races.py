@@ -35,6 +35,7 @@ from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import Strided
 
 MOST_RACES = 5  # to be listed
+MOST_STEPS = 1 << 24  # instructions, as often as they run (PROG-6)
 
 Known = tuple[int, ...]  # by engine: how many of its instructions are done
 NOTHING: Known = (0,) * len(ENGINES)
@@ -164,11 +165,13 @@ def races(instructions: Sequence[Instruction], arch: Arch) -> tuple[list[Race], 
 
     A pair of instructions counts once.
 
-    Raises: Trap, for a token that never comes, or an address that is none.
+    Raises: Trap, for a token that never comes, an address that is none, or too many instructions.
     """
     order, words, by_pair, steps = _Order(arch), _Words(arch), dict[tuple[int, int], Race](), 0
     for step in AccessWalk(arch).walk(build_tree(instructions)):
         steps += 1
+        if steps > MOST_STEPS:
+            raise step.leaf.trap(f"the race check's limit of {MOST_STEPS} instructions is exceeded")
         try:
             for race in _checked(step, order, words):
                 by_pair.setdefault((race.early.index, race.late.index), race)
