@@ -15,6 +15,7 @@ import pytest
 from cli_cases import SAMPLES
 from test_proof import network as network
 
+from cnncc.arch.model import load_arch
 from cnncc.binary.run import outputs_of
 from cnncc.draws import PRIME, Draws, Residues
 from cnncc.driver.prove import claim_of_model
@@ -22,6 +23,7 @@ from cnncc.driver.sources import CompileOptions
 from cnncc.eval.cnn_residues import evaluate
 from cnncc.machine.values import residues
 from cnncc.machine.values.degrees import Degrees
+from cnncc.machine.values.regfile import HalfFault
 from cnncc.numerics import Ints
 from cnncc.proof.claim import Claim
 from cnncc.proof.program_run import ProgramRun, degree_run
@@ -100,3 +102,10 @@ def test_residues_are_residues() -> None:
     got = residues.residues(values)
     assert np.abs(got).max() <= PRIME // 2 + 1
     assert [int(g - v) % PRIME for g, v in zip(got, values, strict=True)] == [0] * len(values)
+
+
+def test_a_degree_that_no_word_holds() -> None:
+    degrees = Degrees(load_arch("spatial-8x8"))
+    assert degrees.words_of_sums(np.array([32767])).tolist() == [[32767, 32767]]
+    with pytest.raises(HalfFault, match="a degree of 32768 is more than 32767"):
+        degrees.words_of_sums(np.array([32768]))
