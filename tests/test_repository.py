@@ -27,8 +27,10 @@ FOLDERS = (("dialects", "cnncc.dialects"), ("passes", "cnncc.passes"), ("cnncc",
 # so no pass sees the machine that runs what it makes, nor the machine a pass.
 LAYERS = (
     ("errors",),
-    ("weights", "numerics", "arch"),
-    ("isa", "util", "draws"),
+    ("weights", "numerics"),
+    ("util", "draws"),
+    ("arch",),
+    ("isa",),
     ("context", "quant"),
     ("dialects",),
     ("frontend", "model"),
