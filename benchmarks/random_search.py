@@ -93,8 +93,8 @@ LAYERS = {
     "fc_120_84": convolution(84, 120, 1, 1),
     "fc_64_10": convolution(10, 64, 1, 1),
     "fc_prime": convolution(53, 97, 1, 1),
-    "max2": convolution(8, 1, 16, 2, 2, kind="max", pad=False),
-    "sum3_s2": convolution(8, 1, 15, 3, 2, kind="add"),
+    "max2": convolution(8, 1, 16, 2, 2, group=8, kind="max", pad=False),
+    "sum3_s2": convolution(8, 1, 15, 3, 2, group=8, kind="add"),
 }
 
 

@@ -3,6 +3,7 @@
 Values follow program order (rule PROG-5), so that a token too few changes none of them. Here each access has a time: an
 instruction reads from its start to its end, and writes until it is done. Of two accesses to one word, one of them a
 write, the earlier one in program order must be over when the later one starts. Accesses of one engine are in its order.
+`cnncc/machine/races.py` needs no times; it must see all that is seen here.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cnncc.context import CompilerContext
 from cnncc.dialects.array import TensorOp
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.isa.table import Instruction
+from cnncc.machine.races import races as ordered_races
 
 NAMES = ("dma", "load", "mac", "unit", "commit")
 
@@ -99,6 +101,11 @@ def races(program: Sequence[Instruction], arch: Arch, dram: list[int]) -> list[s
         for word in writes:
             written[word, engine] = window.done
     return found
+
+
+def both_races(program: Sequence[Instruction], arch: Arch, dram: list[int]) -> list[str]:
+    """What goes wrong at these times, and what may go wrong at others (`cnncc/machine/races.py`)."""
+    return [*races(program, arch, dram), *map(str, ordered_races(program, arch)[0])]
 
 
 def dram_of(module: ModuleOp, ctx: CompilerContext, inputs: Mapping[str, np.ndarray]) -> list[int]:

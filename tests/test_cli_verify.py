@@ -272,11 +272,20 @@ BUGS: dict[str, tuple[str, Plant, str]] = {
 }
 
 
+# In the best mapping each tile of channels of c2 has sums of its own, in the GLB.
+TILES_OF_C2 = (
+    "weight@glb > params@glb > k':16 > h':2 > [h''||2@rows k'':4||4@cols w':3||2@cols] > c > weight@rf*2 > "
+    "ifmap@rf*2 > {w'' > s > r > k'''}"
+)
+SCHEDULES = {"psum cleared in every tile": f'[c2]\nmapping = "{TILES_OF_C2}"'}
+
+
 @pytest.mark.parametrize("bug", BUGS)
-def test_cli_verify_names_the_step(bug: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cli_verify_names_the_step(bug: str, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     step, plant, named = BUGS[bug]
     plant(monkeypatch)
-    result = invoke("verify", model, "--images", 2)
+    (tmp_path / "schedule.toml").write_text(SCHEDULES.get(bug, ""))
+    result = invoke("verify", model, "--images", 2, "--schedule", tmp_path / "schedule.toml")
     assert result.exit_code == 3, (result.stdout, result.stderr)
     last = result.stderr.splitlines()[-1]
     assert last.startswith(f"cnncc: step {step} is wrong: "), result.stdout

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from conv_grid_cases import Case, case_of, filled
 from examples import SEED, examples
-from glb_races import dram_of, races
+from glb_races import both_races, dram_of
 from test_conv_grid import lowered, result_and_cycles, unmapped
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
@@ -274,7 +274,7 @@ def check(rng: Random, folder: Path, seen: Counter[str]) -> None:
 def races_of(drawn: Drawn, module: ModuleOp, ctx: CompilerContext) -> list[str]:
     """Races for words of the GLB."""
     dram = dram_of(module, ctx, {"x": drawn.case.x})
-    return races(decode_program(encode_program(instructions(module))), drawn.arch, dram)
+    return both_races(decode_program(encode_program(instructions(module))), drawn.arch, dram)
 
 
 def features(drawn: Drawn) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_cases import build, done, noise, save
-from glb_races import dram_of, races
+from glb_races import both_races, dram_of
 from nest_cases import Case, layer_of
 from onnx import helper
 from test_conv_groups import array_file
@@ -124,7 +124,7 @@ def compiled(case: Sum, mapping: str, arch_file: Path | str) -> tuple[Compilatio
 
 def raced(case: Sum, compilation: Compilation, program: Sequence[Instruction]) -> list[str]:
     dram = dram_of(compilation.module, compilation.ctx, {"x": case.x, "r": case.residual})
-    return races(program, compilation.settings.arch, dram)
+    return both_races(program, compilation.settings.arch, dram)
 
 
 CONV = Sum("mac", 1, 6, 4, (7, 6), Window((3, 3), (1, 1), (1, 1, 1, 1)))
@@ -251,7 +251,7 @@ def test_params_of_positions_come_with_their_blocks(name: str, tmp_path: Path) -
     compilation = check_pool(case, array_file(tmp_path, "4x4"), parse(mapping, sizes))
     dram = dram_of(compilation.module, compilation.ctx, {"x": case.x})
     program = decode_program(encode_program(instructions(compilation.module)))
-    assert races(program, compilation.settings.arch, dram) == []
+    assert both_races(program, compilation.settings.arch, dram) == []
 
 
 # With a DRAM that is as slow as it may be, a layer that is quick.
@@ -357,7 +357,7 @@ def test_layers_that_follow_each_other(tmp_path: Path) -> None:
     compilation.run()
     program = decode_program(encode_program(instructions(compilation.module)))
     dram = dram_of(compilation.module, compilation.ctx, {"x": np.ones((1, 2, 8, 8), np.int64)})
-    assert races(program, compilation.settings.arch, dram) == []
+    assert both_races(program, compilation.settings.arch, dram) == []
 
 
 def slices_before_slices(outside: str, channels: int, folder: Path) -> Compilation:
@@ -388,7 +388,7 @@ def test_slices_that_come_ahead_behind_two_slices(outside: str, channels: int, t
     module = compilation.module
     image = {"x": np.random.default_rng(0).integers(-99, 99, (2, 8, 6, 6))}
     program = decode_program(encode_program(instructions(module)))
-    assert races(program, compilation.settings.arch, dram_of(module, compilation.ctx, image)) == []
+    assert both_races(program, compilation.settings.arch, dram_of(module, compilation.ctx, image)) == []
     assert "steps agree" in done("verify", tmp_path / "net.onnx", "--arch", tmp_path / "mine.toml", "--schedule",
                                  tmp_path / "map.toml").stdout  # fmt: skip
 

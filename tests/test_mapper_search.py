@@ -182,7 +182,8 @@ def points(case: Case, arch: Arch) -> Iterator[Point]:
     cols = {dim: size[dim] for dim in "khw"}
     for form, on_rows, on_cols in product(forms(case), axis(arch.rows, rows), axis(arch.cols, cols)):
         for box, lanes in boxes(case, arch):
-            if all(of_its_own(form, dim, size[dim], on_rows, on_cols, box) for dim in "khwcrs"):
+            equal = case.is_mac or size["r"] % (on_rows["r"] * box["r"]) == 0
+            if equal and all(of_its_own(form, dim, size[dim], on_rows, on_cols, box) for dim in "khwcrs"):
                 yield form, on_rows, on_cols, box, lanes
 
 
@@ -194,7 +195,11 @@ def of_its_own(
     if dim in "khw" and dim in form.split("|")[1]:
         each = ceil(extent / r)
         return ceil(extent / each) == r and ceil(each / ceil(each / c)) == c and b <= ceil(each / c)
-    if dim in "cr" and r * c > 1 and extent % (r * c * b):
+    if (
+        dim in "cr"
+        and r * c > 1
+        and any(ceil(extent / (r * c * less)) == ceil(extent / (r * c * b)) for less in range(1, b))
+    ):
         return False
     return (r - 1) * c * b < extent and (c - 1) * b < extent and b <= extent
 

@@ -37,9 +37,10 @@ from cnncc.driver.pipeline import Compilation, Settings, Step, new_context
 from cnncc.errors import Finding, Refusal
 from cnncc.eval.nest import LayerRun
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.schedule_file import KEYS, MOST_BYTES, read_schedule
+from cnncc.passes._scheduling.schedule_file import KEYS, read_schedule
 from cnncc.passes.nest_to_array import NestToArrayPass
 from cnncc.util.npz import npz_bytes
+from cnncc.util.toml import MOST_BYTES
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -396,7 +397,7 @@ BAD_FILES = [
     ("[c1]\np = '1'", "'c1': not a whole number"),
     ("[a.0]\np = 1", """'a': a table in a table, '0': a label with dots stands in quotes: ["a.0"]"""),
     ("[c1]\np = " + "[" * 100_000, "nested too deeply"),
-    ("#" * (MOST_BYTES + 1), "a schedule file has at most 1,048,576 bytes"),
+    ("#" * (MOST_BYTES + 1), "has more than 1,048,576 bytes, the limit of a TOML file"),
     ("\x00", "not TOML: "),
 ]  # fmt: skip
 

@@ -17,9 +17,9 @@ from cnncc.arch.model import PRESETS, Arch, Dram, Glb, Links, Pe
 from cnncc.isa.assembly import assemble
 from cnncc.machine.program import build_tree
 from cnncc.machine.traps import Trap
+from cnncc.machine.values.integers import integers_of_words
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.memory import Memory
-from cnncc.machine.values.output_units import integers_of_words
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
 
 from cnncc.errors import Refusal, hint
+from cnncc.util.toml import read_text, read_toml
 
 PRESETS = Path(__file__).parent
 LOOP_REGISTERS = 8  # of the sequencer of every array: the deepest nest of loops
@@ -207,11 +207,7 @@ def _value(where: str, name: str, type_: Any, value: object) -> object:
 @lru_cache(maxsize=64)  # every pass of a compilation reads the file
 def parse_arch(text: str, where: str) -> Arch:
     """The array that TOML `text` describes. Raises Refusal, with `where`, the key, the limit and the value."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise Refusal(f"{where}: not TOML: {error}") from error
-    return arch_from_table(table, where)
+    return arch_from_table(read_toml(text, where), where)
 
 
 def arch_from_table(table: dict[str, Any], where: str) -> Arch:
@@ -252,7 +248,7 @@ def load_arch(name_or_file: str) -> Arch:
     preset = PRESETS / f"{name_or_file}.toml"
     path = preset if name_or_file in preset_names() else Path(name_or_file)
     try:
-        return parse_arch(path.read_text(), str(name_or_file))
+        return parse_arch(read_text(path), str(name_or_file))
     except UnicodeDecodeError as error:
         presets = ", ".join(preset_names())
         raise Refusal(f"{name_or_file}: is no TOML (it is not text), so no array; presets are {presets}") from error

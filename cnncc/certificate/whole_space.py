@@ -150,7 +150,7 @@ def steps(form: str, dim: str, extent: int, rows: int, cols: int, box: int) -> t
         return (box, on_rows, on_cols) if legal else None
     if (rows - 1) * cols * box >= extent or (cols - 1) * box >= extent or box > extent:
         return None
-    if dim in "cr" and rows > 1 and extent % (rows * box):
+    if dim in "cr" and rows > 1 and box > 1 and extent // -(rows * box) == extent // -(rows * (box - 1)):
         return None
     return rows * cols * box, cols * box, box
 
@@ -211,7 +211,8 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
             macros, held = np.full(len(box), times), np.full(len(box), times)
             for i, dim in enumerate(DIMS):
                 macros, held = macros * parts[dim][0][box[:, i]], held * parts[dim][1][box[:, i]]
-            for at in np.nonzero((held > 0) & (over * macros + held // lanes + ends < limit))[0].tolist():
+            legal_box = (held > 0) & (shape.is_mac | (size["r"] % (pes["r"][0] * box[:, DIMS.index("r")]) == 0))
+            for at in np.nonzero(legal_box & (over * macros + held // lanes + ends < limit))[0].tolist():
                 for form in (form for form in forms(shape) if _sharing(form) == shared):
                     point = SpacePoint(form, r, c, tuple(box[at].tolist()), int(lanes[at]))
                     if not arch.pe.pong_words or _fits_ifmap(shape, arch, point):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -83,6 +84,23 @@ class Pair(click.ParamType[tuple[int, int]]):
         if not (first.isdecimal() and second.isdecimal()):
             self.fail(f"'{value}' is not {self.name.upper()}, for example 0{self.separator}1", param, ctx)
         return int(first), int(second)
+
+
+class Probability(click.ParamType[float]):
+    """A probability below 1, as `2^-50` or `1e-15`; its value is the number of bits, -log2 of it."""
+
+    name = "probability"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The bits. Raises what click takes for wrong usage."""
+        base, _, power = str(value).partition("^")
+        try:
+            bits = -float(power) * math.log2(float(base)) if power else -math.log2(float(base))
+        except (ValueError, OverflowError):
+            bits = 0.0
+        if not 0 < bits < math.inf:
+            self.fail(f"'{value}' is no probability between 0 and 1, for example 2^-50", param, ctx)
+        return bits
 
 
 def print_remarks(compilation: Compilation) -> None:

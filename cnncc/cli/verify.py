@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from cnncc.cli.options import FILE, compile_options, json_option, print_remarks
+from cnncc.cli.options import FILE, Probability, compile_options, json_option, print_remarks
 from cnncc.errors import Refusal, one_line
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import fitted
@@ -28,9 +29,15 @@ if TYPE_CHECKING:
 @click.option("--layers", is_flag=True, help="Print the accuracy of every value, not of the worst few.")
 @json_option()
 @click.option("--min-sqnr", type=float, metavar="DB", help="Exit code 1 if an output is less accurate.")
+@click.option("--prove", is_flag=True, help="Prove the compiled program for all inputs and weights instead.")
+@click.option(
+    "--error", type=Probability(), default="2^-50", show_default=True, help="Of a proof: the probability that it errs."
+)
+@click.option("--model", "network", type=FILE, help="Of a proof: the network of MODEL, which is a binary then.")
+@click.pass_context
 def command(
-    model: Path, options: CompileOptions, inputs: Path | None, images: int, layers: bool, as_json: bool,
-    min_sqnr: float | None,
+    ctx: click.Context, model: Path, options: CompileOptions, inputs: Path | None, images: int, layers: bool,
+    as_json: bool, min_sqnr: float | None, prove: bool, error: float, network: Path | None,
 ) -> None:  # fmt: skip
     """Run MODEL.onnx at every level and after every step, and compare: names the step that changed a value.
 
@@ -39,9 +46,21 @@ def command(
 
     \b
     cnncc verify net.onnx --precision int8 --input images.npz
+    cnncc verify net.onnx --prove
+    cnncc verify net.cnb --prove --model net.onnx
 
-    Exit code 3 if a step changed a value, 4 if a layer errs by more, 1 below --min-sqnr (docs/verify.md).
+    Exit code 3 if a step changed a value, or if nothing is proven; 4 if a layer errs by more, 1 below --min-sqnr
+    (docs/verify.md, docs/proof.md).
     """
+    given = {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    if prove:
+        if unused := given & {"inputs", "images", "layers", "min_sqnr"}:
+            option = min(unused).replace("_", "-").replace("inputs", "input")
+            raise click.UsageError(f"--prove runs no data: --{option} has no effect")
+        _prove(model, network, options, error, as_json)
+        return
+    if given & {"error", "network"}:
+        raise click.UsageError("--error and --model go with --prove")
     from cnncc.driver import verify
     from cnncc.driver.pipeline import StepFailed
     from cnncc.driver.sources import start_compilation
@@ -78,6 +97,25 @@ def command(
         raise SystemExit(4)
     if min_sqnr is not None:
         _check_sqnr(verifier, min_sqnr)
+
+
+def _prove(model: Path, network: Path | None, options: CompileOptions, error_bits: float, as_json: bool) -> None:
+    """Print what is proven of a model's program, or of a binary."""
+    from cnncc.driver.prove import claim_of_binary, claim_of_model
+    from cnncc.proof.proof import prove
+    from cnncc.proof.proof_text import proof_json, proof_text, verdict
+
+    if (model.suffix == ".cnb") != (network is not None):
+        raise click.UsageError("--prove of a binary takes its network, --model NET.onnx; of a model it takes none")
+    with progress_line() as progress:
+        claim = claim_of_binary(model, network, options) if network else claim_of_model(model, options, progress)
+        proof = prove(claim, error_bits, progress)
+    click.echo(json.dumps(proof_json(proof, model), indent=1) if as_json else fitted(proof_text(proof)))
+    if failures := proof.failures:
+        click.echo(one_line(f"cnncc: {model} is not proven: {failures[0]}"), err=True)
+        raise SystemExit(3)
+    if not as_json:
+        click.echo(verdict(proof))
 
 
 def _check_sqnr(verifier: Verifier, least_db: float) -> None:

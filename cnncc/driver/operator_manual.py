@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from inspect import getdoc
 
 from cnncc.driver.pass_manual import passes, summary
+from cnncc.frontend.graph_limits import MOST_ELEMENTS, MOST_NODES, MOST_STEP, MOST_TRIPS
 from cnncc.passes._onnx.layers import ON_INTEGERS, READERS
 from cnncc.passes._onnx.quantised_layers import QUANTISED_READERS
 
@@ -23,6 +24,16 @@ These limits hold for every node on the array:
 - Values are f32, or int8 and uint8 in models that are quantised already. They have at most 4 dimensions, all known
   and not 0. `--batch` gives a symbolic batch dimension its size.
 - The first input is computed, not constant. The first result alone is used.
+
+A model beyond one of these sizes is refused, wherever it would run:
+
+| of | at most |
+|---|---|
+| the file, with external data | 2 GiB |
+| nodes | {nodes:,} |
+| elements of a value | {elements:,} |
+| kernel_shape, pads, strides, dilations | {step:,} |
+| constant trips of a Loop | {trips:,} |
 """
 _FLOAT = """
 ## Operators of the standard domain
@@ -72,7 +83,8 @@ def manual() -> str:
     readers = [(f"`{name}`", _limits(reader), "yes" if name in ON_INTEGERS else "") for name, reader in READERS.items()]
     folding = [(f"`{name}`", summary(each)) for name, each in passes().items() if name.startswith("onnx-")]
     folding = [row for row in folding if row[0] != "`onnx-to-cnn`"]
-    return _HEAD + _FLOAT + _rows(readers) + _QUANTISED + _rows(_quantised()) + _FOLDED + _rows(folding)
+    sizes = {"nodes": MOST_NODES, "elements": MOST_ELEMENTS, "step": MOST_STEP, "trips": MOST_TRIPS}
+    return _HEAD.format(**sizes) + _FLOAT + _rows(readers) + _QUANTISED + _rows(_quantised()) + _FOLDED + _rows(folding)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from cnncc.driver.ir_files import dump_file, load_weights, shortened, user_error
 from cnncc.errors import Refusal
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.universe import DIALECTS, PASSES
-from cnncc.util.files import check_writable
+from cnncc.util.files import check_writable, unfinished
 
 
 def run_opt(args: Sequence[str]) -> None:
@@ -43,6 +43,7 @@ class OptMain(xDSLOptMain):
     """xDSL's opt with a compiler context, cnncc's dialects and passes, ONNX input and weight files."""
 
     ctx: CompilerContext
+    parts: dict[Path, Path]  # output files, and where they are written first
 
     def register_all_dialects(self) -> None:
         """Register all dialects; cnncc's own come from its universe, so that a bare checkout works too."""
@@ -104,7 +105,7 @@ class OptMain(xDSLOptMain):
         """Open a file beside the output, which replaces it after success."""
         if self.args.output_file is None:
             return sys.stdout
-        return self._unfinished(Path(self.args.output_file)).open("w")
+        return self.parts[Path(self.args.output_file)].open("w")
 
     def run(self) -> None:
         """Read, apply the passes, and write all or nothing."""
@@ -115,18 +116,14 @@ class OptMain(xDSLOptMain):
         weights = output.with_suffix(".npz")
         check_writable(output)
         output.parent.mkdir(parents=True, exist_ok=True)
-        parts = {self._unfinished(output): output, self._unfinished(weights): weights}
+        self.parts = {path: unfinished(path) for path in (output, weights)}
         try:
             super().run()
             if len(self.ctx.weights):
-                self.ctx.weights.save(self._unfinished(weights))
-            for part, final in parts.items():
+                self.ctx.weights.save(self.parts[weights])
+            for path, part in self.parts.items():
                 if part.exists():
-                    part.replace(final)
+                    part.replace(path)
         finally:
-            for part in parts:
+            for part in self.parts.values():
                 part.unlink(missing_ok=True)
-
-    @staticmethod
-    def _unfinished(path: Path) -> Path:
-        return path.with_name(f".unfinished-{path.name}")

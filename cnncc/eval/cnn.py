@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,7 @@ EXACT_LIMIT = 1 << 53  # of integers in float64
 DEFAULT_PSUM_BITS = 32  # of hand-written IR without `cnn.psum_bits`
 
 NOTHING: Mapping[SSAValue, Array] = {}
+Integer = TypeVar("Integer", bound=np.integer[Any])
 Numbers = npt.NDArray[Any]  # integers, or reals where a layer of reals is evaluated
 
 
@@ -86,7 +87,7 @@ def pool_values(x: Numbers, window: Window, kind: str) -> Numbers:
     return view.max(axis=(4, 5)) if kind == "max" else view.sum(axis=(4, 5))
 
 
-def shuffle_channels(x: Ints, groups: int) -> Ints:
+def shuffle_channels(x: npt.NDArray[Integer], groups: int) -> npt.NDArray[Integer]:
     """x [n, c, …] with shuffled channels: channel j * groups + g of the result is channel g * (c / groups) + j of x."""
     n, channels, *rest = x.shape
     return x.reshape(n, groups, channels // groups, *rest).swapaxes(1, 2).reshape(x.shape)

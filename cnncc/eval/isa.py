@@ -35,20 +35,20 @@ def evaluate(
     machine = Machine(binary, batches.pop())
     for tensor, integers in zip(inputs_of(binary), inputs, strict=True):
         machine.store(tensor, integers)
-    results = _results(module)
+    results = result_tensors(module)
     trace: dict[str, Ints] = {}
 
     def watch(done: int, interpreter: Interpreter) -> None:
         if done in results:
             value, tensor = results[done]
-            trace[value] = _read(tensor, interpreter, machine.images)
+            trace[value] = tensor_values(tensor, interpreter, machine.images)
 
     machine.run(watch)
     outputs = [machine.real(t) if t.memory == "host" else machine.integers(t) for t in outputs_of(binary)]
     return outputs, trace
 
 
-def _results(module: ModuleOp) -> dict[int, tuple[str, Tensor]]:
+def result_tensors(module: ModuleOp) -> dict[int, tuple[str, Tensor]]:
     """What stands in the GLB or in DRAM when so many instructions are done: the value's key and its tensor."""
     tensors = {op.record.data.name: op.record.data for op in module.ops if isinstance(op, TensorOp)}
     layers = [op.record.data for op in module.ops if isinstance(op, LayerOp)]
@@ -64,7 +64,8 @@ def _tensor_of(value: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
     return None
 
 
-def _read(tensor: Tensor, interpreter: Interpreter, images: int) -> Ints:
+def tensor_values(tensor: Tensor, interpreter: Interpreter, images: int) -> Ints:
+    """The words of a tensor as they are now, [images * batch, …]. Raises OutOfRange for one that was never written."""
     memory = interpreter.glb if tensor.memory == "glb" else interpreter.dram
     batch, words = tensor.shape[0], prod(tensor.shape[1:])
     address = np.add.outer(np.arange(batch) * (tensor.image or words), np.arange(words)) + tensor.at

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
@@ -12,6 +11,7 @@ from typing import Any
 
 from cnncc.arch.model import Arch, arch_from_table
 from cnncc.errors import Refusal
+from cnncc.util.toml import read_toml
 
 Value = bool | int | float
 Vary = Mapping[str, Sequence[Value]]  # by the keys of docs/arch.md, with the table's name: `pe.weight_words`
@@ -58,8 +58,8 @@ def _values(text: str, values: str) -> Iterator[Value]:
 def read_value(text: str, where: str) -> Value:
     """A value as the architecture file has it. Raises Refusal."""
     try:
-        value: object = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = read_toml(f"value = {text}", where)["value"]
+    except Refusal:
         value = None
     if not isinstance(value, bool | int | float):
         raise Refusal(f"{where}: '{text}' is no number, true or false")

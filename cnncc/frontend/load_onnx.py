@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnncc.errors import Finding, Refusal, Refusals
+from cnncc.frontend.graph_limits import check_nodes, check_values, graphs, node_label
 from cnncc.frontend.infer_shapes import infer_shapes
 from cnncc.frontend.microsoft_ops import unknown_attribute
-from cnncc.frontend.onnx_attrs import attribute_graphs
 from cnncc.frontend.run_onnx import OnnxSession
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, TensorProto, TensorShapeProto, ValueInfoProto
 
     Dim = TensorShapeProto.Dimension
 
@@ -43,6 +43,7 @@ def load_onnx(path: Path, batch: int | None = None) -> ModelProto:
 def read_model(path: Path, refusals: Refusals, batch: int | None = None) -> ModelProto:
     """The model of `load_onnx`; `refusals` notes symbolic leading dims that become 1. Raises Refusal."""
     model, encoded = _read(path)
+    check_nodes(model, path)
     if _load_external_data(model, path):
         if model.ByteSize() > SIZE_LIMIT_BYTES:
             raise Refusal(f"{path}: {model.ByteSize()} bytes with its external data, the limit is 2 GiB")
@@ -50,7 +51,9 @@ def read_model(path: Path, refusals: Refusals, batch: int | None = None) -> Mode
     _check(model, encoded, path)
     _check_attributes(model, path)
     _fix_shapes(model, path, batch, refusals)
-    return _inferred(model, path)
+    inferred = _inferred(model, path)
+    check_values(inferred, path)
+    return inferred
 
 
 def graph_inputs(graph: GraphProto) -> list[ValueInfoProto]:
@@ -89,18 +92,9 @@ def _read(path: Path) -> tuple[ModelProto, bytes]:
     return model, encoded
 
 
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """`graph` and all graphs in attributes of its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in attribute_graphs(attribute):
-                yield from _graphs(inner)
-
-
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """All tensors in `graph` and its inner graphs that may have external data."""
-    for inner in _graphs(graph):
+    for inner in graphs(graph):
         yield from inner.initializer
         for sparse in inner.sparse_initializer:
             yield from (sparse.values, sparse.indices)
@@ -195,12 +189,6 @@ def _check_attributes(model: ModelProto, path: Path) -> None:
             what, where = f"there is no attribute '{name}'", node_label(node, index)
             refusals.add(Refusal(f"{path}: {where}: {what}", Finding(what, where=where, help="leave it out")))
     refusals.raise_any(str(path))
-
-
-def node_label(node: NodeProto, index: int) -> str:
-    """The name of node number `index` of a graph in messages."""
-    name = node.name or next(iter(node.output), "")
-    return f"{node.op_type} node '{name}'" if name else f"{node.op_type} node number {index}"
 
 
 def _dims(value: ValueInfoProto) -> Sequence[Dim]:

@@ -164,8 +164,8 @@ def _delivered(inst: Instruction, interpreter: Interpreter) -> Ints:
     """The words [row, column, word] of the load that runs next, for the first image."""
     whole = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
     grid, descriptor = replace(whole, edge=bool(inst.number("edge"))), interpreter.descriptors[inst.number("desc")]
-    bits = interpreter.arch.operand_bits
-    words = deliver(interpreter.glb, inst, grid, interpreter.index, descriptor, bits).words[0]
+    arithmetic = interpreter.arithmetic
+    words = deliver(interpreter.glb, inst, grid, interpreter.index, descriptor, arithmetic).words[0]
     taken = np.broadcast_to(words, (*grid.shape, *words.shape[-4:])).reshape(
         inst.number("rows"), grid.col_sets, len(grid.columns), -1
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from math import ceil
 
 import numpy as np
 
@@ -65,6 +66,6 @@ def plan_at(blocks: Blocks, i: int, stage: Weights, buffers: Buffers) -> Plan:
     place, weights, results, slices = (np.broadcast_to(of_plan, blocks.shaped)[i] for of_plan in each)
     k, h, w, order, ifmap = (int(cell[i]) for cell in blocks.cells)
     k, h, w = (int(side.sizes[at]) for side, at in zip((blocks.k, blocks.h, blocks.w), (k, h, w), strict=True))
-    counts = {"ifmap": min(2, 1 + ifmap), "residual": int(results), "output": int(results)}
+    counts = {"ifmap": min(2, 1 + ifmap), "residual": int(results), "output": ceil(results)}
     streamed = tuple((operand, counts[operand]) for operand in sorted(blocks.budget.streamed))
     return Plan(k, h, w, order == 0, int(place), int(weights), streamed, ifmap == 2, bool(slices))

@@ -64,7 +64,7 @@ class Weights(NamedTuple):
 class Buffers(NamedTuple):
     """The buffers of plans with one stage of weights.
 
-    - results: the number of buffers of output and of residual
+    - results: the number of buffers of output and of residual; 1.5 if output has two and residual one
     - weights: the number of buffers of weights
     - params_in_slices: whether parameters come in slices
     - fit: whether all buffers fit, and the plan is legal
@@ -195,7 +195,7 @@ class Blocks:
         """Words: of all buffers; of all transfers, of the ifmap's, of a block of it; before and after all blocks."""
         shape, sizes, streamed = self.shape, self.shape.sizes, self.budget.streamed
         k, h, w = (side.sizes[at] for side, at in self._sides())
-        outputs, everything = self.groups_inside * k * h * w, sizes.n * sizes.k * sizes.h * sizes.w
+        outputs, everything = self.groups_inside * k * h * w, shape.results
         self.everything = everything
         self.outputs: PerPlan = outputs
         self.share: PerPlan = outputs / everything  # of a block of results
@@ -224,6 +224,18 @@ class Blocks:
         self.partial: Flags | bool = any_of(self.adds_up[dim] & (shape.is_mac and runs[dim]) for dim in "crs")
         sums = self.arch.words_per_sum * (outputs if "output" in streamed else everything)
         self.sums: PerPlan = np.where(self.partial, sums, 0)
+
+    def fetched(self, image: PerPlan) -> PerPlan:
+        """BOUND-20. Words from DRAM at least: image, residual, parameters, and weights. image: words of the image.
+
+        Weights come once if all of them fit beside a block, or those of a block of k inside which the image runs. Else
+        they come once for each block of the image.
+        """
+        sizes, weights, free = self.shape.sizes, self.shape.weight_words, self.budget.words - self.least_words
+        of_block = self.k.sizes[self.kk] * sizes.c * sizes.r * sizes.s
+        once = self.k_outside & (of_block <= free) & (self.groups_inside == 1)
+        again = np.where(weights <= free, weights, weights * sizes.n * np.where(once, 1, self.of_image))
+        return image + again + self.params + self.everything * ("residual" in self.budget.streamed)
 
     def commit(self, partial: Flags | bool) -> PerPlan:
         """Cycles for a result: its words through the GLB, or the units."""
@@ -281,15 +293,18 @@ class Blocks:
         return Weights(place, np.where(alone, 1, 2), buffer, words, part, number, k if with_params else None)
 
     def buffers(self, stage: Weights) -> Buffers:
-        """Two buffers of results and of slices of weights. In a tight budget one if two do not fit, first of results;
-        and parameters come in slices if not all of them fit.
+        """Two buffers of results and of slices of weights. In a tight budget one if two do not fit, first of the
+        residual, then of output, then of weights; and parameters come in slices if not all of them fit.
         """
         budget = self.budget.words - self.images_words - self.sums
         each = self.shape.params * self.arch.words_per_param
         all_params, slice_, results = self.params, stage.buffer, self.results_words
         slices = all_params + results + slice_ > budget
         if stage.channels is not None:
-            params, slice_ = np.where(slices, 0, all_params), slice_ + slices * each * stage.channels
+            with_params = slice_ + each * stage.channels
+            beside_two = all_params + stage.buffers * slice_ <= budget
+            slices = slices | ~beside_two & (stage.buffers * with_params <= budget)
+            params, slice_ = np.where(slices, 0, all_params), np.where(slices, with_params, slice_)
         elif positions_in_blocks(self.shape, self.budget):
             block = (1 + self.double) * each * self.h.sizes[self.hh] * self.shape.sizes.w
             params = np.where(slices, block, all_params)
@@ -297,6 +312,8 @@ class Blocks:
             params, slices = all_params, np.zeros(1, np.bool_)
         count, weights = self.most_results, stage.buffers
         if self.budget.tight:
+            if {"residual", "output"} <= self.budget.streamed:
+                count = np.where(params + count * results + weights * slice_ <= budget, count, np.minimum(count, 1.5))
             count = np.where(params + count * results + weights * slice_ <= budget, count, 1)
             weights = np.where(params + count * results + weights * slice_ <= budget, weights, 1)
         some = stage.part is None or stage.buffer < self.shape.weight_words
@@ -335,17 +352,27 @@ class Blocks:
         return results + np.maximum(others // dram.words_per_cycle, waits)
 
 
+class PlanBounds(NamedTuple):
+    """The plans of tiles that may fit, the cycles of their transfers at least, and their words from DRAM at least."""
+
+    cells: Cells
+    cycles: PerPlan
+    fetched: PerPlan
+
+
 def cells_below(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles, limit: int) -> Cells:
     """The plans that may fit, and whose transfers may take less than `limit` cycles."""
-    cells, cycles = _cells(shape, arch, budget, tiles)
-    return some_of(cells, cycles < limit)
+    plans = plan_bounds(shape, arch, budget, tiles)
+    return some_of(plans.cells, plans.cycles < limit)
 
 
 @lru_cache(maxsize=32)  # each may have megabytes
-def _cells(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> tuple[Cells, PerPlan]:
+def plan_bounds(shape: LayerShape, arch: Arch, budget: GlbBudget, tiles: Tiles) -> PlanBounds:
+    """Of all plans that may fit."""
     blocks = Blocks(shape, arch, budget, tiles)
     there = np.broadcast_to(blocks.legal & (blocks.least_words <= budget.words), blocks.shaped)
-    return np.nonzero(there), np.broadcast_to(blocks.transfers(0), blocks.shaped)[there]
+    of_each = blocks.transfers(0), blocks.fetched(blocks.moved_image)
+    return PlanBounds(np.nonzero(there), *(np.broadcast_to(each, blocks.shaped)[there] for each in of_each))
 
 
 def some_of(cells: Cells, chosen: Flags | Counts) -> Cells:

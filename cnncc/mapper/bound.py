@@ -89,7 +89,7 @@ def up(a: int, b: int) -> int:
 def ideal_cycles(shape: LayerShape, arch: Arch) -> int:
     """Cycles in which all multipliers are always busy, or all output units if that takes longer."""
     sizes, units = shape.sizes, arch.cols * arch.commit.units_per_column
-    macs, results = prod(vars(sizes).values()), sizes.n * sizes.k * sizes.h * sizes.w
+    macs, results = prod(vars(sizes).values()), shape.results
     return max(macs // (arch.rows * arch.cols * arch.pe.lanes), results // min(units, arch.glb.words_per_cycle))
 
 

@@ -45,6 +45,7 @@ SOURCES = (
     "model/*.py",
     "dialects/_*.py",
     "arch/*.py",
+    "util/toml.py",
     "numerics.py",
     "errors.py",
 )  # all that a search imports
@@ -98,7 +99,9 @@ class SearchTask:
         if self.below < NEVER:
             return search(self.shape, self.arch, self.budget, self.dataflow, self.below, self.quick, self.effort)
         best, effort = self._in_both_budgets(), self.effort
-        if best is None or effort.first or not self.budget.streamed or best.cycles <= effort.gap * best.least:
+        if best is None or effort.first or not self.budget.streamed:
+            return best
+        if best.cycles <= max(effort.gap * best.least, best.least + effort.few_cycles):
             return best
         budget = replace(self.budget, tight=best.tight)
         again = search(self.shape, self.arch, budget, self.dataflow, effort=effort.longer())
@@ -137,7 +140,7 @@ class SearchTask:
         )
 
     def _is_near(self, best: Result) -> bool:
-        return self.arch.sequencer.overlap and best.cycles <= self.effort.far * best.least
+        return self.arch.sequencer.overlap and best.cycles <= self.effort.gap * best.least
 
 
 _found = dict[SearchTask, Result | None]()

@@ -13,7 +13,7 @@ import numpy as np
 
 from cnncc.mapper.arrays import Amounts, Counts, Flags
 from cnncc.mapper.space import Form, Numbers, shared
-from cnncc.mapper.tables import NEVER, LoopTable, Table, table
+from cnncc.mapper.tables import NEVER, EqualParts, LoopTable, Table, table
 from cnncc.mapper.tiles import tiles_in_time
 from cnncc.model.layer_shape import LayerShape
 
@@ -48,13 +48,14 @@ def tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, Table]:
     p, z, zh, q, taps, cols, _ = (tuple(np.unique(column).tolist()) for column in numbers.boxes.T)
     rows_k, rows_h, rows_c, rows_r = numbers.rows.max(axis=0).tolist()
     cols_k, cols_h, cols_w = numbers.cols.max(axis=0).tolist()
+    even = EqualParts.ABOUT if numbers.shape.is_mac else EqualParts.EXACTLY
     return {
-        "k": table(numbers.shape.tiled_together, rows_k, cols_k, p, True, shared(form, "k"), False, cut),
-        "h": table(sizes.h, rows_h, cols_h, zh, False, shared(form, "h"), False, cut),
-        "w": table(sizes.w, 1, cols_w, z, False, shared(form, "w"), False, cut),
-        "c": table(sizes.c, rows_c, 1, q, False, False, True),
-        "r": table(sizes.r, rows_r, 1, taps, False, False, True),
-        "s": table(sizes.s, 1, 1, cols, False, False, True),
+        "k": table(numbers.shape.tiled_together, rows_k, cols_k, p, True, shared(form, "k"), EqualParts.NOT, cut),
+        "h": table(sizes.h, rows_h, cols_h, zh, False, shared(form, "h"), EqualParts.NOT, cut),
+        "w": table(sizes.w, 1, cols_w, z, False, shared(form, "w"), EqualParts.NOT, cut),
+        "c": table(sizes.c, rows_c, 1, q, False, False, even),
+        "r": table(sizes.r, rows_r, 1, taps, False, False, even),
+        "s": table(sizes.s, 1, 1, cols, False, False, even),
     }
 
 

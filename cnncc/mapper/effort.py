@@ -59,15 +59,17 @@ class Effort:
     """How far the first, second, … look goes: times the ideal, or the least that is seen. Not measured."""
 
     gap: float = 1.1
-    """Times `least`: a search with streamed operands that ends above it is done again with `more` of three budgets."""
+    """Times `least`: where a search ends above it, a tight budget is searched, too (SPACE-13). With streamed operands
+    the better of both is searched again with `more` of three budgets.
+    """
+
+    few_cycles: int = 128
+    """Above `least`: then it is not searched again. Without it a network of one layer, of 216 cycles, takes 6 s."""
 
     more: int = 8
     """Times `streamed_points`, `streamed_tiles` and `patience`. Of 60 random layers in tight GLBs 13 take 2 to 23 %
     fewer cycles, in three times the seconds; with 16 in seven times.
     """
-
-    far: int = 2
-    """Times `least`: where a search ends above it, a tight budget is searched, too (SPACE-13). Not measured."""
 
     front_tiles: int = 200
     """Tiles of a front with the least energy of array and DRAM, for each limit of cycles; with 0 there are no fronts.

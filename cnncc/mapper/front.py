@@ -1,9 +1,10 @@
 """The Pareto front of a layer: mappings that cost less than its fastest one, and take more cycles. No IR.
 
-1. Points with equal tiles are looked at together. A tile costs at least the array energy of its cheapest point and the
-   words of its cheapest plan (`prices.py`).
-2. Tiles, then their points with one plan each, are taken in the order of their costs, and run on the model.
-3. The cycles that the next mapping may take fall from limit to limit, down to those of the fastest mapping.
+1. Points with equal tiles are looked at together, and so are tiles with blocks of equal sizes: a group.
+2. Groups, then their tiles with a few plans, then the points of these are taken in the order of what they cost at
+   least: the array energy of the cheapest point, and the words of the cheapest plan (`prices.py`).
+3. A point with one plan is a candidate, and is run on the model.
+4. The cycles that the next mapping may take fall from limit to limit, down to those of the fastest mapping.
 
 Nothing is proven: costs are estimates where they order candidates, and exact where mappings are compared.
 """
@@ -26,13 +27,13 @@ from cnncc.mapper.block_sizes import block_tiles
 from cnncc.mapper.block_times import BlockTimes
 from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocking import plan_at
-from cnncc.mapper.blocks import Blocks, Cells, cells_below, some_of
+from cnncc.mapper.blocks import Blocks, Cells, plan_bounds, some_of
 from cnncc.mapper.bound import Bound, Durations, ideal_cycles
 from cnncc.mapper.combinations import Found, combinations_below
 from cnncc.mapper.effort import Effort
 from cnncc.mapper.least_cost import dram_cost
 from cnncc.mapper.objective import Prices
-from cnncc.mapper.prices import array_energy, cost_of, words_energy
+from cnncc.mapper.prices import array_energy, cost_of, dram_energy, words_energy
 from cnncc.mapper.search import Tradeoff, rows_are_columns
 from cnncc.mapper.space import Numbers, Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import Tiles, tiles_of
@@ -79,11 +80,24 @@ class _Part(NamedTuple):
         return _Points(int(self.fewest[tile]), (k, h, w, c), self.combinations, some, self.array[some])
 
 
+class _Group(NamedTuple):
+    """Points whose tiles have blocks of equal sizes, and the plans with which they may cost less than the fastest."""
+
+    members: Sequence[_Points]
+    plans: Cells
+
+
 class _Tile(NamedTuple):
-    """Points with equal tiles, and the plans with which they may cost less than the fastest."""
+    """Points with equal tiles, and the plans with which they may cost less than the fastest.
+
+    - words: the least that the words of such a plan cost
+    - left: those points that are not looked at yet, by their places in `of`; None: not chosen yet
+    """
 
     of: _Points
     plans: Cells
+    words: float
+    left: Sequence[int] | None = None
 
 
 class _Candidate(NamedTuple):
@@ -91,7 +105,7 @@ class _Candidate(NamedTuple):
     plan: Plan
 
 
-_Entry = tuple[float, int, int, _Tile | _Candidate]  # cost and cycles at least; a number between
+_Entry = tuple[float, int, int, _Group | _Tile | _Candidate]  # cost and cycles at least; a number between
 
 
 def front(
@@ -128,7 +142,7 @@ class _Front:
         """The front: known mappings, and cheaper ones that were found between their cycles."""
         result, left, number, in_vain = list[Tradeoff](), deque(known), count(), 0
         seen, tries = {each.mapping for each in known}, Counter[Tiles]()
-        heap: list[_Entry] = [(cost, next(number), least, tile) for cost, least, tile in self.tiles(dataflow)]
+        heap: list[_Entry] = [(cost, next(number), least, group) for cost, least, group in self.groups(dataflow)]
         heapq.heapify(heap)
         while heap and self.limits:
             if in_vain == self.effort.front_in_vain:
@@ -141,9 +155,9 @@ class _Front:
                 break
             if not self.limits or least >= self.limit:
                 continue
-            if isinstance(entry, _Tile):
-                for cost, least, candidate in self.candidates(entry):
-                    heapq.heappush(heap, (cost, next(number), least, candidate))
+            if not isinstance(entry, _Candidate):
+                for cost, least, inner in self.tiles(entry) if isinstance(entry, _Group) else self.points(entry):
+                    heapq.heappush(heap, (cost, next(number), least, inner))
                 continue
             tile = tiles_of(self.shape, entry.at)
             if tries[tile] >= self.effort.front_of_tile:
@@ -170,8 +184,8 @@ class _Front:
             result[:] = [*(each for each in result if each.cost < tried.cost), tried]
             self.limits = [limit for limit in self.limits if limit <= tried.cycles]
 
-    def tiles(self, dataflow: str) -> Iterator[tuple[float, int, _Tile]]:
-        """For each limit of cycles the tiles that cost the least, each with its cost and cycles at least.
+    def groups(self, dataflow: str) -> Iterator[tuple[float, int, _Group]]:
+        """For each limit of cycles the tiles that cost the least, in groups, each with its cost and cycles at least.
 
         Of two tiles that differ by h and w exchanged, one is looked at where rows and columns are alike.
         """
@@ -197,55 +211,69 @@ class _Front:
             if each.fewest < self.limit and is_new:
                 sizes = block_tiles(self.shape, self.budget, Tiles(each.combinations.form, *each.tile))
                 groups[each.combinations.form, *sizes.values()].append(each)
-        for group in groups.values():
-            yield from self.plans(group)
+        for members in groups.values():
+            tile = Tiles(members[0].combinations.form, *np.min([each.tile for each in members], axis=0).tolist())
+            plans = plan_bounds(self.shape, self.arch, self.budget, tile)
+            costs = dram_energy(self.shape, self.budget.streamed, plans.fetched, self.costs)
+            costs = costs + min(float(each.array[0]) for each in members)
+            good = (plans.cycles < self.limit) & (costs < self.fastest.cost)
+            if np.any(good):
+                least = min(each.fewest for each in members)
+                yield float(costs[good].min()), least, _Group(members, some_of(plans.cells, good))
 
-    def plans(self, group: Sequence[_Points]) -> Iterator[tuple[float, int, _Tile]]:
-        """Tiles with blocks of equal sizes, each with its cheapest plans, and with those that take fewer cycles."""
-        form, sizes = group[0].combinations.form, np.array([each.tile for each in group])
-        cells = cells_below(self.shape, self.arch, self.budget, Tiles(form, *sizes.min(axis=0).tolist()), self.limit)
-        if not len(cells[0]):
-            return
+    def tiles(self, group: _Group) -> Iterator[tuple[float, int, _Tile]]:
+        """The tiles of a group, each with its cheapest plans, and with those that take fewer cycles."""
+        (members, cells), form = group, group.members[0].combinations.form
+        sizes = np.array([each.tile for each in members])
         k, h, w, c = (int(dim[0]) if (dim == dim[0]).all() else dim[:, None] for dim in sizes.T)
         blocks = Blocks(self.shape, self.arch, self.budget, Tiles(form, k, h, w, c), cells)
-        compute = np.array([int(each.combinations.cycles[each.points].min()) for each in group])[:, None]
-        costs = np.full((len(group), len(cells[0])), np.inf)
+        compute = np.array([int(each.combinations.cycles[each.points].min()) for each in members])[:, None]
+        costs = np.full((len(members), len(cells[0])), np.inf)
         cycles = np.zeros(costs.shape)
         for stage, of_stage in self.traffic.by_stage(blocks, compute):
             own = np.where(of_stage < self.limit, words_energy(blocks, stage, self.costs), np.inf)
             cycles = np.where(own < costs, of_stage, cycles)
             costs = np.minimum(costs, own)
-        for each, cost, fewest in zip(group, costs, cycles, strict=True):
+        for each, cost, fewest in zip(members, costs, cycles, strict=True):
             order = np.argsort(cost, kind="stable")
             order = order[cost[order] < np.inf]
             if len(order):
                 is_fewer = np.diff(np.minimum.accumulate(fewest[order]), prepend=np.inf) < 0
                 is_cheap = np.arange(len(order)) < self.effort.front_plans
                 some = order[is_fewer | is_cheap][: 3 * self.effort.front_plans]
-                least = max(each.fewest, int(fewest[some].min()))
-                yield float(each.array[0] + cost[order[0]]), least, _Tile(each, some_of(cells, some))
+                least, words = max(each.fewest, int(fewest[some].min())), float(cost[order[0]])
+                yield float(each.array[0]) + words, least, _Tile(each, some_of(cells, some), words)
 
-    def candidates(self, tile: _Tile) -> Iterator[tuple[float, int, _Candidate]]:
-        """The points of a tile that cost the least, or take fewer cycles, with its plans: cost, cycles at least."""
-        (_, _, combinations, points, energies), plans = tile
-        is_fewer = np.diff(np.minimum.accumulate(combinations.cycles[points]), prepend=np.inf) < 0
-        some = np.nonzero(is_fewer & (combinations.least[points] < self.limit))[0][: self.effort.front_points]
-        for i, array in zip(points[some].tolist(), energies[some].tolist(), strict=True):
-            at = point(self.numbers, combinations.form, combinations.indices[i].tolist())
-            bound = Bound(self.durations, at)
-            blocks = Blocks(self.shape, self.arch, self.budget, tiles_of(self.shape, at), plans)
-            times = BlockTimes(blocks, bound)
-            transfers, possible = BlockTransfers(times), times.own & (times.array() < self.limit)
-            for stage in blocks.stages():
-                buffers = blocks.buffers(stage)
-                if not np.any(possible & buffers.fit):
-                    continue
-                least = np.maximum(times.array(), transfers.least(stage))
-                costs = array + words_energy(blocks, stage, self.costs)
-                good = possible & buffers.fit & (least < self.limit) & (costs < self.fastest.cost)
-                least, costs, good = (np.broadcast_to(each, blocks.shaped) for each in (least, costs, good))
-                for j in np.nonzero(good)[0].tolist():
-                    yield float(costs[j]), int(least[j]), _Candidate(at, plan_at(blocks, j, stage, buffers))
+    def points(self, tile: _Tile) -> Iterator[tuple[float, int, _Tile | _Candidate]]:
+        """The cheapest point of a tile that is left, with its plans; and the tile without it: cost, cycles at least."""
+        (_, _, combinations, points, energies), left = tile.of, tile.left
+        if left is None:
+            is_fewer = np.diff(np.minimum.accumulate(combinations.cycles[points]), prepend=np.inf) < 0
+            some = np.nonzero(is_fewer & (combinations.least[points] < self.limit))[0]
+            left = some[: self.effort.front_points].tolist()
+        for i in left[:1]:
+            at = point(self.numbers, combinations.form, combinations.indices[points[i]].tolist())
+            yield from self.candidates(at, float(energies[i]), tile.plans)
+        if len(left) > 1:
+            cost, least = float(energies[left[1]]) + tile.words, int(combinations.least[points[left[1]]])
+            yield cost, least, tile._replace(left=left[1:])
+
+    def candidates(self, at: Point, array: float, plans: Cells) -> Iterator[tuple[float, int, _Candidate]]:
+        """A point with each plan that may do: cost, cycles at least. array: what it costs in the array."""
+        bound = Bound(self.durations, at)
+        blocks = Blocks(self.shape, self.arch, self.budget, tiles_of(self.shape, at), plans)
+        times = BlockTimes(blocks, bound)
+        transfers, possible = BlockTransfers(times), times.own & (times.array() < self.limit)
+        for stage in blocks.stages():
+            buffers = blocks.buffers(stage)
+            if not np.any(possible & buffers.fit):
+                continue
+            least = np.maximum(times.array(), transfers.least(stage))
+            costs = array + words_energy(blocks, stage, self.costs)
+            good = possible & buffers.fit & (least < self.limit) & (costs < self.fastest.cost)
+            least, costs, good = (np.broadcast_to(each, blocks.shaped) for each in (least, costs, good))
+            for j in np.nonzero(good)[0].tolist():
+                yield float(costs[j]), int(least[j]), _Candidate(at, plan_at(blocks, j, stage, buffers))
 
     def run(self, mapping: Mapping) -> Tradeoff | None:
         """A mapping on the model; None if it does not fit."""

@@ -12,6 +12,7 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.mapper.arrays import Amounts
 from cnncc.mapper.block_sizes import BlockSizes
 from cnncc.mapper.blocks import Blocks
+from cnncc.mapper.prices import dram_energy
 from cnncc.mapper.space import forms_of
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
@@ -25,8 +26,8 @@ def least_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) 
             + words of image and weights · (GLB read + bus + register file write) + results · (psum read + GLB write)
             + parameters and residual · GLB read
     """
-    sizes, steps = shape.sizes, float(prod(vars(shape.sizes).values()))
-    results = float(sizes.n * sizes.k * sizes.h * sizes.w)
+    steps = float(prod(vars(shape.sizes).values()))
+    results = float(shape.results)
     cost = dram_cost(shape, arch, budget, costs) + results * costs.glb_write
     cost += results * costs.glb_read * budget.residual
     if shape.kind == "copy":
@@ -65,25 +66,17 @@ def _inside(shape: LayerShape, axis: int, side: BlockSizes) -> tuple[Amounts, Am
 
 
 def dram_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) -> float:
-    """BOUND-20. min over blocks that fit: image, residual, results, parameters, and weights.
+    """BOUND-20. min over blocks that fit: words that come (`Blocks.fetched`), and results.
 
-    Weights come once if all of them fit beside a block, or those of a block of k inside which the image runs. Else they
-    come once for each block of the image. Blocks may have any size, as those of tiles of one index have.
+    Blocks may have any size, as those of tiles of one index have.
     """
-    comes, leaves = costs.dram_read + costs.glb_write, costs.dram_write + costs.glb_read
     least, tight = inf, replace(budget, tight=True)
-    results = shape.sizes.n * shape.sizes.k * shape.sizes.h * shape.sizes.w
     for form in forms_of(shape):
         blocks = Blocks(shape, arch, tight, Tiles(form, 1, 1, 1, 1))
-        words, beside = results * ("residual" in budget.streamed) + blocks.params, blocks.least_words
-        weights, times, free = shape.weight_words, shape.sizes.n, budget.words - beside
-        of_block = blocks.k.sizes[blocks.kk] * shape.sizes.c * shape.sizes.r * shape.sizes.s
-        by_k = np.where(blocks.k_outside & (of_block <= free) & (blocks.groups_inside == 1), 1, blocks.of_image)
-        again = np.where(weights <= free, weights, weights * times * by_k)
         image = blocks.moved_image
         if "ifmap" in budget.streamed:
             (h, of_h), (w, of_w) = _inside(shape, 0, blocks.h), _inside(shape, 1, blocks.w)
-            image = image * (h / of_h)[blocks.hh] * (w / of_w)[blocks.ww]
-        all_words = np.where(blocks.legal & (free >= 0), image + again + words, np.inf)
-        least = min(least, float(all_words.min()))
-    return least * comes + results * ("output" in budget.streamed) * leaves
+            image = np.multiply(image, (h / of_h)[blocks.hh] * (w / of_w)[blocks.ww])
+        there = blocks.legal & (blocks.least_words <= budget.words)
+        least = min(least, float(np.where(there, blocks.fetched(image), np.inf).min()))
+    return dram_energy(shape, budget.streamed, least, costs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,6 +17,8 @@ from cnncc.mapper.space import BOX_DIMS, COL_DIMS, ROW_DIMS, Form, Numbers
 from cnncc.model.energy import energy
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.operand_traffic import operand_traffic
+
+Words = TypeVar("Words", PerPlan, float)
 
 
 def cost_of(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, costs: Energy) -> float:
@@ -62,7 +66,7 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     share = np.where((pes["w"] > 1) & (lanes == 1), stride[1] / sizes.s, 1.0) if is_passed else 1.0
     cost = cost + of_pe * places * share * (costs.glb_read + costs.bus)
     cost = cost + of_pe * prod(pes.values(), start=one) * costs.ifmap_write
-    summed, results = pes["c"] * pes["r"], float(sizes.n * sizes.k * sizes.h * sizes.w)
+    summed, results = pes["c"] * pes["r"], float(shape.results)
     is_cut = {"os": False, "ws": (trips["h"] * trips["w"] > 1) | cut, "is": trips["k"] > 1}[form.name]
     commits = np.where(is_cut, trips["c"] * trips["r"] * trips["s"], 1) * results
     cost = cost + steps / lanes * (costs.psum_read + costs.psum_write)
@@ -70,12 +74,17 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     return cost + arch.words_per_sum * (commits - results) * (costs.glb_read + costs.glb_write)
 
 
+def dram_energy(shape: LayerShape, streamed: Set[str], fetched: Words, costs: Energy) -> Words:
+    """What words from DRAM into the GLB cost, and results that leave if they are streamed."""
+    leaves = shape.results * ("output" in streamed)
+    return fetched * (costs.dram_read + costs.glb_write) + leaves * (costs.dram_write + costs.glb_read)
+
+
 def words_energy(blocks: Blocks, stage: Weights, costs: Energy) -> PerPlan:
     """What the words of plans cost between DRAM and GLB, and of `ws` the weights that each image block reads again."""
     shape, sizes, streamed = blocks.shape, blocks.shape.sizes, blocks.budget.streamed
-    comes = blocks.moved_image + stage.words + blocks.params + blocks.everything * ("residual" in streamed)
-    leaves = blocks.everything * ("output" in streamed)
-    cost = comes * (costs.dram_read + costs.glb_write) + leaves * (costs.dram_write + costs.glb_read)
+    fetched = blocks.moved_image + stage.words + blocks.params + blocks.everything * ("residual" in streamed)
+    cost = dram_energy(shape, streamed, fetched, costs)
     if blocks.tiles.form.name == "ws":
         again = shape.weight_words * sizes.n * (blocks.of_image - 1)
         cost = cost + again * (costs.glb_read + costs.bus)

@@ -101,7 +101,7 @@ class _Search:
         self.most_points = effort.streamed_points if budget.streamed else effort.points
         self.most_tiles = effort.streamed_tiles if budget.streamed else effort.tiles
         self.whole = whole if not budget.streamed and left >= 0 else None  # then there is no other plan
-        self.sums_fit = left >= arch.words_per_sum * sizes.n * sizes.k * sizes.h * sizes.w
+        self.sums_fit = left >= arch.words_per_sum * shape.results
 
     def add(self, least: int, compute: int, at: Point, cells: Cells | None) -> None:
         """All candidates of a point that may be better than the best, which take at least so many cycles.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,6 +18,14 @@ NEVER = 1 << 40  # trips of a combination that is no mapping of its own
 def even_parts(extent: int, most: int) -> tuple[int, ...]:
     """⌈extent / 1⌉, ⌈extent / 2⌉, …: those up to `most`, in ascending order."""
     return tuple(sorted({-(-extent // count) for count in range(1, extent + 1) if -(-extent // count) <= most}))
+
+
+class EqualParts(Enum):
+    """Whether PEs have equal parts of a dimension, or parts as equal as may be."""
+
+    NOT = 0
+    ABOUT = 1
+    EXACTLY = 2
 
 
 class LoopTable(NamedTuple):
@@ -54,7 +63,7 @@ def table(
     box: tuple[int, ...],
     spread: bool,
     share: bool,
-    even: bool,
+    even: EqualParts,
     cut: bool = False,
 ) -> Table:
     """The table of a dimension, for 1 to `rows` and 1 to `cols` PEs. Illegal entries are NEVER (SPACE-5).
@@ -62,7 +71,7 @@ def table(
     - box: numbers of indices in the box, in ascending order
     - spread: the dimension is k, whose rest goes to as many PE sets as divide it
     - share: PEs share the dimension out (block-distributed)
-    - even: all PEs have equal parts (c, r)
+    - even: how equal the parts of PEs are that add up (c, r)
     - cut: blocks may have any size. An entry is the least over all sizes then, as parts of PEs depend on the block.
     """
     if share and cut:
@@ -79,7 +88,7 @@ def _in_blocks(
     box: tuple[int, ...],
     spread: bool,
     share: bool = True,
-    even: bool = False,
+    even: EqualParts = EqualParts.NOT,
 ) -> Table:
     """The table for blocks of this size."""
     r, c, b = np.broadcast_arrays(*np.ix_(range(1, rows + 1), range(1, cols + 1), box))
@@ -89,8 +98,11 @@ def _in_blocks(
         legal = (-(-block // on_rows) == r) & (-(-on_rows // on_cols) == c) & (b <= on_cols)
     else:
         legal = ((r - 1) * c * b < extent) & ((c - 1) * b < extent) & (b <= extent)
-    if even:
+    if even is EqualParts.EXACTLY:
         legal &= (r * c == 1) | (extent % (r * c * b) == 0)
+    if even is EqualParts.ABOUT:
+        tiles = -(-extent // (r * c * b))
+        legal &= (r * c == 1) | (b == -(-extent // (tiles * r * c)))
     index = np.nonzero(legal)
     r, c, b, on_rows, on_cols = (numbers[index] for numbers in (r, c, b, on_rows, on_cols))
     loops: list[tuple[Counts, Counts | None]]

@@ -121,7 +121,7 @@ class TrafficOf:
 def streamed_cycles(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
     """BOUND-4. ⌊streamed words / words per cycle⌋, each word once; the image only if windows leave no word out."""
     sizes, window = shape.sizes, shape.window
-    words = len(budget.streamed - {"ifmap"}) * sizes.n * sizes.k * sizes.h * sizes.w
+    words = len(budget.streamed - {"ifmap"}) * shape.results
     taps = zip((sizes.r, sizes.s), window.stride, window.dilation, strict=True)
     if "ifmap" in budget.streamed and all(stride <= (count - 1) * dilation + 1 for count, stride, dilation in taps):
         words += sizes.n * shape.channels * shape.ih * shape.iw
@@ -136,7 +136,7 @@ def cycles_about(shape: LayerShape, arch: Arch, budget: GlbBudget) -> int:
     """
     sizes = shape.sizes
     if shape.kind == "copy":
-        return len(budget.streamed) * sizes.n * sizes.k * sizes.h * sizes.w // arch.dram.words_per_cycle
+        return len(budget.streamed) * shape.results // arch.dram.words_per_cycle
     ideal = ideal_cycles(shape, arch)
     if least_words(shape, arch, budget) > budget.words:
         return NEVER

@@ -62,6 +62,11 @@ class LayerShape:
         return self.sizes.k * self.sizes.c * self.sizes.r * self.sizes.s if self.is_mac else 0
 
     @cached_property
+    def results(self) -> int:
+        """Words of the output."""
+        return self.sizes.n * self.sizes.k * self.sizes.h * self.sizes.w
+
+    @cached_property
     def channelwise(self) -> bool:
         """Whether each output channel has input channels of its own: pools, and as many groups as output channels."""
         return is_channelwise(self.kind, self.sizes, self.window.group)
@@ -215,9 +220,9 @@ def buffer_sizes(shape: LayerShape, arch: Arch, mapping: Mapping, partial: bool)
     params = shape.params * arch.words_per_param
     words = {operand: stage_words(shape, mapping.loops, stage, params) for operand, stage in staged.items()}
     if partial:
-        output, sizes = staged.get("output"), shape.sizes
-        everything = sizes.n * sizes.k * sizes.h * sizes.w
-        words["sums"] = arch.words_per_sum * (stage_block(shape, mapping.loops, output).words if output else everything)
+        output = staged.get("output")
+        results = stage_block(shape, mapping.loops, output).words if output else shape.results
+        words["sums"] = arch.words_per_sum * results
     return words
 
 

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from cnncc.errors import Refusal
 
+OLD_S = 3600.0  # nobody writes a file for so long
+
 
 def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Write all of `data`, bytes or pieces of bytes, to `path`, or nothing. The folder is created. Raises Refusal."""
-    part = path.with_name(f".unfinished-{path.name}")
+    """Write all of `data`, bytes or pieces of bytes, to `path`, or nothing. The folder is created. Raises Refusal.
+
+    Several processes may write one path at once: each has an unfinished file of its own, and the last one stays.
+    """
     check_writable(path)
+    part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
+        part = unfinished(path)
+        with part.open("xb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
         part.replace(path)
     except OSError as error:
         raise Refusal(f"{path}: cannot be written: {error.strerror}") from error
     finally:
-        part.unlink(missing_ok=True)
+        if part is not None:
+            part.unlink(missing_ok=True)
+
+
+def unfinished(path: Path) -> Path:
+    """A new name beside a file, under which to write it. Old ones, of killed processes, are removed. Raises OSError."""
+    prefix = f".unfinished-{path.name}-"
+    for left in path.parent.iterdir():
+        if left.name.startswith(prefix) and time.time() - left.stat().st_mtime > OLD_S:
+            left.unlink(missing_ok=True)
+    return path.with_name(f"{prefix}{secrets.token_hex(4)}{path.suffix}")  # numpy looks at the suffix
 
 
 def check_writable(*paths: Path | None) -> None:

@@ -23,12 +23,22 @@ def _array(archive: Mapping[str, object], name: str) -> Array:
     return cast("Array", member)
 
 
+MOST_BYTES = 1 << 30  # of the arrays of a file, unpacked
 _ZIP, _NPY = b"PK", b"\x93NUMPY"  # the first bytes of files with many arrays and with one
 
 # The exceptions of numpy and zipfile for damaged or foreign files.
 _DAMAGED = (
     ValueError, EOFError, KeyError, MemoryError, RuntimeError, SyntaxError, struct.error, zipfile.BadZipFile, zlib.error
 )  # fmt: skip
+
+
+def _check_size(archive: zipfile.ZipFile, path: Path, names: Sequence[str]) -> None:
+    """A few packed bytes may stand for many. Raises Refusal."""
+    sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
+    if (size := sum(sizes.get(name, 0) for name in names)) > MOST_BYTES:
+        what, help_ = "too many bytes when unpacked", "fewer or smaller images"
+        finding = Finding(what, where=str(path), resource="bytes", value=size, limit=MOST_BYTES, help=help_)
+        raise Refusal(f"{path}: {size:,} bytes when unpacked, the limit is {MOST_BYTES:,}: {help_}", finding)
 
 
 def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
@@ -92,6 +102,8 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
                     Finding(f"no array '{name}'; it has {present}", where=str(path), help=help_) for name in missing
                 ]
                 raise Refusal(f"{path}: no array '{missing[0]}'; it has {present}: {help_}", *findings)
+            assert archive.zip is not None
+            _check_size(archive.zip, path, names)
             return {name: _array(cast("Mapping[str, object]", archive), name) for name in names}
     except OSError as error:
         raise Refusal(f"{path}: {error.strerror or error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +12,8 @@ from cnncc.dialects._notation import NotationError, read
 from cnncc.errors import Finding, Refusal, Refusals, hint, one_line
 from cnncc.mapper.objective import Objective
 from cnncc.passes._scheduling.dataflows import DATAFLOWS, check_dataflow
+from cnncc.util.toml import read_text, read_toml
 
-MOST_BYTES = 1 << 20
 MOST_NUMBER = (1 << 31) - 1
 
 
@@ -165,18 +164,11 @@ def _whole(where: str, name: str, value: object) -> tuple[int, ...]:
 
 def _tables(file: str) -> dict[str, object]:
     try:
-        with Path(file).open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
+        return read_toml(read_text(Path(file)), file)
+    except UnicodeDecodeError as error:
+        raise Refusal(f"{file}: not TOML: {error}") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise Refusal(f"{file}: {getattr(error, 'strerror', None) or error}") from error
-    if len(data) > MOST_BYTES:
-        raise Refusal(f"{file}: a schedule file has at most {MOST_BYTES:,} bytes")
-    try:
-        return tomllib.loads(data.decode())
-    except RecursionError as error:
-        raise Refusal(f"{file}: not TOML that can be read: nested too deeply") from error
-    except ValueError as error:  # TOML's own, text that is none, integers of thousands of digits
-        raise Refusal(f"{file}: not TOML: {error}") from error
 
 
 def _wrong(label: str, table: object) -> Iterable[Finding]:

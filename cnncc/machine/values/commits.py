@@ -7,25 +7,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cnncc.arch.model import Arch
 from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import Instruction
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints
+from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.delivery import Delivered, with_axes
 from cnncc.machine.values.memory import Memory, Place
 from cnncc.machine.values.output_units import (
     OutputUnit,
     distinct_place,
-    integers_of_words,
     pattern_of,
     place_of,
     place_of_shape,
     shape_of,
 )
 from cnncc.machine.values.partial_sums import Accumulated, accumulated
-from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.vectorised import Block, find
-from cnncc.numerics import Epilogue, integer_range
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Output:
     Sums and results are [image, block…, *grid, *pattern].
     """
 
-    arch: Arch
+    arithmetic: Arithmetic
     glb: Memory
     descriptors: Sequence[Descriptor]
     unit: OutputUnit
@@ -69,7 +66,7 @@ class Output:
         counts = {axis: self.block.counts[axis] for axis in self.block.scope} if self.block else {}
         side = self.descriptors[self.inst.number("sums")]
         parts = accumulated(
-            self.inst, self.grid, self.loops, self.pattern, sums, self.glb, side, self.arch, counts, ends
+            self.inst, self.grid, self.loops, self.pattern, sums, self.glb, side, self.arithmetic, counts, ends
         )
         if parts.kept is not None:
             self.glb.check(parts.place)
@@ -95,26 +92,22 @@ class Output:
         shape = np.broadcast_shapes(shape_of(place), (*self.grid.shape, *(n for n, _ in self.pattern)))
         place = distinct_place(place, shape, self.block is None)
         residual = None if self.unit.epilogue.factors is None else self.operand("residual")
-        with np.errstate(over="ignore", invalid="ignore"):  # a scale may be any bits
-            results = self._epilogue().apply(sums, slice(None), residual)
-        low, high = integer_range(self.arch.operand_bits)
-        if results.min() < low or results.max() > high:
-            raise HalfFault(f"a result of {int(results.min())}..{int(results.max())} does not fit a word")
+        results = self.arithmetic.results(self.unit, sums, self._params(), residual)
         full = np.broadcast_shapes(results.shape[1:], shape)
         self._write(place_of_shape(place, full), np.broadcast_to(results, (results.shape[0], *full)))
 
-    def _epilogue(self) -> Epilogue:
-        """The output units' function with the parameters of each result's channel (COMMIT-2)."""
+    def _params(self) -> Ints | None:
+        """The words [..., parameter, word] of the parameters of each result's channel (COMMIT-2); None without any."""
         if not self.unit.params:
-            return self.unit.epilogue
+            return None
 
         def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
-            words = self.arch.words_per_param
+            words = self.arithmetic.arch.words_per_param
             place = self.unit.param_address(self.inst, self.grid, self.pattern, descriptor, loops, words)
             return Delivered(with_axes(memory.read(place), self._axes(2)), [place])
 
-        words = find(self.block, read, self.glb, self.loops, self.descriptors[self.inst.number("params")])
-        return self.unit.function(integers_of_words(words.astype(np.int64), self.arch.operand_bits))
+        descriptor = self.descriptors[self.inst.number("params")]
+        return find(self.block, read, self.glb, self.loops, descriptor).astype(np.int64)
 
     def _write(self, place: Place, values: Ints) -> None:
         if self.block is not None:

@@ -10,10 +10,10 @@ import numpy as np
 
 from cnncc.isa.table import Instruction
 from cnncc.machine.values.addresses import Descriptor, Grid, Index, position
-from cnncc.machine.values.memory import Memory, Operands, Place
+from cnncc.machine.values.arithmetic import Arithmetic
+from cnncc.machine.values.memory import Memory, Place
 from cnncc.machine.values.regfile import HalfFault, Words
 from cnncc.machine.values.strided import Even, Strided, even
-from cnncc.numerics import integer_range
 
 _MOST_COPIED = 8  # words of a copy for each delivered word; beyond, a list of addresses is quicker
 _MOST_TURNS = 1 << 10  # turns of rings; beyond, a list of addresses is quicker
@@ -33,41 +33,43 @@ def with_axes(words: Words, axes: int) -> Words:
 
 
 def deliver(
-    memory: Memory, inst: Instruction, grid: Grid, loops: Sequence[Index], descriptor: Descriptor, bits: int
+    memory: Memory,
+    inst: Instruction,
+    grid: Grid,
+    loops: Sequence[Index],
+    descriptor: Descriptor,
+    arithmetic: Arithmetic,
 ) -> Delivered:
     """The words of a load, less their zero point. Raises HalfFault, OutOfRange."""
     pattern = [(inst.number(f"extent{i}"), inst.term(f"term{i}")) for i in range(4)]
     where = even(inst, grid, loops, pattern, descriptor)
-    evenly = None if where is None else _evenly(memory, where, descriptor, bits)
+    evenly = None if where is None else _evenly(memory, where, descriptor, arithmetic)
     if evenly is not None:
         return evenly
     address, inside = position(inst, grid, loops, pattern).address(descriptor)
     words: Words = memory.read(address, inside)
     read = address if inside is None else address[inside]
     if inside is not None:
-        words = np.where(inside, words, np.int16(descriptor.fill))
+        words = np.where(inside, words, np.int16(arithmetic.padding(descriptor.fill)))
     if descriptor.zero or inside is not None:
-        low, high = integer_range(bits + 1)
-        if (less := _less_zero(words, descriptor.zero, bits)) is None:
-            raise HalfFault(f"an operand less its zero point {descriptor.zero} is outside {low}..{high}")
-        words = less
+        words = arithmetic.operands(words, descriptor.zero)
     return Delivered(np.broadcast_to(words, (*words.shape[:-4], *(extent for extent, _ in pattern))), [read])
 
 
-def _evenly(memory: Memory, where: Even, descriptor: Descriptor, bits: int) -> Delivered | None:
+def _evenly(memory: Memory, where: Even, descriptor: Descriptor, arithmetic: Arithmetic) -> Delivered | None:
     """The words at even positions; None if only a list of addresses can tell them, or whether they trap."""
     padded = descriptor.height > 0 and not where.inside(descriptor.height, descriptor.width)
     place = None if padded or descriptor.zero else where.addresses(descriptor)
     if place is None:
-        return _copied(memory, where, descriptor, bits)
+        return _copied(memory, where, descriptor, arithmetic)
     words = memory.view(place)
     return None if words is None else Delivered(words, [place])
 
 
-def _copied(memory: Memory, where: Even, descriptor: Descriptor, bits: int) -> Delivered | None:
+def _copied(memory: Memory, where: Even, descriptor: Descriptor, arithmetic: Arithmetic) -> Delivered | None:
     """The words from a padded copy [images or 1, *linear axes, row, column] of all rows and columns reached.
 
-    None where the copy would be too large, or where a word has no view.
+    None where the copy would be too large, where a word has no view, or where one (that none may ask for) does not fit.
     """
     y, x = where.reach(1), where.reach(2)
     axes = [axis for axis, step in enumerate(where.steps) if step[0]]
@@ -77,7 +79,7 @@ def _copied(memory: Memory, where: Even, descriptor: Descriptor, bits: int) -> D
     turns = prod(len(reach) // ring + 2 for reach, ring in ((y, descriptor.ring_y), (x, descriptor.ring_x)) if ring)
     if turns > _MOST_TURNS:
         return None
-    copy = np.full((memory.images, *sizes, len(y), len(x)), descriptor.fill, np.int16)
+    copy = np.full((memory.images, *sizes, len(y), len(x)), arithmetic.padding(descriptor.fill), np.int16)
     reads: list[Place] = []
     bounded = descriptor.height > 0
     for rows, row in _runs(y, descriptor.height if bounded else None, descriptor.ring_y):
@@ -89,8 +91,11 @@ def _copied(memory: Memory, where: Even, descriptor: Descriptor, bits: int) -> D
                 return None
             copy[..., rows.start - y.start : rows.stop - y.start, cols.start - x.start : cols.stop - x.start] = words
             reads.append(place)
-    less = _less_zero(copy, descriptor.zero, bits)
-    return None if less is None else Delivered(_again(less, where, axes, (y, x)), reads)
+    try:
+        less = arithmetic.operands(copy, descriptor.zero)
+    except HalfFault:
+        return None
+    return Delivered(_again(less, where, axes, (y, x)), reads)
 
 
 def _runs(reach: range, limit: int | None, ring: int) -> Iterator[tuple[range, int]]:
@@ -100,18 +105,6 @@ def _runs(reach: range, limit: int | None, ring: int) -> Iterator[tuple[range, i
         end = min(stop, (start // ring + 1) * ring) if ring else stop
         yield range(start, end), start % ring if ring else start
         start = end
-
-
-def _less_zero(words: Operands | Words, zero: int, bits: int) -> Words | None:
-    """The words less their zero point; None if one does not fit an operand of bits + 1."""
-    low, high = integer_range(bits + 1)
-    least, most = int(words.min()) - zero, int(words.max()) - zero
-    if least < low or most > high:
-        return None
-    if not zero:
-        return words
-    fits = np.iinfo(np.int16).min <= least and most <= np.iinfo(np.int16).max
-    return np.subtract(words, zero, dtype=np.int32).astype(np.int16 if fits else np.int32)
 
 
 def _again(copy: Words, where: Even, axes: list[int], reach: tuple[range, range]) -> Words:

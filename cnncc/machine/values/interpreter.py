@@ -12,7 +12,6 @@ from dataclasses import replace
 from math import prod
 from typing import Any, assert_never
 
-import numpy as np
 import numpy.typing as npt
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
@@ -22,11 +21,13 @@ from cnncc.machine.program import LoopNode, Node
 from cnncc.machine.times.durations import ceil_div, commit_results, load_words
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints, axis_index
+from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.commits import Output
 from cnncc.machine.values.delivery import Delivered, deliver, with_axes
+from cnncc.machine.values.integers import Integers
 from cnncc.machine.values.loop_fetches import leading_fetches
 from cnncc.machine.values.mac_arithmetic import accumulate, check_neighbours, check_sizes
-from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
+from cnncc.machine.values.mac_operations import operands_of
 from cnncc.machine.values.memory import Memory, OutOfRange
 from cnncc.machine.values.output_units import OutputUnit, psum_slots
 from cnncc.machine.values.partial_sums import reduced
@@ -34,7 +35,6 @@ from cnncc.machine.values.regfile import Half, HalfFault, Halves, Sums, Words, a
 from cnncc.machine.values.transfer_addresses import sides
 from cnncc.machine.values.vectorised import Block, OrderMatters, depth, divisible, find, independent, largest_array
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work, work_of
-from cnncc.numerics import integer_range
 
 Rules = dict[InstructionKind, Callable[[Instruction], None] | None]
 
@@ -46,8 +46,9 @@ HostCall = Callable[[int, Memory], None]
 class Interpreter:
     """The state of the machine; `run` executes a tree. Raises Trap."""
 
-    def __init__(self, arch: Arch, dram: Memory, host: HostCall) -> None:
+    def __init__(self, arch: Arch, dram: Memory, host: HostCall, arithmetic: Arithmetic | None = None) -> None:
         self.arch, self.dram, self.host = arch, dram, host
+        self.arithmetic = arithmetic or Integers(arch)
         self.glb = Memory("glb", arch.glb.words, dram.images)
         self.descriptors = [Descriptor() for _ in range(16)]
         self.files = {"weight": Halves(), "ifmap": Halves()}
@@ -271,7 +272,7 @@ class Interpreter:
         """The words of a load as [image, block…, *grid or 1s, *pattern] (DESC-2, DESC-3)."""
 
         def read(memory: Memory, loops: Sequence[Index], descriptor: Descriptor) -> Delivered:
-            taken = deliver(memory, inst, grid, loops, descriptor, self.arch.operand_bits)
+            taken = deliver(memory, inst, grid, loops, descriptor, self.arithmetic)
             return Delivered(with_axes(taken.words, 1 + self._axes() + PE_AXES + 4), taken.reads)
 
         return find(self.block, read, self.glb, self.index, self.descriptors[inst.number("desc")])
@@ -295,7 +296,7 @@ class Interpreter:
                 ifmap = halves["ifmap"].window(grid, "ifmap")
         sums = self._clear(inst, grid)
         weight = halves["weight"].window(grid, "weight") if "weight" in halves else None
-        accumulate(inst, sums, ifmap, weight, self._reduced(sums), self.arch, self.work)
+        accumulate(inst, sums, ifmap, weight, self._reduced(sums), self.arithmetic, self.work)
         for name in names:
             if self._holds(inst.when(f"give_{name}"), last=True):
                 self.files[name].current = None
@@ -331,10 +332,9 @@ class Interpreter:
                 raise HalfFault("the psum half in use was not sent")
             if len(self.sent) >= self.arch.pe.psum_halves:
                 raise HalfFault("no psum half is free")
-            least = float(integer_range(self.arch.psum_bits)[0]) if keeps_greatest(inst.operation()) else 0.0
             axis_of, scope = (self.block.axis_of, self.block.scope) if self.block else ({}, ())
             own = frozenset(scope) - {axis_of[loop] for loop in clear or () if loop in axis_of}
-            self.sums = Sums.fresh(grid, self._axes(), least, own)
+            self.sums = Sums.fresh(grid, self._axes(), self.arithmetic.start(inst.operation()), own)
         if self.sums is None:
             raise HalfFault("no psum half is open: the first macro-instruction must clear")
         if self.sums.half.grid != grid:
@@ -357,10 +357,10 @@ class Interpreter:
         # Checked before anything else: the arrays below have an element for each result.
         if commit_results(inst) > self.arch.glb.words:
             raise HalfFault("there are more results than words in the GLB")
-        output = Output(self.arch, self.glb, self.descriptors, self.unit, self.block, inst, grid, self.index)
+        output = Output(self.arithmetic, self.glb, self.descriptors, self.unit, self.block, inst, grid, self.index)
         sums = output.operand("operand") if inst.text("source") == "glb" else self._committed(inst, grid)
         if inst.number("reduce"):
-            south, sums = reduced(inst, grid, sums, self.arch)
+            south, sums = reduced(inst, grid, sums, self.arithmetic)
             output = replace(output, grid=south)
         if inst.number("partial"):
             ends = self._asked(inst.when("fresh"), last=False), self._asked(inst.when("final"), last=True)
@@ -388,4 +388,4 @@ class Interpreter:
         sums = self.sent.pop(0)
         slots = psum_slots(inst, self.arch.pe.psum_words)
         sums.grow(slots.ends[1] + 1)
-        return sums.half.window(grid, "psum").read(slots, "psum").astype(np.int64)
+        return self.arithmetic.psums(sums.half.window(grid, "psum").read(slots, "psum"))

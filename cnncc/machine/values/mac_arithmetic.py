@@ -1,28 +1,23 @@
-"""The arithmetic of a macro-instruction (rules MAC-1, MAC-2): three counters over slots of three register files."""
+"""The steps of a macro-instruction (rules MAC-1 to MAC-3, MAC-6): three counters over slots of three register files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
-from string import ascii_letters
 
 import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
 from cnncc.machine.times.durations import mac_operations
-from cnncc.machine.values.mac_operations import keeps_greatest
-from cnncc.machine.values.products import multiply
+from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.regfile import Half, HalfFault, Sums, Values, Words
 from cnncc.machine.values.strided import Ints, Strided
 from cnncc.machine.values.vectorised import OrderMatters
 from cnncc.machine.values.work_limit import PER_INSTRUCTION, Work
-from cnncc.numerics import integer_range
 
 MOST_OPERATIONS = 1 << 24  # of a PE in a macro-instruction: the host holds their operands as arrays
-_MOST_PRODUCTS = 1 << 23  # the most words of one product; beyond, the taps are split in halves, to save memory
 COUNTERS = ("pixels", "taps", "step_range")  # z, j, i
 
 
@@ -39,9 +34,15 @@ def check_sizes(inst: Instruction, arch: Arch) -> None:
 
 
 def accumulate(
-    inst: Instruction, sums: Sums, ifmap: Half, weight: Half | None, reduced: Mapping[int, int], arch: Arch, work: Work
+    inst: Instruction,
+    sums: Sums,
+    ifmap: Half,
+    weight: Half | None,
+    reduced: Mapping[int, int],
+    arithmetic: Arithmetic,
+    work: Work,
 ) -> None:
-    """Combine a macro-instruction's products (mac) or words (add, max) into its psums: sums, or the greatest.
+    """Combine a macro-instruction's products (mac) or words (add, max) into its psums.
 
     reduced: iterations of the block loops to be summed over, by array axis.
 
@@ -49,18 +50,19 @@ def accumulate(
     - HalfFault, for an empty slot, a slot outside, or a sum that leaves the psum's width at any step (MAC-2).
     - OrderMatters, if only single iterations can show whether a sum overflows.
     """
-    psum = _sum_slots(inst)
+    psum, words = _sum_slots(inst), arithmetic.arch.pe.psum_words
     low, high = psum.ends
-    if low < 0 or high >= arch.pe.psum_words:
-        raise HalfFault(f"psum slots {low}..{high} are not in the {arch.pe.psum_words} of a half")
+    if low < 0 or high >= words:
+        raise HalfFault(f"psum slots {low}..{high} are not in the {words} of a half")
     sums.grow(high + 1)
     x = _operand(inst, ifmap, "ifmap")
     w = None if weight is None else _operand(inst, weight, "weight")
-    if not _at_once(inst, psum, sums, x, w, reduced, arch):
+    own = _own_slots(psum, words)
+    if own is None or not arithmetic.add(inst.operation(), sums, own, x, w, reduced):
         if reduced:
             raise OrderMatters
         work.spend(psum.size * PER_INSTRUCTION)
-        _one_by_one(inst, psum, sums, x, w, arch)
+        _one_by_one(inst, psum, sums, x, w, arithmetic)
 
 
 def check_neighbours(inst: Instruction, half: Half, whole: bool, arch: Arch) -> None:
@@ -143,6 +145,14 @@ def _sum_slots(inst: Instruction) -> Strided:
     return Strided(inst.number("psum_slot"), counts, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
 
 
+def _own_slots(psum: Strided, words: int) -> Strided | None:
+    """Slots [pixel, channel], if each pixel and channel has one of its own that all its taps share; else None."""
+    (pixels, _, channels), (z, j, i) = psum.sizes, psum.steps
+    own = Strided(psum.start, (pixels, channels), (z, i))
+    is_own = not j and own.size <= words and (own.distinct or np.unique(own.listed()).size == own.size)
+    return own if is_own else None
+
+
 def _read_slots(inst: Instruction, name: str) -> Strided:
     """Slots [pixel, tap, lane, channel] of ifmap or weight (MAC-1)."""
     pixels, taps, channels = (inst.number(counter) for counter in COUNTERS)
@@ -157,89 +167,17 @@ def _operand(inst: Instruction, half: Half, name: str) -> Words:
     return half.read(replace(slots, sizes=(z if slots.steps[0] else 1, j, lanes, i if slots.steps[3] else 1)), name)
 
 
-def _terms(x: Words) -> Words:
-    """The words of an operand with the lanes as further taps: [image, block…, *grid, pixel, tap and lane, channel]."""
-    *lead, taps, lanes, channels = x.shape
-    return x.reshape(*lead, taps * lanes, channels)
-
-
-def _at_once(
-    inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words | None, reduced: Mapping[int, int], arch: Arch
-) -> bool:
-    """Do all steps in one array expression. False, with nothing done, if steps share psums or might overflow."""
-    (pixels, _, channels), (z, j, i) = psum.sizes, psum.steps
-    own = Strided(psum.start, (pixels, channels), (z, i))
-    if j or own.size > arch.pe.psum_words or not (own.distinct or np.unique(own.listed()).size == own.size):
-        return False  # taps, pixels or channels share a psum
-    if keeps_greatest(inst.operation()):
-        taken = _terms(x).max(axis=-2).max(axis=tuple(reduced), keepdims=True)
-        sums.raise_to(own, np.broadcast_to(taken, (*taken.shape[:-2], *own.sizes)))
-        return True
-    added, bound = _products(x, w, reduced) if w is not None else _words(x, reduced)
-    before = sums.half.data, sums.bound
-    sums.add(own, np.broadcast_to(added, (*added.shape[:-2], *own.sizes)), bound)
-    if float(sums.bound.max()) <= integer_range(arch.psum_bits)[1]:
-        return True
-    sums.half.data, sums.bound = before
-    return False
-
-
-def _greatest(x: Words) -> float:
-    """max |x|."""
-    return float(max(int(x.max()), -int(x.min())))
-
-
-def _products(x: Words, w: Words, reduced: Mapping[int, int]) -> tuple[Values, Values]:
-    """The sums of products, and a bound on the magnitude of any part of them: max |x| * Σ |w|."""
-    if max(x.size, w.size) > _MOST_PRODUCTS and (half := x.shape[-3] // 2):
-        halves = slice(half), slice(half, None)
-        parts = [_products(x[..., taps, :, :], w[..., taps, :, :], reduced) for taps in halves]
-        return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
-    x, w = _terms(x), _terms(w)
-    axes = frozenset(reduced)
-    neither = prod(n for axis, n in reduced.items() if x.shape[axis] == w.shape[axis] == 1)
-    repeats = prod(n for axis, n in reduced.items() if w.shape[axis] == 1)
-    if x.shape[-1] == w.shape[-3] == 1:
-        added, magnitude = multiply(x[..., 0], w[..., 0, :, :], axes)
-    else:
-        added = _elementwise(x.astype(np.float64), w.astype(np.float64), axes)
-        magnitude = np.abs(w, dtype=np.float64).sum(axis=-2).sum(axis=tuple(reduced), keepdims=True)
-    return added if neither == 1 else added * neither, np.asarray(magnitude * (_greatest(x) * repeats))
-
-
-def _elementwise(x: Values, w: Values, reduced: frozenset[int]) -> Values:
-    """Σ x * w over the taps and the `reduced` axes; the taps' axis goes, `reduced` axes keep size 1."""
-    axes, taps = ascii_letters[: x.ndim], x.ndim - 2
-    kept = "".join(letter for axis, letter in enumerate(axes) if axis != taps and axis not in reduced)
-    added: Values = np.einsum(f"{axes},{axes}->{kept}", x, w)
-    return np.expand_dims(added, tuple(sorted(reduced)))
-
-
-def _words(x: Words, reduced: Mapping[int, int]) -> tuple[Values, Values]:
-    """The sums of words, and a bound on the magnitude of any part of them."""
-    repeats = prod(n for axis, n in reduced.items() if x.shape[axis] == 1)
-    x = _terms(x)
-    added: Values = x.sum(axis=-2, dtype=np.float64).sum(axis=tuple(reduced), keepdims=True) * repeats
-    terms = prod(reduced.values()) * x.shape[-2]
-    return added, np.full((1,) * added.ndim, _greatest(x) * terms)
-
-
-def _one_by_one(inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words | None, arch: Arch) -> None:
+def _one_by_one(
+    inst: Instruction, psum: Strided, sums: Sums, x: Words, w: Words | None, arithmetic: Arithmetic
+) -> None:
     """The steps in the order of the counters, each sum checked against the width of a psum (MAC-2)."""
-    low, high = integer_range(arch.psum_bits)
-    steps = psum.steps
+    steps, operation = psum.steps, inst.operation()
     for z, j, i in np.ndindex(psum.sizes):
-        terms = _at(x, z, j, i) if w is None else _at(x, z, j, i) * _at(w, z, j, i)
-        word: Values = terms.sum(axis=-1)
         slot = Strided(psum.start + z * steps[0] + j * steps[1] + i * steps[2], (1,), (1,))
-        if keeps_greatest(inst.operation()):
-            sums.raise_to(slot, word[..., None])
-            continue
-        sums.add(slot, word[..., None], np.zeros((1,) * (word.ndim + 1)))
-        total = sums.half.data[..., slot.start]
-        if total.min() < low or total.max() > high:
-            raise HalfFault(f"psum {slot.start} leaves {arch.psum_bits} bits at pixel {z}, tap {j}, channel {i}")
-    sums.bound = np.abs(sums.half.data).max(axis=0, keepdims=True)
+        if not arithmetic.step(operation, sums, slot, _at(x, z, j, i), None if w is None else _at(w, z, j, i)):
+            bits = arithmetic.arch.psum_bits
+            raise HalfFault(f"psum {slot.start} leaves {bits} bits at pixel {z}, tap {j}, channel {i}")
+    sums.measure()
 
 
 def _at(values: Words, z: int, j: int, i: int) -> Values:

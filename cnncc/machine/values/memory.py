@@ -130,7 +130,7 @@ def ends(place: Place) -> tuple[int, int]:
     return place.ends if isinstance(place, Strided) else (int(place.min()), int(place.max()))
 
 
-def fill(words: npt.NDArray[np.generic], place: Place, values: npt.NDArray[np.integer] | bool) -> None:
+def fill(words: npt.NDArray[np.generic], place: Place, values: npt.NDArray[np.integer] | int) -> None:
     """Set the words at a place."""
     if isinstance(place, Strided):
         place.of(words)[...] = values

@@ -133,10 +133,3 @@ def psum_slots(inst: Instruction, words: int) -> Strided:
     if low < 0 or high >= words:
         raise HalfFault(f"psum slots {low}..{high} are not in the {words} of a half")
     return slots
-
-
-def integers_of_words(words: Ints, operand_bits: int) -> Ints:
-    """Signed integers of up to 63 bits from their words [..., word], the least significant first (MEM-1)."""
-    shift = np.asarray(operand_bits * np.arange(words.shape[-1]), np.int64)
-    low = (words[..., :-1] & np.int64((1 << operand_bits) - 1)) << shift[:-1]
-    return np.asarray(low.sum(axis=-1), np.int64) + (words[..., -1] << shift[-1])

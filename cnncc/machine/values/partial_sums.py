@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
@@ -13,38 +12,30 @@ from cnncc.isa.fields import FieldTerm
 from cnncc.isa.table import Instruction
 from cnncc.machine.times.durations import EXTENTS
 from cnncc.machine.values.addresses import PE_AXES, Descriptor, Grid, Index, Ints
+from cnncc.machine.values.arithmetic import Arithmetic, last
 from cnncc.machine.values.memory import Memory, Place
-from cnncc.machine.values.output_units import integers_of_words, place_of
+from cnncc.machine.values.output_units import place_of
 from cnncc.machine.values.regfile import HalfFault
 from cnncc.machine.values.strided import Strided
 from cnncc.machine.values.vectorised import OrderMatters
-from cnncc.numerics import integer_range
 
 ROWS = 1 - PE_AXES - len(EXTENTS)  # the axis of rows within a set, in [image, block…, *grid, *pattern]
 
 
-def reduced(inst: Instruction, grid: Grid, sums: Ints, arch: Arch) -> tuple[Grid, Ints]:
+def reduced(inst: Instruction, grid: Grid, sums: Ints, arithmetic: Arithmetic) -> tuple[Grid, Ints]:
     """The psums [image, block…, *grid, *pattern] of a set's rows added from north to south, and their PEs (COMMIT-6).
 
     Raises: HalfFault, if there are no links, if a set is cut short, or if a sum leaves the width of a psum on its way.
     """
-    if not arch.links.south:
+    if not arithmetic.arch.links.south:
         raise HalfFault("this array has no links for psums to the south")
     if inst.text("source") == "glb":
         raise HalfFault("streamed words come from no rows that could be added up")
     if grid.rows != grid.set_rows or inst.term("row").step:
         raise HalfFault("sets whose rows are added up are whole, and their results do not depend on the row")
     shape = (*sums.shape[: ROWS - 1], *grid.shape, *sums.shape[-len(EXTENTS) :])
-    low, high = integer_range(arch.psum_bits)
-    # This bound on all running sums mostly spares the cumulative sum.
-    all_fit = max(-int(sums.min()), int(sums.max())) * shape[ROWS] <= high
-    sums, south = np.broadcast_to(sums, shape), replace(grid, rows=1, set_rows=1)
-    if all_fit:
-        return south, sums.sum(axis=ROWS, keepdims=True)
-    totals = np.cumsum(sums, axis=ROWS)
-    if totals.min() < low or totals.max() > high:
-        raise HalfFault(f"a psum leaves {arch.psum_bits} bits on its way south")
-    return south, np.take(totals, [-1], axis=ROWS)
+    south = replace(grid, rows=1, set_rows=1)
+    return south, arithmetic.south(np.broadcast_to(sums, shape), ROWS)
 
 
 @dataclass(frozen=True)
@@ -102,7 +93,7 @@ def accumulated(
     sums: Ints,
     glb: Memory,
     descriptor: Descriptor,
-    arch: Arch,
+    arithmetic: Arithmetic,
     counts: Mapping[int, int],
     ends: tuple[frozenset[int] | None, frozenset[int] | None],
 ) -> Accumulated:
@@ -122,18 +113,18 @@ def accumulated(
     values = np.broadcast_to(sums, np.broadcast_shapes(sums.shape, full))
     still = [axis for axis in sorted(counts) if not _moves(place, axis)]
     turns = Turns.of(still, *ends)
-    at = _words_at(place, tuple(1 if axis in still else n for axis, n in enumerate(full)), descriptor.base, arch)
+    at = _words_at(
+        place, tuple(1 if axis in still else n for axis, n in enumerate(full)), descriptor.base, arithmetic.arch
+    )
     before: Ints = np.zeros((1,) * sums.ndim, np.int64)
     if not turns.fresh:
-        before = integers_of_words(glb.read(at).astype(np.int64), arch.operand_bits)
+        before = arithmetic.sums_of_words(glb.read(at).astype(np.int64))
     along = tuple(1 + axis for axis in turns.summed)
-    total = before + values.sum(axis=along, keepdims=True)
-    _check_width(before, values, along, arch.sum_bits)
+    total, before_last = arithmetic.partial(before, values, along)
     # The commit that completes a sum does not store it: the GLB keeps the sum before that.
-    kept = total - _last(values, along) if turns.final else total
-    kept = _last(kept, tuple(1 + axis for axis in turns.outer))
+    kept = last(before_last if turns.final else total, tuple(1 + axis for axis in turns.outer))
     stored = not turns.final or bool(along)  # a sum that is complete at once never was in the GLB
-    return Accumulated(total, turns, at, _words(kept, arch) if stored else None, not turns.fresh)
+    return Accumulated(total, turns, at, arithmetic.words_of_sums(kept) if stored else None, not turns.fresh)
 
 
 def _padded(place: Place, axes: int) -> Place:
@@ -167,33 +158,3 @@ def _words_at(place: Place, shape: tuple[int, ...], base: int, arch: Arch) -> Pl
     if np.unique(listed).size < listed.size:
         raise HalfFault("two partial sums lie in one place")
     return base + words * listed[..., None] + np.arange(words)
-
-
-def _last(values: Ints, axes: tuple[int, ...]) -> Ints:
-    """The last along `axes`, which keep size 1."""
-    return values[tuple(slice(-1, None) if axis in axes else slice(None) for axis in range(values.ndim))]
-
-
-def _check_width(before: Ints, values: Ints, along: tuple[int, ...], bits: int) -> None:
-    """Check every running sum of `values` along the axes `along`, in order. Raises HalfFault beyond `bits`."""
-    low, high = integer_range(bits)
-    terms, most = prod(values.shape[axis] for axis in along), max(int(values.max()), -int(values.min()))
-    if max(int(before.max()), -int(before.min())) + terms * most <= high:
-        return
-    running = np.cumsum(_in_order(values, along), axis=-1) + _in_order(before, along)
-    if running.min() < low or running.max() > high:
-        raise HalfFault(f"a partial sum of {int(running.min())}..{int(running.max())} leaves {bits} bits")
-
-
-def _in_order(values: Ints, along: tuple[int, ...]) -> Ints:
-    """Values with the axes `along` merged into one, the last."""
-    moved = np.moveaxis(values, along, range(-len(along), 0))
-    return moved.reshape(*moved.shape[: moved.ndim - len(along)], prod(values.shape[axis] for axis in along))
-
-
-def _words(sums: Ints, arch: Arch) -> Ints:
-    """The words [..., word] of partial sums, the least significant first (MEM-1)."""
-    bits = arch.operand_bits
-    parts = (sums[..., None] >> (bits * np.arange(arch.words_per_sum))) & ((1 << bits) - 1)
-    # Words are signed.
-    return parts - ((parts >> (bits - 1)) << bits)

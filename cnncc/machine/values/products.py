@@ -1,15 +1,75 @@
-"""The sums of products of a block, as matrix products."""
+"""The sums of products of a block, as matrix products; sums and maxima of words."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from string import ascii_letters
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cnncc.machine.values.regfile import Values, Words
+
+_MOST_PRODUCTS = 1 << 23  # the most words of one product; beyond, the taps are split in halves, to save memory
+
+
+def terms(x: Words) -> Words:
+    """The words of an operand with the lanes as further taps: [image, block…, *grid, pixel, tap and lane, channel]."""
+    *lead, taps, lanes, channels = x.shape
+    return x.reshape(*lead, taps * lanes, channels)
+
+
+def greatest_words(x: Words, reduced: Mapping[int, int]) -> Words:
+    """The greatest of the words of each psum, as [image, block…, *grid, pixel, channel]; `reduced` axes keep size 1."""
+    return terms(x).max(axis=-2).max(axis=tuple(reduced), keepdims=True)
+
+
+def sum_of_words(x: Words, reduced: Mapping[int, int]) -> tuple[Values, Values]:
+    """The sums of words, and a bound on the magnitude of any part of them; shapes as of `greatest_words`."""
+    repeats = prod(n for axis, n in reduced.items() if x.shape[axis] == 1)
+    x = terms(x)
+    added: Values = x.sum(axis=-2, dtype=np.float64).sum(axis=tuple(reduced), keepdims=True) * repeats
+    count = prod(reduced.values()) * x.shape[-2]
+    return added, np.full((1,) * added.ndim, _greatest(x) * count)
+
+
+def sums_of_products(x: Words, w: Words, reduced: Mapping[int, int]) -> tuple[Values, Values]:
+    """The sums of products, and a bound on the magnitude of any part of them: max |x| * Σ |w|."""
+    if max(x.size, w.size) > _MOST_PRODUCTS and (half := x.shape[-3] // 2):
+        halves = slice(half), slice(half, None)
+        parts = [sums_of_products(x[..., taps, :, :], w[..., taps, :, :], reduced) for taps in halves]
+        return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
+    x, w = terms(x), terms(w)
+    axes = frozenset(reduced)
+    neither = prod(n for axis, n in reduced.items() if x.shape[axis] == w.shape[axis] == 1)
+    repeats = prod(n for axis, n in reduced.items() if w.shape[axis] == 1)
+    if x.shape[-1] == w.shape[-3] == 1:
+        added, magnitude = multiply(x[..., 0], w[..., 0, :, :], axes)
+    else:
+        added = _elementwise(x.astype(np.float64), w.astype(np.float64), axes)
+        magnitude = np.abs(w, dtype=np.float64).sum(axis=-2).sum(axis=tuple(reduced), keepdims=True)
+    return added if neither == 1 else added * neither, np.asarray(magnitude * (_greatest(x) * repeats))
+
+
+def dot(x: Values, w: Values | None) -> Values:
+    """The sum of the products of a step [image, block…, *grid, lane]; of the words where there are no weights."""
+    return np.asarray((x if w is None else x * w).sum(axis=-1), np.float64)
+
+
+def _greatest(x: Words) -> float:
+    """max |x|."""
+    return float(max(int(x.max()), -int(x.min())))
+
+
+def _elementwise(x: Values, w: Values, reduced: frozenset[int]) -> Values:
+    """Σ x * w over the taps and the `reduced` axes; the taps' axis goes, `reduced` axes keep size 1."""
+    axes, taps = ascii_letters[: x.ndim], x.ndim - 2
+    kept = "".join(letter for axis, letter in enumerate(axes) if axis != taps and axis not in reduced)
+    added: Values = np.einsum(f"{axes},{axes}->{kept}", x, w)
+    return np.expand_dims(added, tuple(sorted(reduced)))
 
 
 def multiply(x: Words, w: Words, reduced: frozenset[int]) -> tuple[Values, Values]:

@@ -223,7 +223,7 @@ class Halves:
 
 @dataclass
 class Sums:
-    """A psum half. All its slots start with `least`: 0, or the least integer for max.
+    """A psum half. All its slots start with `least`: 0, or what a maximum starts from.
 
     - scope: the block axes whose iterations have their own halves; the block's other axes are summed over.
     - bound: [image or 1, block…, *grid or 1s, slot], an upper bound of the magnitude of every sum so far.
@@ -247,22 +247,26 @@ class Sums:
         self.half.grow(slots)
         self.half.data[..., -more:] = self.least
         self.half.filled[..., -more:] = True
-        self.bound = np.concatenate([self.bound, np.full((*self.bound.shape[:-1], more), -self.least)], axis=-1)
+        self.bound = np.concatenate([self.bound, np.full((*self.bound.shape[:-1], more), abs(self.least))], axis=-1)
 
     def add(self, slots: Strided, amount: Values, bound: Values) -> None:
-        """Add `amount` [image, block…, *grid, *slots] to `slots`, every slot named once."""
+        """Add `amount` [image, block…, *grid, *slots or 1s] to `slots`, every slot named once."""
         self.half.data = _into(self.half.data, slots, amount, np.add)
-        shape = (*bound.shape[: -len(slots.sizes)], *slots.sizes)
-        self.bound = _into(self.bound, slots, np.broadcast_to(bound, shape), np.add)
+        self.bound = _into(self.bound, slots, bound, np.add)
 
     def raise_to(self, slots: Strided, values: npt.NDArray[Any]) -> None:
-        """Replace the sums by the greater of each and `values`; their bound is then unknown."""
+        """Replace the sums by the greater of each and `values`, shaped as of `add`; their bound is then unknown."""
         self.half.data = _into(self.half.data, slots, values, np.maximum)
         self.bound = np.full((*[1] * (self.bound.ndim - 1), self.bound.shape[-1]), np.inf)
 
+    def measure(self) -> None:
+        """Take the sums' own magnitudes as their bound."""
+        self.bound = np.abs(self.half.data).max(axis=0, keepdims=True)
+
 
 def _into(data: Values, slots: Strided, values: npt.NDArray[Any], combine: np.ufunc) -> Values:
-    """A copy of `data` [lead…, slot] with `values` [lead…, *slots] combined into its slots; leading axes broadcast."""
+    """A copy of `data` [lead…, slot] with `values` [lead…, *slots] combined into its slots; all axes broadcast."""
+    values = np.broadcast_to(values, (*values.shape[: -len(slots.sizes)], *slots.sizes))
     lead = np.broadcast_shapes(data.shape[:-1], values.shape[: -len(slots.sizes)])
     if slots.size == data.shape[-1] and slots.in_order:
         return combine(data.reshape(*data.shape[:-1], *slots.sizes), values).reshape(*lead, slots.size)

@@ -1,0 +1,38 @@
+"""The claims that are proven: of a model that is compiled, or of a binary and the model that it is said to be from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from cnncc.binary.container import from_bytes, load, to_bytes
+from cnncc.driver.build import binary_of
+from cnncc.driver.pipeline import Compilation, operand_bits
+from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.proof.claim import Claim
+from cnncc.util.progress import Progress, silent
+
+
+def claim_of_model(model: Path, options: CompileOptions, progress: Progress = silent) -> Claim:
+    """The claim of a model that is compiled. Raises Refusal."""
+    compilation = start_compilation(model, options)
+    compilation.ctx.progress = progress
+    return claim_of(compilation)
+
+
+def claim_of(compilation: Compilation) -> Claim:
+    """The claim of a compilation, which runs to its end. The binary goes through the bytes of its file."""
+    compilation.run("cnn")
+    module = compilation.module.clone()
+    compilation.run()
+    return Claim(from_bytes(to_bytes(binary_of(compilation))), module, compilation.ctx.weights)
+
+
+def claim_of_binary(binary: Path, model: Path, options: CompileOptions) -> Claim:
+    """The claim of a binary and a model, which is quantised for the binary's array. Raises Refusal."""
+    loaded = load(binary)
+    compilation = start_compilation(model, options)
+    bits = operand_bits(options.precision, loaded.arch)
+    compilation.settings = replace(compilation.settings, arch=loaded.arch, operand_bits=bits)
+    compilation.run("cnn")
+    return Claim(loaded, compilation.module, compilation.ctx.weights)

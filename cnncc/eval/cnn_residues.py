@@ -1,0 +1,221 @@
+"""Runs IR of the `cnn` dialect on residues modulo a prime, and counts the degrees of their polynomials (docs/proof.md).
+
+It is the network's side of a proof. The machine's side computes the same images from instructions
+(`machine/values/residues.py`). Both take the images of data and constants from `draws.py`, and share nothing else.
+The module is one that `cnn-legalize` has left: layers, reshapes, concatenations and host segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from cnncc.dialects.cnn import (
+    AddOp,
+    ConcatOp,
+    ConvOp,
+    HostOp,
+    PoolOp,
+    QuantAttr,
+    ReshapeOp,
+    Steps,
+    shape,
+    value_key,
+)
+from cnncc.dialects.weights import GlobalOp, constant_array
+from cnncc.draws import MAXIMUM_START, PRIME, Draws, Residues
+from cnncc.errors import Refusal
+from cnncc.eval.cnn import convolution, pool_values, shuffle_channels
+from cnncc.frontend.export_onnx import input_names, main_function
+from cnncc.weights import Array, WeightStore
+
+Values = npt.NDArray[np.float64]
+PARAM_BITS = 32  # of a bias and a scale
+
+
+@dataclass(frozen=True)
+class Polynomials:
+    """The results of a layer, or other integers: their residues [draw, *shape], and the greatest of their degrees."""
+
+    residues: Residues
+    degree: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a network computes.
+
+    - values: the integers of layers and host segments by key
+    - inputs, outputs: in the network's order; None for what only the host knows
+    - hosts: the operands and the results of each host segment, in their order
+    """
+
+    values: Mapping[str, Polynomials]
+    inputs: Sequence[Polynomials | None]
+    outputs: Sequence[Polynomials | None]
+    hosts: Sequence[tuple[HostOp, Sequence[Polynomials | None], Sequence[Polynomials | None]]]
+
+    @property
+    def degree(self) -> int:
+        """The greatest degree."""
+        return max((known.degree for known in self.values.values()), default=1)
+
+
+def evaluate(module: ModuleOp, store: WeightStore, operand_bits: int, draws: Draws) -> Evaluation:
+    """Run a network on drawn inputs and weights. Raises Refusal for an op that has no image."""
+    run, func = _Run(module, store, operand_bits, draws), main_function(module)
+    names, quants = input_names(module), _quants(func.arg_attrs, len(func.args))
+    for name, quant, value in zip(names, quants, func.args, strict=True):
+        run.known[value] = run.drawn(f"input {name}", value) if quant else None
+    inputs = [run.known[value] for value in func.args]
+    for op in func.body.block.ops:
+        if isinstance(op, ReturnOp):
+            return Evaluation(run.values, inputs, [run.known[value] for value in op.operands], run.hosts)
+        run.op(op)
+    raise Refusal("@main does not end with func.return")
+
+
+def _quants(attrs: ArrayAttr[Any] | None, count: int) -> list[bool]:
+    """Whether each argument is integers with a scale."""
+    return [isinstance(entry.data.get("cnn.quant"), QuantAttr) for entry in attrs] if attrs else [False] * count
+
+
+def reduced(values: Values) -> Values:
+    """Residues 0 … PRIME - 1."""
+    return values - PRIME * np.floor(values / PRIME)
+
+
+@dataclass
+class _Run:
+    """The values known so far."""
+
+    module: ModuleOp
+    store: WeightStore
+    operand_bits: int
+    draws: Draws
+    known: dict[SSAValue, Polynomials | None] = field(default_factory=dict[SSAValue, Polynomials | None])
+    values: dict[str, Polynomials] = field(default_factory=dict[str, Polynomials])
+    hosts: list[Any] = field(default_factory=list[Any])
+
+    def __post_init__(self) -> None:
+        globals_ = [op for op in self.module.ops if isinstance(op, GlobalOp)]
+        self.symbols = {op.sym_name.data: constant_array(op, self.store) for op in globals_}
+
+    # -- what is drawn ---------------------------------------------------------------------------------------------
+
+    def drawn(self, name: str, value: SSAValue) -> Polynomials:
+        """Integers from outside."""
+        return Polynomials(self.draws.words(name, *shape(value.type)), 1)
+
+    def array(self, name: str, op: Operation) -> Array:
+        """The array of a symbol."""
+        if name not in self.symbols:
+            raise Refusal(f"{op.name} '{value_key(op) or ''}': there is no weights.global @{name}")
+        return self.symbols[name]
+
+    def params(self, name: str, op: Operation) -> Values:
+        """Biases or scales [draw, …]: Σ word * 2^(operand_bits * i) of their drawn words."""
+        dims = self.array(name, op).shape
+        words = self.draws.words(f"weight {name}", *dims, PARAM_BITS // self.operand_bits)
+        places = [2.0 ** (self.operand_bits * i) % PRIME for i in range(words.shape[-1])]
+        return reduced(words.astype(np.float64) @ np.array(places))
+
+    # -- ops -------------------------------------------------------------------------------------------------------
+
+    def op(self, op: Operation) -> None:
+        """Compute the results of an op."""
+        match op:
+            case HostOp():
+                self.host(op)
+                return
+            case ConvOp():
+                name = op.weights.root_reference.data
+                weights, x = self.draws.words(f"weight {name}", *self.array(name, op).shape), self.operand(op.x, op)
+                sums = self.by_draw(lambda d: convolution(x.residues[d].astype(np.float64), weights[d], op.window.data))
+                result = self.finish(sums, x.degree + 1, op.steps.data if op.steps else Steps(), op, op.residual)
+            case PoolOp():
+                x, is_max = self.operand(op.x, op), op.kind.data == "max"
+                sums = self.by_draw(lambda d: pool_values(x.residues[d].astype(np.float64), op.window.data, "sum"))
+                if is_max:
+                    sums = reduced(sums) * self.along_draws(self.draws.maximum(), sums.ndim) + MAXIMUM_START
+                steps = op.steps.data if op.steps else Steps()
+                result = self.finish(sums, x.degree + is_max, steps, op, op.residual)
+            case AddOp():
+                x = self.operand(op.x, op)
+                result = self.finish(x.residues.astype(np.float64), x.degree, op.steps.data, op, op.residual)
+            case ConcatOp():
+                parts = [self.operand(value, op) for value in op.inputs]
+                together = np.concatenate([part.residues for part in parts], axis=2)
+                result = Polynomials(together, max(part.degree for part in parts))
+            case ReshapeOp():
+                x = self.operand(op.x, op)
+                result = Polynomials(x.residues.reshape(self.draws.count, *shape(op.result.type)), x.degree)
+            case _:
+                raise Refusal(f"{op.name} '{value_key(op) or ''}' has no image: cnn-legalize leaves none of these")
+        self.known[op.results[0]] = result
+        if (key := value_key(op)) is not None:
+            self.values[key] = result
+
+    def operand(self, value: SSAValue, op: Operation) -> Polynomials:
+        """The integers that a layer reads."""
+        if (known := self.known[value]) is None:
+            raise Refusal(f"{op.name} '{value_key(op) or ''}' reads what only the host knows")
+        return known
+
+    def by_draw(self, rule: Callable[[int], Values]) -> Values:
+        """The results of a rule for each draw, as residues [draw, …]."""
+        return np.stack([reduced(rule(draw)) for draw in range(self.draws.count)])
+
+    def along_draws(self, drawn: npt.NDArray[Any], axes: int) -> Values:
+        """What is drawn along the first of `axes` axes."""
+        return drawn.reshape(-1, *[1] * (axes - 1)).astype(np.float64)
+
+    def finish(self, v: Values, degree: int, steps: Steps, op: Operation, residual: SSAValue | None) -> Polynomials:
+        """The results [draw, n, k, …] of sums after their epilogue."""
+        if steps.bias:
+            v, degree = v + self.by_channel(self.params(steps.bias, op), v.ndim), max(degree, 1)
+        if steps.scale:
+            scale = self.params(steps.scale, op)
+            by_place = scale[:, None, None] if steps.per_position else self.by_channel(scale, v.ndim)
+            v, degree = reduced(v) * by_place, degree + 1
+            if steps.slope != 1:
+                v, degree = reduced(v) * self.along_draws(self.draws.real("slope", steps.slope), v.ndim), degree + 1
+            v = v + steps.zero
+        v, degree = self.clamped(v, "clamp", steps.clamp), degree + 1
+        if steps.factors:
+            assert residual is not None
+            other = self.operand(residual, op)
+            reals = zip(("factor_a", "factor_b", "fixed"), self.array(steps.factors, op), strict=True)
+            a, b, fixed = (self.along_draws(self.draws.real(name, real), v.ndim) for name, real in reals)
+            v = self.clamped(v * a + other.residues * b + fixed, "add_clamp", steps.add_clamp)
+            degree = max(degree, other.degree) + 2
+        results = v.astype(np.int16)
+        if steps.shuffle != 1:
+            results = np.stack([shuffle_channels(each, steps.shuffle) for each in results])
+        return Polynomials(results, degree)
+
+    def by_channel(self, params: Values, axes: int) -> Values:
+        """Parameters [draw, k] of results [draw, n, k, …]."""
+        return params.reshape(len(params), 1, -1, *[1] * (axes - 3))
+
+    def clamped(self, v: Values, stage: str, bounds: tuple[int, ...]) -> Values:
+        """The image of a clamp."""
+        factor, addend = (self.along_draws(each, v.ndim) for each in self.draws.clamp(stage, bounds))
+        return reduced(reduced(v) * factor + addend)
+
+    def host(self, op: HostOp) -> None:
+        """A host segment: its integer results are drawn."""
+        operands = [self.known[value] for value in op.inputs]
+        results: list[Polynomials | None] = []
+        for index, (value, quant) in enumerate(zip(op.outputs, op.output_quants, strict=True)):
+            known = self.drawn(f"host {len(self.hosts)}.{index}", value) if quant.data.scale else None
+            self.known[value] = known
+            results.append(known)
+        self.hosts.append((op, operands, results))

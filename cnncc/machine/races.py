@@ -1,0 +1,201 @@
+"""Races for words of the GLB: two accesses that no token, `sync` or queue orders.
+
+Rules: PROG-3 to PROG-5, TOKEN-1 to TOKEN-5.
+
+Values follow program order (PROG-5), so a token too few changes none of them. Here each instruction *knows* which
+others are done when it starts, whatever the times are:
+
+| it knows | because |
+|---|---|
+| what the instruction before it on its engine knew | engines work in program order |
+| what the giver of a token that it takes knew, and the giver | tokens are given when an instruction is done |
+| what the sequencer knew when it decoded it | it starts later |
+
+The sequencer knows the engines that a `sync` waited for. A full queue tells it what the instruction `queue_depth`
+places before knew when it started (TIME-1). Of two accesses to one word by different engines, one of them a write, the
+later one in program order must know the earlier one. An engine orders its own accesses: they have one latency.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cnncc.arch.model import Arch
+from cnncc.isa.table import RUN_BY_ENGINES, Instruction, InstructionKind
+from cnncc.machine.accesses import AccessStep, AccessWalk
+from cnncc.machine.program import Leaf, build_tree
+from cnncc.machine.times.loop_texts import waits_for
+from cnncc.machine.times.tasks import ENGINES, HALVES, QUEUES, EngineToken, queue_name, task_of
+from cnncc.machine.values.memory import OutOfRange, Place, fill
+from cnncc.machine.values.regfile import HalfFault
+from cnncc.machine.values.strided import Strided
+
+MOST_RACES = 5  # to be listed
+MOST_STEPS = 1 << 24  # instructions, as often as they run (PROG-6)
+
+Known = tuple[int, ...]  # by engine: how many of its instructions are done
+NOTHING: Known = (0,) * len(ENGINES)
+
+
+@dataclass(frozen=True)
+class Race:
+    """An instruction that may use a word of the GLB before an earlier one has written (read) it."""
+
+    early: Leaf
+    late: Leaf
+    word: int
+    is_write: bool
+
+    def __str__(self) -> str:
+        early, late = self.early.instruction.spec.engine, self.late.instruction.spec.engine
+        verb = "written" if self.is_write else "read"
+        return (
+            f"instruction {self.late.index} ({late}) may use GLB word {self.word} "
+            f"before instruction {self.early.index} ({early}) has {verb} it: a token or a sync is missing"
+        )
+
+
+def _joined(one: Known, other: Known) -> Known:
+    return one if one == other else tuple(map(max, one, other))
+
+
+class _Order:
+    """What the sequencer and the engines know."""
+
+    def __init__(self, arch: Arch) -> None:
+        self.sequencer, self.overlap = NOTHING, arch.sequencer.overlap
+        self.issued = [0] * len(ENGINES)
+        self.started = [NOTHING] * len(ENGINES)  # by engine: what its last instruction knew
+        self.queued = [deque[Known](maxlen=arch.sequencer.queue_depth) for _ in ENGINES]
+        self.tokens = [deque[tuple[Known, int]]() for _ in range(QUEUES)]
+        for queue, halves in zip(
+            (0, 2, 4), (arch.pe.weight_halves, arch.pe.ifmap_halves, arch.pe.psum_halves), strict=True
+        ):
+            self.tokens[queue].append((NOTHING, halves))
+
+    def wait(self, engines: Sequence[int]) -> None:
+        """The sequencer waits until engines are idle (PROG-4)."""
+        for engine in engines:
+            self.sequencer = _joined(self.sequencer, self._with(self.started[engine], engine))
+
+    def signal(self, queue: int, count: int) -> None:
+        """The sequencer gives tokens (TOKEN-4)."""
+        self.tokens[queue].append((self.sequencer, count))
+
+    def start(self, engine: int, taken: Sequence[EngineToken]) -> Known:
+        """What an instruction knows that takes some tokens. Raises HalfFault for a token that never comes."""
+        if not self.overlap:
+            self.wait(range(len(ENGINES)))
+        queue = self.queued[engine]
+        if len(queue) == queue.maxlen:
+            self.sequencer = _joined(self.sequencer, queue[0])
+        known = _joined(self.sequencer, self.started[engine])
+        for token in taken:
+            known = _joined(known, self._take(token.queue))
+        queue.append(known)
+        self.started[engine] = known
+        self.issued[engine] += 1
+        return known
+
+    def give(self, engine: int, given: Sequence[EngineToken]) -> None:
+        """The instruction that was started last on an engine is done."""
+        for token in given:
+            self.tokens[token.queue].append((self._with(self.started[engine], engine), 1))
+
+    def _with(self, known: Known, engine: int) -> Known:
+        """What is known once all instructions of an engine so far are done."""
+        return (*known[:engine], self.issued[engine], *known[engine + 1 :])
+
+    def _take(self, queue: int) -> Known:
+        tokens = self.tokens[queue]
+        if not tokens:
+            raise HalfFault(f"deadlock: no {queue_name(queue)} will ever come")
+        known, count = tokens.popleft()
+        if count > 1:
+            tokens.appendleft((known, count - 1))
+        return known
+
+
+class _Words:
+    """By engine and word of the GLB: the number of the engine's last instruction that wrote it, that read it."""
+
+    def __init__(self, arch: Arch) -> None:
+        self.leaves: list[list[Leaf]] = [[] for _ in ENGINES]
+        shape = (len(ENGINES), arch.glb.words)
+        self.written, self.read = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+
+    def races(self, step: AccessStep, engine: int, known: Known) -> Iterator[Race]:
+        """The races of an instruction with earlier ones of other engines."""
+        for other in range(len(ENGINES)):
+            if other == engine or known[other] == len(self.leaves[other]):
+                continue
+            for places, last, is_write in (
+                ((*step.reads, *step.writes), self.written[other], True),
+                (step.writes, self.read[other], False),
+            ):
+                for place in places:
+                    if (race := self._race(place, last, known[other])) is not None:
+                        word, number = race
+                        yield Race(self.leaves[other][number - 1], step.leaf, word, is_write)
+
+    def _race(self, place: Place, last: np.ndarray, known: int) -> tuple[int, int] | None:
+        """The first word of a place whose last access is not known, and the number of that access."""
+        numbers = place.of(last) if isinstance(place, Strided) else last[place]
+        if not numbers.size or int(numbers.max()) <= known:
+            return None
+        at = np.flatnonzero(numbers.ravel() > known)[0]
+        listed = place.listed() if isinstance(place, Strided) else place
+        return int(listed.ravel()[at]), int(numbers.ravel()[at])
+
+    def note(self, step: AccessStep, engine: int) -> None:
+        """Note the accesses of an instruction."""
+        self.leaves[engine].append(step.leaf)
+        number = len(self.leaves[engine])
+        for places, last in ((step.reads, self.read[engine]), (step.writes, self.written[engine])):
+            for place in places:
+                fill(last, place, number)
+
+
+def races(instructions: Sequence[Instruction], arch: Arch) -> tuple[list[Race], int]:
+    """The races of a program, the first ones in program order; and the number of instructions that run.
+
+    A pair of instructions counts once.
+
+    Raises: Trap, for a token that never comes, an address that is none, or too many instructions.
+    """
+    order, words, by_pair, steps = _Order(arch), _Words(arch), dict[tuple[int, int], Race](), 0
+    for step in AccessWalk(arch).walk(build_tree(instructions)):
+        steps += 1
+        if steps > MOST_STEPS:
+            raise step.leaf.trap(f"the race check's limit of {MOST_STEPS} instructions is exceeded")
+        try:
+            for race in _checked(step, order, words):
+                by_pair.setdefault((race.early.index, race.late.index), race)
+        except (HalfFault, OutOfRange, IndexError) as fault:
+            raise step.leaf.trap(str(fault)) from fault
+        if len(by_pair) >= MOST_RACES:
+            break
+    return list(by_pair.values()), steps
+
+
+def _checked(step: AccessStep, order: _Order, words: _Words) -> Iterator[Race]:
+    inst = step.leaf.instruction
+    match kind := inst.spec.kind:
+        case InstructionKind.SYNC:
+            order.wait(waits_for(inst))
+        case InstructionKind.HOST | InstructionKind.HALT:
+            order.wait(range(len(ENGINES)))
+        case InstructionKind.SIGNAL:
+            order.signal(len(HALVES) - 1 + inst.number("semaphore"), inst.number("count"))
+        case _ if kind in RUN_BY_ENGINES:
+            task = task_of(inst)
+            known = order.start(task.engine, [token for token in task.takes if not token.mask & ~step.first])
+            yield from words.races(step, task.engine, known)
+            words.note(step, task.engine)
+            order.give(task.engine, [token for token in task.gives if not token.mask & ~step.last])
+        case _:
+            pass

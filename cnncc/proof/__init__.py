@@ -1,0 +1,1 @@
+"""Proofs that a binary computes its network for all inputs and all weights (docs/proof.md)."""

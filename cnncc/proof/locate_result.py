@@ -1,0 +1,112 @@
+"""The instruction and the PE that wrote a word: a program runs again, on numbers of results instead of values."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from cnncc.arch.model import Arch
+from cnncc.arch.operations import MacOperation
+from cnncc.binary.container import Binary
+from cnncc.isa.table import Instruction, InstructionKind
+from cnncc.machine.program import LoopNode, build_tree
+from cnncc.machine.values.addresses import Grid, Ints
+from cnncc.machine.values.degrees import Degrees
+from cnncc.machine.values.interpreter import Interpreter
+from cnncc.machine.values.output_units import OutputUnit, pattern_of
+from cnncc.machine.values.regfile import Sums, Words
+from cnncc.machine.values.strided import Strided
+from cnncc.proof.program_run import ProgramRun, degree_run
+
+DIGIT_BITS = 14  # of the digits of a number: each is a word of an image of its own
+DIGITS = 3
+FIRST = 2 << DIGIT_BITS * (DIGITS - 1)  # above what words hold that no commit has written
+
+Read = Callable[[ProgramRun], Ints]
+
+
+@dataclass(frozen=True)
+class _Commit:
+    """A commit that was done: its loops' indices, the number of its first result, their shape [*grid, *pattern]."""
+
+    inst: Instruction
+    loops: tuple[int, ...]
+    first: int
+    grid: Grid
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.grid.shape, *(extent for extent, _ in pattern_of(self.inst)))
+
+    def pe(self, number: int) -> tuple[int, int]:
+        """The PE of a result; of psums added up along a column, the last one."""
+        row_set, row, col_set, col, *_ = np.unravel_index(number - self.first, self.shape)
+        rows = self.inst.number("set_rows") if self.inst.number("reduce") else self.grid.rows
+        last = rows - 1 if self.inst.number("reduce") else int(row)
+        return self.grid.row0 + int(row_set) * rows + last, self.grid.col0 + int(col_set) * self.grid.cols + int(col)
+
+
+class _Numbers(Degrees):
+    """Results are numbers, in the order of commits, as digits along the axis of images. Nothing else is computed."""
+
+    def __init__(self, arch: Arch) -> None:
+        super().__init__(arch)
+        self.commits: list[_Commit] = []
+
+    def add(
+        self,
+        operation: MacOperation,
+        sums: Sums,
+        slots: Strided,
+        x: Words,
+        w: Words | None,
+        reduced: Mapping[int, int],
+    ) -> bool:
+        del operation, sums, slots, x, w, reduced
+        return True
+
+    def results(self, unit: OutputUnit, sums: Ints, params: Ints | None, residual: Ints | None) -> Ints:
+        del unit, sums, params, residual
+        commit = self.commits[-1]
+        numbers = commit.first + np.arange(prod(commit.shape)).reshape(commit.shape)
+        return np.stack([numbers >> DIGIT_BITS * digit & (1 << DIGIT_BITS) - 1 for digit in range(DIGITS)])
+
+    def begin(self, rule: Callable[[Instruction], None], interpreter: Interpreter, inst: Instruction) -> None:
+        """Run a commit, whose results get the next numbers."""
+        grid = Grid.of(inst, inst.number("set_rows"), inst.number("set_cols"))
+        grid = replace(grid, rows=1, set_rows=1) if inst.number("reduce") else grid
+        before = self.commits[-1] if self.commits else None
+        first = before.first + prod(before.shape) if before else FIRST
+        loops = zip(interpreter.index, interpreter.count, strict=True)
+        self.commits.append(_Commit(inst, tuple(int(index) for index, count in loops if count > 1), first, grid))
+        rule(inst)
+
+
+def locate_result(binary: Binary, end: int, read: Read) -> str:
+    """The commit that wrote a word, when the instructions before number `end` are done.
+
+    read: the word, as [digit] of its images.
+    """
+    numbers = _Numbers(binary.arch)
+    run = degree_run(binary, numbers, DIGITS)
+    interpreter = run.interpreter()
+    interpreter.block_elements = 0  # one by one, so that each commit has its own loops
+    if (rule := interpreter.rules[InstructionKind.COMMIT]) is not None:
+        interpreter.rules[InstructionKind.COMMIT] = partial(numbers.begin, rule, interpreter)
+    for node in build_tree(binary.instructions):
+        if (node.first if isinstance(node, LoopNode) else node.index) >= end:
+            break
+        interpreter.run([node])
+    number = sum(int(digit) << DIGIT_BITS * place for place, digit in enumerate(read(run)))
+    if number < FIRST:
+        return "no commit wrote it"
+    commit = numbers.commits[bisect_right([each.first for each in numbers.commits], number) - 1]
+    index = next(i for i, inst in enumerate(binary.instructions) if inst is commit.inst)
+    loops = f", iteration {', '.join(map(str, commit.loops))}" if commit.loops else ""
+    pe = ", PE {},{}".format(*commit.pe(number)) if commit.inst.text("source") == "psum" else ""
+    return f"written by instruction {index}{loops}{pe}"

@@ -1,0 +1,74 @@
+"""A program as it runs in a proof: from drawn words, in another arithmetic, several draws at once as images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cnncc.binary.container import Binary
+from cnncc.binary.run import Machine, inputs_of
+from cnncc.dialects.array import Tensor
+from cnncc.frontend.segments import interface
+from cnncc.isa.dram_layout import dram_layout
+from cnncc.machine.values.arithmetic import Arithmetic
+from cnncc.machine.values.interpreter import Interpreter
+from cnncc.machine.values.memory import Memory
+from cnncc.machine.values.strided import Strided
+from cnncc.weights import Array
+
+WordsOf = Callable[[str], Array]  # of weights or an input, by name: [draw, …]
+OnSegment = Callable[[int, "ProgramRun"], None]
+
+
+class ProgramRun(Machine):
+    """A binary whose weights and inputs are drawn. on_segment: what the host does."""
+
+    def __init__(
+        self,
+        binary: Binary,
+        draws: int,
+        arithmetic: Arithmetic,
+        weights: WordsOf,
+        inputs: WordsOf,
+        on_segment: OnSegment,
+    ) -> None:
+        super().__init__(binary, draws)
+        self.arithmetic, self.on_segment = arithmetic, on_segment
+        sizes = [array.size for _, array in binary.weights]
+        # Each draw has its own weights: no words of DRAM are shared.
+        self.dram = Memory("dram", binary.dram_words, draws)
+        for (name, _), at, size in zip(binary.weights, dram_layout(sizes), sizes, strict=True):
+            self.dram.write(Strided(at, (size,), (1,)), weights(name).reshape(-1, size))
+        for tensor in inputs_of(binary):
+            if tensor.memory == "dram":
+                self.store(tensor, np.broadcast_to(words := inputs(tensor.name), (draws, *words.shape[1:])))
+
+    def interpreter(self) -> Interpreter:
+        """The interpreter of the program, before its first instruction; also `running` from then on."""
+        self.running = Interpreter(
+            self.binary.arch, self.dram, lambda number, _: self.on_segment(number, self), self.arithmetic
+        )
+        return self.running
+
+    def host_tensors(self, number: int) -> tuple[list[Tensor], list[Tensor]]:
+        """The operands and the results of a host segment."""
+        tensors = {tensor.name: tensor for tensor in self.binary.tensors}
+        operands, results = interface(self.binary.segments[number])
+        return [tensors[name] for name in operands], [tensors[name] for name in results]
+
+
+def degree_run(binary: Binary, arithmetic: Arithmetic, images: int = 1) -> ProgramRun:
+    """The run of a binary on words that are all 1, the degree of what is drawn."""
+
+    sizes = {**{name: array.size for name, array in binary.weights}, **{t.name: t.words for t in binary.tensors}}
+
+    def ones(name: str) -> Array:
+        return np.ones((1, sizes[name]), np.int16)
+
+    def on_segment(number: int, run: ProgramRun) -> None:
+        for tensor in run.host_tensors(number)[1]:
+            if tensor.memory == "dram":
+                run.store(tensor, np.ones((images, tensor.words), np.int16))
+
+    return ProgramRun(binary, images, arithmetic, ones, ones, on_segment)

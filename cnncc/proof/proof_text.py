@@ -1,0 +1,57 @@
+"""How a proof is printed: a line for each part of the program, and what is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cnncc.proof.comparison import ProofPart
+from cnncc.proof.proof import Proof
+from cnncc.util.terminal import NAME, TEXT, Column, table
+
+SCHEMA = 1  # of the JSON; raise it with every change of the format
+
+
+def proof_text(proof: Proof) -> Iterator[str]:
+    """The lines of docs/proof.md."""
+    rows = [(part.name, part.value, f"{part.results:,}", str(part.degree), _state(part)) for part in proof.parts]
+    yield from table([Column("layer", NAME), Column("value", NAME), "results", "degree", Column("", TEXT)], rows)
+    yield from proof.differences
+    if not proof.differences:
+        yield f"{proof.weight_words:,} words of weights and parameters, all scales and host segments: the network's"
+    yield from map(str, proof.races)
+    if not proof.races:
+        yield f"{proof.steps:,} instructions: no two engines race for a word of the GLB"
+
+
+def verdict(proof: Proof) -> str:
+    """What is proven."""
+    return (
+        f"proven for all inputs and all weights, but for an error of at most 2^-{proof.error_bits:.1f}: "
+        f"{proof.draws} draws of polynomials of degree {proof.degree} at most"
+    )
+
+
+def _state(part: ProofPart) -> str:
+    if part.wrong:
+        return f"WRONG: {part.wrong}"
+    if part.wrong is None:
+        return "not reached"
+    return "proven" if part.results else "proven by what reads it"
+
+
+def proof_json(proof: Proof, model: Path) -> dict[str, Any]:
+    """The JSON of docs/proof.md."""
+    return {
+        "schema": SCHEMA,
+        "model": str(model),
+        "proven": not proof.failures,
+        "error_bits": proof.error_bits,
+        "draws": proof.draws,
+        "degree": proof.degree,
+        "parts": [asdict(part) for part in proof.parts],
+        "differences": list(proof.differences),
+        "races": [str(race) for race in proof.races],
+    }
