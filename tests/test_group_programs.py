@@ -186,6 +186,8 @@ def test_a_schedule_file_has_groups(tmp_path: Path) -> None:
     assert np.array_equal(program, again)
     assert "counters are as predicted" in done("estimate", str(tmp_path / "net.cnb"), "--check-counters").stdout
     assert "conv2..conv4" in done("estimate", model, *options).stdout
+    proof = done("verify", str(tmp_path / "net.cnb"), "--prove", "--model", model, "--batch", "1").stdout
+    assert "proven for all inputs" in proof and "no two engines race" in proof
     assert " steps agree" in done("verify", model, *options, "--input", str(DIGITS)).stdout
 
 
