@@ -143,7 +143,7 @@ def _check_size(module: ModuleOp, lifetimes: Sequence[Lifetime], needed: int, gl
     live = [sum(t.words for t in lifetimes if t.first <= i <= t.last) for i in range(len(labels))]
     worst = live.index(max(live))
     what = "its tensors and those kept for later do not fit the GLB"
-    help_ = f"the smallest that would do is {needed:,}; or smaller slices of the weights"
+    help_ = f"the smallest that would do is {needed:,}; or smaller slices of weights, or fewer rows of a group"
     findings = [
         Finding(what, where=label, resource="glb.words", value=words, limit=glb_words, help=help_)
         for i, (label, words) in enumerate(zip(labels, live, strict=True))
@@ -153,7 +153,7 @@ def _check_size(module: ModuleOp, lifetimes: Sequence[Lifetime], needed: int, gl
     message = (
         f"layer {labels[worst]}: its tensors and those kept for later take {live[worst]} words, the array has "
         f"glb.words = {glb_words}; with these mappings the smallest that would do is {needed}: use a "
-        f"larger array, or smaller slices of the weights"
+        f"larger array, smaller slices of the weights, or fewer rows of a group"
     )
     raise Refusal(message if len(findings) == 1 else f"array-allocate: {len(findings)} problems", *findings)
 

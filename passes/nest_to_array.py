@@ -112,6 +112,9 @@ class _Lowering:
 
     def __post_init__(self) -> None:
         self.tensors = ArrayTensors(self.func)
+        outputs = self.func.function_type.outputs
+        self.names = _names(self.func.arg_attrs, len(self.func.args), "arguments")
+        self.result_names = _names(self.func.res_attrs, len(outputs), "results")
 
     def array(self, name: str) -> Array:
         """The array of a weights.global. Raises Refusal where there is none of that name."""
@@ -305,7 +308,7 @@ class _Lowering:
             returned = next((use for use in value.uses if isinstance(use.operation, ReturnOp)), None)
             if returned is None:
                 return self.tensors.on_host(value, name, "value")
-            return self.tensors.on_host(value, _names(self.func.res_attrs)[returned.index], "output")
+            return self.tensors.on_host(value, self.result_names[returned.index], "output")
         self.in_glb(name, value, quant.data)
         return self.tensors.exchange(value, name, "value", quant.data)
 
@@ -316,10 +319,9 @@ class _Lowering:
 
     def outputs(self) -> None:
         """Bring the network's outputs to their tensors."""
-        names, quants = _names(self.func.res_attrs), _quants(self.func.res_attrs)
-        moved: list[tuple[str, SSAValue]] = []
+        quants, moved = _quants(self.func.res_attrs), list[tuple[str, SSAValue]]()
         returned = cast("ReturnOp", self.func.body.block.last_op)
-        for name, quant, value in zip(names, quants, returned.arguments, strict=True):
+        for name, quant, value in zip(self.result_names, quants, returned.arguments, strict=True):
             if quant is not None and self.tensors.lies_in("glb", value):
                 moved.append((self.tensors.exchange(value, name, "output", quant.data), value))
             elif (there := self.tensors.tensor("dram", value)) != name:
@@ -339,8 +341,13 @@ def _every(apart: int, home: Home, label: str) -> Home:
     return replace(home, pitch=home.pitch * apart, ring=home.ring // apart)
 
 
-def _names(attrs: ArrayAttr[DictionaryAttr] | None) -> list[str]:
-    return [text(attr.data["onnx.name"]) for attr in attrs or ()]
+def _names(attrs: ArrayAttr[DictionaryAttr] | None, count: int, what: str) -> list[str]:
+    """The names of so many arguments or results of the function. Raises Refusal where one has none."""
+    named = [attr.data.get("onnx.name") for attr in attrs or ()]
+    if len(named) != count or None in named:
+        help_ = 'give each {onnx.name = "…"}, and cnn.quant where the array reads or writes it'
+        raise Refusal(f"nest-to-array: not all {what} of @main have a name: {help_}")
+    return [text(name) for name in named if name is not None]
 
 
 def _quants(attrs: ArrayAttr[DictionaryAttr] | None) -> list[QuantAttr | None]:
@@ -350,7 +357,7 @@ def _quants(attrs: ArrayAttr[DictionaryAttr] | None) -> list[QuantAttr | None]:
 
 def _lower(lowering: _Lowering) -> None:
     func, tensors = lowering.func, lowering.tensors
-    for name, quant, arg in zip(_names(func.arg_attrs), _quants(func.arg_attrs), func.args, strict=True):
+    for name, quant, arg in zip(lowering.names, _quants(func.arg_attrs), func.args, strict=True):
         if quant is None:
             tensors.on_host(arg, name, "input")
         else:
