@@ -413,7 +413,7 @@ class NestToArrayPass(ModulePass):
         lowering = _Lowering(marked_array(op, self.arch, self.name), weights_of(ctx), dict(globals_), func)
         _lower(lowering)
         # The order of outputs is the network's, whenever they were declared.
-        names, tensors = _names(func.res_attrs), list(lowering.tensors.declared.values())
+        names, tensors = lowering.result_names, list(lowering.tensors.declared.values())
         tensors.sort(key=lambda tensor: names.index(tensor.name) if tensor.role == "output" else -1)
         func.detach()
         func.erase()
