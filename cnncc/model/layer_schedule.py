@@ -103,6 +103,7 @@ class LayerSchedule(NamedTuple):
         return Timeline(machine(arch), self.nodes).run(self.start(arch)).elapsed
 
 
+@lru_cache(maxsize=64)
 def layer_schedule(plan: LayerPlan, arch: Arch, full: Semaphore = Semaphore.FULL) -> LayerSchedule:
     """The program of a layer, by a mapping that `nest-to-array` accepts. full: the semaphore of its weights."""
     staged = plan.mapping.stages_in("glb")
@@ -136,6 +137,7 @@ class ScheduleWalk:
         self.outer = self.nest.outer
         self.engines = Engines(plan.shape, arch)
         self.transfers = Transfers(mapping, self.engines, full)
+        staged = self.transfers.stages.values()
         self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
         self.passes = passes_columns(plan.shape, arch, mapping.loops, mapping.stages)
         self.lane_dim = next((loop.dim for loop in self.nest.kept if loop.on), "")
@@ -155,6 +157,9 @@ class ScheduleWalk:
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
         self.partial = False
         self.prefetched: list[Fetch] = []
+        self.fetched_until = max((stage.depth for stage in staged), default=0)
+        self.since = sorted({*self.rf.values(), *self.transfers.since()})
+        self.known: dict[object, list[Node]] = {}
         self.stripe = StripeTokens(0)
 
     def nodes(self) -> list[Node]:
@@ -180,10 +185,32 @@ class ScheduleWalk:
 
     def section(self, at: At, stripe: StripeTokens) -> list[Node]:
         """The program of a stripe of a group, without its descriptors and settings."""
-        self.stripe = stripe
+        if stripe != self.stripe:
+            self.stripe, self.known = stripe, {}
         return self._walk(stripe.depth, at)
 
     def _walk(self, depth: int, at: At) -> list[Node]:
+        """The program inside `depth` loops. Inside all transfers it depends on few facts: positions share it."""
+        if depth <= self.fetched_until:
+            return self._nodes(depth, at)
+        key = depth, tuple(at.extent.values()), at.sides, at.section, self._conditions(depth, at)
+        if (nodes := self.known.get(key)) is None:
+            nodes = self.known[key] = self._nodes(depth, at)
+        return nodes
+
+    def _conditions(self, depth: int, at: At) -> tuple[int | None, ...]:
+        """All that the tokens and the partial sums inside `depth` loops know of the loops around them."""
+        section = (at.section,) if at.section >= 0 else ()
+        stripe = (self.stripe.depth,) if self.stripe.takes or self.stripe.gives else ()
+        sums = at.section < 0 and self._is_partial(depth, at)
+        since = (*self.since, *stripe, *section)
+        return sums, *map(at.first, since), *map(at.last, since)
+
+    def _is_partial(self, depth: int, at: At) -> bool:
+        """Whether a loop in time over a reduction dimension, among the `depth` outermost, has several iterations."""
+        return bool((at.repeated | at.past_first | at.before_last) & self.summed & ((1 << depth) - 1))
+
+    def _nodes(self, depth: int, at: At) -> list[Node]:
         fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at, self.order)
         if at.section >= 0 or self.nest.summed_over(depth, at.extent) is None:
             return [*fetches, *self._inside(depth, at), *drains]
@@ -273,7 +300,7 @@ class ScheduleWalk:
         return self.engines.macro(steps, tuple(takes), tuple(gives))
 
     def _commit(self, depth: int, at: At) -> Task:
-        partial = bool((at.repeated | at.past_first | at.before_last) & self.summed & ((1 << depth) - 1))
+        partial = self._is_partial(depth, at)
         self.partial = self.partial or partial
         takes, gives = self.transfers.commit_tokens(at)
         if self.stripe.gives:
