@@ -69,10 +69,9 @@ class Bug:
         return self.before.join(parts[: self.copy + 1]) + self.after + self.before.join(parts[self.copy + 1 :])
 
     def is_in(self, root: Path) -> bool:
-        """Whether the file has it, once where no copy is named."""
+        """Whether the file has it."""
         path = root / self.file
-        times = path.read_text().count(self.before) if path.is_file() else 0
-        return times == 1 or times > self.copy > 0
+        return path.is_file() and path.read_text().count(self.before) > self.copy
 
 
 def draw(root: Path, files: Sequence[str], number: int, seed: int) -> list[Bug]:

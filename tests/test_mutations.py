@@ -148,8 +148,8 @@ def test_a_report_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_every_listed_bug_has_its_line() -> None:
-    """`make bugs` plants them by their text: an entry whose text is gone would test nothing."""
-    assert [bug.key for bug in read_bugs(LISTED) if not bug.is_in(ROOT)] == []
+    """`make bugs` plants them by their text: an entry whose text is gone, or stands twice, would test nothing."""
+    assert [bug.key for bug in read_bugs(LISTED) if (ROOT / bug.file).read_text().count(bug.before) != 1] == []
 
 
 def test_every_equivalent_change_has_its_line_and_reason() -> None:
