@@ -61,7 +61,7 @@ class CoveringTests:
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder, self.root = folder, root
         folder.mkdir(parents=True, exist_ok=True)
-        self._seconds = dict[str, dict[str, float]]()
+        self._seconds, self._digests = dict[str, dict[str, float]](), dict[str, str]()
 
     def measure(self, checkout: Checkout, files: Sequence[str]) -> None:
         """Run the test files that changed since, or were never run."""
@@ -87,8 +87,9 @@ class CoveringTests:
         return 0
 
     def _path(self, name: str, suffix: str) -> Path:
-        digest = hashlib.sha256((self.root / "tests" / name).read_bytes()).hexdigest()[:12]
-        return self.folder / f"{name.removesuffix('.py')}-{digest}.{suffix}"
+        if name not in self._digests:  # once: a file may change while bugs are planted in a copy
+            self._digests[name] = hashlib.sha256((self.root / "tests" / name).read_bytes()).hexdigest()[:12]
+        return self.folder / f"{name.removesuffix('.py')}-{self._digests[name]}.{suffix}"
 
     def _seconds_of(self, name: str) -> dict[str, float]:
         if name not in self._seconds:

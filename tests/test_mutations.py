@@ -21,6 +21,9 @@ from plant_bugs import (
     together,
 )
 
+# A process of pytest-xdist has a thread that waits for messages. What is forked here never uses it.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
 CHANGES = {
     "a = b < c": ["a = b <= c", "a = b >= c"],
     "a = (b) == (c)": ["a = (b) != (c)"],
