@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import random
 import sys
 import time
 import tomllib
@@ -196,6 +197,7 @@ def main() -> None:
         for bug in bugs
         if bug.key not in results or (options.again and results[bug.key].outcome != "seen")
     ]
+    random.Random(options.seed).shuffle(wanted)  # so that the first results are a sample of all
     parts = [(wanted[i :: options.jobs], covering, options.seconds, path) for i in range(options.jobs)]
     with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
         pool.starmap(plant_all, parts)

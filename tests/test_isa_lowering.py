@@ -52,7 +52,12 @@ def test_isa_first_fit_leaves_no_needless_hole(tensors: list[Lifetime]) -> None:
         assert at[a.name] == 0 or at[a.name] in ends
 
 
+# At most 10 words are needed at a time, and 11 are found.
+GAP = [Lifetime("a", 1, 0, 1), Lifetime("b", 7, 0, 0), Lifetime("c", 4, 1, 4), Lifetime("d", 5, 2, 4)]
+
+
 @given(lifetimes)
+@example([*GAP, Lifetime("e", 1, 0, 3)])
 def test_isa_pack_takes_the_better_order(tensors: list[Lifetime]) -> None:
     words, at = pack(tensors)
     assert words == max([at[t.name] + t.words for t in tensors], default=0)
