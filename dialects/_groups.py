@@ -8,11 +8,12 @@ step run in the order written. A result that layers of the group read lies in a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cnncc.dialects._mapping import Loop, Mapping, Sizes
 
 KINDS = ("mac", "max", "add")  # of layers in groups: elementwise ones read in the commit engine
+LOAD = "load"  # the kind of what brings rows from DRAM into a ring
 STREAMED = ("ifmap", "residual", "output")
 
 
@@ -43,7 +44,8 @@ class Read:
 class GroupLayer:
     """A layer of a group. keeps: rows of its result's ring, 0 without one. leaves: whether the group yields its result.
 
-    reads: the results of layers before it in the group.
+    reads: the results of layers before it in the group. A layer of kind load computes nothing: its result are the rows
+    of a value in DRAM, of k channels.
     """
 
     label: str
@@ -59,6 +61,11 @@ class GroupLayer:
     def depth(self) -> int:
         """The loops around a stripe: one over n where there are several images, and one over h."""
         return 2 if self.sizes.n > 1 else 1
+
+    @property
+    def is_load(self) -> bool:
+        """Whether it brings rows from DRAM and computes nothing."""
+        return self.kind == LOAD
 
     @property
     def around(self) -> tuple[Loop, ...]:
@@ -82,6 +89,25 @@ class GroupLayer:
     def reads_of_stripe(self, read: Read, stripe: int, height: int) -> tuple[int, int]:
         """First row and end of what a stripe reads."""
         return read.rows(stripe * self.rows, self.stripe_rows(stripe), height)
+
+
+def load_of_rows(label: str, shape: tuple[int, int, int, int], rows: int, delay: int = 0, keeps: int = 0) -> GroupLayer:
+    """What brings the rows of a value of the shape n k h w from DRAM, so many for a stripe."""
+    n, k, h, w = shape
+    around = (*((Loop("n"),) if n > 1 else ()), Loop("h", rows))
+    return GroupLayer(label, LOAD, Sizes(n, k, 1, h, w, 1, 1), Mapping(around), delay, keeps)
+
+
+def without_unread_rows(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
+    """The layers, loads without the last rows of their value that no window touches."""
+    result = list(layers)
+    for layer in layers:
+        for read in layer.reads:
+            if (load := layers[read.producer]).is_load:
+                _, end = read.rows(0, layer.sizes.h, load.sizes.h)
+                known = result[read.producer].sizes.h if result[read.producer] is not load else 1
+                result[read.producer] = replace(load, sizes=replace(load.sizes, h=max(known, end)))
+    return result
 
 
 def stripe_needed(consumer: GroupLayer, read: Read, producer: GroupLayer, stripe: int) -> int:
@@ -119,7 +145,7 @@ def group_problems(layers: Sequence[GroupLayer]) -> Iterator[str]:
 
 def _loop_problems(layer: GroupLayer, first: GroupLayer) -> Iterator[str]:
     dims, around = "nh"[-layer.depth :], layer.around
-    if layer.kind not in KINDS:
+    if layer.kind not in (*KINDS, LOAD):
         yield f"layer {layer.label} is of kind {layer.kind}, layers of a group are {', '.join(KINDS)} (GROUP-1)"
     if layer.sizes.n != first.sizes.n:
         yield f"layer {layer.label} has {layer.sizes.n} images, layer {first.label} {first.sizes.n} (GROUP-1)"

@@ -62,7 +62,7 @@ def mapped(chain: Chain, rows: int, layers: list[str], arch: str, slack: int = 0
     compilation.run_before(TO_PROGRAMS)
     NestGroupPass(tuple(layers), rows).apply(ctx, compilation.module)
     group = group_of(compilation.module)
-    for number, (layer, plan) in enumerate(zip(group.layers(), group_layers(group), strict=True)):
+    for number, (layer, plan) in enumerate(zip(group.members(), group_layers(group), strict=True)):
         if slack:
             layer.delay = IntegerAttr(plan.delay + slack * number, i64)
             layer.keeps = IntegerAttr(plan.sizes.h, i64) if plan.keeps else None
@@ -289,7 +289,7 @@ def test_a_long_group_has_a_steady_state() -> None:
         (1, [0]), (19, [0, 1, 2]), (1, [1, 2]),
     ]  # fmt: skip
     # A load waits for the stripe that is computed in its own step; the last one needs nothing new of c1.
-    tokens: list[Any] = [[(section.takes, section.gives) for section in body.sections] for body in bodies]
+    tokens: list[Any] = [[(section.tokens.takes > 0, section.tokens.gives > 0) for section in body.sections] for body in bodies]
     assert tokens == [
         [(False, False)],
         [(False, True), (True, True), (True, False)],
@@ -299,8 +299,8 @@ def test_a_long_group_has_a_steady_state() -> None:
     # have waited for c2, which commits behind c1.
     ahead = group_bodies([replace(c1, keeps=7), replace(c2, delay=2), replace(p2, delay=2)], [False] * 3)
     assert [body.steps for body in ahead] == [1, 1, 1, 17, 2]
-    assert [section.gives for body in ahead for section in body.sections if section.layer == 0] == [0, 1, 0, 0]
-    assert [section.takes for body in ahead for section in body.sections if section.layer == 1] == [1, 0, 0]
+    assert [section.tokens.gives > 0 for body in ahead for section in body.sections if section.layer == 0] == [0, 1, 0, 0]
+    assert [section.tokens.takes > 0 for body in ahead for section in body.sections if section.layer == 1] == [1, 0, 0]
 
 
 def test_a_residual_needs_no_token_of_its_own() -> None:
@@ -308,11 +308,11 @@ def test_a_residual_needs_no_token_of_its_own() -> None:
     a, b = layer("a", 8, 1, 0, keeps=1), layer("b", 8, 1, 0, Read(0, "ifmap"), keeps=1)
     c = layer("c", 8, 1, 0, Read(1, "ifmap"), Read(0, "residual"))
     (body,) = group_bodies([a, b, c], [False] * 3)
-    assert [(section.takes, section.gives) for section in body.sections] == [(False, True), (True, True), (True, False)]
+    assert [(section.tokens.takes > 0, section.tokens.gives > 0) for section in body.sections] == [(False, True), (True, True), (True, False)]
     # Without the way through b, c waits for the later one of both.
     other = replace(b, reads=())
     (body,) = group_bodies([a, other, c], [False] * 3)
-    assert [(section.takes, section.gives) for section in body.sections] == [
+    assert [(section.tokens.takes > 0, section.tokens.gives > 0) for section in body.sections] == [
         (False, False),
         (False, True),
         (True, False),

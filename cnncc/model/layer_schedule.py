@@ -234,8 +234,9 @@ class ScheduleWalk:
         """One load, or two if PEs pass columns on: each PE's own columns, and those that a set's last PE lacks."""
         columns, column = ifmap_words(self.shape, at.extent)
         takes, gives = self.transfers.ifmap_tokens(at)
-        if self.stripe.takes:
-            takes = (*takes, *tokens_of(Semaphore.STRIPE_FULL, at.first(self.stripe.depth)))
+        takes = (*takes, *tokens_of(self.stripe.takes, at.first(self.stripe.depth)))
+        if self.stripe.frees:
+            gives = (*gives, *tokens_of(Semaphore.ROWS_FREE, at.last(self.stripe.depth)))
         takes, gives = (Token(IFMAP_FREE), *takes), (Token(IFMAP_FULL), *gives)
         chain = self._chain(at)
         shared = shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"]) if self.passes else 0
@@ -276,8 +277,7 @@ class ScheduleWalk:
         partial = bool((at.repeated | at.past_first | at.before_last) & self.summed & ((1 << depth) - 1))
         self.partial = self.partial or partial
         takes, gives = self.transfers.commit_tokens(at)
-        if self.stripe.gives:
-            gives = (*gives, *tokens_of(Semaphore.STRIPE_FULL, at.last(self.stripe.depth)))
+        gives = (*gives, *tokens_of(self.stripe.gives, at.last(self.stripe.depth)))
         at = self._spread(depth, at)
         sums = prod(at.extent[dim] for dim in self.outputs)
         together = prod(side.pes for side in at.sides if side.dim in REDUCTION_DIMS)

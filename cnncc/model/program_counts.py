@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
+from math import prod
 from typing import Any, cast
 
 from cnncc.arch.model import Arch
@@ -79,7 +80,8 @@ def _group(plan: GroupPlan, arch: Arch, cycles: PredictedCycles) -> Counts:
     words = [operand_traffic(layer.shape, layer.mapping, arch, layer.residual) for layer in plan.layers]
     busy = sum(_busy(layer, arch, own) for layer, own in zip(plan.layers, words, strict=True))
     idle = cycles.compute * arch.rows * arch.cols - busy
-    return {**_added([own.counters() for own in words]), "idle_pe_cycles": idle}
+    loads = [_fetched(prod(layer.sizes.of(dim) for dim in "nkhw")) for layer in plan.group if layer.is_load]
+    return {**_added([*(own.counters() for own in words), *loads]), "idle_pe_cycles": idle}
 
 
 def _idle(plan: LayerPlan, arch: Arch, words: OperandTraffic, compute: int) -> int:

@@ -38,10 +38,11 @@ def stripe_rows(names: Sequence[str], heights: Sequence[int], reads: Reads, rows
 
 
 def with_least_delays(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
-    """The layers, each as few stripes behind the first as its reads allow."""
+    """The layers, each as few stripes behind the first as its reads allow. Loads run one stripe further ahead."""
     result: list[GroupLayer] = []
     for layer in layers:
-        behind = [result[read.producer].delay + least_lag(layer, read, result[read.producer]) for read in layer.reads]
+        producers = [(read, result[read.producer]) for read in layer.reads]
+        behind = [each.delay + least_lag(layer, read, each) + each.is_load for read, each in producers]
         result.append(replace(layer, delay=max(behind, default=0)))
     return result
 
