@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
+from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
@@ -145,8 +146,11 @@ class NestGroupPass(ModulePass):
             leaves = not any(read.producer == number for others in reads for read in others)
             inside = {read.operand for read in reads[number]} | (set[str]() if leaves else {"output"})
             before = mapping_of(layer)
+            streamed = set(before.stages_in("glb")) - inside
+            if leaves and before.stages and _is_result(layer):
+                streamed.add("output")
             try:
-                mapping = striped(layer, before, rows[number], set(before.stages_in("glb")) - inside, arch)
+                mapping = striped(layer, before, rows[number], streamed, arch)
                 if problem := mapping_problem(mapping, layer.sizes.data, operands(layer)):
                     raise Refusal(problem)
             except Refusal as refusal:
@@ -168,6 +172,11 @@ class NestGroupPass(ModulePass):
             what = [name for name, given in (("delays", self.delays), ("keeps", self.keeps)) if given]
             raise Refusal(f"{problem}{f': leave out {chr(32).join(what)} for the least' if what else ''}")
         return plans
+
+
+def _is_result(layer: LayerOp) -> bool:
+    """Whether only the network's user reads what a layer computes: it goes to DRAM as it is computed."""
+    return all(isinstance(use.operation, ReturnOp) for use in layer.result.uses)
 
 
 def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:

@@ -33,7 +33,7 @@ from cnncc.frontend.export_onnx import main_function
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.table import Instruction
 from cnncc.model.glb_tokens import Semaphore
-from cnncc.model.group_steps import group_bodies
+from cnncc.model.group_steps import GroupBody, group_bodies
 from cnncc.model.plan_json import as_json, from_json
 from cnncc.passes._scheduling import residency
 from cnncc.passes._scheduling.residency import END_PART
@@ -279,6 +279,11 @@ def layer(label: str, height: int, rows: int, delay: int, *reads: Read, keeps: i
     return GroupLayer(label, "mac", Sizes(1, 1, 1, height, 1, 1, 1), Mapping(loops), delay, keeps, reads, not keeps)
 
 
+def with_tokens(body: GroupBody) -> list[tuple[bool, bool]]:
+    """Whether each section of a body takes a token and gives one."""
+    return [(section.tokens.takes > 0, section.tokens.gives > 0) for section in body.sections]
+
+
 def test_a_long_group_has_a_steady_state() -> None:
     """The example of docs/groups.md on more rows: c2 a stripe behind c1, p2 in the same step."""
     c1 = layer("c1", 40, 2, 0, keeps=5)
@@ -289,7 +294,9 @@ def test_a_long_group_has_a_steady_state() -> None:
         (1, [0]), (19, [0, 1, 2]), (1, [1, 2]),
     ]  # fmt: skip
     # A load waits for the stripe that is computed in its own step; the last one needs nothing new of c1.
-    tokens: list[Any] = [[(section.tokens.takes > 0, section.tokens.gives > 0) for section in body.sections] for body in bodies]
+    tokens: list[Any] = [
+        [(section.tokens.takes > 0, section.tokens.gives > 0) for section in body.sections] for body in bodies
+    ]
     assert tokens == [
         [(False, False)],
         [(False, True), (True, True), (True, False)],
@@ -299,7 +306,12 @@ def test_a_long_group_has_a_steady_state() -> None:
     # have waited for c2, which commits behind c1.
     ahead = group_bodies([replace(c1, keeps=7), replace(c2, delay=2), replace(p2, delay=2)], [False] * 3)
     assert [body.steps for body in ahead] == [1, 1, 1, 17, 2]
-    assert [section.tokens.gives > 0 for body in ahead for section in body.sections if section.layer == 0] == [0, 1, 0, 0]
+    assert [section.tokens.gives > 0 for body in ahead for section in body.sections if section.layer == 0] == [
+        0,
+        1,
+        0,
+        0,
+    ]
     assert [section.tokens.takes > 0 for body in ahead for section in body.sections if section.layer == 1] == [1, 0, 0]
 
 
@@ -308,11 +320,15 @@ def test_a_residual_needs_no_token_of_its_own() -> None:
     a, b = layer("a", 8, 1, 0, keeps=1), layer("b", 8, 1, 0, Read(0, "ifmap"), keeps=1)
     c = layer("c", 8, 1, 0, Read(1, "ifmap"), Read(0, "residual"))
     (body,) = group_bodies([a, b, c], [False] * 3)
-    assert [(section.tokens.takes > 0, section.tokens.gives > 0) for section in body.sections] == [(False, True), (True, True), (True, False)]
+    assert with_tokens(body) == [
+        (False, True),
+        (True, True),
+        (True, False),
+    ]
     # Without the way through b, c waits for the later one of both.
     other = replace(b, reads=())
     (body,) = group_bodies([a, other, c], [False] * 3)
-    assert [(section.tokens.takes > 0, section.tokens.gives > 0) for section in body.sections] == [
+    assert with_tokens(body) == [
         (False, False),
         (False, True),
         (True, False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from xdsl.ir import SSAValue
+from xdsl.ir import BlockArgument, SSAValue
 
 from cnncc.dialects._groups import Read
 from cnncc.dialects.nest import LayerOp, image_shape, mapping_of, reads_of
@@ -16,7 +16,9 @@ def loaded_values(layers: Sequence[LayerOp], rows: int) -> Iterator[list[SSAValu
     results = {layer.result for layer in layers}
     inputs = dict.fromkeys(value for layer in layers for value in layer.operands if value not in results)
     saved = {value: _rows_of_blocks(value, layers, rows) - rows_read(value, layers) for value in inputs}
-    good = [value for value in inputs if saved[value] > 0 and _is_streamed(value, layers)]
+    good = [
+        value for value in inputs if (saved[value] > 0 and _is_streamed(value, layers)) or _is_copied_for(value, layers)
+    ]
     yield from ([value] for value in sorted(good, key=lambda value: -saved[value] * _row_words(value)))
     yield []
 
@@ -45,6 +47,13 @@ def _row_words(value: SSAValue) -> int:
 def _is_streamed(value: SSAValue, layers: Sequence[LayerOp]) -> bool:
     """Whether the value lies in DRAM for all layers that read it."""
     return all(read.operand in mapping_of(layer).stages_in("glb") for layer, read in _readers(value, layers))
+
+
+def _is_copied_for(value: SSAValue, layers: Sequence[LayerOp]) -> bool:
+    """Whether the value is an input of the network that would be copied to the GLB for these layers alone."""
+    of_user = isinstance(value, BlockArgument) and all(use.operation in layers for use in value.uses)
+    staged = [(mapping_of(layer).stages_in("glb"), read.operand) for layer, read in _readers(value, layers)]
+    return of_user and all(operand not in stages for stages, operand in staged) and any(stages for stages, _ in staged)
 
 
 def _rows_of_blocks(value: SSAValue, layers: Sequence[LayerOp], rows: int) -> int:
