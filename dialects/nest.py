@@ -115,7 +115,7 @@ class LayerOp(IRDLOperation):
     """One layer as a loop nest. `kind` is mac, max or add (pools, each channel a group), or copy (elementwise).
 
     Sizes and window say what is computed, the region in which order and where. `prefetched`: its first weights
-    and parameters come into the GLB while the layer before runs. In a group, `delay` and `keeps`: see `nest.group`.
+    and parameters come into the GLB while the layer before runs. `delay`, `keeps`, `first`: see `nest.group`.
     """
 
     name = "nest.layer"
@@ -130,6 +130,7 @@ class LayerOp(IRDLOperation):
     prefetched = opt_prop_def(UnitAttr)
     delay = opt_prop_def(IntegerAttr.constr(i64))
     keeps = opt_prop_def(IntegerAttr.constr(i64))
+    first = opt_prop_def(IntegerAttr.constr(i64))
     label = opt_prop_def(StringAttr)
     until = opt_prop_def(StringAttr)
     body = region_def("single_block")
@@ -139,7 +140,7 @@ class LayerOp(IRDLOperation):
     assembly_format = (
         "$kind $ifmap (`residual` $residual^ `:` type($residual))? (`weights` $weights^)? `sizes` $sizes "
         "`window` $window `then` $steps (`mapping` custom<OnLayer>($mapping)^)? (`label` $label^)? "
-        "(`until` $until^)? (`prefetched` $prefetched^)? (`delay` $delay^)? (`keeps` $keeps^)? "
+        "(`until` $until^)? (`prefetched` $prefetched^)? (`delay` $delay^)? (`keeps` $keeps^)? (`first` $first^)? "
         "attr-dict-with-keyword `:` type($ifmap) `->` type($result) $body"
     )
 
@@ -153,8 +154,12 @@ class LayerOp(IRDLOperation):
         if self.kind.data == "copy" and self.steps.data.shuffle != 1:
             raise VerifyException("nest.layer: a copy has no shuffle")
         check_shuffle("nest.layer", self.steps.data.shuffle, self.result.type)
-        if (self.delay is not None) != isinstance(self.parent_op(), GroupOp) or (self.keeps and self.delay is None):
-            raise VerifyException("nest.layer: layers of a group, and only they, have a delay, and may keep rows")
+        if (self.delay is not None) != isinstance(self.parent_op(), GroupOp) or (
+            (self.keeps or self.first) and self.delay is None
+        ):
+            raise VerifyException(
+                "nest.layer: layers of a group, and only they, have a delay, may keep rows, and have a first stripe"
+            )
         _check_shapes(self)
         _check_blocks(self)
         for mapping in (mapping_of(self), *([self.mapping.data] if self.mapping else [])):
@@ -179,8 +184,12 @@ class LoadOp(IRDLOperation):
     rows = prop_def(IntegerAttr.constr(i64))
     delay = prop_def(IntegerAttr.constr(i64))
     keeps = prop_def(IntegerAttr.constr(i64))
+    first = opt_prop_def(IntegerAttr.constr(i64))
     result = result_def(T)
-    assembly_format = "$label $value `rows` $rows `delay` $delay `keeps` $keeps attr-dict-with-keyword `:` type($value)"
+    assembly_format = (
+        "$label $value `rows` $rows `delay` $delay `keeps` $keeps (`first` $first^)? attr-dict-with-keyword "
+        "`:` type($value)"
+    )
 
     def verify_(self) -> None:
         group = self.parent_op()
@@ -209,7 +218,8 @@ class GroupOp(IRDLOperation):
     A group runs in steps, image by image. At step i a layer runs iteration `i - delay` of its loop over stripes, the
     outermost one over h, if there is this iteration. The layers of a step run in the order written. The result of a
     layer that others of the group read lies in a ring: row y in slot `y mod keeps`. The values of `nest.yield` leave
-    the group; no ring does. `nest.load` brings what comes from DRAM row by row.
+    the group; no ring does. `nest.load` brings what comes from DRAM row by row. A first stripe may have fewer rows than
+    the others: `first 1`.
 
         %3 = nest.group "conv1..conv2" : tensor<…> {
           %1 = nest.layer "mac" %0 … label "conv1" delay 0 keeps 5 … { nest.for h step 2 { … } }
@@ -381,11 +391,11 @@ def group_layers(group: GroupOp) -> list[GroupLayer]:
     results = [op.result for op in members]
 
     def plain(op: Member) -> GroupLayer:
-        delay, keeps = _number(op.delay), _number(op.keeps)
+        delay, keeps, first = _number(op.delay), _number(op.keeps), _number(op.first)
         if isinstance(op, LoadOp):
-            return load_of_rows(_name(op), image_shape(op.value.type), op.rows.value.data, delay, keeps)
+            return load_of_rows(_name(op), image_shape(op.value.type), op.rows.value.data, delay, keeps, first)
         kind, sizes, reads = op.kind.data, op.sizes.data, reads_of(op, results)
-        return GroupLayer(_name(op), kind, sizes, mapping_of(op), delay, keeps, reads, op.result in leaves)
+        return GroupLayer(_name(op), kind, sizes, mapping_of(op), delay, keeps, reads, op.result in leaves, first)
 
     return without_unread_rows([plain(op) for op in members])
 

@@ -33,7 +33,7 @@ from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.loaded_inputs import load_label, loaded_values, rows_read
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
 from cnncc.passes._scheduling.schedule_file import read_schedule
-from cnncc.passes._scheduling.stripes import stripe_rows, striped, with_least_delays, with_least_rings
+from cnncc.passes._scheduling.stripes import stripe_rows, striped, with_least_delays, with_least_rings, with_least_rows
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class NestGroupPass(ModulePass):
     rows: int = 1
     delays: tuple[int, ...] = ()
     keeps: tuple[int, ...] = ()
+    rowwise: bool = False
     schedule: str | None = None
     arch: str | None = None
 
@@ -157,7 +158,7 @@ class NestGroupPass(ModulePass):
                 raise Refusal(f"layer '{names[number]}': {refusal}") from refusal
             kind, sizes = layer.kind.data, layer.sizes.data
             plans.append(GroupLayer(names[number], kind, sizes, mapping, 0, reads=reads[number], leaves=leaves))
-        plans = with_least_delays(plans)
+        plans = with_least_rows(plans) if self.rowwise else with_least_delays(plans)
         if self.delays:
             ahead = min(plan.delay for plan in plans[first:])  # how far loads run ahead of the first layer
             plans[first:] = [
@@ -244,17 +245,22 @@ def _build(label: str, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], pl
         layer.detach()
         layer.delay, layer.prefetched, layer.mapping = IntegerAttr(plan.delay, i64), None, None
         layer.keeps = IntegerAttr(plan.keeps, i64) if plan.keeps else None
+        layer.first = IntegerAttr(plan.first, i64) if plan.first else None
         layer.detach_region(layer.body)
         layer.add_region(build_nest(plan.mapping))
         inside.add_op(layer)
     inside.add_op(YieldOp.create(operands=[last.result]))
     follows = _next_layer(group)
-    if follows is not None and not any(plan.is_load or plan.mapping.stages_in("glb") for plan in plans):
+    stages = [stage for plan in plans for stage in plan.mapping.stages_in("glb").values()]
+    has_head = any(not stage.depth or (stage.operand != "output" and stage.buffers > 1) for stage in stages)
+    if follows is not None and not has_head:
         follows.prefetched = None  # its transfers would stand behind those at the head of the group, which has none
 
 
 def _load_op(value: SSAValue, plan: GroupLayer) -> LoadOp:
     numbers = {"rows": plan.rows, "delay": plan.delay, "keeps": plan.keeps}
+    if plan.first:
+        numbers["first"] = plan.first
     properties = {name: IntegerAttr(number, i64) for name, number in numbers.items()}
     return LoadOp.create(
         operands=[value], properties={"label": StringAttr(plan.label), **properties}, result_types=[value.type]

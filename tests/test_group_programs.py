@@ -55,12 +55,12 @@ REFUSED = (
 )
 
 
-def mapped(chain: Chain, rows: int, layers: list[str], arch: str, slack: int = 0) -> Compilation:
+def mapped(chain: Chain, rows: int, layers: list[str], arch: str, rowwise: bool = False, slack: int = 0) -> Compilation:
     """The chain with some layers in a group, before `nest-to-array`. Raises Refusal."""
     ctx = new_context()
     compilation = Compilation(ctx, chain.module(ctx), Settings(load_arch(arch), arch, 16))
     compilation.run_before(TO_PROGRAMS)
-    NestGroupPass(tuple(layers), rows).apply(ctx, compilation.module)
+    NestGroupPass(tuple(layers), rows, rowwise=rowwise).apply(ctx, compilation.module)
     group = group_of(compilation.module)
     for number, (layer, plan) in enumerate(zip(group.members(), group_layers(group), strict=True)):
         if slack:
@@ -95,9 +95,9 @@ def checked(compilation: Compilation, chain: Chain) -> Compilation:
 
 def drawn_program(number: int, arch: str) -> tuple[Compilation, Chain] | None:
     """A program of a drawn group, checked; None where one is refused, for a reason that may be."""
-    chain, rows, layers, slack = drawn(number)
+    chain, rows, layers, rowwise, slack = drawn(number)
     try:
-        return checked(mapped(chain, rows, layers, arch, slack), chain), chain
+        return checked(mapped(chain, rows, layers, arch, rowwise, slack), chain), chain
     except Refusal as refusal:
         assert any(reason in str(refusal) for reason in REFUSED), refusal
         return None
@@ -114,9 +114,9 @@ def test_a_group_is_exact_and_costs_what_is_predicted(number: int, monkeypatch: 
 def test_few_drawn_groups_are_refused() -> None:
     refused = 0
     for number in range(EXAMPLES):
-        chain, rows, layers, _ = drawn(number)
+        chain, rows, layers, rowwise, _ = drawn(number)
         try:
-            mapped(chain, rows, layers, "spatial-4x4")
+            mapped(chain, rows, layers, "spatial-4x4", rowwise)
         except Refusal:
             refused += 1
     assert refused <= EXAMPLES // 4
@@ -254,7 +254,7 @@ def test_tokens_of_stripes_are_needed() -> None:
 
 def test_every_deleted_token_is_found() -> None:
     """A take too few leaves each later load a token early; a give too few is missing in program order."""
-    chain, rows, layers, _ = drawn(2 if SEED == 0 else 0)
+    chain, rows, layers, *_ = drawn(2 if SEED == 0 else 0)
     done = checked(mapped(chain, rows, layers, "spatial-4x4"), chain), chain
     program, deleted = program_of(done[0]), 0
     for number, inst in enumerate(program):

@@ -70,7 +70,8 @@ class _Stripes:
         self.depth = next(depth for depth, loop in enumerate(self.run.loops, 1) if loop.dim == "h")
         self.run.finished_at = max(self.depth, self.run.finished_at)
         self.images, self.rows = layer.sizes.data.n, self.run.loops[self.depth - 1].step
-        self.count = -(-layer.sizes.data.h // self.rows)
+        self.head = layer.first.value.data if layer.first is not None else self.rows
+        self.count = 1 + max(0, -(-(layer.sizes.data.h - self.head) // self.rows))
         self.delay = layer.delay.value.data if layer.delay is not None else 0
 
     def step(self, image: int, number: int, sources: Sources) -> None:
@@ -83,7 +84,8 @@ class _Stripes:
     def stripe(self, image: int, number: int, sources: Sources) -> tuple[int, Ints]:
         """Run a stripe of an image. Returns its first row, and its rows [batch, channel, row, column]."""
         run, sizes = self.run, self.layer.sizes.data
-        first, count = number * self.rows, min(self.rows, sizes.h - number * self.rows)
+        first = self.head + (number - 1) * self.rows if number else 0
+        count = min(self.rows if number else self.head, sizes.h - first)
         try:
             body = self._body(image, first, count, sources)
         except Refusal as refusal:
@@ -139,7 +141,7 @@ class _Loaded:
 
     def step(self, image: int, number: int, sources: Sources) -> None:
         """Bring the rows of a stripe of an image."""
-        first, count = number * self.plan.rows, self.plan.stripe_rows(number)
+        first, count = self.plan.start(number), self.plan.stripe_rows(number)
         self.ring.write(image, first, sources[self.load.value].read(image, first, first + count))
 
 

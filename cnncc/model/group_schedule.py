@@ -48,7 +48,8 @@ def group_plan(label: str, plans: Sequence[LayerPlan], group: Sequence[GroupLaye
         for layer in group
         if not layer.is_load
     ]
-    layers = [replace(plan, rings=kept) for plan, kept in zip(plans, rings, strict=True)]
+    firsts = [layer.first for layer in group if not layer.is_load]
+    layers = [replace(plan, rings=kept, first=first) for plan, kept, first in zip(plans, rings, firsts, strict=True)]
     return GroupPlan(label, tuple(layers), tuple(group))
 
 

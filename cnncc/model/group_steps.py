@@ -65,7 +65,14 @@ def group_bodies(layers: Sequence[GroupLayer], prefetches: Sequence[bool]) -> li
 
     def signature(sections: tuple[Section, ...]) -> list[Section]:
         """What the steps of a body have in common."""
-        return [each._replace(stripe=0, following=each.following * prefetches[each.layer]) for each in sections]
+        return [
+            each._replace(
+                # Stripes behind a smaller first one do not lie where they would behind a full one.
+                stripe=int(each.stripe > 0 and layers[each.layer].first > 0),
+                following=each.following * prefetches[each.layer],
+            )
+            for each in sections
+        ]
 
     bodies = [list(run) for _, run in groupby(steps, signature)]
     return [GroupBody(len(body), body[0]) for body in bodies if body[0]]
@@ -142,7 +149,7 @@ class _Tokens:
         reads.sort(reverse=True)
         needed = waited = NEVER
         for stripe in range(1, load.stripes):
-            gone = min(load.sizes.h, (stripe + 1) * load.rows) - load.keeps  # rows before this one are overwritten
+            gone = load.start(stripe + 1) - load.keeps  # rows before this one are overwritten
             while reads and reads[-1][0] < gone:
                 needed = max(needed, reads.pop()[1])
             if needed > waited:

@@ -57,6 +57,7 @@ class LayerPlan:
     - apart: whether an operand has several images with gaps between, as parts of larger ones.
     - drains: whether the layer waits until its results are in DRAM (`program_schedule._drains`).
     - rings: the operands that lie in rings of the layer's group.
+    - first: rows of the first stripe in a group, where they are fewer than those of others.
     """
 
     label: str
@@ -67,6 +68,7 @@ class LayerPlan:
     apart: bool = False
     drains: bool = True
     rings: frozenset[str] = frozenset()
+    first: int = 0
 
 
 def machine(arch: Arch) -> TimelineMachine:

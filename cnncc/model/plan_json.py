@@ -53,7 +53,7 @@ def _load(load: GroupLayer) -> Json:
 
 def _in_group(layer: GroupLayer) -> Json:
     reads = [asdict(read) for read in layer.reads]
-    return {"delay": layer.delay, "keeps": layer.keeps, "reads": reads, "leaves": layer.leaves}
+    return {"delay": layer.delay, "keeps": layer.keeps, "reads": reads, "leaves": layer.leaves, "first": layer.first}
 
 
 def from_json(entries: object) -> list[Part]:
@@ -79,10 +79,10 @@ def _part(number: int, value: object) -> Part:
 def _group(entry: Json) -> GroupPlan:
     plans, group = list[LayerPlan](), list[GroupLayer]()
     for own in entry["layers"]:
-        delay, keeps, leaves = int(own["delay"]), int(own["keeps"]), bool(own["leaves"])
+        delay, keeps, leaves, first = int(own["delay"]), int(own["keeps"]), bool(own["leaves"]), int(own["first"])
         if "load" in own:
             n, k, h, w = map(int, own["shape"])
-            group.append(load_of_rows(str(own["load"]), (n, k, h, w), int(own["rows"]), delay, keeps))
+            group.append(load_of_rows(str(own["load"]), (n, k, h, w), int(own["rows"]), delay, keeps, first))
             continue
         plans.append(plan := _layer(own))
         numbers = ("producer", "extent", "stride", "pad")
@@ -92,7 +92,7 @@ def _group(entry: Json) -> GroupPlan:
         if any(not 0 <= read.producer < len(group) for read in reads):
             raise Refusal(f"layer {plan.label} reads a layer that is not before it")
         kind, sizes, mapping = plan.shape.kind, plan.shape.sizes, plan.mapping
-        group.append(GroupLayer(plan.label, kind, sizes, mapping, delay, keeps, tuple(reads), leaves))
+        group.append(GroupLayer(plan.label, kind, sizes, mapping, delay, keeps, tuple(reads), leaves, first))
     if problem := group_problem(group) if plans else "a group without layers":
         raise Refusal(problem)
     return group_plan(str(entry["group"]), plans, group)

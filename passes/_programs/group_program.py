@@ -106,7 +106,8 @@ class _GroupProgram:
     def _section(self, body: GroupBody, section: Section, image: Piece | None) -> list[Node]:
         layer = self.group[section.layer]
         last = section.stripe + body.steps == layer.stripes
-        stripe = Piece(self.depth - 1, section.stripe, body.steps, section.stripe == 0, last)
+        less = section.stripe * layer.rows - layer.start(section.stripe)
+        stripe = Piece(self.depth - 1, section.stripe, body.steps, section.stripe == 0, last, less)
         if load := self.loads.get(section.layer):
             pieces = (*((image,) if image else ()), stripe)
             return load.section(layer.around, Position({}, pieces, stripe=section.tokens), section.rows)
@@ -130,4 +131,4 @@ class _GroupProgram:
             return None
         # In the last of several images of a piece the next one is the first of the next piece: one further, too.
         rows = self.group[section.layer].stripe_rows(0)
-        return self._position(section.layer, replace(stripe, base=0), rows, replace(image, base=image.base + 1))
+        return self._position(section.layer, replace(stripe, base=0, less=0), rows, replace(image, base=image.base + 1))
