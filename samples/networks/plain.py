@@ -158,6 +158,18 @@ def vgg16(size: int) -> Network:
     return _classifier(net, x, size // 32)
 
 
+def vgg19_head(size: int) -> Network:
+    """The first five convolutions of VGG-19, with their pools, which Alwani et al. fuse, without a classifier.
+
+    Source: Simonyan and Zisserman, 2014, Table 1, E; Alwani et al., "Fused-Layer CNN Accelerators", 2016.
+    """
+    net, x = Builder("vgg19-conv3_1", size), "image"
+    for label, k, pooled in (("1_1", 64, 0), ("1_2", 64, 1), ("2_1", 128, 0), ("2_2", 128, 2), ("3_1", 256, 0)):
+        x = net.relu(net.conv(x, f"conv{label}", k, 3, pad=1))
+        x = net.max_pool(x, f"pool{pooled}", 2, 2) if pooled else x
+    return net.ended("output", (1, net.channels[x], size // 4, size // 4))
+
+
 def resnet20(size: int) -> Network:
     """ResNet-20: 19 convolutions of 3x3; where a shortcut changes shape it skips pixels and adds channels of zeros.
 
