@@ -57,7 +57,8 @@ class NestGroupPass(ModulePass):
     `delays`: how many stripes each layer runs behind the first one. `keeps`: the rows of each layer's ring, 0 for none.
     Without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without
     stages gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that
-    the layers are mapped to. An array of a file needs `arch`.
+    the layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so
+    that rings are smaller. An input whose rows would come from DRAM again and again comes by `nest.load`, row by row.
 
     Illegal are elementwise layers and concatenations between the layers, and results that others read, too.
     """
