@@ -373,7 +373,12 @@ def rest_sets_of(layer: LayerOp) -> tuple[int, ...]:
     return rest_sets(sizes, mapping_of(layer).loops, together)
 
 
-def reads_of(layer: LayerOp, values: Sequence[SSAValue]) -> tuple[Read, ...]:
+def reads_of(layer: LayerOp, producers: Sequence[Member]) -> tuple[Read, ...]:
+    """How a layer reads the results of `producers`."""
+    return reads_of_values(layer, [producer.result for producer in producers])
+
+
+def reads_of_values(layer: LayerOp, values: Sequence[SSAValue]) -> tuple[Read, ...]:
     """How a layer reads `values`; a residual is read row by row."""
     number = {value: at for at, value in enumerate(values)}
     window, kernel, reads = layer.window.data, layer.sizes.data.r, list[Read]()
@@ -388,13 +393,12 @@ def reads_of(layer: LayerOp, values: Sequence[SSAValue]) -> tuple[Read, ...]:
 def group_layers(group: GroupOp) -> list[GroupLayer]:
     """The layers of a group, and its loads, as plain data."""
     members, leaves = group.members(), group.yielded()
-    results = [op.result for op in members]
 
     def plain(op: Member) -> GroupLayer:
         delay, keeps, first = _number(op.delay), _number(op.keeps), _number(op.first)
         if isinstance(op, LoadOp):
             return load_of_rows(_name(op), image_shape(op.value.type), op.rows.value.data, delay, keeps, first)
-        kind, sizes, reads = op.kind.data, op.sizes.data, reads_of(op, results)
+        kind, sizes, reads = op.kind.data, op.sizes.data, reads_of(op, members)
         return GroupLayer(_name(op), kind, sizes, mapping_of(op), delay, keeps, reads, op.result in leaves, first)
 
     return without_unread_rows([plain(op) for op in members])

@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._groups import KINDS, GroupLayer, group_problem, load_of_rows
-from cnncc.dialects.cnn import HostOp
+from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import (
     GroupOp,
     LayerOp,
@@ -24,7 +24,7 @@ from cnncc.dialects.nest import (
     mapping_of,
     mapping_problem,
     operands,
-    reads_of,
+    reads_of_values,
 )
 from cnncc.errors import Refusal
 from cnncc.model.group_steps import group_bodies
@@ -135,7 +135,7 @@ class NestGroupPass(ModulePass):
     ) -> list[GroupLayer]:
         """The loads of the group, and its layers with their new nests, delays and rings. Raises Refusal."""
         values = [*loaded, *(layer.result for layer in layers)]
-        reads = [*((),) * len(loaded), *(reads_of(layer, values) for layer in layers)]
+        reads = [*((),) * len(loaded), *(reads_of_values(layer, values) for layer in layers)]
         names, first = [load_label(value, layers) for value in loaded], len(loaded)
         names += [label_of(layer) for layer in layers]
         heights = [*(rows_read(value, layers) for value in loaded), *(layer.sizes.data.h for layer in layers)]
@@ -194,8 +194,8 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
         raise Refusal(f"layer '{label_of(wrong)}' is in a group already")
     if wrong := next((layer for layer in chosen if layer.kind.data not in KINDS), None):
         raise Refusal(
-            f"layer '{label_of(wrong)}' is elementwise ({wrong.kind.data}): groups hold convolutions, pools and fully "
-            f"connected layers; end the group before it"
+            f"layer '{label_of(wrong)}' is elementwise ({wrong.kind.data}): it loads nothing, so that no load keeps "
+            f"its result from rows that are still read (GROUP-8); end the group before it"
         )
     order = {op: number for number, op in enumerate(block.ops)}
     layers = sorted(chosen, key=order.__getitem__)
@@ -224,6 +224,8 @@ def _check_glb(layers: Sequence[LayerOp], plans: Sequence[GroupLayer], arch: Arc
 
 
 def _named(op: Operation) -> str:
+    if isinstance(op, ConcatOp):
+        return "a concatenation, whose parts would lie in one ring of several producers"
     return f"layer '{label_of(op)}'" if isinstance(op, LayerOp) else f"{op.name}, which is in no group"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from cli_cases import DIGITS, SAMPLES, done
 from examples import SEED, examples
 from glb_races import dram_of, races
-from group_cases import Chain
+from group_cases import Chain, tensor
 from test_groups import drawn, group_of
 from xdsl.dialects.builtin import IntegerAttr, i64
 
@@ -20,10 +21,11 @@ from cnncc.arch.model import load_arch
 from cnncc.binary.container import load
 from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
-from cnncc.dialects._groups import GroupLayer, Read
+from cnncc.dialects._groups import GroupLayer, Read, load_of_rows, without_unread_rows
+from cnncc.dialects.array import View, ViewAttr, ViewOp
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.isa import instructions
-from cnncc.dialects.nest import Loop, Mapping, Sizes, group_layers
+from cnncc.dialects.nest import LoadOp, Loop, Mapping, Sizes, group_layers
 from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, Settings, new_context
 from cnncc.driver.program_parts import predicted_counters, prefetched_operands, program_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -35,10 +37,13 @@ from cnncc.isa.table import Instruction
 from cnncc.model.glb_tokens import Semaphore
 from cnncc.model.group_steps import GroupBody, group_bodies
 from cnncc.model.plan_json import as_json, from_json
+from cnncc.model.program_counts import program_counts
 from cnncc.passes._scheduling import residency
 from cnncc.passes._scheduling.residency import END_PART
 from cnncc.passes._scheduling.schedule_file import read_schedule
 from cnncc.passes.nest_group import NestGroupPass
+from cnncc.proof.claim import Claim
+from cnncc.proof.proof import prove
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -227,9 +232,9 @@ def raced(compilation: Compilation, chain: Chain, program: list[Instruction]) ->
     return races(program, compilation.settings.arch, dram_of(compilation.module, compilation.ctx, {"x": chain.x}))
 
 
-def without(inst: Instruction, *sides: str) -> Instruction:
+def without(inst: Instruction, *sides: str, semaphores: Collection[int] = (Semaphore.STRIPE_FULL,)) -> Instruction:
     """The instruction without its tokens of stripes."""
-    gone = {side: 0 for side in sides if inst.values.get(side) == Semaphore.STRIPE_FULL}
+    gone = {side: 0 for side in sides if inst.values.get(side) in semaphores}
     return Instruction(inst.spec, {**inst.values, **gone})
 
 
@@ -269,6 +274,84 @@ def test_every_deleted_token_is_found() -> None:
             assert found, f"{number}: {side}"
             deleted += 1
     assert deleted >= 4
+
+
+def loads(compilation: Compilation) -> list[LoadOp]:
+    return [op for op in compilation.module.walk() if isinstance(op, LoadOp)]
+
+
+def loaded_chain() -> tuple[Compilation, Chain]:
+    """Two convolutions of three rows on an image of 11, which comes row by row into a ring of five."""
+    rng = np.random.default_rng(SEED)
+    chain = Chain(rng.integers(-60, 60, (1, 2, 11, 5)).astype(np.int64), dims=[(1, 2, 11, 5)])
+    for number, k in enumerate((3, 2)):
+        c = chain.dims[-1][1]
+        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (k, c, 3, 3)).astype(np.int16)
+        chain.arrays[f"s{number}"] = rng.uniform(0.02, 0.2, (k,)).astype(np.float32)
+        chain.lines.append(
+            f"%v{number + 1} = cnn.conv %v{number} weights @w{number} window <kernel = [3, 3], pad = [1, 1, 1, 1]> "
+            f'then <scale = "s{number}", clamp = [-120, 120]> label "l{number}" : {tensor((1, c, 11, 5))} '
+            f"-> {tensor((1, k, 11, 5))}"
+        )
+        chain.dims.append((1, k, 11, 5))
+    return mapped(chain, 1, ["l0", "l1"], "spatial-4x4"), chain
+
+
+def test_each_token_of_a_load_is_needed() -> None:
+    """Too early a transfer overwrites rows that are still read; too early a load reads rows that have not come."""
+    compilation, chain = loaded_chain()
+    (load,) = loads(compilation)
+    assert (load.rows.value.data, load.delay.value.data, load.keeps.value.data) == (1, 0, 4)
+    checked(compilation, chain)
+    claim, program = claim_of(compilation, chain), program_of(compilation)
+    for semaphore in (Semaphore.ROWS_FULL, Semaphore.ROWS_FREE):
+        bare = [without(inst, "take", semaphores=(semaphore,)) for inst in program]
+        assert bare != program
+        failures = prove(replace(claim, binary=replace(claim.binary, program=encode_program(bare))), 1.0).failures
+        assert failures and all("a token or a sync is missing" in failure for failure in failures)
+
+
+def claim_of(compilation: Compilation, chain: Chain) -> Claim:
+    """That a program computes the chain."""
+    ctx = compilation.ctx
+    binary = build_binary(compilation.module, ctx.weights, compilation.settings.arch, {})
+    return Claim(binary, chain.module(ctx), ctx.weights)
+
+
+def test_a_load_moves_each_row_once() -> None:
+    """And the last rows, which no window touches, not at all."""
+    compilation, _ = loaded_chain()
+    parts = program_parts(compilation.module, {})
+    counters = program_counts(parts, compilation.settings.arch)["layers"]["l0..l1"]
+    weights = 3 * 2 * 9 + 2 * 3 * 9 + 2 * (3 + 2)
+    assert counters["words"]["dram_read"] == 2 * 11 * 5 + weights
+    load = load_of_rows("x", (1, 2, 11, 5), 2)
+    reader = replace(layer("r", 5, 1, 0, Read(0, "ifmap", 2, 2, 0)), leaves=True)
+    assert without_unread_rows([load, reader])[0].sizes.h == 10
+
+
+# -- proofs ------------------------------------------------------------------------------------------------------------
+
+
+def planted(change: Callable[[View], View], tensor_name: str) -> Claim:
+    """The claim of a group, some views of which are changed."""
+    compilation, chain = loaded_chain()
+    for step in compilation.remaining():
+        compilation.step(step)
+        if step.name == TO_PROGRAMS:
+            for op in compilation.module.walk():
+                if isinstance(op, ViewOp) and op.record.data.tensor == tensor_name:
+                    op.record = ViewAttr(change(op.record.data))
+    return claim_of(compilation, chain)
+
+
+@pytest.mark.parametrize("name", ["l0.ring", "l0.ifmap.ring"])
+def test_a_proof_finds_wrong_rings(name: str) -> None:
+    assert prove(planted(lambda view: view, name), 30.0).failures == []
+    small = planted(lambda view: replace(view, ring_y=view.ring_y - 1), name)
+    slot = planted(lambda view: replace(view, ring_y=view.ring_y - (view.name == "ifmap")), name)
+    for claim in (small, slot):
+        assert prove(claim, 1.0).failures
 
 
 # -- bodies ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from xdsl.ir import BlockArgument, SSAValue
 
 from cnncc.dialects._groups import Read
-from cnncc.dialects.nest import LayerOp, image_shape, mapping_of, reads_of
+from cnncc.dialects.nest import LayerOp, image_shape, mapping_of, reads_of_values
 from cnncc.passes._scheduling.nest_layers import label_of, rows_apart
 
 
@@ -36,7 +36,7 @@ def rows_read(value: SSAValue, layers: Sequence[LayerOp]) -> int:
 
 
 def _readers(value: SSAValue, layers: Sequence[LayerOp]) -> Iterator[tuple[LayerOp, Read]]:
-    return ((layer, read) for layer in layers for read in reads_of(layer, [value]))
+    return ((layer, read) for layer in layers for read in reads_of_values(layer, [value]))
 
 
 def _row_words(value: SSAValue) -> int:

@@ -1,0 +1,41 @@
+"""samples/reproduce/fusion.py: words of groups that follow from shapes, on small images and by short searches."""
+
+from __future__ import annotations
+
+import json
+
+import fusion
+import pytest
+from click.testing import CliRunner
+
+from cnncc.util.progress import silent
+
+pytestmark = pytest.mark.usefixtures("short_searches")
+SIDE = 16  # of VGG-19's image
+
+
+def test_a_group_moves_its_image_and_its_result_once() -> None:
+    (run,) = fusion.reproduce(["vgg19-conv3_1"], [2048], SIDE, silent)
+    plain, _, group = run.cases
+    pixels = SIDE * SIDE
+    # Each layer's image and result: of conv1_1 and conv1_2, pool1, conv2_1 and conv2_2, pool2, conv3_1.
+    by_layer = (3 + 64) + (64 + 64) + (64 + 16) + (16 + 32) + (32 + 32) + (32 + 8) + (8 + 16)
+    assert run.layer_by_layer == pixels * by_layer
+    assert group.groups == ("conv1_1..conv3_1",) and group.activations == pixels * (3 + 16)
+    # Rings with delays in rows, the image's one stripe longer; the results in two buffers.
+    rows = {3: 10, 64: 6 + 4}
+    rings = sum(SIDE * channels * count for channels, count in rows.items())
+    rings += SIDE // 2 * (64 * 4 + 128 * (4 + 2)) + SIDE // 4 * (128 * 3 + 256 * 2)
+    assert group.ring_words == rings and plain.ring_words == 0
+
+
+def test_fusion_prints_json() -> None:
+    result = CliRunner().invoke(fusion.main, ["--network", "mnist", "--glb", "128", "--json"])
+    assert result.exit_code == 0, result.output
+    (run,) = json.loads(result.stdout)
+    assert [case["name"] for case in run["cases"]] == [
+        "without groups",
+        "fewest words without groups",
+        "with groups",
+    ]
+    assert all(case["dram_words"] >= case["activations"] > 0 for case in run["cases"])
