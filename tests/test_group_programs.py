@@ -281,7 +281,7 @@ def loads(compilation: Compilation) -> list[LoadOp]:
 
 
 def loaded_chain() -> tuple[Compilation, Chain]:
-    """Two convolutions of three rows on an image of 11, which comes row by row into a ring of five."""
+    """Two convolutions of three rows on an image of 11 rows, which come two by two into a ring of seven."""
     rng = np.random.default_rng(SEED)
     chain = Chain(rng.integers(-60, 60, (1, 2, 11, 5)).astype(np.int64), dims=[(1, 2, 11, 5)])
     for number, k in enumerate((3, 2)):
@@ -294,14 +294,14 @@ def loaded_chain() -> tuple[Compilation, Chain]:
             f"-> {tensor((1, k, 11, 5))}"
         )
         chain.dims.append((1, k, 11, 5))
-    return mapped(chain, 1, ["l0", "l1"], "spatial-4x4"), chain
+    return mapped(chain, 2, ["l0", "l1"], "spatial-4x4"), chain
 
 
 def test_each_token_of_a_load_is_needed() -> None:
     """Too early a transfer overwrites rows that are still read; too early a load reads rows that have not come."""
     compilation, chain = loaded_chain()
     (load,) = loads(compilation)
-    assert (load.rows.value.data, load.delay.value.data, load.keeps.value.data) == (1, 0, 4)
+    assert (load.rows.value.data, load.delay.value.data, load.keeps.value.data) == (2, 0, 7)
     checked(compilation, chain)
     claim, program = claim_of(compilation, chain), program_of(compilation)
     for semaphore in (Semaphore.ROWS_FULL, Semaphore.ROWS_FREE):
