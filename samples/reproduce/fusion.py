@@ -29,7 +29,6 @@ from cnncc.driver.pipeline import ASSIGN, Compilation
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
-from cnncc.mapper.objective import Objective
 from cnncc.model.energy import with_energy
 from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
@@ -124,15 +123,13 @@ def through_dram(start: Compilation) -> int:
     return sum(prod(shape(value.type)) for layer in layers for value in (*layer.operands, layer.result))
 
 
-def case(name: str, start: Compilation, arch: Arch, folder: Path, objective: Objective, schedule: Path | None) -> Case:
+def case(name: str, start: Compilation, arch: Arch, folder: Path, objective: str, schedule: Path | None) -> Case:
     """The network, mapped. schedule: a file with groups. Raises Refusal where the array cannot run it."""
     (folder / "array.toml").write_text(arch_text(arch))
     module = start.module.clone()
     module.attributes.pop("cnncc.arch", None)  # of the array that it was quantised for
-    settings = replace(
-        start.settings, arch=arch, arch_source=str(folder / "array.toml"), objective=objective,
-        schedule=str(schedule) if schedule else None, groups=schedule is not None,
-    )  # fmt: skip
+    options = CompileOptions(str(folder / "array.toml"), schedule=schedule, objective=objective)
+    settings = options.settings()
     parts = mapped_parts(Compilation(start.ctx, module, settings))
     counters = with_energy(program_counts(parts, arch, causes=False), arch.energy)
     dram = counters["words"]["dram_read"] + counters["words"]["dram_write"]
@@ -180,13 +177,11 @@ def reproduce(networks: Sequence[str], glb_kib: Sequence[int], image_size: int |
             progress(name, 0, 1)
             start = quantised(name, image_size, folder)
             for kib in (kib for kib in NETWORKS[name].glb_kib if kib in glb_kib):
-                schedule, slack = SAMPLES / "schedules" / f"{name}-{kib}.toml", start.settings.objective.slack
-                wanted: list[tuple[str, Objective, Path | None]] = [
-                    ("without groups", start.settings.objective, None),
-                    ("fewest words without groups", Objective("words", slack), None),
-                ]
+                schedule = SAMPLES / "schedules" / f"{name}-{kib}.toml"
+                wanted = list[tuple[str, str, Path | None]]()
+                wanted += [("without groups", "cycles", None), ("fewest words without groups", "words", None)]
                 if schedule.is_file():
-                    wanted.append(("with groups", start.settings.objective, schedule))
+                    wanted.append(("with groups", "cycles", schedule))
                 cases = list[Case]()
                 for done, (what, objective, file) in enumerate(wanted):
                     progress(f"{name}, {kib} KiB: {what}", done, len(wanted))
