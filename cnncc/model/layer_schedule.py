@@ -57,6 +57,7 @@ class LayerPlan:
     - apart: whether an operand has several images with gaps between, as parts of larger ones.
     - drains: whether the layer waits until its results are in DRAM (`program_schedule._drains`).
     - rings: the operands that lie in rings of the layer's group.
+    - first: rows of the first stripe in a group, where they are fewer than those of others.
     """
 
     label: str
@@ -67,6 +68,7 @@ class LayerPlan:
     apart: bool = False
     drains: bool = True
     rings: frozenset[str] = frozenset()
+    first: int = 0
 
 
 def machine(arch: Arch) -> TimelineMachine:
@@ -261,8 +263,9 @@ class ScheduleWalk:
         """One load, or two if PEs pass columns on: each PE's own columns, and those that a set's last PE lacks."""
         columns, column = ifmap_words(self.shape, at.extent)
         takes, gives = self.transfers.ifmap_tokens(at)
-        if self.stripe.takes:
-            takes = (*takes, *tokens_of(Semaphore.STRIPE_FULL, at.first(self.stripe.depth)))
+        takes = (*takes, *tokens_of(self.stripe.takes, at.first(self.stripe.depth)))
+        if self.stripe.frees:
+            gives = (*gives, *tokens_of(Semaphore.ROWS_FREE, at.last(self.stripe.depth)))
         takes, gives = (Token(IFMAP_FREE), *takes), (Token(IFMAP_FULL), *gives)
         chain = self._chain(at)
         shared = shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"]) if self.passes else 0
@@ -303,8 +306,7 @@ class ScheduleWalk:
         partial = self._is_partial(depth, at)
         self.partial = self.partial or partial
         takes, gives = self.transfers.commit_tokens(at)
-        if self.stripe.gives:
-            gives = (*gives, *tokens_of(Semaphore.STRIPE_FULL, at.last(self.stripe.depth)))
+        gives = (*gives, *tokens_of(self.stripe.gives, at.last(self.stripe.depth)))
         at = self._spread(depth, at)
         sums = prod(at.extent[dim] for dim in self.outputs)
         together = prod(side.pes for side in at.sides if side.dim in REDUCTION_DIMS)
