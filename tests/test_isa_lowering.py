@@ -21,6 +21,7 @@ from cnncc.errors import Refusal
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.frontend.segments import interface, name_after_tensors, read_model
 from cnncc.passes.array_allocate import ArrayAllocatePass, Lifetime, allocate, first_fit, fits, numbered, pack
+from cnncc.passes.array_prefetch import ArrayPrefetchPass
 from cnncc.passes.array_to_isa import ArrayToIsaPass
 
 lifetimes = st.lists(
@@ -149,6 +150,14 @@ def test_isa_glb_too_small_names_all_layers_that_do_not_fit() -> None:
     with pytest.raises(Refusal, match="^array-allocate: 2 problems") as two:
         allocate(of_parts(), 150)
     assert [(finding.where, finding.value) for finding in two.value.findings] == [("second", 300), ("third", 200)]
+
+
+def test_isa_prefetching_checks_what_it_moved_alone() -> None:
+    """Where no layer is marked, array-allocate is the one to refuse."""
+    program = of_parts("tensor other, memory glb, words 200", "tensor other, memory glb, words 100000")
+    ArrayPrefetchPass("spatial-4x4").apply(new_context(), program)
+    with pytest.raises(Refusal, match="^array-allocate: 2 problems"):
+        ArrayAllocatePass("spatial-4x4").apply(new_context(), program)
 
 
 def test_isa_glb_too_small_names_layer_and_sizes() -> None:
