@@ -19,6 +19,7 @@ from coverage import Coverage, CoverageData
 
 MEASURED = ("cnncc/*", "passes/*", "dialects/*")
 MOST_SECONDS = 3600.0  # of CPU, for a test file
+OWN = 10
 SHARED = "::"  # the context of what the tests of a file share
 
 
@@ -101,16 +102,18 @@ class CoveringTests:
         """Tests that run a line, and their seconds. Where none does, as it runs on import, those that run its file.
 
         The first are those that run the most lines of the file in a second, one example of each test before the others.
+        Tests of a file that imports the module count `OWN` times.
         """
+        module = ".".join(Path(file).with_suffix("").parts)
         lines, runs, seconds = defaultdict[str, int](int), set[str](), dict[str, float]()
         for name in self._measured_files():
-            of_file = self._seconds_of(name)
+            of_file, weight = self._seconds_of(name), OWN if module in (self.root / "tests" / name).read_text() else 1
             seconds |= of_file
             for number, tests in self._lines(name, file).items():
                 known = set(of_file) if SHARED in tests else set(tests) & set(of_file)
                 runs |= known if number == line else set()
                 for test in known:
-                    lines[test] += 1
+                    lines[test] += weight
         number, order = defaultdict[str, int](int), list[tuple[int, float, str]]()
         for value, test in sorted((-lines[test] / (0.1 + seconds[test]), test) for test in runs or lines):
             function = test.partition("[")[0]

@@ -53,6 +53,13 @@ def members(data: bytes) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
+def test_isa_container_members_have_no_time_and_no_system() -> None:
+    """Two machines write the same bytes."""
+    with zipfile.ZipFile(io.BytesIO(to_bytes(conv_binary()))) as archive:
+        said = {(each.date_time, each.create_system, each.external_attr) for each in archive.infolist()}
+    assert said == {((1980, 1, 1, 0, 0, 0), 3, 0o644 << 16)}
+
+
 def with_manifest(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
     """The file with another manifest, otherwise as it should be."""
     parts = members(data)

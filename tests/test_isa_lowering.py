@@ -11,14 +11,17 @@ from array_cases import CONV, INPUTS, module
 from hypothesis import example, given
 from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
 
 from cnncc.context import CompilerContext
 from cnncc.dialects.array import TensorOp
 from cnncc.dialects.isa import LayerOp, SegmentOp, instructions
+from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
 from cnncc.frontend.run_onnx import OnnxSession
 from cnncc.frontend.segments import interface, name_after_tensors, read_model
 from cnncc.passes.array_allocate import ArrayAllocatePass, Lifetime, allocate, first_fit, fits, numbered, pack
+from cnncc.passes.array_prefetch import ArrayPrefetchPass
 from cnncc.passes.array_to_isa import ArrayToIsaPass
 
 lifetimes = st.lists(
@@ -98,6 +101,63 @@ def test_isa_numbered_lifetimes_meet_as_before(tensors: list[Lifetime]) -> None:
     for i, j in combinations(range(len(tensors)), 2):
         before, after = ((a.first <= b.last and b.first <= a.last) for a, b in ((t[i], t[j]) for t in (tensors, found)))
         assert before == after
+
+
+def test_isa_pack_of_nothing() -> None:
+    assert pack([]) == (0, {})
+
+
+PARTS = """
+    weights.global @w : tensor<3xi16> = dense<1> : tensor<3xi16>
+    array.tensor w, memory dram, words 3, role weight
+    array.tensor whole, memory glb, words 100
+    array.tensor inner, memory glb, words 40, part_of whole, offset 30
+    array.tensor innermost, memory glb, words 10, part_of inner, offset 7
+    array.tensor other, memory glb, words 200
+    array.layer "first" computes "" { array.view v, tensor innermost }
+    array.layer "second" computes "" { array.view v, tensor whole  array.view w, tensor other }
+    array.layer "third" computes "" { array.view w, tensor other }
+"""
+
+
+def of_parts(old: str = "", new: str = "") -> ModuleOp:
+    return Parser(new_context(), f"builtin.module {{ {PARTS.replace(old, new, 1)} }}").parse_module()
+
+
+def test_isa_parts_lie_in_their_whole() -> None:
+    """Also parts of parts, and their whole lives while they do: `other` cannot have its place in the first layer."""
+    at = {"w": 0, "other": 0, "whole": 200, "inner": 230, "innermost": 237}
+    assert allocate(of_parts(), 300) == at
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("words 100", "words 100, part_of innermost", "is part of '.*', which does not exist, or of itself"),
+        ("words 3, role", "words 4, role", "tensor w: 4 words, its weights have 3"),
+        ("tensor w, memory dram", "tensor other, memory dram", "there are two tensors 'other'"),
+    ],
+)
+def test_isa_tensors_that_have_no_place(old: str, new: str, message: str) -> None:
+    with pytest.raises(Refusal, match=message):
+        allocate(of_parts(old, new), 300)
+
+
+def test_isa_glb_too_small_names_all_layers_that_do_not_fit() -> None:
+    with pytest.raises(Refusal, match="^layer second: its tensors .* take 300 words, .* glb.words = 299") as one:
+        allocate(of_parts(), 299)
+    assert [(finding.where, finding.value) for finding in one.value.findings] == [("second", 300)]
+    with pytest.raises(Refusal, match="^array-allocate: 2 problems") as two:
+        allocate(of_parts(), 150)
+    assert [(finding.where, finding.value) for finding in two.value.findings] == [("second", 300), ("third", 200)]
+
+
+def test_isa_prefetching_checks_what_it_moved_alone() -> None:
+    """Where no layer is marked, array-allocate is the one to refuse."""
+    program = of_parts("tensor other, memory glb, words 200", "tensor other, memory glb, words 100000")
+    ArrayPrefetchPass("spatial-4x4").apply(new_context(), program)
+    with pytest.raises(Refusal, match="^array-allocate: 2 problems"):
+        ArrayAllocatePass("spatial-4x4").apply(new_context(), program)
 
 
 def test_isa_glb_too_small_names_layer_and_sizes() -> None:
