@@ -26,8 +26,9 @@ from cnncc.dialects.nest import (
 from cnncc.errors import Refusal
 from cnncc.passes._programs.array_mark import mark_of, marked_array
 from cnncc.passes._scheduling.glb_words import stage_sizes
+from cnncc.passes._scheduling.layer_groups import GROUPS, groups_of
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
-from cnncc.passes._scheduling.schedule_file import read_schedule
+from cnncc.passes._scheduling.schedule_file import GivenGroup, read_schedule
 from cnncc.passes._scheduling.stripes import stripe_rows, striped, with_least_delays, with_least_rings
 
 
@@ -47,7 +48,8 @@ class NestGroupPass(ModulePass):
           nest.yield %4 : tensor<…>
         }
 
-    With `schedule=FILE` all groups of a schedule file are made (docs/schedule.md).
+    Without `layers` the groups are made that `nest-assign-mapping` has chosen, and with `schedule=FILE` all of a
+    schedule file (docs/schedule.md).
 
     `delays`: how many stripes each layer runs behind the first one. `keeps`: the rows of each layer's ring, 0 for none.
     Without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without
@@ -68,12 +70,12 @@ class NestGroupPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place."""
-        if self.schedule is None:
+        if self.layers and self.schedule is not None:
+            raise Refusal("nest-group: give either layers or a schedule")
+        if self.layers:
             self._apply(op)
             return
-        if self.layers:
-            raise Refusal("nest-group: give either layers or a schedule")
-        for group in read_schedule(self.schedule).groups:
+        for group in (*_chosen(op), *(read_schedule(self.schedule).groups if self.schedule else ())):
             options = {field.name: getattr(group, field.name) for field in fields(group)}
             replace(self, schedule=None, **options)._apply(op)
 
@@ -136,6 +138,15 @@ class NestGroupPass(ModulePass):
             what = [name for name, given in (("delays", self.delays), ("keeps", self.keeps)) if given]
             raise Refusal(f"{problem}{f': leave out {chr(32).join(what)} for the least' if what else ''}")
         return plans
+
+
+def _chosen(module: ModuleOp) -> list[GivenGroup]:
+    """The groups that the module lists in `nest.groups`, which it loses. Raises Refusal for what is no such list."""
+    attribute = module.attributes.pop(GROUPS, None)
+    try:
+        return [] if attribute is None else groups_of(attribute)
+    except ValueError as wrong:
+        raise Refusal(f"nest-group: {GROUPS}: {wrong}") from wrong
 
 
 def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
