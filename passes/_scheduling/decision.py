@@ -30,7 +30,7 @@ from cnncc.model.layer_shape import GlbBudget
 from cnncc.model.program_schedule import program_cycles
 from cnncc.passes._scheduling.candidates import Candidates, Wanted, label
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes
-from cnncc.passes._scheduling.group_choice import best_groups
+from cnncc.passes._scheduling.group_choice import best_groups, with_groups
 from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.network_program import copies_cost, network_parts
@@ -73,7 +73,7 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
         mappings, groups = mapped.mappings, list[LayerGroup]()
         if candidates.groups:
             groups = best_groups(network, _nests(mappings), mapped.fewest, candidates)
-            mappings = {**mappings, **{layer: each for group in groups for layer, each in group.mappings.items()}}
+            mappings = with_groups(mappings, groups)
         grouped = Network(func, [group.layers for group in groups])
         return Decision(mappings, prefetched_layers(grouped, candidates.arch, _nests(mappings), groups), groups)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cnncc.dialects import nest
 from cnncc.dialects._groups import KINDS, STREAMED
@@ -39,6 +39,7 @@ MOST_PATHS = 64  # to a layer
 MOST_EXACT = 10  # networks that are run
 
 Mappings = Mapping[LayerOp, nest.Mapping]
+MappingT = TypeVar("MappingT")
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,7 @@ class GroupSearch:
             for layer, each in self._stripes(first, last, rows)
         ]
         self.candidates.search_tasks(tasks)
-        every = (self._candidate(*run, rows) for run, rows in shapes)
-        return [each for each in every if each is not None]
+        return [each for run, rows in shapes for each in self._candidates(*run, rows)]
 
     # -- runs of layers ----------------------------------------------------------------------------------------------
 
@@ -169,8 +169,34 @@ class GroupSearch:
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
-    def _candidate(self, first: int, last: int, rows: int) -> Candidate | None:
-        """A group of these layers in stripes of so many rows; None where the array cannot run it."""
+    def _candidates(self, first: int, last: int, rows: int) -> Iterator[Candidate]:
+        """The group of these layers in stripes of so many rows, if the array can run it, and with a useful slack."""
+        nests = self._nests(first, last, rows)
+        if nests is None:
+            return
+        layers, costs = self.network.layers[first : last + 1], self.candidates.prices.costs
+        cost = sum(
+            cost_of(layer_shape(layer), mapping, self.arch, layer.residual is not None, costs)
+            for layer, mapping in zip(layers, nests, strict=True)
+        )
+        slack = [0] * len(layers)
+        best = with_rings(layers, nests)
+        if not self._fits(best) or not _is_legal(best):
+            return
+        cycles = least = self._cycles(best)
+        yield Candidate(first, last, best, Figures(cycles, cost))
+        for number in range(1, len(layers)):
+            slack[number] = 1
+            other = with_rings(layers, nests, slack)
+            if best.plans[number].reads and self._fits(other) and (longer := self._cycles(other)) < cycles:
+                best, cycles = other, longer
+            else:
+                slack[number] = 0
+        if cycles < least:
+            yield Candidate(first, last, best, Figures(cycles, cost))
+
+    def _nests(self, first: int, last: int, rows: int) -> list[nest.Mapping] | None:
+        """The nests of layers in stripes of so many rows; None where one has none with its weights in the GLB."""
         layers, nests = self.network.layers[first : last + 1], list[nest.Mapping]()
         for layer, each in self._stripes(first, last, rows):
             task = self._task(layer, each)
@@ -178,16 +204,14 @@ class GroupSearch:
             if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
                 return None
             nests.append(self._nest(layer, layers, each, result.mapping))
-        group = with_rings(layers, nests)
-        if self._words(group) > self.arch.glb.words or not _is_legal(group):
-            return None
-        cycles = program_cycles([group.plan()], self.arch)[0].total
-        costs = self.candidates.prices.costs
-        cost = sum(
-            cost_of(layer_shape(layer), plan.mapping, self.arch, layer.residual is not None, costs)
-            for layer, plan in zip(group.layers, group.plans, strict=True)
-        )
-        return Candidate(first, last, group, Figures(cycles, cost))
+        return nests
+
+    def _fits(self, group: LayerGroup) -> bool:
+        return self._words(group) <= self.arch.glb.words
+
+    def _cycles(self, group: LayerGroup) -> int:
+        """Cycles of a group by itself."""
+        return program_cycles([group.plan()], self.arch)[0].total
 
 
 def _is_legal(group: LayerGroup) -> bool:
@@ -195,23 +219,26 @@ def _is_legal(group: LayerGroup) -> bool:
     staged = [plan.mapping.stages_in("glb") for plan in group.plans]
     if any(sum(operand in each for each in staged) > 1 for operand in STREAMED):
         return False
-    for plan, each in zip(group.plans, staged, strict=True):
+    for layer, plan, each in zip(group.layers, group.plans, staged, strict=True):
         rings = {read.operand for read in plan.reads} | ({"output"} if plan.keeps else set[str]())
         if "ifmap" in each and "residual" in rings:
             return False  # its first load would wait for a transfer, and for a layer
         if "residual" in each and "output" in rings:
             return False  # its last commit would free a buffer, and give a token to a layer
-        if (
-            plan.sizes.n > 1
-            and {"residual", "output"} & each.keys()
-            and not {"residual", "output"} <= each.keys() | rings
-        ):
-            return False
+        if layer.residual is not None and plan.sizes.n > 1 and len({"residual", "output"} & each.keys()) == 1:
+            return False  # a commit has one start for both
     try:
         waits_for_weights(group.plans)
     except Refusal:
         return False
     return True
+
+
+def with_groups(
+    mappings: Mapping[LayerOp, MappingT], groups: Sequence[LayerGroup]
+) -> dict[LayerOp, MappingT | nest.Mapping]:
+    """The mappings of a network's layers, with those of groups in place of others."""
+    return {**mappings, **{layer: each for group in groups for layer, each in group.mappings.items()}}
 
 
 def best_groups(network: Network, mappings: Mappings, fewest: int, candidates: Candidates) -> list[LayerGroup]:
@@ -241,7 +268,7 @@ def best_groups(network: Network, mappings: Mappings, fewest: int, candidates: C
     exact: dict[tuple[Candidate, ...], Figures] = {(): Figures(whole.total, sum(own.values()) + copied)}
 
     def run(groups: Sequence[LayerGroup]) -> int:
-        nests = {**mappings, **{layer: each for group in groups for layer, each in group.mappings.items()}}
+        nests = with_groups(mappings, groups)
         grouped = Network(network.func, [group.layers for group in groups])
         if not fits(list(lifetimes(grouped, arch, nests, groups).values()), arch.glb.words):
             return NEVER

@@ -112,8 +112,8 @@ def heights(layers: Sequence[LayerOp], rows: int) -> list[int]:
     return stripe_rows([label_of(layer) for layer in layers], [layer.sizes.data.h for layer in layers], reads, rows)
 
 
-def with_rings(layers: Sequence[LayerOp], mappings: Sequence[Mapping], slack: int = 0) -> LayerGroup:
-    """The group of layers with these nests, with the least rings. slack: stripes that each read waits longer."""
+def with_rings(layers: Sequence[LayerOp], mappings: Sequence[Mapping], slack: Sequence[int] = ()) -> LayerGroup:
+    """The group of layers with these nests, with the least rings. slack: stripes that each layer waits longer."""
     reads = [reads_of(layer, layers) for layer in layers]
     plans = [
         GroupLayer(
@@ -122,6 +122,6 @@ def with_rings(layers: Sequence[LayerOp], mappings: Sequence[Mapping], slack: in
         )
         for number, (layer, mapping, own) in enumerate(zip(layers, mappings, reads, strict=True))
     ]  # fmt: skip
-    plans = with_least_delays(plans)
+    plans = with_least_delays(plans, slack)
     plans = with_least_rings(plans, [rows_apart(layer) for layer in layers])
     return LayerGroup(tuple(layers), tuple(plans))
