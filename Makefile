@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-long bugs lint types pytest clean
+.PHONY: demo test test-long bugs mutants lint types pytest clean
 
 demo: .venv/.installed
 	$(BIN)/python samples/demo.py
@@ -29,6 +29,10 @@ test-long: .venv/.installed-dev
 # Plants one-line bugs in a copy of the checkout; the tests should see each. Goes on where it was interrupted.
 bugs: .venv/.installed-dev
 	$(BIN)/python tests/plant_bugs.py
+
+# The same with 300 changes that are drawn. Once, it measures which tests run which lines.
+mutants: .venv/.installed-dev
+	$(BIN)/python tests/plant_bugs.py --drawn 300
 
 .venv/.installed: pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("cnncc needs Python 3.11 or later, \

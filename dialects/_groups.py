@@ -8,11 +8,12 @@ step run in the order written. A result that layers of the group read lies in a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cnncc.dialects._mapping import Loop, Mapping, Sizes
 
 KINDS = ("mac", "max", "add")  # of layers in groups: elementwise ones read in the commit engine
+LOAD = "load"  # the kind of what brings rows from DRAM into a ring
 STREAMED = ("ifmap", "residual", "output")
 
 
@@ -43,7 +44,8 @@ class Read:
 class GroupLayer:
     """A layer of a group. keeps: rows of its result's ring, 0 without one. leaves: whether the group yields its result.
 
-    reads: the results of layers before it in the group.
+    first: rows of the first stripe, 0 for as many as others have. reads: the results of layers before it in the group.
+    A layer of kind load computes nothing: its result are the rows of a value in DRAM, of k channels.
     """
 
     label: str
@@ -54,11 +56,17 @@ class GroupLayer:
     keeps: int = 0
     reads: tuple[Read, ...] = ()
     leaves: bool = False
+    first: int = 0
 
     @property
     def depth(self) -> int:
         """The loops around a stripe: one over n where there are several images, and one over h."""
         return 2 if self.sizes.n > 1 else 1
+
+    @property
+    def is_load(self) -> bool:
+        """Whether it brings rows from DRAM and computes nothing."""
+        return self.kind == LOAD
 
     @property
     def around(self) -> tuple[Loop, ...]:
@@ -71,23 +79,57 @@ class GroupLayer:
         return self.around[-1].step
 
     @property
+    def head(self) -> int:
+        """Rows of the first stripe."""
+        return self.first or self.rows
+
+    @property
     def stripes(self) -> int:
         """How many stripes an image has; the last one may be smaller."""
-        return -(-self.sizes.h // self.rows)
+        return self.stripe_of(self.sizes.h - 1) + 1
+
+    def start(self, stripe: int) -> int:
+        """The first row of a stripe, or where one would begin after the last."""
+        return min(self.sizes.h, self.head + (stripe - 1) * self.rows) if stripe > 0 else 0
 
     def stripe_rows(self, stripe: int) -> int:
         """Rows of a stripe, 0 of one that the layer does not have."""
-        return max(0, min(self.rows, self.sizes.h - stripe * self.rows)) if stripe >= 0 else 0
+        return self.start(stripe + 1) - self.start(stripe) if stripe >= 0 else 0
+
+    def stripe_of(self, row: int) -> int:
+        """The stripe that a row is in."""
+        return (row - self.head) // self.rows + 1 if row >= self.head else 0
 
     def reads_of_stripe(self, read: Read, stripe: int, height: int) -> tuple[int, int]:
         """First row and end of what a stripe reads."""
-        return read.rows(stripe * self.rows, self.stripe_rows(stripe), height)
+        return read.rows(self.start(stripe), self.stripe_rows(stripe), height)
+
+
+def load_of_rows(
+    label: str, shape: tuple[int, int, int, int], rows: int, delay: int = 0, keeps: int = 0, first: int = 0
+) -> GroupLayer:
+    """What brings the rows of a value of the shape n k h w from DRAM, so many for a stripe."""
+    n, k, h, w = shape
+    around = (*((Loop("n"),) if n > 1 else ()), Loop("h", rows))
+    return GroupLayer(label, LOAD, Sizes(n, k, 1, h, w, 1, 1), Mapping(around), delay, keeps, first=first)
+
+
+def without_unread_rows(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
+    """The layers, loads without the last rows of their value that no window touches."""
+    result = list(layers)
+    for layer in layers:
+        for read in layer.reads:
+            if (load := layers[read.producer]).is_load:
+                _, end = read.rows(0, layer.sizes.h, load.sizes.h)
+                known = result[read.producer].sizes.h if result[read.producer] is not load else 1
+                result[read.producer] = replace(load, sizes=replace(load.sizes, h=max(known, end)))
+    return result
 
 
 def stripe_needed(consumer: GroupLayer, read: Read, producer: GroupLayer, stripe: int) -> int:
     """The last stripe of the producer that a stripe of the consumer reads; -1 where it reads none."""
     low, end = consumer.reads_of_stripe(read, stripe, producer.sizes.h)
-    return (end - 1) // producer.rows if end > low else -1
+    return producer.stripe_of(end - 1) if end > low else -1
 
 
 def least_lag(consumer: GroupLayer, read: Read, producer: GroupLayer) -> int:
@@ -102,7 +144,7 @@ def least_ring(consumer: GroupLayer, read: Read, producer: GroupLayer) -> int:
     for stripe in range(consumer.stripes):
         low, end = consumer.reads_of_stripe(read, stripe, height)
         if end > low:
-            least = max(least, min(height, (stripe + lag + 1) * producer.rows) - low)
+            least = max(least, producer.start(stripe + lag + 1) - low)
     return least
 
 
@@ -119,12 +161,15 @@ def group_problems(layers: Sequence[GroupLayer]) -> Iterator[str]:
 
 def _loop_problems(layer: GroupLayer, first: GroupLayer) -> Iterator[str]:
     dims, around = "nh"[-layer.depth :], layer.around
-    if layer.kind not in KINDS:
+    if layer.kind not in (*KINDS, LOAD):
         yield f"layer {layer.label} is of kind {layer.kind}, layers of a group are {', '.join(KINDS)} (GROUP-1)"
     if layer.sizes.n != first.sizes.n:
         yield f"layer {layer.label} has {layer.sizes.n} images, layer {first.label} {first.sizes.n} (GROUP-1)"
     if "".join(loop.dim for loop in around) != dims or any(loop.on or loop.keep for loop in around):
         yield f"layer {layer.label}: its outermost loops run over {' '.join(dims)}, in time (GROUP-1)"
+    elif layer.first > layer.rows:
+        rows = f"its first stripe has {layer.first} rows, more than the others' {layer.rows}"
+        yield f"layer {layer.label}: {rows} (GROUP-1)"
     elif layer.depth > 1 and around[0].step > 1:
         yield f"layer {layer.label}: its loop over n takes {around[0].step} images at a time, not one (GROUP-1)"
 
@@ -161,6 +206,8 @@ def _stage_problems(layer: GroupLayer, is_read: bool) -> Iterator[str]:
     inner = {read.operand for read in layer.reads} | ({"output"} if is_read else set[str]())
     for stage in layer.mapping.stages:
         what = f"layer {layer.label}: stage {stage.operand} in {stage.memory}"
+        if stage.memory == "glb" and stage.operand in ("ifmap", "residual") and layer.first % layer.rows:
+            yield f"{what}: stripes that come from DRAM are of one size, the first one has {layer.first} rows (GROUP-4)"
         if stage.memory == "rf" and stage.depth < layer.depth:
             yield f"{what} stands outside the loop over stripes: sections of other layers come between (GROUP-4)"
         elif stage.memory == "glb" and stage.operand in inner:

@@ -35,12 +35,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolRefAttr, TensorType, UnitAttr, i64
 from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue, Use
 from xdsl.irdl import (
+    BaseAttr,
     IRDLOperation,
+    VarConstraint,
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
@@ -59,7 +61,7 @@ from xdsl.traits import IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from cnncc.dialects._groups import GroupLayer as GroupLayer
-from cnncc.dialects._groups import Read, group_problem
+from cnncc.dialects._groups import Read, group_problem, load_of_rows, without_unread_rows
 from cnncc.dialects._mapping import DIMS as DIMS
 from cnncc.dialects._mapping import LANES as LANES
 from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
@@ -113,7 +115,7 @@ class LayerOp(IRDLOperation):
     """One layer as a loop nest. `kind` is mac, max or add (pools, each channel a group), or copy (elementwise).
 
     Sizes and window say what is computed, the region in which order and where. `prefetched`: its first weights
-    and parameters come into the GLB while the layer before runs. In a group, `delay` and `keeps`: see `nest.group`.
+    and parameters come into the GLB while the layer before runs. `delay`, `keeps`, `first`: see `nest.group`.
     """
 
     name = "nest.layer"
@@ -128,6 +130,7 @@ class LayerOp(IRDLOperation):
     prefetched = opt_prop_def(UnitAttr)
     delay = opt_prop_def(IntegerAttr.constr(i64))
     keeps = opt_prop_def(IntegerAttr.constr(i64))
+    first = opt_prop_def(IntegerAttr.constr(i64))
     label = opt_prop_def(StringAttr)
     until = opt_prop_def(StringAttr)
     body = region_def("single_block")
@@ -137,7 +140,7 @@ class LayerOp(IRDLOperation):
     assembly_format = (
         "$kind $ifmap (`residual` $residual^ `:` type($residual))? (`weights` $weights^)? `sizes` $sizes "
         "`window` $window `then` $steps (`mapping` custom<OnLayer>($mapping)^)? (`label` $label^)? "
-        "(`until` $until^)? (`prefetched` $prefetched^)? (`delay` $delay^)? (`keeps` $keeps^)? "
+        "(`until` $until^)? (`prefetched` $prefetched^)? (`delay` $delay^)? (`keeps` $keeps^)? (`first` $first^)? "
         "attr-dict-with-keyword `:` type($ifmap) `->` type($result) $body"
     )
 
@@ -151,13 +154,51 @@ class LayerOp(IRDLOperation):
         if self.kind.data == "copy" and self.steps.data.shuffle != 1:
             raise VerifyException("nest.layer: a copy has no shuffle")
         check_shuffle("nest.layer", self.steps.data.shuffle, self.result.type)
-        if (self.delay is not None) != isinstance(self.parent_op(), GroupOp) or (self.keeps and self.delay is None):
-            raise VerifyException("nest.layer: layers of a group, and only they, have a delay, and may keep rows")
+        if (self.delay is not None) != isinstance(self.parent_op(), GroupOp) or (
+            (self.keeps or self.first) and self.delay is None
+        ):
+            raise VerifyException(
+                "nest.layer: layers of a group, and only they, have a delay, may keep rows, and have a first stripe"
+            )
         _check_shapes(self)
         _check_blocks(self)
         for mapping in (mapping_of(self), *([self.mapping.data] if self.mapping else [])):
             if problem := mapping_problem(mapping, self.sizes.data, operands(self)):
                 raise VerifyException(f"nest.layer: {problem}")
+
+
+@irdl_op_definition
+class LoadOp(IRDLOperation):
+    """Brings the rows of a value from DRAM into a ring of a group, so many for a stripe; each row comes once.
+
+        %1 = nest.load "conv1.ifmap" %0 rows 2 delay 0 keeps 6 : tensor<1x3x224x224xi16>
+
+    It runs as a layer of the group does: at step i the rows of stripe `i - delay` come, into slots `y mod keeps`.
+    """
+
+    T: ClassVar = VarConstraint("T", BaseAttr(TensorType))
+
+    name = "nest.load"
+    label = prop_def(StringAttr)
+    value = operand_def(T)
+    rows = prop_def(IntegerAttr.constr(i64))
+    delay = prop_def(IntegerAttr.constr(i64))
+    keeps = prop_def(IntegerAttr.constr(i64))
+    first = opt_prop_def(IntegerAttr.constr(i64))
+    result = result_def(T)
+    assembly_format = (
+        "$label $value `rows` $rows `delay` $delay `keeps` $keeps (`first` $first^)? attr-dict-with-keyword "
+        "`:` type($value)"
+    )
+
+    def verify_(self) -> None:
+        group = self.parent_op()
+        if not isinstance(group, GroupOp):
+            raise VerifyException("nest.load: it stands in a group")
+        if self.value.owner in group.members():
+            raise VerifyException("nest.load: it loads a value from outside of its group")
+        if self.rows.value.data < 1:
+            raise VerifyException(f"nest.load: {self.rows.value.data} rows: it loads one or more at a time")
 
 
 @irdl_op_definition
@@ -177,7 +218,8 @@ class GroupOp(IRDLOperation):
     A group runs in steps, image by image. At step i a layer runs iteration `i - delay` of its loop over stripes, the
     outermost one over h, if there is this iteration. The layers of a step run in the order written. The result of a
     layer that others of the group read lies in a ring: row y in slot `y mod keeps`. The values of `nest.yield` leave
-    the group; no ring does.
+    the group; no ring does. `nest.load` brings what comes from DRAM row by row. A first stripe may have fewer rows than
+    the others: `first 1`.
 
         %3 = nest.group "conv1..conv2" : tensor<…> {
           %1 = nest.layer "mac" %0 … label "conv1" delay 0 keeps 5 … { nest.for h step 2 { … } }
@@ -195,14 +237,14 @@ class GroupOp(IRDLOperation):
     assembly_format = "$label attr-dict-with-keyword `:` type($outputs) $body"
 
     def verify_(self) -> None:
-        *layers, last = self.body.block.ops
-        if not isinstance(last, YieldOp) or not layers or not all(isinstance(op, LayerOp) for op in layers):
-            raise VerifyException("nest.group: a group is layers, then nest.yield")
+        *members, last = self.body.block.ops
+        if not isinstance(last, YieldOp) or not self.layers() or not all(isinstance(op, Member) for op in members):
+            raise VerifyException("nest.group: a group is layers and loads, then nest.yield")
         if tuple(last.values.types) != tuple(self.outputs.types):
             raise VerifyException("nest.group: its results have the types of the values of nest.yield")
         if any(not isinstance(value.owner, LayerOp) or value.owner.parent_op() is not self for value in last.values):
             raise VerifyException("nest.group: nest.yield names results of the group's layers")
-        if outside := [layer for layer in self.layers() if any(_is_outside(use, self) for use in layer.result.uses)]:
+        if outside := [op for op in self.members() if any(_is_outside(use, self) for use in op.result.uses)]:
             raise VerifyException(f"nest.group: {_name(outside[0])} is read outside of the group: nest.yield it")
         if problem := group_problem(group_layers(self)):
             raise VerifyException(f"nest.group {self.label.data}: {problem}")
@@ -211,10 +253,17 @@ class GroupOp(IRDLOperation):
         """The layers, in the order written."""
         return [op for op in self.body.block.ops if isinstance(op, LayerOp)]
 
+    def members(self) -> list[Member]:
+        """The layers and what is loaded for them, in the order written."""
+        return [op for op in self.body.block.ops if isinstance(op, Member)]
+
     def yielded(self) -> tuple[SSAValue, ...]:
         """The values inside that leave the group, in the order of its results."""
         last = self.body.block.last_op
         return tuple(last.operands) if isinstance(last, YieldOp) else ()
+
+
+Member = LayerOp | LoadOp  # of a group
 
 
 class _LoopOp(IRDLOperation):
@@ -324,9 +373,14 @@ def rest_sets_of(layer: LayerOp) -> tuple[int, ...]:
     return rest_sets(sizes, mapping_of(layer).loops, together)
 
 
-def reads_of(layer: LayerOp, producers: Sequence[LayerOp]) -> tuple[Read, ...]:
-    """How a layer reads the results of `producers`; a residual is read row by row."""
-    number: dict[SSAValue, int] = {producer.result: at for at, producer in enumerate(producers)}
+def reads_of(layer: LayerOp, producers: Sequence[Member]) -> tuple[Read, ...]:
+    """How a layer reads the results of `producers`."""
+    return reads_of_values(layer, [producer.result for producer in producers])
+
+
+def reads_of_values(layer: LayerOp, values: Sequence[SSAValue]) -> tuple[Read, ...]:
+    """How a layer reads `values`; a residual is read row by row."""
+    number = {value: at for at, value in enumerate(values)}
     window, kernel, reads = layer.window.data, layer.sizes.data.r, list[Read]()
     if layer.ifmap in number:
         extent = (kernel - 1) * window.dilation[0] + 1
@@ -337,24 +391,25 @@ def reads_of(layer: LayerOp, producers: Sequence[LayerOp]) -> tuple[Read, ...]:
 
 
 def group_layers(group: GroupOp) -> list[GroupLayer]:
-    """The layers of a group as plain data."""
-    layers, leaves = group.layers(), group.yielded()
-    return [
-        GroupLayer(
-            _name(layer), layer.kind.data, layer.sizes.data, mapping_of(layer),
-            _number(layer.delay), _number(layer.keeps),
-            reads_of(layer, layers), layer.result in leaves,
-        )
-        for layer in layers
-    ]  # fmt: skip
+    """The layers of a group, and its loads, as plain data."""
+    members, leaves = group.members(), group.yielded()
+
+    def plain(op: Member) -> GroupLayer:
+        delay, keeps, first = _number(op.delay), _number(op.keeps), _number(op.first)
+        if isinstance(op, LoadOp):
+            return load_of_rows(_name(op), image_shape(op.value.type), op.rows.value.data, delay, keeps, first)
+        kind, sizes, reads = op.kind.data, op.sizes.data, reads_of(op, members)
+        return GroupLayer(_name(op), kind, sizes, mapping_of(op), delay, keeps, reads, op.result in leaves, first)
+
+    return without_unread_rows([plain(op) for op in members])
 
 
 def _number(attribute: IntegerAttr | None) -> int:
     return attribute.value.data if attribute is not None else 0
 
 
-def _name(layer: LayerOp) -> str:
-    return layer.label.data if layer.label else "(no label)"
+def _name(op: Member) -> str:
+    return op.label.data if op.label else "(no label)"
 
 
 def _is_outside(use: Use, group: GroupOp) -> bool:
@@ -419,7 +474,7 @@ def _check_blocks(layer: LayerOp) -> None:
 
 NEST = Dialect(
     "nest",
-    [LayerOp, GroupOp, YieldOp, ForOp, ParOp, StageOp, MacOp],
+    [LayerOp, LoadOp, GroupOp, YieldOp, ForOp, ParOp, StageOp, MacOp],
     [SizesAttr, MappingAttr, LoopAttr, StageAttr],
 )
 use_simple_verifiers(NEST)

@@ -7,29 +7,34 @@ from dataclasses import dataclass, fields, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, i64
-from xdsl.ir import Block, Operation, Region
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import KINDS, GroupLayer, group_problem
-from cnncc.dialects.cnn import HostOp
+from cnncc.dialects._groups import KINDS, GroupLayer, group_problem, load_of_rows
+from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import (
     GroupOp,
     LayerOp,
+    LoadOp,
     YieldOp,
     build_nest,
+    image_shape,
     mapping_of,
     mapping_problem,
     operands,
-    reads_of,
+    reads_of_values,
 )
 from cnncc.errors import Refusal
+from cnncc.model.group_steps import group_bodies
 from cnncc.passes._programs.array_mark import mark_of, marked_array
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.layer_groups import GROUPS, groups_of
+from cnncc.passes._scheduling.loaded_inputs import load_label, loaded_values, rows_read
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
 from cnncc.passes._scheduling.schedule_file import GivenGroup, read_schedule
-from cnncc.passes._scheduling.stripes import stripe_rows, striped, with_least_delays, with_least_rings
+from cnncc.passes._scheduling.stripes import stripe_rows, striped, with_least_delays, with_least_rings, with_least_rows
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,9 @@ class NestGroupPass(ModulePass):
     `delays`: how many stripes each layer runs behind the first one. `keeps`: the rows of each layer's ring, 0 for none.
     Without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without
     stages gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that
-    the layers are mapped to. An array of a file needs `arch`.
+    the layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so
+    that rings are smaller. An input whose rows would come from DRAM again and again comes by `nest.load`, row by row,
+    but not with `loads=false`, nor in groups that were chosen.
 
     Illegal are elementwise layers and concatenations between the layers, and results that others read, too.
     """
@@ -65,6 +72,8 @@ class NestGroupPass(ModulePass):
     rows: int = 1
     delays: tuple[int, ...] = ()
     keeps: tuple[int, ...] = ()
+    rowwise: bool = False
+    loads: bool = True
     schedule: str | None = None
     arch: str | None = None
 
@@ -75,9 +84,10 @@ class NestGroupPass(ModulePass):
         if self.layers:
             self._apply(op)
             return
-        for group in (*_chosen(op), *(read_schedule(self.schedule).groups if self.schedule else ())):
+        chosen = _chosen(op)
+        for group in (*chosen, *(read_schedule(self.schedule).groups if self.schedule else ())):
             options = {field.name: getattr(group, field.name) for field in fields(group)}
-            replace(self, schedule=None, **options)._apply(op)
+            replace(self, schedule=None, loads=self.loads and group not in chosen, **options)._apply(op)
 
     def _apply(self, op: ModuleOp) -> None:
         """Make one group."""
@@ -87,10 +97,7 @@ class NestGroupPass(ModulePass):
             self._check(labels)
             layers = _in_order(op, labels)
             arch = marked_array(op, self.arch, self.name) if self.arch or mark_of(op) else None
-            plans = self._plans(layers, arch, [labels.index(label_of(layer)) for layer in layers])
-            if arch is not None:
-                _check_glb(layers, plans, arch)
-            _build(label, layers, plans)
+            _build(label, layers, *self._planned(layers, arch, [labels.index(label_of(layer)) for layer in layers]))
         except Refusal as refusal:
             text = str(refusal)
             raise (
@@ -108,32 +115,66 @@ class NestGroupPass(ModulePass):
                     f"{name} has {len(numbers)} numbers for {len(labels)} layers: one for each, or leave it out"
                 )
 
-    def _plans(self, layers: Sequence[LayerOp], arch: Arch | None, numbers: Sequence[int]) -> list[GroupLayer]:
-        """The layers of the group with their new nests, delays and rings. Raises Refusal.
+    def _planned(
+        self, layers: Sequence[LayerOp], arch: Arch | None, numbers: Sequence[int]
+    ) -> tuple[list[SSAValue], list[GroupLayer]]:
+        """The values that come row by row into rings, and the plans of these loads and of the layers. Raises Refusal.
 
         numbers: the place of each layer in the options.
         """
-        names, reads = [label_of(layer) for layer in layers], [reads_of(layer, layers) for layer in layers]
-        rows = stripe_rows(names, [layer.sizes.data.h for layer in layers], reads, self.rows)
-        plans = list[GroupLayer]()
-        for number, (layer, own) in enumerate(zip(layers, reads, strict=True)):
-            leaves = not any(read.producer == number for others in reads for read in others)
-            inside = {read.operand for read in own} | (set[str]() if leaves else {"output"})
-            before = mapping_of(layer)
+        for loaded in loaded_values(layers, self.rows) if self.loads else [list[SSAValue]()]:
             try:
-                mapping = striped(layer, before, rows[number], set(before.stages_in("glb")) - inside, arch)
+                plans = self._plans(layers, loaded, arch, numbers)
+                group_bodies(plans, [False] * len(plans))
+                if arch is not None:
+                    _check_glb(layers, plans, arch)
+            except Refusal:
+                if loaded:
+                    continue  # by blocks, then
+                raise
+            return loaded, plans
+        raise AssertionError("the last choice loads nothing")
+
+    def _plans(
+        self, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], arch: Arch | None, numbers: Sequence[int]
+    ) -> list[GroupLayer]:
+        """The loads of the group, and its layers with their new nests, delays and rings. Raises Refusal."""
+        values = [*loaded, *(layer.result for layer in layers)]
+        reads = [*((),) * len(loaded), *(reads_of_values(layer, values) for layer in layers)]
+        names, first = [load_label(value, layers) for value in loaded], len(loaded)
+        names += [label_of(layer) for layer in layers]
+        heights = [*(rows_read(value, layers) for value in loaded), *(layer.sizes.data.h for layer in layers)]
+        rows = stripe_rows(names, heights, reads, self.rows)
+        plans = [
+            load_of_rows(name, (*image_shape(value.type)[:2], height, image_shape(value.type)[3]), step)
+            for name, value, height, step in zip(names, loaded, heights, rows, strict=False)
+        ]
+        for number, layer in enumerate(layers, first):
+            leaves = not any(read.producer == number for others in reads for read in others)
+            inside = {read.operand for read in reads[number]} | (set[str]() if leaves else {"output"})
+            before = mapping_of(layer)
+            streamed = set(before.stages_in("glb")) - inside
+            if leaves and before.stages and _is_result(layer):
+                streamed.add("output")
+            try:
+                mapping = striped(layer, before, rows[number], streamed, arch)
                 if problem := mapping_problem(mapping, layer.sizes.data, operands(layer)):
                     raise Refusal(problem)
             except Refusal as refusal:
                 raise Refusal(f"layer '{names[number]}': {refusal}") from refusal
             kind, sizes = layer.kind.data, layer.sizes.data
-            plans.append(GroupLayer(names[number], kind, sizes, mapping, 0, reads=own, leaves=leaves))
-        plans = with_least_delays(plans)
+            plans.append(GroupLayer(names[number], kind, sizes, mapping, 0, reads=reads[number], leaves=leaves))
+        plans = with_least_rows(plans) if self.rowwise else with_least_delays(plans)
         if self.delays:
-            plans = [replace(plan, delay=self.delays[at]) for plan, at in zip(plans, numbers, strict=True)]
-        plans = with_least_rings(plans, [rows_apart(layer) for layer in layers])
+            ahead = min(plan.delay for plan in plans[first:])  # how far loads run ahead of the first layer
+            plans[first:] = [
+                replace(plan, delay=self.delays[at] + ahead) for plan, at in zip(plans[first:], numbers, strict=True)
+            ]
+        plans = with_least_rings(plans, [*[1] * first, *(rows_apart(layer) for layer in layers)])
         if self.keeps:
-            plans = [replace(plan, keeps=self.keeps[at]) for plan, at in zip(plans, numbers, strict=True)]
+            plans[first:] = [
+                replace(plan, keeps=self.keeps[at]) for plan, at in zip(plans[first:], numbers, strict=True)
+            ]
         if problem := group_problem(plans):
             what = [name for name, given in (("delays", self.delays), ("keeps", self.keeps)) if given]
             raise Refusal(f"{problem}{f': leave out {chr(32).join(what)} for the least' if what else ''}")
@@ -149,6 +190,11 @@ def _chosen(module: ModuleOp) -> list[GivenGroup]:
         raise Refusal(f"nest-group: {GROUPS}: {wrong}") from wrong
 
 
+def _is_result(layer: LayerOp) -> bool:
+    """Whether only the network's user reads what a layer computes: it goes to DRAM as it is computed."""
+    return all(isinstance(use.operation, ReturnOp) for use in layer.result.uses)
+
+
 def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
     """The layers with these labels in the order of the program. Raises Refusal where they are no group."""
     chosen = [layer for label in labels for layer in chosen_layers(module, label)]
@@ -162,8 +208,8 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
         raise Refusal(f"layer '{label_of(wrong)}' is in a group already")
     if wrong := next((layer for layer in chosen if layer.kind.data not in KINDS), None):
         raise Refusal(
-            f"layer '{label_of(wrong)}' is elementwise ({wrong.kind.data}): groups hold convolutions, pools and fully "
-            f"connected layers; end the group before it"
+            f"layer '{label_of(wrong)}' is elementwise ({wrong.kind.data}): it loads nothing, so that no load keeps "
+            f"its result from rows that are still read (GROUP-8); end the group before it"
         )
     order = {op: number for number, op in enumerate(block.ops)}
     layers = sorted(chosen, key=order.__getitem__)
@@ -180,8 +226,8 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
 def _check_glb(layers: Sequence[LayerOp], plans: Sequence[GroupLayer], arch: Arch) -> None:
     """Rings and buffers of a group fit the GLB, if nothing else lies there. Raises Refusal."""
     rings = sum(plan.keeps * plan.sizes.w * plan.sizes.k for plan in plans)
-    buffers = 0
-    for layer, plan in zip(layers, plans, strict=True):
+    buffers, computing = 0, (plan for plan in plans if not plan.is_load)
+    for layer, plan in zip(layers, computing, strict=True):
         sizes = stage_sizes(layer_shape(layer), arch, plan.mapping)
         buffers += sum(words for name, words in sizes.items() if name != "sums")
     if rings + buffers > arch.glb.words:
@@ -192,11 +238,13 @@ def _check_glb(layers: Sequence[LayerOp], plans: Sequence[GroupLayer], arch: Arc
 
 
 def _named(op: Operation) -> str:
+    if isinstance(op, ConcatOp):
+        return "a concatenation, whose parts would lie in one ring of several producers"
     return f"layer '{label_of(op)}'" if isinstance(op, LayerOp) else f"{op.name}, which is in no group"
 
 
-def _build(label: str, layers: Sequence[LayerOp], plans: Sequence[GroupLayer]) -> None:
-    """Move the layers into a group where the last one stands."""
+def _build(label: str, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], plans: Sequence[GroupLayer]) -> None:
+    """Move the layers into a group where the last one stands. plans: of the loads, then of the layers."""
     last = layers[-1]
     inside = Block()
     group = GroupOp.create(
@@ -206,17 +254,34 @@ def _build(label: str, layers: Sequence[LayerOp], plans: Sequence[GroupLayer]) -
     assert block is not None
     block.insert_op_before(group, last)
     last.result.replace_all_uses_with(group.outputs[0])
-    for layer, plan in zip(layers, plans, strict=True):
+    for value, plan in zip(loaded, plans, strict=False):
+        load = _load_op(value, plan)
+        inside.add_op(load)
+        value.replace_uses_with_if(load.result, lambda use: use.operation in layers)
+    for layer, plan in zip(layers, plans[len(loaded) :], strict=True):
         layer.detach()
         layer.delay, layer.prefetched, layer.mapping = IntegerAttr(plan.delay, i64), None, None
         layer.keeps = IntegerAttr(plan.keeps, i64) if plan.keeps else None
+        layer.first = IntegerAttr(plan.first, i64) if plan.first else None
         layer.detach_region(layer.body)
         layer.add_region(build_nest(plan.mapping))
         inside.add_op(layer)
     inside.add_op(YieldOp.create(operands=[last.result]))
     follows = _next_layer(group)
-    if follows is not None and not any(plan.mapping.stages_in("glb") for plan in plans):
+    stages = [stage for plan in plans for stage in plan.mapping.stages_in("glb").values()]
+    has_head = any(not stage.depth or (stage.operand != "output" and stage.buffers > 1) for stage in stages)
+    if follows is not None and not has_head:
         follows.prefetched = None  # its transfers would stand behind those at the head of the group, which has none
+
+
+def _load_op(value: SSAValue, plan: GroupLayer) -> LoadOp:
+    numbers = {"rows": plan.rows, "delay": plan.delay, "keeps": plan.keeps}
+    if plan.first:
+        numbers["first"] = plan.first
+    properties = {name: IntegerAttr(number, i64) for name, number in numbers.items()}
+    return LoadOp.create(
+        operands=[value], properties={"label": StringAttr(plan.label), **properties}, result_types=[value.type]
+    )
 
 
 def _next_layer(group: GroupOp) -> LayerOp | None:

@@ -29,7 +29,7 @@ from cnncc.arch.model import Arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape, shuffled, value_key
-from cnncc.dialects.nest import GroupOp, LayerOp, group_layers, mapping_of
+from cnncc.dialects.nest import GroupOp, LayerOp, LoadOp, group_layers, image_shape, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal, Refusals
@@ -41,6 +41,7 @@ from cnncc.passes._programs.group_program import group_program
 from cnncc.passes._programs.layer_program import layer_program
 from cnncc.passes._programs.layer_records import Body, Home, Node, ProgramLayer, Tensors
 from cnncc.passes._programs.layer_sums import partial_sums
+from cnncc.passes._programs.loaded_rows import LoadedRows
 from cnncc.passes._programs.stream_program import stream_program
 from cnncc.passes._programs.tensors import ArrayTensors, is_read_in_glb, source, staged, uses
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
@@ -161,29 +162,40 @@ class _Lowering:
 
     def group(self, op: GroupOp) -> None:
         """A group: the tensors of its rings and of what leaves it, its program. It is one layer of the program."""
-        layers, plans, label = op.layers(), group_layers(op), op.label.data
+        members, plans, label = op.members(), group_layers(op), op.label.data
+        layers = op.layers()
         self.leaving |= dict(zip(op.yielded(), op.outputs, strict=True))
-        for layer, plan in zip(layers, plans, strict=True):
+        for layer, plan in zip(members, plans, strict=True):
             name, cols = value_key(layer) or plan.label, plan.sizes.w
             if plan.keeps:
                 words = plan.keeps * cols * plan.sizes.k
                 ring = self.tensors.declare(A.Tensor(f"{name}.ring", "glb", words))
                 wraps = plan.keeps < plan.sizes.h
                 self.rings[layer.result] = Home(ring, 0, plan.keeps * cols, cols, plan.keeps if wraps else 0)
-            else:
+            elif isinstance(layer, LayerOp):
                 memory = "dram" if "output" in staged(layer) else "glb"
                 self.tensors.place(memory, self.leaving[layer.result], name)
         programs = [
-            replace(self._plain(layer, plan.label), in_group=True) for layer, plan in zip(layers, plans, strict=True)
+            self._loaded(member)
+            if isinstance(member, LoadOp)
+            else replace(self._plain(member, plan.label), in_group=True)
+            for member, plan in zip(members, plans, strict=True)
         ]
         ops = [_node_op(node) for node in group_program(programs, plans, self.arch)]
-        if not staged(layers[first_runs(plans)[0]]) & {"ifmap", "residual"}:
+        first = members[first_runs(plans)[0]]
+        if isinstance(first, LayerOp) and not staged(first) & {"ifmap", "residual"}:
             self.finish()
-        last = layers[last_run(plans)]
+        last = members[last_run(plans)]
         value = value_key(last) or label if last.result in self.leaving else ""
         program = _layer_op(label, value, ops, COMPUTING)
         self.drained = program if any("output" in staged(layer) for layer in layers) else None
         self.program.append(program)
+
+    def _loaded(self, op: LoadOp) -> LoadedRows:
+        if not self.tensors.lies_in("dram", op.value):
+            raise Refusal(f"{op.label.data} does not lie in DRAM, but is loaded row by row")
+        _, channels, height, _ = image_shape(op.value.type)
+        return LoadedRows(self.tensors.home("dram", op.value), self.rings[op.result], channels, height)
 
     def finish(self) -> None:
         """Have the layer just before wait for its results to be in DRAM."""

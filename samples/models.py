@@ -60,7 +60,7 @@ def list_samples() -> None:
 @click.option("-o", "--output", type=OUT, default="image.npz", show_default=True, help="The .npz file to write.")
 @click.option("--for", "network", type=click.Choice(list(SAMPLES)), help="Name and size as this network has them.")
 @click.option("--name", help="Name of the network's input; default: image.")
-@click.option("--size", type=click.IntRange(min=1), help="Rows and columns; default: 224.")
+@click.option("--size", type=click.IntRange(min=1), help="Rows; columns, too, in a square image; default: 224.")
 @click.option("--channels", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many images.")
 @SEED
@@ -73,26 +73,27 @@ def image(
     python samples/models.py image --for resnet50 -o image.npz
     python samples/models.py image --name data_0 --size 224 --count 8 --seed 1 -o images.npz
     """
+    rows = cols = size or 224
     if network is not None:
         sample = SAMPLES[network]
-        size = size or sample.size
-        name = name or sample.build(size).model.graph.input[0].name
-    name, size = name or "image", size or 224
+        taken = sample.build(size or sample.size).model.graph.input[0]
+        name = name or taken.name
+        _, channels, rows, cols = (dim.dim_value for dim in taken.type.tensor_type.shape.dim)
     draw = np.random.default_rng(seed)
-    images = np.stack([_smooth(draw, size) for _ in range(count * channels)])
-    write_atomically(output, npz_bytes({name: images.reshape(count, channels, size, size)}))
-    click.echo(f"{output}: {count} of {channels}x{size}x{size}")
+    images = np.stack([_smooth(draw, rows, cols) for _ in range(count * channels)])
+    write_atomically(output, npz_bytes({name or "image": images.reshape(count, channels, rows, cols)}))
+    click.echo(f"{output}: {count} of {channels}x{rows}x{cols}")
 
 
-def _smooth(draw: np.random.Generator, size: int) -> Any:
-    """One channel, f32[size, size], of mean square 1: cosines of at most four periods along each side."""
-    place = np.arange(size) / size
+def _smooth(draw: np.random.Generator, rows: int, cols: int) -> Any:
+    """One channel, f32[rows, cols], of mean square 1: cosines of at most four periods along each side."""
+    y, x = np.arange(rows) / rows, np.arange(cols) / cols
     periods, phases = draw.uniform(-4, 4, (WAVES, 2)), draw.uniform(0, 2 * np.pi, WAVES)
     waves = [
-        np.cos(2 * np.pi * (down * place[:, None] + along * place) + phase)
+        np.cos(2 * np.pi * (down * y[:, None] + along * x) + phase)
         for (down, along), phase in zip(periods, phases, strict=True)
     ]
-    channel = np.sum(waves, axis=0) * np.sqrt(2 / WAVES) + NOISE * draw.standard_normal((size, size))
+    channel = np.sum(waves, axis=0) * np.sqrt(2 / WAVES) + NOISE * draw.standard_normal((rows, cols))
     return channel.astype(np.float32)
 
 
@@ -100,9 +101,9 @@ def _command(name: str) -> click.Command:
     """The command that writes one network."""
     sample = SAMPLES[name]
 
-    def write(output: Path | None, image_size: int, features: bool, seed: int) -> None:
+    def write(output: Path | None, image_size: int, features: bool, seed: int, columns: int | None = None) -> None:
         path = output or Path(f"{name}.onnx")
-        network = sample.build(image_size)
+        network = sample.build(image_size, columns) if columns else sample.build(image_size)
         if features:
             network = features_of(network)
         network.write(path, seed)
@@ -113,7 +114,7 @@ def _command(name: str) -> click.Command:
         type=click.IntRange(sample.least, sample.size if sample.least == sample.size else None),
         default=sample.size,
         show_default=True,
-        help="Rows and columns of the image.",
+        help="Rows of the image, which is square, except of fsrcnn.",
     )
     out = click.Option(["-o", "--output"], type=OUT, help=f"The file to write; default: {name}.onnx.")
     only = click.Option(
@@ -121,7 +122,11 @@ def _command(name: str) -> click.Command:
         is_flag=True,
         help="Only up to the last convolution, with its batch norm, activation and residual sum: no classifier.",
     )
-    command = click.Command(name, params=[out, size, only], callback=write, help=f"{sample.about}.")
+    params: list[click.Parameter] = [out, size, only]
+    if sample.columns:
+        wide = "Columns of the image; default: 12/7 of the rows."
+        params.append(click.Option(["--columns"], type=click.IntRange(min=1), help=wide))
+    command = click.Command(name, params=params, callback=write, help=f"{sample.about}.")
     return SEED(command)
 
 

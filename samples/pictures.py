@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/: the machine, a PE set, ping and pong, the timeline of a layer.
+"""Draw the pictures of docs/: the machine, a PE set, ping and pong, the timeline of a layer, a group of layers.
 
     python samples/pictures.py                 writes docs/pictures/*.svg, the same bytes for the same code
 
@@ -452,12 +452,16 @@ def timeline(binary: Binary, label: str) -> Picture:
 
 def pictures() -> dict[str, str]:
     """The text of each file by its name."""
-    reuses = schedules()
+    from group_pictures import example, pyramid, ring
+
+    reuses, group = schedules(), example()
     drawn = {
         "machine": machine(load_arch("spatial-8x8")),
         "pe-set": pe_set(reuses),
         "ping-pong": ping_pong(reuses[PE]),
         "timeline": timeline(compiled(), TIME_LAYER),
+        "pyramid": pyramid(group),
+        "ring": ring(group),
     }
     return {f"{name}.svg": picture.svg() for name, picture in drawn.items()}
 

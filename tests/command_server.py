@@ -8,6 +8,7 @@ many copies of a checkout: where modules were added or changed, a command is a n
     with serving(checkout) as address:
         add_commands(folder, address, copy)     folder: has `cnncc` and `python` then, for PATH
         subprocess.run(["sh", "commands.sh"], env={"PATH": …})
+        Command(address, checkout, ["compile", "net.onnx"], folder, os.environ).kill()
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CLIENT = """\
@@ -31,6 +33,7 @@ with socket.socket(socket.AF_UNIX) as server:
     asked = json.dumps([{checkout!r}, {name!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
     socket.send_fds(server, [len(asked).to_bytes(4, "little")], [0, 1, 2])
     server.sendall(asked)
+    server.recv(4)
     sys.exit(int.from_bytes(server.recv(1), "little"))
 """
 SHORT_SEARCHES = "SHORT_SEARCHES"
@@ -63,6 +66,31 @@ def add_commands(folder: Path, address: str, checkout: Path) -> None:
         text = CLIENT.format(python=sys.executable, address=address, name=name, checkout=str(checkout))
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
+
+
+class Command:
+    """A `cnncc ARGUMENTS` that runs, without input and output."""
+
+    def __init__(
+        self, address: str, checkout: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+    ) -> None:
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.connect(address)
+        asked = json.dumps([str(checkout), "cnncc", arguments, str(folder), dict(environment)]).encode()
+        with Path(os.devnull).open("r+b") as nothing:
+            socket.send_fds(self._server, [len(asked).to_bytes(4, "little")], [nothing.fileno()] * 3)
+        self._server.sendall(asked)
+        self._pid = int.from_bytes(self._server.recv(4), "little")
+
+    def kill(self) -> None:
+        """As `kill -9` does. A command that has ended already stays as it is."""
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """The exit code; of a command that was killed, 128 and the number of the signal."""
+        with self._server:
+            return int.from_bytes(self._server.recv(1), "little")
 
 
 def serve(listening: socket.socket) -> None:
@@ -110,6 +138,7 @@ def _answer(connection: socket.socket, known: list[tuple[str, int]]) -> int:
         os.environ.clear()
         os.environ.update(environment)
         _run(name, arguments, fresh=known != _listed(Path(checkout)))
+    connection.sendall(child.to_bytes(4, "little"))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     connection.sendall((code if code >= 0 else 128 - code).to_bytes(1, "little"))
     return 0

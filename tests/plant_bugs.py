@@ -1,58 +1,54 @@
-"""Plants the bugs of bugs.toml, one at a time, and says which the tests see.
+"""Plants one-line bugs, one at a time, and says which the tests see.
 
-    make bugs                                                        all that have no result yet
-    python tests/plant_bugs.py --only mapper --seconds 600           some, each for at most ten minutes
+    make bugs                                                        all of bugs.toml that have no result yet
+    make mutants                                                     300 that are drawn
+    python tests/plant_bugs.py --only mapper --seconds 600           some, each for at most ten minutes of tests
+    python tests/plant_bugs.py --drawn 300 --again                   those that were not seen
 
-A bug is planted in a copy of the checkout. The test files that bugs.toml names run first, then those that name the
-module, then the others, the short ones first, until a test fails or the time is over. A test that fails without the
-bug, too, has not seen it. Results are kept in a file, so that a run that was interrupted goes on.
+A bug is planted in a copy of the checkout. The tests that bugs.toml names run first, then those that run the line
+(`covering_tests.py`), until one fails or the time is over. A run without an end counts as seen. A test that fails
+without the bug, too, has not seen it. Results are kept in a file, so that a run that was interrupted goes on.
+
+`equivalent_bugs.toml` has drawn changes that change no output, count, message or chosen mapping, each with the reason.
+They do not count in the share that is seen.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
-import shutil
-import subprocess
+import multiprocessing
+import random
 import sys
-import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import cache_from_source
 from pathlib import Path
 
+from checkout_copy import Checkout, copied
+from covering_tests import CoveringTests
+from mutations import Bug, draw
+
 ROOT = Path(__file__).resolve().parents[1]
-FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.+?)?)(?: - .*)?$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Bug:
-    """A line of `file` has `after` for `before`. tests: the files, or tests of files, that should see it."""
-
-    file: str
-    before: str
-    after: str
-    tests: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        return f"{self.file}: {self.before} -> {self.after}"
-
-    def is_in(self, checkout: Path) -> bool:
-        """Whether the line is still there, once."""
-        path = checkout / self.file
-        return path.is_file() and path.read_text().count(self.before) == 1
+LISTED, EQUIVALENT = ROOT / "tests" / "bugs.toml", ROOT / "tests" / "equivalent_bugs.toml"
+PACKAGES = {
+    "lowering": ("passes/nest_to_array.py", "passes/array_to_isa.py", "passes/_programs/*.py"),
+    "allocation": ("passes/array_allocate.py", "passes/array_prefetch.py"),
+    "encoding": ("cnncc/isa/*.py", "cnncc/binary/*.py"),
+    "interpreter": ("cnncc/machine/**/*.py", "cnncc/eval/*.py"),
+    "model": ("cnncc/model/*.py",),
+    "mapper": ("cnncc/mapper/*.py",),
+}
+LEAST_SEEN, LEAST_SEEN_IN_EACH, MOST_EQUIVALENT = 0.95, 0.90, 0.10
+FIRST_SECONDS, MORE = 2.0, 3.0  # of tests that run together; how many times as many the next time
 
 
 @dataclass(frozen=True)
 class Result:
     """outcome: seen, not seen (by the tests that ran in the time), or gone: the checkout has no such line.
 
-    by: the test that failed, or the last file that ran.
+    by: the test that failed, or the last that ran.
     """
 
     key: str
@@ -62,109 +58,150 @@ class Result:
 
 
 def read_bugs(path: Path) -> list[Bug]:
-    return [Bug(**{**entry, "tests": tuple(entry["tests"])}) for entry in tomllib.loads(path.read_text())["bug"]]
+    entries = tomllib.loads(path.read_text())["bug"]
+    return [Bug(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
 
 
-def ordered(bug: Bug, checkout: Path) -> Iterator[str]:
-    """The names of all test files, and tests of some, the likely ones first."""
-    files = sorted((checkout / "tests").glob("test_*.py"), key=lambda path: path.stat().st_size)
-    module = bug.file.removesuffix(".py").replace("/", ".")
-    near = [path.name for path in files if module in path.read_text() or module.rpartition(".")[0] in path.read_text()]
-    named = [name for name in bug.tests if (checkout / "tests" / name.partition("::")[0]).is_file()]
-    yield from dict.fromkeys([*named, *near, *(path.name for path in files)])
+def read_equivalent(path: Path) -> dict[str, str]:
+    """The reason of each bug that is none, by its key."""
+    entries = tomllib.loads(path.read_text())["bug"]
+    return {Bug(**{name: entry[name] for name in entry if name != "why"}).key: entry["why"] for entry in entries}
 
 
-def failing(checkout: Path, tests: str, seconds: float) -> str | None:
-    """The first test that fails; None where none does in the time. A run without an end is no failure."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-n",
-        "0",
-        "-x",
-        "-q",
-        "--tb=no",
-        "-rfE",
-        "-p",
-        "no:cacheprovider",
-        tests,
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    try:
-        run = subprocess.run(
-            command, cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=seconds
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    if run.returncode in (0, 4, 5):  # 4, 5: there is no such test
-        return None
-    match = FAILED.search(run.stdout)
-    return match[1] if match else f"{tests} (exit code {run.returncode})"
+def drawn_bugs(number: int, seed: int) -> dict[str, list[Bug]]:
+    """As many of each package."""
+    return {
+        package: draw(ROOT, sorted({str(p.relative_to(ROOT)) for each in files for p in ROOT.glob(each)}), count, seed)
+        for (package, files), count in zip(PACKAGES.items(), _shares(number, len(PACKAGES)), strict=True)
+    }
 
 
-def plant(bug: Bug, checkout: Path, most_seconds: float) -> Result:
-    """Run tests on a copy of the checkout with the bug until one sees it."""
-    start, path = time.monotonic(), checkout / bug.file
-    if not bug.is_in(checkout):
-        return Result(bug.key, "gone", "", 0.0)
-    text, last = path.read_text(), ""
-    for name in ordered(bug, checkout):
-        if (left := most_seconds - (time.monotonic() - start)) <= 0:
-            break
-        last = f"tests/{name}"
-        try:
-            _write(path, text.replace(bug.before, bug.after))
-            test = failing(checkout, last, left)
-        finally:
-            _write(path, text)
-        if test is not None:
-            if failing(checkout, test, most_seconds) is not None:
-                last = f"{test}, which fails without the bug, too"
-                continue
-            return Result(bug.key, "seen", test, round(time.monotonic() - start, 1))
-    return Result(bug.key, "not seen", last, round(time.monotonic() - start, 1))
+def _shares(number: int, parts: int) -> list[int]:
+    return [number * (i + 1) // parts - number * i // parts for i in range(parts)]
 
 
-def _write(path: Path, text: str) -> None:
-    """Python may take a compiled file that is a moment older for this one's."""
-    path.write_text(text)
-    Path(cache_from_source(str(path))).unlink(missing_ok=True)
+def together(tests: Iterable[tuple[str, float]], most_seconds: float) -> Iterator[tuple[list[str], float]]:
+    """Tests that run in one process, and their seconds: few at first, as most bugs are seen at once."""
+    some, seconds, limit, total = list[str](), 0.0, FIRST_SECONDS, 0.0
+    for test, each in tests:
+        if total + each > most_seconds:
+            continue
+        if some and seconds + each > limit:
+            yield some, seconds
+            some, seconds, limit = [], 0.0, limit * MORE
+        some.append(test)
+        seconds, total = seconds + each, total + each
+    if some:
+        yield some, seconds
 
 
-def copied(checkout: Path, folder: Path) -> Path:
-    """A copy of a checkout, without what it does not share."""
-    ignored = shutil.ignore_patterns("__pycache__", ".venv", ".git", ".hypothesis", "*.egg-info", "build", "demo")
-    shutil.copytree(checkout, folder / "checkout", symlinks=True, ignore=ignored)
-    return folder / "checkout"
+class Planting:
+    """Plants bugs in a copy of the checkout."""
+
+    def __init__(self, checkout: Checkout, covering: CoveringTests, most_seconds: float) -> None:
+        self.checkout, self.covering, self.most_seconds = checkout, covering, most_seconds
+
+    def plant(self, bug: Bug) -> Result:
+        """Run tests with the bug until one sees it."""
+        start, last = time.monotonic(), ""
+        if not bug.is_in(self.checkout.root):
+            return Result(bug.key, "gone", "", 0.0)
+        text = (self.checkout.root / bug.file).read_text()
+        for tests, seconds in self._tests(bug, text):
+            while tests:
+                with self.checkout.changed(bug.file, bug.planted(text)):
+                    failure = self.checkout.failing(tests, 30 + 10 * seconds)
+                if failure is None:
+                    break
+                if failure.why or self.checkout.passes(failure.test, self.most_seconds):
+                    by = failure.test + (f" ({failure.why})" if failure.why else "")
+                    return Result(bug.key, "seen", by, round(time.monotonic() - start, 1))
+                tests = [test for test in tests if test != failure.test]
+            last = tests[-1] if tests else last
+        return Result(bug.key, "not seen", last, round(time.monotonic() - start, 1))
+
+    def _tests(self, bug: Bug, text: str) -> Iterator[tuple[list[str], float]]:
+        named = [f"tests/{name}" for name in bug.tests if (ROOT / "tests" / name.partition("::")[0]).is_file()]
+        yield from (([test], self.most_seconds) for test in named)
+        yield from together(self.covering.of_line(bug.file, bug.line_in(text)), self.most_seconds)
+
+
+def plant_all(bugs: Sequence[Bug], covering: CoveringTests, most_seconds: float, results: Path) -> None:
+    """Plant bugs one after the other in a copy of the checkout, and add the results to a file."""
+    with copied(ROOT) as checkout:
+        planting = Planting(checkout, covering, most_seconds)
+        for bug in bugs:
+            result = planting.plant(bug)
+            with results.open("a") as file:
+                file.write(json.dumps(asdict(result)) + "\n")
+            print(
+                f"{result.outcome:8} {result.seconds:6.1f} s  {bug.file}: {bug.after.strip()}  {result.by}", flush=True
+            )
+
+
+def read_results(path: Path) -> dict[str, Result]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {result.key: result for result in (Result(**json.loads(line)) for line in lines)}
+
+
+def share_seen(bugs: Sequence[Bug], results: Mapping[str, Result], equivalent: Mapping[str, str]) -> float:
+    """The share of the bugs that are seen, of those that are not equivalent."""
+    count = [bug for bug in bugs if bug.key not in equivalent]
+    return sum(bug.key in results and results[bug.key].outcome == "seen" for bug in count) / max(1, len(count))
+
+
+def report(packages: Mapping[str, Sequence[Bug]], results: Mapping[str, Result], equivalent: Mapping[str, str]) -> bool:
+    """Print what was seen, and what not; return whether enough was seen."""
+    enough, every = True, [bug for bugs in packages.values() for bug in bugs]
+    for bug in every:
+        if bug.key not in equivalent and (bug.key not in results or results[bug.key].outcome != "seen"):
+            line = bug.line_in((ROOT / bug.file).read_text())
+            print(f"not seen  {bug.file}:{line}\n  - {bug.before.strip()}\n  + {bug.after.strip()}")
+    print(f"\n{'package':<12} {'planted':>7} {'equivalent':>10} {'seen':>7}")
+    for package, bugs in {**packages, "all": every}.items():
+        same, share = sum(bug.key in equivalent for bug in bugs), share_seen(bugs, results, equivalent)
+        print(f"{package:<12} {len(bugs):7} {same:10} {100 * share:5.1f} %")
+        enough &= share >= (LEAST_SEEN if package == "all" else LEAST_SEEN_IN_EACH)
+    wrongly = [bug.key for bug in every if bug.key in equivalent and results[bug.key].outcome == "seen"]
+    for key in wrongly:
+        print(f"seen, though it is listed as equivalent: {key}")
+    return enough and not wrongly and sum(bug.key in equivalent for bug in every) <= MOST_EQUIVALENT * len(every)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Plant one-line bugs and see whether the tests find them.")
-    parser.add_argument("--checkout", type=Path, default=ROOT, help="a copy of it is tested; default: this one")
-    parser.add_argument("--bugs", type=Path, default=ROOT / "tests" / "bugs.toml")
-    parser.add_argument("--results", type=Path, default=ROOT / "build" / "bugs.jsonl", help="delete it to begin anew")
+    parser.add_argument("--drawn", type=int, default=0, help="draw so many bugs; default: those of bugs.toml")
+    parser.add_argument("--seed", type=int, default=1, help="of the draw")
     parser.add_argument("--only", default="", help="bugs whose file has this in its path")
-    parser.add_argument("--seconds", type=float, default=300.0, help="for each bug, at most")
+    parser.add_argument("--seconds", type=float, default=60.0, help="CPU seconds of tests for each bug, at most")
+    parser.add_argument("--again", action="store_true", help="plant again what was not seen")
+    parser.add_argument("--jobs", type=int, default=2, help="processes, each with a copy of the checkout")
+    parser.add_argument(
+        "--tests", default="*", help="test files whose lines are measured if they are not yet, as a glob"
+    )
+    parser.add_argument(
+        "--build", type=Path, default=ROOT / "build" / "bugs", help="results and lines; delete it to begin anew"
+    )
     options = parser.parse_args()
-    bugs = [bug for bug in read_bugs(options.bugs) if options.only in bug.file]
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    lines = options.results.read_text().splitlines() if options.results.exists() else []
-    results = {result.key: result for result in (Result(**json.loads(line)) for line in lines)}
-    with tempfile.TemporaryDirectory() as folder:
-        checkout = copied(options.checkout, Path(folder))
-        for bug in bugs:
-            if bug.key not in results:
-                results[bug.key] = result = plant(bug, checkout, options.seconds)
-                with options.results.open("a") as file:
-                    file.write(json.dumps(asdict(result)) + "\n")
-            result = results[bug.key]
-            print(
-                f"{result.outcome:8} {result.seconds:6.1f} s  {bug.file}: {bug.before.strip()}  {result.by}", flush=True
-            )
-    outcomes = [results[bug.key].outcome for bug in bugs]
-    print(", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in ("seen", "not seen", "gone")))
-    sys.exit(any(outcome != "seen" for outcome in outcomes))
+
+    packages = drawn_bugs(options.drawn, options.seed) if options.drawn else {"listed": read_bugs(LISTED)}
+    packages = {name: [bug for bug in bugs if options.only in bug.file] for name, bugs in packages.items()}
+    covering, path = CoveringTests(options.build / "lines", ROOT), options.build / "results.jsonl"
+    if options.drawn:
+        with copied(ROOT) as checkout:
+            covering.measure(checkout, sorted(p.name for p in (ROOT / "tests").glob(f"test_{options.tests}.py")))
+    results = read_results(path)
+    wanted = [
+        bug
+        for bugs in packages.values()
+        for bug in bugs
+        if bug.key not in results or (options.again and results[bug.key].outcome != "seen")
+    ]
+    random.Random(options.seed).shuffle(wanted)  # so that the first results are a sample of all
+    parts = [(wanted[i :: options.jobs], covering, options.seconds, path) for i in range(options.jobs)]
+    with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
+        pool.starmap(plant_all, parts)
+    sys.exit(not report(packages, read_results(path), read_equivalent(EQUIVALENT)))
 
 
 if __name__ == "__main__":

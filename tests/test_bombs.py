@@ -12,10 +12,12 @@ import numpy as np
 import onnx
 import pytest
 from cli_cases import refuses
+from examples import examples
 from onnx import TensorProto, helper, numpy_helper
 
 node = helper.make_node
 MANY = 1 << 31
+NODES = examples(60_000)
 
 
 def model(nodes: Sequence[Any], shape: Sequence[int] = (1, 3, 8, 8), **arrays: object) -> onnx.ModelProto:
@@ -66,8 +68,8 @@ def doubled() -> list[Any]:
 YES = np.array(True)
 MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "nodes": (
-        lambda: model([node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(60_000)]),
-        "the graph: nodes 60,000, the limit is 50,000: split the model",
+        lambda: model([node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(NODES)]),
+        f"the graph: nodes {NODES:,}, the limit is 50,000: split the model",
     ),
     "rows": (lambda: model([conv()], (1, 3, MANY, 8)), "input 'x' has 51539607552 elements"),
     "batch": (lambda: model([conv()], (MANY, 3, 8, 8)), "a batch of at most 1398101 fits"),

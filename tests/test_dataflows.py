@@ -57,7 +57,7 @@ Random = np.random.Generator
 # What a mapping may meet that is drawn by the rules NEST-1 to NEST-6: rules LEGAL-1 to LEGAL-6, each says so.
 REASONS = {
     "counters": "a macro-instruction has 3",
-    "unrolled": "a body of the program for each",
+    "unrolled": "unrolled copies, more than",
     "uneven": "that do not take equal parts",
     "not beside": "do not lie beside each other",
     "order on rows": "come last: sums go to the next row",
@@ -420,9 +420,13 @@ def broken(rng: Random, drawn: Drawn, flaw: str, folder: Path) -> bool:
     return True
 
 
+def layer_of(case: Case) -> LayerOp:
+    return next(op for op in unmapped(case)[0].walk() if isinstance(op, LayerOp))
+
+
 def result_by(case: Case, mapping: str, folder: Path) -> np.ndarray:
     """What a layer computes by a mapping."""
-    sizes = layer_shape(next(op for op in unmapped(case)[0].walk() if isinstance(op, LayerOp))).sizes
+    sizes = layer_shape(layer_of(case)).sizes
     drawn = Drawn(case, parse_arch(arch_text(case), "drawn"), parse(mapping, sizes))
     return result_and_cycles(case, *compiled(drawn, folder), drawn.arch)[0]
 
@@ -442,6 +446,40 @@ def test_images_move_through_the_glb_one_by_one(tmp_path: Path) -> None:
         result_by(case, f"weight@glb > params@glb > n':2 > ifmap@glb > n'' > k > {stages}", tmp_path)
     mapping = f"weight@glb > params@glb > n':2 > n'' > ifmap@glb > k > {stages}"
     assert np.array_equal(result_by(case, mapping, tmp_path), case.expected)
+
+
+def test_loops_through_register_files_are_unrolled_a_limited_number_of_times(tmp_path: Path) -> None:
+    """Of 3 kernel columns in tiles of 2 the last tile counts, too: 2 copies for each kernel row and output column."""
+    mapping = "weight@glb > params@glb > [h||3@rows] > k > ifmap@rf > w > r > s':2 > weight@rf > {s''}"
+
+    def compiled_of(cols: int) -> object:
+        case = Case(kernel=(3, 3), c=1, k=2, image=(5, cols + 2), array=(3, 4), glb=1 << 18)
+        arch, sizes = parse_arch(arch_text(case), "drawn"), layer_shape(layer_of(case)).sizes
+        arch = replace(arch, pe=replace(arch.pe, ifmap_words=3 * (cols + 2)))
+        return compiled(Drawn(case, arch, parse(mapping, sizes)), tmp_path)
+
+    assert compiled_of(42)
+    with pytest.raises(Refusal, match="loops w r s step through what .* hold and take 258 unrolled copies, more than"):
+        compiled_of(43)
+
+
+def test_a_pe_holds_words_that_lie_beside_each_other(tmp_path: Path) -> None:
+    """Of 4 channels in tiles of 2, one a column, a column has channels 0 and 2. In tiles of 4 it has one."""
+    case = Case(kernel=(1, 3), c=2, k=4, image=(3, 6), array=(3, 4), glb=1 << 18)
+    mapping = "weight@glb > params@glb > [h||3@rows] > weight@rf > {}@cols] > ifmap@rf > {{w > s > c}}"
+    with pytest.raises(Refusal, match="weight is staged in rf outside a loop over k in time around one in space"):
+        result_by(case, mapping.format("k':2 > [k''||2"), tmp_path)
+    assert np.array_equal(result_by(case, mapping.format("[k||4"), tmp_path), case.expected)
+
+
+@pytest.mark.parametrize(("outside", "inside"), [("r", "k > s"), ("s", "k > r"), ("[k':2||2@cols] > k''", "r > s")])
+def test_a_transfer_of_weights_has_all_taps_of_neighbouring_channels(outside: str, inside: str, tmp_path: Path) -> None:
+    """Their words lie beside each other in DRAM. Tiles of channels may be outside, the loops below may not."""
+    case = Case(kernel=(3, 3), c=2, k=4, image=(5, 6), array=(3, 4), glb=1 << 18)
+    mapping = "params@glb > [h||3@rows] > {} > weight@glb > {} > weight@rf > ifmap@rf > {{w > c}}"
+    with pytest.raises(Refusal, match="weights are staged in glb outside loops over r and s, over c in space, and"):
+        result_by(case, mapping.format(outside, inside), tmp_path)
+    assert np.array_equal(result_by(case, mapping.format("k':2", "k'' > r > s"), tmp_path), case.expected)
 
 
 FEATURES = ("weight held", "ifmap held", "sums down rows", "partial sums", "box over h", "lanes")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from cli_cases import save
+from command_server import SHORT_SEARCHES, Command, serving
 from examples import SEED, examples
 from test_bombs import model, node
 
@@ -22,12 +21,19 @@ ROOT = Path(__file__).resolve().parents[1]
 KILLS = examples(2)  # of each command
 
 
-def started(folder: Path, *args: object) -> subprocess.Popen[bytes]:
-    """A command as a process, with a cache of its own."""
-    environment = {**os.environ, "CNNCC_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "cnncc", *map(str, args)]
-    pipe = subprocess.DEVNULL
-    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, cwd=folder)
+Start = Callable[..., Command]
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Start]:
+    """Starts a command in a folder, with a cache of its own. It is forked: what is killed is its work, not imports."""
+    with serving(ROOT) as address:
+
+        def start(folder: Path, *args: object) -> Command:
+            environment = {**os.environ, SHORT_SEARCHES: "1", "CNNCC_CACHE": str(folder / "cache")}
+            return Command(address, ROOT, [*map(str, args)], folder, environment)
+
+        yield start
 
 
 COMMANDS: Mapping[str, Callable[[Path, Path], tuple[object, ...]]] = {
@@ -38,7 +44,7 @@ COMMANDS: Mapping[str, Callable[[Path, Path], tuple[object, ...]]] = {
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def given(started: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("given")
     pool = node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[2, 2])
     save(model([pool], (1, 2, 3, 3)), folder / "net.onnx")
@@ -47,7 +53,9 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_killed_command_leaves_a_whole_file_or_none(command: str, given: Path, tmp_path: Path) -> None:
+def test_a_killed_command_leaves_a_whole_file_or_none(
+    command: str, started: Start, given: Path, tmp_path: Path
+) -> None:
     """The next one, with the cache that the killed ones left, writes what one that was never disturbed does.
 
     An exploration adds row by row, and the next one goes on.
@@ -68,7 +76,7 @@ def test_a_killed_command_leaves_a_whole_file_or_none(command: str, given: Path,
     assert (killed / "x.jsonl").read_bytes() == whole.read_bytes()
 
 
-def test_processes_that_write_one_file_at_once(given: Path, tmp_path: Path) -> None:
+def test_processes_that_write_one_file_at_once(started: Start, given: Path, tmp_path: Path) -> None:
     """Also the same entries of a cache."""
     output = tmp_path / "net.cnb"
     processes = [started(tmp_path, "compile", given / "net.onnx", "-o", output) for _ in range(3)]

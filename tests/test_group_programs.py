@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from cli_cases import DIGITS, SAMPLES, done
 from examples import SEED, examples
 from glb_races import dram_of, races
-from group_cases import Chain
+from group_cases import Chain, tensor
 from test_groups import drawn, group_of
 from xdsl.dialects.builtin import IntegerAttr, i64
 
@@ -20,10 +21,11 @@ from cnncc.arch.model import load_arch
 from cnncc.binary.container import load
 from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
-from cnncc.dialects._groups import GroupLayer, Read
+from cnncc.dialects._groups import GroupLayer, Read, load_of_rows, without_unread_rows
+from cnncc.dialects.array import View, ViewAttr, ViewOp
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.isa import instructions
-from cnncc.dialects.nest import Loop, Mapping, Sizes, group_layers
+from cnncc.dialects.nest import LoadOp, Loop, Mapping, Sizes, group_layers
 from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, Settings, new_context
 from cnncc.driver.program_parts import predicted_counters, prefetched_operands, program_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -33,12 +35,15 @@ from cnncc.frontend.export_onnx import main_function
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.table import Instruction
 from cnncc.model.glb_tokens import Semaphore
-from cnncc.model.group_steps import group_bodies
+from cnncc.model.group_steps import GroupBody, group_bodies
 from cnncc.model.plan_json import as_json, from_json
+from cnncc.model.program_counts import program_counts
 from cnncc.passes._scheduling import residency
 from cnncc.passes._scheduling.residency import END_PART
 from cnncc.passes._scheduling.schedule_file import read_schedule
 from cnncc.passes.nest_group import NestGroupPass
+from cnncc.proof.claim import Claim
+from cnncc.proof.proof import prove
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -55,14 +60,14 @@ REFUSED = (
 )
 
 
-def mapped(chain: Chain, rows: int, layers: list[str], arch: str, slack: int = 0) -> Compilation:
+def mapped(chain: Chain, rows: int, layers: list[str], arch: str, rowwise: bool = False, slack: int = 0) -> Compilation:
     """The chain with some layers in a group, before `nest-to-array`. Raises Refusal."""
     ctx = new_context()
     compilation = Compilation(ctx, chain.module(ctx), Settings(load_arch(arch), arch, 16))
     compilation.run_before(TO_PROGRAMS)
-    NestGroupPass(tuple(layers), rows).apply(ctx, compilation.module)
+    NestGroupPass(tuple(layers), rows, rowwise=rowwise).apply(ctx, compilation.module)
     group = group_of(compilation.module)
-    for number, (layer, plan) in enumerate(zip(group.layers(), group_layers(group), strict=True)):
+    for number, (layer, plan) in enumerate(zip(group.members(), group_layers(group), strict=True)):
         if slack:
             layer.delay = IntegerAttr(plan.delay + slack * number, i64)
             layer.keeps = IntegerAttr(plan.sizes.h, i64) if plan.keeps else None
@@ -95,9 +100,9 @@ def checked(compilation: Compilation, chain: Chain) -> Compilation:
 
 def drawn_program(number: int, arch: str) -> tuple[Compilation, Chain] | None:
     """A program of a drawn group, checked; None where one is refused, for a reason that may be."""
-    chain, rows, layers, slack = drawn(number)
+    chain, rows, layers, rowwise, slack = drawn(number)
     try:
-        return checked(mapped(chain, rows, layers, arch, slack), chain), chain
+        return checked(mapped(chain, rows, layers, arch, rowwise, slack), chain), chain
     except Refusal as refusal:
         assert any(reason in str(refusal) for reason in REFUSED), refusal
         return None
@@ -114,9 +119,9 @@ def test_a_group_is_exact_and_costs_what_is_predicted(number: int, monkeypatch: 
 def test_few_drawn_groups_are_refused() -> None:
     refused = 0
     for number in range(EXAMPLES):
-        chain, rows, layers, _ = drawn(number)
+        chain, rows, layers, rowwise, _ = drawn(number)
         try:
-            mapped(chain, rows, layers, "spatial-4x4")
+            mapped(chain, rows, layers, "spatial-4x4", rowwise)
         except Refusal:
             refused += 1
     assert refused <= EXAMPLES // 4
@@ -227,9 +232,9 @@ def raced(compilation: Compilation, chain: Chain, program: list[Instruction]) ->
     return races(program, compilation.settings.arch, dram_of(compilation.module, compilation.ctx, {"x": chain.x}))
 
 
-def without(inst: Instruction, *sides: str) -> Instruction:
+def without(inst: Instruction, *sides: str, semaphores: Collection[int] = (Semaphore.STRIPE_FULL,)) -> Instruction:
     """The instruction without its tokens of stripes."""
-    gone = {side: 0 for side in sides if inst.values.get(side) == Semaphore.STRIPE_FULL}
+    gone = {side: 0 for side in sides if inst.values.get(side) in semaphores}
     return Instruction(inst.spec, {**inst.values, **gone})
 
 
@@ -254,7 +259,7 @@ def test_tokens_of_stripes_are_needed() -> None:
 
 def test_every_deleted_token_is_found() -> None:
     """A take too few leaves each later load a token early; a give too few is missing in program order."""
-    chain, rows, layers, _ = drawn(2 if SEED == 0 else 0)
+    chain, rows, layers, *_ = drawn(2 if SEED == 0 else 0)
     done = checked(mapped(chain, rows, layers, "spatial-4x4"), chain), chain
     program, deleted = program_of(done[0]), 0
     for number, inst in enumerate(program):
@@ -271,12 +276,95 @@ def test_every_deleted_token_is_found() -> None:
     assert deleted >= 4
 
 
+def loads(compilation: Compilation) -> list[LoadOp]:
+    return [op for op in compilation.module.walk() if isinstance(op, LoadOp)]
+
+
+def loaded_chain() -> tuple[Compilation, Chain]:
+    """Two convolutions of three rows on an image of 11 rows, which come two by two into a ring of seven."""
+    rng = np.random.default_rng(SEED)
+    chain = Chain(rng.integers(-60, 60, (1, 2, 11, 5)).astype(np.int64), dims=[(1, 2, 11, 5)])
+    for number, k in enumerate((3, 2)):
+        c = chain.dims[-1][1]
+        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (k, c, 3, 3)).astype(np.int16)
+        chain.arrays[f"s{number}"] = rng.uniform(0.02, 0.2, (k,)).astype(np.float32)
+        chain.lines.append(
+            f"%v{number + 1} = cnn.conv %v{number} weights @w{number} window <kernel = [3, 3], pad = [1, 1, 1, 1]> "
+            f'then <scale = "s{number}", clamp = [-120, 120]> label "l{number}" : {tensor((1, c, 11, 5))} '
+            f"-> {tensor((1, k, 11, 5))}"
+        )
+        chain.dims.append((1, k, 11, 5))
+    return mapped(chain, 2, ["l0", "l1"], "spatial-4x4"), chain
+
+
+def test_each_token_of_a_load_is_needed() -> None:
+    """Too early a transfer overwrites rows that are still read; too early a load reads rows that have not come."""
+    compilation, chain = loaded_chain()
+    (load,) = loads(compilation)
+    assert (load.rows.value.data, load.delay.value.data, load.keeps.value.data) == (2, 0, 7)
+    checked(compilation, chain)
+    claim, program = claim_of(compilation, chain), program_of(compilation)
+    for semaphore in (Semaphore.ROWS_FULL, Semaphore.ROWS_FREE):
+        bare = [without(inst, "take", semaphores=(semaphore,)) for inst in program]
+        assert bare != program
+        failures = prove(replace(claim, binary=replace(claim.binary, program=encode_program(bare))), 1.0).failures
+        assert failures and all("a token or a sync is missing" in failure for failure in failures)
+
+
+def claim_of(compilation: Compilation, chain: Chain) -> Claim:
+    """That a program computes the chain."""
+    ctx = compilation.ctx
+    binary = build_binary(compilation.module, ctx.weights, compilation.settings.arch, {})
+    return Claim(binary, chain.module(ctx), ctx.weights)
+
+
+def test_a_load_moves_each_row_once() -> None:
+    """And the last rows, which no window touches, not at all."""
+    compilation, _ = loaded_chain()
+    parts = program_parts(compilation.module, {})
+    counters = program_counts(parts, compilation.settings.arch)["layers"]["l0..l1"]
+    weights = 3 * 2 * 9 + 2 * 3 * 9 + 2 * (3 + 2)
+    assert counters["words"]["dram_read"] == 2 * 11 * 5 + weights
+    load = load_of_rows("x", (1, 2, 11, 5), 2)
+    reader = replace(layer("r", 5, 1, 0, Read(0, "ifmap", 2, 2, 0)), leaves=True)
+    assert without_unread_rows([load, reader])[0].sizes.h == 10
+
+
+# -- proofs ------------------------------------------------------------------------------------------------------------
+
+
+def planted(change: Callable[[View], View], tensor_name: str) -> Claim:
+    """The claim of a group, some views of which are changed."""
+    compilation, chain = loaded_chain()
+    for step in compilation.remaining():
+        compilation.step(step)
+        if step.name == TO_PROGRAMS:
+            for op in compilation.module.walk():
+                if isinstance(op, ViewOp) and op.record.data.tensor == tensor_name:
+                    op.record = ViewAttr(change(op.record.data))
+    return claim_of(compilation, chain)
+
+
+@pytest.mark.parametrize("name", ["l0.ring", "l0.ifmap.ring"])
+def test_a_proof_finds_wrong_rings(name: str) -> None:
+    assert prove(planted(lambda view: view, name), 30.0).failures == []
+    small = planted(lambda view: replace(view, ring_y=view.ring_y - 1), name)
+    slot = planted(lambda view: replace(view, ring_y=view.ring_y - (view.name == "ifmap")), name)
+    for claim in (small, slot):
+        assert prove(claim, 1.0).failures
+
+
 # -- bodies ------------------------------------------------------------------------------------------------------------
 
 
 def layer(label: str, height: int, rows: int, delay: int, *reads: Read, keeps: int = 0) -> GroupLayer:
     loops = (Loop("h", rows), *((Loop("h"),) if rows > 1 else ()))
     return GroupLayer(label, "mac", Sizes(1, 1, 1, height, 1, 1, 1), Mapping(loops), delay, keeps, reads, not keeps)
+
+
+def with_tokens(body: GroupBody) -> list[tuple[bool, bool]]:
+    """Whether each section of a body takes a token and gives one."""
+    return [(section.tokens.takes > 0, section.tokens.gives > 0) for section in body.sections]
 
 
 def test_a_long_group_has_a_steady_state() -> None:
@@ -289,7 +377,9 @@ def test_a_long_group_has_a_steady_state() -> None:
         (1, [0]), (19, [0, 1, 2]), (1, [1, 2]),
     ]  # fmt: skip
     # A load waits for the stripe that is computed in its own step; the last one needs nothing new of c1.
-    tokens: list[Any] = [[(section.takes, section.gives) for section in body.sections] for body in bodies]
+    tokens: list[Any] = [
+        [(section.tokens.takes > 0, section.tokens.gives > 0) for section in body.sections] for body in bodies
+    ]
     assert tokens == [
         [(False, False)],
         [(False, True), (True, True), (True, False)],
@@ -299,8 +389,13 @@ def test_a_long_group_has_a_steady_state() -> None:
     # have waited for c2, which commits behind c1.
     ahead = group_bodies([replace(c1, keeps=7), replace(c2, delay=2), replace(p2, delay=2)], [False] * 3)
     assert [body.steps for body in ahead] == [1, 1, 1, 17, 2]
-    assert [section.gives for body in ahead for section in body.sections if section.layer == 0] == [0, 1, 0, 0]
-    assert [section.takes for body in ahead for section in body.sections if section.layer == 1] == [1, 0, 0]
+    assert [section.tokens.gives > 0 for body in ahead for section in body.sections if section.layer == 0] == [
+        0,
+        1,
+        0,
+        0,
+    ]
+    assert [section.tokens.takes > 0 for body in ahead for section in body.sections if section.layer == 1] == [1, 0, 0]
 
 
 def test_a_residual_needs_no_token_of_its_own() -> None:
@@ -308,11 +403,15 @@ def test_a_residual_needs_no_token_of_its_own() -> None:
     a, b = layer("a", 8, 1, 0, keeps=1), layer("b", 8, 1, 0, Read(0, "ifmap"), keeps=1)
     c = layer("c", 8, 1, 0, Read(1, "ifmap"), Read(0, "residual"))
     (body,) = group_bodies([a, b, c], [False] * 3)
-    assert [(section.takes, section.gives) for section in body.sections] == [(False, True), (True, True), (True, False)]
+    assert with_tokens(body) == [
+        (False, True),
+        (True, True),
+        (True, False),
+    ]
     # Without the way through b, c waits for the later one of both.
     other = replace(b, reads=())
     (body,) = group_bodies([a, other, c], [False] * 3)
-    assert [(section.takes, section.gives) for section in body.sections] == [
+    assert with_tokens(body) == [
         (False, False),
         (False, True),
         (True, False),

@@ -76,8 +76,8 @@ def test_samples_models_run(name: str, tmp_path: Path) -> None:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     (taken,), (given,) = session.get_inputs(), session.get_outputs()
-    x = image(tmp_path / "x.npz", taken.name, size)
-    y, z = (np.asarray(session.run([given.name], {taken.name: value})[0]) for value in (x, x[:, ::-1]))
+    x = image(tmp_path / "x.npz", taken.name, size, "--for", name)
+    y, z = (np.asarray(session.run([given.name], {taken.name: value})[0]) for value in (x, x[:, ::-1, ::-1]))
     assert list(y.shape) == given.shape
     assert np.isfinite(y).all() and 1e-3 < y.std() < 1e3
     assert len(np.unique(y)) > y.size / 4  # a ReLU may end the network
@@ -154,7 +154,7 @@ def test_samples_models_features_are_a_value_of_the_whole(name: str, tmp_path: P
     onnx.checker.check_model(part, full_check=True)
     whole = onnx.load(made(name, tmp_path / "whole.onnx", "--image-size", size))
     whole.graph.output.append(part.graph.output[0])
-    x = image(tmp_path / "x.npz", part.graph.input[0].name, size)
+    x = image(tmp_path / "x.npz", part.graph.input[0].name, size, "--for", name)
     sessions = [onnxruntime.InferenceSession(model.SerializeToString()) for model in (part, whole)]
     one, other = (s.run([part.graph.output[0].name], {part.graph.input[0].name: x})[0] for s in sessions)
     assert np.array_equal(np.asarray(one), np.asarray(other)) and np.asarray(one).ndim == 4

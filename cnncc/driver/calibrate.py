@@ -27,6 +27,7 @@ from cnncc.quant.split import Doubles, Use, choose_top
 from cnncc.weights import Array, WeightStore
 
 SAMPLE_LIMIT = 100  # samples that are run, of any number given
+RANDOM_VALUES = 100_000  # random values are enough to see the range of each layer's results
 POSITION_LIMIT = 256  # output positions measured per layer
 CHANNEL_LIMIT = 64  # output channels measured per layer
 
@@ -105,9 +106,10 @@ def _batch(dims: tuple[int, ...]) -> int:
 
 
 def _random_feeds(types: Mapping[str, Attribute], rng: np.random.Generator) -> list[Feeds]:
-    """Seeded inputs: N(0, 1) for floats, zeros for other types."""
+    """Seeded inputs: N(0, 1) for floats, zeros for other types. Small inputs are drawn up to ten times."""
     largest = max((_batch(shape(kind)) for kind in types.values()), default=1)
-    rounds = min(10, max(1, SAMPLE_LIMIT // max(1, largest)))
+    values = max((prod(shape(kind)) for kind in types.values()), default=1)
+    rounds = min(10, max(1, SAMPLE_LIMIT // max(1, largest)), max(1, RANDOM_VALUES // max(1, values)))
     return [{name: _random(kind, rng) for name, kind in types.items()} for _ in range(rounds)]
 
 

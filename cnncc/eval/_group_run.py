@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 from xdsl.ir import SSAValue
 
+from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.cnn import value_key
-from cnncc.dialects.nest import DIMS, GroupOp, LayerOp, image_shape
+from cnncc.dialects.nest import DIMS, GroupOp, LayerOp, LoadOp, group_layers, image_shape
 from cnncc.errors import Refusal
 from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer
 from cnncc.eval._layer_run import LayerRun
@@ -57,6 +58,9 @@ class _Whole:
         return self.words[:, image, :, low:end]
 
 
+Sources = Mapping[SSAValue, Ring | _Whole]
+
+
 class _Stripes:
     """A layer of a group, run stripe by stripe. `run.outputs` gathers all its rows."""
 
@@ -66,13 +70,22 @@ class _Stripes:
         self.depth = next(depth for depth, loop in enumerate(self.run.loops, 1) if loop.dim == "h")
         self.run.finished_at = max(self.depth, self.run.finished_at)
         self.images, self.rows = layer.sizes.data.n, self.run.loops[self.depth - 1].step
-        self.count = -(-layer.sizes.data.h // self.rows)
+        self.head = layer.first.value.data if layer.first is not None else self.rows
+        self.count = 1 + max(0, -(-(layer.sizes.data.h - self.head) // self.rows))
         self.delay = layer.delay.value.data if layer.delay is not None else 0
 
-    def stripe(self, image: int, number: int, sources: Mapping[SSAValue, Ring | _Whole]) -> tuple[int, Ints]:
+    def step(self, image: int, number: int, sources: Sources) -> None:
+        """Run a stripe of an image, and put its rows into the ring of the result."""
+        first, rows = self.stripe(image, number, sources)
+        ring = sources.get(self.layer.result)
+        if isinstance(ring, Ring):
+            ring.write(image, first, rows)
+
+    def stripe(self, image: int, number: int, sources: Sources) -> tuple[int, Ints]:
         """Run a stripe of an image. Returns its first row, and its rows [batch, channel, row, column]."""
         run, sizes = self.run, self.layer.sizes.data
-        first, count = number * self.rows, min(self.rows, sizes.h - number * self.rows)
+        first = self.head + (number - 1) * self.rows if number else 0
+        count = min(self.rows if number else self.head, sizes.h - first)
         try:
             body = self._body(image, first, count, sources)
         except Refusal as refusal:
@@ -83,7 +96,7 @@ class _Stripes:
         outputs = run.outputs.reshape(self.batches, self.images, *run.outputs.shape[1:])
         return first, outputs[:, image, :, first : first + count]
 
-    def _body(self, image: int, first: int, count: int, sources: Mapping[SSAValue, Ring | _Whole]) -> LaneBody:
+    def _body(self, image: int, first: int, count: int, sources: Sources) -> LaneBody:
         """The indices of a stripe, and what it reads. Each batch is a lane."""
         run, batches = self.run, np.arange(self.batches)
         starts = {dim: np.zeros(self.batches, np.int64) for dim in DIMS}
@@ -120,39 +133,51 @@ class _Stripes:
         return padded, top, -left
 
 
+class _Loaded:
+    """Rows that come from DRAM, stripe by stripe: those that a layer reads."""
+
+    def __init__(self, load: LoadOp, plan: GroupLayer, ring: Ring) -> None:
+        self.load, self.plan, self.ring, self.delay, self.count = load, plan, ring, plan.delay, plan.stripes
+
+    def step(self, image: int, number: int, sources: Sources) -> None:
+        """Bring the rows of a stripe of an image."""
+        first, count = self.plan.start(number), self.plan.stripe_rows(number)
+        self.ring.write(image, first, sources[self.load.value].read(image, first, first + count))
+
+
 class GroupRun:
     """A group, run. The layers of a step run in the order written."""
 
     def __init__(self, group: GroupOp, symbols: Mapping[str, Array], values: Mapping[SSAValue, Ints]) -> None:
         """values: the integers of what the layers read from outside. Raises Refusal for a row that is not there."""
         self.group, layers = group, group.layers()
-        given = {value: values[value] for layer in layers for value in layer.operands if value in values}
+        given = {value: values[value] for op in group.members() for value in op.operands if value in values}
         images = layers[0].sizes.data.n
         batches = len(next(iter(given.values()))) // images
         self.layers = [_Stripes(layer, symbols, batches) for layer in layers]
         self.sources: dict[SSAValue, Ring | _Whole] = {}
+        self.members = list[_Stripes | _Loaded]()
         for value, array in given.items():
             self.sources[value] = _Whole(array.reshape(batches, images, *image_shape(value.type)[1:]))
-        for layer in layers:
-            if layer.keeps is not None:
-                _, *sides = image_shape(layer.result.type)
-                shape, name = (batches, sides[0], sides[1], sides[2]), value_key(layer) or ""
-                self.sources[layer.result] = Ring(name, shape, layer.keeps.value.data)
+        layers_of, plans = iter(self.layers), group_layers(group)
+        for op, plan in zip(group.members(), plans, strict=True):
+            _, *sides = image_shape(op.result.type)
+            ring = Ring(value_key(op) or "", (batches, sides[0], sides[1], sides[2]), plan.keeps)
+            if plan.keeps:
+                self.sources[op.result] = ring
+            self.members.append(_Loaded(op, plan, ring) if isinstance(op, LoadOp) else next(layers_of))
         try:
             self._run(images)
         except Refusal as refusal:
             raise Refusal(f"nest.group '{group.label.data}': {refusal}") from refusal
 
     def _run(self, images: int) -> None:
-        steps = max(layer.delay + layer.count for layer in self.layers)
+        steps = max(member.delay + member.count for member in self.members)
         for image in range(images):
             for step in range(steps):
-                for layer in self.layers:
-                    if 0 <= (number := step - layer.delay) < layer.count:
-                        first, rows = layer.stripe(image, number, self.sources)
-                        ring = self.sources.get(layer.layer.result)
-                        if isinstance(ring, Ring):
-                            ring.write(image, first, rows)
+                for member in self.members:
+                    if 0 <= (number := step - member.delay) < member.count:
+                        member.step(image, number, self.sources)
 
     def results(self) -> list[Ints]:
         """The values that leave the group, int64 of the results' shapes."""

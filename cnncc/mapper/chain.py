@@ -8,12 +8,15 @@ model runs each two neighbours together (`program_schedule.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from cnncc.arch.model import Arch
+from cnncc.mapper.arrays import Amounts, Counts
 from cnncc.mapper.objective import Figures, Objective
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.program_schedule import program_cycles
@@ -40,22 +43,23 @@ class Choice:
     cost: float = 0.0
 
 
-@dataclass(frozen=True)
-class _Path:
-    """The choices of the first layers, by their numbers."""
+class _Path(NamedTuple):
+    """The choices of all layers by their numbers, and what they take by estimates."""
 
     cycles: int
     cost: float
-    number: int
-    before: _Path | None = None
+    numbers: tuple[int, ...]
 
-    def numbers(self) -> list[int]:
-        """Of all layers."""
-        path, numbers = self, [self.number]
-        while path.before is not None:
-            path = path.before
-            numbers.append(path.number)
-        return numbers[::-1]
+
+class _Ends(NamedTuple):
+    """Paths through the first layers to one choice of the last of these, those with the fewest cycles first.
+
+    before: of each path its choice of the layer before, and its number among the paths to that one.
+    """
+
+    cycles: Counts
+    costs: Amounts
+    before: Counts
 
 
 class Best(NamedTuple):
@@ -86,7 +90,7 @@ def best_choices(
         return Best([], Figures(0, 0.0), 0)
     all_paths = _paths(layers, budgets, arch)
     few = _paths([of_layer[:count] for of_layer, count in zip(layers, fastest, strict=True)], budgets, arch)
-    paths = {tuple(path.numbers()): path for path in (*all_paths, *few)}
+    paths = {path.numbers: path for path in (*all_paths, *few)}
     exact = dict[tuple[int, ...], Figures]()
 
     def figures(path: tuple[int, ...]) -> Figures:
@@ -98,8 +102,8 @@ def best_choices(
         near = some[0].cycles + 2 * arch.dram.latency_cycles  # estimates are no better than that
         for path in some[:MOST_FIRST]:
             if path.cycles <= near:
-                figures(tuple(path.numbers()))
-    first = tuple(all_paths[0].numbers())
+                figures(path.numbers)
+    first = all_paths[0].numbers
     more, every = exact[first].cycles - paths[first].cycles, [*paths]
     while True:
         each = [exact.get(path) or Figures(paths[path].cycles + more, paths[path].cost) for path in every]
@@ -113,30 +117,41 @@ def best_choices(
 
 def _paths(layers: Sequence[Sequence[Choice]], budgets: Sequence[int], arch: Arch) -> list[_Path]:
     """The front of paths through choices, by estimates, those with the fewest cycles first."""
-    ends = [[_Path(_alone(each, arch), each.cost, number)] for number, each in enumerate(layers[0])]
+    start = np.zeros((1, 2), np.int64)
+    firsts = [_Ends(np.array([_alone(each, arch)]), np.array([each.cost]), start) for each in layers[0]]
+    ends = [firsts]
     for before, current, budget in zip(layers, layers[1:], budgets, strict=False):
-        steps = _steps(before, current, budget, arch)
-        ends = [
-            _undominated(
-                _Path(path.cycles + steps[a][b], path.cost + choice.cost, b, path)
-                for a, paths in enumerate(ends)
-                for path in paths
-            )
-            for b, choice in enumerate(current)
-        ]
-    return _undominated(path for paths in ends for path in paths)
+        steps, costs = np.array(_steps(before, current, budget, arch)), [choice.cost for choice in current]
+        ends.append([_undominated(ends[-1], steps[:, b], cost) for b, cost in enumerate(costs)])
+    whole = _undominated(ends[-1], np.zeros(len(layers[-1]), np.int64), 0.0)
+    return [
+        _Path(int(cycles), float(cost), _numbers(ends, *before))
+        for cycles, cost, before in zip(whole.cycles, whole.costs, whole.before.tolist(), strict=True)
+    ]
 
 
-def _undominated(paths: Iterable[_Path]) -> list[_Path]:
-    """The Pareto front of paths, those with the fewest cycles first; some of it where it is long."""
-    result = list[_Path]()
-    for path in sorted(paths, key=lambda path: (path.cycles, path.cost)):
-        if not result or path.cost < result[-1].cost:
-            result.append(path)
-    if len(result) <= MOST_PATHS:
-        return result
-    every = (len(result) - 1) / (MOST_PATHS - 1)
-    return [result[round(i * every)] for i in range(MOST_PATHS)]
+def _numbers(ends: Sequence[Sequence[_Ends]], choice: int, number: int) -> tuple[int, ...]:
+    """The choices of all layers on a path to a choice of the last one. number: of the path among those."""
+    numbers = list[int]()
+    for of_layer in reversed(ends):
+        numbers.append(choice)
+        choice, number = of_layer[choice].before[number].tolist()
+    return tuple(numbers[::-1])
+
+
+def _undominated(ends: Sequence[_Ends], steps: Counts, cost: float) -> _Ends:
+    """The Pareto front of paths that go on from some ends, each with more cycles; some of it where it is long."""
+    cycles = np.concatenate([each.cycles + step for each, step in zip(ends, steps.tolist(), strict=True)])
+    costs = np.concatenate([each.costs for each in ends]) + cost
+    counts = [len(each.cycles) for each in ends]
+    before = np.column_stack([np.repeat(np.arange(len(ends)), counts), np.concatenate([*map(np.arange, counts)])])
+    order = np.lexsort((costs, cycles))
+    least = np.minimum.accumulate(costs[order])
+    order = order[np.diff(least, prepend=np.inf) < 0]
+    if len(order) > MOST_PATHS:
+        every = (len(order) - 1) / (MOST_PATHS - 1)
+        order = order[np.round(np.arange(MOST_PATHS) * every).astype(np.int64)]
+    return _Ends(cycles[order], costs[order], before[order])
 
 
 def _steps(before: Sequence[Choice], current: Sequence[Choice], budget: int, arch: Arch) -> list[list[int]]:
@@ -178,23 +193,27 @@ def _estimate(current: Choice, prefetched: bool, arch: Arch) -> int:
     """Cycles of a layer by itself."""
     if current.plan is None:
         return 0
-    return layer_cycles(replace(current.plan, prefetched=PREFETCHED if prefetched else frozenset()), arch)
+    return layer_cycles(_labelled("", current.plan, prefetched), arch)
+
+
+def _labelled(label: str, plan: LayerPlan, prefetched: bool = False) -> LayerPlan:
+    """The same plan for all layers of a shape and mapping. prefetched: whether the operands are that may be."""
+    return replace(plan, label=label, prefetched=PREFETCHED if prefetched else frozenset())
 
 
 def _alone(first: Choice, arch: Arch) -> int:
     """Cycles of the first layer: nothing of it is prefetched."""
-    return _cycles((replace(first.plan, label="before", prefetched=frozenset()),), arch) if first.plan else 0
+    return _cycles((_labelled("before", first.plan),), arch) if first.plan else 0
 
 
 def step(before: Choice, current: Choice, prefetched: bool, arch: Arch) -> int:
     """Cycles that a layer adds to the one before it. prefetched: whether its operands are."""
     if current.plan is None:
         return 0
-    plan = replace(current.plan, label="here", prefetched=PREFETCHED if prefetched else frozenset())
     if before.plan is None:
-        return layer_cycles(plan, arch)
-    first = replace(before.plan, label="before", prefetched=frozenset())
-    return _cycles((first, plan), arch) - _alone(before, arch)
+        return _estimate(current, prefetched, arch)
+    pair = _labelled("before", before.plan), _labelled("here", current.plan, prefetched)
+    return _cycles(pair, arch) - _alone(before, arch)
 
 
 @lru_cache(maxsize=4096)

@@ -88,6 +88,11 @@ class Effort:
     front_in_vain: int = 8
     """After so many runs in turn, none of which was cheaper and fast enough, a front goes on with fewer cycles."""
 
+    front_alike: int = 2
+    """After so many runs of a kind, others of it are run if they may be as near to their bounds. Half of all runs in
+    vain are saved, for 0.01 % more energy of ResNet-50.
+    """
+
     front_gap: float = 1.25
     """Times the least cost: a front that ends above it goes on in a tight budget (SPACE-13)."""
 

@@ -38,7 +38,7 @@ from cnncc.mapper.search import Tradeoff, rows_are_columns
 from cnncc.mapper.space import Numbers, Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound
-from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_schedule
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import fits_register_files, is_legal
 
@@ -104,6 +104,11 @@ class _Candidate(NamedTuple):
     at: Point
     plan: Plan
 
+    @property
+    def kind(self) -> object:
+        """Alike for mappings that wait for the same things."""
+        return self.at.form, self.plan._replace(k=0, h=0, w=0)
+
 
 _Entry = tuple[float, int, int, _Group | _Tile | _Candidate]  # cost and cycles at least; a number between
 
@@ -130,6 +135,7 @@ class _Front:
         self.durations, self.traffic = Durations(shape, arch, budget.residual), TransferBound(shape, arch, budget)
         self.numbers, self.cut, self.is_square = numbers(shape, arch), bool(budget.streamed), rows_are_columns(shape)
         self.fastest = fastest
+        self.above = defaultdict[object, list[float]](list)  # the cycles of mappings of a kind over their bounds
         # A mapping takes fewer cycles than the first of these.
         self.limits: list[int] = [int(limit * fastest.cycles) + 1 for limit in prices.limits]
 
@@ -166,10 +172,15 @@ class _Front:
             if mapping in seen:
                 continue
             seen.add(mapping)
-            tried = self.run(mapping)
-            if tried is None:
-                continue
-            if tried.cycles >= self.limit or tried.cost >= self.fastest.cost:
+            above = self.above[entry.kind]
+            if len(above) < self.effort.front_alike or least * min(above) < self.limit:
+                tried = self.run(mapping)
+                if tried is None:
+                    continue
+                above.append(tried.cycles / least)
+            else:
+                tried = None
+            if tried is None or tried.cycles >= self.limit or tried.cost >= self.fastest.cost:
                 in_vain, tries[tile] = in_vain + 1, tries[tile] + 1
                 continue
             in_vain = 0
@@ -253,15 +264,16 @@ class _Front:
             left = some[: self.effort.front_points].tolist()
         for i in left[:1]:
             at = point(self.numbers, combinations.form, combinations.indices[points[i]].tolist())
-            yield from self.candidates(at, float(energies[i]), tile.plans)
+            bound = Bound(self.durations, at)
+            if bound.in_blocks(int(combinations.cycles[points[i]])) < self.limit:
+                yield from self.candidates(bound, float(energies[i]), tile.plans)
         if len(left) > 1:
             cost, least = float(energies[left[1]]) + tile.words, int(combinations.least[points[left[1]]])
             yield cost, least, tile._replace(left=left[1:])
 
-    def candidates(self, at: Point, array: float, plans: Cells) -> Iterator[tuple[float, int, _Candidate]]:
+    def candidates(self, bound: Bound, array: float, plans: Cells) -> Iterator[tuple[float, int, _Candidate]]:
         """A point with each plan that may do: cost, cycles at least. array: what it costs in the array."""
-        bound = Bound(self.durations, at)
-        blocks = Blocks(self.shape, self.arch, self.budget, tiles_of(self.shape, at), plans)
+        blocks = Blocks(self.shape, self.arch, self.budget, tiles_of(self.shape, bound.at), plans)
         times = BlockTimes(blocks, bound)
         transfers, possible = BlockTransfers(times), times.own & (times.array() < self.limit)
         for stage in blocks.stages():
@@ -273,15 +285,16 @@ class _Front:
             good = possible & buffers.fit & (least < self.limit) & (costs < self.fastest.cost)
             least, costs, good = (np.broadcast_to(each, blocks.shaped) for each in (least, costs, good))
             for j in np.nonzero(good)[0].tolist():
-                yield float(costs[j]), int(least[j]), _Candidate(at, plan_at(blocks, j, stage, buffers))
+                yield float(costs[j]), int(least[j]), _Candidate(bound.at, plan_at(blocks, j, stage, buffers))
 
     def run(self, mapping: Mapping) -> Tradeoff | None:
         """A mapping on the model; None if it does not fit."""
         residual = self.budget.residual
         if not (is_legal(self.shape, mapping, residual) and fits_register_files(self.shape, self.arch, mapping)):
             return None
-        schedule = layer_schedule(LayerPlan("", self.shape, mapping, residual, PREFETCHED), self.arch)
-        if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.budget.words:
+        layer = LayerPlan("", self.shape, mapping, residual, PREFETCHED)
+        partial = layer_schedule(layer, self.arch).partial
+        if buffer_words(self.shape, self.arch, mapping, partial) > self.budget.words:
             return None
         cost = cost_of(self.shape, mapping, self.arch, residual, self.costs)
-        return Tradeoff(mapping, schedule.cycles(self.arch), cost)
+        return Tradeoff(mapping, layer_cycles(layer, self.arch), cost)

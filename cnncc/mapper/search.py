@@ -36,7 +36,7 @@ from cnncc.mapper.space import (
     point,
 )
 from cnncc.mapper.transfer_bound import NEVER, TrafficOf, TransferBound, streamed_cycles
-from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_schedule
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import fits_register_files, is_legal
 
@@ -185,10 +185,11 @@ class _Search:
         self.families.add(family)
         self.of_point[at] += 1
         self.runs += 1
-        schedule = layer_schedule(LayerPlan("", self.shape, mapping, self.budget.residual, PREFETCHED), self.arch)
-        if buffer_words(self.shape, self.arch, mapping, schedule.partial) > self.budget.words:
+        layer = LayerPlan("", self.shape, mapping, self.budget.residual, PREFETCHED)
+        partial = layer_schedule(layer, self.arch).partial
+        if buffer_words(self.shape, self.arch, mapping, partial) > self.budget.words:
             return  # bounds know of those partial sums alone that there are in any case
-        if (cycles := schedule.cycles(self.arch)) < self.limit:
+        if (cycles := layer_cycles(layer, self.arch)) < self.limit:
             self.limit = 0 if self.effort.first else cycles
             self.best, self.in_vain = Result(mapping, cycles), 0
             if not self.quick:

@@ -287,8 +287,10 @@ class _Clock:
     def _left(self, point: Point) -> Point:
         """What of a path lies behind now and the mark."""
         (time, path), now, mark = point, self.now[0], self.mark
-        if time <= max(now, mark):
-            return (time - now, self._origin(time, path)) if time > now else _PAST
+        if time <= now:
+            return _PAST
+        if time <= mark:
+            return time - now, self._origin(time, path)
         pieces, crossing, since = list[tuple[str, int]](), point, time
         while since > max(now, mark):
             assert isinstance(path, tuple)

@@ -14,6 +14,8 @@
     INPUT_FREE, …_TWO   a block of an input is used up, the output is        commit         transfer
                         resident; one buffer, two
     STRIPE_FULL         a stripe of a group is complete                      commit         load
+    ROWS_FULL           rows for a stripe of a group have arrived            transfer       load
+    ROWS_FREE           rows in a group's ring of an input are read          load, commit   transfer
 
 The DMA works in program order. So a transfer needs no token if an earlier transfer has waited for a token that is given
 as late. Example: every transfer after one that waits for a block's OUTPUT_FULL comes after the last use of all buffers
@@ -49,13 +51,15 @@ class Semaphore(IntEnum):
     INPUT_FREE_TWO = 11
     OUTPUT_FREE_TWO = 12
     STRIPE_FULL = 13
+    ROWS_FULL = 14
+    ROWS_FREE = 15
 
 
 S = Semaphore
 # Tokens before the first layer: one for each free buffer.
 PRIMED: dict[Semaphore, int] = {
     S.FREE: 2, S.FREE_ONE: 1, S.IFMAP_FREE: 2, S.INPUT_FREE: 1, S.INPUT_FREE_TWO: 2, S.OUTPUT_FREE: 1,
-    S.OUTPUT_FREE_TWO: 2,
+    S.OUTPUT_FREE_TWO: 2, S.ROWS_FREE: 1,
 }  # fmt: skip
 FULL_IN_TURN = (S.FULL, S.NEXT_FULL)  # the weights of the next layer may arrive during this one
 FREE_TWICE = (S.FREE, S.INPUT_FREE_TWO)  # transfers of weights and parameters into two buffers wait for these

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._groups import GroupLayer
 from cnncc.model.glb_tokens import Semaphore
-from cnncc.model.group_steps import GroupBody, Section, StripeTokens, first_runs, group_bodies, waits_for_weights
+from cnncc.model.group_steps import GroupBody, Section, first_runs, group_bodies, waits_for_weights
 from cnncc.model.layer_schedule import LayerPlan, LayerSchedule, ScheduleWalk
 from cnncc.model.layer_shape import whole
 from cnncc.model.loop_walk import At
-from cnncc.model.timed_program import ARRAY, COMMIT, DMA, LOAD, SETTINGS, Node, Wait, repeat
+from cnncc.model.occupancy import transfer
+from cnncc.model.timed_program import ARRAY, COMMIT, DMA, LOAD, SETTINGS, Node, Own, Wait, repeat
+from cnncc.model.transfers import tokens_of
+
+OF_LOAD = 4  # descriptors in DRAM and of the ring, each with a step from stripe to stripe
 
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """A group: its layers as plans of their own, and their delays and rings. drains: as of a `LayerPlan`."""
+    """A group: those of its layers that compute as plans of their own, and all in `group`. drains: see `LayerPlan`."""
 
     label: str
     layers: tuple[LayerPlan, ...]
@@ -25,18 +29,27 @@ class GroupPlan:
     drains: bool = True
 
     @property
-    def first(self) -> LayerPlan:
-        """The layer that runs first."""
-        return self.layers[first_runs(self.group)[0]]
+    def plans(self) -> Iterator[tuple[GroupLayer, LayerPlan | None]]:
+        """All layers, with None for the plan of a load."""
+        plans = iter(self.layers)
+        return ((layer, None if layer.is_load else next(plans)) for layer in self.group)
+
+    @property
+    def begins_with_transfers(self) -> bool:
+        """Whether all that it writes to the GLB waits for a transfer of activations."""
+        _, first = list(self.plans)[first_runs(self.group)[0]]
+        return first is None or not first.mapping.stages_in("glb").keys().isdisjoint({"ifmap", "residual"})
 
 
 def group_plan(label: str, plans: Sequence[LayerPlan], group: Sequence[GroupLayer]) -> GroupPlan:
-    """The plan of a group, in which each layer knows what of its operands lies in rings."""
+    """The plan of a group, in which each layer knows what of its operands lies in rings. plans: of all but loads."""
     rings = [
         frozenset({read.operand for read in layer.reads} | ({"output"} if layer.keeps else set[str]()))
         for layer in group
+        if not layer.is_load
     ]
-    layers = [replace(plan, rings=kept) for plan, kept in zip(plans, rings, strict=True)]
+    firsts = [layer.first for layer in group if not layer.is_load]
+    layers = [replace(plan, rings=kept, first=first) for plan, kept, first in zip(plans, rings, firsts, strict=True)]
     return GroupPlan(label, tuple(layers), tuple(group))
 
 
@@ -54,11 +67,13 @@ class _GroupWalk:
         self.group, self.order = plan.group, first_runs(plan.group)
         self.depth, self.images = plan.group[0].depth, plan.group[0].sizes.n
         self.waits = waits_for_weights(plan.group)
-        self.walks = [
-            ScheduleWalk(layer, arch, full if waits else Semaphore.NONE)
-            for layer, waits in zip(plan.layers, self.waits, strict=True)
+        self.arch, self.walks = arch, dict[int, ScheduleWalk]()
+        for number, ((_, layer), waits) in enumerate(zip(plan.plans, self.waits, strict=True)):
+            if layer is not None:
+                self.walks[number] = ScheduleWalk(layer, arch, full if waits else Semaphore.NONE)
+        self.prefetches = [
+            number in self.walks and bool(self.walks[number].transfers.depths) for number in range(len(plan.group))
         ]
-        self.prefetches = [bool(walk.transfers.depths) for walk in self.walks]
         self.bodies = group_bodies(plan.group, self.prefetches)
 
     def nodes(self) -> list[Node]:
@@ -68,7 +83,7 @@ class _GroupWalk:
         # The descriptors of a layer are known when all its stripes have been walked through.
         walked = [self._image(number, *piece) for number, piece in enumerate(pieces)]
         heads: list[Node] = []
-        for number in sorted(self.order, key=lambda number: self.waits[number]):
+        for number in sorted((number for number in self.order if number in self.walks), key=lambda at: self.waits[at]):
             firsts = self.walks[number].head()
             heads += [self.walks[number].views(), *firsts] if firsts else []
         images = [self._with_views(image) for image in walked]
@@ -81,9 +96,15 @@ class _GroupWalk:
         """The bodies of an image as loops; each section begins with descriptors and settings."""
         result: list[Node] = []
         for steps, sections in image:
-            body = [node for layer, nodes in sections for node in (self.walks[layer].views(), SETTINGS, *nodes)]
+            body = [node for layer, nodes in sections for node in (*self._set(layer), *nodes)]
             result.append(repeat(steps, 1 << self.depth - 1, tuple(body)))
         return result
+
+    def _set(self, number: int) -> list[Node]:
+        """The descriptors and settings of a section."""
+        if number in self.walks:
+            return [self.walks[number].views(), SETTINGS]
+        return [Own(OF_LOAD + self.depth - 1)]  # a step from image to image in DRAM
 
     def _image(self, number: int, count: int, is_last: bool) -> list[tuple[int, list[tuple[int, list[Node]]]]]:
         """(steps, sections) of each body in a piece of the images; a section: (layer, its nodes)."""
@@ -96,6 +117,9 @@ class _GroupWalk:
 
     def _section(self, body: GroupBody, section: Section, masks: tuple[int, int, int]) -> list[Node]:
         layer, bit = self.group[section.layer], 1 << self.depth - 1
+        if layer.is_load:
+            words, tokens = layer.sizes.k * section.rows * layer.sizes.w, section.tokens
+            return [transfer("activations", words, self.arch, tokens_of(tokens.takes), tokens_of(tokens.gives))]
         repeated, past_first, before_last = masks
         rows = section.following or (layer.stripe_rows(0) if repeated or before_last else 0)
         following = {self.depth: self._at(section.layer, rows)} if self.prefetches[section.layer] and rows else {}
@@ -105,7 +129,7 @@ class _GroupWalk:
             before_last=before_last | bit * (section.stripe + body.steps < layer.stripes),
             following=following,
         )
-        return self.walks[section.layer].section(at, StripeTokens(self.depth, section.takes, section.gives))
+        return self.walks[section.layer].section(at, section.tokens)
 
     def _at(self, number: int, rows: int) -> At:
         return At({**whole(self.walks[number].shape.sizes), "n": 1, "h": rows})

@@ -3,37 +3,45 @@
 The steps of a group are cut into *bodies*. All steps of a body run the same layers, on stripes of the same sizes, with
 the same tokens, so that a body is one hardware loop. Long groups have a prologue, a steady state and an epilogue.
 
-Tokens (GROUP-7). The commit engine writes rings, the load engine reads them, and each works in program order. A load
-that waits for a stripe waits for all stripes before it. So it takes a token only if it needs a later stripe than any
-load before it has waited for. Tokens are then taken in the order in which they are given: one semaphore does for all
-layers (TOKEN-4). No token frees a slot of a ring (GROUP-8).
+Tokens (GROUP-7). Each engine works in program order. So a load that waits for one stripe waits for all stripes before
+it. It takes a token only if it needs a later stripe than any load before it has waited for. Tokens are then taken in
+the order in which they are given: one semaphore does for all layers (TOKEN-4). Another one does for rows that come from
+DRAM. No token frees a slot of a ring that layers write (GROUP-8). One frees the slots that come from DRAM (GROUP-10).
 
 The lowering (`passes/_programs/group_program.py`) and the cost model share these bodies, as they do `glb_tokens.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from cnncc.dialects._groups import GroupLayer, stripe_needed
 from cnncc.errors import Refusal
+from cnncc.model.glb_tokens import Semaphore
+
+
+class StripeTokens(NamedTuple):
+    """The tokens of a stripe: what its first load takes and its last commit gives, of rows from DRAM the transfer.
+
+    depth: of the loops around it. frees: whether the last load of the ifmap gives ROWS_FREE.
+    """
+
+    depth: int
+    takes: Semaphore = Semaphore.NONE
+    gives: Semaphore = Semaphore.NONE
+    frees: bool = False
 
 
 class Section(NamedTuple):
-    """A stripe of layer number `layer` in the first step of a body: its number and rows.
-
-    - following: rows of the next stripe, 0 after the last
-    - takes: whether its first load takes a token; gives: whether its last commit gives one
-    """
+    """A stripe of layer number `layer` in the first step of a body. following: rows of the next stripe, 0 after all."""
 
     layer: int
     stripe: int
     rows: int
     following: int
-    takes: bool
-    gives: bool
+    tokens: StripeTokens
 
 
 class GroupBody(NamedTuple):
@@ -43,57 +51,130 @@ class GroupBody(NamedTuple):
     sections: tuple[Section, ...]
 
 
-class StripeTokens(NamedTuple):
-    """Whether the first load of a stripe takes a token and its last commit gives one. depth: of the loops around it."""
-
-    depth: int
-    takes: bool = False
-    gives: bool = False
-
-
 def group_bodies(layers: Sequence[GroupLayer], prefetches: Sequence[bool]) -> list[GroupBody]:
     """The bodies of one image. prefetches: the layers that fetch their next stripe from DRAM, of a known size."""
-    takes, gives = _tokens(layers)
-    steps: list[tuple[Section, ...]] = []
-    for step in range(max(layer.delay + layer.stripes for layer in layers)):
+    tokens, steps = _Tokens(layers).tokens(), list[tuple[Section, ...]]()
+    for step in range(_steps(layers)):
         sections = list[Section]()
         for number, layer in enumerate(layers):
             stripe = step - layer.delay
             if rows := layer.stripe_rows(stripe):
-                following = layer.stripe_rows(stripe + 1)
-                at = (step, number)
-                sections.append(Section(number, stripe, rows, following, at in takes, at in gives))
+                own = tokens.get((step, number), StripeTokens(layer.depth))
+                sections.append(Section(number, stripe, rows, layer.stripe_rows(stripe + 1), own))
         steps.append(tuple(sections))
 
     def signature(sections: tuple[Section, ...]) -> list[Section]:
         """What the steps of a body have in common."""
-        return [each._replace(stripe=0, following=each.following * prefetches[each.layer]) for each in sections]
+        return [
+            each._replace(
+                # Stripes behind a smaller first one do not lie where they would behind a full one.
+                stripe=int(each.stripe > 0 and layers[each.layer].first > 0),
+                following=each.following * prefetches[each.layer],
+            )
+            for each in sections
+        ]
 
     bodies = [list(run) for _, run in groupby(steps, signature)]
     return [GroupBody(len(body), body[0]) for body in bodies if body[0]]
 
 
-Point = tuple[int, int]  # a step, and the number of a layer that commits a stripe in it
+Point = tuple[int, int]  # a step, and the number of a layer that has a stripe in it
+NEVER: Point = (-1, -1)
 
 
-def _tokens(layers: Sequence[GroupLayer]) -> tuple[set[Point], set[Point]]:
-    """The stripes whose first load takes a token, and those whose last commit gives one."""
-    takes, gives, waited = set[Point](), set[Point](), (-1, -1)
-    for step in range(max(layer.delay + layer.stripes for layer in layers)):
-        for number, layer in enumerate(layers):
-            stripe = step - layer.delay
-            if not layer.stripe_rows(stripe):
-                continue
-            needed = waited
+def _steps(layers: Sequence[GroupLayer]) -> int:
+    return max(layer.delay + layer.stripes for layer in layers)
+
+
+class _Tokens:
+    """The tokens of all stripes of an image, by step and layer."""
+
+    def __init__(self, layers: Sequence[GroupLayer]) -> None:
+        self.layers = layers
+        self.taken, self.given, self.freed = dict[Point, Semaphore](), dict[Point, Semaphore](), set[Point]()
+
+    def tokens(self) -> dict[Point, StripeTokens]:
+        self._full()
+        loads = [number for number, layer in enumerate(self.layers) if layer.is_load]
+        if len(loads) > 1:
+            names = " and ".join(self.layers[number].label for number in loads)
+            raise Refusal(f"{names} come from DRAM into rings: one value of a group does")
+        for number in loads:
+            self._free(number)
+        none, depth = Semaphore.NONE, self.layers[0].depth
+        return {
+            point: StripeTokens(depth, self.taken.get(point, none), self.given.get(point, none), point in self.freed)
+            for point in self.taken.keys() | self.given.keys() | self.freed
+        }
+
+    def _points(self) -> Iterator[tuple[Point, GroupLayer, int]]:
+        """All stripes in program order: where they are, their layer, their number."""
+        for step in range(_steps(self.layers)):
+            for number, layer in enumerate(self.layers):
+                if layer.stripe_rows(step - layer.delay):
+                    yield (step, number), layer, step - layer.delay
+
+    def _full(self) -> None:
+        """Which first loads wait for a stripe or for rows from DRAM, and what says that these are there."""
+        waited: dict[Semaphore, Point] = {Semaphore.STRIPE_FULL: NEVER, Semaphore.ROWS_FULL: NEVER}
+        for point, layer, stripe in self._points():
+            needed = dict(waited)
             for read in layer.reads:
-                producer = layers[read.producer]
+                producer = self.layers[read.producer]
+                full = Semaphore.ROWS_FULL if producer.is_load else Semaphore.STRIPE_FULL
                 if (last := stripe_needed(layer, read, producer, stripe)) >= 0:
-                    needed = max(needed, (last + producer.delay, read.producer))
+                    needed[full] = max(needed[full], (last + producer.delay, read.producer))
+            for full in (full for full in waited if needed[full] > waited[full]):
+                if point in self.taken:
+                    raise Refusal(
+                        f"layer {layer.label}: its first load waits for a layer of its group, and for rows from DRAM: "
+                        f"it can for one"
+                    )
+                self.taken[point], self.given[needed[full]] = full, full
+            waited = needed
+
+    def _free(self, number: int) -> None:
+        """Which transfers wait for slots to be free, and which loads or commits say so.
+
+        The first transfer of an image waits for the last read of the image before.
+        """
+        load, reads = self.layers[number], list[tuple[int, Point]]()  # the first row that is read, where
+        for point, layer, stripe in self._points():
+            rows = [
+                layer.reads_of_stripe(read, stripe, load.sizes.h) for read in layer.reads if read.producer == number
+            ]
+            if lows := [low for low, end in rows if end > low]:
+                reads.append((min(lows), point))
+        self.taken[load.delay, number], frees = Semaphore.ROWS_FREE, [max(point for _, point in reads)]
+        reads.sort(reverse=True)
+        needed = waited = NEVER
+        for stripe in range(1, load.stripes):
+            gone = load.start(stripe + 1) - load.keeps  # rows before this one are overwritten
+            while reads and reads[-1][0] < gone:
+                needed = max(needed, reads.pop()[1])
             if needed > waited:
-                takes.add((step, number))
-                gives.add(needed)
-                waited = needed
-    return takes, gives
+                self.taken[stripe + load.delay, number], waited = Semaphore.ROWS_FREE, needed
+                frees.append(needed)
+        self._give_free(load, number, frees)
+
+    def _give_free(self, load: GroupLayer, number: int, frees: Sequence[Point]) -> None:
+        """Loads say that rows are read; commits do where a layer reads these as a residual."""
+        residual = {
+            at
+            for at, layer in enumerate(self.layers)
+            for read in layer.reads
+            if read.producer == number and read.operand == "residual"
+        }
+        for point in frees:
+            if not residual:
+                self.freed.add(point)
+            elif point[1] in residual and point not in self.given:
+                self.given[point] = Semaphore.ROWS_FREE
+            else:
+                raise Refusal(
+                    f"{load.label} lies in a ring and is read as a residual, too: the last layer that reads it, "
+                    f"{self.layers[point[1]].label}, has no commit that can say so"
+                )
 
 
 def first_runs(layers: Sequence[GroupLayer]) -> list[int]:
@@ -112,11 +193,10 @@ def waits_for_weights(layers: Sequence[GroupLayer]) -> list[bool]:
     Raises Refusal where no load of the group would wait for the params of a layer without weights.
     """
     staged = [layer.mapping.stages_in("glb") for layer in layers]
-    first, waits = first_runs(layers)[0], ["weight" in each for each in staged]
-    if (
-        any("params" in each and "weight" not in each for each in staged)
-        and not {"weight", "ifmap"} & staged[first].keys()
-    ):
+    first = next(number for number in first_runs(layers) if not layers[number].is_load)
+    waits = ["weight" in each for each in staged]
+    comes = {"weight", "ifmap"} & staged[first].keys() or any(layers[r.producer].is_load for r in layers[first].reads)
+    if any("params" in each and "weight" not in each for each in staged) and not comes:
         if "params" not in staged[first]:
             why = "its first layer waits for no transfer, but a pool of it has params"
             raise Refusal(f"layer {layers[first].label}: {why}: begin the group with another layer")

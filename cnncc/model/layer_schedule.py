@@ -57,6 +57,7 @@ class LayerPlan:
     - apart: whether an operand has several images with gaps between, as parts of larger ones.
     - drains: whether the layer waits until its results are in DRAM (`program_schedule._drains`).
     - rings: the operands that lie in rings of the layer's group.
+    - first: rows of the first stripe in a group, where they are fewer than those of others.
     """
 
     label: str
@@ -67,6 +68,7 @@ class LayerPlan:
     apart: bool = False
     drains: bool = True
     rings: frozenset[str] = frozenset()
+    first: int = 0
 
 
 def machine(arch: Arch) -> TimelineMachine:
@@ -103,6 +105,7 @@ class LayerSchedule(NamedTuple):
         return Timeline(machine(arch), self.nodes).run(self.start(arch)).elapsed
 
 
+@lru_cache(maxsize=64)
 def layer_schedule(plan: LayerPlan, arch: Arch, full: Semaphore = Semaphore.FULL) -> LayerSchedule:
     """The program of a layer, by a mapping that `nest-to-array` accepts. full: the semaphore of its weights."""
     staged = plan.mapping.stages_in("glb")
@@ -136,6 +139,7 @@ class ScheduleWalk:
         self.outer = self.nest.outer
         self.engines = Engines(plan.shape, arch)
         self.transfers = Transfers(mapping, self.engines, full)
+        staged = self.transfers.stages.values()
         self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
         self.passes = passes_columns(plan.shape, arch, mapping.loops, mapping.stages)
         self.lane_dim = next((loop.dim for loop in self.nest.kept if loop.on), "")
@@ -155,6 +159,9 @@ class ScheduleWalk:
         self.summed = sum(1 << depth for depth, loop in enumerate(self.outer) if loop.dim in REDUCTION_DIMS)
         self.partial = False
         self.prefetched: list[Fetch] = []
+        self.fetched_until = max((stage.depth for stage in staged), default=0)
+        self.since = sorted({*self.rf.values(), *self.transfers.since()})
+        self.known: dict[object, list[Node]] = {}
         self.stripe = StripeTokens(0)
 
     def nodes(self) -> list[Node]:
@@ -180,10 +187,32 @@ class ScheduleWalk:
 
     def section(self, at: At, stripe: StripeTokens) -> list[Node]:
         """The program of a stripe of a group, without its descriptors and settings."""
-        self.stripe = stripe
+        if stripe != self.stripe:
+            self.stripe, self.known = stripe, {}
         return self._walk(stripe.depth, at)
 
     def _walk(self, depth: int, at: At) -> list[Node]:
+        """The program inside `depth` loops. Inside all transfers it depends on few facts: positions share it."""
+        if depth <= self.fetched_until:
+            return self._nodes(depth, at)
+        key = depth, tuple(at.extent.values()), at.sides, at.section, self._conditions(depth, at)
+        if (nodes := self.known.get(key)) is None:
+            nodes = self.known[key] = self._nodes(depth, at)
+        return nodes
+
+    def _conditions(self, depth: int, at: At) -> tuple[int | None, ...]:
+        """All that the tokens and the partial sums inside `depth` loops know of the loops around them."""
+        section = (at.section,) if at.section >= 0 else ()
+        stripe = (self.stripe.depth,) if self.stripe.takes or self.stripe.gives else ()
+        sums = at.section < 0 and self._is_partial(depth, at)
+        since = (*self.since, *stripe, *section)
+        return sums, *map(at.first, since), *map(at.last, since)
+
+    def _is_partial(self, depth: int, at: At) -> bool:
+        """Whether a loop in time over a reduction dimension, among the `depth` outermost, has several iterations."""
+        return bool((at.repeated | at.past_first | at.before_last) & self.summed & ((1 << depth) - 1))
+
+    def _nodes(self, depth: int, at: At) -> list[Node]:
         fetches, drains = self.transfers.fetches(depth, at), self.transfers.drains(depth, at, self.order)
         if at.section >= 0 or self.nest.summed_over(depth, at.extent) is None:
             return [*fetches, *self._inside(depth, at), *drains]
@@ -234,8 +263,9 @@ class ScheduleWalk:
         """One load, or two if PEs pass columns on: each PE's own columns, and those that a set's last PE lacks."""
         columns, column = ifmap_words(self.shape, at.extent)
         takes, gives = self.transfers.ifmap_tokens(at)
-        if self.stripe.takes:
-            takes = (*takes, *tokens_of(Semaphore.STRIPE_FULL, at.first(self.stripe.depth)))
+        takes = (*takes, *tokens_of(self.stripe.takes, at.first(self.stripe.depth)))
+        if self.stripe.frees:
+            gives = (*gives, *tokens_of(Semaphore.ROWS_FREE, at.last(self.stripe.depth)))
         takes, gives = (Token(IFMAP_FREE), *takes), (Token(IFMAP_FULL), *gives)
         chain = self._chain(at)
         shared = shared_columns(self.shape, self.arch, at.extent["s"], at.extent["w"]) if self.passes else 0
@@ -273,11 +303,10 @@ class ScheduleWalk:
         return self.engines.macro(steps, tuple(takes), tuple(gives))
 
     def _commit(self, depth: int, at: At) -> Task:
-        partial = bool((at.repeated | at.past_first | at.before_last) & self.summed & ((1 << depth) - 1))
+        partial = self._is_partial(depth, at)
         self.partial = self.partial or partial
         takes, gives = self.transfers.commit_tokens(at)
-        if self.stripe.gives:
-            gives = (*gives, *tokens_of(Semaphore.STRIPE_FULL, at.last(self.stripe.depth)))
+        gives = (*gives, *tokens_of(self.stripe.gives, at.last(self.stripe.depth)))
         at = self._spread(depth, at)
         sums = prod(at.extent[dim] for dim in self.outputs)
         together = prod(side.pes for side in at.sides if side.dim in REDUCTION_DIMS)

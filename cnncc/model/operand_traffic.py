@@ -73,9 +73,11 @@ class OperandTraffic:
         }
 
 
-def operand_traffic(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool = False) -> OperandTraffic:
-    """The words that a layer moves. Raises Refusal for a mapping that `nest-to-array` refuses."""
-    return _LayerWords(shape, mapping, arch, residual).traffic()
+def operand_traffic(
+    shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool = False, first: int = 0
+) -> OperandTraffic:
+    """The words that a layer moves; first: see `Nest`. Raises Refusal for a mapping that `nest-to-array` refuses."""
+    return _LayerWords(shape, mapping, arch, residual, first).traffic()
 
 
 class DeliveredWords(NamedTuple):
@@ -102,9 +104,9 @@ class Commits(NamedTuple):
 class _LayerWords:
     """One layer and its mapping."""
 
-    def __init__(self, shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool) -> None:
+    def __init__(self, shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, first: int) -> None:
         self.shape, self.sizes, self.window, self.arch, self.residual = shape, shape.sizes, shape.window, arch, residual
-        self.nest = Nest(shape, mapping)
+        self.nest = Nest(shape, mapping, first)
         self.depth = len(self.nest.outer)
         self.glb = mapping.stages_in("glb")
         self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}

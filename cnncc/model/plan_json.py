@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from cnncc.dialects._groups import GroupLayer, Read, group_problem
+from cnncc.dialects._groups import GroupLayer, Read, group_problem, load_of_rows
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes, mapping_problem
 from cnncc.dialects._mapping_text import parse, text
@@ -31,7 +31,7 @@ def _entry(part: Part) -> Json:
         case HostPart():
             return {"host": True}
         case GroupPlan():
-            layers = [_entry(layer) | _in_group(own) for layer, own in zip(part.layers, part.group, strict=True)]
+            layers = [(_entry(layer) if layer else _load(own)) | _in_group(own) for own, layer in part.plans]
             return {"group": part.label, "layers": layers}
         case LayerPlan(shape=shape):
             plain = {name: getattr(shape, name) for name in ("kind", "params", "ih", "iw", "shuffle", "per_position")}
@@ -47,9 +47,13 @@ def _entry(part: Part) -> Json:
             }
 
 
+def _load(load: GroupLayer) -> Json:
+    return {"load": load.label, "shape": [load.sizes.of(dim) for dim in "nkhw"], "rows": load.rows}
+
+
 def _in_group(layer: GroupLayer) -> Json:
     reads = [asdict(read) for read in layer.reads]
-    return {"delay": layer.delay, "keeps": layer.keeps, "reads": reads, "leaves": layer.leaves}
+    return {"delay": layer.delay, "keeps": layer.keeps, "reads": reads, "leaves": layer.leaves, "first": layer.first}
 
 
 def from_json(entries: object) -> list[Part]:
@@ -73,8 +77,14 @@ def _part(number: int, value: object) -> Part:
 
 
 def _group(entry: Json) -> GroupPlan:
-    plans, group = [_layer(layer) for layer in entry["layers"]], list[GroupLayer]()
-    for plan, own in zip(plans, entry["layers"], strict=True):
+    plans, group = list[LayerPlan](), list[GroupLayer]()
+    for own in entry["layers"]:
+        delay, keeps, leaves, first = int(own["delay"]), int(own["keeps"]), bool(own["leaves"]), int(own["first"])
+        if "load" in own:
+            n, k, h, w = map(int, own["shape"])
+            group.append(load_of_rows(str(own["load"]), (n, k, h, w), int(own["rows"]), delay, keeps, first))
+            continue
+        plans.append(plan := _layer(own))
         numbers = ("producer", "extent", "stride", "pad")
         reads = [
             Read(operand=str(read["operand"]), **{name: int(read[name]) for name in numbers}) for read in own["reads"]
@@ -82,9 +92,8 @@ def _group(entry: Json) -> GroupPlan:
         if any(not 0 <= read.producer < len(group) for read in reads):
             raise Refusal(f"layer {plan.label} reads a layer that is not before it")
         kind, sizes, mapping = plan.shape.kind, plan.shape.sizes, plan.mapping
-        delay, keeps, leaves = int(own["delay"]), int(own["keeps"]), bool(own["leaves"])
-        group.append(GroupLayer(plan.label, kind, sizes, mapping, delay, keeps, tuple(reads), leaves))
-    if problem := group_problem(group) if group else "a group without layers":
+        group.append(GroupLayer(plan.label, kind, sizes, mapping, delay, keeps, tuple(reads), leaves, first))
+    if problem := group_problem(group) if plans else "a group without layers":
         raise Refusal(problem)
     return group_plan(str(entry["group"]), plans, group)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
+from math import prod
 from typing import Any, cast
 
 from cnncc.arch.model import Arch
@@ -76,10 +77,11 @@ def _layer(plan: LayerPlan, arch: Arch, cycles: PredictedCycles) -> Counts:
 
 def _group(plan: GroupPlan, arch: Arch, cycles: PredictedCycles) -> Counts:
     """The layers of a group count together: at most times several of them are under way."""
-    words = [operand_traffic(layer.shape, layer.mapping, arch, layer.residual) for layer in plan.layers]
+    words = [operand_traffic(layer.shape, layer.mapping, arch, layer.residual, layer.first) for layer in plan.layers]
     busy = sum(_busy(layer, arch, own) for layer, own in zip(plan.layers, words, strict=True))
     idle = cycles.compute * arch.rows * arch.cols - busy
-    return {**_added([own.counters() for own in words]), "idle_pe_cycles": idle}
+    loads = [_fetched(prod(layer.sizes.of(dim) for dim in "nkhw")) for layer in plan.group if layer.is_load]
+    return {**_added([*(own.counters() for own in words), *loads]), "idle_pe_cycles": idle}
 
 
 def _idle(plan: LayerPlan, arch: Arch, words: OperandTraffic, compute: int) -> int:
@@ -89,7 +91,7 @@ def _idle(plan: LayerPlan, arch: Arch, words: OperandTraffic, compute: int) -> i
 
 def _busy(plan: LayerPlan, arch: Arch, words: OperandTraffic) -> int:
     """Cycles of PEs inside."""
-    nest = Nest(plan.shape, plan.mapping)
+    nest = Nest(plan.shape, plan.mapping, plan.first)
     around = (arch.pe.start_cycles + arch.pe.finish_cycles) * nest.visits(DIMS, len(nest.outer))
     return around + words.words["sums"]["rf_write"]
 

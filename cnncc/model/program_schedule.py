@@ -116,7 +116,7 @@ def _drains(follows: Part | None) -> bool:
     writes wait for a transfer of its own, queued behind.
     """
     if isinstance(follows, GroupPlan):
-        follows = follows.first
+        return not follows.begins_with_transfers
     if not isinstance(follows, LayerPlan):
         return follows is None
     staged = follows.mapping.stages_in("glb")

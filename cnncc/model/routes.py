@@ -62,10 +62,13 @@ class RouteTerm(NamedTuple):
 
 
 class Nest:
-    """The loops of a mapping outside the box, `outer`, and in it, `kept`, of a layer."""
+    """The loops of a mapping outside the box, `outer`, and in it, `kept`, of a layer.
 
-    def __init__(self, shape: LayerShape, mapping: Mapping) -> None:
-        self.shape = shape
+    first: rows of the first tile of the outermost loop over h, where they are fewer than its step (GROUP-1).
+    """
+
+    def __init__(self, shape: LayerShape, mapping: Mapping, first: int = 0) -> None:
+        self.shape, self.first = shape, first
         self.outer = tuple(loop for loop in mapping.loops if not loop.keep)
         self.sets = rest_sets(shape.sizes, mapping.loops, shape.tiled_together)
         self.kept = tuple(loop for loop in mapping.loops if loop.keep)
@@ -92,13 +95,16 @@ class Nest:
 
     def pieces(self, number: int, extent: int) -> Iterator[tuple[int, int, int]]:
         """(iterations, indices of each, first index) of a loop: full tiles, then the rest in even sets."""
-        step = self.outer[number].step
+        step, start = self.outer[number].step, 0
+        if self.first and self.outer[number].dim == "h" and extent == self.shape.sizes.h:
+            start, extent = self.first, extent - self.first
+            yield 1, self.first, 0
         whole, rest = divmod(extent, step)
         if whole:
-            yield whole, step, 0
+            yield whole, step, start
         if rest:
             count = even_sets(rest, self.sets[number])
-            yield count, rest // count, whole * step
+            yield count, rest // count, start + whole * step
 
     def routes(self, dim: str, depth: int) -> list[Route]:
         """All routes through the loops over a dimension that are among the `depth` outermost."""

@@ -162,16 +162,11 @@ class _Clock:
             self.tokens[queue] = later[at : at + count]
             at += count
 
-    def apply(self, body: _Body, change: _TimelineChange) -> None:
-        """Advance by an iteration of known effect."""
-        self.now += change.elapsed
-        self.write(body, change.times)
-
-    def repeat(self, body: _Body, often: int, now: int) -> None:
-        """Repeat the span since now `often` more times; it must end in the times it began with."""
-        times = self.read(body)
-        self.now += often * (self.now - now)
-        self.write(body, times)
+    def move(self, body: _Body, now: int, times: Times) -> None:
+        """Advance to a later cycle, with the times of the body's engines and queues then."""
+        if now > self.now:
+            self.now = now
+            self.write(body, times)
 
 
 class Timeline:
@@ -259,7 +254,7 @@ class Timeline:
         if body.innermost:
             self._sequence(body.steps, clock)
         elif known := body.known.get(times := clock.read(body)):
-            clock.apply(body, known)
+            clock.move(body, clock.now + known.elapsed, known.times)
         else:
             body.known[times] = self._change(body, clock)
 
@@ -270,25 +265,24 @@ class Timeline:
         return _TimelineChange(clock.now - now, clock.read(body))
 
     def _between(self, body: _Body, count: int, clock: _Clock) -> None:
-        """Run `count` iterations under the same conditions: one by one until times recur, then all periods at once."""
-        met: dict[Times, int] = {}
-        for number in range(count):
-            if (times := clock.read(body)) in met:
-                self._periods(body, number - met[times], count - number, clock)
-                return
-            met[times] = number
-            self._iteration(body, clock)
+        """Run `count` iterations under the same conditions: one by one until times recur, then all periods at once.
 
-    def _periods(self, body: _Body, period: int, count: int, clock: _Clock) -> None:
-        """Run `count` more iterations, whose times recur after each period."""
-        often, rest = divmod(count, period)
-        if often:
-            before = clock.now
-            for _ in range(period):
-                self._iteration(body, clock)
-            clock.repeat(body, often - 1, before)
-        for _ in range(rest):
-            self._iteration(body, clock)
+        Effects that are known lead from times to times. The clock follows where an iteration has to be run.
+        """
+        times, now, left, met = clock.read(body), clock.now, count, dict[Times, tuple[int, int]]()
+        while left:
+            if times in met:
+                before, then = met[times]
+                often, left = divmod(left, before - left)
+                now += often * (now - then)
+                met.clear()  # less than a period is left
+                continue
+            met[times] = left, now
+            if (change := body.known.get(times)) is None:
+                clock.move(body, now, times)
+                change = body.known[times] = self._change(body, clock)
+            times, now, left = change.times, now + change.elapsed, left - 1
+        clock.move(body, now, times)
 
     def _sequence(self, steps: list[_Step], clock: _Clock) -> None:
         """Run steps one after the other. This is the inner loop of every search, so the clock's fields are locals."""

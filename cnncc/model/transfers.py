@@ -128,6 +128,12 @@ class Transfers:
         block = activation_block(self.shape, operand, at.extent)
         return block.channels * block.plane
 
+    def since(self) -> set[int]:
+        """The depths of the stages that the tokens of loads and commits are about."""
+        tokens = self.tokens
+        operands = {tokens.of_ifmap_load()[0], tokens.taken_by_commit()[0], tokens.given_by_commit()[0], "weight"}
+        return {stage.depth for operand, stage in self.stages.items() if operand in operands}
+
     # -- the tokens of loads and commits -------------------------------------------------------------------------
 
     def weight_tokens(self, at: At) -> tuple[Tokens, Tokens]:

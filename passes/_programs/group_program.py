@@ -3,6 +3,7 @@
     weights and params of all layers              once
     i0, count images                              a loop over images, where there are several
       i1, count steps                             a hardware loop for each body (`cnncc/model/group_steps.py`)
+        views, transfer of rows from DRAM         a section of a load: one stripe
         views, unit, loops of the first layer     a section: one stripe
         views, unit, loops of the second layer
       …
@@ -24,13 +25,14 @@ from cnncc.dialects import array as A
 from cnncc.dialects._groups import GroupLayer
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import Semaphore
-from cnncc.model.group_steps import GroupBody, Section, StripeTokens, first_runs, group_bodies, waits_for_weights
+from cnncc.model.group_steps import GroupBody, Section, first_runs, group_bodies, waits_for_weights
 from cnncc.model.layer_shape import whole
 from cnncc.passes._programs.layer_program import ProgramWalk
 from cnncc.passes._programs.layer_records import Body, Node, Piece, Position, ProgramLayer
+from cnncc.passes._programs.loaded_rows import LoadedRows
 
 
-def group_program(layers: Sequence[ProgramLayer], group: Sequence[GroupLayer], arch: Arch) -> list[Node]:
+def group_program(layers: Sequence[ProgramLayer | LoadedRows], group: Sequence[GroupLayer], arch: Arch) -> list[Node]:
     """The program of a group. Raises Refusal where the array cannot run it, saying why."""
     return _GroupProgram(layers, group, arch).program()
 
@@ -38,17 +40,22 @@ def group_program(layers: Sequence[ProgramLayer], group: Sequence[GroupLayer], a
 class _GroupProgram:
     """One group; the fields are fixed at the start."""
 
-    def __init__(self, layers: Sequence[ProgramLayer], group: Sequence[GroupLayer], arch: Arch) -> None:
+    def __init__(self, members: Sequence[ProgramLayer | LoadedRows], group: Sequence[GroupLayer], arch: Arch) -> None:
         self.group, self.order = group, first_runs(group)
         self.depth, self.images = group[0].depth, group[0].sizes.n
         self.waits = waits_for_weights(group)
-        layers = [
-            replace(layer, full=layer.full if wait else Semaphore.NONE)
-            for layer, wait in zip(layers, self.waits, strict=True)
+        self.walks: dict[int, ProgramWalk] = {}
+        self.loads: dict[int, LoadedRows] = {}
+        for number, (member, waits) in enumerate(zip(members, self.waits, strict=True)):
+            if isinstance(member, LoadedRows):
+                self.loads[number] = member
+            else:
+                layer = replace(member, full=member.full if waits else Semaphore.NONE)
+                self.walks[number] = ProgramWalk(layer, arch)
+        self._check([walk.layer for walk in self.walks.values()])
+        self.prefetches = [
+            number in self.walks and bool(self.walks[number].transfers.depths) for number in range(len(group))
         ]
-        self.walks = [ProgramWalk(layer, arch) for layer in layers]
-        self._check(layers)
-        self.prefetches = [bool(walk.transfers.depths) for walk in self.walks]
         self.bodies = group_bodies(group, self.prefetches)
 
     def _check(self, layers: Sequence[ProgramLayer]) -> None:
@@ -76,7 +83,7 @@ class _GroupProgram:
 
     def _transfer_order(self) -> list[int]:
         """The layers in the order in which their first transfers come: those without a token first."""
-        return sorted(self.order, key=lambda number: self.waits[number])
+        return sorted((number for number in self.order if number in self.walks), key=lambda number: self.waits[number])
 
     def _repeat(self, register: int, count: int) -> A.Repeat:
         return A.Repeat(f"i{register}", count)
@@ -97,17 +104,20 @@ class _GroupProgram:
         ]
 
     def _section(self, body: GroupBody, section: Section, image: Piece | None) -> list[Node]:
-        walk, layer = self.walks[section.layer], self.group[section.layer]
+        layer = self.group[section.layer]
         last = section.stripe + body.steps == layer.stripes
-        stripe = Piece(self.depth - 1, section.stripe, body.steps, section.stripe == 0, last)
-        tokens = StripeTokens(self.depth, section.takes, section.gives)
+        less = section.stripe * layer.rows - layer.start(section.stripe)
+        stripe = Piece(self.depth - 1, section.stripe, body.steps, section.stripe == 0, last, less)
+        if load := self.loads.get(section.layer):
+            pieces = (*((image,) if image else ()), stripe)
+            return load.section(layer.around, Position({}, pieces, stripe=section.tokens), section.rows)
         following = self._following(section, stripe, image) if self.prefetches[section.layer] else None
         at = replace(
             self._position(section.layer, stripe, section.rows, image),
             following={self.depth: following} if following else {},
-            stripe=tokens,
+            stripe=section.tokens,
         )
-        return walk.section(at)
+        return self.walks[section.layer].section(at)
 
     def _position(self, number: int, stripe: Piece, rows: int, image: Piece | None) -> Position:
         sizes = whole(self.walks[number].layer.shape.sizes)
@@ -121,4 +131,4 @@ class _GroupProgram:
             return None
         # In the last of several images of a piece the next one is the first of the next piece: one further, too.
         rows = self.group[section.layer].stripe_rows(0)
-        return self._position(section.layer, replace(stripe, base=0), rows, replace(image, base=image.base + 1))
+        return self._position(section.layer, replace(stripe, base=0, less=0), rows, replace(image, base=image.base + 1))

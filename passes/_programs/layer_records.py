@@ -120,13 +120,17 @@ class ProgramLayer:
 
 @dataclass(frozen=True)
 class Piece:
-    """Where a walk is in one loop: its loop number, index of its first iteration, iterations, first or last piece."""
+    """Where a walk is in one loop: its loop number, index of its first iteration, iterations, first or last piece.
+
+    less: indices by which it begins earlier than there, because the first iteration is a smaller one.
+    """
 
     loop: int
     base: int
     count: int
     first: bool
     last: bool
+    less: int = 0
 
 
 @dataclass(frozen=True)
@@ -204,7 +208,7 @@ class LoopPieces:
             loop = self.loops[piece.loop]
             if operand.counts(piece.loop, loop.dim):
                 along = operand.coordinates[loop.dim]
-                sums[along.axis] += piece.base * along.of(loop.step)
+                sums[along.axis] += piece.base * along.of(loop.step) - along.of(piece.less)
         return A.Start(sums["lin"], sums["k"], sums["y"], sums["x"])
 
     def steps(self, operand: Operand, outside: int | None = None) -> tuple[A.LoopTerm, ...]:

@@ -253,24 +253,28 @@ class LayerTransfers:
         """What the first load of a block takes, and the last one gives."""
         operand, full, free = self.tokens.of_ifmap_load()
         tokens = self._tokens(operand, full, operand, free, at)
-        first = self.loops.first(at.pieces[at.stripe.depth :]) if at.stripe and at.stripe.takes else None
-        if first is None:
+        if at.stripe is None:
+            return tokens
+        if at.stripe.frees and (last := self.loops.last(at.pieces[at.stripe.depth :])) is not None:
+            tokens = replace(tokens, give=int(Semaphore.ROWS_FREE), give_when=last)
+        if not at.stripe.takes or (first := self.loops.first(at.pieces[at.stripe.depth :])) is None:
             return tokens
         if tokens.take:
             raise self._refuse("its first load waits for a layer of its group, and for a transfer: it can for one")
-        return replace(tokens, take=int(Semaphore.STRIPE_FULL), take_when=first)
+        return replace(tokens, take=int(at.stripe.takes), take_when=first)
 
     def commit_tokens(self, at: Position) -> A.Tokens:
         """What the first commit of a block takes, and the last one gives."""
         tokens = self._tokens(*self.tokens.taken_by_commit(), *self.tokens.given_by_commit(), at)
-        last = self.loops.last(at.pieces[at.stripe.depth :]) if at.stripe and at.stripe.gives else None
-        if last is None:
+        if at.stripe is None or not at.stripe.gives:
+            return tokens
+        if (last := self.loops.last(at.pieces[at.stripe.depth :])) is None:
             return tokens
         if tokens.give:
             raise self._refuse(
                 "its commits free a buffer, and give a token to its group: stage its ifmap in two buffers"
             )
-        return replace(tokens, give=int(Semaphore.STRIPE_FULL), give_when=last)
+        return replace(tokens, give=int(at.stripe.gives), give_when=last)
 
     def _tokens(self, taken: str, take: Semaphore, given: str, give: Semaphore, at: Position) -> A.Tokens:
         """Taken in the first iteration of a block of the operand `taken`, given in the last of one of `given`."""

@@ -21,7 +21,7 @@ from xdsl.ir import Block, SSAValue, Use
 
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape
-from cnncc.dialects.nest import LayerOp, image_shape, mapping_of
+from cnncc.dialects.nest import LayerOp, LoadOp, image_shape, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.errors import Refusal
 from cnncc.passes._onnx.quantised_layers import codes_of
@@ -54,6 +54,8 @@ def is_read_in_glb(use: Use, quant: Quant) -> bool:
     match use.operation:
         case LayerOp() as layer:
             return ("ifmap", "residual")[use.index] not in staged(layer)
+        case LoadOp():
+            return False
         case HostOp() as host:  # by another scale it is another tensor, which is copied from the GLB
             return host.input_quants.data[use.index].data != quant
         case _:

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from cnncc.dialects import nest
 from cnncc.dialects._groups import KINDS, STREAMED
-from cnncc.dialects.nest import LayerOp, Loop, Stage, reads_of
+from cnncc.dialects.nest import LayerOp, Loop, Stage, reads_of_values
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import SearchTask, searched
 from cnncc.mapper.objective import Figures
@@ -151,7 +151,7 @@ class GroupSearch:
 
     def _nest(self, layer: LayerOp, layers: Sequence[LayerOp], rows: int, nest_: nest.Mapping | None) -> nest.Mapping:
         """The nest of a layer in a group, around that of a stripe; None for that of its buffers alone."""
-        inside = {read.operand for read in reads_of(layer, layers)} | (
+        inside = {read.operand for read in reads_of_values(layer, [each.result for each in layers])} | (
             {"output"} if layer is not layers[-1] else set[str]()
         )
         streamed = [operand for operand in self.mappings[layer].stages_in("glb") if operand not in inside]

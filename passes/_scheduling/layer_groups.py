@@ -11,7 +11,7 @@ from xdsl.ir import Attribute
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._groups import GroupLayer
-from cnncc.dialects.nest import LayerOp, Mapping, reads_of
+from cnncc.dialects.nest import LayerOp, Mapping, reads_of_values
 from cnncc.errors import one_line
 from cnncc.model.group_schedule import GroupPlan, group_plan
 from cnncc.model.layer_schedule import LayerPlan
@@ -108,13 +108,13 @@ def _number(attribute: Attribute | None) -> int:
 
 def heights(layers: Sequence[LayerOp], rows: int) -> list[int]:
     """Rows of a stripe of each layer, `rows` for the last one. Raises Refusal where layers need different ones."""
-    reads = [reads_of(layer, layers) for layer in layers]
+    reads = [reads_of_values(layer, [each.result for each in layers]) for layer in layers]
     return stripe_rows([label_of(layer) for layer in layers], [layer.sizes.data.h for layer in layers], reads, rows)
 
 
 def with_rings(layers: Sequence[LayerOp], mappings: Sequence[Mapping], slack: Sequence[int] = ()) -> LayerGroup:
     """The group of layers with these nests, with the least rings. slack: stripes that each layer waits longer."""
-    reads = [reads_of(layer, layers) for layer in layers]
+    reads = [reads_of_values(layer, [each.result for each in layers]) for layer in layers]
     plans = [
         GroupLayer(
             label_of(layer), layer.kind.data, layer.sizes.data, mapping, 0, reads=own,

@@ -68,6 +68,7 @@ class GivenGroup:
     rows: int
     delays: tuple[int, ...] = ()
     keeps: tuple[int, ...] = ()
+    rowwise: bool = False
 
 
 GROUP = "group"
@@ -145,7 +146,9 @@ def _group(where: str, table: object) -> GivenGroup:
         _whole(where, name, value)
         for name, value in {"rows": [keys.get("rows")], "delays": [], "keeps": [], **_lists(keys)}.items()
     )
-    return GivenGroup(tuple(cast("list[str]", layers)), rows[0], delays, keeps)
+    if not isinstance(rowwise := keys.get("rowwise", False), bool):
+        raise Refusal(f"{where}: rowwise is true or false")
+    return GivenGroup(tuple(cast("list[str]", layers)), rows[0], delays, keeps, rowwise)
 
 
 def _lists(keys: Mapping[str, Any]) -> dict[str, object]:

@@ -38,12 +38,36 @@ def stripe_rows(names: Sequence[str], heights: Sequence[int], reads: Reads, rows
 
 
 def with_least_delays(layers: Sequence[GroupLayer], slack: Sequence[int] = ()) -> list[GroupLayer]:
-    """The layers, each as few stripes behind the first as its reads allow. slack: stripes that each waits longer."""
+    """The layers, each as few stripes behind the first as its reads allow. Loads run one stripe further ahead.
+
+    slack: stripes that each layer waits longer.
+    """
     result: list[GroupLayer] = []
     for number, layer in enumerate(layers):
-        behind = [result[read.producer].delay + least_lag(layer, read, result[read.producer]) for read in layer.reads]
+        producers = [(read, result[read.producer]) for read in layer.reads]
+        behind = [each.delay + least_lag(layer, read, each) + each.is_load for read, each in producers]
         result.append(replace(layer, delay=max(behind, default=0) + (slack[number] if slack else 0)))
     return result
+
+
+def with_least_rows(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
+    """The layers, each as few rows ahead of its readers as these need: first stripes have fewer rows than others.
+
+    A layer that is *a* rows ahead of the last one's steps has computed `a + i * rows` rows after step i. Its first
+    stripe has the rows beyond whole stripes. Layers of one stripe, and those whose blocks come from DRAM, stay ahead by
+    whole stripes.
+    """
+    ahead: dict[int, int] = {}
+    for number in reversed(range(len(layers))):
+        layer = layers[number]
+        wanted = [layer.rows] if layer.leaves else []
+        for at, other in enumerate(layers):
+            for read in (read for read in other.reads if read.producer == number):
+                wanted.append(read.stride * (ahead[at] - 1) + read.extent - read.pad)
+        ahead[number] = layer.rows if layer.stripes == 1 else max(wanted)
+        if layer.mapping.stages_in("glb").keys() & {"ifmap", "residual"}:
+            ahead[number] = -(-ahead[number] // layer.rows) * layer.rows
+    return with_least_delays([replace(layer, first=ahead[number] % layer.rows) for number, layer in enumerate(layers)])
 
 
 def with_least_rings(layers: Sequence[GroupLayer], apart: Sequence[int]) -> list[GroupLayer]:

@@ -12,15 +12,17 @@ from networks.seeded import Network
 
 @dataclass(frozen=True)
 class Sample:
-    """A network that can be made for square images of `size` pixels, or of any size from `least` on.
+    """A network that can be made for images of `size` rows, or of any number from `least` on.
 
-    Where the two are equal, the network takes no other size.
+    Images are square, except those of FSRCNN. Where the two are equal, the network takes no other size. columns:
+    whether it takes any number of columns, as a second argument.
     """
 
     about: str
-    build: Callable[[int], Network]
+    build: Callable[..., Network]
     size: int
     least: int
+    columns: bool = False
 
 
 def _light(name: str, about: str, least: int = 224) -> Sample:
@@ -30,9 +32,11 @@ def _light(name: str, about: str, least: int = 224) -> Sample:
 SAMPLES = {
     "alexnet": Sample("AlexNet without groups and normalisation", plain.alexnet, 224, 57),
     "vgg16": Sample("VGG-16", plain.vgg16, 224, 32),
+    "vgg19-conv3_1": Sample("VGG-19 from conv1_1 to conv3_1, with pools", plain.vgg19_head, 224, 8),
     "resnet20": Sample("ResNet-20 for CIFAR, shortcuts without weights", plain.resnet20, 32, 8),
     "resnet50": Sample("ResNet-50", plain.resnet50, 224, 32),
     "mobilenet": Sample("MobileNet (v1), with ReLU6", plain.mobilenet, 224, 32),
+    "fsrcnn": Sample("FSRCNN for images of 560 x 960, a super-resolution network", plain.fsrcnn, 560, 14, columns=True),
     "light-alexnet": _light("bvlc_alexnet", "AlexNet with groups and normalisation", 67),
     "light-densenet121": _light("densenet121", "DenseNet-121", 32),
     "light-inception-v1": _light("inception_v1", "GoogLeNet"),

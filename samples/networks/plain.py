@@ -1,7 +1,7 @@
-"""Networks written out layer by layer: AlexNet, VGG-16, ResNet-20, ResNet-50, MobileNet.
+"""Networks written out layer by layer: AlexNet, VGG-16, ResNet-20, ResNet-50, MobileNet, FSRCNN.
 
-Each takes `image: f32[1, 3, size, size]` and gives `logits: f32[1, classes]`. Batch norms follow their convolution,
-which then has no bias.
+Each takes `image: f32[1, 3, size, size]` and gives `logits: f32[1, classes]`, but for FSRCNN. Batch norms follow their
+convolution, which then has no bias.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ BRANCH_SCALE = 0.5
 class Builder:
     """A network under construction: each method adds nodes after a value and returns the name of the new value."""
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, rows: int, cols: int = 0, channels: int = 3) -> None:
+        """cols: 0 for a square image."""
         self.name = name
-        self.channels = {"image": 3}
-        self.image = helper.make_tensor_value_info("image", TensorProto.FLOAT, (1, 3, size, size))
+        self.channels = {"image": channels}
+        self.image = helper.make_tensor_value_info("image", TensorProto.FLOAT, (1, channels, rows, cols or rows))
         self.nodes: list[NodeProto] = []
         self.weights: list[Weight] = []
         self.constants: list[TensorProto] = []
@@ -67,6 +68,11 @@ class Builder:
             self._constant(label, np.float32(value))
         return self.node("Clip", [x, "zero", "six"], f"{x}.relu6", self.channels[x])
 
+    def prelu(self, x: str) -> str:
+        """A PRelu with one slope for all channels."""
+        self.weights.append(about(0.25, f"{x}.slope", (1,)))
+        return self.node("PRelu", [x, f"{x}.slope"], f"{x}.prelu", self.channels[x])
+
     def max_pool(self, x: str, label: str, kernel: int, stride: int, pad: int = 0) -> str:
         """Max pooling with square windows."""
         window: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
@@ -92,8 +98,12 @@ class Builder:
 
     def done(self, logits: str) -> Network:
         """The network that ends in this value, a row."""
-        self.nodes[-1].output[0] = "logits"
-        output = helper.make_tensor_value_info("logits", TensorProto.FLOAT, (1, self.channels[logits]))
+        return self.ended("logits", (1, self.channels[logits]))
+
+    def ended(self, name: str, shape: tuple[int, ...]) -> Network:
+        """The network whose last value gets this name."""
+        self.nodes[-1].output[0] = name
+        output = helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         graph = helper.make_graph(self.nodes, self.name, [self.image], [output], self.constants)
         return Network(_model(graph), tuple(self.weights))
 
@@ -146,6 +156,18 @@ def vgg16(size: int) -> Network:
             x = net.relu(net.conv(x, f"conv{stage}_{layer}", k, 3, pad=1))
         x = net.max_pool(x, f"pool{stage}", 2, 2)
     return _classifier(net, x, size // 32)
+
+
+def vgg19_head(size: int) -> Network:
+    """The first five convolutions of VGG-19, with their pools, which Alwani et al. fuse, without a classifier.
+
+    Source: Simonyan and Zisserman, 2014, Table 1, E; Alwani et al., "Fused-Layer CNN Accelerators", 2016.
+    """
+    net, x = Builder("vgg19-conv3_1", size), "image"
+    for label, k, pooled in (("1_1", 64, 0), ("1_2", 64, 1), ("2_1", 128, 0), ("2_2", 128, 2), ("3_1", 256, 0)):
+        x = net.relu(net.conv(x, f"conv{label}", k, 3, pad=1))
+        x = net.max_pool(x, f"pool{pooled}", 2, 2) if pooled else x
+    return net.ended("output", (1, net.channels[x], size // 4, size // 4))
 
 
 def resnet20(size: int) -> Network:
@@ -208,3 +230,22 @@ def mobilenet(size: int) -> Network:
         x = net.relu6(net.norm(net.conv(x, f"conv{number}.dw", c, 3, stride, pad=1, group=c, bias=False)))
         x = net.relu6(net.norm(net.conv(x, f"conv{number}.pw", k, 1, bias=False)))
     return net.done(net.linear(net.mean(x), "fc", 1000))
+
+
+def fsrcnn(rows: int, cols: int = 0) -> Network:
+    """FSRCNN with d = 56, s = 12, m = 4: `image: f32[1, 1, rows, cols]` to `output` of the same shape.
+
+    cols: by default 12/7 of the rows.
+
+    Source: Dong et al., "Accelerating the Super-Resolution Convolutional Neural Network", 2016; as in Mei et al.,
+    "DeFiNES", 2023, whose image has 560 x 960 pixels. The last layer is a convolution to one channel there; a slope of
+    a PRelu holds for all channels here.
+    """
+    net = Builder("fsrcnn", rows, cols := cols or rows * 12 // 7, channels=1)
+    x = net.prelu(net.conv("image", "feature", 56, 5, pad=2))
+    x = net.prelu(net.conv(x, "shrink", 12, 1))
+    for number in range(1, 5):
+        x = net.prelu(net.conv(x, f"map{number}", 12, 3, pad=1))
+    x = net.prelu(net.conv(x, "expand", 56, 1))
+    net.conv(x, "last", 1, 9, pad=4)
+    return net.ended("output", (1, 1, rows, cols))

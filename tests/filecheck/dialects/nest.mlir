@@ -86,5 +86,18 @@ func.func @main(%x: tensor<2x3x5x7xi16>, %y: tensor<2x4xi16>) {
     }
     nest.yield %6 : tensor<1x3x4x4xi32>
   }
+
+  // Rows of a value in DRAM come into a ring of the group. First stripes of one row.
+  // CHECK: nest.load "b.ifmap" %{{.*}} rows 2 delay 0 keeps 4 first 1 : tensor<1x2x8x4xi16>
+  // CHECK: label "b" delay 1 first 1 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+  // GENERIC: "nest.load"(%{{.*}}) <{label = "b.ifmap", rows = 2 : i64, delay = 0 : i64, keeps = 4 : i64, first = 1 : i64}>
+  %7 = nest.group "b" : tensor<1x2x8x4xi16> {
+    %8 = nest.load "b.ifmap" %z rows 2 delay 0 keeps 4 first 1 : tensor<1x2x8x4xi16>
+    %9 = nest.layer "max" %8 sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "b" delay 1 first 1 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.mac } } } }
+    }
+    nest.yield %9 : tensor<1x2x8x4xi16>
+  }
   func.return
 }

@@ -755,7 +755,7 @@ func.func @main(%x: tensor<1x2x8x4xi16>) {
 // -----
 
 // A group ends with what leaves it.
-// CHECK: a group is layers, then nest.yield
+// CHECK: a group is layers and loads, then nest.yield
 func.func @main() {
   %0 = nest.group "g" : tensor<1x2xi16> {
     %1 = "test.op"() : () -> tensor<1x2xi16>
@@ -871,6 +871,96 @@ func.func @main(%x: tensor<1x2x8x4xi16>) {
     %1 = nest.layer "max" %x sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
          window <kernel = [1, 1], group = 2> then <> label "b" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
       nest.for h { nest.for k { nest.for w { nest.mac } } }
+    }
+    nest.yield %1 : tensor<1x2x8x4xi16>
+  }
+  func.return
+}
+
+// -----
+
+// A load brings rows into a ring of a group.
+// CHECK: nest.load: it stands in a group
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %0 = nest.load "l" %x rows 2 delay 0 keeps 2 : tensor<1x2x8x4xi16>
+  func.return
+}
+
+// -----
+
+// A load brings rows.
+// CHECK: nest.load: 0 rows: it loads one or more at a time
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x2x8x4xi16> {
+    %0 = nest.load "l" %x rows 0 delay 0 keeps 2 : tensor<1x2x8x4xi16>
+    %1 = nest.layer "max" %0 sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "b" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.mac } } } }
+    }
+    nest.yield %1 : tensor<1x2x8x4xi16>
+  }
+  func.return
+}
+
+// -----
+
+// The ring of a load follows the rule of all rings (GROUP-3).
+// CHECK: layer b, which reads l: l keeps 1 rows, the fewest are 2 (GROUP-3)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x2x8x4xi16> {
+    %0 = nest.load "l" %x rows 2 delay 0 keeps 1 : tensor<1x2x8x4xi16>
+    %1 = nest.layer "max" %0 sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "b" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.mac } } } }
+    }
+    nest.yield %1 : tensor<1x2x8x4xi16>
+  }
+  func.return
+}
+
+// -----
+
+// So do its stripes (GROUP-1).
+// CHECK: stripes of 2 rows with stride 1 take stripes of 2 rows, not 4 (GROUP-1)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x2x8x4xi16> {
+    %0 = nest.load "l" %x rows 4 delay 0 keeps 4 : tensor<1x2x8x4xi16>
+    %1 = nest.layer "max" %0 sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "b" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.mac } } } }
+    }
+    nest.yield %1 : tensor<1x2x8x4xi16>
+  }
+  func.return
+}
+
+// -----
+
+// A first stripe has at most as many rows as the others (GROUP-1).
+// CHECK: layer b: its first stripe has 3 rows, more than the others' 2 (GROUP-1)
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x2x8x4xi16> {
+    %0 = nest.load "l" %x rows 2 delay 0 keeps 2 : tensor<1x2x8x4xi16>
+    %1 = nest.layer "max" %0 sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "b" delay 0 first 3 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.mac } } } }
+    }
+    nest.yield %1 : tensor<1x2x8x4xi16>
+  }
+  func.return
+}
+
+// -----
+
+// A value of the group has a ring already.
+// CHECK: nest.load: it loads a value from outside of its group
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x2x8x4xi16> {
+    %3 = nest.load "m" %x rows 2 delay 0 keeps 2 : tensor<1x2x8x4xi16>
+    %0 = nest.load "l" %3 rows 2 delay 0 keeps 2 : tensor<1x2x8x4xi16>
+    %1 = nest.layer "max" %0 sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "b" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.mac } } } }
     }
     nest.yield %1 : tensor<1x2x8x4xi16>
   }

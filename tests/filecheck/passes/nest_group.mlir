@@ -50,13 +50,18 @@
 // NAME: there is no layer 'c'; layers: a, b, pool, sum
 
 // RUN: not cnncc opt %s -p 'nest-group{layers="pool,sum" rows=1}' 2>&1 | filecheck %s --check-prefix COPY
-// COPY: layer 'sum' is elementwise (copy): groups hold convolutions, pools and fully connected layers; end the group before it
+// COPY: layer 'sum' is elementwise (copy): it loads nothing, so that no load keeps its result from rows that are still read (GROUP-8); end the group before it
 
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,pool" rows=1}' 2>&1 | filecheck %s --check-prefix READ
 // READ: the result of layer 'a' is read by layer 'b', too: a ring has its last rows alone; end the group at this layer, or begin it after it
 
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,b" rows=2},nest-group{layers="b,pool" rows=1}' 2>&1 | filecheck %s --check-prefix TWICE
 // TWICE: layer 'b' is in a group already
+
+// Delays in rows: a computes a row first, then two rows at a time, and b the same a row behind.
+// RUN: cnncc opt %s -p 'nest-group{layers="a,b" rows=2 rowwise=true}' | filecheck %s --check-prefix ROWWISE
+// ROWWISE: label "a" delay 0 keeps 4 first 1 :
+// ROWWISE: label "b" delay 1 :
 
 // A pass by hand on a layer of a group keeps its rules.
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,b" rows=2},nest-interchange{loops=w,h layer=a},nest-permute{order="k,h,h,w,c,r" layer=a}' 2>&1 | filecheck %s --check-prefix HAND

@@ -1,0 +1,279 @@
+"""Reproduce what groups of layers save: DRAM words, energy and cycles of networks, beside the figures of papers.
+
+Each network is compiled three times for an array: without groups, without groups for the fewest DRAM words, and with
+the groups of its schedule file in `samples/schedules`. So groups get credit for their own gain alone. All figures are
+those of the cost model, which are the ones that the interpreter counts (docs/groups.md).
+
+- Layer by layer: every layer reads its image (and residual) from DRAM once, and writes its result there.
+- Activations: the DRAM words that are no weights and no parameters.
+- Rings: the words of the GLB that hold activations of a group, with the buffers of its results.
+- Strips of columns: the same network on narrow images that overlap, one after the other. Each computes the overlap
+  again. A strip's columns that are nearer to an inner border than the network's windows reach are thrown away.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from pathlib import Path
+
+import click
+
+from cnncc.arch.model import Arch, arch_text, load_arch
+from cnncc.dialects.cnn import shape
+from cnncc.dialects.nest import LayerOp
+from cnncc.driver.pipeline import ASSIGN, Compilation
+from cnncc.driver.program_parts import mapped_parts
+from cnncc.driver.sources import CompileOptions, start_compilation
+from cnncc.errors import Refusal
+from cnncc.model.energy import with_energy
+from cnncc.model.group_schedule import GroupPlan
+from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.layer_shape import stage_words
+from cnncc.model.operand_traffic import operand_traffic
+from cnncc.model.program_counts import program_counts
+from cnncc.model.program_schedule import Copy, Part
+from cnncc.util.progress import Progress, progress_line
+from cnncc.util.terminal import TEXT, Column, fitted, table
+
+SAMPLES = Path(__file__).resolve().parents[1]
+ARRAY = "spatial-16x16"
+KIB, MIB = 1024, 1 << 20
+
+
+@dataclass(frozen=True)
+class Strips:
+    """Strips of columns of an image with so many; reach: columns that a result depends on, to each side.
+
+    >>> Strips(columns=70, image=960, reach=10).count
+    19
+    """
+
+    columns: int
+    image: int
+    reach: int
+
+    @property
+    def count(self) -> int:
+        """How many: those at the borders of the image give `columns - reach` columns, others as many fewer again."""
+        return 2 + max(0, -(-(self.image - 2 * (self.columns - self.reach)) // (self.columns - 2 * self.reach)))
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of `models.py` up to its last convolution, or a file; about: of what paper; glb_kib: sizes of GLBs.
+
+    strips: those that the smallest GLB takes.
+    """
+
+    about: str
+    glb_kib: tuple[int, ...] = (128, 2048)
+    file: str = ""
+    strips: Strips | None = None
+
+
+NETWORKS = {
+    "vgg19-conv3_1": Network("Alwani et al.: VGG-19 to conv3_1, all layers in one group", (2048,)),
+    "fsrcnn": Network("Mei et al. (DeFiNES): FSRCNN, 560 x 960 pixels", strips=Strips(70, 960, 10)),
+    "mobilenet": Network("MobileNet"),
+    "alexnet": Network("AlexNet"),
+    "vgg16": Network("VGG-16"),
+    "resnet50": Network("ResNet-50"),
+    "mnist": Network("MNIST net", file="mnist.onnx"),
+}
+PAPER = "the paper: 77 MB layer by layer, 3.6 MB fused, 362 KB for rings of 8-bit words"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, mapped in one way: cycles, DRAM words, energy (of a MAC's), words of rings and their groups."""
+
+    name: str
+    cycles: int
+    dram_words: int
+    activations: int
+    energy: float
+    ring_words: int = 0
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A network with a GLB. layer_by_layer: activation words where all values go through DRAM."""
+
+    network: str
+    glb_kib: int
+    layer_by_layer: int
+    cases: tuple[Case, ...]
+
+
+def array(glb_kib: int) -> Arch:
+    """The array with a GLB of this size."""
+    arch = load_arch(ARRAY)
+    return replace(arch, glb=replace(arch.glb, words=glb_kib * KIB * 8 // arch.operand_bits))
+
+
+def quantised(name: str, image_size: int | None, folder: Path, columns: int = 0) -> Compilation:
+    """A network as loop nests that are not mapped yet. Raises Refusal as models.py does."""
+    if file := NETWORKS[name].file:
+        compilation = start_compilation(SAMPLES / "models" / file, CompileOptions(ARRAY, batch=1))
+    else:
+        size = ("--image-size", str(image_size)) if image_size else ()
+        size = (*size, "--columns", str(columns)) if columns else size
+        command = (
+            sys.executable,
+            str(SAMPLES / "models.py"),
+            name,
+            "--features",
+            "-o",
+            str(folder / "net.onnx"),
+            *size,
+        )
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if made.returncode:
+            raise Refusal(made.stderr.strip().splitlines()[-1])
+        compilation = start_compilation(folder / "net.onnx", CompileOptions(ARRAY))
+    compilation.run_before(ASSIGN)
+    return compilation
+
+
+def through_dram(start: Compilation) -> int:
+    """Activation words where every layer reads its operands from DRAM, and writes its result there."""
+    layers = (op for op in start.module.walk() if isinstance(op, LayerOp))
+    return sum(prod(shape(value.type)) for layer in layers for value in (*layer.operands, layer.result))
+
+
+def case(name: str, start: Compilation, arch: Arch, folder: Path, objective: str, schedule: Path | None) -> Case:
+    """The network, mapped. schedule: a file with groups. Raises Refusal where the array cannot run it."""
+    (folder / "array.toml").write_text(arch_text(arch))
+    module = start.module.clone()
+    module.attributes.pop("cnncc.arch", None)  # of the array that it was quantised for
+    options = CompileOptions(str(folder / "array.toml"), schedule=schedule, objective=objective)
+    settings = options.settings()
+    parts = mapped_parts(Compilation(start.ctx, module, settings))
+    counters = with_energy(program_counts(parts, arch, causes=False), arch.energy)
+    dram = counters["words"]["dram_read"] + counters["words"]["dram_write"]
+    activations, others = dram_words(parts, arch)
+    if activations + others != dram:
+        raise Refusal(f"{name}: {activations} words of activations and {others} of weights are not {dram}")
+    groups = [part for part in parts if isinstance(part, GroupPlan)]
+    rings = max((ring_words(group) for group in groups), default=0)
+    labels = tuple(group.label for group in groups)
+    return Case(name, counters["cycles"]["total"], dram, activations, counters["energy"]["total"], rings, labels)
+
+
+def in_strips(name: str, strips: Strips, arch: Arch, folder: Path) -> Case:
+    """All strips of a network, one after the other, with the groups of a schedule file. Raises Refusal."""
+    start = quantised(name, None, folder, strips.columns)
+    schedule, count = SAMPLES / "schedules" / f"{name}-strips-128.toml", strips.count
+    one = case(f"{count} strips of {strips.columns} columns", start, arch, folder, "cycles", schedule)
+    return replace(
+        one, cycles=count * one.cycles, dram_words=count * one.dram_words, activations=count * one.activations,
+        energy=count * one.energy,
+    )  # fmt: skip
+
+
+def dram_words(parts: Iterable[Part], arch: Arch) -> tuple[int, int]:
+    """Words between DRAM and GLB: of activations, and of weights and parameters."""
+    moved, others = 0, 0
+    for part in parts:
+        if isinstance(part, Copy):
+            moved += sum(part.words)
+        elif isinstance(part, GroupPlan):
+            moved += sum(prod(each.sizes.of(dim) for dim in "nkhw") for each in part.group if each.is_load)
+        plans = part.layers if isinstance(part, GroupPlan) else (part,) if isinstance(part, LayerPlan) else ()
+        for plan in plans:
+            words = operand_traffic(plan.shape, plan.mapping, arch, plan.residual, plan.first).words
+            of = {operand: counts["dram_read"] + counts["dram_write"] for operand, counts in words.items()}
+            weights = of["weight"] + of["params"]
+            moved, others = moved + sum(of.values()) - weights, others + weights
+    return moved, others
+
+
+def ring_words(group: GroupPlan) -> int:
+    """The words of a group's rings, and of the buffers of what comes and goes by stripes."""
+    rings = sum(layer.keeps * layer.sizes.k * layer.sizes.w for layer in group.group)
+    for plan in group.layers:
+        stages = [stage for stage in plan.mapping.stages_in("glb").values() if stage.depth]
+        rings += sum(stage_words(plan.shape, plan.mapping.loops, stage, 0) for stage in stages)
+    return rings
+
+
+def reproduce(networks: Sequence[str], glb_kib: Sequence[int], image_size: int | None, progress: Progress) -> list[Run]:
+    """All networks with all sizes of the GLB that are wanted. Raises Refusal."""
+    runs = list[Run]()
+    for name in networks:
+        with tempfile.TemporaryDirectory() as folder_name:
+            folder = Path(folder_name)
+            progress(name, 0, 1)
+            start = quantised(name, image_size, folder)
+            for kib in (kib for kib in NETWORKS[name].glb_kib if kib in glb_kib):
+                schedule = SAMPLES / "schedules" / f"{name}-{kib}.toml"
+                wanted = list[tuple[str, str, Path | None]]()
+                wanted += [("without groups", "cycles", None), ("fewest words without groups", "words", None)]
+                if schedule.is_file():
+                    wanted.append(("with groups", "cycles", schedule))
+                cases = list[Case]()
+                for done, (what, objective, file) in enumerate(wanted):
+                    progress(f"{name}, {kib} KiB: {what}", done, len(wanted))
+                    cases.append(case(what, start, array(kib), folder, objective, file))
+                if (strips := NETWORKS[name].strips) and kib == 128 and image_size is None:
+                    progress(f"{name}, {kib} KiB: strips", 0, 1)
+                    cases.append(in_strips(name, strips, array(kib), folder))
+                runs.append(Run(name, kib, through_dram(start), tuple(cases)))
+    return runs
+
+
+def as_text(runs: Iterable[Run]) -> Iterator[str]:
+    """Tables to read."""
+    for run in runs:
+        about = NETWORKS[run.network].about
+        yield f"{about}; GLB of {run.glb_kib} KiB, {ARRAY}"
+        yield f"  layer by layer {run.layer_by_layer:,} activation words ({_mib(run.layer_by_layer)} at 4 bytes)"
+        rows = [
+            [each.name, *(f"{n:,}" for n in (each.dram_words, each.activations)), _mib(each.activations),
+             f"{each.energy / 1e6:,.0f} M", f"{each.cycles:,}", f"{each.ring_words:,}" if each.groups else ""]
+            for each in run.cases
+        ]  # fmt: skip
+        columns = ["DRAM words", "activations", "at 4 bytes", "energy", "cycles", "rings"]
+        yield from table([Column("", TEXT), *columns], rows)
+        groups = [label for each in run.cases for label in each.groups]
+        yield f"  groups: {', '.join(groups) if groups else 'none fit'}"
+        if run.network.startswith("vgg19"):
+            yield f"  {PAPER}"
+        yield ""
+
+
+def _mib(words: int) -> str:
+    return f"{4 * words / MIB:.2f} MiB"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--network", "networks", multiple=True, type=click.Choice(list(NETWORKS)), help="Default: all.")
+@click.option("--glb", "glb_kib", multiple=True, type=click.Choice(["128", "2048"]), help="KiB; default: both.")
+@click.option("--image-size", type=click.IntRange(min=14), help="Rows of the image; default: as in the papers.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def main(networks: tuple[str, ...], glb_kib: tuple[str, ...], image_size: int | None, as_json: bool) -> None:
+    """Reproduce what groups of layers save, beside the figures of papers.
+
+    \b
+    python samples/reproduce/fusion.py
+    python samples/reproduce/fusion.py --network mnist --glb 128
+    python samples/reproduce/fusion.py --json > fusion.json
+    """
+    sizes = [int(kib) for kib in glb_kib or ("128", "2048")]
+    try:
+        with progress_line() as progress:
+            result = reproduce(networks or list(NETWORKS), sizes, image_size, progress)
+    except Refusal as refusal:
+        raise click.ClickException(str(refusal)) from refusal
+    click.echo(json.dumps([asdict(run) for run in result], indent=1) if as_json else fitted(as_text(result)))
+
+
+if __name__ == "__main__":
+    main()
