@@ -12,7 +12,7 @@ from cnncc.arch.model import Arch, load_arch
 from cnncc.context import CompilerContext, note, warn
 from cnncc.dialects._notation import NotationError, read
 from cnncc.dialects.nest import GroupOp, LayerOp, mapping_of
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, hint
 from cnncc.passes._programs.array_mark import mark
 from cnncc.passes._scheduling.assignment import assign
 from cnncc.passes._scheduling.candidates import Candidates
@@ -20,6 +20,8 @@ from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of
 from cnncc.passes._scheduling.rewrites import canonical, without_single
 from cnncc.passes._scheduling.schedule_file import Named, Schedule, Written, objective_of, read_schedule
+
+ONE_BY_ONE = "none"  # of `groups`: layers run one after the other
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,12 @@ class NestAssignMappingPass(ModulePass):
         ->
         nest.layer "mac" … mapping "weight@glb > params@glb > k > c':2 > [c''||2@rows r||3@rows h||7@cols] > …" { … }
 
+    With `groups=auto` layers run in groups, stripe by stripe, where that is better by the objective (docs/groups.md).
+    Their mappings are those of stripes. The module's attribute `nest.groups` lists the groups, as options of
+    `nest-group`:
+
+        nest.groups = [{layers = ["conv1", "conv2"], rows = 2}]
+
     Refused is all that is wrong with a given mapping, and what the array has no PEs, links, register files or GLB for.
     With `layer` one layer is mapped, which then has the whole GLB for its buffers.
 
@@ -59,6 +67,7 @@ class NestAssignMappingPass(ModulePass):
     layer: str | None = None
     objective: str | None = None
     slack: float | None = None
+    groups: str = ONE_BY_ONE
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         arch = load_arch(self.arch)
@@ -78,7 +87,9 @@ class NestAssignMappingPass(ModulePass):
         schedule = read_schedule(self.schedule) if self.schedule else Schedule()
         objective = objective_of(self.schedule, self.objective, self.slack)
         context = ctx if isinstance(ctx, CompilerContext) else CompilerContext()
-        return Candidates(self.name, arch, schedule, context, self._others(), objective)
+        if self.groups not in (AUTO, ONE_BY_ONE):
+            raise Refusal(f"{self.name}: groups={self.groups}: {hint(self.groups, (AUTO, ONE_BY_ONE))}")
+        return Candidates(self.name, arch, schedule, context, self._others(), objective, self.groups == AUTO)
 
     def _others(self) -> Named | Written | None:
         try:

@@ -30,9 +30,10 @@ from cnncc.errors import Refusal
 from cnncc.model.group_steps import group_bodies
 from cnncc.passes._programs.array_mark import mark_of, marked_array
 from cnncc.passes._scheduling.glb_words import stage_sizes
+from cnncc.passes._scheduling.layer_groups import GROUPS, groups_of
 from cnncc.passes._scheduling.loaded_inputs import load_label, loaded_values, rows_read
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
-from cnncc.passes._scheduling.schedule_file import read_schedule
+from cnncc.passes._scheduling.schedule_file import GivenGroup, read_schedule
 from cnncc.passes._scheduling.stripes import stripe_rows, striped, with_least_delays, with_least_rings, with_least_rows
 
 
@@ -52,13 +53,15 @@ class NestGroupPass(ModulePass):
           nest.yield %4 : tensor<…>
         }
 
-    With `schedule=FILE` all groups of a schedule file are made (docs/schedule.md).
+    Without `layers` the groups are made that `nest-assign-mapping` has chosen, and with `schedule=FILE` all of a
+    schedule file (docs/schedule.md).
 
     `delays`: how many stripes each layer runs behind the first one. `keeps`: the rows of each layer's ring, 0 for none.
     Without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without
     stages gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that
     the layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so
-    that rings are smaller. An input whose rows would come from DRAM again and again comes by `nest.load`, row by row.
+    that rings are smaller. An input whose rows would come from DRAM again and again comes by `nest.load`, row by row,
+    but not with `loads=false`, nor in groups that were chosen.
 
     Illegal are elementwise layers and concatenations between the layers, and results that others read, too.
     """
@@ -70,19 +73,21 @@ class NestGroupPass(ModulePass):
     delays: tuple[int, ...] = ()
     keeps: tuple[int, ...] = ()
     rowwise: bool = False
+    loads: bool = True
     schedule: str | None = None
     arch: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Rewrite in place."""
-        if self.schedule is None:
+        if self.layers and self.schedule is not None:
+            raise Refusal("nest-group: give either layers or a schedule")
+        if self.layers:
             self._apply(op)
             return
-        if self.layers:
-            raise Refusal("nest-group: give either layers or a schedule")
-        for group in read_schedule(self.schedule).groups:
+        chosen = _chosen(op)
+        for group in (*chosen, *(read_schedule(self.schedule).groups if self.schedule else ())):
             options = {field.name: getattr(group, field.name) for field in fields(group)}
-            replace(self, schedule=None, **options)._apply(op)
+            replace(self, schedule=None, loads=self.loads and group not in chosen, **options)._apply(op)
 
     def _apply(self, op: ModuleOp) -> None:
         """Make one group."""
@@ -117,7 +122,7 @@ class NestGroupPass(ModulePass):
 
         numbers: the place of each layer in the options.
         """
-        for loaded in loaded_values(layers, self.rows):
+        for loaded in loaded_values(layers, self.rows) if self.loads else [list[SSAValue]()]:
             try:
                 plans = self._plans(layers, loaded, arch, numbers)
                 group_bodies(plans, [False] * len(plans))
@@ -174,6 +179,15 @@ class NestGroupPass(ModulePass):
             what = [name for name, given in (("delays", self.delays), ("keeps", self.keeps)) if given]
             raise Refusal(f"{problem}{f': leave out {chr(32).join(what)} for the least' if what else ''}")
         return plans
+
+
+def _chosen(module: ModuleOp) -> list[GivenGroup]:
+    """The groups that the module lists in `nest.groups`, which it loses. Raises Refusal for what is no such list."""
+    attribute = module.attributes.pop(GROUPS, None)
+    try:
+        return [] if attribute is None else groups_of(attribute)
+    except ValueError as wrong:
+        raise Refusal(f"nest-group: {GROUPS}: {wrong}") from wrong
 
 
 def _is_result(layer: LayerOp) -> bool:

@@ -73,11 +73,16 @@ def tensor(shape: tuple[int, ...], element: str = "i16") -> str:
 
 
 def random_chain(
-    rng: np.random.Generator, most_layers: int = 4, most_rows: int = 19, most_images: int = 2, residual: bool = True
+    rng: np.random.Generator,
+    most_layers: int = 4,
+    most_rows: int = 19,
+    most_images: int = 2,
+    residual: bool = True,
+    most_cols: int = 8,
 ) -> Chain:
     """A chain of two or more layers."""
     n, c = int(rng.integers(1, most_images + 1)), int(rng.integers(1, 5))
-    size = (int(rng.integers(4, most_rows + 1)), int(rng.integers(3, 9)))
+    size = (int(rng.integers(4, most_rows + 1)), int(rng.integers(3, most_cols + 1)))
     chain = Chain(rng.integers(-60, 60, (n, c, *size)).astype(np.int64))
     values: list[Dims] = [(n, c, *size)]
     count = int(rng.integers(2, most_layers + 1))

@@ -93,6 +93,9 @@ def _estimate(
     from cnncc.estimate.mapped_program import of_binary, of_model
     from cnncc.util.files import check_writable, write_atomically
 
+    if options.groups == "auto" and (explained is not None or proof):
+        what = "--explain" if proof is None else "--certificate"
+        raise Refusal(f"{what} is of layers that run one after the other: give --groups none")
     check_writable(proof)
     changed = what_if.read_changes(changes)
     is_binary = source.suffix == ".cnb"

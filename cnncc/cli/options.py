@@ -41,8 +41,14 @@ _COMPILE_OPTIONS = (
         type=click.FloatRange(0, MOST_SLACK),
         help=f"Of cycles: the share above the fewest that energy may cost; default: {SLACK}.",
     ),
+    click.option(
+        "--groups",
+        metavar="auto|none|FILE",
+        help="Layers that run together, stripe by stripe: those that are better so; none; or those of a schedule "
+        "file. Default: those of --schedule, else none.",
+    ),
 )
-NAMES = ("arch", "precision", "calibrate", "batch", "schedule", "dataflow", "objective", "slack")
+NAMES = ("arch", "precision", "calibrate", "batch", "schedule", "dataflow", "objective", "slack", "groups")
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:

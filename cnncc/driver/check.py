@@ -24,6 +24,8 @@ from cnncc.driver.pipeline import (
     ASSIGN,
     CALIBRATE,
     DONE,
+    GROUP,
+    NONE,
     Compilation,
     Settings,
     Step,
@@ -33,7 +35,7 @@ from cnncc.driver.pipeline import (
     steps,
 )
 from cnncc.driver.program_parts import PartsObserver
-from cnncc.driver.sources import CompileOptions
+from cnncc.driver.sources import CompileOptions, groups_setting
 from cnncc.errors import SEVERITIES, Finding, Refusal, Refusals, one_line
 from cnncc.frontend.export_onnx import input_names, main_function
 from cnncc.frontend.import_onnx import read_onnx
@@ -72,6 +74,8 @@ def check(path: Path, options: CompileOptions, progress: Progress = silent) -> l
         with refusals.kept("--objective"):
             objective = objective_of(settings.schedule, options.objective, options.slack)
             settings = replace(settings, objective=objective)
+        with refusals.kept("--groups"):
+            settings = replace(settings, groups=groups_setting(options.groups, settings.schedule))
         checker = _Checker(path, settings, refusals)
         checker.read(options.calibrate, options.batch, progress)
         checker.steps()
@@ -168,6 +172,8 @@ class _Checker:
     def set_aside(self, step: Step, whole: ModuleOp, refusal: Refusal) -> bool:
         """Put the module into a form from which the rest can be looked at; False where there is none."""
         assert self.compilation is not None
+        if step.name == GROUP:
+            return True  # layers run one after the other
         if step.level == "onnx":
             self.compilation.module = whole
             if step.name == CALIBRATE:
@@ -182,7 +188,7 @@ class _Checker:
         if step.name == ASSIGN and (
             self.settings.schedule or self.settings.dataflow != AUTO
         ):  # the compiler's own mappings
-            self.settings = replace(self.settings, schedule=None, dataflow=AUTO)
+            self.settings = replace(self.settings, schedule=None, dataflow=AUTO, groups=NONE)
             own = next(step for step in steps(self.settings) if step.name == ASSIGN)
             with Refusals().kept():
                 self.compilation.step(own)

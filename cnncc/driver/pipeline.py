@@ -23,6 +23,7 @@ from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.objective import Objective
 from cnncc.passes._programs.array_mark import mark_of
 from cnncc.passes._scheduling.dataflows import AUTO
+from cnncc.passes.nest_assign_mapping import ONE_BY_ONE as NONE
 from cnncc.universe import DIALECTS, PASSES
 from cnncc.weights import Array
 
@@ -62,7 +63,7 @@ class Settings:
     - schedule: the file with the mappings of some layers, if any
     - dataflow: the name of the other layers' dataflow
     - objective: what the network is optimised for
-    - groups: whether the schedule has groups of layers
+    - groups: AUTO for groups that the compiler chooses, NONE for none, or the schedule file that has them
     """
 
     arch: Arch
@@ -72,7 +73,7 @@ class Settings:
     schedule: str | None = None
     dataflow: str = AUTO
     objective: Objective = Objective()
-    groups: bool = False
+    groups: str = NONE
 
     def __post_init__(self) -> None:
         if self.operand_bits > self.arch.operand_bits:
@@ -96,6 +97,8 @@ def steps(settings: Settings) -> tuple[Step, ...]:
     schedule = f" schedule={_quoted(settings.schedule)}" if settings.schedule else ""
     dataflow, objective = f" dataflow={settings.dataflow}", settings.objective
     wanted = "" if objective == Objective() else f" objective={objective.name} slack={objective.slack:f}"
+    groups = " groups=auto" if settings.groups == AUTO else ""
+    given = "" if settings.groups in (AUTO, NONE) else f" schedule={_quoted(settings.groups)}"
     widths = f"operand-bits={settings.operand_bits} psum-bits={settings.arch.psum_bits}"
     return (
         Step("onnx", "onnx-fold-constants"),
@@ -111,12 +114,12 @@ def steps(settings: Settings) -> tuple[Step, ...]:
         Step("cnn", "cnn-fuse-epilogue"),
         Step("cnn", "cnn-legalize"),
         Step("nest", "cnn-to-nest"),
-        Step("nest", ASSIGN, arch + schedule + dataflow + wanted),
+        Step("nest", ASSIGN, arch + schedule + dataflow + wanted + groups),
         Step("nest", "nest-tile"),
         Step("nest", "nest-permute"),
         Step("nest", "nest-unroll"),
         Step("nest", STAGE),
-        *([Step("nest", GROUP, arch + schedule)] if settings.groups else []),
+        *([Step("nest", GROUP, arch + given)] if settings.groups != NONE else []),
         Step("array", TO_PROGRAMS, arch),
         Step("array", "array-prefetch", arch),
         Step("array", "array-allocate", arch),

@@ -14,6 +14,7 @@ from cnncc.driver.ir_files import dump_file, read_ir
 from cnncc.driver.pipeline import (
     ASSIGN,
     CALIBRATE,
+    NONE,
     TO_PROGRAMS,
     Compilation,
     Settings,
@@ -24,6 +25,7 @@ from cnncc.driver.pipeline import (
 )
 from cnncc.errors import Refusal
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
+from cnncc.passes._scheduling.layer_groups import GROUPS
 from cnncc.passes._scheduling.schedule_file import objective_of, read_schedule
 from cnncc.util.npz import read_npz
 from cnncc.weights import Array
@@ -42,6 +44,7 @@ class CompileOptions:
         dataflow    the dataflow of the other layers
         objective   what the network is optimised for (`objective.py`); None is what the schedule says, or cycles
         slack       the share of the fewest cycles that less energy may cost; None likewise
+        groups      auto, none, or a schedule file with groups; None is what the schedule has, or none
     """
 
     arch: str = "spatial-8x8"
@@ -52,14 +55,24 @@ class CompileOptions:
     dataflow: str | None = None
     objective: str | None = None
     slack: float | None = None
+    groups: str | None = None
 
     def settings(self, calibration: Mapping[str, Array] | None = None) -> Settings:
         """The settings, with the array read and with calibration data. Raises Refusal."""
         array, schedule = load_arch(self.arch), str(self.schedule) if self.schedule else None
         bits = operand_bits(self.precision, array)
         objective = objective_of(schedule, self.objective, self.slack)
-        groups = bool(read_schedule(schedule).groups) if schedule else False
+        groups = groups_setting(self.groups, schedule)
         return Settings(array, self.arch, bits, calibration, schedule, self.dataflow or AUTO, objective, groups)
+
+
+def groups_setting(given: str | None, schedule: str | None) -> str:
+    """AUTO, NONE or a file, for `--groups`; without it the schedule, if that has groups. Raises Refusal."""
+    if given in (AUTO, NONE):
+        return given
+    if given is not None and not read_schedule(given).groups:
+        raise Refusal(f"--groups {given}: it has no table [[group]] (docs/schedule.md)")
+    return given or (schedule if schedule and read_schedule(schedule).groups else NONE)
 
 
 def start_compilation(model: Path, options: CompileOptions) -> Compilation:
@@ -102,7 +115,12 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
         if options.precision not in (None, dumped):
             raise Refusal(f"{start}: was quantised to {dumped}, --precision {options.precision} comes too late")
         options = replace(options, precision=dumped)
-    compilation = Compilation(ctx, module, options.settings())
+    settings = options.settings()
+    if GROUPS in module.attributes:
+        if options.groups is not None:
+            raise Refusal(f"{start}: its groups are chosen already, --groups {options.groups} comes too late")
+        settings = replace(settings, groups=AUTO)
+    compilation = Compilation(ctx, module, settings)
     remaining = [step.name for step in compilation.remaining()]
     if options.dataflow is not None:
         check_dataflow(options.dataflow)
@@ -110,6 +128,8 @@ def resume(start: Path, options: CompileOptions) -> Compilation:
     for option, value in ((f"--{name}", getattr(options, name)) for name in of_mapping):
         if value is not None and ASSIGN not in remaining:
             raise Refusal(f"{start}: its layers are mapped already, {option} {value} comes too late")
+    if options.groups is not None and (ASSIGN if options.groups in (AUTO, NONE) else TO_PROGRAMS) not in remaining:
+        raise Refusal(f"{start}: its layers are mapped already, --groups {options.groups} comes too late")
     if options.calibrate is not None and CALIBRATE in remaining:
         compilation.settings = options.settings(read_npz(options.calibrate, input_names(module)))
     elif options.calibrate is not None:

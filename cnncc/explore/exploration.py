@@ -16,7 +16,7 @@ from typing import Any
 
 import cnncc
 from cnncc.arch.model import Arch, arch_text
-from cnncc.driver.pipeline import ASSIGN, Compilation, Settings, operand_bits
+from cnncc.driver.pipeline import ASSIGN, NONE, Compilation, Settings, operand_bits
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal, one_line
 from cnncc.explore.evaluate import OBJECTIVE_OF, evaluate
@@ -44,6 +44,7 @@ def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict
             "schedule_sha256": _digest(options.schedule),
             "dataflow": options.dataflow or AUTO,
             "slack": SLACK if options.slack is None else options.slack,
+            "groups": options.groups if options.groups in (None, AUTO, NONE) else _digest(Path(options.groups)),
         },
         "arch": asdict(base),
         "vary": {key: list(values) for key, values in vary.items()},
@@ -118,7 +119,9 @@ class Nests:
     def _nest(self, array: Arch, folder: Path) -> Path:
         was = self.start.settings
         bits = operand_bits(self.options.precision, array)
-        settings = Settings(array, was.arch_source, bits, was.calibration, was.schedule, was.dataflow, was.objective)
+        settings = Settings(
+            array, was.arch_source, bits, was.calibration, was.schedule, was.dataflow, was.objective, was.groups
+        )
         compilation = replace(self.start, module=self.start.module.clone(), settings=settings)
         compilation.run_before(ASSIGN)
         text, store = str(compilation.module), WeightStore()

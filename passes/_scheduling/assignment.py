@@ -14,6 +14,7 @@ from cnncc.model.layer_shape import GlbBudget
 from cnncc.passes._onnx.labels import tidy
 from cnncc.passes._scheduling.candidates import Candidates, label
 from cnncc.passes._scheduling.decision import Decision, Mappings, decide
+from cnncc.passes._scheduling.layer_groups import GROUPS, groups_attr
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of
 from cnncc.passes._scheduling.schedule_file import Schedule
 
@@ -32,6 +33,9 @@ def assign(module: ModuleOp, only: str | None, candidates: Candidates) -> None:
         decision = decide(func, candidates)
     else:
         decision = Decision(_one_by_one(chosen_layers(module, only), candidates), ())
+    module.attributes.pop(GROUPS, None)
+    if decision.groups:
+        module.attributes[GROUPS] = groups_attr([group.options for group in decision.groups])
     for layer, mapping in decision.mappings.items():
         layer.mapping = MappingAttr(mapping) if mapping else None
         layer.prefetched = UnitAttr() if layer in decision.prefetched else None

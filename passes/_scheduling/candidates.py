@@ -51,6 +51,7 @@ class Candidates:
     - context: the progress of the pass, and the number of processes that a search may use
     - others: what the layers with weights get that the schedule does not name. None: the best mapping of all
     - objective: what the network is optimised for
+    - groups: whether layers may run in groups
     """
 
     name: str
@@ -59,6 +60,7 @@ class Candidates:
     context: CompilerContext
     others: Written | Named | None = None
     objective: Objective = Objective()
+    groups: bool = False
 
     @property
     def prices(self) -> Prices:
@@ -167,6 +169,10 @@ class Candidates:
             SearchTask(layer_shape(layer), self.arch, budget, self.form(layer), below, quick, prices=self.prices)
             for layer, budget, below, quick in searches
         ]
+        self.search_tasks(tasks)
+
+    def search_tasks(self, tasks: Sequence[SearchTask]) -> None:
+        """Do these searches side by side."""
         search_ahead(tasks, self._progress, self.context.processes)
 
     def _progress(self, what: str, done: float = 0, total: float = 0, /) -> None:

@@ -3,7 +3,8 @@
 1. Resident values: `residency.py` says which values lie in the GLB, and so what GLB budget each layer has.
 2. Candidates: `candidates.py` gives each layer a mapping for its budget, `smaller_budgets.py` more of them.
 3. Chain: `cnncc/mapper/chain.py` takes one candidate a layer, such that the network is the best by the objective.
-4. Prefetching: `prefetch.py` says whose first weights come while the layer before runs.
+4. Groups: `group_choice.py` says which layers run stripe by stripe together, if groups are wanted.
+5. Prefetching: `prefetch.py` says whose first weights come while the layer before runs.
 
 Where step 2 finds a layer no mapping, or the buffers of step 3 have no place, step 1 is done again with one resident
 value less.
@@ -26,12 +27,15 @@ from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.chain import best_choices
 from cnncc.mapper.objective import Figures
 from cnncc.model.layer_shape import GlbBudget
-from cnncc.model.program_schedule import copies, program_cycles
+from cnncc.model.program_schedule import program_cycles
 from cnncc.passes._scheduling.candidates import Candidates, Wanted, label
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes
+from cnncc.passes._scheduling.group_choice import best_groups, with_groups
+from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
+from cnncc.passes._scheduling.network_program import copies_cost, network_parts
 from cnncc.passes._scheduling.network_values import Network, Value
-from cnncc.passes._scheduling.prefetch import input_words, output_words, prefetched_layers
+from cnncc.passes._scheduling.prefetch import prefetched_layers
 from cnncc.passes._scheduling.residency import (
     all_fit,
     ends_streamed,
@@ -40,7 +44,7 @@ from cnncc.passes._scheduling.residency import (
     without_largest,
 )
 from cnncc.passes._scheduling.schedule_file import RESIDENT
-from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, prefetchable, try_smaller_budgets
+from cnncc.passes._scheduling.smaller_budgets import Tried, choice_of, try_smaller_budgets
 from cnncc.passes.array_allocate import Lifetime, pack
 
 Mappings = dict[LayerOp, nest.Mapping | None]  # None: the nest that the layer has
@@ -48,10 +52,11 @@ Mappings = dict[LayerOp, nest.Mapping | None]  # None: the nest that the layer h
 
 @dataclass(frozen=True)
 class Decision:
-    """A mapping for every layer, and the layers whose first weights are prefetched."""
+    """A mapping for every layer, the layers whose first weights are prefetched, and the groups of layers."""
 
     mappings: Mappings
     prefetched: Sequence[LayerOp]
+    groups: Sequence[LayerGroup] = ()
 
 
 def decide(func: FuncOp, candidates: Candidates) -> Decision:
@@ -61,11 +66,16 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
     while True:
         values = [value for value in network.values if value not in streamed]
         try:
-            mappings = _with_residents(network, values, candidates)
+            mapped = _with_residents(network, values, candidates)
         except _StreamedByMapping as given:
             streamed.append(given.value)
             continue
-        return Decision(mappings, prefetched_layers(network, candidates.arch, _nests(mappings)))
+        mappings, groups = mapped.mappings, list[LayerGroup]()
+        if candidates.groups:
+            groups = best_groups(network, _nests(mappings), mapped.fewest, candidates)
+            mappings = with_groups(mappings, groups)
+        grouped = Network(func, [group.layers for group in groups])
+        return Decision(mappings, prefetched_layers(grouped, candidates.arch, _nests(mappings), groups), groups)
 
 
 def _place_outputs(network: Network, candidates: Candidates) -> list[Value]:
@@ -101,7 +111,7 @@ class _Mapped(NamedTuple):
     fewest: int
 
 
-def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> Mappings:
+def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> _Mapped:
     """Mappings with as many of these values resident as fit, the best of a few choices by the objective."""
     given = (layer for layer in network.layers if not candidates.is_searched(layer))
     fixed = {root for layer in given for root in network.operands(layer).values()}
@@ -115,7 +125,8 @@ def _with_residents(network: Network, values: Sequence[Value], candidates: Candi
     for resident in ends_streamed(network, first.resident, free, candidates.arch, first.figures.cycles):
         with suppress(GlbTooSmall):
             choices.append(_fitting(network, resident, candidates))
-    return _best(choices, candidates).mappings
+    best = _best(choices, candidates)
+    return best._replace(fewest=min(each.fewest for each in choices))
 
 
 def _all_resident(network: Network, values: Sequence[Value], candidates: Candidates) -> _Mapped | None:
@@ -247,22 +258,14 @@ def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates
         return {each.layer: of_layer[n] for each, of_layer, n in zip(tried, mappings, numbers, strict=True)}
 
     def run(numbers: Sequence[int]) -> int:
-        nests = _nests(chosen(numbers))
-        prefetched, parts = prefetched_layers(network, arch, nests), copies("inputs", "in", input_words(network, nests))
-        for each, of_layer, n in zip(tried, choices, numbers, strict=True):
-            if plan := of_layer[n].plan:
-                is_prefetched = each.layer in prefetched and parts
-                ahead = frozenset(prefetchable(plan.mapping) if is_prefetched else ())
-                parts.append(replace(plan, label=f"layer {len(parts)}", prefetched=ahead))
-        parts += copies("outputs", "out", output_words(network, nests))
+        plans = {each.layer: of_layer[n].plan for each, of_layer, n in zip(tried, choices, numbers, strict=True)}
+        parts = network_parts(network, arch, _nests(chosen(numbers)), plans)
         return program_cycles(parts, arch)[0].total if parts else 0
 
     budgets, fastest = [each.budget.words for each in tried], [len(each.mappings) for each in tried]
     best = best_choices(choices, fastest, budgets, candidates.objective, arch, run)
     numbers, (cycles, cost) = best.numbers, best.figures
-    nests = _nests(chosen(numbers))
-    cost += sum(input_words(network, nests)) * (costs.dram_read + costs.glb_write)
-    cost += sum(output_words(network, nests)) * (costs.glb_read + costs.dram_write)
+    cost += copies_cost(network, _nests(chosen(numbers)), costs)
     return chosen(numbers), Figures(cycles, cost), best.fewest
 
 

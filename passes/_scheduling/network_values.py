@@ -30,16 +30,23 @@ class Value:
 
 
 class Network:
-    """The values of a network and the operands of its layers."""
+    """The values of a network and the operands of its layers.
 
-    def __init__(self, func: FuncOp) -> None:
+    groups: layers that run as a group. They have one number, and rings in place of the values between them.
+    """
+
+    def __init__(self, func: FuncOp, groups: Sequence[Sequence[LayerOp]] = ()) -> None:
+        self.func = func
         self.ops = [op for op in func.body.block.ops if not isinstance(op, ReshapeOp)]
         self.number = {op: i for i, op in enumerate(self.ops)}
+        self.number |= {op: self.number[group[-1]] for group in groups for op in group}
         self.layers = [op for op in self.ops if isinstance(op, LayerOp)]
         self.parts = parts(func.body.block)
         self.given = given_quants(func)
+        rings = {op.result for group in groups for op in group[:-1]}
         by_root: dict[SSAValue, list[SSAValue]] = {}
-        for value in [*func.body.block.args, *(result for op in self.ops for result in op.results)]:
+        values = [*func.body.block.args, *(result for op in self.ops for result in op.results)]
+        for value in (value for value in values if value not in rings):
             by_root.setdefault(self.root(value), []).append(value)
         self.values = [value for root, members in by_root.items() for value in self._value(root, members)]
 

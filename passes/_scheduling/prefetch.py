@@ -6,7 +6,7 @@ one layer more: it is taken, layer by layer, where everything still has its plac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from xdsl.ir import SSAValue
 
@@ -15,24 +15,36 @@ from cnncc.dialects import nest
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import LayerOp
 from cnncc.passes._scheduling.glb_words import stage_sizes
+from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network, Value
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
 from cnncc.passes.array_allocate import Lifetime, fits
 
 
-def prefetched_layers(network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping]) -> list[LayerOp]:
-    """Those for which there is room, `mappings` being those of all layers of a network."""
-    resident = _resident(network, mappings)
-    lives = {
-        f"value {i}": Lifetime(f"value {i}", value.words, value.first, value.last) for i, value in enumerate(resident)
-    }
-    for layer, mapping in mappings.items():
-        number = network.number[layer]
-        for name, words in stage_sizes(layer_shape(layer), arch, mapping).items():
-            lives[f"{name} {number}"] = Lifetime(f"{name} {number}", words, number, number)
-    in_glb, fitting = {value.root for value in resident}, list[LayerOp]()
-    for layer in network.layers:
+def lifetimes(
+    network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping], groups: Sequence[LayerGroup] = ()
+) -> dict[str, Lifetime]:
+    """What is in the GLB, by name, when nothing is prefetched."""
+    words = {f"value {i}": (each.words, each.first, each.last) for i, each in enumerate(_resident(network, mappings))}
+    grouped = {layer for group in groups for layer in group.layers}
+    for layer in (layer for layer in mappings if layer not in grouped):
+        number, sizes = network.number[layer], stage_sizes(layer_shape(layer), arch, mappings[layer])
+        words |= {f"{name} {number}": (size, number, number) for name, size in sizes.items()}
+    for group in groups:
+        number = network.number[group.layers[0]]
+        words |= {f"{name} {number}": (size, number, number) for name, size in group.words(arch).items()}
+    return {name: Lifetime(name, *when) for name, when in words.items()}
+
+
+def prefetched_layers(
+    network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping], groups: Sequence[LayerGroup] = ()
+) -> list[LayerOp]:
+    """Those for which there is room, `mappings` being those of all layers of a network. Groups wait for theirs."""
+    lives = lifetimes(network, arch, mappings, groups)
+    in_glb, fitting = {value.root for value in _resident(network, mappings)}, list[LayerOp]()
+    grouped = {layer for group in groups for layer in group.layers}
+    for layer in (layer for layer in network.layers if layer not in grouped):
         before, number, mapping = _before(network, layer, in_glb), network.number[layer], mappings.get(layer)
         prefetched = {f"{name} {number}" for name in prefetchable(mapping)} if mapping else set[str]()
         if before is None or not prefetched:

@@ -37,13 +37,16 @@ def stripe_rows(names: Sequence[str], heights: Sequence[int], reads: Reads, rows
     return [result[number] for number in range(len(names))]
 
 
-def with_least_delays(layers: Sequence[GroupLayer]) -> list[GroupLayer]:
-    """The layers, each as few stripes behind the first as its reads allow. Loads run one stripe further ahead."""
+def with_least_delays(layers: Sequence[GroupLayer], slack: Sequence[int] = ()) -> list[GroupLayer]:
+    """The layers, each as few stripes behind the first as its reads allow. Loads run one stripe further ahead.
+
+    slack: stripes that each layer waits longer.
+    """
     result: list[GroupLayer] = []
-    for layer in layers:
+    for number, layer in enumerate(layers):
         producers = [(read, result[read.producer]) for read in layer.reads]
         behind = [each.delay + least_lag(layer, read, each) + each.is_load for read, each in producers]
-        result.append(replace(layer, delay=max(behind, default=0)))
+        result.append(replace(layer, delay=max(behind, default=0) + (slack[number] if slack else 0)))
     return result
 
 

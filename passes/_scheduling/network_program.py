@@ -1,0 +1,49 @@
+"""What a network with chosen mappings takes: the parts of its program for the cost model, and its cost. No pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cnncc.arch.model import Arch, Energy
+from cnncc.dialects import nest
+from cnncc.dialects.nest import LayerOp
+from cnncc.model.layer_schedule import LayerPlan
+from cnncc.model.program_schedule import Part, copies
+from cnncc.passes._scheduling.layer_groups import LayerGroup
+from cnncc.passes._scheduling.network_values import Network
+from cnncc.passes._scheduling.prefetch import input_words, output_words, prefetched_layers
+from cnncc.passes._scheduling.smaller_budgets import prefetchable
+
+Plans = Mapping[LayerOp, LayerPlan | None]  # None: the model does not know the layer by itself
+
+
+def network_parts(
+    network: Network, arch: Arch, nests: Mapping[LayerOp, nest.Mapping], plans: Plans, groups: Sequence[LayerGroup] = ()
+) -> list[Part]:
+    """The parts of the program, with what has a place in the GLB early enough to be prefetched.
+
+    network: with these groups. A layer's part is called after its number (`part_label`).
+    """
+    prefetched = prefetched_layers(network, arch, nests, groups)
+    parts = copies("inputs", "in", input_words(network, nests))
+    ends = {group.layers[-1]: group for group in groups}
+    grouped = {layer for group in groups for layer in group.layers}
+    for layer in network.layers:
+        if group := ends.get(layer):
+            parts.append(group.plan())
+        elif layer not in grouped and (plan := plans[layer]):
+            ahead = frozenset(prefetchable(plan.mapping) if layer in prefetched and parts else ())
+            parts.append(replace(plan, label=part_label(network, layer), prefetched=ahead))
+    return [*parts, *copies("outputs", "out", output_words(network, nests))]
+
+
+def part_label(network: Network, layer: LayerOp) -> str:
+    """The label of a layer's part: layers need not have labels of their own."""
+    return f"layer {network.number[layer]}"
+
+
+def copies_cost(network: Network, nests: Mapping[LayerOp, nest.Mapping], costs: Energy) -> float:
+    """The cost of copies before the first layer and behind the last one."""
+    cost = sum(input_words(network, nests)) * (costs.dram_read + costs.glb_write)
+    return cost + sum(output_words(network, nests)) * (costs.glb_read + costs.dram_write)
