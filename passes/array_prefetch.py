@@ -142,6 +142,8 @@ def _move(module: ModuleOp, layer: LayerOp, before: Operation | None) -> None:
     """Put the first transfers of a layer into the one before, with views of their own. Raises Refusal."""
     if not isinstance(before, LayerOp) or not _views(before):
         raise _refuse(layer, "there is no layer before it")
+    if not any(isinstance(op, ViewOp | DmaOp) for op in _head(before.body.block)):
+        raise _refuse(layer, f"layer {before.label.data} before it begins with a loop, so that no place is left")
     if not (transfers := _transfers(module, layer)):
         raise _refuse(layer, "none of its weights and parameters can be: they come as a whole, or in two buffers")
     views, anchor = _views(layer), _last_that_comes_in(before)

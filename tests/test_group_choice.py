@@ -16,7 +16,7 @@ from cnncc.dialects.nest import GroupOp
 from cnncc.driver.pipeline import AUTO, NONE, TO_PROGRAMS, Compilation, Settings, new_context
 from cnncc.driver.program_parts import predicted_counters
 from cnncc.errors import Refusal
-from cnncc.mapper.objective import OBJECTIVES, Figures, Objective
+from cnncc.mapper.objective import OBJECTIVES, Objective
 from cnncc.passes._scheduling import decision
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.group_choice import GroupSearch, Mappings, with_groups
@@ -64,9 +64,8 @@ def drawn_auto(number: int, folder: Path) -> tuple[int, Compilation, Chain] | No
 
 def any_groups(network: Network, mappings: Mappings, _: int, candidates: Candidates) -> list[LayerGroup]:
     """Groups that may be chosen, better or not, in place of `best_groups`."""
-    alone = dict.fromkeys(network.layers, Figures(0, 0.0))
     chosen, end = list[LayerGroup](), 0
-    for each in GroupSearch(network, mappings, alone, candidates).candidates_of_all():
+    for each in GroupSearch(network, mappings, candidates).candidates_of_all():
         groups = [*chosen, each.group]
         grouped = Network(network.func, [group.layers for group in groups])
         lives = lifetimes(grouped, candidates.arch, with_groups(mappings, groups), groups)

@@ -53,16 +53,10 @@ class Candidate:
 
 
 class GroupSearch:
-    """The groups that a mapped network may have.
+    """The groups that a mapped network may have. mappings: of its layers without groups."""
 
-    - mappings: of its layers without groups
-    - alone: the cycles and the cost of each layer without groups
-    """
-
-    def __init__(
-        self, network: Network, mappings: Mappings, alone: Mapping[LayerOp, Figures], candidates: Candidates
-    ) -> None:
-        self.network, self.mappings, self.alone = network, mappings, alone
+    def __init__(self, network: Network, mappings: Mappings, candidates: Candidates) -> None:
+        self.network, self.mappings = network, mappings
         self.candidates, self.arch = candidates, candidates.arch
         streamed = [
             (network.operands(layer)[operand], operand)
@@ -261,7 +255,7 @@ def best_groups(network: Network, mappings: Mappings, fewest: int, candidates: C
         layer: Figures(by_label[part_label(network, layer)].total if plans[layer] else 0, own[layer])
         for layer in network.layers
     }
-    groups = GroupSearch(network, mappings, alone, candidates).candidates_of_all()
+    groups = GroupSearch(network, mappings, candidates).candidates_of_all()
     ways = paths([alone[layer] for layer in network.layers], groups)
     more = whole.total - sum(each.cycles for each in alone.values())
     copied = copies_cost(network, mappings, costs)
