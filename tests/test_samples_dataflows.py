@@ -54,7 +54,9 @@ def test_a_network_under_every_dataflow() -> None:
     found = json.loads(output(*command, "--json"))
     assert list(found) == ["own", "os", "ws", "is", "rs", "nlr", "mix"]
     assert len({counted["macs"] for counted in found.values()}) == 1
-    assert len({counted["cycles"]["total"] for counted in found.values()}) == len(found)
+    cycles = {name: counted["cycles"]["total"] for name, counted in found.items()}
+    assert cycles.pop("own") <= min(cycles.values())  # the best form of the network may be that of each of its layers
+    assert len(set(cycles.values())) == len(cycles)
     words = {name: counted["operands"]["bus"]["weight"] for name, counted in found.items()}
     assert words["ws"] < words["nlr"]
     *table, last = output(*command).splitlines()
