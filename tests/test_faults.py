@@ -26,11 +26,15 @@ Start = Callable[..., Command]
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Start]:
-    """Starts a command in a folder, with a cache of its own. It is forked: what is killed is its work, not imports."""
+    """Starts a command in a folder, with a cache of its own. It is forked: what is killed is its work, not imports.
+
+    `explore` searches as usual, because the processes that it starts do. It uses none for a single array that is left.
+    """
     with serving(ROOT) as address:
 
         def start(folder: Path, *args: object) -> Command:
-            environment = {**os.environ, SHORT_SEARCHES: "1", "CNNCC_CACHE": str(folder / "cache")}
+            environment = {**os.environ, "CNNCC_CACHE": str(folder / "cache")}
+            environment |= {SHORT_SEARCHES: "1"} if args[0] != "explore" else {}
             return Command(address, ROOT, [*map(str, args)], folder, environment)
 
         yield start
