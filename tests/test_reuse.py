@@ -320,3 +320,16 @@ def test_reuse_derives_the_name_of_a_dataflow(name: str, stationary: str, model:
     print(names)
     assert set(names.values()) == {stationary}
     check_layers(compilation)
+
+
+def test_reuse_of_a_group_with_delays_in_rows(tmp_path: Path) -> None:
+    """Its first stripes have fewer rows than the others. All layers together move what the group is counted to move."""
+    grouped, binary = tmp_path / "grouped.mlir", tmp_path / "grouped.cnb"
+    done("compile", SAMPLES / "models" / "mnist.onnx", "--batch", "1", "-o", binary, "--dump-dir", tmp_path / "ir")
+    group = 'nest-group{layers="conv0,pool1,conv2,pool3,conv4" rows=1 rowwise=true}'
+    done("opt", tmp_path / "ir" / "nest-stage", "-p", group, "-o", grouped)
+    done("compile", "--from", grouped, "-o", binary)
+    rows = json.loads(done("reuse", grouped, "--json").stdout)["layers"]
+    counted = json.loads(done("estimate", binary, "--json").stdout)["layers"]["conv0..conv4"]["words"]
+    for place in ("glb_read", "bus", "n2n", "psum_link"):
+        assert sum(row["words"][place] for name, row in rows.items() if name != "fc") == counted[place], place

@@ -81,7 +81,8 @@ class Row:
 def row_of(op: LayerOp, arch: Arch) -> Row:
     """What is known of a layer that is mapped."""
     shape, mapping = layer_shape(op), mapping_of(op)
-    words = operand_traffic(shape, mapping, arch, "residual" in operands(op))
+    first = op.first.value.data if op.first else 0
+    words = operand_traffic(shape, mapping, arch, "residual" in operands(op), first)
     label, kind, takes = label_of(op), op.kind.data, energy(words.counters(), arch.energy)
     if kind == "copy":
         return Row(label, kind, shape.sizes, mapping, words, "PEs idle", {}, takes)
