@@ -12,29 +12,34 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import KINDS, GroupLayer, group_problem, load_of_rows
+from cnncc.dialects._groups import KINDS, GroupLayer, group_problem
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import (
     GroupOp,
     LayerOp,
     LoadOp,
+    Mapping,
     YieldOp,
     build_nest,
-    image_shape,
     mapping_of,
     mapping_problem,
     operands,
-    reads_of_values,
 )
 from cnncc.errors import Refusal
-from cnncc.model.group_steps import group_bodies
 from cnncc.passes._programs.array_mark import mark_of, marked_array
-from cnncc.passes._scheduling.glb_words import stage_sizes
-from cnncc.passes._scheduling.layer_groups import GROUPS, groups_of
-from cnncc.passes._scheduling.loaded_inputs import load_label, loaded_values, rows_read
-from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
+from cnncc.passes._scheduling.layer_groups import (
+    GROUPS,
+    LayerGroup,
+    groups_of,
+    heights,
+    inside,
+    ring_words,
+    with_rings,
+)
+from cnncc.passes._scheduling.loaded_inputs import loaded_values
+from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, listed, rows_apart
 from cnncc.passes._scheduling.schedule_file import GivenGroup, read_schedule
-from cnncc.passes._scheduling.stripes import stripe_rows, striped, with_least_delays, with_least_rings, with_least_rows
+from cnncc.passes._scheduling.stripes import striped, with_least_rings
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class NestGroupPass(ModulePass):
     stages gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that
     the layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so
     that rings are smaller. An input whose rows would come from DRAM again and again comes by `nest.load`, row by row,
-    but not with `loads=false`, nor in groups that were chosen.
+    but not with `loads=false`.
 
     Illegal are elementwise layers and concatenations between the layers, and results that others read, too.
     """
@@ -84,10 +89,9 @@ class NestGroupPass(ModulePass):
         if self.layers:
             self._apply(op)
             return
-        chosen = _chosen(op)
-        for group in (*chosen, *(read_schedule(self.schedule).groups if self.schedule else ())):
+        for group in (*_chosen(op), *(read_schedule(self.schedule).groups if self.schedule else ())):
             options = {field.name: getattr(group, field.name) for field in fields(group)}
-            replace(self, schedule=None, loads=self.loads and group not in chosen, **options)._apply(op)
+            replace(self, schedule=None, **options | {"loads": self.loads and group.loads})._apply(op)
 
     def _apply(self, op: ModuleOp) -> None:
         """Make one group."""
@@ -97,7 +101,7 @@ class NestGroupPass(ModulePass):
             self._check(labels)
             layers = _in_order(op, labels)
             arch = marked_array(op, self.arch, self.name) if self.arch or mark_of(op) else None
-            _build(label, layers, *self._planned(layers, arch, [labels.index(label_of(layer)) for layer in layers]))
+            _build(label, self._planned(layers, arch, [labels.index(label_of(layer)) for layer in layers]))
         except Refusal as refusal:
             text = str(refusal)
             raise (
@@ -115,70 +119,54 @@ class NestGroupPass(ModulePass):
                     f"{name} has {len(numbers)} numbers for {len(labels)} layers: one for each, or leave it out"
                 )
 
-    def _planned(
-        self, layers: Sequence[LayerOp], arch: Arch | None, numbers: Sequence[int]
-    ) -> tuple[list[SSAValue], list[GroupLayer]]:
-        """The values that come row by row into rings, and the plans of these loads and of the layers. Raises Refusal.
-
-        numbers: the place of each layer in the options.
-        """
-        for loaded in loaded_values(layers, self.rows) if self.loads else [list[SSAValue]()]:
+    def _planned(self, layers: Sequence[LayerOp], arch: Arch | None, numbers: Sequence[int]) -> LayerGroup:
+        """The group, with what comes row by row into rings. numbers: the layers' places in the options. Raises Refusal."""
+        nests = {layer: mapping_of(layer) for layer in layers}
+        for loaded in loaded_values(layers, self.rows, nests) if self.loads else [list[SSAValue]()]:
             try:
-                plans = self._plans(layers, loaded, arch, numbers)
-                group_bodies(plans, [False] * len(plans))
+                group = self._group(layers, loaded, arch, numbers)
+                if problem := group_problem(group.plans):
+                    what = [name for name, given in (("delays", self.delays), ("keeps", self.keeps)) if given]
+                    raise Refusal(f"{problem}{f': leave out {chr(32).join(what)} for the least' if what else ''}")
+                group.check()
                 if arch is not None:
-                    _check_glb(layers, plans, arch)
+                    _check_glb(group, arch)
             except Refusal:
                 if loaded:
                     continue  # by blocks, then
                 raise
-            return loaded, plans
+            return group
         raise AssertionError("the last choice loads nothing")
 
-    def _plans(
+    def _group(
         self, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], arch: Arch | None, numbers: Sequence[int]
-    ) -> list[GroupLayer]:
-        """The loads of the group, and its layers with their new nests, delays and rings. Raises Refusal."""
-        values = [*loaded, *(layer.result for layer in layers)]
-        reads = [*((),) * len(loaded), *(reads_of_values(layer, values) for layer in layers)]
-        names, first = [load_label(value, layers) for value in loaded], len(loaded)
-        names += [label_of(layer) for layer in layers]
-        heights = [*(rows_read(value, layers) for value in loaded), *(layer.sizes.data.h for layer in layers)]
-        rows = stripe_rows(names, heights, reads, self.rows)
-        plans = [
-            load_of_rows(name, (*image_shape(value.type)[:2], height, image_shape(value.type)[3]), step)
-            for name, value, height, step in zip(names, loaded, heights, rows, strict=False)
-        ]
-        for number, layer in enumerate(layers, first):
-            leaves = not any(read.producer == number for others in reads for read in others)
-            inside = {read.operand for read in reads[number]} | (set[str]() if leaves else {"output"})
-            before = mapping_of(layer)
-            streamed = set(before.stages_in("glb")) - inside
-            if leaves and before.stages and _is_result(layer):
+    ) -> LayerGroup:
+        """The group, its layers with their new nests, delays and rings. Raises Refusal."""
+        rows, nests = heights(layers, self.rows, loaded)[len(loaded) :], list[Mapping]()
+        for layer, own in zip(layers, rows, strict=True):
+            in_rings, before = inside(layer, layers, loaded), mapping_of(layer)
+            streamed = set(before.stages_in("glb")) - in_rings
+            if "output" not in in_rings and before.stages and _is_result(layer):
                 streamed.add("output")
             try:
-                mapping = striped(layer, before, rows[number], streamed, arch)
-                if problem := mapping_problem(mapping, layer.sizes.data, operands(layer)):
+                nests.append(striped(layer, before, own, streamed, arch))
+                if problem := mapping_problem(nests[-1], layer.sizes.data, operands(layer)):
                     raise Refusal(problem)
             except Refusal as refusal:
-                raise Refusal(f"layer '{names[number]}': {refusal}") from refusal
-            kind, sizes = layer.kind.data, layer.sizes.data
-            plans.append(GroupLayer(names[number], kind, sizes, mapping, 0, reads=reads[number], leaves=leaves))
-        plans = with_least_rows(plans) if self.rowwise else with_least_delays(plans)
+                raise Refusal(f"layer '{label_of(layer)}': {refusal}") from refusal
+        group = with_rings(layers, nests, loaded, rowwise=self.rowwise)
+        plans, first = list(group.plans), len(loaded)
         if self.delays:
             ahead = min(plan.delay for plan in plans[first:])  # how far loads run ahead of the first layer
             plans[first:] = [
                 replace(plan, delay=self.delays[at] + ahead) for plan, at in zip(plans[first:], numbers, strict=True)
             ]
-        plans = with_least_rings(plans, [*[1] * first, *(rows_apart(layer) for layer in layers)])
+            plans = with_least_rings(plans, [*[1] * first, *map(rows_apart, layers)])
         if self.keeps:
             plans[first:] = [
                 replace(plan, keeps=self.keeps[at]) for plan, at in zip(plans[first:], numbers, strict=True)
             ]
-        if problem := group_problem(plans):
-            what = [name for name, given in (("delays", self.delays), ("keeps", self.keeps)) if given]
-            raise Refusal(f"{problem}{f': leave out {chr(32).join(what)} for the least' if what else ''}")
-        return plans
+        return replace(group, plans=tuple(plans))
 
 
 def _chosen(module: ModuleOp) -> list[GivenGroup]:
@@ -223,16 +211,12 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
     return layers
 
 
-def _check_glb(layers: Sequence[LayerOp], plans: Sequence[GroupLayer], arch: Arch) -> None:
+def _check_glb(group: LayerGroup, arch: Arch) -> None:
     """Rings and buffers of a group fit the GLB, if nothing else lies there. Raises Refusal."""
-    rings = sum(plan.keeps * plan.sizes.w * plan.sizes.k for plan in plans)
-    buffers, computing = 0, (plan for plan in plans if not plan.is_load)
-    for layer, plan in zip(layers, computing, strict=True):
-        sizes = stage_sizes(layer_shape(layer), arch, plan.mapping)
-        buffers += sum(words for name, words in sizes.items() if name != "sums")
-    if rings + buffers > arch.glb.words:
+    words, rings = group.words(arch), sum(map(ring_words, group.plans))
+    if (needed := sum(words.values())) > arch.glb.words:
         raise Refusal(
-            f"rings of {rings} words and buffers of {buffers} words do not fit glb.words = {arch.glb.words}: "
+            f"rings of {rings} words and buffers of {needed - rings} words do not fit glb.words = {arch.glb.words}: "
             f"fewer rows, fewer layers, or a larger array"
         )
 
@@ -243,9 +227,9 @@ def _named(op: Operation) -> str:
     return f"layer '{label_of(op)}'" if isinstance(op, LayerOp) else f"{op.name}, which is in no group"
 
 
-def _build(label: str, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], plans: Sequence[GroupLayer]) -> None:
-    """Move the layers into a group where the last one stands. plans: of the loads, then of the layers."""
-    last = layers[-1]
+def _build(label: str, planned: LayerGroup) -> None:
+    """Move the layers into a group where the last one stands."""
+    last = planned.layers[-1]
     inside = Block()
     group = GroupOp.create(
         properties={"label": StringAttr(label)}, result_types=[last.result.type], regions=[Region(inside)]
@@ -254,11 +238,11 @@ def _build(label: str, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], pl
     assert block is not None
     block.insert_op_before(group, last)
     last.result.replace_all_uses_with(group.outputs[0])
-    for value, plan in zip(loaded, plans, strict=False):
+    for value, plan in zip(planned.loaded, planned.loads, strict=True):
         load = _load_op(value, plan)
         inside.add_op(load)
-        value.replace_uses_with_if(load.result, lambda use: use.operation in layers)
-    for layer, plan in zip(layers, plans[len(loaded) :], strict=True):
+        value.replace_uses_with_if(load.result, lambda use: use.operation in planned.layers)
+    for layer, plan in zip(planned.layers, planned.of_layers, strict=True):
         layer.detach()
         layer.delay, layer.prefetched, layer.mapping = IntegerAttr(plan.delay, i64), None, None
         layer.keeps = IntegerAttr(plan.keeps, i64) if plan.keeps else None
@@ -268,9 +252,7 @@ def _build(label: str, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], pl
         inside.add_op(layer)
     inside.add_op(YieldOp.create(operands=[last.result]))
     follows = _next_layer(group)
-    stages = [stage for plan in plans for stage in plan.mapping.stages_in("glb").values()]
-    has_head = any(not stage.depth or (stage.operand != "output" and stage.buffers > 1) for stage in stages)
-    if follows is not None and not has_head:
+    if follows is not None and not planned.has_head:
         follows.prefetched = None  # its transfers would stand behind those at the head of the group, which has none
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,18 +15,15 @@ from group_cases import Chain, random_chain
 from test_group_programs import checked, program_of, raced
 
 from cnncc.arch.model import PRESETS, load_arch
-from cnncc.dialects.nest import GroupOp
+from cnncc.dialects._groups import GroupLayer
+from cnncc.dialects.nest import GroupOp, group_layers
 from cnncc.driver.pipeline import AUTO, NONE, TO_PROGRAMS, Compilation, Settings, new_context
 from cnncc.driver.program_parts import predicted_counters
 from cnncc.errors import Refusal
 from cnncc.mapper.objective import OBJECTIVES, Objective
 from cnncc.passes._scheduling import decision
-from cnncc.passes._scheduling.candidates import Candidates
-from cnncc.passes._scheduling.group_choice import GroupSearch, Mappings, with_groups
+from cnncc.passes._scheduling.group_choice import Candidate, GroupChoice
 from cnncc.passes._scheduling.layer_groups import LayerGroup
-from cnncc.passes._scheduling.network_values import Network
-from cnncc.passes._scheduling.prefetch import lifetimes
-from cnncc.passes.array_allocate import fits
 
 PRESET_NAMES = ("spatial-4x4", "spatial-8x8", "spatial-16x16", "seed-4x4", "seed-8x8")
 
@@ -47,8 +47,8 @@ def compiled(chain: Chain, arch: str, groups: str, objective: Objective) -> Comp
     return compilation
 
 
-def drawn_auto(number: int, folder: Path) -> tuple[int, Compilation, Chain] | None:
-    """A drawn network with the chosen groups, checked, and how many groups; None where it does not fit the GLB."""
+def drawn_auto(number: int, folder: Path) -> tuple[Compilation, Chain] | None:
+    """A drawn network with the chosen groups, before `nest-to-array`; None where it does not fit the GLB."""
     rng = np.random.default_rng([SEED, 31, number])
     chain = random_chain(rng, most_layers=7, most_rows=31, most_images=3, most_cols=16)
     arch = small_array(number, rng, chain, folder)
@@ -57,36 +57,52 @@ def drawn_auto(number: int, folder: Path) -> tuple[int, Compilation, Chain] | No
         compiled(chain, arch, NONE, objective)
     except Refusal:
         return None
-    compilation = compiled(chain, arch, AUTO, objective)
-    count = sum(isinstance(op, GroupOp) for op in compilation.module.walk())
-    return count, checked(compilation, chain), chain
+    return compiled(chain, arch, AUTO, objective), chain
 
 
-def any_groups(network: Network, mappings: Mappings, _: int, candidates: Candidates) -> list[LayerGroup]:
-    """Groups that may be chosen, better or not, in place of `best_groups`."""
-    chosen, end = list[LayerGroup](), 0
-    for each in GroupSearch(network, mappings, candidates).candidates_of_all():
-        groups = [*chosen, each.group]
-        grouped = Network(network.func, [group.layers for group in groups])
-        lives = lifetimes(grouped, candidates.arch, with_groups(mappings, groups), groups)
-        if each.first >= end and fits(list(lives.values()), candidates.arch.glb.words):
-            chosen, end = groups, each.last + 1
-    return chosen
+class AnyGroups(GroupChoice):
+    """Groups that may be chosen, better or not: of the candidates, in a random order, those that fit beside others."""
+
+    def _best(self) -> tuple[Candidate, ...]:
+        rng, chosen = np.random.default_rng([SEED, len(self.found)]), list[Candidate]()
+        for each in (self.found[int(number)] for number in rng.permutation(len(self.found))):
+            others = sorted([*chosen, each], key=lambda other: other.first)
+            apart = all(before.last < after.first for before, after in pairwise(others))
+            if apart and self.run([other.group for other in others]) is not None:
+                chosen = others
+        return tuple(chosen)
+
+
+def made_as_planned(compilation: Compilation, groups: Sequence[LayerGroup]) -> bool:
+    """Whether `nest-group` has made just the groups that were chosen: loads, stripes, delays and rings."""
+    made = [group_layers(op) for op in compilation.module.walk() if isinstance(op, GroupOp)]
+
+    def figures(plans: Sequence[GroupLayer]) -> list[object]:
+        return [(plan.label, plan.kind, plan.rows, plan.first, plan.delay, plan.keeps, plan.sizes) for plan in plans]
+
+    return list(map(figures, made)) == [figures(group.plans) for group in groups]
 
 
 @pytest.mark.usefixtures("short_searches")
-@pytest.mark.parametrize("is_forced", [False, True])
-def test_drawn_networks_with_groups(is_forced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [GroupChoice, AnyGroups])
+def test_drawn_networks_with_groups(kind: type[GroupChoice], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chosen ones, and any that may be chosen: exact at every level, as predicted, without a race."""
-    groups = 0
-    if is_forced:
-        monkeypatch.setattr(decision, "best_groups", any_groups)
+    choices, groups, loads = list[GroupChoice](), 0, 0
+
+    def choose(*given: Any) -> GroupChoice:
+        choices.append(kind(*given))
+        return choices[-1]
+
+    monkeypatch.setattr(decision, "GroupChoice", choose)
     for number in range(examples(5)):
-        if done := drawn_auto(number, tmp_path):
-            count, compilation, chain = done
-            groups += count
-            assert not count or raced(compilation, chain, program_of(compilation)) == []
-    assert groups or not is_forced
+        if compilation := drawn_auto(number, tmp_path):
+            chosen = choices[-1].groups
+            groups, loads = groups + len(chosen), loads + sum(len(group.loads) for group in chosen)
+            assert made_as_planned(compilation[0], chosen), number
+            checked(*compilation)
+            assert not chosen or raced(*compilation, program_of(compilation[0])) == [], number
+    print(kind.__name__, groups, loads)
+    assert groups or kind is GroupChoice
 
 
 @pytest.mark.parametrize("name", ["cycles", "energy", "words"])

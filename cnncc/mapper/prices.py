@@ -21,9 +21,9 @@ from cnncc.model.operand_traffic import operand_traffic
 Words = TypeVar("Words", PerPlan, float)
 
 
-def cost_of(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, costs: Energy) -> float:
-    """The cost of a mapping. Prefetched words count for the layer that reads them."""
-    return energy(operand_traffic(shape, mapping, arch, residual).counters(), costs)["total"]
+def cost_of(shape: LayerShape, mapping: Mapping, arch: Arch, residual: bool, costs: Energy, first: int = 0) -> float:
+    """The cost of a mapping. Prefetched words count for the layer that reads them. first: rows of a first stripe."""
+    return energy(operand_traffic(shape, mapping, arch, residual, first).counters(), costs)["total"]
 
 
 def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, cut: bool) -> Amounts:

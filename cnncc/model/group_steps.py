@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from cnncc.dialects._groups import GroupLayer, stripe_needed
+from cnncc.dialects._groups import STREAMED, GroupLayer, stripe_needed
 from cnncc.errors import Refusal
-from cnncc.model.glb_tokens import Semaphore
+from cnncc.model.glb_tokens import GlbTokens, Semaphore
 
 
 class StripeTokens(NamedTuple):
@@ -101,6 +101,7 @@ class _Tokens:
             raise Refusal(f"{names} come from DRAM into rings: one value of a group does")
         for number in loads:
             self._free(number)
+        self._check()
         none, depth = Semaphore.NONE, self.layers[0].depth
         return {
             point: StripeTokens(depth, self.taken.get(point, none), self.given.get(point, none), point in self.freed)
@@ -157,6 +158,24 @@ class _Tokens:
                 frees.append(needed)
         self._give_free(load, number, frees)
 
+    def _check(self) -> None:
+        """A load takes one token and a commit gives one. Raises Refusal."""
+        for point in self.taken.keys() | self.given.keys():
+            layer = self.layers[point[1]]
+            tokens = GlbTokens(layer.mapping.stages_in("glb"), Semaphore.NONE)
+            if layer.is_load:
+                continue
+            if point in self.taken and tokens.of_ifmap_load()[1]:
+                raise Refusal(
+                    f"layer {layer.label}: its first load waits for a layer of its group, and for a transfer: it can "
+                    f"for one"
+                )
+            if point in self.given and tokens.given_by_commit()[1]:
+                raise Refusal(
+                    f"layer {layer.label}: its commits free a buffer, and give a token to its group: stage its ifmap "
+                    f"in two buffers"
+                )
+
     def _give_free(self, load: GroupLayer, number: int, frees: Sequence[Point]) -> None:
         """Loads say that rows are read; commits do where a layer reads these as a residual."""
         residual = {
@@ -175,6 +194,33 @@ class _Tokens:
                     f"{load.label} lies in a ring and is read as a residual, too: the last layer that reads it, "
                     f"{self.layers[point[1]].label}, has no commit that can say so"
                 )
+
+
+def check_stages(layers: Sequence[GroupLayer], residuals: Sequence[bool]) -> None:
+    """Raises Refusal for stages of a group that the array has no program for. residuals: whether layers have one.
+
+    Stages of several layers would take tokens of one semaphore in another order than they are given.
+    """
+    for operand in STREAMED:
+        staged = [layer.label for layer in layers if operand in layer.mapping.stages_in("glb")]
+        if len(staged) > 1:
+            raise Refusal(f"layers {' and '.join(staged)} stage {operand} in glb: one layer of a group does")
+    for layer, has_residual in zip(layers, residuals, strict=True):
+        # A ring that holds all rows lies as a value outside of rings does.
+        rings = {read.operand for read in layer.reads if _wraps(layers[read.producer])}
+        outside = {"residual", "output"} - rings - ({"output"} if _wraps(layer) else set[str]())
+        staged = layer.mapping.stages_in("glb").keys()
+        if has_residual and layer.sizes.n > 1 and len(outside) == 2 and len(outside & staged) == 1:
+            raise Refusal(
+                f"layer {layer.label}: of residual and output its {min(outside - staged)} alone is resident, and there "
+                f"are {layer.sizes.n} images: stage both in glb"
+            )
+    waits_for_weights(layers)
+
+
+def _wraps(layer: GroupLayer) -> bool:
+    """Whether a layer's result lies in a ring of fewer rows than it has."""
+    return 0 < layer.keeps < layer.sizes.h
 
 
 def first_runs(layers: Sequence[GroupLayer]) -> list[int]:

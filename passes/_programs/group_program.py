@@ -25,7 +25,7 @@ from cnncc.dialects import array as A
 from cnncc.dialects._groups import GroupLayer
 from cnncc.errors import Refusal
 from cnncc.model.glb_tokens import Semaphore
-from cnncc.model.group_steps import GroupBody, Section, first_runs, group_bodies, waits_for_weights
+from cnncc.model.group_steps import GroupBody, Section, check_stages, first_runs, group_bodies, waits_for_weights
 from cnncc.model.layer_shape import whole
 from cnncc.passes._programs.layer_program import ProgramWalk
 from cnncc.passes._programs.layer_records import Body, Node, Piece, Position, ProgramLayer
@@ -52,28 +52,15 @@ class _GroupProgram:
             else:
                 layer = replace(member, full=member.full if waits else Semaphore.NONE)
                 self.walks[number] = ProgramWalk(layer, arch)
-        self._check([walk.layer for walk in self.walks.values()])
+        residuals = [number in self.walks and self.walks[number].layer.tensors.residual is not None for number in range(len(group))]
+        check_stages(group, residuals)
+        for layer in (walk.layer for walk in self.walks.values()):
+            if layer.shape.per_position:
+                raise Refusal(f"layer {layer.label} has a scale for each position: leave it out of the group")
         self.prefetches = [
             number in self.walks and bool(self.walks[number].transfers.depths) for number in range(len(group))
         ]
         self.bodies = group_bodies(group, self.prefetches)
-
-    def _check(self, layers: Sequence[ProgramLayer]) -> None:
-        """Stages of several layers would take tokens of one semaphore in another order than they are given."""
-        for operand in ("ifmap", "residual", "output"):
-            staged = [layer.label for layer in layers if operand in layer.mapping.stages_in("glb")]
-            if len(staged) > 1:
-                raise Refusal(f"layers {' and '.join(staged)} stage {operand} in glb: one layer of a group does")
-        for layer in layers:
-            homes, staged = layer.tensors.homes(), layer.mapping.stages_in("glb")
-            resident = [name for name in ("residual", "output") if name in homes and name not in staged]
-            if self.images > 1 and len(homes) > 2 and len(resident) == 1 and homes[resident[0]].image:
-                raise Refusal(
-                    f"layer {layer.label}: of residual and output its {resident[0]} alone is resident, and there are "
-                    f"{self.images} images: stage both in glb"
-                )
-            if layer.shape.per_position:
-                raise Refusal(f"layer {layer.label} has a scale for each position: leave it out of the group")
 
     def program(self) -> list[Node]:
         nodes = [node for number in self._transfer_order() for node in self.walks[number].head()]

@@ -259,8 +259,7 @@ class LayerTransfers:
             tokens = replace(tokens, give=int(Semaphore.ROWS_FREE), give_when=last)
         if not at.stripe.takes or (first := self.loops.first(at.pieces[at.stripe.depth :])) is None:
             return tokens
-        if tokens.take:
-            raise self._refuse("its first load waits for a layer of its group, and for a transfer: it can for one")
+        assert not tokens.take  # GROUP-7
         return replace(tokens, take=int(at.stripe.takes), take_when=first)
 
     def commit_tokens(self, at: Position) -> A.Tokens:
@@ -270,10 +269,7 @@ class LayerTransfers:
             return tokens
         if (last := self.loops.last(at.pieces[at.stripe.depth :])) is None:
             return tokens
-        if tokens.give:
-            raise self._refuse(
-                "its commits free a buffer, and give a token to its group: stage its ifmap in two buffers"
-            )
+        assert not tokens.give  # GROUP-7
         return replace(tokens, give=int(at.stripe.gives), give_when=last)
 
     def _tokens(self, taken: str, take: Semaphore, given: str, give: Semaphore, at: Position) -> A.Tokens:

@@ -30,7 +30,7 @@ from cnncc.model.layer_shape import GlbBudget
 from cnncc.model.program_schedule import program_cycles
 from cnncc.passes._scheduling.candidates import Candidates, Wanted, label
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes
-from cnncc.passes._scheduling.group_choice import best_groups, with_groups
+from cnncc.passes._scheduling.group_choice import GroupChoice, with_groups
 from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.network_program import copies_cost, network_parts
@@ -72,8 +72,8 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
             continue
         mappings, groups = mapped.mappings, list[LayerGroup]()
         if candidates.groups:
-            groups = best_groups(network, _nests(mappings), mapped.fewest, candidates)
-            mappings = with_groups(mappings, groups)
+            choice = GroupChoice(network, _nests(mappings), mapped.fewest, candidates)
+            groups, mappings = choice.groups, with_groups(mappings, choice.groups)
         grouped = Network(func, [group.layers for group in groups])
         return Decision(mappings, prefetched_layers(grouped, candidates.arch, _nests(mappings), groups), groups)
 

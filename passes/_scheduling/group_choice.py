@@ -12,20 +12,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import SSAValue
+
 from cnncc.dialects import nest
 from cnncc.dialects._groups import KINDS, STREAMED
-from cnncc.dialects.nest import LayerOp, Loop, Stage, reads_of_values
+from cnncc.dialects.nest import LayerOp, Loop, Stage
 from cnncc.errors import Refusal
 from cnncc.mapper.cached_search import SearchTask, searched
 from cnncc.mapper.objective import Figures
 from cnncc.mapper.prices import cost_of
 from cnncc.mapper.transfer_bound import NEVER
-from cnncc.model.group_steps import waits_for_weights
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.model.program_schedule import program_cycles
+from cnncc.model.timed_program import PredictedCycles
 from cnncc.passes._scheduling.candidates import Candidates
-from cnncc.passes._scheduling.layer_groups import LayerGroup, heights, with_rings
-from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.layer_groups import LayerGroup, heights, inside, with_rings
+from cnncc.passes._scheduling.loaded_inputs import loaded_values
+from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.passes._scheduling.network_program import copies_cost, network_parts, part_label
 from cnncc.passes._scheduling.network_values import Network
 from cnncc.passes._scheduling.prefetch import lifetimes
@@ -52,12 +56,26 @@ class Candidate:
     figures: Figures
 
 
+class Form(NamedTuple):
+    """A way to run layers `first` to `last` in stripes of `rows` rows of the last one.
+
+    loaded: the values that come row by row. rowwise: delays are in rows.
+    """
+
+    first: int
+    last: int
+    rows: int
+    loaded: tuple[SSAValue, ...]
+    rowwise: bool
+
+
 class GroupSearch:
     """The groups that a mapped network may have. mappings: of its layers without groups."""
 
     def __init__(self, network: Network, mappings: Mappings, candidates: Candidates) -> None:
         self.network, self.mappings = network, mappings
         self.candidates, self.arch = candidates, candidates.arch
+        self.costs = candidates.prices.costs
         streamed = [
             (network.operands(layer)[operand], operand)
             for layer, mapping in mappings.items()
@@ -66,21 +84,18 @@ class GroupSearch:
         ]
         self.in_dram = {root for root, _ in streamed}
         self.resident = [value for value in network.values if value.root not in self.in_dram]
+        self.copied = {value.root: value for value in network.copied_in(self.resident)}
 
     def candidates_of_all(self) -> list[Candidate]:
         """All groups that the array can run, with their figures."""
-        shapes = [(run, rows) for run in self._runs() for rows in self._heights(run)]
-        tasks = [
-            self._task(layer, each)
-            for (first, last), rows in shapes
-            for layer, each in self._stripes(first, last, rows)
-        ]
-        self.candidates.search_tasks(tasks)
-        return [each for run, rows in shapes for each in self._candidates(*run, rows)]
+        forms = [form for run in self.runs() for form in self._forms(*run)]
+        stripes = ((layer, rows) for form in forms for layer, rows in zip(*self._stripes(form), strict=True))
+        self.candidates.search_tasks([self._task(layer, rows) for layer, rows in stripes])
+        return [each for form in forms for each in self._candidates(form)]
 
     # -- runs of layers ----------------------------------------------------------------------------------------------
 
-    def _runs(self) -> Iterator[tuple[int, int]]:
+    def runs(self) -> Iterator[tuple[int, int]]:
         """First and last number of layers that may be a group."""
         for first in range(len(self.network.layers)):
             units = 0
@@ -101,19 +116,42 @@ class GroupSearch:
             and last.kind.data in KINDS
             and not last.steps.data.per_position
             and self.candidates.is_searched(last)
-            and sum(map(self._weight_words, run)) < self.arch.glb.words
+            and sum(map(self.weight_words, run)) < self.arch.glb.words
         )
 
-    def _weight_words(self, layer: LayerOp) -> int:
+    def weight_words(self, layer: LayerOp) -> int:
+        """Words of a layer's weights and params, which all lie in the GLB while its group runs."""
         shape = layer_shape(layer)
         return shape.weight_words + shape.params * self.arch.words_per_param * shape.sizes.k
 
-    # -- stripes -----------------------------------------------------------------------------------------------------
+    # -- forms of a group --------------------------------------------------------------------------------------------
 
-    def _heights(self, run: tuple[int, int]) -> Iterator[int]:
-        """Rows of a stripe of the last layer: the highest that fit, of those that divide the height."""
-        first, last = run
-        layers, count = self.network.layers[first : last + 1], 0
+    def _forms(self, first: int, last: int) -> Iterator[Form]:
+        """The highest stripes that fit, by blocks and by loads; those that fit only with delays in rows."""
+        layers = self.network.layers[first : last + 1]
+        for by_loads in (True, False):
+            found = list[Form]()
+            for rows in self.heights(first, last):
+                loaded = next(loaded_values(layers, rows, self.mappings)) if by_loads else []
+                form = Form(first, last, rows, tuple(loaded), False)
+                if by_loads and not (loaded and all(map(self._may_be_loaded, loaded))):
+                    continue
+                if self._room(form) >= 0:
+                    found.append(form)
+                elif not found and self._room(rowwise := form._replace(rowwise=True)) >= 0:
+                    found.append(rowwise)
+                if sum(not each.rowwise for each in found) == MOST_HEIGHTS:
+                    break
+            yield from found
+
+    def _may_be_loaded(self, value: SSAValue) -> bool:
+        """Whether a value lies in DRAM, or could."""
+        root = self.network.root(value)
+        return root in self.in_dram or any(each.root is root and each.may_move for each in self.network.values)
+
+    def heights(self, first: int, last: int) -> Iterator[int]:
+        """Rows of a stripe of the last layer: those that divide its height, the highest first."""
+        layers = self.network.layers[first : last + 1]
         height = layers[-1].sizes.data.h
         for rows in (rows for rows in range(height - 1, 0, -1) if height % rows == 0):
             try:
@@ -121,34 +159,46 @@ class GroupSearch:
             except Refusal:
                 return
             if all(each < layer.sizes.data.h for each, layer in zip(stripes, layers, strict=True)):
-                nests = [self._nest(layer, layers, each, None) for layer, each in zip(layers, stripes, strict=True)]
-                if sum(map(self._weight_words, layers)) + self._words(with_rings(layers, nests)) <= self.arch.glb.words:
-                    yield rows
-                    count += 1
-            if count == MOST_HEIGHTS:
-                return
+                yield rows
 
-    def _stripes(self, first: int, last: int, rows: int) -> list[tuple[LayerOp, int]]:
-        layers = self.network.layers[first : last + 1]
-        return list(zip(layers, heights(layers, rows), strict=True))
+    def _stripes(self, form: Form) -> tuple[list[LayerOp], list[int]]:
+        """The layers, and rows of a stripe of each."""
+        layers = self.network.layers[form.first : form.last + 1]
+        return layers, heights(layers, form.rows)
 
-    def _words(self, group: LayerGroup) -> int:
-        """GLB words of a group, and of the values that are resident while it runs."""
+    def _room(self, form: Form) -> int:
+        """GLB words that are left by rings, buffers and weights of a group, by a bound: below 0 it does not fit."""
+        return self.arch.glb.words - sum(self.parts_in_glb(form).values())
+
+    def parts_in_glb(self, form: Form) -> dict[str, int]:
+        """What is in the GLB at least while a group of this form runs, in words by name."""
+        layers, rows = self._stripes(form)
+        nests = [self._nest(layer, form, each, None) for layer, each in zip(layers, rows, strict=True)]
+        group = with_rings(layers, nests, form.loaded, rowwise=form.rowwise)
+        weights = {f"{label_of(layer)} weights": self.weight_words(layer) for layer in layers}
+        return {**group.words(self.arch), **weights, "resident values": self._words_beside(group)}
+
+    def _words_beside(self, group: LayerGroup) -> int:
+        """GLB words of the values that are resident while a group runs, and are not its own."""
         numbers = [self.network.number[layer] for layer in group.layers]
-        rings = {self.network.root(layer.result) for layer in group.layers[:-1]}
-        beside = (
+        own = {self.network.root(layer.result) for layer in group.layers[:-1]}
+        own |= {self.network.root(value) for value in group.loaded}
+        own |= {self.network.root(group.layers[-1].result)} if self._is_result(group.layers[-1]) else set[SSAValue]()
+        return sum(
             value.words
             for value in self.resident
-            if value.root not in rings and value.first <= max(numbers) and value.last >= min(numbers)
+            if value.root not in own and value.first <= max(numbers) and value.last >= min(numbers)
         )
-        return sum(group.words(self.arch).values()) + sum(beside)
 
-    def _nest(self, layer: LayerOp, layers: Sequence[LayerOp], rows: int, nest_: nest.Mapping | None) -> nest.Mapping:
+    def _is_result(self, layer: LayerOp) -> bool:
+        """Whether the network's user alone reads what a layer computes: in a group it leaves stripe by stripe."""
+        return all(isinstance(use.operation, ReturnOp) for use in layer.result.uses)
+
+    def _nest(self, layer: LayerOp, form: Form, rows: int, nest_: nest.Mapping | None) -> nest.Mapping:
         """The nest of a layer in a group, around that of a stripe; None for that of its buffers alone."""
-        inside = {read.operand for read in reads_of_values(layer, [each.result for each in layers])} | (
-            {"output"} if layer is not layers[-1] else set[str]()
-        )
-        streamed = [operand for operand in self.mappings[layer].stages_in("glb") if operand not in inside]
+        layers = self.network.layers[form.first : form.last + 1]
+        streamed = set(self.mappings[layer].stages_in("glb")) | ({"output"} if self._is_result(layer) else set[str]())
+        streamed = streamed - inside(layer, layers, form.loaded)
         if nest_ is not None:
             return striped(layer, nest_, rows, streamed, None)
         around = (*((Loop("n"),) if layer.sizes.data.n > 1 else ()), Loop("h", rows))
@@ -158,50 +208,57 @@ class GroupSearch:
     def _task(self, layer: LayerOp, rows: int) -> SearchTask:
         """The search for the mappings of a stripe, whose operands all lie in the GLB."""
         budget = GlbBudget(self.arch.glb.words, residual=layer.residual is not None)
-        shape, form = stripe_shape(layer_shape(layer), rows), self.candidates.form(layer)
-        return SearchTask(shape, self.arch, budget, form, prices=self.candidates.prices)
+        shape, dataflow = stripe_shape(layer_shape(layer), rows), self.candidates.form(layer)
+        return SearchTask(shape, self.arch, budget, dataflow, prices=self.candidates.prices)
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
-    def _candidates(self, first: int, last: int, rows: int) -> Iterator[Candidate]:
-        """The group of these layers in stripes of so many rows, if the array can run it, and with a useful slack."""
-        nests = self._nests(first, last, rows)
-        if nests is None:
+    def _candidates(self, form: Form) -> Iterator[Candidate]:
+        """The group of this form, if the array can run it, and with a useful slack."""
+        if (nests := self._nests(form)) is None:
             return
-        layers, costs = self.network.layers[first : last + 1], self.candidates.prices.costs
-        cost = sum(
-            cost_of(layer_shape(layer), mapping, self.arch, layer.residual is not None, costs)
-            for layer, mapping in zip(layers, nests, strict=True)
-        )
-        slack = [0] * len(layers)
-        best = with_rings(layers, nests)
+        layers = self.network.layers[form.first : form.last + 1]
+        best = with_rings(layers, nests, form.loaded, rowwise=form.rowwise)
         if not self._fits(best) or not _is_legal(best):
             return
+        cost, slack = best.cost(self.arch, self.costs), [0] * len(layers)
         cycles = least = self._cycles(best)
-        yield Candidate(first, last, best, Figures(cycles, cost))
-        for number in range(1, len(layers)):
+        yield self._candidate(form, best, cycles, cost)
+        for number in range(1, len(layers) if not form.rowwise else 0):
             slack[number] = 1
-            other = with_rings(layers, nests, slack)
-            if best.plans[number].reads and self._fits(other) and (longer := self._cycles(other)) < cycles:
+            other = with_rings(layers, nests, form.loaded, slack)
+            if (
+                best.of_layers[number].reads
+                and self._fits(other)
+                and _is_legal(other)
+                and (longer := self._cycles(other)) < cycles
+            ):
                 best, cycles = other, longer
             else:
                 slack[number] = 0
         if cycles < least:
-            yield Candidate(first, last, best, Figures(cycles, cost))
+            yield self._candidate(form, best, cycles, cost)
 
-    def _nests(self, first: int, last: int, rows: int) -> list[nest.Mapping] | None:
-        """The nests of layers in stripes of so many rows; None where one has none with its weights in the GLB."""
-        layers, nests = self.network.layers[first : last + 1], list[nest.Mapping]()
-        for layer, each in self._stripes(first, last, rows):
-            task = self._task(layer, each)
+    def _candidate(self, form: Form, group: LayerGroup, cycles: int, cost: float) -> Candidate:
+        """A candidate; what it loads is not copied to the GLB before the first layer."""
+        words = sum(self.copied[root].words for root in map(self.network.root, group.loaded) if root in self.copied)
+        saved = words * (self.costs.dram_read + self.costs.glb_write)
+        fewer = words // self.arch.dram.words_per_cycle
+        return Candidate(form.first, form.last, group, Figures(cycles - fewer, cost - saved))
+
+    def _nests(self, form: Form) -> list[nest.Mapping] | None:
+        """The nests of layers in stripes; None where one has none with its weights in the GLB."""
+        nests = list[nest.Mapping]()
+        for layer, rows in zip(*self._stripes(form), strict=True):
+            task = self._task(layer, rows)
             result = searched(task.shape, self.arch, task.budget, task.dataflow, prices=task.prices)
             if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
                 return None
-            nests.append(self._nest(layer, layers, each, result.mapping))
+            nests.append(self._nest(layer, form, rows, result.mapping))
         return nests
 
     def _fits(self, group: LayerGroup) -> bool:
-        return self._words(group) <= self.arch.glb.words
+        return sum(group.words(self.arch).values()) + self._words_beside(group) <= self.arch.glb.words
 
     def _cycles(self, group: LayerGroup) -> int:
         """Cycles of a group by itself."""
@@ -209,20 +266,9 @@ class GroupSearch:
 
 
 def _is_legal(group: LayerGroup) -> bool:
-    """Whether `nest-to-array` has a program for a group."""
-    staged = [plan.mapping.stages_in("glb") for plan in group.plans]
-    if any(sum(operand in each for each in staged) > 1 for operand in STREAMED):
-        return False
-    for layer, plan, each in zip(group.layers, group.plans, staged, strict=True):
-        rings = {read.operand for read in plan.reads} | ({"output"} if plan.keeps else set[str]())
-        if "ifmap" in each and "residual" in rings:
-            return False  # its first load would wait for a transfer, and for a layer
-        if "residual" in each and "output" in rings:
-            return False  # its last commit would free a buffer, and give a token to a layer
-        if layer.residual is not None and plan.sizes.n > 1 and len({"residual", "output"} & each.keys()) == 1:
-            return False  # a commit has one start for both
+    """Whether the array has a program for a group."""
     try:
-        waits_for_weights(group.plans)
+        group.check()
     except Refusal:
         return False
     return True
@@ -235,47 +281,73 @@ def with_groups(
     return {**mappings, **{layer: each for group in groups for layer, each in group.mappings.items()}}
 
 
-def best_groups(network: Network, mappings: Mappings, fewest: int, candidates: Candidates) -> list[LayerGroup]:
-    """The groups with which a mapped network is the best by the objective; none where it is better without.
+class GroupChoice:
+    """Groups for a mapped network: the best by the objective, and what was found on the way.
 
     fewest: cycles that some mapping of the network without groups takes.
     """
-    arch, costs, objective = candidates.arch, candidates.prices.costs, candidates.objective
-    plans = {
-        layer: choice_of(layer, mapping, arch).plan if candidates.is_searched(layer) else None
-        for layer, mapping in mappings.items()
-    }
-    parts = network_parts(network, arch, mappings, plans)
-    whole, by_label = program_cycles(parts, arch)
-    own = {
-        layer: cost_of(layer_shape(layer), mapping, arch, layer.residual is not None, costs)
-        for layer, mapping in mappings.items()
-    }
-    alone = {
-        layer: Figures(by_label[part_label(network, layer)].total if plans[layer] else 0, own[layer])
-        for layer in network.layers
-    }
-    groups = GroupSearch(network, mappings, candidates).candidates_of_all()
-    ways = paths([alone[layer] for layer in network.layers], groups)
-    more = whole.total - sum(each.cycles for each in alone.values())
-    copied = copies_cost(network, mappings, costs)
-    exact: dict[tuple[Candidate, ...], Figures] = {(): Figures(whole.total, sum(own.values()) + copied)}
 
-    def run(groups: Sequence[LayerGroup]) -> int:
-        nests = with_groups(mappings, groups)
-        grouped = Network(network.func, [group.layers for group in groups])
-        if not fits(list(lifetimes(grouped, arch, nests, groups).values()), arch.glb.words):
-            return NEVER
-        return program_cycles(network_parts(grouped, arch, nests, plans, groups), arch)[0].total
+    def __init__(self, network: Network, mappings: Mappings, fewest: int, candidates: Candidates) -> None:
+        self.network, self.mappings, self.arch = network, mappings, candidates.arch
+        self.costs, self.objective, self.fewest = candidates.prices.costs, candidates.objective, fewest
+        self.plans = {
+            layer: choice_of(layer, mapping, self.arch).plan if candidates.is_searched(layer) else None
+            for layer, mapping in mappings.items()
+        }
+        self.own = {
+            layer: cost_of(layer_shape(layer), mapping, self.arch, layer.residual is not None, self.costs)
+            for layer, mapping in mappings.items()
+        }
+        self.search = GroupSearch(network, mappings, candidates)
+        self.found = self.search.candidates_of_all()
+        self.chosen: tuple[Candidate, ...] = self._best() if self.found else ()
 
-    every = {path.groups: Figures(path.cycles + more, path.cost + copied) for path in ways} | exact
-    while True:
-        best = list(every)[objective.best(list(every.values()), fewest)]
-        if best not in exact and len(exact) > MOST_EXACT:
-            best = list(exact)[objective.best(list(exact.values()), fewest)]
-        if best in exact:
-            return [each.group for each in best]
-        exact[best] = every[best] = every[best]._replace(cycles=run([each.group for each in best]))
+    @property
+    def groups(self) -> list[LayerGroup]:
+        """The chosen groups."""
+        return [each.group for each in self.chosen]
+
+    def run(self, groups: Sequence[LayerGroup]) -> tuple[PredictedCycles, dict[str, PredictedCycles]] | None:
+        """The cycles of the network with these groups, and of its parts; None where they do not fit the GLB."""
+        nests = with_groups(self.mappings, groups)
+        grouped = Network(self.network.func, [group.layers for group in groups])
+        if groups and not fits(list(lifetimes(grouped, self.arch, nests, groups).values()), self.arch.glb.words):
+            return None
+        return program_cycles(network_parts(grouped, self.arch, nests, self.plans, groups), self.arch)
+
+    def figures(self, groups: Sequence[LayerGroup]) -> Figures:
+        """The cycles and the cost of the network with these groups."""
+        nests = with_groups(self.mappings, groups)
+        grouped = Network(self.network.func, [group.layers for group in groups])
+        cost = sum(cost for layer, cost in self.own.items() if not any(layer in group.layers for group in groups))
+        cost += sum(group.cost(self.arch, self.costs) for group in groups)
+        cycles = self.run(groups)
+        return Figures(cycles[0].total if cycles else NEVER, cost + copies_cost(grouped, nests, self.costs))
+
+    def alone(self) -> dict[LayerOp, Figures]:
+        """The cycles and the cost of each layer in the network without groups."""
+        cycles = self.run([])
+        assert cycles is not None
+        return {
+            layer: Figures(cycles[1][part_label(self.network, layer)].total if self.plans[layer] else 0, self.own[layer])
+            for layer in self.network.layers
+        }
+
+    def _best(self) -> tuple[Candidate, ...]:
+        """The best of the paths, on the exact model."""
+        alone = self.alone()
+        ways = paths([alone[layer] for layer in self.network.layers], self.found)
+        whole = self.figures([])
+        more = [own - sum(each) for own, each in zip(whole, zip(*alone.values(), strict=True), strict=True)]
+        exact: dict[tuple[Candidate, ...], Figures] = {(): whole}
+        every = {path.groups: Figures(path.cycles + int(more[0]), path.cost + more[1]) for path in ways} | exact
+        while True:
+            best = list(every)[self.objective.best(list(every.values()), self.fewest)]
+            if best not in exact and len(exact) > MOST_EXACT:
+                best = list(exact)[self.objective.best(list(exact.values()), self.fewest)]
+            if best in exact:
+                return best
+            exact[best] = every[best] = self.figures([each.group for each in best])
 
 
 class Path(NamedTuple):

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping as Map
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, StringAttr, i64
-from xdsl.ir import Attribute
+from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntegerAttr, StringAttr, i64
+from xdsl.ir import Attribute, SSAValue
 
-from cnncc.arch.model import Arch
-from cnncc.dialects._groups import GroupLayer
-from cnncc.dialects.nest import LayerOp, Mapping, reads_of_values
-from cnncc.errors import one_line
+from cnncc.arch.model import Arch, Energy
+from cnncc.dialects._groups import GroupLayer, Read, group_problem, load_of_rows
+from cnncc.dialects.nest import LayerOp, Mapping, Stage, image_shape, reads_of_values
+from cnncc.errors import Refusal, one_line
+from cnncc.mapper.prices import cost_of
 from cnncc.model.group_schedule import GroupPlan, group_plan
+from cnncc.model.group_steps import check_stages, group_bodies
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.passes._programs.layer_sums import partial_sums
 from cnncc.passes._scheduling.glb_words import stage_sizes
+from cnncc.passes._scheduling.loaded_inputs import load_label, loaded_values, rows_read
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
-from cnncc.passes._scheduling.schedule_file import GivenGroup
-from cnncc.passes._scheduling.stripes import stripe_rows, with_least_delays, with_least_rings
+from cnncc.passes._scheduling.schedule_file import FLAGS, GivenGroup
+from cnncc.passes._scheduling.stripes import stripe_rows, with_least_delays, with_least_rings, with_least_rows
 
 GROUPS = "nest.groups"  # module attribute: the groups that `nest-assign-mapping` has chosen, for `nest-group`
 EXAMPLE = 'a list such as [{layers = ["conv1", "conv2"], rows = 2}]'
@@ -27,58 +31,112 @@ EXAMPLE = 'a list such as [{layers = ["conv1", "conv2"], rows = 2}]'
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers in the order of the program, and what each is in the group, with the nest of its stripes."""
+    """Layers in the order of the program, and the values that come for them row by row from DRAM.
+
+    plans: of these loads, then what each layer is, with the nest of its stripes.
+    """
 
     layers: tuple[LayerOp, ...]
     plans: tuple[GroupLayer, ...]
+    loaded: tuple[SSAValue, ...] = ()
 
     @property
     def label(self) -> str:
         """As `nest-group` names it."""
-        return f"{self.plans[0].label}..{self.plans[-1].label}"
+        return f"{label_of(self.layers[0])}..{label_of(self.layers[-1])}"
+
+    @property
+    def loads(self) -> tuple[GroupLayer, ...]:
+        """What comes row by row from DRAM."""
+        return self.plans[: len(self.loaded)]
+
+    @property
+    def of_layers(self) -> tuple[GroupLayer, ...]:
+        """The plans of the layers alone."""
+        return self.plans[len(self.loaded) :]
 
     @property
     def mappings(self) -> dict[LayerOp, Mapping]:
-        """The nest of each layer."""
-        return {layer: plan.mapping for layer, plan in zip(self.layers, self.plans, strict=True)}
+        """The nest of each layer, as `nest-group` takes it: a value that is to be loaded is staged."""
+        return {layer: self._with_stages(plan) for layer, plan in zip(self.layers, self.of_layers, strict=True)}
+
+    def _with_stages(self, plan: GroupLayer) -> Mapping:
+        loaded = [read.operand for read in plan.reads if self.plans[read.producer].is_load]
+        stages = [*plan.mapping.stages, *(Stage(operand, "glb", plan.depth, 2) for operand in loaded)]
+        return Mapping(plan.mapping.loops, tuple(sorted(stages, key=lambda stage: stage.depth)))
 
     @property
     def options(self) -> GivenGroup:
         """The options of `nest-group` that make this group of layers that run stripe by stripe."""
-        names, delays = tuple(plan.label for plan in self.plans), tuple(plan.delay for plan in self.plans)
-        least = tuple(plan.delay for plan in with_least_delays(self.plans))
-        return GivenGroup(names, self.plans[-1].rows, () if delays == least else delays)
+        ahead = self.of_layers[0].delay  # how far loads run ahead of the first layer
+        least = with_least_delays(self.plans)[len(self.loads) :]
+        names, delays = (tuple(each) for each in zip(*((plan.label, plan.delay - ahead) for plan in self.of_layers)))
+        is_least = [plan.delay for plan in least] == [plan.delay for plan in self.of_layers]
+        rows, rowwise = self.plans[-1].rows, any(plan.first for plan in self.plans)
+        loads = bool(self.loads) or not next(loaded_values(self.layers, rows, self.mappings))
+        return GivenGroup(names, rows, () if is_least else delays, (), rowwise, loads)
 
     def plan(self) -> GroupPlan:
         """As the cost model takes it."""
         plans = [
             LayerPlan(plan.label, layer_shape(layer), plan.mapping, layer.residual is not None)
-            for layer, plan in zip(self.layers, self.plans, strict=True)
+            for layer, plan in zip(self.layers, self.of_layers, strict=True)
         ]
         return group_plan(self.label, plans, self.plans)
 
     def words(self, arch: Arch) -> dict[str, int]:
         """Words in the GLB of all rings, buffers and partial sums, by name."""
-        words = dict[str, int]()
-        for layer, plan in zip(self.layers, self.plans, strict=True):
+        words = {f"{plan.label} ring": ring_words(plan) for plan in self.plans if plan.keeps}
+        for layer, plan in zip(self.layers, self.of_layers, strict=True):
             shape, name = layer_shape(layer), plan.label
-            if plan.keeps:
-                words[f"{name} ring"] = plan.keeps * plan.sizes.w * plan.sizes.k
             sizes = stage_sizes(shape, arch, plan.mapping)
             if sizes.pop("sums", 0):
                 sizes["sums"] = arch.words_per_sum * partial_sums(shape, plan.mapping, ring=plan.keeps)
             words |= {f"{name} {operand}": size for operand, size in sizes.items()}
         return words
 
+    @property
+    def has_head(self) -> bool:
+        """Whether it begins with transfers, behind which those for the next layer may stand."""
+        stages = [stage for plan in self.plans for stage in plan.mapping.stages_in("glb").values()]
+        return any(not stage.depth or (stage.operand != "output" and stage.buffers > 1) for stage in stages)
+
+    def cost(self, arch: Arch, costs: Energy) -> float:
+        """What its layers and its loads cost."""
+        of_layers = (
+            cost_of(layer_shape(layer), plan.mapping, arch, layer.residual is not None, costs, plan.first)
+            for layer, plan in zip(self.layers, self.of_layers, strict=True)
+        )
+        loaded = sum(prod(load.sizes.of(dim) for dim in "nkhw") for load in self.loads)
+        return sum(of_layers) + loaded * (costs.dram_read + costs.glb_write)
+
+    def check(self) -> None:
+        """Raises Refusal where the array has no program for the group."""
+        if problem := group_problem(self.plans):
+            raise Refusal(problem)
+        residuals = [layer.residual is not None for layer in self.layers]
+        check_stages(self.plans, [False] * len(self.loads) + residuals)
+        group_bodies(self.plans, [False] * len(self.plans))
+
+
+def ring_words(plan: GroupLayer) -> int:
+    """Words of a layer's ring."""
+    return plan.keeps * plan.sizes.w * plan.sizes.k
+
 
 def groups_attr(groups: Sequence[GivenGroup]) -> ArrayAttr[DictionaryAttr]:
-    """As the module has them: `[{layers = ["conv1", "conv2"], rows = 2}]`, with `delays` that are not the least."""
+    """As the module has them: `[{layers = ["conv1", "conv2"], rows = 2}]`, with options that are not the usual ones."""
     return ArrayAttr(
         DictionaryAttr(
             {
                 "layers": ArrayAttr(map(StringAttr, group.layers)),
                 "rows": IntegerAttr(group.rows, i64),
                 **({"delays": ArrayAttr(IntegerAttr(delay, i64) for delay in group.delays)} if group.delays else {}),
+                **{
+                    name: BoolAttr.from_bool(getattr(group, name))
+                    for name, default in FLAGS.items()
+                    if getattr(group, name) != default
+                },
             }
         )
         for group in groups
@@ -92,7 +150,11 @@ def groups_of(attribute: Attribute) -> list[GivenGroup]:
         keys: Map[str, Attribute] = entry.data if isinstance(entry, DictionaryAttr) else {}
         names = [name.data for name in _items(keys.get("layers")) if isinstance(name, StringAttr)]
         delays = [_number(delay) for delay in _items(keys.get("delays"))]
-        groups.append(GivenGroup(tuple(names), _number(keys.get("rows")), tuple(delays)))
+        flags = {name: keys[name] == BoolAttr.from_bool(True) for name in FLAGS if name in keys}
+        given = GivenGroup(tuple(names), _number(keys.get("rows")), tuple(delays), **flags)
+        if groups_attr([given]).data[0] != entry:
+            given = replace(given, rows=-1)  # keys or values that are none
+        groups.append(given)
     if not groups or any(min(group.rows, *group.delays, 0) < 0 for group in groups):
         raise ValueError(f"expected {EXAMPLE}, not {one_line(str(attribute), 80)}")
     return groups
@@ -106,22 +168,50 @@ def _number(attribute: Attribute | None) -> int:
     return attribute.value.data if isinstance(attribute, IntegerAttr) else -1
 
 
-def heights(layers: Sequence[LayerOp], rows: int) -> list[int]:
-    """Rows of a stripe of each layer, `rows` for the last one. Raises Refusal where layers need different ones."""
-    reads = [reads_of_values(layer, [each.result for each in layers]) for layer in layers]
-    return stripe_rows([label_of(layer) for layer in layers], [layer.sizes.data.h for layer in layers], reads, rows)
+def heights(layers: Sequence[LayerOp], rows: int, loaded: Sequence[SSAValue] = ()) -> list[int]:
+    """Rows of a stripe of each value that is loaded and of each layer, `rows` for the last one.
+
+    Raises Refusal where layers need different ones.
+    """
+    names = [*(load_label(value, layers) for value in loaded), *map(label_of, layers)]
+    sizes = [*(rows_read(value, layers) for value in loaded), *(layer.sizes.data.h for layer in layers)]
+    return stripe_rows(names, sizes, _reads(layers, loaded), rows)
 
 
-def with_rings(layers: Sequence[LayerOp], mappings: Sequence[Mapping], slack: Sequence[int] = ()) -> LayerGroup:
-    """The group of layers with these nests, with the least rings. slack: stripes that each layer waits longer."""
-    reads = [reads_of_values(layer, [each.result for each in layers]) for layer in layers]
-    plans = [
-        GroupLayer(
-            label_of(layer), layer.kind.data, layer.sizes.data, mapping, 0, reads=own,
-            leaves=not any(read.producer == number for others in reads for read in others),
-        )
-        for number, (layer, mapping, own) in enumerate(zip(layers, mappings, reads, strict=True))
-    ]  # fmt: skip
-    plans = with_least_delays(plans, slack)
-    plans = with_least_rings(plans, [rows_apart(layer) for layer in layers])
-    return LayerGroup(tuple(layers), tuple(plans))
+def _reads(layers: Sequence[LayerOp], loaded: Sequence[SSAValue]) -> list[tuple[Read, ...]]:
+    values = [*loaded, *(layer.result for layer in layers)]
+    return [*((),) * len(loaded), *(reads_of_values(layer, values) for layer in layers)]
+
+
+def inside(layer: LayerOp, layers: Sequence[LayerOp], loaded: Sequence[SSAValue] = ()) -> set[str]:
+    """The operands of a layer that lie in rings of its group."""
+    reads = reads_of_values(layer, [*loaded, *(each.result for each in layers)])
+    is_read = any(reads_of_values(other, [layer.result]) for other in layers)
+    return {read.operand for read in reads} | ({"output"} if is_read else set[str]())
+
+
+def with_rings(
+    layers: Sequence[LayerOp],
+    mappings: Sequence[Mapping],
+    loaded: Sequence[SSAValue] = (),
+    slack: Sequence[int] = (),
+    rowwise: bool = False,
+) -> LayerGroup:
+    """The group of layers with these nests, with the least rings.
+
+    loaded: values that come row by row. slack: stripes that each layer waits longer. rowwise: delays are in rows.
+    """
+    reads = _reads(layers, loaded)
+    rows = mappings[-1].loops[1 if layers[-1].sizes.data.n > 1 else 0].step
+    plans = list[GroupLayer]()
+    for value, step in zip(loaded, heights(layers, rows, loaded), strict=False):
+        n, channels, _, cols = image_shape(value.type)
+        plans.append(load_of_rows(load_label(value, layers), (n, channels, rows_read(value, layers), cols), step))
+    for layer, mapping, own in zip(layers, mappings, reads[len(loaded) :], strict=True):
+        leaves = not any(read.producer == len(plans) for others in reads for read in others)
+        kind, sizes = layer.kind.data, layer.sizes.data
+        plans.append(GroupLayer(label_of(layer), kind, sizes, mapping, 0, reads=own, leaves=leaves))
+    waits = [*[0] * len(loaded), *slack] if slack else ()
+    plans = with_least_rows(plans) if rowwise else with_least_delays(plans, waits)
+    plans = with_least_rings(plans, [*[1] * len(loaded), *map(rows_apart, layers)])
+    return LayerGroup(tuple(layers), tuple(plans), tuple(loaded))

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from xdsl.ir import BlockArgument, SSAValue
 
+from cnncc.dialects import nest
 from cnncc.dialects._groups import Read
-from cnncc.dialects.nest import LayerOp, image_shape, mapping_of, reads_of_values
+from cnncc.dialects.nest import LayerOp, image_shape, reads_of_values
 from cnncc.passes._scheduling.nest_layers import label_of, rows_apart
 
 
-def loaded_values(layers: Sequence[LayerOp], rows: int) -> Iterator[list[SSAValue]]:
-    """Choices of values to load, the best one first; the last one is none. rows: of a stripe of the last layer."""
+def loaded_values(
+    layers: Sequence[LayerOp], rows: int, nests: Mapping[LayerOp, nest.Mapping]
+) -> Iterator[list[SSAValue]]:
+    """Choices of values to load, the best one first; the last one is none. rows: of a stripe of the last layer.
+
+    nests: of these layers, which say what lies in DRAM.
+    """
     results = {layer.result for layer in layers}
     inputs = dict.fromkeys(value for layer in layers for value in layer.operands if value not in results)
     saved = {value: _rows_of_blocks(value, layers, rows) - rows_read(value, layers) for value in inputs}
     good = [
-        value for value in inputs if (saved[value] > 0 and _is_streamed(value, layers)) or _is_copied_for(value, layers)
+        value
+        for value in inputs
+        if (saved[value] > 0 and _is_streamed(value, layers, nests)) or _is_for_these(value, layers, nests)
     ]
     yield from ([value] for value in sorted(good, key=lambda value: -saved[value] * _row_words(value)))
     yield []
@@ -44,16 +52,15 @@ def _row_words(value: SSAValue) -> int:
     return channels * cols
 
 
-def _is_streamed(value: SSAValue, layers: Sequence[LayerOp]) -> bool:
+def _is_streamed(value: SSAValue, layers: Sequence[LayerOp], nests: Mapping[LayerOp, nest.Mapping]) -> bool:
     """Whether the value lies in DRAM for all layers that read it."""
-    return all(read.operand in mapping_of(layer).stages_in("glb") for layer, read in _readers(value, layers))
+    return all(read.operand in nests[layer].stages_in("glb") for layer, read in _readers(value, layers))
 
 
-def _is_copied_for(value: SSAValue, layers: Sequence[LayerOp]) -> bool:
-    """Whether the value is an input of the network that would be copied to the GLB for these layers alone."""
+def _is_for_these(value: SSAValue, layers: Sequence[LayerOp], nests: Mapping[LayerOp, nest.Mapping]) -> bool:
+    """Whether the value is an input of the network that these layers alone read, and not in nests without stages."""
     of_user = isinstance(value, BlockArgument) and all(use.operation in layers for use in value.uses)
-    staged = [(mapping_of(layer).stages_in("glb"), read.operand) for layer, read in _readers(value, layers)]
-    return of_user and all(operand not in stages for stages, operand in staged) and any(stages for stages, _ in staged)
+    return of_user and any(nests[layer].stages for layer, _ in _readers(value, layers))
 
 
 def _rows_of_blocks(value: SSAValue, layers: Sequence[LayerOp], rows: int) -> int:

@@ -44,10 +44,11 @@ def prefetched_layers(
     lives = lifetimes(network, arch, mappings, groups)
     in_glb, fitting = {value.root for value in _resident(network, mappings)}, list[LayerOp]()
     grouped = {layer for group in groups for layer in group.layers}
+    headless = {network.number[group.layers[0]] for group in groups if not group.has_head}
     for layer in (layer for layer in network.layers if layer not in grouped):
         before, number, mapping = _before(network, layer, in_glb), network.number[layer], mappings.get(layer)
         prefetched = {f"{name} {number}" for name in prefetchable(mapping)} if mapping else set[str]()
-        if before is None or not prefetched:
+        if before is None or before in headless or not prefetched:
             continue
         longer = {name: Lifetime(name, lives[name].words, before, number) for name in prefetched}
         if fits(list((lives | longer).values()), arch.glb.words):

@@ -69,9 +69,11 @@ class GivenGroup:
     delays: tuple[int, ...] = ()
     keeps: tuple[int, ...] = ()
     rowwise: bool = False
+    loads: bool = True
 
 
 GROUP = "group"
+FLAGS = {"rowwise": False, "loads": True}  # keys of a group, and what they are without
 
 
 @dataclass(frozen=True)
@@ -146,9 +148,15 @@ def _group(where: str, table: object) -> GivenGroup:
         _whole(where, name, value)
         for name, value in {"rows": [keys.get("rows")], "delays": [], "keeps": [], **_lists(keys)}.items()
     )
-    if not isinstance(rowwise := keys.get("rowwise", False), bool):
-        raise Refusal(f"{where}: rowwise is true or false")
-    return GivenGroup(tuple(cast("list[str]", layers)), rows[0], delays, keeps, rowwise)
+    rowwise, loads = (_flag(where, name, keys.get(name, default)) for name, default in FLAGS.items())
+    return GivenGroup(tuple(cast("list[str]", layers)), rows[0], delays, keeps, rowwise, loads)
+
+
+def _flag(where: str, name: str, value: object) -> bool:
+    """Raises Refusal for what is none."""
+    if not isinstance(value, bool):
+        raise Refusal(f"{where}: {name} is true or false")
+    return value
 
 
 def _lists(keys: Mapping[str, Any]) -> dict[str, object]:
