@@ -15,7 +15,9 @@ from cnncc.arch.model import Arch
 from cnncc.dialects._groups import KINDS, GroupLayer, group_problem, load_of_rows
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import (
+    ColumnsOp,
     GroupOp,
+    JoinOp,
     LayerOp,
     LoadOp,
     YieldOp,
@@ -25,10 +27,12 @@ from cnncc.dialects.nest import (
     mapping_problem,
     operands,
     reads_of_values,
+    strip_name,
 )
 from cnncc.errors import Refusal
 from cnncc.model.group_steps import group_bodies
 from cnncc.passes._programs.array_mark import mark_of, marked_array
+from cnncc.passes._scheduling.column_strips import split_columns
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.layer_groups import GROUPS, groups_of
 from cnncc.passes._scheduling.loaded_inputs import load_label, loaded_values, rows_read
@@ -73,6 +77,7 @@ class NestGroupPass(ModulePass):
     delays: tuple[int, ...] = ()
     keeps: tuple[int, ...] = ()
     rowwise: bool = False
+    columns: int = 0
     loads: bool = True
     schedule: str | None = None
     arch: str | None = None
@@ -97,7 +102,15 @@ class NestGroupPass(ModulePass):
             self._check(labels)
             layers = _in_order(op, labels)
             arch = marked_array(op, self.arch, self.name) if self.arch or mark_of(op) else None
-            _build(label, layers, *self._planned(layers, arch, [labels.index(label_of(layer)) for layer in layers]))
+            places = [labels.index(label_of(layer)) for layer in layers]
+            if not 0 < self.columns < image_shape(layers[-1].result.type)[3]:
+                _build(label, layers, *self._planned(layers, arch, places, layers))
+                return
+            strips = split_columns(layers, self.columns)
+            everywhere = [layer for strip in strips for layer in strip]
+            plans = [self._planned(strip, arch, places, everywhere) for strip in strips]
+            for number, (strip, planned) in enumerate(zip(strips, plans, strict=True)):
+                _build(strip_name(label, number), strip, *planned)
         except Refusal as refusal:
             text = str(refusal)
             raise (
@@ -109,6 +122,8 @@ class NestGroupPass(ModulePass):
             raise Refusal(f"{len(set(labels))} layers: a group has two or more, each once")
         if self.rows < 1:
             raise Refusal(f"stripes of {self.rows} rows: rows is at least 1")
+        if self.columns < 0:
+            raise Refusal(f"strips of {self.columns} columns: columns is at least 1, or 0 for no strips")
         for name, numbers in (("delays", self.delays), ("keeps", self.keeps)):
             if len(numbers) not in (0, len(labels)):
                 raise Refusal(
@@ -116,13 +131,13 @@ class NestGroupPass(ModulePass):
                 )
 
     def _planned(
-        self, layers: Sequence[LayerOp], arch: Arch | None, numbers: Sequence[int]
+        self, layers: Sequence[LayerOp], arch: Arch | None, numbers: Sequence[int], others: Sequence[LayerOp]
     ) -> tuple[list[SSAValue], list[GroupLayer]]:
         """The values that come row by row into rings, and the plans of these loads and of the layers. Raises Refusal.
 
-        numbers: the place of each layer in the options.
+        numbers: the place of each layer in the options. others: the layers of all strips.
         """
-        for loaded in loaded_values(layers, self.rows) if self.loads else [list[SSAValue]()]:
+        for loaded in loaded_values(layers, self.rows, others) if self.loads else [list[SSAValue]()]:
             try:
                 plans = self._plans(layers, loaded, arch, numbers)
                 group_bodies(plans, [False] * len(plans))
@@ -154,7 +169,7 @@ class NestGroupPass(ModulePass):
             inside = {read.operand for read in reads[number]} | (set[str]() if leaves else {"output"})
             before = mapping_of(layer)
             streamed = set(before.stages_in("glb")) - inside
-            if leaves and before.stages and _is_result(layer):
+            if leaves and before.stages and _is_result(layer.result):
                 streamed.add("output")
             try:
                 mapping = striped(layer, before, rows[number], streamed, arch)
@@ -190,9 +205,10 @@ def _chosen(module: ModuleOp) -> list[GivenGroup]:
         raise Refusal(f"nest-group: {GROUPS}: {wrong}") from wrong
 
 
-def _is_result(layer: LayerOp) -> bool:
+def _is_result(value: SSAValue) -> bool:
     """Whether only the network's user reads what a layer computes: it goes to DRAM as it is computed."""
-    return all(isinstance(use.operation, ReturnOp) for use in layer.result.uses)
+    ops = [use.operation for use in value.uses]
+    return all(isinstance(op, ReturnOp) or (isinstance(op, JoinOp) and _is_result(op.result)) for op in ops)
 
 
 def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
@@ -233,7 +249,7 @@ def _check_glb(layers: Sequence[LayerOp], plans: Sequence[GroupLayer], arch: Arc
     if rings + buffers > arch.glb.words:
         raise Refusal(
             f"rings of {rings} words and buffers of {buffers} words do not fit glb.words = {arch.glb.words}: "
-            f"fewer rows, fewer layers, or a larger array"
+            f"fewer rows, fewer layers, strips of fewer columns, or a larger array"
         )
 
 
@@ -257,8 +273,13 @@ def _build(label: str, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], pl
     for value, plan in zip(loaded, plans, strict=False):
         load = _load_op(value, plan)
         inside.add_op(load)
-        value.replace_uses_with_if(load.result, lambda use: use.operation in layers)
+        value.replace_uses_with_if(load.result, lambda use: _reads_in(use.operation, layers))
+    results = {op.result for op in (*layers, *inside.ops) if isinstance(op, LayerOp | LoadOp)}
     for layer, plan in zip(layers, plans[len(loaded) :], strict=True):
+        for value in layer.operands:
+            if isinstance(columns := value.owner, ColumnsOp) and columns.x in results:
+                columns.detach()
+                inside.add_op(columns)
         layer.detach()
         layer.delay, layer.prefetched, layer.mapping = IntegerAttr(plan.delay, i64), None, None
         layer.keeps = IntegerAttr(plan.keeps, i64) if plan.keeps else None
@@ -272,6 +293,11 @@ def _build(label: str, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], pl
     has_head = any(not stage.depth or (stage.operand != "output" and stage.buffers > 1) for stage in stages)
     if follows is not None and not has_head:
         follows.prefetched = None  # its transfers would stand behind those at the head of the group, which has none
+
+
+def _reads_in(op: Operation, layers: Sequence[LayerOp]) -> bool:
+    """Whether an operation is one of the layers, or columns for them."""
+    return op in layers or (isinstance(op, ColumnsOp) and all(use.operation in layers for use in op.result.uses))
 
 
 def _load_op(value: SSAValue, plan: GroupLayer) -> LoadOp:
