@@ -45,9 +45,7 @@ class ColumnsOp(IRDLOperation):
     def verify_(self) -> None:
         whole, own, first = shape(self.x.type), shape(self.result.type), self.first.value.data
         if len(whole) != 4 or whole[:3] != own[:3]:
-            raise VerifyException(
-                f"nest.columns: {whole} and {own} are not n c h w with other columns alone"
-            )
+            raise VerifyException(f"nest.columns: {whole} and {own} are not n c h w with other columns alone")
         if not 0 <= first < first + own[3] <= whole[3]:
             raise VerifyException(
                 f"nest.columns: columns {first} to {first + own[3] - 1} of a value that has columns 0 to {whole[3] - 1}"
@@ -68,13 +66,9 @@ class JoinOp(IRDLOperation):
     def verify_(self) -> None:
         shapes, whole = [shape(value.type) for value in self.inputs], shape(self.result.type)
         if len(whole) != 4 or any(dims[:-1] != whole[:-1] for dims in shapes):
-            raise VerifyException(
-                f"nest.join: {shapes} and {whole} are not n c h w with other columns alone"
-            )
+            raise VerifyException(f"nest.join: {shapes} and {whole} are not n c h w with other columns alone")
         if sum(dims[3] for dims in shapes) != whole[3]:
-            raise VerifyException(
-                f"nest.join: the columns of {shapes} are not the result's {whole[3]} columns"
-            )
+            raise VerifyException(f"nest.join: the columns of {shapes} are not the result's {whole[3]} columns")
 
 
 def strip_name(name: str, strip: int) -> str:

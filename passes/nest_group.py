@@ -38,6 +38,7 @@ from cnncc.passes._scheduling.layer_groups import GROUPS, groups_of
 from cnncc.passes._scheduling.loaded_inputs import load_label, loaded_values, rows_read
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
 from cnncc.passes._scheduling.schedule_file import GivenGroup, read_schedule
+from cnncc.passes._scheduling.smaller_budgets import prefetchable
 from cnncc.passes._scheduling.stripes import stripe_rows, striped, with_least_delays, with_least_rings, with_least_rows
 
 
@@ -64,7 +65,8 @@ class NestGroupPass(ModulePass):
     Without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without
     stages gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that
     the layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so
-    that rings are smaller. An input whose rows would come from DRAM again and again comes by `nest.load`, row by row,
+    that rings are smaller. `columns`: the layers run in strips of so many columns of the last one, a group for each
+    strip; columns that two strips need are computed by both. An input whose rows would come from DRAM again and again comes by `nest.load`, row by row,
     but not with `loads=false`, nor in groups that were chosen.
 
     Illegal are elementwise layers and concatenations between the layers, and results that others read, too.
@@ -104,13 +106,17 @@ class NestGroupPass(ModulePass):
             arch = marked_array(op, self.arch, self.name) if self.arch or mark_of(op) else None
             places = [labels.index(label_of(layer)) for layer in layers]
             if not 0 < self.columns < image_shape(layers[-1].result.type)[3]:
-                _build(label, layers, *self._planned(layers, arch, places, layers))
+                _build(label, layers, self._planned(layers, arch, places, layers), arch)
                 return
-            strips = split_columns(layers, self.columns)
+            strips, plans = split_columns(layers, self.columns), list[_Planned]()
             everywhere = [layer for strip in strips for layer in strip]
-            plans = [self._planned(strip, arch, places, everywhere) for strip in strips]
+            for number, strip in enumerate(strips):
+                try:
+                    plans.append(self._planned(strip, arch, places, everywhere))
+                except Refusal as refusal:
+                    raise Refusal(f"strip {number} of {len(strips)}: {refusal}") from refusal
             for number, (strip, planned) in enumerate(zip(strips, plans, strict=True)):
-                _build(strip_name(label, number), strip, *planned)
+                _build(strip_name(label, number), strip, planned, arch)
         except Refusal as refusal:
             text = str(refusal)
             raise (
@@ -132,7 +138,7 @@ class NestGroupPass(ModulePass):
 
     def _planned(
         self, layers: Sequence[LayerOp], arch: Arch | None, numbers: Sequence[int], others: Sequence[LayerOp]
-    ) -> tuple[list[SSAValue], list[GroupLayer]]:
+    ) -> _Planned:
         """The values that come row by row into rings, and the plans of these loads and of the layers. Raises Refusal.
 
         numbers: the place of each layer in the options. others: the layers of all strips.
@@ -196,6 +202,9 @@ class NestGroupPass(ModulePass):
         return plans
 
 
+_Planned = tuple[list[SSAValue], list[GroupLayer]]  # what is loaded; the plans of the loads, then of the layers
+
+
 def _chosen(module: ModuleOp) -> list[GivenGroup]:
     """The groups that the module lists in `nest.groups`, which it loses. Raises Refusal for what is no such list."""
     attribute = module.attributes.pop(GROUPS, None)
@@ -241,16 +250,22 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
 
 def _check_glb(layers: Sequence[LayerOp], plans: Sequence[GroupLayer], arch: Arch) -> None:
     """Rings and buffers of a group fit the GLB, if nothing else lies there. Raises Refusal."""
-    rings = sum(plan.keeps * plan.sizes.w * plan.sizes.k for plan in plans)
-    buffers, computing = 0, (plan for plan in plans if not plan.is_load)
-    for layer, plan in zip(layers, computing, strict=True):
-        sizes = stage_sizes(layer_shape(layer), arch, plan.mapping)
-        buffers += sum(words for name, words in sizes.items() if name != "sums")
+    rings, buffers = _group_words(layers, plans, arch)
     if rings + buffers > arch.glb.words:
         raise Refusal(
             f"rings of {rings} words and buffers of {buffers} words do not fit glb.words = {arch.glb.words}: "
             f"fewer rows, fewer layers, strips of fewer columns, or a larger array"
         )
+
+
+def _group_words(layers: Sequence[LayerOp], plans: Sequence[GroupLayer], arch: Arch) -> tuple[int, int]:
+    """The words of the rings of a group, and of its buffers."""
+    rings = sum(plan.keeps * plan.sizes.w * plan.sizes.k for plan in plans)
+    buffers, computing = 0, (plan for plan in plans if not plan.is_load)
+    for layer, plan in zip(layers, computing, strict=True):
+        sizes = stage_sizes(layer_shape(layer), arch, plan.mapping)
+        buffers += sum(words for name, words in sizes.items() if name != "sums")
+    return rings, buffers
 
 
 def _named(op: Operation) -> str:
@@ -259,9 +274,9 @@ def _named(op: Operation) -> str:
     return f"layer '{label_of(op)}'" if isinstance(op, LayerOp) else f"{op.name}, which is in no group"
 
 
-def _build(label: str, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], plans: Sequence[GroupLayer]) -> None:
-    """Move the layers into a group where the last one stands. plans: of the loads, then of the layers."""
-    last = layers[-1]
+def _build(label: str, layers: Sequence[LayerOp], planned: _Planned, arch: Arch | None) -> None:
+    """Move the layers into a group where the last one stands."""
+    (loaded, plans), last = planned, layers[-1]
     inside = Block()
     group = GroupOp.create(
         properties={"label": StringAttr(label)}, result_types=[last.result.type], regions=[Region(inside)]
@@ -291,8 +306,18 @@ def _build(label: str, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], pl
     follows = _next_layer(group)
     stages = [stage for plan in plans for stage in plan.mapping.stages_in("glb").values()]
     has_head = any(not stage.depth or (stage.operand != "output" and stage.buffers > 1) for stage in stages)
-    if follows is not None and not has_head:
-        follows.prefetched = None  # its transfers would stand behind those at the head of the group, which has none
+    # What is prefetched stands behind the transfers at the head of the group, and lies beside its rings and buffers.
+    if follows is None or (has_head and (arch is None or _has_room(follows, layers, plans, arch))):
+        return
+    follows.prefetched = None
+
+
+def _has_room(follows: LayerOp, layers: Sequence[LayerOp], plans: Sequence[GroupLayer], arch: Arch) -> bool:
+    """Whether what is prefetched for a layer has a place in the GLB beside a group."""
+    nest = mapping_of(follows)
+    sizes = stage_sizes(layer_shape(follows), arch, nest)
+    prefetched = sum(sizes[operand] for operand in prefetchable(nest))
+    return sum(_group_words(layers, plans, arch)) + prefetched <= arch.glb.words
 
 
 def _reads_in(op: Operation, layers: Sequence[LayerOp]) -> bool:
