@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import KINDS, GroupLayer, group_problem, load_of_rows
+from cnncc.dialects._groups import GroupLayer, group_problem, load_of_rows
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import (
     ColumnsOp,
@@ -39,7 +39,14 @@ from cnncc.passes._scheduling.loaded_inputs import load_label, loaded_values, ro
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
 from cnncc.passes._scheduling.schedule_file import GivenGroup, read_schedule
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
-from cnncc.passes._scheduling.stripes import stripe_rows, striped, with_least_delays, with_least_rings, with_least_rows
+from cnncc.passes._scheduling.stripes import (
+    kind_in_group,
+    stripe_rows,
+    striped,
+    with_least_delays,
+    with_least_rings,
+    with_least_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -66,10 +73,11 @@ class NestGroupPass(ModulePass):
     stages gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that
     the layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so
     that rings are smaller. `columns`: the layers run in strips of so many columns of the last one, a group for each
-    strip; columns that two strips need are computed by both. An input whose rows would come from DRAM again and again comes by `nest.load`, row by row,
-    but not with `loads=false`, nor in groups that were chosen.
+    strip; columns that two strips need are computed by both. An input whose rows would come from DRAM again and again
+    comes by `nest.load`, row by row, but not with `loads=false`, nor in groups that were chosen.
 
-    Illegal are elementwise layers and concatenations between the layers, and results that others read, too.
+    An elementwise layer becomes a sum of one pixel: `"copy"` -> `"add"`. Illegal are concatenations between the layers,
+    and results that others read, too.
     """
 
     name = "nest-group"
@@ -183,7 +191,7 @@ class NestGroupPass(ModulePass):
                     raise Refusal(problem)
             except Refusal as refusal:
                 raise Refusal(f"layer '{names[number]}': {refusal}") from refusal
-            kind, sizes = layer.kind.data, layer.sizes.data
+            kind, sizes = kind_in_group(layer), layer.sizes.data
             plans.append(GroupLayer(names[number], kind, sizes, mapping, 0, reads=reads[number], leaves=leaves))
         plans = with_least_rows(plans) if self.rowwise else with_least_delays(plans)
         if self.delays:
@@ -231,11 +239,6 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
         )
     if wrong := next((layer for layer in chosen if isinstance(layer.parent_op(), GroupOp)), None):
         raise Refusal(f"layer '{label_of(wrong)}' is in a group already")
-    if wrong := next((layer for layer in chosen if layer.kind.data not in KINDS), None):
-        raise Refusal(
-            f"layer '{label_of(wrong)}' is elementwise ({wrong.kind.data}): it loads nothing, so that no load keeps "
-            f"its result from rows that are still read (GROUP-8); end the group before it"
-        )
     order = {op: number for number, op in enumerate(block.ops)}
     layers = sorted(chosen, key=order.__getitem__)
     for layer in layers[:-1]:
@@ -296,6 +299,7 @@ def _build(label: str, layers: Sequence[LayerOp], planned: _Planned, arch: Arch 
                 columns.detach()
                 inside.add_op(columns)
         layer.detach()
+        layer.kind = StringAttr(kind_in_group(layer))
         layer.delay, layer.prefetched, layer.mapping = IntegerAttr(plan.delay, i64), None, None
         layer.keeps = IntegerAttr(plan.keeps, i64) if plan.keeps else None
         layer.first = IntegerAttr(plan.first, i64) if plan.first else None
