@@ -21,18 +21,20 @@ from cnncc.certificate.whole_space import engines_least, streamed_least
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.mapper.block_sizes import least_words
+from cnncc.mapper.block_times import BlockTimes
 from cnncc.mapper.blocking import candidates
+from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.search import search
 from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tables import table
-from cnncc.mapper.tiles import tiles_in_time
+from cnncc.mapper.tiles import tiles_in_time, tiles_of
 from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, cycles_about, streamed_cycles
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import fits_register_files, is_legal
-from cnncc.model.timed_program import LOAD, busy_cycles
+from cnncc.model.timed_program import ARRAY, LOAD, busy_cycles
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
@@ -85,6 +87,8 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             schedule = layer_schedule(LayerPlan("", shape, mapping, residual, PREFETCHED), arch)
             cycles, partial = schedule.cycles(arch), schedule.partial
             assert least <= cycles, (shape, arch, budget, at, plan, least, cycles)
+            if in_plans:
+                counts_as_the_model(bound, budget, plan, LayerPlan("", shape, mapping, residual, PREFETCHED))
             if buffer_words(shape, arch, mapping, partial) <= budget.words:
                 assert traffic.least(int(i), 1 << 60) <= cycles, (shape, arch, budget, at, plan)
                 limited = TrafficOf(TransferBound(shape, arch, budget, steps), *of_tiles)
@@ -111,6 +115,18 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             seen["beyond ping"] += i in beyond
             seen["residual"] += "residual" in streamed
             seen["in turn"] += not (streamed or arch.sequencer.overlap)
+
+
+def counts_as_the_model(bound: Bound, budget: GlbBudget, plan: Plan, layer: LayerPlan) -> None:
+    """What the bounds of a plan are made of is not only below the model: cycles of the array and words are equal."""
+    shape, arch = bound.shape, bound.arch
+    every = Blocks(shape, arch, budget, tiles_of(shape, bound.at))
+    sides = [side.sizes.tolist().index(size) for side, size in zip((every.k, every.h, every.w), plan[:3], strict=True)]
+    ifmap = 2 if plan.slices else dict(plan.streamed).get("ifmap", 1) - 1
+    cell = tuple(np.array([i]) for i in (*sides, not plan.k_outside, ifmap))
+    blocks = Blocks(shape, arch, budget, tiles_of(shape, bound.at), cell)
+    times = BlockTimes(blocks, bound)
+    assert int(times.compute[0]) == busy_cycles(layer_schedule(layer, arch).nodes)[ARRAY], (shape, bound.at, plan)
 
 
 def with_wide_windows(rng: np.random.Generator) -> LayerShape:
