@@ -18,6 +18,7 @@ from cnncc.model.occupancy import Engines, Side, distinct, transfer
 from cnncc.model.register_files import (
     file_words,
     held_extents,
+    ifmap_layout,
     macro_words,
     most_channels,
     passes_columns,
@@ -102,6 +103,26 @@ def test_positions_are_those_that_windows_touch() -> None:
 
 
 ONE_IMAGE = replace(CONV, sizes=replace(CONV.sizes, n=1))
+
+
+def test_each_position_of_the_image_has_one_slot() -> None:
+    """Outputs and taps that touch the same row and column find the same slot; no two positions share one."""
+    for stride, dilation, own in product(product((1, 2), (1, 3)), product((1, 2), (1, 3)), (False, True)):
+        window = Window((3, 3), stride, dilation=dilation, group=12 if own else 1)
+        shape = replace(CONV, window=window)
+        for h, w, r, s in product((1, 3), (1, 2), (1, 3), (1, 2)):
+            held = {"n": 2, "k": 3, "c": 1 if own else 2, "h": h, "w": w, "r": r, "s": s}
+            layout = ifmap_layout(shape, held, 1000, "wscrk")
+            slots = dict[tuple[int, ...], set[int]]()
+            for n, k, c, y, x, i, j in product(*(range(held[dim]) for dim in "nkchwrs")):
+                place = (n, k * own + c, y * stride[0] + i * dilation[0], x * stride[1] + j * dilation[1])
+                each = zip("nkchwrs", (n, k, c, y, x, i, j), strict=True)
+                slots.setdefault(place, set()).add(sum(layout.step(dim) * index for dim, index in each))
+            used = sorted(slot for some in slots.values() for slot in some)
+            assert len(used) == len(set(used)) == len(slots), (stride, dilation, held)
+            assert used[0] == 0 and used[-1] == layout.words - 1, (stride, dilation, held)
+
+
 BOX = (Loop("k", 4), Loop("h"), Loop("w", 2, "cols"), Loop("k"), Loop("c", 3), Loop("w"), *KEPT)
 
 
@@ -241,6 +262,14 @@ def test_loads_of_the_image(words: int, sides: tuple[Side, ...], work: tuple[str
     assert (task.busy, task.latency, task.work) == (work[1], 3, (work,))
 
 
+def test_loads_of_an_image_with_strides_and_dilations() -> None:
+    """3 outputs 2 rows apart with 2 taps are 6 rows; 2 columns with 2 taps 2 apart are 4."""
+    strided = replace(CONV, window=Window((3, 3), (2, 1), dilation=(1, 2)))
+    rows, cols = (Side("h", 1, 3, "rows"), Side("r", 1, 2, "rows")), (Side("w", 1, 2, "cols"), Side("s", 1, 2, "cols"))
+    assert Engines(strided, BUS).ifmap(4, (*rows, *cols), (), ()).work == (("glb_port", 24),)
+    assert Engines(strided, BUS).ifmap(4, cols[:1], (), ()).work == (("row_bus", 4),)  # 2 x 2 bursts, 4 words
+
+
 def test_groups_read_channels_of_their_own() -> None:
     grouped = replace(CONV, window=Window((3, 3), group=2))
     task = Engines(grouped, BUS).ifmap(6, (Side("k", 6, 2, "rows"),), (), ())
@@ -263,6 +292,8 @@ def test_commits_and_transfers() -> None:
     assert engines.commit(24, 8, 4, 0, False, False, (), ()).busy == 6 + per_channel
     assert engines.stream(24, False, (), ()).busy == (2 * 24 + per_channel) // 4
     assert engines.stream(24, True, (), ()).busy == (3 * 24 + per_channel) // 4
+    wide = replace(BUS, glb=replace(BUS.glb, words_per_cycle=64))
+    assert Engines(CONV, wide).stream(24, False, (), ()).work[0] == ("output_units", 3)  # of all 8 columns
     assert engines.macro(7, (), ()).busy == BUS.pe.start_cycles + 7 + BUS.pe.finish_cycles
     moved = transfer("results", 17, BUS)
     assert (moved.busy, moved.latency, moved.work) == (3, 50, (("dram_bandwidth_results", 3),))
