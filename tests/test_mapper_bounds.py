@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import islice
 from math import prod
@@ -43,7 +43,10 @@ POINTS, PLANS = 4, 4
 MOVING = GlbBudget(65536, frozenset({"ifmap", "output"}))
 
 
-def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter[str]) -> None:
+def check(
+    shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter[str], exact: dict[str, list[bool]]
+) -> None:
+    """seen: how often there was what. exact: whether terms of bounds are equal to the model's, not only below."""
     everything = numbers(shape, arch)
     form = forms_of(shape)[rng.integers(len(forms_of(shape)))]
     residual = bool(rng.random() < 0.4)
@@ -109,6 +112,13 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
                 seen["shuffled"] += shape.shuffle > 1 and "output" in streamed
             else:
                 assert engines_least(schedule.nodes, arch) <= cycles, (shape, arch, at)
+                _, loads, computes, commits = busy_cycles(schedule.nodes)
+                assert int(found.cycles[int(i)]) == computes, (shape, arch, at)
+                exact["loads"].append(bound.loads() == loads)
+                if not partial:
+                    exact["commits"].append(bound.commits() == commits - 1)  # the settings of the units
+                    if not arch.sequencer.overlap:  # descriptors and their steps
+                        exact["in turn"].append(cycles - 24 <= bound.in_turn(computes))
             seen["moving" if streamed else "resident"] += 1
             seen["one slice"] += tight and plan.weights > 0 and plan.weight_buffers == 1
             seen["params in slices"] += plan.params_in_slices
@@ -146,18 +156,20 @@ def with_shuffled_channels(shape: LayerShape, rng: np.random.Generator) -> Layer
 
 
 def test_bounds_are_below_the_model() -> None:
-    rng, seen = np.random.default_rng(SEED), Counter[str]()
+    rng, seen, exact = np.random.default_rng(SEED), Counter[str](), defaultdict[str, list[bool]](list)
     for number in range(EXAMPLES):
         drawn = draw(rng)
         overlap = replace(drawn.arch.sequencer, overlap=number % 2 > 0)
         arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20), sequencer=overlap)
         if number % 3:
-            check(with_shuffled_channels(layer_shape(layer_of(unmapped(drawn.case)[0])), rng), arch, rng, seen)
+            check(with_shuffled_channels(layer_shape(layer_of(unmapped(drawn.case)[0])), rng), arch, rng, seen, exact)
         else:
-            check(with_wide_windows(rng), with_pong(arch, rng), rng, seen)
+            check(with_wide_windows(rng), with_pong(arch, rng), rng, seen, exact)
     assert seen["fits"] > EXAMPLES / 4 and seen["beyond ping"] > EXAMPLES / 8, seen
     assert seen["moving"] > EXAMPLES / 4 and seen["resident"] > EXAMPLES / 8, seen
     assert seen["one buffer"] > EXAMPLES / 4 and seen["one slice"] > EXAMPLES / 8 and seen["shuffled"], seen
+    shares = {name: (sum(each), len(each)) for name, each in exact.items()}
+    assert all(equal >= 0.7 * number for equal, number in shares.values()) and shares["loads"], shares
     assert seen["in turn"] > EXAMPLES / 40 and seen["residual"] > EXAMPLES / 20 and seen["partial"] > EXAMPLES / 10, (
         seen
     )
