@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from xdsl.context import Context
 
@@ -30,6 +31,7 @@ class CompilerContext(Context):
     - progress: receives the current step of a pass that takes long
     - note: receives what a user of a pass by hand may not expect
     - warning: receives what a user of any command may not expect
+    - decided: receives what a pass has decided that is more than the IR says: `Decision`, of `nest-assign-mapping`
     - processes: the number that a pass may use; None: one for each core
     """
 
@@ -37,6 +39,7 @@ class CompilerContext(Context):
     progress: Progress = silent
     note: Callable[[str], None] = silent
     warning: Callable[[str], None] = silent
+    decided: Callable[[Any], None] = silent
     processes: int | None = None
 
     def clone(self) -> CompilerContext:
@@ -44,7 +47,7 @@ class CompilerContext(Context):
         other = CompilerContext(allow_unregistered=self.allow_unregistered, weights=self.weights)
         other.__dict__.update(super().clone().__dict__)
         other.weights, other.progress, other.processes = self.weights, self.progress, self.processes
-        other.note, other.warning = self.note, self.warning
+        other.note, other.warning, other.decided = self.note, self.warning, self.decided
         return other
 
 

@@ -12,21 +12,27 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import KINDS, GroupLayer, group_problem
+from cnncc.dialects._groups import GroupLayer, group_problem
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import (
+    ColumnsOp,
     GroupOp,
+    JoinOp,
     LayerOp,
     LoadOp,
     Mapping,
     YieldOp,
     build_nest,
+    image_shape,
     mapping_of,
     mapping_problem,
     operands,
+    strip_name,
 )
 from cnncc.errors import Refusal
 from cnncc.passes._programs.array_mark import mark_of, marked_array
+from cnncc.passes._scheduling.column_strips import split_columns
+from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.layer_groups import (
     GROUPS,
     LayerGroup,
@@ -37,9 +43,10 @@ from cnncc.passes._scheduling.layer_groups import (
     with_rings,
 )
 from cnncc.passes._scheduling.loaded_inputs import loaded_values
-from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, listed, rows_apart
+from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
 from cnncc.passes._scheduling.schedule_file import GivenGroup, read_schedule
-from cnncc.passes._scheduling.stripes import striped, with_least_rings
+from cnncc.passes._scheduling.smaller_budgets import prefetchable
+from cnncc.passes._scheduling.stripes import kind_in_group, striped, with_least_rings
 
 
 @dataclass(frozen=True)
@@ -65,10 +72,12 @@ class NestGroupPass(ModulePass):
     Without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without
     stages gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that
     the layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so
-    that rings are smaller. An input whose rows would come from DRAM again and again comes by `nest.load`, row by row,
-    but not with `loads=false`.
+    that rings are smaller. `columns`: the layers run in strips of so many columns of the last one, a group for each
+    strip; columns that two strips need are computed by both. An input whose rows would come from DRAM again and again
+    comes by `nest.load`, row by row, but not with `loads=false`.
 
-    Illegal are elementwise layers and concatenations between the layers, and results that others read, too.
+    An elementwise layer becomes a sum of one pixel: `"copy"` -> `"add"`. Illegal are concatenations between the layers,
+    and results that others read, too.
     """
 
     name = "nest-group"
@@ -78,6 +87,7 @@ class NestGroupPass(ModulePass):
     delays: tuple[int, ...] = ()
     keeps: tuple[int, ...] = ()
     rowwise: bool = False
+    columns: int = 0
     loads: bool = True
     schedule: str | None = None
     arch: str | None = None
@@ -101,7 +111,19 @@ class NestGroupPass(ModulePass):
             self._check(labels)
             layers = _in_order(op, labels)
             arch = marked_array(op, self.arch, self.name) if self.arch or mark_of(op) else None
-            _build(label, self._planned(layers, arch, [labels.index(label_of(layer)) for layer in layers]))
+            places = [labels.index(label_of(layer)) for layer in layers]
+            if not 0 < self.columns < image_shape(layers[-1].result.type)[3]:
+                _build(label, self._planned(layers, arch, places, layers), arch)
+                return
+            strips, plans = split_columns(layers, self.columns), list[LayerGroup]()
+            everywhere = [layer for strip in strips for layer in strip]
+            for number, strip in enumerate(strips):
+                try:
+                    plans.append(self._planned(strip, arch, places, everywhere))
+                except Refusal as refusal:
+                    raise Refusal(f"strip {number} of {len(strips)}: {refusal}") from refusal
+            for number, planned in enumerate(plans):
+                _build(strip_name(label, number), planned, arch)
         except Refusal as refusal:
             text = str(refusal)
             raise (
@@ -113,16 +135,23 @@ class NestGroupPass(ModulePass):
             raise Refusal(f"{len(set(labels))} layers: a group has two or more, each once")
         if self.rows < 1:
             raise Refusal(f"stripes of {self.rows} rows: rows is at least 1")
+        if self.columns < 0:
+            raise Refusal(f"strips of {self.columns} columns: columns is at least 1, or 0 for no strips")
         for name, numbers in (("delays", self.delays), ("keeps", self.keeps)):
             if len(numbers) not in (0, len(labels)):
                 raise Refusal(
                     f"{name} has {len(numbers)} numbers for {len(labels)} layers: one for each, or leave it out"
                 )
 
-    def _planned(self, layers: Sequence[LayerOp], arch: Arch | None, numbers: Sequence[int]) -> LayerGroup:
-        """The group, with what comes row by row into rings. numbers: the layers' places in the options. Raises Refusal."""
+    def _planned(
+        self, layers: Sequence[LayerOp], arch: Arch | None, numbers: Sequence[int], others: Sequence[LayerOp]
+    ) -> LayerGroup:
+        """The group, with a load if one is good. Raises Refusal.
+
+        numbers: the place of each layer in the options. others: the layers of all strips.
+        """
         nests = {layer: mapping_of(layer) for layer in layers}
-        for loaded in loaded_values(layers, self.rows, nests) if self.loads else [list[SSAValue]()]:
+        for loaded in loaded_values(layers, self.rows, nests, others) if self.loads else [list[SSAValue]()]:
             try:
                 group = self._group(layers, loaded, arch, numbers)
                 if problem := group_problem(group.plans):
@@ -146,7 +175,7 @@ class NestGroupPass(ModulePass):
         for layer, own in zip(layers, rows, strict=True):
             in_rings, before = inside(layer, layers, loaded), mapping_of(layer)
             streamed = set(before.stages_in("glb")) - in_rings
-            if "output" not in in_rings and before.stages and _is_result(layer):
+            if "output" not in in_rings and before.stages and _is_result(layer.result):
                 streamed.add("output")
             try:
                 nests.append(striped(layer, before, own, streamed, arch))
@@ -178,9 +207,10 @@ def _chosen(module: ModuleOp) -> list[GivenGroup]:
         raise Refusal(f"nest-group: {GROUPS}: {wrong}") from wrong
 
 
-def _is_result(layer: LayerOp) -> bool:
+def _is_result(value: SSAValue) -> bool:
     """Whether only the network's user reads what a layer computes: it goes to DRAM as it is computed."""
-    return all(isinstance(use.operation, ReturnOp) for use in layer.result.uses)
+    ops = [use.operation for use in value.uses]
+    return all(isinstance(op, ReturnOp) or (isinstance(op, JoinOp) and _is_result(op.result)) for op in ops)
 
 
 def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
@@ -194,11 +224,6 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
         )
     if wrong := next((layer for layer in chosen if isinstance(layer.parent_op(), GroupOp)), None):
         raise Refusal(f"layer '{label_of(wrong)}' is in a group already")
-    if wrong := next((layer for layer in chosen if layer.kind.data not in KINDS), None):
-        raise Refusal(
-            f"layer '{label_of(wrong)}' is elementwise ({wrong.kind.data}): it loads nothing, so that no load keeps "
-            f"its result from rows that are still read (GROUP-8); end the group before it"
-        )
     order = {op: number for number, op in enumerate(block.ops)}
     layers = sorted(chosen, key=order.__getitem__)
     for layer in layers[:-1]:
@@ -217,7 +242,7 @@ def _check_glb(group: LayerGroup, arch: Arch) -> None:
     if (needed := sum(words.values())) > arch.glb.words:
         raise Refusal(
             f"rings of {rings} words and buffers of {needed - rings} words do not fit glb.words = {arch.glb.words}: "
-            f"fewer rows, fewer layers, or a larger array"
+            f"fewer rows, fewer layers, strips of fewer columns, or a larger array"
         )
 
 
@@ -227,9 +252,10 @@ def _named(op: Operation) -> str:
     return f"layer '{label_of(op)}'" if isinstance(op, LayerOp) else f"{op.name}, which is in no group"
 
 
-def _build(label: str, planned: LayerGroup) -> None:
+def _build(label: str, planned: LayerGroup, arch: Arch | None) -> None:
     """Move the layers into a group where the last one stands."""
-    last = planned.layers[-1]
+    layers = planned.layers
+    last = layers[-1]
     inside = Block()
     group = GroupOp.create(
         properties={"label": StringAttr(label)}, result_types=[last.result.type], regions=[Region(inside)]
@@ -241,9 +267,15 @@ def _build(label: str, planned: LayerGroup) -> None:
     for value, plan in zip(planned.loaded, planned.loads, strict=True):
         load = _load_op(value, plan)
         inside.add_op(load)
-        value.replace_uses_with_if(load.result, lambda use: use.operation in planned.layers)
-    for layer, plan in zip(planned.layers, planned.of_layers, strict=True):
+        value.replace_uses_with_if(load.result, lambda use: _reads_in(use.operation, layers))
+    results = {op.result for op in (*layers, *inside.ops) if isinstance(op, LayerOp | LoadOp)}
+    for layer, plan in zip(layers, planned.of_layers, strict=True):
+        for value in layer.operands:
+            if isinstance(columns := value.owner, ColumnsOp) and columns.x in results:
+                columns.detach()
+                inside.add_op(columns)
         layer.detach()
+        layer.kind = StringAttr(kind_in_group(layer))
         layer.delay, layer.prefetched, layer.mapping = IntegerAttr(plan.delay, i64), None, None
         layer.keeps = IntegerAttr(plan.keeps, i64) if plan.keeps else None
         layer.first = IntegerAttr(plan.first, i64) if plan.first else None
@@ -252,8 +284,22 @@ def _build(label: str, planned: LayerGroup) -> None:
         inside.add_op(layer)
     inside.add_op(YieldOp.create(operands=[last.result]))
     follows = _next_layer(group)
-    if follows is not None and not planned.has_head:
-        follows.prefetched = None  # its transfers would stand behind those at the head of the group, which has none
+    # What is prefetched stands behind the transfers at the head of the group, and lies beside its rings and buffers.
+    if follows is not None and not (planned.has_head and (arch is None or _has_room(follows, planned, arch))):
+        follows.prefetched = None
+
+
+def _has_room(follows: LayerOp, group: LayerGroup, arch: Arch) -> bool:
+    """Whether what is prefetched for a layer has a place in the GLB beside a group."""
+    nest = mapping_of(follows)
+    sizes = stage_sizes(layer_shape(follows), arch, nest)
+    prefetched = sum(sizes[operand] for operand in prefetchable(nest))
+    return sum(group.words(arch).values()) + prefetched <= arch.glb.words
+
+
+def _reads_in(op: Operation, layers: Sequence[LayerOp]) -> bool:
+    """Whether an operation is one of the layers, or columns for them."""
+    return op in layers or (isinstance(op, ColumnsOp) and all(use.operation in layers for use in op.result.uses))
 
 
 def _load_op(value: SSAValue, plan: GroupLayer) -> LoadOp:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
@@ -10,20 +11,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_cases import SAMPLES
 from examples import SEED, examples
 from group_cases import Chain, random_chain
 from test_group_programs import checked, program_of, raced
+from xdsl.parser import Parser
 
 from cnncc.arch.model import PRESETS, load_arch
+from cnncc.certificate.certificate import certificate, check
 from cnncc.dialects._groups import GroupLayer
-from cnncc.dialects.nest import GroupOp, group_layers
+from cnncc.dialects.nest import GroupOp, group_layers, image_shape
 from cnncc.driver.pipeline import AUTO, NONE, TO_PROGRAMS, Compilation, Settings, new_context
 from cnncc.driver.program_parts import predicted_counters
+from cnncc.driver.sources import CompileOptions
 from cnncc.errors import Refusal
+from cnncc.estimate.mapped_program import of_model
 from cnncc.mapper.objective import OBJECTIVES, Objective
 from cnncc.passes._scheduling import decision
-from cnncc.passes._scheduling.group_choice import Candidate, GroupChoice
-from cnncc.passes._scheduling.layer_groups import LayerGroup
+from cnncc.passes._scheduling.group_choice import GroupChoice
+from cnncc.passes._scheduling.group_report import Costs
+from cnncc.passes._scheduling.group_search import Candidate
+from cnncc.passes._scheduling.layer_groups import LayerGroup, groups_attr, groups_of
+from cnncc.passes._scheduling.schedule_file import GivenGroup
+from cnncc.passes.nest_group import NestGroupPass
+from cnncc.util.progress import silent
 
 PRESET_NAMES = ("spatial-4x4", "spatial-8x8", "spatial-16x16", "seed-4x4", "seed-8x8")
 
@@ -61,11 +72,12 @@ def drawn_auto(number: int, folder: Path) -> tuple[Compilation, Chain] | None:
 
 
 class AnyGroups(GroupChoice):
-    """Groups that may be chosen, better or not: of the candidates, in a random order, those that fit beside others."""
+    """Groups that may be chosen, better or not: candidates in a random order, those with loads first."""
 
     def _best(self) -> tuple[Candidate, ...]:
         rng, chosen = np.random.default_rng([SEED, len(self.found)]), list[Candidate]()
-        for each in (self.found[int(number)] for number in rng.permutation(len(self.found))):
+        drawn = [self.found[int(number)] for number in rng.permutation(len(self.found))]
+        for each in sorted(drawn, key=lambda other: not other.group.loads):
             others = sorted([*chosen, each], key=lambda other: other.first)
             apart = all(before.last < after.first for before, after in pairwise(others))
             if apart and self.run([other.group for other in others]) is not None:
@@ -94,15 +106,99 @@ def test_drawn_networks_with_groups(kind: type[GroupChoice], tmp_path: Path, mon
         return choices[-1]
 
     monkeypatch.setattr(decision, "GroupChoice", choose)
-    for number in range(examples(5)):
+    for number in range(examples(3)):
         if compilation := drawn_auto(number, tmp_path):
             chosen = choices[-1].groups
             groups, loads = groups + len(chosen), loads + sum(len(group.loads) for group in chosen)
             assert made_as_planned(compilation[0], chosen), number
             checked(*compilation)
             assert not chosen or raced(*compilation, program_of(compilation[0])) == [], number
-    print(kind.__name__, groups, loads)
-    assert groups or kind is GroupChoice
+    assert (groups and loads) or kind is GroupChoice
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "3",
+        "[]",
+        '[{layers = ["a", 3], rows = 2}]',
+        '[{layers = ["a", "b"], rows = 2, row = 2}]',
+        '[{layers = ["a", "b"], rows = 2, loads = 3}]',
+        '[{layers = ["a", "b"], rows = -2}]',
+        '[{layers = ["a", "b"], rows = 2, delays = [0, -1]}]',
+        '[{layers = ["a", "b"]}]',
+    ],
+)
+def test_malformed_lists_of_groups_are_refused(given: str) -> None:
+    module = Parser(new_context(), f"builtin.module attributes {{nest.groups = {given}}} {{}}").parse_module()
+    with pytest.raises(Refusal, match=r"nest-group: nest.groups: expected a list such as \[\{layers"):
+        NestGroupPass().apply(new_context(), module)
+
+
+def test_lists_of_groups_are_read_as_written() -> None:
+    groups = [
+        GivenGroup(("a", "b"), 2, (0, 3), loads=False),
+        GivenGroup(("c", "d", "e"), 1, rowwise=True),
+    ]
+    assert groups_of(groups_attr(groups)) == groups
+
+
+# -- what is said of them ----------------------------------------------------------------------------------------------
+
+DEPTHWISE = SAMPLES / "models" / "depthwise.onnx"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    """An array whose GLB has 4,096 words."""
+    file = tmp_path / "small.toml"
+    text = (PRESETS / "spatial-8x8.toml").read_text()
+    file.write_text(text.replace("words = 65536 ", "words = 4096 ", 1))
+    assert load_arch(str(file)).glb.words == 4096
+    return str(file)
+
+
+def test_the_report_says_what_programs_count(small: str) -> None:
+    """Both networks and their groups are as programs count them, and what is saved adds up."""
+    program, without = (
+        of_model(DEPTHWISE, CompileOptions(small, batch=1, groups=groups))[0] for groups in (AUTO, NONE)
+    )
+    report, counters = program.chosen, program.counters()
+    assert report is not None and without.chosen is None
+    for costs, counted in ((report.alone, without.counters()), (report.network, counters)):
+        moved = counted["words"]["dram_read"] + counted["words"]["dram_write"]
+        assert costs == Costs(counted["cycles"]["total"], moved, counted["energy"]["total"])
+    for each in report.groups:
+        counted = counters["layers"][each.group]
+        assert each.together.cycles == counted["cycles"]["total"] and each.together.cycles < each.alone.cycles
+        assert each.nearest is not None
+        other, now = each.nearest.network, report.network
+        assert (other.energy, other.cycles) > (now.energy, now.cycles) or other.cycles > now.cycles
+    saved = sum(each.alone.energy - each.together.energy for each in report.groups)
+    assert report.alone.energy - report.network.energy == pytest.approx(saved)
+    assert report.unfit
+    for unfit in report.unfit:
+        assert program.network is not None
+        layer = program.network.layer(unfit.ring.removesuffix(".ifmap"))
+        _, channels, _, cols = image_shape((layer.ifmap if ".ifmap" in unfit.ring else layer.result).type)
+        assert unfit.ring_words == unfit.rows * channels * cols
+        assert unfit.missing == unfit.needed - 4096 > 0
+        assert unfit.ring_words + unfit.weights + unfit.resident <= unfit.needed
+
+
+def test_a_certificate_claims_no_proof_of_a_group(small: str, tmp_path: Path) -> None:
+    options, file = CompileOptions(small, batch=1, groups=AUTO), tmp_path / "proof.json"
+    given = certificate(DEPTHWISE, options, silent)
+    file.write_text(json.dumps(given))
+    lines = [line for lines in check(DEPTHWISE, file, options, silent) for line in lines]
+    of_groups = [line for line in lines if line.startswith("  group ")]
+    assert len(of_groups) == 2 and all(line.endswith(": not proven to be the best") for line in of_groups)
+    for key, wrong in (("cycles", -1), ("least", 1), ("words", -1), ("least_words", 1)):
+        changed = json.loads(json.dumps(given))
+        changed["groups"][0][key] += wrong
+        file.write_text(json.dumps(changed))
+        with pytest.raises(Refusal, match=f"its {key} are"):
+            list(check(DEPTHWISE, file, options, silent))
 
 
 @pytest.mark.parametrize("name", ["cycles", "energy", "words"])

@@ -233,7 +233,7 @@ def test_reuse_takes_no_longer_for_larger_images() -> None:
 
 def test_reuse_of_what_is_fetched_ahead_is_the_same_in_all() -> None:
     """array-prefetch gives transfers of weights to the layer before."""
-    _, rows = analyse(LENET, CompileOptions("spatial-8x8", batch=1))
+    _, rows, _ = analyse(LENET, CompileOptions("spatial-8x8", batch=1))
     compilation = start_compilation(LENET, CompileOptions("spatial-8x8", batch=1))
     compilation.run()
     binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, {})

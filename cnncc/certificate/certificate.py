@@ -16,14 +16,17 @@ from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch, arch_text
 from cnncc.certificate import whole_space
+from cnncc.certificate.group_entries import checked_group, group_entries
 from cnncc.certificate.least_costs import least_energy, least_words, prices_of
 from cnncc.dialects._mapping_text import text
-from cnncc.dialects.nest import LayerOp
-from cnncc.driver.pipeline import ASSIGN, Compilation
+from cnncc.dialects.nest import GroupOp, LayerOp
+from cnncc.driver.pipeline import ASSIGN, NONE, TO_PROGRAMS, Compilation
+from cnncc.driver.program_parts import group_plan_of
 from cnncc.driver.sources import CompileOptions, start_before_programs
-from cnncc.errors import Refusal
+from cnncc.errors import Refusal, one_line
 from cnncc.estimate.mapped_network import budgets, streamed
 from cnncc.model.energy import energy
+from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 from cnncc.model.legal import is_legal
@@ -52,11 +55,14 @@ def _start(source: Path, options: CompileOptions, progress: Progress, mapped: bo
 
 
 def certificate(source: Path, options: CompileOptions, progress: Progress) -> Json:
-    """The certificate of a network: an entry for each layer that the search maps. Raises Refusal as `compile` does."""
+    """The certificate of a network: an entry for each layer that the search maps, and for each group.
+
+    The entries of layers are those of the network without groups. Raises Refusal as `compile` does.
+    """
     from cnncc.mapper.cached_search import searched
     from cnncc.mapper.objective import Objective
 
-    compilation, func = _start(source, options, progress, mapped=True)
+    compilation, func = _start(source, replace(options, groups=NONE), progress, mapped=True)
     arch, moves, entries = compilation.settings.arch, streamed(func), list[Json]()
     todo = budgets(func, arch, moves)
     for done, (layer, budget) in enumerate(todo.items()):
@@ -85,7 +91,18 @@ def certificate(source: Path, options: CompileOptions, progress: Progress) -> Js
                 "mapping": text(mapping, shape.sizes), "cost": cost, "least": fewest, "proven": fewest == cost
             }  # fmt: skip
     moved = {label_of(layer): sorted(some) for layer, some in moves.items() if some}
-    return {"source": source.name, "array": arch_text(arch), "moves": moved, "layers": entries}
+    about = {"source": source.name, "array": arch_text(arch), "moves": moved, "layers": entries}
+    return about | {"groups": group_entries(_groups(source, options, progress), arch)}
+
+
+def _groups(source: Path, options: CompileOptions, progress: Progress) -> list[GroupPlan]:
+    """The groups of a network, as these options make them."""
+    compilation, _ = start_before_programs(source, options)
+    compilation.ctx.progress = progress
+    if compilation.settings.groups == NONE:
+        return []
+    compilation.run_before(TO_PROGRAMS)
+    return [group_plan_of(op) for op in compilation.module.walk() if isinstance(op, GroupOp)]
 
 
 def check(source: Path, file: Path, options: CompileOptions, progress: Progress) -> Iterator[list[str]]:
@@ -93,6 +110,7 @@ def check(source: Path, file: Path, options: CompileOptions, progress: Progress)
     try:
         given = json.loads(file.read_text())
         entries, array = cast("list[Json]", given["layers"]), given["array"]
+        groups = cast("list[Json]", given["groups"])
         moves = {str(label): frozenset(map(str, some)) for label, some in given["moves"].items()}
         plans = cast("Sequence[LayerPlan]", from_json(entries))
     except OSError as error:
@@ -115,6 +133,11 @@ def check(source: Path, file: Path, options: CompileOptions, progress: Progress)
             raise Refusal(f"{file}: no certificate: layer '{plan.label}': {error!r}") from error
         except Refusal as refusal:
             raise Refusal(f"{file}: layer '{plan.label}': {refusal}") from refusal
+    for entry in groups:
+        try:
+            yield [checked_group(entry, layers, arch)]
+        except (KeyError, TypeError, ValueError, AttributeError, Refusal) as error:
+            raise Refusal(f"{file}: group {one_line(repr(entry), 40)}: {error}") from error
 
 
 def _checked(

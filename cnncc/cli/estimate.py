@@ -89,22 +89,22 @@ def _estimate(
     proof: Path | None,
 ) -> None:  # fmt: skip
     from cnncc.certificate.certificate import certificate
-    from cnncc.estimate import estimate_table, explain, what_if
+    from cnncc.estimate import estimate_table, explain, explain_group, what_if
     from cnncc.estimate.mapped_program import of_binary, of_model
     from cnncc.util.files import check_writable, write_atomically
 
-    if options.groups == "auto" and (explained is not None or proof):
-        what = "--explain" if proof is None else "--certificate"
-        raise Refusal(f"{what} is of layers that run one after the other: give --groups none")
     check_writable(proof)
     changed = what_if.read_changes(changes)
     is_binary = source.suffix == ".cnb"
     with progress_line() as progress:
         program, compilation = (of_binary(source), None) if is_binary else of_model(source, options, progress)
-        if explained is not None and explained not in (labels := list(program.layers())):
+        group = explain_group.group_of(program, explained) if explained is not None else None
+        if explained is not None and not group and explained not in (labels := [*program.layers(), *program.groups()]):
             raise Refusal(f"there is no layer '{explained}'; layers: {', '.join(labels) or 'none'}")
         estimate = estimate_table.as_json(program)
-        if explained is not None:
+        if explained is not None and group:
+            estimate["explain"] = explain_group.explain_group(program, explained)
+        elif explained is not None:
             estimate["explain"] = explain.explain_layer(program, explained, progress)
         if changed:
             estimate["what_if"] = what_if.what_if(program, changed)
@@ -115,6 +115,8 @@ def _estimate(
         print_remarks(compilation)
     if as_json:
         click.echo(json.dumps(estimate, indent=1))
+    elif group:
+        click.echo(fitted(explain_group.as_text(estimate, program)))
     elif explained is not None:
         click.echo(fitted(explain.as_text(estimate, program.layers()[explained])))
     elif changed:

@@ -34,12 +34,12 @@ def command(source: Path, options: CompileOptions, layer: str | None, as_json: b
     from cnncc.estimate import operand_reuse
 
     with progress_line() as progress:
-        compilation, rows = operand_reuse.analyse(source, options, progress)
+        compilation, rows, report = operand_reuse.analyse(source, options, progress)
     if layer is not None and layer not in (labels := [row.label for row in rows]):
         raise Refusal(f"there is no layer '{layer}'; layers: {', '.join(labels) or 'none'}")
     rows = [row for row in rows if layer in (None, row.label)]
     if as_json:
-        click.echo(json.dumps(operand_reuse.as_json(rows, source, compilation.settings.arch), indent=1))
+        click.echo(json.dumps(operand_reuse.as_json(rows, source, compilation.settings.arch, report), indent=1))
     else:
-        click.echo(fitted(operand_reuse.as_text(rows)))
+        click.echo(fitted(operand_reuse.as_text(rows, report if layer is None else None)))
     print_remarks(compilation)

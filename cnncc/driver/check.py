@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from cnncc.arch.model import load_arch
 from cnncc.dialects.cnn import Range
-from cnncc.driver import check_findings
+from cnncc.driver import check_findings, group_text
 from cnncc.driver.pipeline import (
     ASSIGN,
     CALIBRATE,
@@ -42,6 +42,8 @@ from cnncc.frontend.import_onnx import read_onnx
 from cnncc.numerics import integer_range
 from cnncc.passes._onnx.calibration import write_ranges
 from cnncc.passes._scheduling.dataflows import AUTO, check_dataflow
+from cnncc.passes._scheduling.decision import Decision
+from cnncc.passes._scheduling.group_report import group_report
 from cnncc.passes._scheduling.schedule_file import objective_of, read_schedule
 from cnncc.util.npz import read_npz
 from cnncc.util.progress import Progress, silent
@@ -97,11 +99,12 @@ class _Checker:
         self.findings: list[Finding] = []
         self.assumes_ranges = False
         self.observer: PartsObserver | None = None
+        self.decisions: list[Decision] = []
 
     def read(self, calibrate: Path | None, batch: int | None, progress: Progress) -> None:
         """The model and the calibration data."""
         ctx = new_context()
-        ctx.progress = progress
+        ctx.progress, ctx.decided = progress, self.decisions.append
         with self.refusals.kept():
             module = read_onnx(self.path, ctx, self.refusals, batch)
             self.findings += self.refusals.notes
@@ -154,6 +157,9 @@ class _Checker:
                 lost = [] if self.assumes_ranges else check_findings.lost_bits(module, compilation.ctx.weights)
                 self.findings += [*lost, *check_findings.macs_on_array(module)]
             case "nest-assign-mapping":
+                choice = self.decisions[-1].choice if self.decisions else None
+                report = group_report(choice) if choice else None
+                self.findings += group_text.findings(report, arch.glb.words) if report else []
                 self.findings += [
                     *check_findings.idle_pes(module, arch),
                     *check_findings.layers_in_blocks(module),

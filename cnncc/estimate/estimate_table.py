@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from cnncc.arch.model import Arch
+from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects._mapping_text import text
+from cnncc.driver import group_text
 from cnncc.estimate.layer_limits import limit_sentences, limits
 from cnncc.estimate.mapped_program import Program
 from cnncc.estimate.roofline import roofline, words_meanwhile
+from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.operand_traffic import operand_traffic
 from cnncc.model.stationary import name_of
@@ -32,15 +36,32 @@ COLUMNS = (
 
 def as_json(program: Program) -> dict[str, Any]:
     """The keys of `run --stats` and `roofline`; of each layer that is mapped also `limit` and what its mapping is."""
-    counters, plans = program.counters(), program.layers()
+    counters, plans, groups = program.counters(), program.layers(), program.groups()
     limited = limits(program.parts, program.arch, counters["layers"])
     layers = {
-        label: layer | (_mapped(plans[label], layer, program.arch, limited[label]) if label in plans else {})
+        label: layer
+        | (_mapped(plans[label], layer, program.arch, limited[label]) if label in plans else {})
+        | (_grouped(groups[label], limited[label]) if label in groups else {})
         for label, layer in counters["layers"].items()
     }
     about = {"source": program.source, "arch": program.arch.name}
     whole = _roofs(counters, counters["cycles"]["total"], program.arch)
-    return {**about, **counters, "roofline": whole, "layers": layers}
+    chosen = {"groups": asdict(program.chosen)} if program.chosen else {}
+    return {**about, **counters, "roofline": whole, "layers": layers, **chosen}
+
+
+def _grouped(plan: GroupPlan, limit: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of a group, and of its layers and loads in it."""
+    return {"limit": limit, "members": {own.label: _member(own, layer) for own, layer in plan.plans}}
+
+
+def _member(own: GroupLayer, layer: LayerPlan | None) -> dict[str, Any]:
+    """A layer or a load of a group: rows of its stripes, of the first one and of its ring; delay in stripes."""
+    in_group = {"rows": own.rows, "first": own.head, "delay": own.delay, "keeps": own.keeps, "kind": own.kind}
+    if layer is None:
+        return in_group
+    shape, mapping = layer.shape, layer.mapping
+    return {**in_group, "dataflow": name_of(shape, mapping), "mapping": text(mapping, shape.sizes)}
 
 
 def _mapped(plan: LayerPlan, layer: Mapping[str, Any], arch: Arch, limit: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,10 +90,18 @@ def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
     yield f"{program.source} on {array}, predicted; unit of energy: {arch.energy.unit}"
     yield from table(COLUMNS, [_row(label, layer) for label, layer in [*used.items(), ("total", estimate)]])
     yield ""
-    mapped = [(label, layer["dataflow"], layer["mapping"]) for label, layer in used.items() if "mapping" in layer]
+    mapped = [
+        (name, each["dataflow"], each["mapping"])
+        for label, layer in used.items()
+        for name, each in layer.get("members", {label: layer}).items()
+        if "mapping" in each
+    ]
     yield from table([Column("layer", NAME), Column("dataflow", TEXT), Column("mapping", TEXT)], mapped)
     yield ""
     yield from limit_sentences(estimate["layers"])
+    if program.chosen:
+        yield ""
+        yield from group_text.as_text(program.chosen)
 
 
 def _row(label: str, layer: Mapping[str, Any]) -> list[str]:

@@ -41,12 +41,7 @@ def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
     sizes = " ".join(f"{dim} {size}" for dim, size in vars(plan.shape.sizes).items())
     yield f"{plan.label}  {layer['kind']}, {sizes}: {layer['dataflow']}"
     yield f"  {layer['mapping']}"
-    busy = ", ".join(f"{name} {_part(layer['cycles'][key], total)}" for key, name in BUSY.items())
-    yield f"  {total:,} cycles; busy: {busy}"
-    stalls = sorted(layer["cycles"]["stall"].items(), key=lambda stall: -stall[1])
-    waits = ", ".join(f"{cause_text(cause)} {_part(count, total)}" for cause, count in stalls if count)
-    yield f"  the array waits for: {waits or 'nothing'}"
-    yield f"  {sentence(plan.label, layer)}"
+    yield from busy_and_limit(plan.label, layer)
     if roofs := layer["roofline"]:
         yield f"  roofs, operations a cycle: PEs {roofs['peak']:,}; " + "; ".join(
             f"{LIMITS[name]} {roof['intensity'] * roof['words_per_cycle']:,.1f} "
@@ -66,6 +61,17 @@ def as_text(estimate: Mapping[str, Any], plan: LayerPlan) -> Iterator[str]:
         yield f"    {tried}: {change['layer']:,} cycles ({100 * own:+.1f} %), the network {100 * whole:+.1f} %"
     if not explanation["changes"]:
         yield "    no key of the array, changed alone, makes it faster"
+
+
+def busy_and_limit(label: str, layer: Mapping[str, Any]) -> Iterator[str]:
+    """The cycles of a layer or a group, what is busy, what the array waits for, and what limits it."""
+    total = layer["cycles"]["total"]
+    busy = ", ".join(f"{name} {_part(layer['cycles'][key], total)}" for key, name in BUSY.items())
+    yield f"  {total:,} cycles; busy: {busy}"
+    stalls = sorted(layer["cycles"]["stall"].items(), key=lambda stall: -stall[1])
+    waits = ", ".join(f"{cause_text(cause)} {_part(count, total)}" for cause, count in stalls if count)
+    yield f"  the array waits for: {waits or 'nothing'}"
+    yield f"  {sentence(label, layer)}"
 
 
 def _dataflows(compared: Mapping[str, Any]) -> Iterator[str]:

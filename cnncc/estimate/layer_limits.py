@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from cnncc.arch.model import Arch
 from cnncc.errors import Refusal
 from cnncc.explore.vary import Value, with_config
+from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.program_schedule import Part, program_cycles
 
@@ -106,9 +107,9 @@ class Lifts:
 
 
 def limits(parts: Sequence[Part], arch: Arch, layers: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of each mapped layer its limit, as `--json` prints it. layers: their counters."""
+    """Of each mapped layer and group its limit, as `--json` prints it. layers: their counters."""
     lifts, by_label = Lifts(parts, arch), dict[str, dict[str, Any]]()
-    for label in (part.label for part in parts if isinstance(part, LayerPlan)):
+    for label in (part.label for part in parts if isinstance(part, LayerPlan | GroupPlan)):
         cycles = layers[label]["cycles"]
         cause = limiting_cause(cycles)
         count = cycles[COMPUTE] if cause == COMPUTE else cycles["stall"][cause]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from xdsl.dialects.func import FuncOp
 
@@ -15,22 +15,24 @@ from cnncc.model.layer_shape import GlbBudget
 from cnncc.model.program_schedule import Part
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.glb_words import glb_words
+from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.nest_layers import goal_of, label_of, layer_shape
 from cnncc.passes._scheduling.network_values import Network
 from cnncc.passes._scheduling.prefetch import prefetched_layers
 from cnncc.passes._scheduling.residency import glb_budgets
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
 
+EMPTY: Mapping[LayerOp, nest.Mapping] = {}
 Streamed = Mapping[LayerOp, frozenset[str]]  # the operands of each layer that move through the GLB
 
 
-def streamed(func: FuncOp) -> Streamed:
-    """By the mappings of a network's layers."""
+def streamed(func: FuncOp, alone: Mapping[LayerOp, nest.Mapping] = EMPTY) -> Streamed:
+    """By the mappings of a network's layers. alone: those that layers in groups would have without groups."""
     network = Network(func)
     return {
         layer: frozenset(
             stage.operand
-            for stage in mapping_in(layer).stages
+            for stage in (alone.get(layer) or mapping_in(layer)).stages
             if stage.memory == "glb" and stage.operand in network.operands(layer)
         )
         for layer in network.layers
@@ -54,21 +56,25 @@ def mapping_in(layer: LayerOp) -> nest.Mapping:
 class MappedNetwork:
     """The layers of a module, and `parts` of its program.
 
-    candidates: the layers' mappings, on this array or another one. None if the layers were mapped before.
+    - candidates: the layers' mappings, on this array or another one. None if the layers were mapped before.
+    - groups: the chosen groups of layers
+    - alone: the mappings that layers in groups would have without groups
     """
 
     func: FuncOp
     arch: Arch
     parts: Sequence[Part]
     candidates: Callable[[Arch], Candidates] | None
+    groups: Sequence[LayerGroup] = ()
+    alone: Mapping[LayerOp, nest.Mapping] = field(default_factory=dict[LayerOp, nest.Mapping])
 
     def layer(self, label: str) -> LayerOp:
         """The layer of this label."""
         return next(op for op in self.func.walk() if isinstance(op, LayerOp) and label_of(op) == label)
 
     def budget(self, label: str) -> GlbBudget:
-        """The GLB words for a layer's buffers."""
-        return budgets(self.func, self.arch, streamed(self.func))[self.layer(label)]
+        """The GLB words for a layer's buffers. Mappings are searched for as if there were no groups."""
+        return budgets(self.func, self.arch, streamed(self.func, self.alone))[self.layer(label)]
 
     def taken(self, label: str) -> GlbBudget:
         """The budget of the layer's mapping: the layer's own, or the mapping's words if it was chosen for fewer."""
@@ -85,7 +91,8 @@ class MappedNetwork:
         """
         layers = [op for op in self.func.walk() if isinstance(op, LayerOp)]
         mappings = {op: mapping if label_of(op) == label else mapping_in(op) for op in layers}
-        prefetched = {label_of(op) for op in prefetched_layers(Network(self.func), arch, mappings)}
+        network = Network(self.func, [group.layers for group in self.groups])
+        prefetched = {label_of(op) for op in prefetched_layers(network, arch, mappings, self.groups)}
         by_label = {label_of(op): each for op, each in mappings.items()}
 
         def plan(part: LayerPlan) -> LayerPlan:

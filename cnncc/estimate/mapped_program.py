@@ -3,40 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from cnncc.arch.model import Arch
-from cnncc.driver.pipeline import ASSIGN, Compilation
+from cnncc.dialects import nest
+from cnncc.dialects.nest import LayerOp
+from cnncc.driver.pipeline import ASSIGN, Compilation, Step
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_before_programs
 from cnncc.errors import Refusal
 from cnncc.estimate.mapped_network import MappedNetwork
 from cnncc.model.energy import with_energy
+from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.layer_schedule import LayerPlan
 from cnncc.model.plan_json import from_json
 from cnncc.model.program_counts import program_counts
 from cnncc.model.program_schedule import Part, with_drains
+from cnncc.passes._scheduling.decision import Decision
+from cnncc.passes._scheduling.group_choice import GroupChoice
+from cnncc.passes._scheduling.group_report import GroupReport, group_report
+from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes.nest_assign_mapping import NestAssignMappingPass
 from cnncc.util.progress import Progress, silent
 
 
 @dataclass(frozen=True)
 class Program:
-    """A network on an array, mapped. network: the layers behind `parts`; None where there is only a binary."""
+    """A network on an array, mapped.
+
+    - network: the layers behind `parts`; None where there is only a binary
+    - chosen: what is known of groups that were chosen for it
+    """
 
     source: str
     arch: Arch
     parts: Sequence[Part]
     network: MappedNetwork | None
+    chosen: GroupReport | None = None
 
     def layers(self) -> dict[str, LayerPlan]:
         """The layers by label, in order."""
         return {part.label: part for part in with_drains(self.parts) if isinstance(part, LayerPlan)}
+
+    def groups(self) -> dict[str, GroupPlan]:
+        """The groups by label, in order."""
+        return {part.label: part for part in with_drains(self.parts) if isinstance(part, GroupPlan)}
 
     def counters(self, arch: Arch | None = None) -> dict[str, Any]:
         """What `run --stats` would count; or on another array, with the same mappings."""
@@ -67,13 +84,35 @@ def of_model(source: Path, options: CompileOptions, progress: Progress = silent)
     compilation.ctx.progress = progress
     names = [step.name for step in todo]
     mapped = ASSIGN not in names
-    for step in todo[: 0 if mapped else names.index(ASSIGN) + 1]:
-        compilation.step(step)
-    func = next(op for op in compilation.module.clone().ops if isinstance(op, FuncOp))
+    choice = map_layers(compilation, todo)
+    func, groups, alone = _cloned(compilation.module, choice)
+    report = group_report(choice) if choice else None
     parts, array = mapped_parts(compilation), compilation.settings.arch
     given, ctx = compilation.settings, compilation.ctx
     mapper = NestAssignMappingPass(
         given.arch_source, given.schedule, given.dataflow, objective=given.objective.name, slack=given.objective.slack
     )
     candidates = None if mapped else partial(mapper.candidates, ctx)
-    return Program(source.name, array, parts, MappedNetwork(func, array, parts, candidates)), compilation
+    network = MappedNetwork(func, array, parts, candidates, groups, alone)
+    return Program(source.name, array, parts, network, report), compilation
+
+
+def _cloned(
+    module: ModuleOp, choice: GroupChoice | None
+) -> tuple[FuncOp, list[LayerGroup], dict[LayerOp, nest.Mapping]]:
+    """A copy of the network, the groups of its layers, and the mappings that these would have without groups."""
+    func, copy = (next(op for op in each.ops if isinstance(op, FuncOp)) for each in (module, module.clone()))
+    layers = [[op for op in each.walk() if isinstance(op, LayerOp)] for each in (func, copy)]
+    cloned = dict(zip(*layers, strict=True))
+    groups = choice.groups if choice else []
+    own = [replace(group, layers=tuple(map(cloned.__getitem__, group.layers))) for group in groups]
+    return copy, own, {cloned[layer]: choice.mappings[layer] for group in groups for layer in group.layers if choice}
+
+
+def map_layers(compilation: Compilation, todo: Sequence[Step]) -> GroupChoice | None:
+    """Run the steps up to `nest-assign-mapping`, if it is to come. Returns the choice of groups, if there was one."""
+    decisions, names = list[Decision](), [step.name for step in todo]
+    compilation.ctx.decided = decisions.append
+    for step in todo[: names.index(ASSIGN) + 1 if ASSIGN in names else 0]:
+        compilation.step(step)
+    return decisions[-1].choice if decisions else None

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from cnncc.arch.model import Arch
 from cnncc.dialects._mapping_text import text
-from cnncc.dialects.nest import LayerOp, Mapping, Sizes, mapping_of, operands
+from cnncc.dialects.nest import GroupOp, LayerOp, Mapping, Sizes, group_layers, mapping_of, operands
+from cnncc.driver import group_text
 from cnncc.driver.pipeline import Compilation
 from cnncc.driver.sources import CompileOptions, start_before_programs
+from cnncc.estimate.mapped_program import map_layers
 from cnncc.model.energy import energy
 from cnncc.model.operand_traffic import PLACES, OperandTraffic, operand_traffic
 from cnncc.model.stationary import Residency, name_of, residencies
+from cnncc.passes._scheduling.group_report import GroupReport, group_report, stripes_of
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
 from cnncc.util.progress import Progress, silent
 from cnncc.util.terminal import NAME, Column, table
@@ -35,7 +38,11 @@ USED = {"dram": "dram_read", "glb": "glb_read", "rf": "rf_write"}  # where words
 
 @dataclass(frozen=True)
 class Row:
-    """A layer with what is known of it. residencies: by memory (rf, glb) and operand; none of an elementwise layer."""
+    """A layer with what is known of it.
+
+    - residencies: by memory (rf, glb) and operand; none of an elementwise layer
+    - group: how it runs, if it does so in a group
+    """
 
     label: str
     kind: str
@@ -45,12 +52,14 @@ class Row:
     dataflow: str
     residencies: dict[str, dict[str, Residency]]
     energy: dict[str, float]
+    group: str = ""
 
     @property
     def as_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
         return {
             "kind": self.kind,
+            **({"group": self.group} if self.group else {}),
             "mapping": text(self.mapping, self.sizes),
             "dataflow": self.dataflow,
             **self.traffic.counters(),
@@ -87,32 +96,58 @@ def row_of(op: LayerOp, arch: Arch) -> Row:
     if kind == "copy":
         return Row(label, kind, shape.sizes, mapping, words, "PEs idle", {}, takes)
     by_memory = {memory: residencies(shape, mapping, memory) for memory in ("rf", "glb")}
-    return Row(label, kind, shape.sizes, mapping, words, name_of(shape, mapping), by_memory, takes)
+    return Row(label, kind, shape.sizes, mapping, words, name_of(shape, mapping), by_memory, takes, _group(op))
 
 
-def analyse(source: Path, options: CompileOptions, progress: Progress = silent) -> tuple[Compilation, list[Row]]:
-    """All layers of an ONNX file, or of IR that was dumped before nest-to-array. Raises Refusal as `compile` does."""
+def _group(op: LayerOp) -> str:
+    """What lies in rings of the group that a layer is in, in words."""
+    group = op.parent_op()
+    if not isinstance(group, GroupOp):
+        return ""
+    members = group_layers(group)
+    own = members[group.members().index(op)]
+    rings = [f"{read.operand} in the ring of {members[read.producer].label}" for read in own.reads]
+    rings += [f"output in a ring of {own.keeps} rows"] if own.keeps else []
+    return f"{group.label.data}: {stripes_of(own.rows)}, {', '.join(rings)}"
+
+
+def analyse(
+    source: Path, options: CompileOptions, progress: Progress = silent
+) -> tuple[Compilation, list[Row], GroupReport | None]:
+    """All layers of an ONNX file, or of IR that was dumped before nest-to-array, and what is known of chosen groups.
+
+    Raises Refusal as `compile` does.
+    """
     compilation, (*steps, to_programs) = start_before_programs(source, options)
     compilation.ctx.progress = progress
-    for step in steps:
-        compilation.step(step)
+    choice = map_layers(compilation, steps)
+    report = group_report(choice) if choice else None
+    compilation.run_before(to_programs.name)
     mapped = [op for op in compilation.module.clone().walk() if isinstance(op, LayerOp)]
     compilation.step(to_programs)  # refuses what the array cannot run
-    return compilation, [row_of(op, compilation.settings.arch) for op in mapped]
+    return compilation, [row_of(op, compilation.settings.arch) for op in mapped], report
 
 
-def as_json(rows: Sequence[Row], source: Path, arch: Arch) -> dict[str, Any]:
+def as_json(rows: Sequence[Row], source: Path, arch: Arch, report: GroupReport | None) -> dict[str, Any]:
     """The whole answer."""
-    return {"source": source.name, "arch": arch.name, "layers": {row.label: row.as_json for row in rows}}
+    layers = {row.label: row.as_json for row in rows}
+    return {
+        "source": source.name,
+        "arch": arch.name,
+        "layers": layers,
+        **({"groups": asdict(report)} if report else {}),
+    }
 
 
-def as_text(rows: Sequence[Row]) -> Iterator[str]:
-    """A table for each layer."""
+def as_text(rows: Sequence[Row], report: GroupReport | None) -> Iterator[str]:
+    """A table for each layer, then what is known of groups."""
     for row in rows:
         sizes = " ".join(f"{dim} {size}" for dim, size in vars(row.sizes).items())
         yield f"{row.label}  {row.kind}, {sizes}: {row.dataflow}, {row.traffic.steps:,} operations"
         yield f"  {text(row.mapping, row.sizes)}"
+        yield from [f"  in group {row.group}"] if row.group else []
         yield from _table(row)
+    yield from group_text.as_text(report) if report else []
 
 
 def _table(row: Row) -> Iterator[str]:

@@ -52,9 +52,10 @@ class _GroupProgram:
             else:
                 layer = replace(member, full=member.full if waits else Semaphore.NONE)
                 self.walks[number] = ProgramWalk(layer, arch)
-        residuals = [number in self.walks and self.walks[number].layer.tensors.residual is not None for number in range(len(group))]
-        check_stages(group, residuals)
-        for layer in (walk.layer for walk in self.walks.values()):
+        layers = {number: walk.layer for number, walk in self.walks.items()}
+        with_residual = {number for number, layer in layers.items() if layer.tensors.residual}
+        check_stages(group, [number in with_residual for number in range(len(group))])
+        for layer in layers.values():
             if layer.shape.per_position:
                 raise Refusal(f"layer {layer.label} has a scale for each position: leave it out of the group")
         self.prefetches = [

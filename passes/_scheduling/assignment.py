@@ -31,6 +31,7 @@ def assign(module: ModuleOp, only: str | None, candidates: Candidates) -> None:
     func = next((f for f in module.ops if isinstance(f, FuncOp)), None)
     if func is not None and only is None:
         decision = decide(func, candidates)
+        candidates.context.decided(decision)
     else:
         decision = Decision(_one_by_one(chosen_layers(module, only), candidates), ())
     module.attributes.pop(GROUPS, None)

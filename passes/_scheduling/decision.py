@@ -52,11 +52,16 @@ Mappings = dict[LayerOp, nest.Mapping | None]  # None: the nest that the layer h
 
 @dataclass(frozen=True)
 class Decision:
-    """A mapping for every layer, the layers whose first weights are prefetched, and the groups of layers."""
+    """A mapping for every layer, the layers whose first weights are prefetched, and the groups if these were chosen."""
 
     mappings: Mappings
     prefetched: Sequence[LayerOp]
-    groups: Sequence[LayerGroup] = ()
+    choice: GroupChoice | None = None
+
+    @property
+    def groups(self) -> Sequence[LayerGroup]:
+        """Layers that run together."""
+        return self.choice.groups if self.choice else ()
 
 
 def decide(func: FuncOp, candidates: Candidates) -> Decision:
@@ -70,12 +75,12 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
         except _StreamedByMapping as given:
             streamed.append(given.value)
             continue
-        mappings, groups = mapped.mappings, list[LayerGroup]()
-        if candidates.groups:
-            choice = GroupChoice(network, _nests(mappings), mapped.fewest, candidates)
-            groups, mappings = choice.groups, with_groups(mappings, choice.groups)
+        nests = _nests(mapped.mappings)
+        choice = GroupChoice(network, nests, mapped.fewest, candidates) if candidates.groups else None
+        groups = choice.groups if choice else []
+        mappings = with_groups(mapped.mappings, groups)
         grouped = Network(func, [group.layers for group in groups])
-        return Decision(mappings, prefetched_layers(grouped, candidates.arch, _nests(mappings), groups), groups)
+        return Decision(mappings, prefetched_layers(grouped, candidates.arch, _nests(mappings), groups), choice)
 
 
 def _place_outputs(network: Network, candidates: Candidates) -> list[Value]:

@@ -23,7 +23,13 @@ from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.loaded_inputs import load_label, loaded_values, rows_read
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape, rows_apart
 from cnncc.passes._scheduling.schedule_file import FLAGS, GivenGroup
-from cnncc.passes._scheduling.stripes import stripe_rows, with_least_delays, with_least_rings, with_least_rows
+from cnncc.passes._scheduling.stripes import (
+    kind_in_group,
+    stripe_rows,
+    with_least_delays,
+    with_least_rings,
+    with_least_rows,
+)
 
 GROUPS = "nest.groups"  # module attribute: the groups that `nest-assign-mapping` has chosen, for `nest-group`
 EXAMPLE = 'a list such as [{layers = ["conv1", "conv2"], rows = 2}]'
@@ -70,11 +76,12 @@ class LayerGroup:
         """The options of `nest-group` that make this group of layers that run stripe by stripe."""
         ahead = self.of_layers[0].delay  # how far loads run ahead of the first layer
         least = with_least_delays(self.plans)[len(self.loads) :]
-        names, delays = (tuple(each) for each in zip(*((plan.label, plan.delay - ahead) for plan in self.of_layers)))
+        names = tuple(plan.label for plan in self.of_layers)
+        delays = tuple(plan.delay - ahead for plan in self.of_layers)
         is_least = [plan.delay for plan in least] == [plan.delay for plan in self.of_layers]
         rows, rowwise = self.plans[-1].rows, any(plan.first for plan in self.plans)
         loads = bool(self.loads) or not next(loaded_values(self.layers, rows, self.mappings))
-        return GivenGroup(names, rows, () if is_least else delays, (), rowwise, loads)
+        return GivenGroup(names, rows, () if is_least else delays, rowwise=rowwise, loads=loads)
 
     def plan(self) -> GroupPlan:
         """As the cost model takes it."""
@@ -151,7 +158,7 @@ def groups_of(attribute: Attribute) -> list[GivenGroup]:
         names = [name.data for name in _items(keys.get("layers")) if isinstance(name, StringAttr)]
         delays = [_number(delay) for delay in _items(keys.get("delays"))]
         flags = {name: keys[name] == BoolAttr.from_bool(True) for name in FLAGS if name in keys}
-        given = GivenGroup(tuple(names), _number(keys.get("rows")), tuple(delays), **flags)
+        given = replace(GivenGroup(tuple(names), _number(keys.get("rows")), tuple(delays)), **flags)
         if groups_attr([given]).data[0] != entry:
             given = replace(given, rows=-1)  # keys or values that are none
         groups.append(given)
@@ -209,7 +216,7 @@ def with_rings(
         plans.append(load_of_rows(load_label(value, layers), (n, channels, rows_read(value, layers), cols), step))
     for layer, mapping, own in zip(layers, mappings, reads[len(loaded) :], strict=True):
         leaves = not any(read.producer == len(plans) for others in reads for read in others)
-        kind, sizes = layer.kind.data, layer.sizes.data
+        kind, sizes = kind_in_group(layer), layer.sizes.data
         plans.append(GroupLayer(label_of(layer), kind, sizes, mapping, 0, reads=own, leaves=leaves))
     waits = [*[0] * len(loaded), *slack] if slack else ()
     plans = with_least_rows(plans) if rowwise else with_least_delays(plans, waits)

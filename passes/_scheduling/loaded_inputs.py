@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from xdsl.ir import BlockArgument, SSAValue
 
 from cnncc.dialects import nest
 from cnncc.dialects._groups import Read
-from cnncc.dialects.nest import LayerOp, image_shape, reads_of_values
+from cnncc.dialects.nest import ColumnsOp, LayerOp, columns_of, image_shape, reads_of_values
+from cnncc.passes._programs.tensors import uses
 from cnncc.passes._scheduling.nest_layers import label_of, rows_apart
 
 
 def loaded_values(
-    layers: Sequence[LayerOp], rows: int, nests: Mapping[LayerOp, nest.Mapping]
+    layers: Sequence[LayerOp], rows: int, nests: Mapping[LayerOp, nest.Mapping], others: Collection[LayerOp] = ()
 ) -> Iterator[list[SSAValue]]:
-    """Choices of values to load, the best one first; the last one is none. rows: of a stripe of the last layer.
+    """Choices of values to load, the best one first; the last one is none.
 
-    nests: of these layers, which say what lies in DRAM.
+    - rows: of a stripe of the last layer
+    - nests: of these layers, which say what lies in DRAM
+    - others: the layers of all strips of the group, if it has several
     """
     results = {layer.result for layer in layers}
-    inputs = dict.fromkeys(value for layer in layers for value in layer.operands if value not in results)
+    operands = [value for layer in layers for value in layer.operands if columns_of(value, results)[0] not in results]
+    inputs = dict.fromkeys(map(_widest, operands))
     saved = {value: _rows_of_blocks(value, layers, rows) - rows_read(value, layers) for value in inputs}
     good = [
         value
         for value in inputs
-        if (saved[value] > 0 and _is_streamed(value, layers, nests)) or _is_for_these(value, layers, nests)
+        if (saved[value] > 0 and _is_streamed(value, layers, nests))
+        or _is_for_these(value, layers, nests, others or layers)
     ]
     yield from ([value] for value in sorted(good, key=lambda value: -saved[value] * _row_words(value)))
     yield []
+
+
+def _widest(value: SSAValue) -> SSAValue:
+    """The columns of a whole value that a value is columns of; itself where it is a whole value."""
+    while isinstance(value.owner, ColumnsOp) and isinstance(value.owner.x.owner, ColumnsOp):
+        value = value.owner.x
+    return value
 
 
 def load_label(value: SSAValue, layers: Sequence[LayerOp]) -> str:
@@ -57,9 +69,12 @@ def _is_streamed(value: SSAValue, layers: Sequence[LayerOp], nests: Mapping[Laye
     return all(read.operand in nests[layer].stages_in("glb") for layer, read in _readers(value, layers))
 
 
-def _is_for_these(value: SSAValue, layers: Sequence[LayerOp], nests: Mapping[LayerOp, nest.Mapping]) -> bool:
-    """Whether the value is an input of the network that these layers alone read, and not in nests without stages."""
-    of_user = isinstance(value, BlockArgument) and all(use.operation in layers for use in value.uses)
+def _is_for_these(
+    value: SSAValue, layers: Sequence[LayerOp], nests: Mapping[LayerOp, nest.Mapping], others: Collection[LayerOp]
+) -> bool:
+    """Whether the value is an input of the network that a group alone reads; never in nests without stages."""
+    whole, _ = columns_of(value)
+    of_user = isinstance(whole, BlockArgument) and all(use.operation in others for use in uses(whole))
     return of_user and any(nests[layer].stages for layer, _ in _readers(value, layers))
 
 

@@ -69,6 +69,7 @@ class GivenGroup:
     delays: tuple[int, ...] = ()
     keeps: tuple[int, ...] = ()
     rowwise: bool = False
+    columns: int = 0
     loads: bool = True
 
 
@@ -144,12 +145,11 @@ def _group(where: str, table: object) -> GivenGroup:
     layers: object = keys.get("layers")
     if not isinstance(layers, list) or not all(isinstance(name, str) for name in cast("list[object]", layers)):
         raise Refusal(f"{where}: layers is a list of labels: {example}")
-    rows, delays, keeps = (
-        _whole(where, name, value)
-        for name, value in {"rows": [keys.get("rows")], "delays": [], "keeps": [], **_lists(keys)}.items()
-    )
+    lists = {name: keys[name] for name in ("delays", "keeps") if name in keys}
+    numbers = {"rows": [keys.get("rows")], "columns": [keys.get("columns", 0)], "delays": [], "keeps": [], **lists}
+    rows, columns, delays, keeps = (_whole(where, name, value) for name, value in numbers.items())
     rowwise, loads = (_flag(where, name, keys.get(name, default)) for name, default in FLAGS.items())
-    return GivenGroup(tuple(cast("list[str]", layers)), rows[0], delays, keeps, rowwise, loads)
+    return GivenGroup(tuple(cast("list[str]", layers)), rows[0], delays, keeps, rowwise, columns[0], loads)
 
 
 def _flag(where: str, name: str, value: object) -> bool:
@@ -159,16 +159,12 @@ def _flag(where: str, name: str, value: object) -> bool:
     return value
 
 
-def _lists(keys: Mapping[str, Any]) -> dict[str, object]:
-    return {name: keys[name] for name in ("delays", "keeps") if name in keys}
-
-
 def _whole(where: str, name: str, value: object) -> tuple[int, ...]:
     """The whole numbers of a key. Raises Refusal where there are none."""
     numbers = cast("list[object]", value) if isinstance(value, list) else [None]
     whole = tuple(each for each in numbers if isinstance(each, int) and not isinstance(each, bool))
     if len(whole) < len(numbers) or not all(0 <= each <= MOST_NUMBER for each in whole):
-        what = "a whole number" if name == "rows" else "a list of whole numbers"
+        what = "a whole number" if name in ("rows", "columns") else "a list of whole numbers"
         raise Refusal(f"{where}: {name} is {what}, from 0 to {MOST_NUMBER:,}: {one_line(repr(numbers), 40)}")
     return whole
 

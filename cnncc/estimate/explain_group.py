@@ -1,0 +1,102 @@
+"""How a group runs, what it gains, what limits it, and what is proven: for `--explain` of a group or a layer in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cnncc.arch.model import Arch
+from cnncc.dialects.nest import Mapping as Nest
+from cnncc.driver.group_text import gain, nearest
+from cnncc.estimate.explain import busy_and_limit
+from cnncc.estimate.mapped_program import Program
+from cnncc.mapper.cached_search import searched
+from cnncc.model.group_bounds import least_group_cycles, least_group_words
+from cnncc.model.group_schedule import GroupPlan
+from cnncc.model.group_steps import group_bodies
+from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.passes._scheduling.group_report import stripes_of
+from cnncc.passes._scheduling.layer_groups import ring_words
+from cnncc.passes._scheduling.stripes import stripe_shape
+
+
+def group_of(program: Program, label: str) -> GroupPlan | None:
+    """The group of this label, or with a layer of this label; None where there is none."""
+    groups = program.groups().values()
+    return next((plan for plan in groups if label in (plan.label, *(own.label for own in plan.group))), None)
+
+
+def explain_group(program: Program, label: str) -> dict[str, Any]:
+    """What `--json` has of it. A layer or a load in the group has the group's cycles; `member` names it."""
+    plan = group_of(program, label)
+    assert plan is not None
+    bodies = group_bodies(plan.group, [False] * len(plan.group))
+    return {
+        "group": plan.label,
+        "member": label if label != plan.label else None,
+        "steps": sum(body.steps for body in bodies),
+        "bodies": len(bodies),
+        "rings": {own.label: ring_words(own) for own in plan.group if own.keeps},
+        "stripes": {layer.label: _stripe(plan, layer, program.arch) for layer in plan.layers},
+        "least": {
+            "cycles": least_group_cycles(plan, program.arch),
+            "dram_words": least_group_words(plan, program.arch),
+        },
+    }
+
+
+def _stripe(group: GroupPlan, plan: LayerPlan, arch: Arch) -> dict[str, int] | None:
+    """Cycles of a full stripe of a layer by itself, operands in the GLB, and the fewest of any mapping of it."""
+    own = next(own for own, layer in group.plans if layer is plan)
+    shape = stripe_shape(plan.shape, own.rows)
+    once = [replace(stage, depth=0) for stage in plan.mapping.stages_in("glb").values() if not stage.depth]
+    held = [replace(stage, depth=stage.depth - own.depth) for stage in plan.mapping.stages if stage.memory == "rf"]
+    alone = LayerPlan(
+        plan.label, shape, Nest(plan.mapping.loops[own.depth :], (*once, *held)), plan.residual, PREFETCHED
+    )
+    best = searched(shape, arch, GlbBudget(arch.glb.words, residual=plan.residual))
+    return {"cycles": layer_cycles(alone, arch), "least": best.least} if best else None
+
+
+def as_text(estimate: Mapping[str, Any], program: Program) -> Iterator[str]:
+    """How it runs, what it gains, what is proven. estimate: with what `explain_group` returns as `explain`."""
+    explanation = estimate["explain"]
+    label, member = explanation["group"], explanation["member"]
+    layer = estimate["layers"][label]
+    members = layer["members"]
+    if member:
+        yield f"{member}: in the group {label}; its cycles are the group's, as several layers are under way at a time"
+    steps, bodies = explanation["steps"], explanation["bodies"]
+    yield f"{label}  group of {len(members)}, {steps:,} steps in {bodies} hardware loops for each image"
+    for name, each in members.items():
+        ring = f", ring of {each['keeps']} rows: {explanation['rings'][name]:,} words" if each["keeps"] else ""
+        first = f", the first has {each['first']}" if each["first"] != each["rows"] else ""
+        yield f"  {name}: {each['kind']}, {stripes_of(each['rows'])}{first}, delay {each['delay']}{ring}"
+        if "mapping" in each:
+            yield f"    {each['mapping']}"
+            yield from _of_stripe(explanation["stripes"][name])
+    yield from busy_and_limit(label, layer)
+    chosen = program.chosen
+    for each in (each for each in (chosen.groups if chosen else ()) if each.group == label):
+        yield f"  {gain(each)}"
+        if each.nearest and chosen:
+            yield f"  {nearest(each.nearest, chosen.network)}"
+    least = explanation["least"]
+    yield (
+        f"  proven: a group of these layers takes at least {least['cycles']:,} cycles and {least['dram_words']:,} DRAM "
+        f"words, by operations and words that move once"
+    )
+    yield (
+        "  not proven: that no other stripes or rings of these layers are better, nor other groups; a few are tried "
+        "(docs/groups.md)"
+    )
+
+
+def _of_stripe(stripe: Mapping[str, int] | None) -> Iterator[str]:
+    """What is proven of a stripe by itself."""
+    if stripe:
+        cycles, least = stripe["cycles"], stripe["least"]
+        what = "proven the fewest" if least == cycles else f"none takes fewer than {least:,}"
+        yield f"    a stripe by itself: {cycles:,} cycles, of all its mappings {what}"

@@ -1,0 +1,57 @@
+"""Lower bounds of a group, whatever the stripes, the rings and the mappings of its layers are. No IR.
+
+words    weights and parameters once; values that lie in DRAM once
+cycles   the operations of all layers on all multipliers; these words through the DRAM port
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from cnncc.arch.model import Arch
+from cnncc.model.group_schedule import GroupPlan
+from cnncc.model.layer_schedule import LayerPlan
+
+
+def least_group_cycles(plan: GroupPlan, arch: Arch) -> int:
+    """Cycles of the group at least."""
+    busy = sum(_busy(layer, arch) for layer in plan.layers)
+    return max(busy, -(-least_group_words(plan, arch) // arch.dram.words_per_cycle))
+
+
+def _busy(layer: LayerPlan, arch: Arch) -> int:
+    lanes = 1 if layer.shape.channelwise else arch.pe.lanes
+    return -(-prod(vars(layer.shape.sizes).values()) // (arch.rows * arch.cols * lanes))
+
+
+def least_group_words(plan: GroupPlan, arch: Arch) -> int:
+    """Words from and to DRAM of the group at least."""
+    loaded = sum(_loaded(plan, number) for number, own in enumerate(plan.group) if own.is_load)
+    return loaded + sum(_words(layer, arch) for layer in plan.layers)
+
+
+def _loaded(plan: GroupPlan, number: int) -> int:
+    """Words of a value that comes row by row: of the reader that reads the most of it."""
+    return max(
+        _image_words(layer) if read.operand == "ifmap" else layer.shape.results
+        for own, layer in plan.plans
+        if layer
+        for read in own.reads
+        if read.producer == number
+    )
+
+
+def _words(layer: LayerPlan, arch: Arch) -> int:
+    """Weights, parameters, and what lies in DRAM of ifmap, residual and output: each word once."""
+    shape, staged = layer.shape, layer.mapping.stages_in("glb")
+    words = shape.params * arch.words_per_param * shape.sizes.k if "params" in staged else 0
+    words += shape.weight_words if "weight" in staged else 0
+    words += shape.results * (("residual" in staged) + ("output" in staged))
+    return words + (_image_words(layer) if "ifmap" in staged else 0)
+
+
+def _image_words(layer: LayerPlan) -> int:
+    """Words of the image that windows touch, of the columns and rows between them none."""
+    shape = layer.shape
+    sizes, (rows, cols) = shape.sizes, shape.window.spans
+    return sizes.n * shape.channels * min(shape.ih, sizes.h * rows) * min(shape.iw, sizes.w * cols)

@@ -1,0 +1,280 @@
+"""The groups that a mapped network may have, with their figures: steps 1 and 2 of `group_choice.py`. No pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import SSAValue
+
+from cnncc.dialects import nest
+from cnncc.dialects._groups import KINDS, STREAMED
+from cnncc.dialects.nest import LayerOp, Loop, Stage
+from cnncc.errors import Refusal
+from cnncc.mapper.cached_search import SearchTask, searched
+from cnncc.mapper.objective import Figures
+from cnncc.model.layer_shape import GlbBudget
+from cnncc.model.program_schedule import program_cycles
+from cnncc.passes._scheduling.candidates import Candidates
+from cnncc.passes._scheduling.layer_groups import LayerGroup, heights, inside, with_rings
+from cnncc.passes._scheduling.loaded_inputs import loaded_values
+from cnncc.passes._scheduling.nest_layers import layer_shape
+from cnncc.passes._scheduling.network_values import Network
+from cnncc.passes._scheduling.stripes import stripe_shape, striped
+
+MOST_UNITS = 6  # of a group: layers, or residual blocks
+MOST_HEIGHTS = 2  # of stripes: the highest that fit
+
+Mappings = Mapping[LayerOp, nest.Mapping]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A group, from layer number `first` to number `last` of a network, with its cycles and its cost."""
+
+    first: int
+    last: int
+    group: LayerGroup
+    figures: Figures
+
+
+class GroupForm(NamedTuple):
+    """A way to run layers `first` to `last` in stripes of `rows` rows of the last one.
+
+    loaded: the values that come row by row. rowwise: delays are in rows.
+    """
+
+    first: int
+    last: int
+    rows: int
+    loaded: tuple[SSAValue, ...]
+    rowwise: bool
+
+
+class GroupSearch:
+    """The groups that a mapped network may have. mappings: of its layers without groups."""
+
+    def __init__(self, network: Network, mappings: Mappings, candidates: Candidates) -> None:
+        self.network, self.mappings = network, mappings
+        self.candidates, self.arch = candidates, candidates.arch
+        self.costs = candidates.prices.costs
+        streamed = [
+            (network.operands(layer)[operand], operand)
+            for layer, mapping in mappings.items()
+            for operand in STREAMED
+            if operand in mapping.stages_in("glb")
+        ]
+        self.in_dram = {root for root, _ in streamed}
+        self.resident = [value for value in network.values if value.root not in self.in_dram]
+        self.copied = {value.root: value for value in network.copied_in(self.resident)}
+
+    def candidates_of_all(self) -> list[Candidate]:
+        """All groups that the array can run, with their figures."""
+        forms = [form for run in self.runs() for form in self._forms(*run)]
+        stripes = ((layer, rows) for form in forms for layer, rows in zip(*self._stripes(form), strict=True))
+        self.candidates.search_tasks([self._task(layer, rows) for layer, rows in stripes])
+        return [each for form in forms for each in self._candidates(form)]
+
+    # -- runs of layers ----------------------------------------------------------------------------------------------
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """First and last number of layers that may be a group."""
+        for first in range(len(self.network.layers)):
+            units = 0
+            for last in range(first, len(self.network.layers)):
+                run = self.network.layers[first : last + 1]
+                if not self.may_follow(run) or units == MOST_UNITS or self.weights(run) >= self.arch.glb.words:
+                    break
+                if self.is_closed(run):
+                    units += 1
+                    if last > first and any(self.network.root(layer.result) in self.in_dram for layer in run[:-1]):
+                        yield first, last
+
+    def is_closed(self, run: Sequence[LayerOp]) -> bool:
+        """Whether only the last result is read outside."""
+        return all(use.operation in run for layer in run[:-1] for use in layer.result.uses)
+
+    def may_follow(self, run: Sequence[LayerOp]) -> bool:
+        """Whether layers follow each other, and the last one is of a kind that groups have, and is searched for."""
+        last, number = run[-1], self.network.number
+        return (
+            number[last] - number[run[0]] == len(run) - 1
+            and last.kind.data in KINDS
+            and not last.steps.data.per_position
+            and self.candidates.is_searched(last)
+            and (not self.is_result(last) or self._may_stream(last.result))
+        )
+
+    def weights(self, run: Sequence[LayerOp]) -> int:
+        """Words of their weights and params, which all lie in the GLB while a group runs."""
+        return sum(map(self._weight_words, run))
+
+    def _weight_words(self, layer: LayerOp) -> int:
+        shape = layer_shape(layer)
+        return shape.weight_words + shape.params * self.arch.words_per_param * shape.sizes.k
+
+    # -- forms of a group --------------------------------------------------------------------------------------------
+
+    def _forms(self, first: int, last: int) -> Iterator[GroupForm]:
+        """The highest stripes that fit, by blocks and by loads; those that fit only with delays in rows."""
+        layers = self.network.layers[first : last + 1]
+        for by_loads in (True, False):
+            kept = list[GroupForm]()
+            for rows in self.heights(first, last):
+                form = GroupForm(first, last, rows, self._loaded(layers, rows) if by_loads else (), False)
+                if by_loads and not form.loaded:
+                    continue
+                if self._room(form) >= 0:
+                    kept.append(form)
+                elif not kept and self._room(rowwise := form._replace(rowwise=True)) >= 0:
+                    kept.append(rowwise)
+                if sum(not each.rowwise for each in kept) == MOST_HEIGHTS:
+                    break
+            yield from kept
+
+    def _loaded(self, layers: Sequence[LayerOp], rows: int) -> tuple[SSAValue, ...]:
+        """The values that `nest-group` would have come row by row."""
+        loaded = next(loaded_values(layers, rows, self.mappings))
+        return tuple(loaded) if all(map(self._may_stream, loaded)) else ()
+
+    def _may_stream(self, value: SSAValue) -> bool:
+        """Whether a value lies in DRAM, or could."""
+        root = self.network.root(value)
+        return root in self.in_dram or any(each.root is root and each.may_move for each in self.network.values)
+
+    def heights(self, first: int, last: int) -> Iterator[int]:
+        """Rows of a stripe of the last layer: those that divide its height, the highest first."""
+        layers = self.network.layers[first : last + 1]
+        height = layers[-1].sizes.data.h
+        for rows in (rows for rows in range(height - 1, 0, -1) if height % rows == 0):
+            try:
+                stripes = heights(layers, rows)
+            except Refusal:
+                return
+            if all(each < layer.sizes.data.h for each, layer in zip(stripes, layers, strict=True)):
+                yield rows
+
+    def _stripes(self, form: GroupForm) -> tuple[list[LayerOp], list[int]]:
+        """The layers, and rows of a stripe of each."""
+        layers = self.network.layers[form.first : form.last + 1]
+        return layers, heights(layers, form.rows)
+
+    def _room(self, form: GroupForm) -> int:
+        """GLB words that are left by rings, buffers and weights of a group, by a bound: below 0 it does not fit."""
+        group = self.bare(form)
+        needed = sum(group.words(self.arch).values()) + self.weights(group.layers) + self.words_beside(group)
+        return self.arch.glb.words - needed
+
+    def smallest(self, first: int, last: int) -> GroupForm | None:
+        """The form of these layers that takes the fewest words of the GLB; None where they have no stripes."""
+        layers, rows = self.network.layers[first : last + 1], [*self.heights(first, last)][-1:]
+        forms = [
+            GroupForm(first, last, least, loaded, rowwise)
+            for least in rows
+            for loaded in dict.fromkeys([self._loaded(layers, least), ()])
+            for rowwise in (False, True)
+        ]
+        return max(forms, key=self._room, default=None)
+
+    def bare(self, form: GroupForm) -> LayerGroup:
+        """The group of this form with rings and buffers alone."""
+        layers, rows = self._stripes(form)
+        nests = [self._nest(layer, form, each, None) for layer, each in zip(layers, rows, strict=True)]
+        return with_rings(layers, nests, form.loaded, rowwise=form.rowwise)
+
+    def words_beside(self, group: LayerGroup) -> int:
+        """GLB words of the values that are resident while a group runs, and are not its own."""
+        numbers = [self.network.number[layer] for layer in group.layers]
+        own = {self.network.root(layer.result) for layer in group.layers[:-1]}
+        own |= {self.network.root(value) for value in group.loaded}
+        own |= {self.network.root(group.layers[-1].result)} if self.is_result(group.layers[-1]) else set[SSAValue]()
+        return sum(
+            value.words
+            for value in self.resident
+            if value.root not in own and value.first <= max(numbers) and value.last >= min(numbers)
+        )
+
+    def is_result(self, layer: LayerOp) -> bool:
+        """Whether the network's user alone reads what a layer computes: in a group it leaves stripe by stripe."""
+        return all(isinstance(use.operation, ReturnOp) for use in layer.result.uses)
+
+    def _nest(self, layer: LayerOp, form: GroupForm, rows: int, nest_: nest.Mapping | None) -> nest.Mapping:
+        """The nest of a layer in a group, around that of a stripe; None for that of its buffers alone."""
+        layers = self.network.layers[form.first : form.last + 1]
+        streamed = set(self.mappings[layer].stages_in("glb")) | ({"output"} if self.is_result(layer) else set[str]())
+        streamed = streamed - inside(layer, layers, form.loaded)
+        if nest_ is not None:
+            return striped(layer, nest_, rows, streamed, None)
+        around = (*((Loop("n"),) if layer.sizes.data.n > 1 else ()), Loop("h", rows))
+        stages = [Stage(operand, "glb", len(around), 2) for operand in STREAMED if operand in streamed]
+        return nest.Mapping(around, tuple(stages))
+
+    def _task(self, layer: LayerOp, rows: int) -> SearchTask:
+        """The search for the mappings of a stripe, whose operands all lie in the GLB."""
+        budget = GlbBudget(self.arch.glb.words, residual=layer.residual is not None)
+        shape, dataflow = stripe_shape(layer_shape(layer), rows), self.candidates.form(layer)
+        return SearchTask(shape, self.arch, budget, dataflow, prices=self.candidates.prices)
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    def _candidates(self, form: GroupForm) -> Iterator[Candidate]:
+        """The group of this form, if the array can run it, and with a useful slack."""
+        if (nests := self._nests(form)) is None:
+            return
+        layers = self.network.layers[form.first : form.last + 1]
+        best = with_rings(layers, nests, form.loaded, rowwise=form.rowwise)
+        if not self._fits(best) or not _is_legal(best):
+            return
+        cost, slack = best.cost(self.arch, self.costs), [0] * len(layers)
+        cycles = least = self._cycles(best)
+        yield self._candidate(form, best, cycles, cost)
+        for number in range(1, len(layers) if not form.rowwise else 0):
+            slack[number] = 1
+            other = with_rings(layers, nests, form.loaded, slack)
+            if (
+                best.of_layers[number].reads
+                and self._fits(other)
+                and _is_legal(other)
+                and (longer := self._cycles(other)) < cycles
+            ):
+                best, cycles = other, longer
+            else:
+                slack[number] = 0
+        if cycles < least:
+            yield self._candidate(form, best, cycles, cost)
+
+    def _candidate(self, form: GroupForm, group: LayerGroup, cycles: int, cost: float) -> Candidate:
+        """A candidate; what it loads is not copied to the GLB before the first layer."""
+        words = sum(self.copied[root].words for root in map(self.network.root, group.loaded) if root in self.copied)
+        saved = words * (self.costs.dram_read + self.costs.glb_write)
+        fewer = words // self.arch.dram.words_per_cycle
+        return Candidate(form.first, form.last, group, Figures(cycles - fewer, cost - saved))
+
+    def _nests(self, form: GroupForm) -> list[nest.Mapping] | None:
+        """The nests of layers in stripes; None where one has none with its weights in the GLB."""
+        nests = list[nest.Mapping]()
+        for layer, rows in zip(*self._stripes(form), strict=True):
+            task = self._task(layer, rows)
+            result = searched(task.shape, self.arch, task.budget, task.dataflow, prices=task.prices)
+            if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
+                return None
+            nests.append(self._nest(layer, form, rows, result.mapping))
+        return nests
+
+    def _fits(self, group: LayerGroup) -> bool:
+        return sum(group.words(self.arch).values()) + self.words_beside(group) <= self.arch.glb.words
+
+    def _cycles(self, group: LayerGroup) -> int:
+        """Cycles of a group by itself."""
+        return program_cycles([group.plan()], self.arch)[0].total
+
+
+def _is_legal(group: LayerGroup) -> bool:
+    """Whether the array has a program for a group."""
+    try:
+        group.check()
+    except Refusal:
+        return False
+    return True
