@@ -33,12 +33,11 @@ keeps, GROUP-1 to GROUP-4, are in docs/groups.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import ClassVar, Self, TypeVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolRefAttr, TensorType, UnitAttr, i64
-from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue, Use
+from xdsl.ir import Attribute, Dialect, SSAValue, Use
 from xdsl.irdl import (
     BaseAttr,
     IRDLOperation,
@@ -55,11 +54,14 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.parser import Parser
-from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from cnncc.dialects._columns import ColumnsOp as ColumnsOp
+from cnncc.dialects._columns import JoinOp as JoinOp
+from cnncc.dialects._columns import columns_of as columns_of
+from cnncc.dialects._columns import split_strip as split_strip
+from cnncc.dialects._columns import strip_name as strip_name
 from cnncc.dialects._groups import GroupLayer as GroupLayer
 from cnncc.dialects._groups import Read, group_problem, load_of_rows, without_unread_rows
 from cnncc.dialects._mapping import DIMS as DIMS
@@ -67,18 +69,20 @@ from cnncc.dialects._mapping import LANES as LANES
 from cnncc.dialects._mapping import OF_OUTPUTS as OF_OUTPUTS
 from cnncc.dialects._mapping import OUTPUT_DIMS as OUTPUT_DIMS
 from cnncc.dialects._mapping import REDUCTION_DIMS as REDUCTION_DIMS
-from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage, tiled_together
+from cnncc.dialects._mapping import Loop as Loop
+from cnncc.dialects._mapping import Mapping, Sizes, tiled_together
+from cnncc.dialects._mapping import Stage as Stage
 from cnncc.dialects._mapping import even_sets as even_sets
 from cnncc.dialects._mapping import extents as extents
 from cnncc.dialects._mapping import mapping_problem as mapping_problem
 from cnncc.dialects._mapping import rest_sets as rest_sets
 from cnncc.dialects._mapping_attr import MappingAttr as MappingAttr
 from cnncc.dialects._mapping_attr import OnLayer
+from cnncc.dialects._nest_loops import ForOp, LoopAttr, MacOp, ParOp, StageAttr, StageOp, is_perfect, mapping_in
+from cnncc.dialects._nest_loops import build_nest as build_nest
 from cnncc.dialects._records import RecordAttr
 from cnncc.dialects._verifiers import use_simple_verifiers
 from cnncc.dialects.cnn import StepsAttr, WindowAttr, check_shuffle, shape
-
-RecordT = TypeVar("RecordT")
 
 
 @irdl_attr_definition
@@ -86,28 +90,6 @@ class SizesAttr(RecordAttr[Sizes]):
     """Sizes of a layer: `#nest.sizes<n = 1, k = 16, c = 3, h = 8, w = 8, r = 3, s = 3>`."""
 
     name = "nest.sizes"
-
-
-@irdl_attr_definition
-class LoopAttr(RecordAttr[Loop]):
-    """One loop, as `nest.for` and `nest.par` hold it."""
-
-    name = "nest.loop"
-
-
-@irdl_attr_definition
-class StageAttr(RecordAttr[Stage]):
-    """One fetch, as `nest.stage` holds it (its depth follows from where it stands)."""
-
-    name = "nest.fetch"
-
-
-def _record(parser: Parser, build: Callable[[], RecordT]) -> RecordT:
-    """What `build` makes; its ValueError as an error at the parser's position."""
-    try:
-        return build()
-    except ValueError as error:
-        parser.raise_error(str(error))
 
 
 @irdl_op_definition
@@ -238,8 +220,9 @@ class GroupOp(IRDLOperation):
 
     def verify_(self) -> None:
         *members, last = self.body.block.ops
-        if not isinstance(last, YieldOp) or not self.layers() or not all(isinstance(op, Member) for op in members):
-            raise VerifyException("nest.group: a group is layers and loads, then nest.yield")
+        inside = all(isinstance(op, Member | ColumnsOp) for op in members)
+        if not isinstance(last, YieldOp) or not self.layers() or not inside:
+            raise VerifyException("nest.group: a group is layers, loads and nest.columns, then nest.yield")
         if tuple(last.values.types) != tuple(self.outputs.types):
             raise VerifyException("nest.group: its results have the types of the values of nest.yield")
         if any(not isinstance(value.owner, LayerOp) or value.owner.parent_op() is not self for value in last.values):
@@ -266,104 +249,9 @@ class GroupOp(IRDLOperation):
 Member = LayerOp | LoadOp  # of a group
 
 
-class _LoopOp(IRDLOperation):
-    """What `nest.for` and `nest.par` share: a loop and its body."""
-
-    loop = prop_def(LoopAttr)
-    body = region_def("single_block")
-    traits = traits_def(NoTerminator())
-
-    @classmethod
-    def parse(cls, parser: Parser) -> Self:
-        """`DIM step N [on AXIS] [keep] { … }`; a step of 1 may be left out."""
-        dim = parser.parse_identifier("a dimension")
-        step = parser.parse_integer() if parser.parse_optional_keyword("step") else 1
-        on = parser.parse_identifier("an axis") if parser.parse_optional_keyword("on") else ""
-        keep = parser.parse_optional_keyword("keep") is not None
-        loop = _record(parser, lambda: LoopAttr(Loop(dim, step, on, keep)))
-        return cls.create(properties={"loop": loop}, regions=[parser.parse_region()])
-
-    def print(self, printer: Printer) -> None:
-        """The syntax that `parse` reads."""
-        loop = self.loop.data
-        step = f" step {loop.step}" if loop.step != 1 else ""
-        on = f" on {loop.on}" if loop.on else ""
-        printer.print_string(f" {loop.dim}{step}{on}{' keep' if loop.keep else ''} ")
-        printer.print_region(self.body)
-
-    def verify_(self) -> None:
-        if (self.name == "nest.par") != bool(self.loop.data.on):
-            raise VerifyException(f"{self.name}: a par loop, and only it, is on an axis")
-
-
-@irdl_op_definition
-class ForOp(_LoopOp):
-    """A loop in time: `nest.for h step 4 { … }`; with `keep`, a loop of the box."""
-
-    name = "nest.for"
-
-
-@irdl_op_definition
-class ParOp(_LoopOp):
-    """A loop in space: `nest.par k on cols { … }`."""
-
-    name = "nest.par"
-
-
-@irdl_op_definition
-class StageOp(IRDLOperation):
-    """Fetch the slice of an operand that the loops inside need: `nest.stage weight in rf buffers 2`."""
-
-    name = "nest.stage"
-    fetch = prop_def(StageAttr)
-
-    @classmethod
-    def parse(cls, parser: Parser) -> Self:
-        """`OPERAND in MEMORY [buffers N]`."""
-        operand = parser.parse_identifier("an operand")
-        parser.parse_keyword("in")
-        memory = parser.parse_identifier("a memory")
-        buffers = parser.parse_integer() if parser.parse_optional_keyword("buffers") else 1
-        fetch = _record(parser, lambda: StageAttr(Stage(operand, memory, 0, buffers)))
-        return cls.create(properties={"fetch": fetch})
-
-    def print(self, printer: Printer) -> None:
-        """The syntax that `parse` reads."""
-        fetch = self.fetch.data
-        printer.print_string(f" {fetch.operand} in {fetch.memory} buffers {fetch.buffers}")
-
-
-@irdl_op_definition
-class MacOp(IRDLOperation):
-    """One multiply-accumulate (or max, add, copy) at the current indices."""
-
-    name = "nest.mac"
-    assembly_format = "attr-dict"
-
-
-def nest_blocks(layer: LayerOp) -> Iterator[Block]:
-    """The blocks of a perfect nest, outermost first: the layer's own, then each loop's body."""
-    block: Block | None = layer.body.block
-    while block is not None:
-        yield block
-        last = block.last_op
-        block = last.body.block if isinstance(last, ForOp | ParOp) else None
-
-
 def mapping_of(layer: LayerOp) -> Mapping:
     """The loops and stages that the region holds."""
-    loops: list[Loop] = []
-    stages: list[Stage] = []
-    for depth, block in enumerate(nest_blocks(layer)):
-        for op in block.ops:
-            match op:
-                case ForOp() | ParOp():
-                    loops.append(op.loop.data)
-                case StageOp():
-                    stages.append(replace(op.fetch.data, depth=depth))
-                case _:
-                    pass
-    return Mapping(tuple(loops), tuple(stages))
+    return mapping_in(layer.body)
 
 
 def rest_sets_of(layer: LayerOp) -> tuple[int, ...]:
@@ -382,11 +270,11 @@ def reads_of_values(layer: LayerOp, values: Sequence[SSAValue]) -> tuple[Read, .
     """How a layer reads `values`; a residual is read row by row."""
     number = {value: at for at, value in enumerate(values)}
     window, kernel, reads = layer.window.data, layer.sizes.data.r, list[Read]()
-    if layer.ifmap in number:
+    if (ifmap := columns_of(layer.ifmap, number)[0]) in number:
         extent = (kernel - 1) * window.dilation[0] + 1
-        reads.append(Read(number[layer.ifmap], "ifmap", extent, window.stride[0], window.pad[0]))
-    if layer.residual is not None and layer.residual in number:
-        reads.append(Read(number[layer.residual], "residual"))
+        reads.append(Read(number[ifmap], "ifmap", extent, window.stride[0], window.pad[0]))
+    if layer.residual and (residual := columns_of(layer.residual, number)[0]) in number:
+        reads.append(Read(number[residual], "residual"))
     return tuple(reads)
 
 
@@ -414,21 +302,6 @@ def _name(op: Member) -> str:
 
 def _is_outside(use: Use, group: GroupOp) -> bool:
     return use.operation.parent_op() is not group
-
-
-def build_nest(mapping: Mapping) -> Region:
-    """The region of a layer with these loops and stages around one `nest.mac`."""
-    region = Region(Block([*_stage_ops(mapping, len(mapping.loops)), MacOp.create()]))
-    for depth in reversed(range(len(mapping.loops))):
-        loop = mapping.loops[depth]
-        op = (ParOp if loop.on else ForOp).create(properties={"loop": LoopAttr(loop)}, regions=[region])
-        region = Region(Block([*_stage_ops(mapping, depth), op]))
-    return region
-
-
-def _stage_ops(mapping: Mapping, depth: int) -> list[Operation]:
-    stages = [replace(stage, depth=0) for stage in mapping.stages if stage.depth == depth]
-    return [StageOp.create(properties={"fetch": StageAttr(stage)}) for stage in stages]
 
 
 def image_shape(value_type: Attribute) -> tuple[int, int, int, int]:
@@ -466,15 +339,13 @@ def _check_shapes(layer: LayerOp) -> None:
 
 def _check_blocks(layer: LayerOp) -> None:
     """The nest is perfect. Raises VerifyException."""
-    for block in nest_blocks(layer):
-        *stages, last = [None, *block.ops]
-        if not isinstance(last, ForOp | ParOp | MacOp) or not all(isinstance(op, StageOp) for op in stages[1:]):
-            raise VerifyException("nest.layer: a body is stages, then one loop or nest.mac")
+    if not is_perfect(layer.body):
+        raise VerifyException("nest.layer: a body is stages, then one loop or nest.mac")
 
 
 NEST = Dialect(
     "nest",
-    [LayerOp, LoadOp, GroupOp, YieldOp, ForOp, ParOp, StageOp, MacOp],
+    [LayerOp, LoadOp, GroupOp, YieldOp, ForOp, ParOp, StageOp, MacOp, ColumnsOp, JoinOp],
     [SizesAttr, MappingAttr, LoopAttr, StageAttr],
 )
 use_simple_verifiers(NEST)

@@ -61,6 +61,14 @@ def command(
         return
     if given & {"error", "network"}:
         raise click.UsageError("--error and --model go with --prove")
+    verifier = _compared(model, options, inputs, images)
+    _print_comparison(verifier, model, layers=layers, as_json=as_json)
+    if min_sqnr is not None:
+        _check_sqnr(verifier, min_sqnr)
+
+
+def _compared(model: Path, options: CompileOptions, inputs: Path | None, images: int) -> Verifier:
+    """The model after every step, up to the one that changes a value; prints the remarks of the compilation."""
     from cnncc.driver import verify
     from cnncc.driver.pipeline import StepFailed
     from cnncc.driver.sources import start_compilation
@@ -79,6 +87,13 @@ def command(
     except verify.Differs:
         pass
     print_remarks(compilation)
+    return verifier
+
+
+def _print_comparison(verifier: Verifier, model: Path, *, layers: bool, as_json: bool) -> None:
+    """Checks and accuracy. Exits with code 3 if a step changed a value, with 4 if a layer errs by more."""
+    from cnncc.driver import verify
+
     measured = [
         *verify.accuracy_text(verifier.accuracy, verifier.layers, whole=layers),
         *verify.noise_text(verifier.noises),
@@ -95,8 +110,6 @@ def command(
         more = f"; {len(beyond) - 1} more" if len(beyond) > 1 else ""
         click.echo(one_line(f"cnncc: layer {beyond[0].text}{more}"), err=True)
         raise SystemExit(4)
-    if min_sqnr is not None:
-        _check_sqnr(verifier, min_sqnr)
 
 
 def _prove(model: Path, network: Path | None, options: CompileOptions, error_bits: float, as_json: bool) -> None:
