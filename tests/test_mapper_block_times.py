@@ -73,7 +73,7 @@ def rules(shape: LayerShape, at: Point, budget: GlbBudget, arch: Arch = ARCH, **
     said |= {"in_one_buffer": transfers.in_one_buffer(stage, buffers), "refills": times.refills}
     said |= {"dma": blocks.transfers(stage.words - stage.buffer), "compute": times.compute}
     said |= {"macros": times.macros, "commits": times.commits, "committing": times.committing()}
-    said |= {"beside_array": transfers.beside_array(stage), "array": times.array()}
+    said |= {"beside_array": transfers.beside_array(stage, buffers), "array": times.array()}
     return {name: float(np.broadcast_to(value, (1,))[0]) for name, value in said.items()}
 
 
