@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby, product
+from math import prod
 from typing import Any
 
 import numpy as np
+import pytest
 from test_mapper_search import array
 
 from cnncc.arch.model import Arch, load_arch
@@ -318,3 +321,66 @@ def test_slices_of_all_channels_are_no_slices() -> None:
     plan = tuple(np.array([number]) for number in (0, 1, 0, 0, 2))  # all channels and columns, some rows
     blocks = Blocks(pointwise(256, 512, 28), ARCH, MOVING, Tiles(SLICED, 64, 7, 4, channels), plan)
     assert blocks.legal.tolist() == [[True], [False]]
+
+
+def cut(size: int, step: int) -> list[int]:
+    return [step] * (size // step) + [size % step] * (size % step > 0)
+
+
+@pytest.mark.parametrize("streamed", [{"ifmap", "output"}, {"ifmap", "output", "residual"}, {"output"}, {"ifmap"}])
+def test_blocks_are_those_that_a_walk_over_them_meets(streamed: set[str]) -> None:
+    """All sizes, both orders, one buffer or two: blocks, words, full blocks one after the other, the last iteration."""
+    shape = LayerShape("mac", Sizes(2, 6, 4, 5, 4, 3, 2), Window((3, 2), (2, 1)), 2, 11, 5)
+    budget = GlbBudget(300, frozenset(streamed), residual="residual" in streamed)
+    blocks = Blocks(shape, ARCH, budget, Tiles(FORMS[0], 1, 1, 1, 4))
+    values = {
+        name: np.broadcast_to(getattr(blocks, name), blocks.shaped)
+        for name in ("results", "full", "images", "moved_image", "image", "outputs", "last_results", "turns", "moved")
+        + ("share_of_last", "in_a_row", "legal", "least_words")
+    }  # fmt: skip
+    values["fetched"] = np.broadcast_to(blocks.fetched(blocks.moved_image), blocks.shaped)
+    seen = 0
+    for cell in zip(*np.nonzero(values["legal"]), strict=True):
+        k, h, w = (int(side.sizes[at]) for side, at in zip((blocks.k, blocks.h, blocks.w), cell[:3], strict=True))
+        sides = [cut(6, k), cut(5, h), cut(4, w)]
+        order = [0, 1, 2] if cell[3] == 0 else [1, 2, 0]
+        walk = [
+            tuple(at[order.index(dim)] for dim in range(3))
+            for at in product(*(list(enumerate(sides[dim])) for dim in order))
+        ]
+        sizes = [tuple(size for _, size in each) for each in walk]
+        images = [each[1:] for i, each in enumerate(walk) if i == 0 or walk[i - 1][1:] != each[1:]]
+        if len(sides[1]) * len(sides[2]) == 1 and cell[3] == 0:
+            images = images * len(sides[0])  # a block for each of k, though it is the same
+
+        def words(rows: int, cols: int) -> int:
+            return 4 * (11 if rows == 5 else 2 * rows + 1) * (5 if cols == 4 else cols + 1)
+
+        of_images = [words(rows[1], cols[1]) for rows, cols in images]
+        is_full = [size == (k, h, w) for size in sizes]
+        runs = [len(list(some)) for full, some in groupby(is_full) if full]
+        # Blocks of k inside one block of the image are looked at as one iteration.
+        outermost = next((dim for dim in order if len(sides[dim]) > 1 and (dim or cell[3] == 0)), 2)
+        last = [size for each, size in zip(walk, sizes, strict=True) if each[outermost][0] == len(sides[outermost]) - 1]
+        has_image = "ifmap" in streamed
+        moved = 2 * sum(of_images) * has_image
+        free = 300 - int(values["least_words"][cell])
+        once = cell[3] == 0 and k * 4 * 6 <= free
+        weights = 144 if free >= 144 else 2 * 144 * (1 if once else len(sides[1]) * len(sides[2]))
+        results = 240 * len(streamed & {"output", "residual"})
+        assert {name: value[cell] for name, value in values.items() if name not in ("legal", "least_words")} == {
+            "results": 2 * len(walk),
+            "full": 2 * sum(is_full),
+            "images": 2 * len(images),
+            "moved_image": moved,
+            "image": words(h, w) * has_image,
+            "outputs": k * h * w,
+            "last_results": prod(sizes[-1]),
+            "turns": len(sides[outermost]),
+            "moved": moved + results,
+            "share_of_last": sum(map(prod, last)) / 120,
+            "in_a_row": min(runs),
+            "fetched": moved + weights + blocks.params + 240 * ("residual" in streamed),
+        }, (k, h, w, cell)
+        seen += 1
+    assert seen > 20
