@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import groupby, product
 from math import prod
@@ -384,3 +385,50 @@ def test_blocks_are_those_that_a_walk_over_them_meets(streamed: set[str]) -> Non
         }, (k, h, w, cell)
         seen += 1
     assert seen > 20
+
+
+def test_reloads_of_weights_wait_by_hand() -> None:
+    """4 words of weights for 256 PEs take 32 cycles, a pixel of 16 channels one, and one more to arrive. Meanwhile two
+    macro-instructions are done, of 4 + 4 cycles each: in front of three of four loads of weights.
+    """
+    at = at_point("kcrs|WhwI", (1, 1, 16, 1), (16, 1, 1), (4, 1, 1, 1, 1, 1))
+    bound = Bound(Durations(pointwise(256, 16, 8), ARCH, residual=False), at)
+    assert bound.waits == 3 * (32 + 1 + 1 + 1 - 2 * (4 + 4))
+
+
+def test_buffers_become_one_in_their_order() -> None:
+    """In a tight budget: two of all if they fit, then one of the residual, of output, of weights (SPACE-13)."""
+    shape, seen = LayerShape("mac", Sizes(1, 8, 4, 4, 4, 3, 3), Window((3, 3)), 2, 6, 6), Counter[tuple[float, int]]()
+    for names, words in product((("output", "residual"), ("output", "ifmap"), ()), range(150, 700, 37)):
+        budget = GlbBudget(words, frozenset(names), residual="residual" in names, tight=True)
+        blocks = Blocks(shape, ARCH, budget, Tiles(FORMS[0], 2, 1, 1, 4))
+        params = shape.params * ARCH.words_per_param * 8
+        for stage in blocks.stages():
+            made = blocks.buffers(stage)
+            each = (stage.buffers, stage.buffer, made.results, made.weights, made.params_in_slices, made.fit)
+            sizes = (blocks.most_results, blocks.results_words, blocks.images_words, blocks.sums, blocks.legal)
+            rows = (np.broadcast_to(value, blocks.shaped).ravel() for value in (*each, *sizes, stage.k))
+            for two, slice_, results, weights, in_slices, fit, most, one, image, sums, is_legal, k in zip(
+                *rows, strict=True
+            ):
+                room = words - image - sums
+                tries = [(most, two), *[(1.5, two)] * int(most > 1 and "residual" in names), (1, two), (1, 1)]
+
+                def needed(count: float, of_weights: int, with_params: int, each: int, one: float = one) -> float:
+                    return with_params + count * one + of_weights * each
+
+                wanted, with_params, each_slice = False, params, slice_
+                if stage.with_params:
+                    larger = slice_ + params // 8 * k
+                    wanted = needed(1, 1, params, slice_) > room or (
+                        needed(0, two, params, slice_) > room >= needed(0, two, 0, larger)
+                    )
+                    with_params, each_slice = (0, larger) if wanted else (params, slice_)
+                    assert in_slices == wanted
+                count, of_weights = next((t for t in tries if needed(*t, with_params, each_slice) <= room), tries[-1])
+                assert (results, weights) == (count, of_weights), (names, words)
+                fits = needed(count, of_weights, with_params, each_slice) <= room
+                is_slice = stage.part is None or slice_ < shape.weight_words
+                assert fit == (is_legal and is_slice and fits), (names, words)
+                seen[(float(count), int(of_weights))] += bool(fit)
+    assert len(seen) >= 5 and seen[(1.5, 2)] and seen[(1.0, 1)] and seen[(2.0, 2)], seen
