@@ -28,7 +28,7 @@ from cnncc.util import disk_cache
 
 tell_hypothesis()
 
-LONG = ("test_docs.py", "test_conv_grid.py", "test_random_graphs.py", "test_glb_blocks.py", "test_check.py")
+LONG = ("test_docs.py", "test_alternatives.py", "test_conv_grid.py", "test_check.py", "test_mapper_search.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -90,6 +90,7 @@ def short_searches() -> Iterator[None]:
         patch.setattr(residency, "END_PART", 0)
         patch.setattr(smaller_budgets, "FIRST_SHARES", (8,))
         patch.setattr(disk_cache, "folder", lambda: None)
+        patch.setattr(os, "cpu_count", lambda: 1)  # processes of `explore` would search as usual
         yield
 
 

@@ -37,6 +37,8 @@ from cnncc.passes.nest_tile import NestTilePass
 from cnncc.passes.nest_to_array import NestToArrayPass
 from cnncc.passes.nest_unroll import NestUnrollPass
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 GOLDEN = json.loads((Path(__file__).parent / "data" / "atomic_schedules.json").read_text())
 PATTERNS = GOLDEN["data_patterns"]
 

@@ -15,6 +15,8 @@ from onnx import helper
 
 from cnncc.arch.model import PRESETS
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 CNNCC = (sys.executable, "-m", "cnncc")
 PRESET = (PRESETS / "spatial-8x8.toml").read_text()
 

@@ -16,6 +16,8 @@ from onnx import helper
 from cnncc.cli.main import main
 from cnncc.universe import PASSES
 
+pytestmark = pytest.mark.usefixtures("short_searches")
+
 
 def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
     """All commands by what is typed."""

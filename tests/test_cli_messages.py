@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
-from cli_cases import CALIBRATION, LENET, SAMPLES, conv_model, done, refused, save
+from cli_cases import CALIBRATION, LENET, SAMPLES, conv_model, done, noise, refused, save
 from test_cli_models import host_in_the_middle
 
 from cnncc.dialects.nest import Loop
@@ -26,9 +27,12 @@ def lenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_cli_from_warns_of_calibration_that_comes_too_late(lenet: Path, tmp_path: Path) -> None:
-    for path in sorted((lenet / "ir").glob("*.mlir")):
-        result = done("compile", "--from", path, "--calibrate", CALIBRATION, "-o", tmp_path / "net.cnb")
+def test_cli_from_warns_of_calibration_that_comes_too_late(tmp_path: Path) -> None:
+    model, data = save(conv_model(), tmp_path / "net.onnx"), tmp_path / "data.npz"
+    np.savez(data, x=noise(1, 2, 3, 11, 7))
+    done("compile", model, "-o", tmp_path / "net.cnb", "--dump-dir", tmp_path / "ir")
+    for path in sorted((tmp_path / "ir").glob("*.mlir")):
+        result = done("compile", "--from", path, "--calibrate", data, "-o", tmp_path / "net.cnb")
         late = "cnn." in path.read_text()
         assert ("has no effect" in result.stderr) == late, path.name
 

@@ -74,7 +74,7 @@ def test_cli_compiles_on_from_every_step(made: Made, tmp_path: Path) -> None:
     calibrate = options[-2:] if options else []  # what was imported needs no --batch any more
     dumps = sorted((folder / "ir").glob("*.mlir"))
     assert len(dumps) > 15
-    for dump in dumps:
+    for dump in dumps[::3] if options else dumps:  # a larger network takes long
         done("compile", "--from", dump, *calibrate, "-o", tmp_path / "on.cnb")
         assert same_machine(load(tmp_path / "on.cnb"), whole), dump
 

@@ -9,11 +9,12 @@ from group_cases import Chain, random_chain
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 
 from cnncc.context import CompilerContext
-from cnncc.dialects._groups import group_problem, least_ring
-from cnncc.dialects.nest import GroupOp, group_layers
+from cnncc.dialects._groups import GroupLayer, Read, group_problem, least_ring
+from cnncc.dialects.nest import GroupOp, Loop, Mapping, Sizes, group_layers
 from cnncc.driver.pipeline import new_context
 from cnncc.errors import Refusal
 from cnncc.eval import nest
+from cnncc.passes._scheduling.stripes import with_least_rings, with_least_rows
 from cnncc.passes.cnn_to_nest import CnnToNestPass
 from cnncc.passes.nest_group import NestGroupPass
 
@@ -99,3 +100,16 @@ def _refused(group: GroupOp, ctx: CompilerContext, module: ModuleOp, chain: Chai
     with pytest.raises(Refusal) as refusal:
         computed(ctx, module, chain)
     return f"{problem}; {refusal.value}"
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_a_ring_of_which_every_second_row_is_read_has_an_even_number_of_rows(rows: int) -> None:
+    """`nest-to-array` refuses others. Such a reader needs an odd number where first stripes are shorter."""
+    nests = [Mapping((Loop("h", step),)) for step in (2 * rows, rows)]
+    first = GroupLayer("first", "mac", Sizes(1, 1, 1, 13, 4, 1, 1), nests[0], 0)
+    reads = (Read(0, "ifmap", extent=1, stride=2),)
+    second = GroupLayer("second", "mac", Sizes(1, 1, 1, 7, 2, 1, 1), nests[1], 0, reads=reads, leaves=True)
+    plans = with_least_rows([first, second])
+    least = least_ring(plans[1], reads[0], plans[0])
+    kept, last = with_least_rings(plans, [1, 2])
+    assert (kept.keeps, last.keeps) == (least + 1, 0) and least == 2 * rows - 1

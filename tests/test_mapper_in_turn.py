@@ -164,7 +164,7 @@ def test_all_mappings_with_room_in_some_blocks_are_looked_at() -> None:
 
 
 def test_a_better_mapping_with_ping_and_pong_is_found_by_the_check() -> None:
-    shape = layer(8, 6, 8)
+    shape = layer(4, 4, 8)
     best = search(shape, ARRAY, ROOM)
     none = search(shape, replace(ARRAY, pe=replace(ARRAY.pe, pong_words=0, virtual_words=0)), ROOM)
     assert best is not None and none is not None and best.cycles < none.cycles
