@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cnncc.errors import Refusal
+
+# The exceptions of numpy and zipfile for damaged or foreign files.
+DAMAGED = (
+    ValueError, EOFError, KeyError, MemoryError, RuntimeError, SyntaxError, struct.error, zipfile.BadZipFile, zlib.error
+)  # fmt: skip
 
 Array = npt.NDArray[Any]
 
@@ -76,10 +83,12 @@ class WeightStore:
         """Add the arrays of `path`. Raises Refusal for a damaged file, or an array that does not match its key."""
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                if sum(info.file_size for info in arrays.zip.infolist()) > path.stat().st_size:
+                    raise Refusal(f"{path}: not a weights file: its arrays are packed, or overlap")
                 for key in arrays.files:
                     array = arrays[key]
-                    if content_key(array) != key:
+                    if not isinstance(array, np.ndarray) or content_key(array) != key:
                         raise Refusal(f"{path}: weight '{key}' does not match its content")
                     self.add(array)
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise Refusal(f"{path}: not a weights file: {error}") from error
+        except (*DAMAGED, OSError, AttributeError) as error:  # no `zip`: a single array
+            raise Refusal(f"{path}: not a weights file: {' '.join(str(error).split())[:200]}") from error

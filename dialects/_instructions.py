@@ -152,7 +152,8 @@ class Tensor:
     host lies in memory `host`. element: the type of the reals for users and host.
 
     A tensor may be part of another (a concatenation): from word `offset` of that one on, with `image` words from
-    image to image (0: they follow each other). It then has no place of its own.
+    image to image (0: they follow each other). It then has no place of its own. A part may be some columns of an image:
+    then `plane` and `pitch` words lie between its channels and between its rows (0: they follow each other).
     """
 
     name: str
@@ -168,6 +169,8 @@ class Tensor:
     part_of: str = ""
     offset: int = 0
     image: int = 0
+    plane: int = 0
+    pitch: int = 0
 
     def __post_init__(self) -> None:
         if self.memory not in get_args(Memory) or self.role not in get_args(Role):

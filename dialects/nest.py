@@ -57,6 +57,11 @@ from xdsl.irdl import (
 from xdsl.traits import IsTerminator, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from cnncc.dialects._columns import ColumnsOp as ColumnsOp
+from cnncc.dialects._columns import JoinOp as JoinOp
+from cnncc.dialects._columns import columns_of as columns_of
+from cnncc.dialects._columns import split_strip as split_strip
+from cnncc.dialects._columns import strip_name as strip_name
 from cnncc.dialects._groups import GroupLayer as GroupLayer
 from cnncc.dialects._groups import Read, group_problem, load_of_rows, without_unread_rows
 from cnncc.dialects._mapping import DIMS as DIMS
@@ -215,8 +220,9 @@ class GroupOp(IRDLOperation):
 
     def verify_(self) -> None:
         *members, last = self.body.block.ops
-        if not isinstance(last, YieldOp) or not self.layers() or not all(isinstance(op, Member) for op in members):
-            raise VerifyException("nest.group: a group is layers and loads, then nest.yield")
+        inside = all(isinstance(op, Member | ColumnsOp) for op in members)
+        if not isinstance(last, YieldOp) or not self.layers() or not inside:
+            raise VerifyException("nest.group: a group is layers, loads and nest.columns, then nest.yield")
         if tuple(last.values.types) != tuple(self.outputs.types):
             raise VerifyException("nest.group: its results have the types of the values of nest.yield")
         if any(not isinstance(value.owner, LayerOp) or value.owner.parent_op() is not self for value in last.values):
@@ -264,11 +270,11 @@ def reads_of_values(layer: LayerOp, values: Sequence[SSAValue]) -> tuple[Read, .
     """How a layer reads `values`; a residual is read row by row."""
     number = {value: at for at, value in enumerate(values)}
     window, kernel, reads = layer.window.data, layer.sizes.data.r, list[Read]()
-    if layer.ifmap in number:
+    if (ifmap := columns_of(layer.ifmap, number)[0]) in number:
         extent = (kernel - 1) * window.dilation[0] + 1
-        reads.append(Read(number[layer.ifmap], "ifmap", extent, window.stride[0], window.pad[0]))
-    if layer.residual is not None and layer.residual in number:
-        reads.append(Read(number[layer.residual], "residual"))
+        reads.append(Read(number[ifmap], "ifmap", extent, window.stride[0], window.pad[0]))
+    if layer.residual and (residual := columns_of(layer.residual, number)[0]) in number:
+        reads.append(Read(number[residual], "residual"))
     return tuple(reads)
 
 
@@ -339,7 +345,7 @@ def _check_blocks(layer: LayerOp) -> None:
 
 NEST = Dialect(
     "nest",
-    [LayerOp, LoadOp, GroupOp, YieldOp, ForOp, ParOp, StageOp, MacOp],
+    [LayerOp, LoadOp, GroupOp, YieldOp, ForOp, ParOp, StageOp, MacOp, ColumnsOp, JoinOp],
     [SizesAttr, MappingAttr, LoopAttr, StageAttr],
 )
 use_simple_verifiers(NEST)

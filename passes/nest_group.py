@@ -12,10 +12,12 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import KINDS, GroupLayer, group_problem, load_of_rows
+from cnncc.dialects._groups import GroupLayer, group_problem, load_of_rows
 from cnncc.dialects.cnn import ConcatOp, HostOp
 from cnncc.dialects.nest import (
+    ColumnsOp,
     GroupOp,
+    JoinOp,
     LayerOp,
     LoadOp,
     YieldOp,
@@ -25,16 +27,26 @@ from cnncc.dialects.nest import (
     mapping_problem,
     operands,
     reads_of_values,
+    strip_name,
 )
 from cnncc.errors import Refusal
 from cnncc.model.group_steps import group_bodies
 from cnncc.passes._programs.array_mark import mark_of, marked_array
+from cnncc.passes._scheduling.column_strips import split_columns
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.layer_groups import GROUPS, groups_of
 from cnncc.passes._scheduling.loaded_inputs import load_label, loaded_values, rows_read
 from cnncc.passes._scheduling.nest_layers import chosen_layers, label_of, layer_shape, listed, rows_apart
 from cnncc.passes._scheduling.schedule_file import GivenGroup, read_schedule
-from cnncc.passes._scheduling.stripes import stripe_rows, striped, with_least_delays, with_least_rings, with_least_rows
+from cnncc.passes._scheduling.smaller_budgets import prefetchable
+from cnncc.passes._scheduling.stripes import (
+    kind_in_group,
+    stripe_rows,
+    striped,
+    with_least_delays,
+    with_least_rings,
+    with_least_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -60,10 +72,12 @@ class NestGroupPass(ModulePass):
     Without them both are the least. A nest that runs stripe by stripe already keeps its loops. A nest without
     stages gets a loop over stripes around it. Any other is replaced by the best mapping of a stripe on the array that
     the layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so
-    that rings are smaller. An input whose rows would come from DRAM again and again comes by `nest.load`, row by row,
-    but not with `loads=false`, nor in groups that were chosen.
+    that rings are smaller. `columns`: the layers run in strips of so many columns of the last one, a group for each
+    strip; columns that two strips need are computed by both. An input whose rows would come from DRAM again and again
+    comes by `nest.load`, row by row, but not with `loads=false`, nor in groups that were chosen.
 
-    Illegal are elementwise layers and concatenations between the layers, and results that others read, too.
+    An elementwise layer becomes a sum of one pixel: `"copy"` -> `"add"`. Illegal are concatenations between the layers,
+    and results that others read, too.
     """
 
     name = "nest-group"
@@ -73,6 +87,7 @@ class NestGroupPass(ModulePass):
     delays: tuple[int, ...] = ()
     keeps: tuple[int, ...] = ()
     rowwise: bool = False
+    columns: int = 0
     loads: bool = True
     schedule: str | None = None
     arch: str | None = None
@@ -97,7 +112,19 @@ class NestGroupPass(ModulePass):
             self._check(labels)
             layers = _in_order(op, labels)
             arch = marked_array(op, self.arch, self.name) if self.arch or mark_of(op) else None
-            _build(label, layers, *self._planned(layers, arch, [labels.index(label_of(layer)) for layer in layers]))
+            places = [labels.index(label_of(layer)) for layer in layers]
+            if not 0 < self.columns < image_shape(layers[-1].result.type)[3]:
+                _build(label, layers, self._planned(layers, arch, places, layers), arch)
+                return
+            strips, plans = split_columns(layers, self.columns), list[_Planned]()
+            everywhere = [layer for strip in strips for layer in strip]
+            for number, strip in enumerate(strips):
+                try:
+                    plans.append(self._planned(strip, arch, places, everywhere))
+                except Refusal as refusal:
+                    raise Refusal(f"strip {number} of {len(strips)}: {refusal}") from refusal
+            for number, (strip, planned) in enumerate(zip(strips, plans, strict=True)):
+                _build(strip_name(label, number), strip, planned, arch)
         except Refusal as refusal:
             text = str(refusal)
             raise (
@@ -109,6 +136,8 @@ class NestGroupPass(ModulePass):
             raise Refusal(f"{len(set(labels))} layers: a group has two or more, each once")
         if self.rows < 1:
             raise Refusal(f"stripes of {self.rows} rows: rows is at least 1")
+        if self.columns < 0:
+            raise Refusal(f"strips of {self.columns} columns: columns is at least 1, or 0 for no strips")
         for name, numbers in (("delays", self.delays), ("keeps", self.keeps)):
             if len(numbers) not in (0, len(labels)):
                 raise Refusal(
@@ -116,13 +145,13 @@ class NestGroupPass(ModulePass):
                 )
 
     def _planned(
-        self, layers: Sequence[LayerOp], arch: Arch | None, numbers: Sequence[int]
-    ) -> tuple[list[SSAValue], list[GroupLayer]]:
+        self, layers: Sequence[LayerOp], arch: Arch | None, numbers: Sequence[int], others: Sequence[LayerOp]
+    ) -> _Planned:
         """The values that come row by row into rings, and the plans of these loads and of the layers. Raises Refusal.
 
-        numbers: the place of each layer in the options.
+        numbers: the place of each layer in the options. others: the layers of all strips.
         """
-        for loaded in loaded_values(layers, self.rows) if self.loads else [list[SSAValue]()]:
+        for loaded in loaded_values(layers, self.rows, others) if self.loads else [list[SSAValue]()]:
             try:
                 plans = self._plans(layers, loaded, arch, numbers)
                 group_bodies(plans, [False] * len(plans))
@@ -154,7 +183,7 @@ class NestGroupPass(ModulePass):
             inside = {read.operand for read in reads[number]} | (set[str]() if leaves else {"output"})
             before = mapping_of(layer)
             streamed = set(before.stages_in("glb")) - inside
-            if leaves and before.stages and _is_result(layer):
+            if leaves and before.stages and _is_result(layer.result):
                 streamed.add("output")
             try:
                 mapping = striped(layer, before, rows[number], streamed, arch)
@@ -162,7 +191,7 @@ class NestGroupPass(ModulePass):
                     raise Refusal(problem)
             except Refusal as refusal:
                 raise Refusal(f"layer '{names[number]}': {refusal}") from refusal
-            kind, sizes = layer.kind.data, layer.sizes.data
+            kind, sizes = kind_in_group(layer), layer.sizes.data
             plans.append(GroupLayer(names[number], kind, sizes, mapping, 0, reads=reads[number], leaves=leaves))
         plans = with_least_rows(plans) if self.rowwise else with_least_delays(plans)
         if self.delays:
@@ -181,6 +210,9 @@ class NestGroupPass(ModulePass):
         return plans
 
 
+_Planned = tuple[list[SSAValue], list[GroupLayer]]  # what is loaded; the plans of the loads, then of the layers
+
+
 def _chosen(module: ModuleOp) -> list[GivenGroup]:
     """The groups that the module lists in `nest.groups`, which it loses. Raises Refusal for what is no such list."""
     attribute = module.attributes.pop(GROUPS, None)
@@ -190,9 +222,10 @@ def _chosen(module: ModuleOp) -> list[GivenGroup]:
         raise Refusal(f"nest-group: {GROUPS}: {wrong}") from wrong
 
 
-def _is_result(layer: LayerOp) -> bool:
+def _is_result(value: SSAValue) -> bool:
     """Whether only the network's user reads what a layer computes: it goes to DRAM as it is computed."""
-    return all(isinstance(use.operation, ReturnOp) for use in layer.result.uses)
+    ops = [use.operation for use in value.uses]
+    return all(isinstance(op, ReturnOp) or (isinstance(op, JoinOp) and _is_result(op.result)) for op in ops)
 
 
 def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
@@ -206,11 +239,6 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
         )
     if wrong := next((layer for layer in chosen if isinstance(layer.parent_op(), GroupOp)), None):
         raise Refusal(f"layer '{label_of(wrong)}' is in a group already")
-    if wrong := next((layer for layer in chosen if layer.kind.data not in KINDS), None):
-        raise Refusal(
-            f"layer '{label_of(wrong)}' is elementwise ({wrong.kind.data}): it loads nothing, so that no load keeps "
-            f"its result from rows that are still read (GROUP-8); end the group before it"
-        )
     order = {op: number for number, op in enumerate(block.ops)}
     layers = sorted(chosen, key=order.__getitem__)
     for layer in layers[:-1]:
@@ -225,16 +253,22 @@ def _in_order(module: ModuleOp, labels: Sequence[str]) -> list[LayerOp]:
 
 def _check_glb(layers: Sequence[LayerOp], plans: Sequence[GroupLayer], arch: Arch) -> None:
     """Rings and buffers of a group fit the GLB, if nothing else lies there. Raises Refusal."""
+    rings, buffers = _group_words(layers, plans, arch)
+    if rings + buffers > arch.glb.words:
+        raise Refusal(
+            f"rings of {rings} words and buffers of {buffers} words do not fit glb.words = {arch.glb.words}: "
+            f"fewer rows, fewer layers, strips of fewer columns, or a larger array"
+        )
+
+
+def _group_words(layers: Sequence[LayerOp], plans: Sequence[GroupLayer], arch: Arch) -> tuple[int, int]:
+    """The words of the rings of a group, and of its buffers."""
     rings = sum(plan.keeps * plan.sizes.w * plan.sizes.k for plan in plans)
     buffers, computing = 0, (plan for plan in plans if not plan.is_load)
     for layer, plan in zip(layers, computing, strict=True):
         sizes = stage_sizes(layer_shape(layer), arch, plan.mapping)
         buffers += sum(words for name, words in sizes.items() if name != "sums")
-    if rings + buffers > arch.glb.words:
-        raise Refusal(
-            f"rings of {rings} words and buffers of {buffers} words do not fit glb.words = {arch.glb.words}: "
-            f"fewer rows, fewer layers, or a larger array"
-        )
+    return rings, buffers
 
 
 def _named(op: Operation) -> str:
@@ -243,9 +277,9 @@ def _named(op: Operation) -> str:
     return f"layer '{label_of(op)}'" if isinstance(op, LayerOp) else f"{op.name}, which is in no group"
 
 
-def _build(label: str, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], plans: Sequence[GroupLayer]) -> None:
-    """Move the layers into a group where the last one stands. plans: of the loads, then of the layers."""
-    last = layers[-1]
+def _build(label: str, layers: Sequence[LayerOp], planned: _Planned, arch: Arch | None) -> None:
+    """Move the layers into a group where the last one stands."""
+    (loaded, plans), last = planned, layers[-1]
     inside = Block()
     group = GroupOp.create(
         properties={"label": StringAttr(label)}, result_types=[last.result.type], regions=[Region(inside)]
@@ -257,9 +291,15 @@ def _build(label: str, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], pl
     for value, plan in zip(loaded, plans, strict=False):
         load = _load_op(value, plan)
         inside.add_op(load)
-        value.replace_uses_with_if(load.result, lambda use: use.operation in layers)
+        value.replace_uses_with_if(load.result, lambda use: _reads_in(use.operation, layers))
+    results = {op.result for op in (*layers, *inside.ops) if isinstance(op, LayerOp | LoadOp)}
     for layer, plan in zip(layers, plans[len(loaded) :], strict=True):
+        for value in layer.operands:
+            if isinstance(columns := value.owner, ColumnsOp) and columns.x in results:
+                columns.detach()
+                inside.add_op(columns)
         layer.detach()
+        layer.kind = StringAttr(kind_in_group(layer))
         layer.delay, layer.prefetched, layer.mapping = IntegerAttr(plan.delay, i64), None, None
         layer.keeps = IntegerAttr(plan.keeps, i64) if plan.keeps else None
         layer.first = IntegerAttr(plan.first, i64) if plan.first else None
@@ -270,8 +310,23 @@ def _build(label: str, layers: Sequence[LayerOp], loaded: Sequence[SSAValue], pl
     follows = _next_layer(group)
     stages = [stage for plan in plans for stage in plan.mapping.stages_in("glb").values()]
     has_head = any(not stage.depth or (stage.operand != "output" and stage.buffers > 1) for stage in stages)
-    if follows is not None and not has_head:
-        follows.prefetched = None  # its transfers would stand behind those at the head of the group, which has none
+    # What is prefetched stands behind the transfers at the head of the group, and lies beside its rings and buffers.
+    if follows is None or (has_head and (arch is None or _has_room(follows, layers, plans, arch))):
+        return
+    follows.prefetched = None
+
+
+def _has_room(follows: LayerOp, layers: Sequence[LayerOp], plans: Sequence[GroupLayer], arch: Arch) -> bool:
+    """Whether what is prefetched for a layer has a place in the GLB beside a group."""
+    nest = mapping_of(follows)
+    sizes = stage_sizes(layer_shape(follows), arch, nest)
+    prefetched = sum(sizes[operand] for operand in prefetchable(nest))
+    return sum(_group_words(layers, plans, arch)) + prefetched <= arch.glb.words
+
+
+def _reads_in(op: Operation, layers: Sequence[LayerOp]) -> bool:
+    """Whether an operation is one of the layers, or columns for them."""
+    return op in layers or (isinstance(op, ColumnsOp) and all(use.operation in layers for use in op.result.uses))
 
 
 def _load_op(value: SSAValue, plan: GroupLayer) -> LoadOp:

@@ -29,7 +29,18 @@ from cnncc.arch.model import Arch
 from cnncc.context import weights_of
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape, shuffled, value_key
-from cnncc.dialects.nest import GroupOp, LayerOp, LoadOp, group_layers, image_shape, mapping_of
+from cnncc.dialects.nest import (
+    ColumnsOp,
+    GroupOp,
+    JoinOp,
+    LayerOp,
+    LoadOp,
+    columns_of,
+    group_layers,
+    image_shape,
+    mapping_of,
+    split_strip,
+)
 from cnncc.dialects.onnx import text
 from cnncc.dialects.weights import GlobalOp, RefAttr, constant_array, tensor_type
 from cnncc.errors import Refusal, Refusals
@@ -194,8 +205,8 @@ class _Lowering:
     def _loaded(self, op: LoadOp) -> LoadedRows:
         if not self.tensors.lies_in("dram", op.value):
             raise Refusal(f"{op.label.data} does not lie in DRAM, but is loaded row by row")
-        _, channels, height, _ = image_shape(op.value.type)
-        return LoadedRows(self.tensors.home("dram", op.value), self.rings[op.result], channels, height)
+        _, *sides = image_shape(op.value.type)
+        return LoadedRows(self.tensors.home("dram", op.value), self.rings[op.result], *sides)
 
     def finish(self) -> None:
         """Have the layer just before wait for its results to be in DRAM."""
@@ -224,8 +235,9 @@ class _Lowering:
         return replace(layer, tensors=replace(tensors, buffers=self._buffers(layer)))
 
     def _home(self, label: str, operand: str, value: SSAValue, staged_operands: set[str]) -> Home:
-        if value in self.rings:
-            return self.rings[value]
+        in_ring, first = columns_of(value, self.rings)
+        if in_ring in self.rings:
+            return self.tensors.columns(self.rings[in_ring], first)
         value = self.leaving.get(value, value)
         memory, says = ("dram", "staged in glb") if operand in staged_operands else ("glb", "not staged in glb")
         if not self.tensors.lies_in(memory, value):
@@ -234,7 +246,8 @@ class _Lowering:
 
     def _buffers(self, layer: ProgramLayer) -> dict[str, str]:
         """The buffers in the GLB that the layer's stages fill, and that of its partial sums."""
-        of = {"weight": layer.tensors.weight, "params": layer.tensors.params}
+        _, strip = split_strip(layer.label)
+        of = {"weight": layer.tensors.weight + strip, "params": layer.tensors.params + strip}
         buffers: dict[str, str] = {}
         for operand, stage in layer.mapping.stages_in("glb").items():
             name = of.get(operand, f"{layer.label}.{operand}")
@@ -260,7 +273,10 @@ class _Lowering:
         words = param_words([array.ravel() for array in arrays], self.arch.operand_bits)
         if not steps.per_position:
             words[[shuffled(k, len(words), steps.shuffle) for k in range(len(words))]] = words.copy()
-        name = f"{label}.params"
+        if (name := f"{split_strip(label)[0]}.params") in self.in_dram and np.array_equal(self.array(name), words):
+            return self.in_dram[name], words.shape[1]  # of another strip of the layer
+        while name in self.in_dram:
+            name += "'"
         ref = {"value": RefAttr(StringAttr(self.store.add(words))), "type": tensor_type(words)}
         self.new_weights.append(GlobalOp.create(properties={"sym_name": StringAttr(name), **ref}))
         self.weights[name] = self.new_weights[-1]
@@ -384,8 +400,8 @@ def _lower(lowering: _Lowering) -> None:
                     lowering.layer(op)
             case HostOp():
                 lowering.host(op)
-            case ReshapeOp() | ConcatOp():
-                pass  # the same words under another shape, or in one tensor
+            case ReshapeOp() | ConcatOp() | ColumnsOp() | JoinOp():
+                pass  # the same words under another shape, in one tensor, or some of them
             case ReturnOp():
                 with refusals.kept():
                     lowering.outputs()

@@ -101,9 +101,9 @@ def _command(name: str) -> click.Command:
     """The command that writes one network."""
     sample = SAMPLES[name]
 
-    def write(output: Path | None, image_size: int, features: bool, seed: int, columns: int | None = None) -> None:
+    def write(output: Path | None, image_size: int, features: bool, seed: int) -> None:
         path = output or Path(f"{name}.onnx")
-        network = sample.build(image_size, columns) if columns else sample.build(image_size)
+        network = sample.build(image_size)
         if features:
             network = features_of(network)
         network.write(path, seed)
@@ -122,11 +122,7 @@ def _command(name: str) -> click.Command:
         is_flag=True,
         help="Only up to the last convolution, with its batch norm, activation and residual sum: no classifier.",
     )
-    params: list[click.Parameter] = [out, size, only]
-    if sample.columns:
-        wide = "Columns of the image; default: 12/7 of the rows."
-        params.append(click.Option(["--columns"], type=click.IntRange(min=1), help=wide))
-    command = click.Command(name, params=params, callback=write, help=f"{sample.about}.")
+    command = click.Command(name, params=[out, size, only], callback=write, help=f"{sample.about}.")
     return SEED(command)
 
 

@@ -79,15 +79,19 @@ def random_chain(
     most_images: int = 2,
     residual: bool = True,
     most_cols: int = 8,
+    elementwise: bool = False,
 ) -> Chain:
-    """A chain of two or more layers."""
+    """A chain of two or more layers. elementwise: with sums of two values that are layers of their own."""
     n, c = int(rng.integers(1, most_images + 1)), int(rng.integers(1, 5))
     size = (int(rng.integers(4, most_rows + 1)), int(rng.integers(3, most_cols + 1)))
     chain = Chain(rng.integers(-60, 60, (n, c, *size)).astype(np.int64))
     values: list[Dims] = [(n, c, *size)]
     count = int(rng.integers(2, most_layers + 1))
     while len(chain.lines) < count:
-        _add_layer(chain, values, rng, residual)
+        if elementwise and len(values) > 1 and rng.random() < 0.4:
+            _add_sum(chain, values, rng)
+        else:
+            _add_layer(chain, values, rng, residual)
     chain.dims = values
     return chain
 
@@ -134,3 +138,15 @@ def _add_layer(chain: Chain, values: list[Dims], rng: np.random.Generator, resid
         f": {tensor(values[-1])} -> {tensor(out)}"
     )
     values.append(out)
+
+
+def _add_sum(chain: Chain, values: list[Dims], rng: np.random.Generator) -> None:
+    """An elementwise layer: the last value and an earlier one of its shape, or itself, each times a factor."""
+    number, dims = len(chain.lines), values[-1]
+    partner = int(rng.choice([at for at, other in enumerate(values) if other == dims]))
+    chain.arrays[f"f{number}"] = np.array([0.75, 0.5, 3], np.float32)
+    chain.lines.append(
+        f"%v{number + 1} = cnn.add %v{number} residual %v{partner} : {tensor(dims)} then "
+        f'<factors = "f{number}", add_clamp = [-99, 99]> label "l{number}" : {tensor(dims)} -> {tensor(dims)}'
+    )
+    values.append(dims)

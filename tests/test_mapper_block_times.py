@@ -11,11 +11,13 @@ from test_mapper_search import array
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
-from cnncc.mapper.blocking import candidates
+from cnncc.mapper.block_times import BlockTimes
+from cnncc.mapper.block_transfers import BlockTransfers
+from cnncc.mapper.blocking import candidates, plan_at
 from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.space import FORMS, Point, forms_of, mapping_of
-from cnncc.mapper.tiles import Tiles
+from cnncc.mapper.tiles import Tiles, tiles_of
 from cnncc.mapper.transfer_bound import TransferBound
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
@@ -53,6 +55,33 @@ def least_and_cycles(
     raise LookupError(wanted)
 
 
+def rules(shape: LayerShape, at: Point, budget: GlbBudget, arch: Arch = ARCH, **wanted: object) -> dict[str, float]:
+    """What each rule says of that plan, as the sum of the bound does not show a rule that says too little."""
+    bound = Bound(Durations(shape, arch, budget.residual), at)
+    plan = next(plan for _, plan in candidates(bound, budget, 1 << 60) if wanted.items() <= plan._asdict().items())
+    tiles = tiles_of(shape, at)
+    every = Blocks(shape, arch, budget, tiles)
+    sides = [side.sizes.tolist().index(size) for side, size in zip((every.k, every.h, every.w), plan[:3], strict=True)]
+    ifmap = 2 if plan.slices else dict(plan.streamed).get("ifmap", 1) - 1
+    blocks = Blocks(shape, arch, budget, tiles, tuple(np.array([i]) for i in (*sides, not plan.k_outside, ifmap)))
+    times = BlockTimes(blocks, bound)
+    transfers = BlockTransfers(times)
+    staged = ((stage, blocks.buffers(stage)) for stage in blocks.stages())
+    stage, buffers = next(each for each in staged if each[1].fit.all() and plan_at(blocks, 0, *each) == plan)
+    said = {name: getattr(transfers, name)(stage) for name in OF_STAGE}
+    said |= {name: getattr(times, name)() for name in ("waits", "residual_comes", "buffers_of_results", "loading")}
+    said |= {"in_one_buffer": transfers.in_one_buffer(stage, buffers), "refills": times.refills}
+    said |= {"dma": blocks.transfers(stage.words - stage.buffer), "compute": times.compute}
+    said |= {"macros": times.macros, "commits": times.commits, "committing": times.committing()}
+    said |= {"beside_array": transfers.beside_array(stage), "array": times.array()}
+    return {name: float(np.broadcast_to(value, (1,))[0]) for name, value in said.items()}
+
+
+OF_STAGE = (
+    "first_results", "last_iteration", "third_slices", "behind_weights", "behind_image", "small_blocks", "in_turn"
+)  # fmt: skip
+
+
 def test_blocks_begin_with_weights_that_take_longer_than_what_there_is_to_do() -> None:
     """By hand: 8 x 6 x 14 macro-instructions, 64 full blocks of 5 rows and 3 columns, all but each fourth of which come
     behind another. 64 words for each PE take 512 cycles, 48 of the image 48, and one to arrive: meanwhile there are two
@@ -64,6 +93,11 @@ def test_blocks_begin_with_weights_that_take_longer_than_what_there_is_to_do() -
     )
     compute = 512 * 256 * 196 // 256 + 4 * 8 * 6 * 14
     assert compute + 48 * (512 + 48 + 1 - 2 * 196) <= least <= cycles
+    said = rules(pointwise(512, 256, 14), at, MOVING, k=64, h=5, w=3, k_outside=True, streamed=streamed)
+    assert said["waits"] == 48 * (512 + 48 + 1 - 2 * 196)
+    # 5 + 5 + 4 rows of 3 + 3 + 3 + 3 + 2 columns are 14 x 5 tiles of one row, of 64 channels.
+    assert said["macros"] == said["commits"] == 8 * 14 * 5
+    assert said["compute"] == 512 * 256 * 196 // 256 + 4 * 8 * 14 * 5
 
 
 def test_one_buffer_of_the_image_is_filled_behind_the_results_of_its_block() -> None:
@@ -76,6 +110,8 @@ def test_one_buffer_of_the_image_is_filled_behind_the_results_of_its_block() -> 
     least, cycles = least_and_cycles(shape, at, MOVING, k=88, h=14, w=14, streamed=(("ifmap", 1), ("output", 2)))
     compute = 512 * 14 * 14 * 9 // 256
     assert compute + 2 * 512 * 196 // 8 + 5 * (4 + 64) <= least <= cycles < 1.05 * least
+    said = rules(shape, at, MOVING, k=88, h=14, w=14, streamed=(("ifmap", 1), ("output", 2)))
+    assert said["refills"] == (2 * 512 - 88 - 72) * 196 // 8 + 5 * (4 + 64)
 
 
 def test_residuals_wait_until_the_results_of_two_blocks_before_have_left() -> None:
@@ -86,6 +122,10 @@ def test_residuals_wait_until_the_results_of_two_blocks_before_have_left() -> No
     budget = GlbBudget(847_872, frozenset({"output", "residual"}), residual=True)
     least, cycles = least_and_cycles(shape, at, budget, k=28, h=8, w=4, weight_buffers=1)
     assert 2 * 256 * 56 * 56 // 8 + 978 * 64 <= least <= cycles < 1.01 * least
+    said = rules(shape, at, budget, k=28, h=8, w=4, weight_buffers=1)
+    assert said["dma"] == 2 * 256 * 56 * 56 // 8 + 978 * 64
+    # A first block and a last one of 28 and of 4 channels; a latency each.
+    assert said["beside_array"] == said["dma"] + 64 + (2 + 2 + 2 + 1 + 4)
 
 
 def test_the_first_commit_waits_for_its_residual() -> None:
@@ -98,6 +138,8 @@ def test_the_first_commit_waits_for_its_residual() -> None:
     least, cycles = least_and_cycles(shape, at, budget, k=84, h=16, w=16, k_outside=True)
     compute = 256 * 64 * 56 * 56 // 256 + 4 * 10 * 7 * 14
     assert compute + 188 + 2752 - 2 * 228 - 188 <= least <= cycles
+    said = rules(shape, at, budget, k=84, h=16, w=16, k_outside=True)
+    assert said["residual_comes"] == 2752 - 2 * 228 - 188
 
 
 def test_results_go_through_two_buffers() -> None:
@@ -105,7 +147,10 @@ def test_results_go_through_two_buffers() -> None:
     shape, budget = depthwise(64, 28), GlbBudget(80_000, frozenset({"output"}))
     at = at_point("khw|crsWI", (1, 5, 1, 3), (8, 2, 1), (1, 10, 1, 1, 1, 3))
     least, cycles = least_and_cycles(shape, at, budget, k=8, h=10, w=10)
-    assert (50_176 // 16 + 72 * 4 + 50_176 // 8 + 72 * 64) // 2 <= least <= cycles
+    halves = (50_176 // 16 + 72 * 4 + 50_176 // 8 + 72 * 64) // 2
+    assert halves <= least <= cycles
+    head = 2 + 2 + 2 + 1 + 3  # descriptors of image, results, weights, parameters; a unit; loops over k, h and w
+    assert rules(shape, at, budget, k=8, h=10, w=10)["buffers_of_results"] == head + halves
 
 
 def test_nothing_leaves_before_the_first_block_of_results_is_there() -> None:
@@ -118,6 +163,7 @@ def test_nothing_leaves_before_the_first_block_of_results_is_there() -> None:
     budget = GlbBudget(647_168, frozenset({"output"}))
     least, cycles = least_and_cycles(shape, at, budget, k=18, h=112, w=112, weight_buffers=2)
     assert int(9 + 13_440 - 126 / 8 + 64 + (401_408 + 126) // 8) == 63_688 <= least <= cycles < 1.05 * least
+    assert rules(shape, at, budget, k=18, h=112, w=112, weight_buffers=2)["first_results"] == 13_440 - 126 / 8 + 64
 
 
 def test_short_ends_of_loops_leave_little_time_for_the_next_load() -> None:
@@ -137,7 +183,10 @@ def test_small_blocks_at_the_ends_of_rows_leave_little_time() -> None:
     at = at_point("kcrs|WhwI", (1, 2, 8, 1), (8, 2, 1), (4, 3, 1, 16, 1, 1))
     least, cycles = least_and_cycles(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=128, h=4, w=3, k_outside=True)
     second = 192 + 192 + 512 // 8 + 2048 + 2 * 64 + GAP
-    assert COMPUTE + 22 * (3 * 192 + 2 * 64 + GAP - 272) + 2 * (second - 784) <= least <= cycles < 1.1 * least
+    waits = 22 * (3 * 192 + 2 * 64 + GAP - 272) + 2 * (second - 784)
+    assert COMPUTE + waits <= least <= cycles < 1.1 * least
+    said = rules(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=128, h=4, w=3, k_outside=True)
+    assert said["behind_weights"] == waits and said["third_slices"] == 0
 
 
 def test_slices_wait_for_residuals() -> None:
@@ -150,6 +199,7 @@ def test_slices_wait_for_residuals() -> None:
     least, cycles = least_and_cycles(shape, at, WITH_RESIDUAL, k=128, h=3, w=4, k_outside=True, slices=True)
     waits = 242 * (2 * 192 + 48 + 2 * 64 + 4 - 2 * 196) + 2 * (192 + 48 + 64 + 2048 + 2 * 64 + 4 - 2 * 196)
     assert COMPUTE + waits <= least <= cycles < 1.3 * least
+    assert rules(shape, at, WITH_RESIDUAL, k=128, h=3, w=4, k_outside=True, slices=True)["third_slices"] == waits
 
 
 def test_second_blocks_of_the_image_wait_for_weights() -> None:
@@ -158,7 +208,10 @@ def test_second_blocks_of_the_image_wait_for_weights() -> None:
     """
     at = at_point("kcrs|WhwI", (1, 2, 8, 1), (16, 1, 1), (4, 3, 1, 16, 1, 1))
     least, cycles = least_and_cycles(pointwise(1024, 256, 14), at, MOVING, k=64, h=2, w=14, weights=3)
-    assert 205_184 + 14 * (224 + 2048 + 896 + 64 + GAP - 1832) <= least <= cycles < 1.03 * least
+    waits = 14 * (224 + 2048 + 896 + 64 + GAP - 1832)
+    assert 205_184 + waits <= least <= cycles < 1.03 * least
+    said = rules(pointwise(1024, 256, 14), at, MOVING, k=64, h=2, w=14, weights=3)
+    assert said["behind_weights"] == waits
 
 
 def test_weights_take_longer_than_a_small_last_block() -> None:
@@ -194,7 +247,10 @@ def test_weights_take_longer_than_small_blocks() -> None:
     at, arch = at_point("ckrs|WhwI", (4, 1, 2, 1), (8, 1, 1), (4, 4, 1, 8, 1, 3)), load_arch("spatial-8x8")
     least, cycles = least_and_cycles(shape, at, MOVING, arch, k=128, h=5, w=4, k_outside=True, weights=6, slices=True)
     compute, column = 384 * 384 * 9 * 169 // 64 + 4 * 3 * 24 * 13 * 4 * 3, 128 * 5 * 384 * 9 // 64 + 4 * 24 * 5 * 3
-    assert compute + 3 * 2 * (20 * 128 * 16 * 9 // 8 - column) <= least <= cycles < 1.05 * least
+    waits = 3 * 2 * (20 * 128 * 16 * 9 // 8 - column)
+    assert compute + waits <= least <= cycles < 1.05 * least
+    said = rules(shape, at, MOVING, arch, k=128, h=5, w=4, k_outside=True, weights=6, slices=True)
+    assert said["small_blocks"] == waits
 
 
 def test_the_image_of_all_pes_comes_through_one_port() -> None:
@@ -204,6 +260,8 @@ def test_the_image_of_all_pes_comes_through_one_port() -> None:
     at = at_point("kcrs|WhwI", (2, 1, 8, 1), (1, 4, 4), (5, 1, 3, 16, 1, 1))
     least, cycles = least_and_cycles(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=10, h=28, w=4, streamed=BESIDE)
     assert 205_072 + 343 * (192 + 1 - 84) <= least <= cycles < 1.1 * least
+    said = rules(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=10, h=28, w=4, streamed=BESIDE)
+    assert said["waits"] == 343 * (192 + 1 - 84)
 
 
 def test_weights_wait_for_the_next_block_of_the_image() -> None:
@@ -214,6 +272,8 @@ def test_weights_wait_for_the_next_block_of_the_image() -> None:
     least, cycles = least_and_cycles(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=32, h=28, w=3, k_outside=False)
     comes, block = (32 * 84 + 128 * 84 + 32 * 128) // 8 + 64 + GAP, 7 * (3 * 64 + 4)
     assert 205_184 + 7 * (comes - block) <= least <= cycles < 1.05 * least
+    said = rules(pointwise(512, 128, 28), at, WITH_RESIDUAL, k=32, h=28, w=3, k_outside=False)
+    assert said["behind_image"] == 7 * (comes - block)
 
 
 def test_what_has_one_buffer_waits_until_it_is_free() -> None:
@@ -224,9 +284,12 @@ def test_what_has_one_buffer_waits_until_it_is_free() -> None:
     budget, one = GlbBudget(1_500, frozenset({"output"}), tight=True), (("output", 1),)
     least, cycles = least_and_cycles(depthwise(64, 28), at, budget, k=8, h=10, w=10, streamed=one)
     assert 2304 + (50_176 - 512) // 8 + 71 * (64 - 2 * 34) == 2304 + 5924 <= least <= cycles
+    assert rules(depthwise(64, 28), at, budget, k=8, h=10, w=10, streamed=one)["in_one_buffer"] == 5924
     at = at_point("khw|crsWI", (1, 1, 16, 1), (16, 1, 1), (4, 7, 1, 16, 1, 1))
     least, cycles = least_and_cycles(pointwise(256, 512, 7), at, GlbBudget(40_000, tight=True), weight_buffers=1)
     assert 25_312 + 3 * 4096 + 3 * (64 - 2 * 452) == 25_312 + 9768 <= least <= cycles
+    tight = GlbBudget(40_000, tight=True)
+    assert rules(pointwise(256, 512, 7), at, tight, weight_buffers=1)["in_one_buffer"] == 9768
 
 
 def test_groups_of_shuffled_channels_share_the_image() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import islice
 from math import prod
@@ -21,18 +21,20 @@ from cnncc.certificate.whole_space import engines_least, streamed_least
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Sizes
 from cnncc.mapper.block_sizes import least_words
+from cnncc.mapper.block_times import BlockTimes
 from cnncc.mapper.blocking import candidates
+from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.bound import Bound, Durations
 from cnncc.mapper.combinations import combinations_below
 from cnncc.mapper.search import search
 from cnncc.mapper.space import Plan, Point, forms_of, mapping_of, numbers, point
 from cnncc.mapper.tables import table
-from cnncc.mapper.tiles import tiles_in_time
+from cnncc.mapper.tiles import tiles_in_time, tiles_of
 from cnncc.mapper.transfer_bound import TrafficOf, TransferBound, cycles_about, streamed_cycles
 from cnncc.model.layer_schedule import PREFETCHED, LayerPlan, layer_cycles, layer_schedule
 from cnncc.model.layer_shape import GlbBudget, LayerShape, buffer_words
 from cnncc.model.legal import fits_register_files, is_legal
-from cnncc.model.timed_program import LOAD, busy_cycles
+from cnncc.model.timed_program import ARRAY, LOAD, busy_cycles
 from cnncc.passes._scheduling.glb_words import stage_sizes
 from cnncc.passes._scheduling.nest_layers import layer_shape
 
@@ -41,7 +43,10 @@ POINTS, PLANS = 4, 4
 MOVING = GlbBudget(65536, frozenset({"ifmap", "output"}))
 
 
-def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter[str]) -> None:
+def check(
+    shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter[str], exact: dict[str, list[bool]]
+) -> None:
+    """seen: how often there was what. exact: whether terms of bounds are equal to the model's, not only below."""
     everything = numbers(shape, arch)
     form = forms_of(shape)[rng.integers(len(forms_of(shape)))]
     residual = bool(rng.random() < 0.4)
@@ -85,6 +90,8 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
             schedule = layer_schedule(LayerPlan("", shape, mapping, residual, PREFETCHED), arch)
             cycles, partial = schedule.cycles(arch), schedule.partial
             assert least <= cycles, (shape, arch, budget, at, plan, least, cycles)
+            if in_plans:
+                counts_as_the_model(bound, budget, plan, LayerPlan("", shape, mapping, residual, PREFETCHED))
             if buffer_words(shape, arch, mapping, partial) <= budget.words:
                 assert traffic.least(int(i), 1 << 60) <= cycles, (shape, arch, budget, at, plan)
                 limited = TrafficOf(TransferBound(shape, arch, budget, steps), *of_tiles)
@@ -105,12 +112,31 @@ def check(shape: LayerShape, arch: Arch, rng: np.random.Generator, seen: Counter
                 seen["shuffled"] += shape.shuffle > 1 and "output" in streamed
             else:
                 assert engines_least(schedule.nodes, arch) <= cycles, (shape, arch, at)
+                _, loads, computes, commits = busy_cycles(schedule.nodes)
+                assert int(found.cycles[int(i)]) == computes, (shape, arch, at)
+                exact["loads"].append(bound.loads() == loads)
+                if not partial:
+                    exact["commits"].append(bound.commits() == commits - 1)  # the settings of the units
+                    if not arch.sequencer.overlap:  # descriptors and their steps
+                        exact["in turn"].append(cycles - 24 <= bound.in_turn(computes))
             seen["moving" if streamed else "resident"] += 1
             seen["one slice"] += tight and plan.weights > 0 and plan.weight_buffers == 1
             seen["params in slices"] += plan.params_in_slices
             seen["beyond ping"] += i in beyond
             seen["residual"] += "residual" in streamed
             seen["in turn"] += not (streamed or arch.sequencer.overlap)
+
+
+def counts_as_the_model(bound: Bound, budget: GlbBudget, plan: Plan, layer: LayerPlan) -> None:
+    """What the bounds of a plan are made of is not only below the model: cycles of the array and words are equal."""
+    shape, arch = bound.shape, bound.arch
+    every = Blocks(shape, arch, budget, tiles_of(shape, bound.at))
+    sides = [side.sizes.tolist().index(size) for side, size in zip((every.k, every.h, every.w), plan[:3], strict=True)]
+    ifmap = 2 if plan.slices else dict(plan.streamed).get("ifmap", 1) - 1
+    cell = tuple(np.array([i]) for i in (*sides, not plan.k_outside, ifmap))
+    blocks = Blocks(shape, arch, budget, tiles_of(shape, bound.at), cell)
+    times = BlockTimes(blocks, bound)
+    assert int(times.compute[0]) == busy_cycles(layer_schedule(layer, arch).nodes)[ARRAY], (shape, bound.at, plan)
 
 
 def with_wide_windows(rng: np.random.Generator) -> LayerShape:
@@ -130,18 +156,20 @@ def with_shuffled_channels(shape: LayerShape, rng: np.random.Generator) -> Layer
 
 
 def test_bounds_are_below_the_model() -> None:
-    rng, seen = np.random.default_rng(SEED), Counter[str]()
+    rng, seen, exact = np.random.default_rng(SEED), Counter[str](), defaultdict[str, list[bool]](list)
     for number in range(EXAMPLES):
         drawn = draw(rng)
         overlap = replace(drawn.arch.sequencer, overlap=number % 2 > 0)
         arch = replace(drawn.arch, glb=replace(drawn.arch.glb, words=1 << 20), sequencer=overlap)
         if number % 3:
-            check(with_shuffled_channels(layer_shape(layer_of(unmapped(drawn.case)[0])), rng), arch, rng, seen)
+            check(with_shuffled_channels(layer_shape(layer_of(unmapped(drawn.case)[0])), rng), arch, rng, seen, exact)
         else:
-            check(with_wide_windows(rng), with_pong(arch, rng), rng, seen)
+            check(with_wide_windows(rng), with_pong(arch, rng), rng, seen, exact)
     assert seen["fits"] > EXAMPLES / 4 and seen["beyond ping"] > EXAMPLES / 8, seen
     assert seen["moving"] > EXAMPLES / 4 and seen["resident"] > EXAMPLES / 8, seen
     assert seen["one buffer"] > EXAMPLES / 4 and seen["one slice"] > EXAMPLES / 8 and seen["shuffled"], seen
+    shares = {name: (sum(each), len(each)) for name, each in exact.items()}
+    assert all(equal >= 0.7 * number for equal, number in shares.values()) and shares["loads"], shares
     assert seen["in turn"] > EXAMPLES / 40 and seen["residual"] > EXAMPLES / 20 and seen["partial"] > EXAMPLES / 10, (
         seen
     )

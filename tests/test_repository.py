@@ -33,7 +33,7 @@ LAYERS = (
     ("isa",),
     ("context", "quant"),
     ("dialects",),
-    ("frontend", "model"),
+    ("frontend", "model", "tcpa"),
     ("mapper", "machine"),
     ("passes", "binary"),
     ("universe", "eval"),

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import fusion
-import numpy as np
-import onnxruntime
 import pytest
 from click.testing import CliRunner
-from networks import SAMPLES
 
 from cnncc.util.progress import silent
 
@@ -33,27 +29,15 @@ def test_a_group_moves_its_image_and_its_result_once() -> None:
     assert group.ring_words == rings and plain.ring_words == 0
 
 
-def test_strips_put_together_are_the_whole(tmp_path: Path) -> None:
-    """Three strips of 40 columns of an image with 80, in floats."""
-    strips, rows = fusion.Strips(columns=40, image=80, reach=10), 14
-    sessions: dict[int, onnxruntime.InferenceSession] = {}
-    for columns in (strips.columns, strips.image):
-        SAMPLES["fsrcnn"].build(rows, columns).write(tmp_path / "net.onnx", 0)
-        sessions[columns] = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
-    x = np.random.default_rng(0).standard_normal((1, 1, rows, strips.image)).astype(np.float32)
-
-    def run(columns: int, first: int) -> np.ndarray:
-        return np.asarray(sessions[columns].run(None, {"image": x[..., first : first + columns]})[0])
-
-    parts, done = list[np.ndarray](), 0
-    for _ in range(strips.count):
-        first = min(max(0, done - strips.reach), strips.image - strips.columns)
-        end = first + strips.columns
-        kept = end if end == strips.image else end - strips.reach
-        parts.append(run(strips.columns, first)[..., done - first : kept - first])
-        done = kept
-    assert done == strips.image
-    np.testing.assert_allclose(np.concatenate(parts, axis=-1), run(strips.image, 0), rtol=1e-4, atol=1e-5)
+def test_strips_read_what_they_share_twice() -> None:
+    """FSRCNN on 70 x 120 pixels in strips of 60 columns: a result depends on 10 columns to each side."""
+    (run,) = fusion.reproduce(["fsrcnn"], [128], 70, silent)
+    *_, group = run.cases
+    assert group.groups == ("feature..last in 2 strips",)
+    assert group.activations == 70 * (2 * (60 + 10) + 120)
+    # Rings: of the image, of feature, of five maps of 12 channels, of expand; two buffers of a row of results.
+    rows = [(1, 70, 6), (56, 68, 1), *((12, cols, 3) for cols in (68, 67, 66, 65)), (12, 64, 1), (56, 64, 9)]
+    assert group.ring_words == sum(k * cols * keeps for k, cols, keeps in rows) + 2 * 60
 
 
 def test_fusion_prints_json() -> None:

@@ -35,7 +35,7 @@ from cnncc.frontend.segments import interface
 from cnncc.isa.codec import Words, decode_program
 from cnncc.isa.dram_layout import dram_layout
 from cnncc.isa.table import Instruction
-from cnncc.util.files import write_atomically
+from cnncc.util.files import read_bytes, write_atomically
 from cnncc.weights import Array
 
 FORMAT = 6
@@ -189,9 +189,7 @@ _SOURCES = {
 def load(path: Path) -> Binary:
     """The binary in a file. Raises Refusal, with the file, the member and the fault."""
     try:
-        if (size_bytes := path.stat().st_size) > FILE_LIMIT_BYTES:
-            raise Refusal(f"{path}: {size_bytes} bytes, a binary has at most 4 GiB")
-        data = path.read_bytes()
+        data = read_bytes(path, FILE_LIMIT_BYTES, "a binary has at most 4 GiB")
     except OSError as error:
         raise Refusal(f"{path}: {error.strerror}") from error
     try:

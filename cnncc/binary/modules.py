@@ -93,7 +93,8 @@ def _metadata(module: ModuleOp, tensors: Sequence[Tensor], models: Sequence[byte
 def _buffer_entry(tensor: Tensor) -> dict[str, Any]:
     entry = {"name": tensor.name, "at": tensor.at, "words": tensor.words, "shape": list(tensor.shape)}
     part = {"memory": tensor.memory, "of": tensor.part_of, "offset": tensor.offset, "image": tensor.image}
-    return {**entry, "part": part} if tensor.part_of else entry
+    columns = {"plane": tensor.plane, "pitch": tensor.pitch} if tensor.pitch else {}
+    return {**entry, "part": part | columns} if tensor.part_of else entry
 
 
 def _layer_entry(op: isa.LayerOp) -> dict[str, Any]:
@@ -177,8 +178,8 @@ def _buffers(binary: Binary) -> Iterator[Tensor]:
 
 def _as_part(tensor: Tensor, part: Mapping[str, Any]) -> Tensor:
     memory, scale = str(part["memory"]), 0.0 if part["memory"] == "glb" else 1.0
-    places = {"part_of": str(part["of"]), "offset": int(part["offset"]), "image": int(part["image"])}
-    return replace(tensor, memory=memory, scale=scale, **places)
+    steps = {name: int(part.get(name, 0)) for name in ("offset", "image", "plane", "pitch")}
+    return replace(tensor, memory=memory, scale=scale, part_of=str(part["of"]), **steps)
 
 
 def binary_to_module(binary: Binary) -> tuple[ModuleOp, WeightStore]:

@@ -10,6 +10,8 @@ import click
 from cnncc.cli.options import FILE, output_option
 from cnncc.errors import Refusal
 
+TEXT_LIMIT_BYTES = 1 << 28
+
 
 @click.command("asm")
 @click.argument("source", type=FILE)
@@ -28,11 +30,11 @@ def command(source: Path, output: Path, data: Path) -> None:
     from cnncc.binary.modules import check_names
     from cnncc.isa.assembly import assemble
     from cnncc.isa.codec import decode_program, encode_program
-    from cnncc.util.files import check_writable, write_atomically
+    from cnncc.util.files import check_writable, read_bytes, write_atomically
 
     check_writable(output)
     try:
-        text = source.read_text()
+        text = read_bytes(source, TEXT_LIMIT_BYTES, "the limit of assembly is 256 MiB").decode()
     except (OSError, UnicodeDecodeError) as error:
         raise Refusal(f"{source}: cannot be read as text") from error
     binary = load(data)

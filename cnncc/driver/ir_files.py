@@ -9,6 +9,7 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
@@ -20,20 +21,60 @@ from cnncc.dialects._notation import NotationError
 from cnncc.dialects._wrap import wrapped
 from cnncc.dialects.isa import InstOp
 from cnncc.errors import Finding, Refusal
+from cnncc.util.files import read_bytes
 
 MESSAGE_LIMIT = 400  # characters of a verifier's message: its notes contain the whole module
+IR_LIMIT_BYTES = 1 << 28
+MOST_ELEMENTS, MOST_BITS = 1 << 31, 64  # of a tensor; of an integer
+# xDSL's lexer takes exponential time for a string without an end.
+_TO_CHECK = re.compile(
+    r"""(?P<string>"(?:[^"\\\n\v\f]|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+")|//[^\n]*|(?P<open>")|^(?P<alias>[#!][\w$.]+\s*+=)"""
+    r"""|<(?P<shape>(?:\d{1,20}x)+)(?=[a-z])|\bi(?P<bits>\d{3,20})\b""",
+    re.MULTILINE,
+)
+
+
+def ir_bytes(path: Path) -> bytes:
+    """The content of a file of IR. Raises Refusal."""
+    with user_errors():
+        return read_bytes(path, IR_LIMIT_BYTES, "the limit of IR is 256 MiB")
+
+
+def checked_text(data: bytes, where: str) -> str:
+    """The text of IR, without what makes the parser take time or memory without end. Raises Refusal."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise Refusal(f"{where}: is no IR text: give a .mlir file ({shortened(str(error))})") from error
+    for part in _TO_CHECK.finditer(text):
+        if problem := _problem(part):
+            raise Refusal(f"{where}:{text.count(chr(10), 0, part.start()) + 1}: {problem}")
+    return text
+
+
+def _problem(part: re.Match[str]) -> str:
+    match part.lastgroup:
+        case "open":
+            return "a string has no end, or an unknown escape"
+        case "alias":
+            return "an alias of an attribute or a type; cnncc's IR has none"
+        case "shape" if prod(map(int, part["shape"][:-1].split("x"))) > MOST_ELEMENTS:
+            return f"a tensor of {part['shape'][:60]} elements, the limit is {MOST_ELEMENTS:,}"
+        case "bits" if int(part["bits"]) > MOST_BITS:
+            return f"integers of {part['bits']} bits, the limit is {MOST_BITS}"
+        case _:
+            return ""
 
 
 def read_ir(path: Path, ctx: CompilerContext) -> ModuleOp:
     """The verified module of a .mlir file, the weights beside it in `ctx`. Raises Refusal."""
     load_weights(path, ctx)
+    text = checked_text(ir_bytes(path), str(path))
     with user_errors():
         try:
-            module = Parser(ctx, path.read_text(), name=str(path)).parse_module()
+            module = Parser(ctx, text, name=str(path)).parse_module()
             module.verify()
-        except UnicodeDecodeError as error:
-            raise Refusal(f"{path}: is no IR text: give a .mlir file") from error
-        except (RecursionError, ValueError) as error:
+        except (RecursionError, ValueError, OverflowError) as error:
             raise Refusal(f"{path}: {shortened(str(error))}") from error
         return module
 

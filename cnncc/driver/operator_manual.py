@@ -33,7 +33,7 @@ A model beyond one of these sizes is refused, wherever it would run:
 | nodes | {nodes:,} |
 | elements of a value | {elements:,} |
 | kernel_shape, pads, strides, dilations | {step:,} |
-| constant trips of a Loop | {trips:,} |
+| constant trips of a Loop and of those around it; one with a condition alone is refused | {trips:,} |
 """
 _FLOAT = """
 ## Operators of the standard domain

@@ -10,6 +10,7 @@ Weights of `NAME.mlir` are read from `NAME.npz`, else from `weights.npz`, in the
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from xdsl.utils.exceptions import ArgSpecParseError
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from cnncc.context import CompilerContext, to_stderr, warning_to_stderr
-from cnncc.driver.ir_files import dump_file, load_weights, shortened, user_errors
+from cnncc.driver.ir_files import checked_text, dump_file, ir_bytes, load_weights, shortened, user_errors
 from cnncc.errors import Refusal
 from cnncc.frontend.import_onnx import import_onnx
 from cnncc.universe import DIALECTS, PASSES
@@ -66,11 +67,12 @@ class OptMain(xDSLOptMain):
         def parse_with_weights(stream: IO[bytes]) -> ModuleOp:
             if self.args.input_file is not None:
                 load_weights(Path(self.args.input_file), self.ctx)
+            text = checked_text(stream.read(), self.get_input_name())
             try:
-                return parse_mlir(stream)
+                return parse_mlir(io.BytesIO(text.encode()))
             except RecursionError as error:
                 raise Refusal(f"{self.get_input_name()}: nested too deeply") from error
-            except ValueError as error:  # attributes with values out of range, text that is not UTF-8
+            except (ValueError, OverflowError) as error:  # attributes with values out of range
                 raise Refusal(f"{self.get_input_name()}: {shortened(str(error))}") from error
 
         def parse_onnx(_: IO[bytes]) -> ModuleOp:
@@ -95,7 +97,10 @@ class OptMain(xDSLOptMain):
     def prepare_input(self) -> tuple[list[tuple[IO[bytes], int]], str]:
         """Open the input. Raises Refusal for a file that is neither MLIR nor ONNX."""
         if self.args.input_file is not None:
-            self.args.input_file = str(dump_file(Path(self.args.input_file)))
+            file = dump_file(Path(self.args.input_file))
+            self.args.input_file = str(file)
+            if file.suffix == ".mlir":
+                ir_bytes(file)  # xDSL reads a file of any size
         try:
             return super().prepare_input()
         except ValueError as error:

@@ -16,18 +16,22 @@ from cnncc.arch.operations import MacOperation
 from cnncc.dialects import array as A
 from cnncc.errors import Refusal
 from cnncc.eval._neighbours import check_arrival, check_ping_pong
-from cnncc.eval._places import Coordinates, LoopIndices, Mask, Part, Words, last_columns, position, rectangle, slots
+from cnncc.eval._places import (
+    Coordinates,
+    LoopIndices,
+    Mask,
+    Part,
+    Words,
+    addresses,
+    last_columns,
+    position,
+    rectangle,
+    slots,
+)
 from cnncc.eval._register_files import RegisterFile
 from cnncc.eval._sums import accumulated, added_south, check_width, south_rows
 from cnncc.numerics import Epilogue, Floats, Ints, integer_range
 from cnncc.weights import Array
-
-
-def addresses(tensor: A.Tensor) -> Ints:
-    """The words of a tensor in order; those of one that is part of another lie image by image."""
-    if not tensor.part_of or not tensor.shape:
-        return np.arange(tensor.words)
-    return np.add.outer(np.arange(tensor.shape[0]) * tensor.image, np.arange(prod(tensor.shape[1:]))).ravel()
 
 
 @dataclass
@@ -72,9 +76,7 @@ class ArrayState:
                 self._fill(tensor, self._global(tensor.name).reshape(1, -1))
 
     def _words(self, tensor: A.Tensor, whole: Mapping[str, Words]) -> Words | Part:
-        offset, size, outer = 0, tensor.words, tensor
-        if tensor.part_of and tensor.shape:
-            size = (tensor.shape[0] - 1) * tensor.image + prod(tensor.shape[1:])
+        offset, size, outer = 0, int(addresses(tensor)[-1]) + 1, tensor
         while outer.part_of:
             offset, outer = offset + outer.offset, self.tensor(outer.part_of)
         return Part(whole[outer.name], offset, size) if tensor.part_of else whole[tensor.name]

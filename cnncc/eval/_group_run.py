@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 
 from cnncc.dialects._groups import GroupLayer
 from cnncc.dialects.cnn import value_key
-from cnncc.dialects.nest import DIMS, GroupOp, LayerOp, LoadOp, group_layers, image_shape
+from cnncc.dialects.nest import DIMS, ColumnsOp, GroupOp, LayerOp, LoadOp, group_layers, image_shape
 from cnncc.errors import Refusal
 from cnncc.eval._lanes import Ints, LaneBody, LaneBuffer
 from cnncc.eval._layer_run import LayerRun
@@ -58,7 +58,25 @@ class _Whole:
         return self.words[:, image, :, low:end]
 
 
-Sources = Mapping[SSAValue, Ring | _Whole]
+class _Columns:
+    """Some columns of a value, wherever it lies."""
+
+    def __init__(self, op: ColumnsOp, source: Source) -> None:
+        self.op, self.source = op, source
+
+    def read(self, image: int, low: int, end: int) -> Ints:
+        """Rows `low` … `end` - 1 of an image."""
+        return columns(self.op, self.source.read(image, low, end))
+
+
+Source = Ring | _Whole | _Columns
+Sources = Mapping[SSAValue, Source]
+
+
+def columns(op: ColumnsOp, words: Ints) -> Ints:
+    """The columns that `op` takes of words [..., column]."""
+    first = op.first.value.data
+    return words[..., first : first + image_shape(op.result.type)[3]]
 
 
 class _Stripes:
@@ -118,7 +136,7 @@ class _Stripes:
         origin = np.stack([images, *(np.full_like(images, at) for at in (0, top, left))], axis=1)
         return LaneBuffer(values[:, None], origin, np.arange(self.batches))
 
-    def _ifmap(self, source: Ring | _Whole, image: int, body: LaneBody) -> tuple[Ints, int, int]:
+    def _ifmap(self, source: Source, image: int, body: LaneBody) -> tuple[Ints, int, int]:
         """The rows that the windows of a stripe touch, in their padding; their first row and column."""
         run, (_, channels, height, width) = self.run, image_shape(self.layer.ifmap.type)
         _, left, _, right = run.window.pad
@@ -151,11 +169,11 @@ class GroupRun:
     def __init__(self, group: GroupOp, symbols: Mapping[str, Array], values: Mapping[SSAValue, Ints]) -> None:
         """values: the integers of what the layers read from outside. Raises Refusal for a row that is not there."""
         self.group, layers = group, group.layers()
-        given = {value: values[value] for op in group.members() for value in op.operands if value in values}
+        given = {value: values[value] for op in group.body.block.ops for value in op.operands if value in values}
         images = layers[0].sizes.data.n
         batches = len(next(iter(given.values()))) // images
         self.layers = [_Stripes(layer, symbols, batches) for layer in layers]
-        self.sources: dict[SSAValue, Ring | _Whole] = {}
+        self.sources: dict[SSAValue, Source] = {}
         self.members = list[_Stripes | _Loaded]()
         for value, array in given.items():
             self.sources[value] = _Whole(array.reshape(batches, images, *image_shape(value.type)[1:]))
@@ -166,6 +184,9 @@ class GroupRun:
             if plan.keeps:
                 self.sources[op.result] = ring
             self.members.append(_Loaded(op, plan, ring) if isinstance(op, LoadOp) else next(layers_of))
+        for op in group.body.block.ops:
+            if isinstance(op, ColumnsOp):
+                self.sources[op.result] = _Columns(op, self.sources[op.x])
         try:
             self._run(images)
         except Refusal as refusal:

@@ -16,6 +16,16 @@ from cnncc.numerics import Ints
 Mask = npt.NDArray[np.bool_]
 
 
+def addresses(tensor: A.Tensor) -> Ints:
+    """The words of a tensor in order, counted from its first one; a part of another has gaps between them."""
+    if not tensor.part_of or not tensor.shape:
+        return np.arange(tensor.words)
+    dims = (*tensor.shape, 1, 1)[:4]
+    plane, pitch = tensor.plane or dims[2] * dims[3], tensor.pitch or dims[3]
+    steps = (tensor.image or dims[1] * plane, plane, pitch, 1)
+    return np.ravel(sum(np.ix_(*(step * np.arange(size) for step, size in zip(steps, dims, strict=True)))))
+
+
 @dataclass
 class Words:
     """The words of one tensor, int64[images, words], and a mask of the words written so far.

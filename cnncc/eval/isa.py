@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
@@ -15,6 +14,7 @@ from cnncc.binary.run import Machine, inputs_of, outputs_of
 from cnncc.dialects.array import Tensor, TensorOp
 from cnncc.dialects.isa import LayerOp
 from cnncc.errors import Refusal
+from cnncc.eval._places import addresses
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.numerics import Ints
 from cnncc.weights import Array, WeightStore
@@ -67,7 +67,7 @@ def _tensor_of(value: str, tensors: Mapping[str, Tensor]) -> Tensor | None:
 def tensor_values(tensor: Tensor, interpreter: Interpreter, images: int) -> Ints:
     """The words of a tensor as they are now, [images * batch, …]. Raises OutOfRange for one that was never written."""
     memory = interpreter.glb if tensor.memory == "glb" else interpreter.dram
-    batch, words = tensor.shape[0], prod(tensor.shape[1:])
-    address = np.add.outer(np.arange(batch) * (tensor.image or words), np.arange(words)) + tensor.at
+    batch = tensor.shape[0]
+    address = addresses(tensor).reshape(batch, -1) + tensor.at
     values = memory.read(address).reshape(-1, batch, *tensor.shape[1:]).astype(np.int64)
     return np.broadcast_to(values, (images, *values.shape[1:])).reshape(images * batch, *tensor.shape[1:])

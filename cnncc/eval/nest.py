@@ -7,16 +7,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from cnncc.dialects.cnn import ConcatOp, HostOp, ReshapeOp, value_key
-from cnncc.dialects.nest import GroupOp, LayerOp
+from cnncc.dialects.nest import ColumnsOp, GroupOp, JoinOp, LayerOp
 from cnncc.dialects.weights import GlobalOp, constant_array
 from cnncc.errors import Refusal
 from cnncc.eval import cnn
-from cnncc.eval._group_run import GroupRun
+from cnncc.eval._group_run import GroupRun, columns
 from cnncc.eval._lanes import Ints
 from cnncc.eval._layer_run import LayerRun as LayerRun
 from cnncc.frontend.export_onnx import main_function
@@ -47,6 +48,11 @@ def evaluate(
                 group = GroupRun(op, symbols, values)
                 results = group.results()
                 trace |= group.trace()
+            case ColumnsOp():
+                results = [columns(op, operands[0])]
+            case JoinOp():
+                results = [np.concatenate(operands, axis=3)]
+                trace |= {key: results[0]} if (key := value_key(op)) else {}
             case ReshapeOp() | ConcatOp() | HostOp():
                 results, keyed = cnn.evaluate(_module(op.operands, op), store, operands, host)
                 trace |= keyed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,20 +11,24 @@ from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.frontend.onnx_attrs import attribute_graphs
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+    Bodies = Mapping[tuple[str, str], FunctionProto]
 
 MOST_NODES = 50_000  # of a graph, with those of graphs in attributes
 MOST_ELEMENTS = 1 << 27  # of a value: 512 MiB of f32
 MOST_STEP = 1 << 20  # of a window, along one axis
 MOST_TRIPS = 1_000_000  # of a Loop on the host
-WINDOW = ("kernel_shape", "pads", "strides", "dilations")
+WINDOW = ("kernel_shape", "pads", "strides", "dilations", "blocksize")
+DIVISORS = ("blocksize", "group")  # ONNX's shape inference ends the process where one is 0
 
 
 def check_nodes(model: ModelProto, path: Path) -> None:
     """The number of nodes, the numbers of their windows, the trip counts of loops. Raises Refusal."""
     nodes = [node for graph in graphs(model.graph) for node in graph.node]
-    if len(nodes) > MOST_NODES:
-        raise _refusal(path, "the graph", "nodes", len(nodes), MOST_NODES, "split the model")
+    bodies = {(body.domain, body.name): body for body in model.functions}
+    if (number := len(nodes) + (_called(nodes, bodies, {}) if bodies else 0)) > MOST_NODES:
+        raise _refusal(path, "the graph", "nodes", number, MOST_NODES, "split the model")
     constants = {tensor.name: tensor for graph in graphs(model.graph) for tensor in graph.initializer}
     constants |= {
         node.output[0]: node.attribute[0].t for node in nodes if node.op_type == "Constant" and node.attribute
@@ -33,12 +37,55 @@ def check_nodes(model: ModelProto, path: Path) -> None:
     for index, node in enumerate(nodes):
         where = node_label(node, index)
         for attribute in node.attribute:
-            if attribute.name in WINDOW and (largest := max(map(abs, attribute.ints), default=0)) > MOST_STEP:
+            if attribute.name in WINDOW and (largest := max(map(abs, (*attribute.ints, attribute.i)))) > MOST_STEP:
                 help_ = "fix it in the model"
                 refusals.add(_refusal(path, where, attribute.name, largest, MOST_STEP, help_))
-        if node.op_type == "Loop" and node.input and (trips := _number(constants.get(node.input[0]))) > MOST_TRIPS:
+            if attribute.name in DIVISORS and attribute.i == 0:
+                refusals.add(Refusal(f"{path}: {where}: {attribute.name} 0, expected at least 1"))
+    for loop, trips in _loops(model.graph, constants):
+        where = node_label(loop, 0)
+        if trips is None:
+            refusals.add(Refusal(f"{path}: {where}: it has a condition and no number of trips: give it one"))
+        elif trips > MOST_TRIPS:
             refusals.add(_refusal(path, where, "trips", trips, MOST_TRIPS, "compute its result beforehand"))
     refusals.raise_any(str(path))
+
+
+def _called(nodes: Iterable[NodeProto], bodies: Bodies, known: dict[tuple[str, str], int]) -> int:
+    """The nodes that calls of the model's own functions stand for; few of a function that calls itself."""
+    number = 0
+    for node in nodes:
+        key = (node.domain, node.op_type)
+        if key in bodies:
+            if key not in known:
+                known[key] = 0
+                inner = [each for one in bodies[key].node for each in _with_inner(one)]
+                known[key] = len(inner) + _called(inner, bodies, known)
+            number += known[key]
+    return number
+
+
+def _with_inner(node: NodeProto) -> Iterator[NodeProto]:
+    """A node and those of its graphs."""
+    yield node
+    for attribute in node.attribute:
+        for inner in attribute_graphs(attribute):
+            for graph in graphs(inner):
+                yield from graph.node
+
+
+def _loops(
+    graph: GraphProto, constants: Mapping[str, TensorProto], outer: int = 1
+) -> Iterator[tuple[NodeProto, int | None]]:
+    """All loops with the trips of each and of those around it, as far as they are constants; None: only a condition."""
+    for node in graph.node:
+        trips = outer
+        if node.op_type == "Loop":
+            trips *= max(1, _number(constants.get(node.input[0]))) if node.input else 1
+            yield node, trips if node.input and node.input[0] else None
+        for attribute in node.attribute:
+            for inner in attribute_graphs(attribute):
+                yield from _loops(inner, constants, trips)
 
 
 def check_values(model: ModelProto, path: Path) -> None:

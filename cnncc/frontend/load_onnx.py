@@ -16,6 +16,7 @@ from cnncc.frontend.graph_limits import check_nodes, check_values, graphs, node_
 from cnncc.frontend.infer_shapes import infer_shapes
 from cnncc.frontend.microsoft_ops import unknown_attribute
 from cnncc.frontend.run_onnx import OnnxSession
+from cnncc.util.files import read_bytes
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto, TensorShapeProto, ValueInfoProto
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     Dim = TensorShapeProto.Dimension
 
 SIZE_LIMIT_BYTES = (1 << 31) - 1  # of one protobuf message, which ONNX's checker and inference need
+MOST_OPSET = (1 << 31) - 1  # that the checker takes; it says so itself
 INPUT_LIMIT_ELEMENTS = 1 << 28  # 2 GiB of the doubles that calibration draws
 
 
@@ -78,10 +80,7 @@ def _read(path: Path) -> tuple[ModelProto, bytes]:
             f"{path}: is IR, not an ONNX model: give the model; cnncc compile --from runs IR on down to a binary"
         )
     try:
-        size_bytes = path.stat().st_size
-        if size_bytes > SIZE_LIMIT_BYTES:
-            raise Refusal(f"{path}: {size_bytes} bytes, the limit is 2 GiB: use external data")
-        encoded = path.read_bytes()
+        encoded = read_bytes(path, SIZE_LIMIT_BYTES, "the limit is 2 GiB: use external data")
         model = ModelProto.FromString(encoded)
     except OSError as error:
         raise Refusal(f"{path}: cannot be read: {error.strerror}") from error
@@ -129,12 +128,16 @@ def _load_external_data(model: ModelProto, path: Path) -> bool:
 
 def _slice(file: Path, entries: dict[str, str], where: str) -> bytes:
     """The bytes of `file` that external-data `entries` name."""
+    if file.exists() and not (file.is_file() or file.is_dir()):
+        raise Refusal(f"{where}: no file")
     try:
         size_bytes = file.stat().st_size
         offset = int(entries.get("offset", "0"))
         length = int(entries.get("length", str(size_bytes - offset)))
         if offset < 0 or length < 0 or offset + length > size_bytes:
             raise Refusal(f"{where}: bytes {offset} to {offset + length} of a file of {size_bytes}")
+        if length > SIZE_LIMIT_BYTES:
+            raise Refusal(f"{where}: {length:,} bytes, the limit is 2 GiB")
         with file.open("rb") as stream:
             stream.seek(offset)
             return stream.read(length)
@@ -164,7 +167,7 @@ def _invalid_parts(model: ModelProto) -> list[Finding]:
     untyped: Any = checker
     context: Any = untyped.C.CheckerContext()
     context.ir_version = model.ir_version
-    context.opset_imports = {opset.domain: opset.version for opset in model.opset_import}
+    context.opset_imports = {opset.domain: min(opset.version, MOST_OPSET) for opset in model.opset_import}
     graph = model.graph
     parts: list[tuple[Any, Any, str]] = [
         *((untyped.check_value_info, value, f"input '{value.name}'") for value in graph.input),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 import numpy as np
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
-from cnncc.isa.table import Instruction, InstructionKind
+from cnncc.isa.table import Instruction
+from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import ALL_LOOPS, Leaf, Node, holds
 from cnncc.machine.values.addresses import Descriptor, Grid, position
 from cnncc.machine.values.memory import Place
@@ -52,22 +54,26 @@ class AccessWalk:
 
     def _step(self, leaf: Leaf, first: int, last: int) -> AccessStep:
         inst, reads, writes = leaf.instruction, list[Place](), list[Place]()
-        match inst.spec.kind:
-            case InstructionKind.DESC:
+        match kind := inst.spec.kind:
+            case Kind.DESC:
                 self.descriptors[inst.number("id")] = Descriptor.of(inst)
-            case InstructionKind.STEP:
+            case Kind.STEP:
                 term = inst.term("by")
                 self.descriptors[inst.number("id")].steps[inst.number("loop"), term.axis == "lin"] = term
-            case InstructionKind.UNIT:
+            case Kind.UNIT:
                 self.unit = OutputUnit.of(inst)
-            case InstructionKind.DMA:
+            case Kind.DMA:
                 (writes if inst.text("direction") == "in" else reads).append(self._transfer(inst))
-            case InstructionKind.LOAD:
+            case Kind.LOAD:
                 reads.append(self._load(inst))
-            case InstructionKind.COMMIT:
+            case Kind.COMMIT:
                 self._commit(inst, first, last, reads, writes)
-            case _:
+            case Kind.MAC | Kind.SYNC | Kind.SIGNAL | Kind.HOST | Kind.HALT:
                 pass
+            case Kind.LOOP | Kind.END:
+                raise AssertionError(f"{kind} is no leaf of a program's tree")
+            case _:
+                assert_never(kind)
         return AccessStep(leaf, first, last, reads, writes)
 
     def _transfer(self, inst: Instruction) -> Place:

@@ -21,11 +21,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 
 from cnncc.arch.model import Arch
-from cnncc.isa.table import RUN_BY_ENGINES, Instruction, InstructionKind
+from cnncc.isa.table import Instruction
+from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.accesses import AccessStep, AccessWalk
 from cnncc.machine.program import Leaf, build_tree
 from cnncc.machine.times.loop_texts import waits_for
@@ -185,17 +187,21 @@ def races(instructions: Sequence[Instruction], arch: Arch) -> tuple[list[Race], 
 def _checked(step: AccessStep, order: _Order, words: _Words) -> Iterator[Race]:
     inst = step.leaf.instruction
     match kind := inst.spec.kind:
-        case InstructionKind.SYNC:
+        case Kind.SYNC:
             order.wait(waits_for(inst))
-        case InstructionKind.HOST | InstructionKind.HALT:
+        case Kind.HOST | Kind.HALT:
             order.wait(range(len(ENGINES)))
-        case InstructionKind.SIGNAL:
+        case Kind.SIGNAL:
             order.signal(len(HALVES) - 1 + inst.number("semaphore"), inst.number("count"))
-        case _ if kind in RUN_BY_ENGINES:
+        case Kind.DESC | Kind.STEP:
+            pass
+        case Kind.LOOP | Kind.END:
+            raise AssertionError(f"{kind} is no leaf of a program's tree")
+        case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.COMMIT:
             task = task_of(inst)
             known = order.start(task.engine, [token for token in task.takes if not token.mask & ~step.first])
             yield from words.races(step, task.engine, known)
             words.note(step, task.engine)
             order.give(task.engine, [token for token in task.gives if not token.mask & ~step.last])
         case _:
-            pass
+            assert_never(kind)

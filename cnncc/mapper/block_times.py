@@ -5,7 +5,7 @@ Arrays have the axes of `PerPlan`, those of `Trips` one axis `[size of blocks]`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -14,10 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cnncc.mapper.arrays import NONE, Counts, Flags, PerPlan
-from cnncc.mapper.block_sizes import BlockSizes
-from cnncc.mapper.blocks import Blocks
+from cnncc.mapper.block_sizes import BlockSizes, sides
+from cnncc.mapper.blocks import Blocks, Cells, some_of
 from cnncc.mapper.bound import Bound, last_held, parts_of, up
 from cnncc.mapper.space import Chain
+from cnncc.mapper.tiles import Tiles
+from cnncc.model.layer_shape import GlbBudget
 
 
 class Trips(NamedTuple):
@@ -87,6 +89,24 @@ def _weights_stay(bound: Bound) -> bool:
 _Loops = tuple[PerPlan, PerPlan]  # trips, and the sum of indices held
 
 
+def _macro_cycles(bound: Bound) -> Callable[[_Loops, _Loops, _Loops], PerPlan]:
+    """The cycles of all macro-instructions, as a function of the loops over k, h and w."""
+    overhead = bound.arch.pe.start_cycles + bound.arch.pe.finish_cycles
+    trips = bound.times * prod(bound.trips(dim) for dim in "crs")
+    held = bound.times * prod(sum(part.trips * part.held for part in bound.parts[dim]) for dim in "crs")
+    held //= bound.at.lanes
+    return lambda k, h, w: overhead * trips * (k[0] * h[0] * w[0]) + held * (k[1] * h[1] * w[1])
+
+
+def plans_below(bound: Bound, budget: GlbBudget, tiles: Tiles, cells: Cells, limit: int) -> Cells:
+    """Plans whose macro-instructions take less than `limit` cycles, and in whose blocks every PE has work and the box
+    fits: else another point makes the same mapping.
+    """
+    each = [*zip(trips_of(bound, sides(bound.shape, budget, tiles)), cells[:3], strict=True)]
+    compute = _macro_cycles(bound)(*((trips.trips[at], trips.held[at]) for trips, at in each))
+    return some_of(cells, np.logical_and.reduce([compute < limit, *(trips.own[at] for trips, at in each)]))
+
+
 def _of_blocks(trips: Trips, side: BlockSizes, at: Counts) -> tuple[_Loops, _Loops, _Loops]:
     """The loops in all blocks together, in the last one, in a full one."""
     rest, full = side.number > side.full, side.full
@@ -114,18 +134,13 @@ class BlockTimes:
 
     def __init__(self, blocks: Blocks, bound: Bound) -> None:
         self.blocks, self.bound = blocks, bound
-        at, arch = bound.at, bound.arch
+        arch = bound.arch
         self.weights_stay = _weights_stay(bound)
         self.halves = bound.halves("I" if self.weights_stay else "W")
         self.overhead = arch.pe.start_cycles + arch.pe.finish_cycles
         k, h, w = trips_of(bound, (blocks.k, blocks.h, blocks.w))
         self.k, self.h, self.w = k, h, w
-        trips = bound.times * prod(bound.trips(dim) for dim in "crs")
-        held = bound.times * prod(sum(part.trips * part.held for part in bound.parts[dim]) for dim in "crs") // at.lanes
-
-        def cycles(k: _Loops, h: _Loops, w: _Loops) -> PerPlan:
-            return self.overhead * trips * (k[0] * h[0] * w[0]) + held * (k[1] * h[1] * w[1])
-
+        cycles = _macro_cycles(bound)
         k_all, k_last, k_full = _of_blocks(k, blocks.k, blocks.kk)
         h_all, h_last, h_full = _of_blocks(h, blocks.h, blocks.hh)
         w_all, w_last, w_full = _of_blocks(w, blocks.w, blocks.ww)
@@ -138,18 +153,12 @@ class BlockTimes:
         k_one = np.where(blocks.k_outside, k_full[0], k_all[0]), np.where(blocks.k_outside, k_full[1], k_all[1])
         self.in_row_end = cycles(k_one, h_full, w_last) // bound.times
         self.in_last_row = cycles(k_one, h_last, w_all) // bound.times
-        self.macros = trips * (k_all[0] * h_all[0] * w_all[0])
+        self.macros = bound.times * prod(bound.trips(dim) for dim in "crs") * (k_all[0] * h_all[0] * w_all[0])
         again = (np.where(blocks.adds_up[dim], bound.trips(dim), 1) for dim in "crs")
         self.again: PerPlan = prod(again, start=np.ones(1, np.int64))
         everywhere = blocks.full * blocks.outputs == blocks.everything
         self.commits = bound.times * np.where(everywhere, self.again, 1) * (k_all[0] * h_all[0] * w_all[0])
         self.refills: PerPlan = blocks.refills(arch.pe.ifmap_halves * bound.first_last[0])
-
-    @property
-    def own(self) -> Flags:
-        """Whether every PE has work and the box fits: else another point makes the same mapping."""
-        each = ((self.k, self.blocks.kk), (self.h, self.blocks.hh), (self.w, self.blocks.ww))
-        return np.logical_and.reduce([trips.own[at] for trips, at in each])
 
     def array(self) -> PerPlan:
         """BOUND-1. D(first block) + fill + A + stalls + drain + D(last block), with λ for both transfers.

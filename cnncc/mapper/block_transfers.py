@@ -26,21 +26,21 @@ class BlockTransfers:
         self.dram, self.streamed = self.bound.arch.dram, self.blocks.budget.streamed
         self.wpc = self.dram.words_per_cycle
 
-    def least(self, stage: Weights) -> PerPlan:
-        """The highest of these bounds, or of BOUND-3 if nothing overlaps."""
-        beside = self.beside_array(stage)
+    def least(self, stage: Weights, buffers: Buffers) -> PerPlan:
+        """The highest of these bounds, or of BOUND-3 if nothing overlaps. buffers: those of this stage."""
+        beside = self.beside_array(stage, buffers)
         return beside if self.bound.arch.sequencer.overlap else np.maximum(beside, self.in_turn(stage))
 
-    def beside_array(self, stage: Weights) -> PerPlan:
+    def beside_array(self, stage: Weights, buffers: Buffers) -> PerPlan:
         """The highest of BOUND-4 with BOUND-12, and BOUND-14 to BOUND-19.
 
         BOUND-15 to BOUND-18 hold where everything that is streamed has two buffers.
         """
         idle = self.first_results(stage)
         dma = self.bound.head + self.blocks.transfers(stage.words - stage.buffer) + idle
-        buffers = self.blocks.buffers(stage)
         stalls = np.maximum(self.last_iteration(stage), self.in_one_buffer(stage, buffers))
-        for of_two in (self.third_slices, self.behind_weights, self.behind_image, self.small_blocks):
+        with_two = self.third_slices, self.behind_weights, self.behind_image, self.small_blocks
+        for of_two in with_two if np.any(buffers.doubled) else ():
             stalls = np.maximum(stalls, np.where(buffers.doubled, of_two(stage), 0))
         return np.maximum(dma, self.times.compute + stalls)
 
@@ -210,7 +210,7 @@ class BlockTransfers:
             return np.maximum(results, 0)
         loads = bound.trips("h") * bound.trips("w") if self.times.weights_stay else 1
         wait = latency - pe.weight_halves * bound.first_last[0] * loads
-        number = stage.number if wait < 0 else stage.words // stage.buffer
+        number = blocks.slices(stage) if wait < 0 else stage.words // stage.buffer
         weights = (stage.words - stage.buffer) / self.wpc + (number - 1) * wait
         return np.maximum(np.where(buffers.weights == 1, np.maximum(results, weights), results), 0)
 

@@ -11,10 +11,9 @@ from math import ceil
 
 import numpy as np
 
-from cnncc.mapper.block_sizes import sides
-from cnncc.mapper.block_times import BlockTimes, trips_of
+from cnncc.mapper.block_times import BlockTimes, plans_below
 from cnncc.mapper.block_transfers import BlockTransfers
-from cnncc.mapper.blocks import Blocks, Buffers, Cells, Counts, Weights, cells_below, some_of
+from cnncc.mapper.blocks import Blocks, Buffers, Cells, Counts, Weights, cells_below
 from cnncc.mapper.bound import Bound
 from cnncc.mapper.space import Plan
 from cnncc.mapper.tiles import tiles_of
@@ -29,8 +28,7 @@ def candidates(bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None 
     shape, arch, tiles = bound.shape, bound.arch, tiles_of(bound.shape, bound.at)
     cells = cells_below(shape, arch, budget, tiles, limit) if cells is None else cells
     if bound.depends_on_blocks:
-        each = zip(trips_of(bound, sides(shape, budget, tiles)), cells[:3], strict=True)
-        cells = some_of(cells, np.logical_and.reduce([trips.own[at] for trips, at in each]))
+        cells = plans_below(bound, budget, tiles, cells, limit)
     if not len(cells[0]):
         return
     blocks = Blocks(shape, arch, budget, tiles, cells)
@@ -41,7 +39,7 @@ def candidates(bound: Bound, budget: GlbBudget, limit: int, cells: Cells | None 
         buffers = blocks.buffers(stage)
         if not (fitting := possible & buffers.fit).any():
             continue
-        least = np.maximum(array, transfers.least(stage))
+        least = np.maximum(array, transfers.least(stage, buffers))
         good = np.nonzero(fitting & (least < limit))[0]
         if len(good):
             by_stage.append(_in_order(blocks, least[good].astype(np.int64), good, stage, buffers))

@@ -48,8 +48,8 @@ class Weights(NamedTuple):
     - buffer: words of a buffer
     - words: words of all transfers. With two buffers the first slice comes while the layer before runs.
     - part: the share of a block's work that is done with a slice, if slices come inside blocks
-    - number: the most slices
-    - channels: output channels of a slice, if parameters may come with it
+    - k, c: output and input channels of a slice
+    - with_params: whether parameters may come with it
     """
 
     place: PerPlan | int
@@ -57,8 +57,9 @@ class Weights(NamedTuple):
     buffer: PerPlan | int
     words: PerPlan | int
     part: PerPlan | None = None
-    number: PerPlan | int = 1
-    channels: PerPlan | None = None
+    k: PerPlan | int = 0
+    c: PerPlan | int = 0
+    with_params: bool = False
 
 
 class Buffers(NamedTuple):
@@ -282,15 +283,17 @@ class Blocks:
             yield self._slices(place + tiles.spaces + 1, k_now, tiles.c, everything * again, part)
 
     def _slices(self, place: PerPlan | int, k: PerPlan, c: PerPlan | int, words: PerPlan, part: PerPlan) -> Weights:
+        sizes, tight, buffers = self.shape.sizes, self.budget.tight, 2
+        if tight and self.one_start:  # blocks of residual or output, alone, have one buffer inside loops over n and k
+            buffers = np.where((sizes.n > 1) | (k < sizes.k), 1, 2)
+        with_params = tight and not self.budget.streamed and self.shape.shuffle == 1 and bool(np.all(c == sizes.c))
+        return Weights(place, buffers, k * c * sizes.r * sizes.s, words, part, k, c, with_params)
+
+    def slices(self, stage: Weights) -> PerPlan | int:
+        """The most slices of weights that come."""
         sizes = self.shape.sizes
-        # What makes blocks of residual or output, alone, have one buffer inside loops over n and k.
-        alone = self.budget.tight & self.one_start & ((sizes.n > 1) | (k < sizes.k))
-        buffer, k_blocks = k * c * sizes.r * sizes.s, sizes.k // self.group * self.k.number[self.kk]
-        number = k_blocks * -(-self.k.sizes[self.kk] // k) * -(-sizes.c // c) * (words // self.shape.weight_words)
-        with_params = (
-            self.budget.tight and not self.budget.streamed and self.shape.shuffle == 1 and bool(np.all(c == sizes.c))
-        )
-        return Weights(place, np.where(alone, 1, 2), buffer, words, part, number, k if with_params else None)
+        k_blocks, again = sizes.k // self.group * self.k.number[self.kk], stage.words // self.shape.weight_words
+        return k_blocks * -(-self.k.sizes[self.kk] // stage.k) * -(-sizes.c // stage.c) * again
 
     def buffers(self, stage: Weights) -> Buffers:
         """Two buffers of results and of slices of weights. In a tight budget one if two do not fit, first of the
@@ -300,8 +303,8 @@ class Blocks:
         each = self.shape.params * self.arch.words_per_param
         all_params, slice_, results = self.params, stage.buffer, self.results_words
         slices = all_params + results + slice_ > budget
-        if stage.channels is not None:
-            with_params = slice_ + each * stage.channels
+        if stage.with_params:
+            with_params = slice_ + each * stage.k
             beside_two = all_params + stage.buffers * slice_ <= budget
             slices = slices | ~beside_two & (stage.buffers * with_params <= budget)
             params, slice_ = np.where(slices, 0, all_params), np.where(slices, with_params, slice_)

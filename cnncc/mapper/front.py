@@ -24,7 +24,7 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.dialects._mapping import Mapping
 from cnncc.mapper.arrays import Amounts, Counts
 from cnncc.mapper.block_sizes import block_tiles
-from cnncc.mapper.block_times import BlockTimes
+from cnncc.mapper.block_times import BlockTimes, plans_below
 from cnncc.mapper.block_transfers import BlockTransfers
 from cnncc.mapper.blocking import plan_at
 from cnncc.mapper.blocks import Blocks, Cells, plan_bounds, some_of
@@ -81,10 +81,13 @@ class _Part(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Points whose tiles have blocks of equal sizes, and the plans with which they may cost less than the fastest."""
+    """Points whose tiles have blocks of equal sizes, and the plans with which they may cost less than the fastest.
+
+    plans: None: not chosen yet.
+    """
 
     members: Sequence[_Points]
-    plans: Cells
+    plans: Cells | None = None
 
 
 class _Tile(NamedTuple):
@@ -162,7 +165,7 @@ class _Front:
             if not self.limits or least >= self.limit:
                 continue
             if not isinstance(entry, _Candidate):
-                for cost, least, inner in self.tiles(entry) if isinstance(entry, _Group) else self.points(entry):
+                for cost, least, inner in self.inside(entry):
                     heapq.heappush(heap, (cost, next(number), least, inner))
                 continue
             tile = tiles_of(self.shape, entry.at)
@@ -206,7 +209,7 @@ class _Front:
         parts = [_Part.of(self.numbers, alike[form.name]._replace(form=form), self.costs, self.cut) for form in forms]
         least = np.concatenate([part.least for part in parts])
         fewest = np.concatenate([part.fewest for part in parts])
-        least += dram_cost(self.shape, self.arch, self.budget, self.costs)
+        least += (words := dram_cost(self.shape, self.arch, self.budget, self.costs))
         order = np.argsort(least, kind="stable")
         order = order[least[order] < self.fastest.cost]
         most = self.effort.front_tiles
@@ -223,18 +226,28 @@ class _Front:
                 sizes = block_tiles(self.shape, self.budget, Tiles(each.combinations.form, *each.tile))
                 groups[each.combinations.form, *sizes.values()].append(each)
         for members in groups.values():
-            tile = Tiles(members[0].combinations.form, *np.min([each.tile for each in members], axis=0).tolist())
-            plans = plan_bounds(self.shape, self.arch, self.budget, tile)
-            costs = dram_energy(self.shape, self.budget.streamed, plans.fetched, self.costs)
-            costs = costs + min(float(each.array[0]) for each in members)
-            good = (plans.cycles < self.limit) & (costs < self.fastest.cost)
-            if np.any(good):
-                least = min(each.fewest for each in members)
-                yield float(costs[good].min()), least, _Group(members, some_of(plans.cells, good))
+            yield min(each.array[0] for each in members) + words, min(each.fewest for each in members), _Group(members)
 
-    def tiles(self, group: _Group) -> Iterator[tuple[float, int, _Tile]]:
+    def inside(self, entry: _Group | _Tile) -> Iterator[tuple[float, int, _Group | _Tile | _Candidate]]:
+        """What an entry is made of, each with its cost and cycles at least."""
+        if isinstance(entry, _Tile):
+            return self.points(entry)
+        return self.tiles(entry.members, entry.plans) if entry.plans else self.with_plans(entry.members)
+
+    def with_plans(self, members: Sequence[_Points]) -> Iterator[tuple[float, int, _Group]]:
+        """A group with its plans, if some may do."""
+        tile = Tiles(members[0].combinations.form, *np.min([each.tile for each in members], axis=0).tolist())
+        plans = plan_bounds(self.shape, self.arch, self.budget, tile)
+        costs = dram_energy(self.shape, self.budget.streamed, plans.fetched, self.costs)
+        costs = costs + min(float(each.array[0]) for each in members)
+        good = (plans.cycles < self.limit) & (costs < self.fastest.cost)
+        if np.any(good):
+            least = min(each.fewest for each in members)
+            yield float(costs[good].min()), least, _Group(members, some_of(plans.cells, good))
+
+    def tiles(self, members: Sequence[_Points], cells: Cells) -> Iterator[tuple[float, int, _Tile]]:
         """The tiles of a group, each with its cheapest plans, and with those that take fewer cycles."""
-        (members, cells), form = group, group.members[0].combinations.form
+        form = members[0].combinations.form
         sizes = np.array([each.tile for each in members])
         k, h, w, c = (int(dim[0]) if (dim == dim[0]).all() else dim[:, None] for dim in sizes.T)
         blocks = Blocks(self.shape, self.arch, self.budget, Tiles(form, k, h, w, c), cells)
@@ -273,16 +286,23 @@ class _Front:
 
     def candidates(self, bound: Bound, array: float, plans: Cells) -> Iterator[tuple[float, int, _Candidate]]:
         """A point with each plan that may do: cost, cycles at least. array: what it costs in the array."""
-        blocks = Blocks(self.shape, self.arch, self.budget, tiles_of(self.shape, bound.at), plans)
+        tiles = tiles_of(self.shape, bound.at)
+        plans = plans_below(bound, self.budget, tiles, plans, self.limit)
+        if not len(plans[0]):
+            return
+        blocks = Blocks(self.shape, self.arch, self.budget, tiles, plans)
         times = BlockTimes(blocks, bound)
-        transfers, possible = BlockTransfers(times), times.own & (times.array() < self.limit)
-        for stage in blocks.stages():
-            buffers = blocks.buffers(stage)
-            if not np.any(possible & buffers.fit):
-                continue
-            least = np.maximum(times.array(), transfers.least(stage))
+        in_array, transfers = times.array(), BlockTransfers(times)
+        possible = in_array < self.limit
+        for stage in blocks.stages() if possible.any() else ():
             costs = array + words_energy(blocks, stage, self.costs)
-            good = possible & buffers.fit & (least < self.limit) & (costs < self.fastest.cost)
+            if not np.any(cheap := possible & (costs < self.fastest.cost)):
+                continue
+            buffers = blocks.buffers(stage)
+            if not np.any(fitting := cheap & buffers.fit):
+                continue
+            least = np.maximum(in_array, transfers.least(stage, buffers))
+            good = fitting & (least < self.limit)
             least, costs, good = (np.broadcast_to(each, blocks.shaped) for each in (least, costs, good))
             for j in np.nonzero(good)[0].tolist():
                 yield float(costs[j]), int(least[j]), _Candidate(bound.at, plan_at(blocks, j, stage, buffers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import inf, prod
+from math import prod
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from cnncc.mapper.arrays import Amounts
 from cnncc.mapper.block_sizes import BlockSizes
 from cnncc.mapper.blocks import Blocks
 from cnncc.mapper.prices import dram_energy
-from cnncc.mapper.space import forms_of
+from cnncc.mapper.space import form_of_all_blocks
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget, LayerShape, reach
 
@@ -65,18 +65,17 @@ def _inside(shape: LayerShape, axis: int, side: BlockSizes) -> tuple[Amounts, Am
     return np.array(inside), np.array(needed)
 
 
+@lru_cache(maxsize=1024)
 def dram_cost(shape: LayerShape, arch: Arch, budget: GlbBudget, costs: Energy) -> float:
     """BOUND-20. min over blocks that fit: words that come (`Blocks.fetched`), and results.
 
     Blocks may have any size, as those of tiles of one index have.
     """
-    least, tight = inf, replace(budget, tight=True)
-    for form in forms_of(shape):
-        blocks = Blocks(shape, arch, tight, Tiles(form, 1, 1, 1, 1))
-        image = blocks.moved_image
-        if "ifmap" in budget.streamed:
-            (h, of_h), (w, of_w) = _inside(shape, 0, blocks.h), _inside(shape, 1, blocks.w)
-            image = np.multiply(image, (h / of_h)[blocks.hh] * (w / of_w)[blocks.ww])
-        there = blocks.legal & (blocks.least_words <= budget.words)
-        least = min(least, float(np.where(there, blocks.fetched(image), np.inf).min()))
-    return dram_energy(shape, budget.streamed, least, costs)
+    blocks = Blocks(shape, arch, replace(budget, tight=True), Tiles(form_of_all_blocks(shape), 1, 1, 1, 1))
+    image = blocks.moved_image
+    if "ifmap" in budget.streamed:
+        (h, of_h), (w, of_w) = _inside(shape, 0, blocks.h), _inside(shape, 1, blocks.w)
+        image = np.multiply(image, (h / of_h)[blocks.hh] * (w / of_w)[blocks.ww])
+    there = blocks.legal & (blocks.least_words <= budget.words)
+    fetched = float(np.where(there, blocks.fetched(image), np.inf).min())
+    return dram_energy(shape, budget.streamed, fetched, costs)

@@ -55,6 +55,12 @@ def forms_of(shape: LayerShape) -> tuple[Form, ...]:
     return POOLS if not shape.is_mac else CHANNELWISE if shape.channelwise else FORMS
 
 
+def form_of_all_blocks(shape: LayerShape) -> Form:
+    """A form that has the blocks of all others: its ifmap may come in slices of c, too."""
+    forms = forms_of(shape)
+    return next((form for form in forms if form.order.startswith("c")), forms[0])
+
+
 @dataclass(frozen=True)
 class Point:
     """A mapping of the array: PEs of each dimension on rows and columns, indices of each in the box, lanes over c."""

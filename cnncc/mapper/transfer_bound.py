@@ -13,7 +13,7 @@ from cnncc.mapper.arrays import Counts, Flags, PerPlan
 from cnncc.mapper.block_sizes import cut_dims, least_words, least_words_of
 from cnncc.mapper.blocks import Blocks, Cells, Weights, cells_below, some_of
 from cnncc.mapper.bound import ideal_cycles, up
-from cnncc.mapper.space import Form, forms_of, shared
+from cnncc.mapper.space import Form, form_of_all_blocks, forms_of, shared
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget, LayerShape
 
@@ -36,8 +36,7 @@ class TransferBound:
 
         Blocks of whole tiles are some of these.
         """
-        form = next((form for form in forms_of(self.shape) if form.order.startswith("c")), forms_of(self.shape)[0])
-        blocks = Blocks(self.shape, self.arch, self.budget, Tiles(form, 1, 1, 1, 1))
+        blocks = Blocks(self.shape, self.arch, self.budget, Tiles(form_of_all_blocks(self.shape), 1, 1, 1, 1))
         there = blocks.legal & (blocks.least_words <= self.budget.words)
         return int(np.where(there, blocks.transfers(0), NEVER).min())
 

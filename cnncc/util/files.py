@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +11,20 @@ from pathlib import Path
 from cnncc.errors import Refusal
 
 OLD_S = 3600.0  # nobody writes a file for so long
+
+
+def read_bytes(path: Path, most_bytes: int, limit: str) -> bytes:
+    """The content of a file or a pipe of limited size. Raises OSError, and Refusal with the text of the limit."""
+    status = path.stat()
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        raise Refusal(f"{path}: is a device, not a file")
+    size_bytes, data = status.st_size, b""
+    if size_bytes <= most_bytes:
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1 if stat.S_ISFIFO(status.st_mode) else size_bytes)
+    if max(size_bytes, len(data)) > most_bytes:
+        raise Refusal(f"{path}: {size_bytes:,} bytes, {limit}")
+    return data
 
 
 def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:

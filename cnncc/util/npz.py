@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import struct
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -13,7 +11,7 @@ from typing import cast
 import numpy as np
 
 from cnncc.errors import Finding, Refusal
-from cnncc.weights import Array
+from cnncc.weights import DAMAGED, Array
 
 
 def _array(archive: Mapping[str, object], name: str) -> Array:
@@ -25,11 +23,6 @@ def _array(archive: Mapping[str, object], name: str) -> Array:
 
 MOST_BYTES = 1 << 30  # of the arrays of a file, unpacked
 _ZIP, _NPY = b"PK", b"\x93NUMPY"  # the first bytes of files with many arrays and with one
-
-# The exceptions of numpy and zipfile for damaged or foreign files.
-_DAMAGED = (
-    ValueError, EOFError, KeyError, MemoryError, RuntimeError, SyntaxError, struct.error, zipfile.BadZipFile, zlib.error
-)  # fmt: skip
 
 
 def _check_size(archive: zipfile.ZipFile, path: Path, names: Sequence[str]) -> None:
@@ -107,6 +100,6 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
             return {name: _array(cast("Mapping[str, object]", archive), name) for name in names}
     except OSError as error:
         raise Refusal(f"{path}: {error.strerror or error}") from error
-    except _DAMAGED as error:
+    except DAMAGED as error:
         reason = "it holds Python objects" if "allow_pickle" in str(error) else " ".join(str(error).split())[:200]
         raise Refusal(f"{path}: not an .npz file of plain arrays: {reason}") from error

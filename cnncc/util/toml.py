@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 from cnncc.errors import Refusal
 
 MOST_BYTES = 1 << 20  # of a file
+# The time that a key takes grows with the square of its parts.
+_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){32}""")
 
 
 def read_text(path: Path) -> str:
@@ -21,6 +24,8 @@ def read_text(path: Path) -> str:
 
 def read_toml(text: str, where: str) -> dict[str, object]:
     """The tables of TOML text. Raises Refusal, which begins with `where`."""
+    if _LONG_KEY.search(text):
+        raise Refusal(f"{where}: a key has more than 32 parts between dots")
     try:
         return tomllib.loads(text)
     except RecursionError as error:

@@ -12,22 +12,23 @@ from cnncc.passes._programs.layer_records import Along, Home, LoopPieces, Node, 
 
 @dataclass(frozen=True)
 class LoadedRows:
-    """A value in DRAM and the ring for its rows. channels, height: of the value."""
+    """A value in DRAM and the ring for its rows. channels, height, width: of the value."""
 
     dram: Home
     ring: Home
     channels: int
     height: int
+    width: int
 
     def section(self, around: Sequence[Loop], at: Position, rows: int) -> list[Node]:
         """The transfer of the rows of one stripe, with its views."""
-        loops, width = LoopPieces(around, by_register=True), self.dram.pitch
+        loops, width = LoopPieces(around, by_register=True), self.width
         dram = Operand({"n": Along("lin", self.dram.image), "h": Along("y", 1)})
         ring = Operand({"h": Along("y", 1)})
         start, tokens = loops.start(dram, at), at.stripe
         assert tokens is not None
         source = A.View(
-            "rows.dram", self.dram.tensor, self.height, width, width, self.dram.plane, steps=loops.steps(dram)
+            "rows.dram", self.dram.tensor, self.height, width, self.dram.pitch, self.dram.plane, steps=loops.steps(dram)
         )
         target = A.View(
             "rows", self.ring.tensor, self.height, width, width, self.ring.plane, ring_y=self.ring.ring,

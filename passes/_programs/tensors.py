@@ -6,7 +6,8 @@
 | result of any other layer | GLB |
 | result of a host segment, input of the network | DRAM, and the GLB too if a layer reads it there |
 
-The operands of a concatenation are parts of its tensor, so that nothing is copied.
+The operands of a concatenation are parts of its tensor, so that nothing is copied. So are strips of columns: those that
+are joined, of the result, and those that are read, of the whole value.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import cast
+from typing import NamedTuple
 
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, SSAValue, Use
 
 from cnncc.dialects import array as A
 from cnncc.dialects.cnn import ConcatOp, HostOp, Quant, QuantAttr, ReshapeOp, shape
-from cnncc.dialects.nest import LayerOp, LoadOp, image_shape, mapping_of
+from cnncc.dialects.nest import ColumnsOp, JoinOp, LayerOp, LoadOp, columns_of, image_shape, mapping_of
 from cnncc.dialects.onnx import text
 from cnncc.errors import Refusal
 from cnncc.passes._onnx.quantised_layers import codes_of
@@ -36,9 +37,9 @@ def source(value: SSAValue) -> SSAValue:
 
 
 def uses(value: SSAValue) -> Iterator[Use]:
-    """The uses of a value and of its reshapes, other than these."""
+    """The uses of a value, of its reshapes and of its columns, other than these."""
     for use in value.uses:
-        if isinstance(use.operation, ReshapeOp):
+        if isinstance(use.operation, ReshapeOp | ColumnsOp):
             yield from uses(use.operation.result)
         else:
             yield use
@@ -75,14 +76,30 @@ def given_quants(func: FuncOp) -> dict[SSAValue, Quant]:
     return quants
 
 
-def parts(block: Block) -> dict[SSAValue, tuple[SSAValue, int]]:
-    """By operand of a concatenation: its result, and the words of the operands before it."""
-    parts: dict[SSAValue, tuple[SSAValue, int]] = {}
+class PartOf(NamedTuple):
+    """A value that is written into another one, from word `offset` of an image on.
+
+    plane, pitch: words between its channels and its rows, where it is columns of the whole; 0 otherwise.
+    """
+
+    whole: SSAValue
+    offset: int
+    plane: int = 0
+    pitch: int = 0
+
+
+def parts(block: Block) -> dict[SSAValue, PartOf]:
+    """What the operands of concatenations, and columns that are joined, are parts of."""
+    parts: dict[SSAValue, PartOf] = {}
     for op in block.ops:
-        if isinstance(op, ConcatOp):
-            at = 0
-            for operand in op.inputs:
-                parts[source(operand)] = (op.result, at)
+        at = 0
+        for operand in op.operands if isinstance(op, ConcatOp | JoinOp) else ():
+            _, _, rows, cols = image_shape(op.results[0].type)
+            if isinstance(op, JoinOp):
+                parts[operand] = PartOf(op.result, at, rows * cols, cols)
+                at += image_shape(operand.type)[3]
+            else:
+                parts[source(operand)] = PartOf(op.results[0], at)
                 at += prod(shape(operand.type)[1:])
     return parts
 
@@ -110,8 +127,8 @@ class ArrayTensors:
         return name
 
     def lies_in(self, memory: A.Memory, value: SSAValue) -> bool:
-        """Whether a value has a tensor in a memory."""
-        return (memory, source(value)) in self.places
+        """Whether a value, or what it is columns of, has a tensor in a memory."""
+        return (memory, source(columns_of(value)[0])) in self.places
 
     def tensor(self, memory: A.Memory, value: SSAValue) -> str:
         """The name of a value's tensor."""
@@ -119,9 +136,22 @@ class ArrayTensors:
 
     def home(self, memory: A.Memory, value: SSAValue) -> Home:
         """A value's tensor, as the layer sees it that has the value under its type."""
-        tensor = self.declared[self.tensor(memory, value)]
-        _, channels, rows, cols = image_shape(value.type)
-        return Home(tensor.name, tensor.image or channels * rows * cols, rows * cols, cols)
+        whole, first = columns_of(value)
+        tensor = self.declared[self.tensor(memory, whole)]
+        _, channels, rows, cols = image_shape(whole.type)
+        image, plane = tensor.image or channels * rows * cols, tensor.plane or rows * cols
+        return self.columns(Home(tensor.name, image, plane, tensor.pitch or cols), first)
+
+    def columns(self, home: Home, first: int) -> Home:
+        """Where the columns from `first` on of what lies at `home` begin."""
+        if not first:
+            return home
+        tensor, name = self.declared[home.tensor], f"{home.tensor}.columns{first}"
+        if name not in self.declared:
+            images = tensor.shape[0] if tensor.shape else 1
+            words = (images - 1) * home.image + tensor.words // images - first  # to the end
+            self.declared[name] = A.Tensor(name, tensor.memory, words, part_of=tensor.name, offset=first)
+        return replace(home, tensor=name)
 
     def place(self, memory: A.Memory, value: SSAValue, name: str) -> str:
         """Give a value a tensor: that of an output; of a concatenation a part; or one of its own."""
@@ -132,12 +162,13 @@ class ArrayTensors:
             dims = shape(value.type)
             label, scale = (f"{name}.glb", 0.0) if memory == "glb" else (name, 1.0)
             tensor = A.Tensor(label, memory, prod(dims), dims, scale=scale)
-            if value in self.parts:
-                result, offset = self.parts[value]
-                owner = cast("ConcatOp", result.owner)
-                whole = self.place(memory, result, owner.label.data if owner.label else "concat")
-                image = self.declared[whole].image or prod(shape(result.type)[1:])
-                tensor = replace(tensor, part_of=whole, offset=offset, image=image)
+            if part := self.parts.get(value):
+                owner = part.whole.owner
+                assert isinstance(owner, ConcatOp | JoinOp)
+                whole = self.place(memory, part.whole, owner.label.data if owner.label else "joined")
+                image = self.declared[whole].image or prod(shape(part.whole.type)[1:])
+                places = {"offset": part.offset, "image": image, "plane": part.plane, "pitch": part.pitch}
+                tensor = replace(tensor, part_of=whole, **places)
             self.places[memory, value] = self.declare(tensor)
         return self.places[memory, value]
 

@@ -69,6 +69,7 @@ class GivenGroup:
     delays: tuple[int, ...] = ()
     keeps: tuple[int, ...] = ()
     rowwise: bool = False
+    columns: int = 0
 
 
 GROUP = "group"
@@ -142,17 +143,12 @@ def _group(where: str, table: object) -> GivenGroup:
     layers: object = keys.get("layers")
     if not isinstance(layers, list) or not all(isinstance(name, str) for name in cast("list[object]", layers)):
         raise Refusal(f"{where}: layers is a list of labels: {example}")
-    rows, delays, keeps = (
-        _whole(where, name, value)
-        for name, value in {"rows": [keys.get("rows")], "delays": [], "keeps": [], **_lists(keys)}.items()
-    )
+    lists = {name: keys[name] for name in ("delays", "keeps") if name in keys}
+    numbers = {"rows": [keys.get("rows")], "columns": [keys.get("columns", 0)], "delays": [], "keeps": [], **lists}
+    rows, columns, delays, keeps = (_whole(where, name, value) for name, value in numbers.items())
     if not isinstance(rowwise := keys.get("rowwise", False), bool):
         raise Refusal(f"{where}: rowwise is true or false")
-    return GivenGroup(tuple(cast("list[str]", layers)), rows[0], delays, keeps, rowwise)
-
-
-def _lists(keys: Mapping[str, Any]) -> dict[str, object]:
-    return {name: keys[name] for name in ("delays", "keeps") if name in keys}
+    return GivenGroup(tuple(cast("list[str]", layers)), rows[0], delays, keeps, rowwise, columns[0])
 
 
 def _whole(where: str, name: str, value: object) -> tuple[int, ...]:
@@ -160,7 +156,7 @@ def _whole(where: str, name: str, value: object) -> tuple[int, ...]:
     numbers = cast("list[object]", value) if isinstance(value, list) else [None]
     whole = tuple(each for each in numbers if isinstance(each, int) and not isinstance(each, bool))
     if len(whole) < len(numbers) or not all(0 <= each <= MOST_NUMBER for each in whole):
-        what = "a whole number" if name == "rows" else "a list of whole numbers"
+        what = "a whole number" if name in ("rows", "columns") else "a list of whole numbers"
         raise Refusal(f"{where}: {name} is {what}, from 0 to {MOST_NUMBER:,}: {one_line(repr(numbers), 40)}")
     return whole
 

@@ -86,6 +86,11 @@ def with_least_rings(layers: Sequence[GroupLayer], apart: Sequence[int]) -> list
     return result
 
 
+def kind_in_group(layer: LayerOp) -> str:
+    """The kind of a layer in a group: an elementwise one is a sum of one pixel, so that it loads what it reads."""
+    return "add" if layer.kind.data == "copy" else layer.kind.data
+
+
 def is_striped(mapping: Nest, images: int, rows: int) -> bool:
     """Whether a nest runs stripe by stripe already: over images, then over stripes of so many rows, in time."""
     around = [("n", 1), ("h", rows)] if images > 1 else [("h", rows)]
@@ -97,14 +102,14 @@ def striped(layer: LayerOp, mapping: Nest, rows: int, streamed: Collection[str],
     """The nest of a layer in stripes. streamed: operands that come through the GLB stripe by stripe.
 
     A nest that has this form keeps its loops. One without stages gets a loop over stripes around it. Any other is
-    replaced by the best mapping of a stripe on `arch`.
+    replaced by the best mapping of a stripe on `arch`, as is that of any elementwise layer.
     """
-    sizes = layer.sizes.data
+    sizes, elementwise = layer.sizes.data, layer.kind.data == "copy"
     around = (*((Loop("n"),) if sizes.n > 1 else ()), Loop("h", rows))
-    if is_striped(mapping, sizes.n, rows):
+    if is_striped(mapping, sizes.n, rows) and not (elementwise and arch):
         loops, stages, depth = mapping.loops, mapping.stages, 0
     else:
-        nest = mapping if arch is None or not mapping.stages else _best(layer, rows, arch)
+        nest = _best(layer, rows, arch) if arch is not None and (mapping.stages or elementwise) else mapping
         inner = [replace(loop, step=min(loop.step, rows)) if loop.dim == "h" else loop for loop in nest.loops]
         kept = [at for at, loop in enumerate(inner) if loop.dim != "n" and (loop.dim, loop.step) != ("h", rows)]
         if mapping.stages and len(kept) < len(inner):
@@ -130,7 +135,7 @@ def stripe_shape(shape: LayerShape, rows: int) -> LayerShape:
 
 def _best(layer: LayerOp, rows: int, arch: Arch) -> Nest:
     """The best mapping of a stripe whose operands all lie in the GLB. Raises Refusal where there is none."""
-    shape = stripe_shape(layer_shape(layer), rows)
+    shape = replace(stripe_shape(layer_shape(layer), rows), kind=kind_in_group(layer))
     result = searched(shape, arch, GlbBudget(arch.glb.words, residual=layer.residual is not None))
     if result is None or any(stage.depth for stage in result.mapping.stages if stage.memory == "glb"):
         words = shape.weight_words + shape.params * arch.words_per_param * shape.sizes.k

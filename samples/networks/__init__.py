@@ -14,15 +14,13 @@ from networks.seeded import Network
 class Sample:
     """A network that can be made for images of `size` rows, or of any number from `least` on.
 
-    Images are square, except those of FSRCNN. Where the two are equal, the network takes no other size. columns:
-    whether it takes any number of columns, as a second argument.
+    Images are square, except those of FSRCNN. Where the two are equal, the network takes no other size.
     """
 
     about: str
-    build: Callable[..., Network]
+    build: Callable[[int], Network]
     size: int
     least: int
-    columns: bool = False
 
 
 def _light(name: str, about: str, least: int = 224) -> Sample:
@@ -36,7 +34,7 @@ SAMPLES = {
     "resnet20": Sample("ResNet-20 for CIFAR, shortcuts without weights", plain.resnet20, 32, 8),
     "resnet50": Sample("ResNet-50", plain.resnet50, 224, 32),
     "mobilenet": Sample("MobileNet (v1), with ReLU6", plain.mobilenet, 224, 32),
-    "fsrcnn": Sample("FSRCNN for images of 560 x 960, a super-resolution network", plain.fsrcnn, 560, 14, columns=True),
+    "fsrcnn": Sample("FSRCNN for images of 560 x 960, a super-resolution network", plain.fsrcnn, 560, 14),
     "light-alexnet": _light("bvlc_alexnet", "AlexNet with groups and normalisation", 67),
     "light-densenet121": _light("densenet121", "DenseNet-121", 32),
     "light-inception-v1": _light("inception_v1", "GoogLeNet"),

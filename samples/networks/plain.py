@@ -232,16 +232,14 @@ def mobilenet(size: int) -> Network:
     return net.done(net.linear(net.mean(x), "fc", 1000))
 
 
-def fsrcnn(rows: int, cols: int = 0) -> Network:
-    """FSRCNN with d = 56, s = 12, m = 4: `image: f32[1, 1, rows, cols]` to `output` of the same shape.
-
-    cols: by default 12/7 of the rows.
+def fsrcnn(rows: int) -> Network:
+    """FSRCNN with d = 56, s = 12, m = 4: `image: f32[1, 1, rows, 12/7 rows]` to `output` of the same shape.
 
     Source: Dong et al., "Accelerating the Super-Resolution Convolutional Neural Network", 2016; as in Mei et al.,
     "DeFiNES", 2023, whose image has 560 x 960 pixels. The last layer is a convolution to one channel there; a slope of
     a PRelu holds for all channels here.
     """
-    net = Builder("fsrcnn", rows, cols := cols or rows * 12 // 7, channels=1)
+    net = Builder("fsrcnn", rows, cols := rows * 12 // 7, channels=1)
     x = net.prelu(net.conv("image", "feature", 56, 5, pad=2))
     x = net.prelu(net.conv(x, "shrink", 12, 1))
     for number in range(1, 5):

@@ -6,9 +6,8 @@ those of the cost model, which are the ones that the interpreter counts (docs/gr
 
 - Layer by layer: every layer reads its image (and residual) from DRAM once, and writes its result there.
 - Activations: the DRAM words that are no weights and no parameters.
-- Rings: the words of the GLB that hold activations of a group, with the buffers of its results.
-- Strips of columns: the same network on narrow images that overlap, one after the other. Each computes the overlap
-  again. A strip's columns that are nearer to an inner border than the network's windows reach are thrown away.
+- Rings: the words of the GLB that hold activations of a group, with the buffers of its results; of strips of columns,
+  those of the one with the most.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
@@ -26,7 +26,7 @@ import click
 
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects.cnn import shape
-from cnncc.dialects.nest import LayerOp
+from cnncc.dialects.nest import LayerOp, split_strip
 from cnncc.driver.pipeline import ASSIGN, Compilation
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
@@ -47,39 +47,17 @@ KIB, MIB = 1024, 1 << 20
 
 
 @dataclass(frozen=True)
-class Strips:
-    """Strips of columns of an image with so many; reach: columns that a result depends on, to each side.
-
-    >>> Strips(columns=70, image=960, reach=10).count
-    19
-    """
-
-    columns: int
-    image: int
-    reach: int
-
-    @property
-    def count(self) -> int:
-        """How many: those at the borders of the image give `columns - reach` columns, others as many fewer again."""
-        return 2 + max(0, -(-(self.image - 2 * (self.columns - self.reach)) // (self.columns - 2 * self.reach)))
-
-
-@dataclass(frozen=True)
 class Network:
-    """A network of `models.py` up to its last convolution, or a file; about: of what paper; glb_kib: sizes of GLBs.
-
-    strips: those that the smallest GLB takes.
-    """
+    """A network of `models.py` up to its last convolution, or a file; about: of what paper; glb_kib: sizes of GLBs."""
 
     about: str
     glb_kib: tuple[int, ...] = (128, 2048)
     file: str = ""
-    strips: Strips | None = None
 
 
 NETWORKS = {
     "vgg19-conv3_1": Network("Alwani et al.: VGG-19 to conv3_1, all layers in one group", (2048,)),
-    "fsrcnn": Network("Mei et al. (DeFiNES): FSRCNN, 560 x 960 pixels", strips=Strips(70, 960, 10)),
+    "fsrcnn": Network("Mei et al. (DeFiNES): FSRCNN, 560 x 960 pixels"),
     "mobilenet": Network("MobileNet"),
     "alexnet": Network("AlexNet"),
     "vgg16": Network("VGG-16"),
@@ -118,13 +96,12 @@ def array(glb_kib: int) -> Arch:
     return replace(arch, glb=replace(arch.glb, words=glb_kib * KIB * 8 // arch.operand_bits))
 
 
-def quantised(name: str, image_size: int | None, folder: Path, columns: int = 0) -> Compilation:
+def quantised(name: str, image_size: int | None, folder: Path) -> Compilation:
     """A network as loop nests that are not mapped yet. Raises Refusal as models.py does."""
     if file := NETWORKS[name].file:
         compilation = start_compilation(SAMPLES / "models" / file, CompileOptions(ARRAY, batch=1))
     else:
         size = ("--image-size", str(image_size)) if image_size else ()
-        size = (*size, "--columns", str(columns)) if columns else size
         command = (
             sys.executable,
             str(SAMPLES / "models.py"),
@@ -163,19 +140,9 @@ def case(name: str, start: Compilation, arch: Arch, folder: Path, objective: str
         raise Refusal(f"{name}: {activations} words of activations and {others} of weights are not {dram}")
     groups = [part for part in parts if isinstance(part, GroupPlan)]
     rings = max((ring_words(group) for group in groups), default=0)
-    labels = tuple(group.label for group in groups)
+    strips = Counter(split_strip(group.label)[0] for group in groups)
+    labels = tuple(f"{label} in {count} strips" if count > 1 else label for label, count in strips.items())
     return Case(name, counters["cycles"]["total"], dram, activations, counters["energy"]["total"], rings, labels)
-
-
-def in_strips(name: str, strips: Strips, arch: Arch, folder: Path) -> Case:
-    """All strips of a network, one after the other, with the groups of a schedule file. Raises Refusal."""
-    start = quantised(name, None, folder, strips.columns)
-    schedule, count = SAMPLES / "schedules" / f"{name}-strips-128.toml", strips.count
-    one = case(f"{count} strips of {strips.columns} columns", start, arch, folder, "cycles", schedule)
-    return replace(
-        one, cycles=count * one.cycles, dram_words=count * one.dram_words, activations=count * one.activations,
-        energy=count * one.energy,
-    )  # fmt: skip
 
 
 def dram_words(parts: Iterable[Part], arch: Arch) -> tuple[int, int]:
@@ -222,9 +189,6 @@ def reproduce(networks: Sequence[str], glb_kib: Sequence[int], image_size: int |
                 for done, (what, objective, file) in enumerate(wanted):
                     progress(f"{name}, {kib} KiB: {what}", done, len(wanted))
                     cases.append(case(what, start, array(kib), folder, objective, file))
-                if (strips := NETWORKS[name].strips) and kib == 128 and image_size is None:
-                    progress(f"{name}, {kib} KiB: strips", 0, 1)
-                    cases.append(in_strips(name, strips, array(kib), folder))
                 runs.append(Run(name, kib, through_dram(start), tuple(cases)))
     return runs
 

@@ -99,5 +99,14 @@ func.func @main(%x: tensor<2x3x5x7xi16>, %y: tensor<2x4xi16>) {
     }
     nest.yield %9 : tensor<1x2x8x4xi16>
   }
+
+  // Some columns of a value, and strips side by side.
+  // CHECK: nest.columns %{{.*}} from 1 : tensor<1x2x8x4xi16> -> tensor<1x2x8x3xi16>
+  // CHECK: nest.columns %{{.*}} from 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x1xi16>
+  // CHECK: nest.join %{{.*}}, %{{.*}} label "z" : (tensor<1x2x8x1xi16>, tensor<1x2x8x3xi16>) -> tensor<1x2x8x4xi16>
+  // GENERIC: "nest.columns"(%{{.*}}) <{first = 1 : i64}> : (tensor<1x2x8x4xi16>) -> tensor<1x2x8x3xi16>
+  %10 = nest.columns %z from 1 : tensor<1x2x8x4xi16> -> tensor<1x2x8x3xi16>
+  %11 = nest.columns %z from 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x1xi16>
+  %12 = nest.join %11, %10 label "z" : (tensor<1x2x8x1xi16>, tensor<1x2x8x3xi16>) -> tensor<1x2x8x4xi16>
   func.return
 }

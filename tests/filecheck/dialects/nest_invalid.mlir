@@ -755,7 +755,7 @@ func.func @main(%x: tensor<1x2x8x4xi16>) {
 // -----
 
 // A group ends with what leaves it.
-// CHECK: a group is layers and loads, then nest.yield
+// CHECK: a group is layers, loads and nest.columns, then nest.yield
 func.func @main() {
   %0 = nest.group "g" : tensor<1x2xi16> {
     %1 = "test.op"() : () -> tensor<1x2xi16>
@@ -958,6 +958,66 @@ func.func @main(%x: tensor<1x2x8x4xi16>) {
   %2 = nest.group "g" : tensor<1x2x8x4xi16> {
     %3 = nest.load "m" %x rows 2 delay 0 keeps 2 : tensor<1x2x8x4xi16>
     %0 = nest.load "l" %3 rows 2 delay 0 keeps 2 : tensor<1x2x8x4xi16>
+    %1 = nest.layer "max" %0 sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
+         window <kernel = [1, 1], group = 2> then <> label "b" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
+      nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.mac } } } }
+    }
+    nest.yield %1 : tensor<1x2x8x4xi16>
+  }
+  func.return
+}
+
+// -----
+
+// Columns are those that the value has.
+// CHECK: nest.columns: columns 2 to 4 of a value that has columns 0 to 3
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %0 = nest.columns %x from 2 : tensor<1x2x8x4xi16> -> tensor<1x2x8x3xi16>
+  func.return
+}
+
+// -----
+
+// CHECK: nest.columns: columns -1 to 1 of a value that has columns 0 to 3
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %0 = nest.columns %x from -1 : tensor<1x2x8x4xi16> -> tensor<1x2x8x3xi16>
+  func.return
+}
+
+// -----
+
+// Columns alone are left out.
+// CHECK: nest.columns: (1, 2, 8, 4) and (1, 2, 7, 3) are not n c h w with other columns alone
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %0 = nest.columns %x from 1 : tensor<1x2x8x4xi16> -> tensor<1x2x7x3xi16>
+  func.return
+}
+
+// -----
+
+// Strips have all other sides of the result.
+// CHECK: nest.join: [(1, 2, 8, 4), (1, 1, 8, 4)] and (1, 2, 8, 8) are not n c h w with other columns alone
+func.func @main(%x: tensor<1x2x8x4xi16>, %y: tensor<1x1x8x4xi16>) {
+  %0 = nest.join %x, %y : (tensor<1x2x8x4xi16>, tensor<1x1x8x4xi16>) -> tensor<1x2x8x8xi16>
+  func.return
+}
+
+// -----
+
+// And as many columns together.
+// CHECK: nest.join: the columns of [(1, 2, 8, 4), (1, 2, 8, 4)] are not the result's 7 columns
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %0 = nest.join %x, %x : (tensor<1x2x8x4xi16>, tensor<1x2x8x4xi16>) -> tensor<1x2x8x7xi16>
+  func.return
+}
+
+// -----
+
+// A group has no other ops.
+// CHECK: nest.group: a group is layers, loads and nest.columns, then nest.yield
+func.func @main(%x: tensor<1x2x8x4xi16>) {
+  %2 = nest.group "g" : tensor<1x2x8x4xi16> {
+    %0 = nest.join %x : (tensor<1x2x8x4xi16>) -> tensor<1x2x8x4xi16>
     %1 = nest.layer "max" %0 sizes <n = 1, k = 2, c = 1, h = 8, w = 4, r = 1, s = 1>
          window <kernel = [1, 1], group = 2> then <> label "b" delay 0 : tensor<1x2x8x4xi16> -> tensor<1x2x8x4xi16> {
       nest.for h step 2 { nest.for h { nest.for k { nest.for w { nest.mac } } } }

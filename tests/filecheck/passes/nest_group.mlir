@@ -49,8 +49,11 @@
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,c" rows=1}' 2>&1 | filecheck %s --check-prefix NAME
 // NAME: there is no layer 'c'; layers: a, b, pool, sum
 
-// RUN: not cnncc opt %s -p 'nest-group{layers="pool,sum" rows=1}' 2>&1 | filecheck %s --check-prefix COPY
-// COPY: layer 'sum' is elementwise (copy): it loads nothing, so that no load keeps its result from rows that are still read (GROUP-8); end the group before it
+// An elementwise layer is a sum of one pixel.
+// RUN: cnncc opt %s -p 'nest-group{layers="pool,sum" rows=1}' | filecheck %s --check-prefix SUM
+// SUM: label "pool" delay 0 keeps 1 :
+// SUM: nest.layer "add" %{{.*}} residual %{{.*}} : tensor<1x3x5x4xi32> sizes <n = 1, k = 3, c = 1, h = 5, w = 4, r = 1, s = 1> {{.*}} label "sum" delay 0 :
+// SUM: nest.for h {
 
 // RUN: not cnncc opt %s -p 'nest-group{layers="a,pool" rows=1}' 2>&1 | filecheck %s --check-prefix READ
 // READ: the result of layer 'a' is read by layer 'b', too: a ring has its last rows alone; end the group at this layer, or begin it after it

@@ -1,0 +1,147 @@
+"""The layers of a chain as the paper's equations see them, given as records or read from the `cnn` dialect.
+
+| paper | here | meaning |
+|---|---|---|
+| R_i, C_i | `image` | rows and columns of the input |
+| N_i | `inputs` | input channels |
+| M_i | `outputs` | output channels; of a pool the paper says 1, and `outputs` is N_i |
+| K_i, S_i | `window` | kernel and stride, with padding and dilation |
+| R_(i+1), C_(i+1) | `results` | rows and columns of the output |
+
+A *pixel* is all channels at one position. The letters R, C and K name other dimensions than the loops `r`, `c` and `k`
+of mappings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from cnncc.dialects._layers import Window
+from cnncc.dialects.cnn import ConvOp, PoolOp, ReshapeOp, shape, value_key
+from cnncc.errors import Refusal
+
+
+@dataclass(frozen=True)
+class ChainLayer:
+    """A convolution, a pool (`weighted` is false) or a fully connected layer (a convolution with one result).
+
+    >>> ChainLayer("conv", (28, 28), 1, 24, Window((3, 3), pad=(1, 1, 1, 1))).results
+    (28, 28)
+
+    Raises Refusal for sizes below 1, a window larger than its image, and channels that do not fit the groups.
+    """
+
+    name: str
+    image: tuple[int, int]
+    inputs: int
+    outputs: int
+    window: Window
+    weighted: bool = True
+
+    def __post_init__(self) -> None:
+        if min(*self.image, self.inputs, self.outputs) < 1:
+            raise Refusal(
+                f"{self.name}: image {self.image}, {self.inputs} inputs, {self.outputs} outputs: give 1 or more"
+            )
+        if min(self.results) < 1:
+            raise Refusal(f"{self.name}: the window spans {self.window.spans} of an image of {self.image}: enlarge it")
+        if self.inputs % self.window.group or self.outputs % self.window.group:
+            raise Refusal(
+                f"{self.name}: {self.inputs} inputs and {self.outputs} outputs in {self.window.group} groups: "
+                "give multiples of the groups"
+            )
+        if not self.weighted and self.outputs != self.inputs:
+            raise Refusal(f"{self.name}: a pool of {self.inputs} inputs has {self.outputs} outputs: give as many")
+
+    @cached_property
+    def results(self) -> tuple[int, int]:
+        """R_(i+1), C_(i+1)."""
+        return self.window.output(*self.image)
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels of a frame."""
+        return prod(self.results)
+
+    @property
+    def taps(self) -> int:
+        """K²."""
+        return prod(self.window.kernel)
+
+    @property
+    def depth(self) -> int:
+        """Input channels of one output channel: N of a plain convolution, 1 of pools and depthwise layers."""
+        return self.inputs // self.window.group if self.weighted else 1
+
+    @property
+    def weights(self) -> int:
+        """B^w in words: M · N · K², 0 of a pool."""
+        return self.outputs * self.depth * self.taps if self.weighted else 0
+
+
+def checked_chain(layers: Sequence[ChainLayer]) -> Sequence[ChainLayer]:
+    """The layers. Raises Refusal unless there are some and each reads what the layer before it gives."""
+    if not layers:
+        raise Refusal("the chain has no layers: give one or more")
+    for last, layer in zip(layers, layers[1:], strict=False):
+        given, read = (last.outputs, *last.results), (layer.inputs, *layer.image)
+        if given != read:
+            raise Refusal(
+                f"{layer.name}: reads {read} (channels, rows, columns), {last.name} gives {given}: make them equal"
+            )
+    return layers
+
+
+def chain_layers(module: ModuleOp) -> list[ChainLayer]:
+    """The layers of `main`, whose epilogues are fused (`cnn-fuse-epilogue`).
+
+    A fully connected layer behind a flattened image becomes a convolution whose kernel is the whole image.
+    Raises Refusal for a network that is no chain of convolutions, pools and fully connected layers with one frame.
+    """
+    main = next(op for op in module.walk() if isinstance(op, FuncOp) and op.sym_name.data == "main")
+    value: SSAValue = main.body.block.args[0]
+    if len(main.body.block.args) > 1:
+        raise Refusal(f"main: {len(main.body.block.args)} inputs, a chain has 1")
+    layers = list[ChainLayer]()
+    for op in main.body.block.ops:
+        if isinstance(op, ReturnOp):
+            break
+        if tuple(op.operands) != (value,):
+            raise Refusal(f"{_name(op)}: does not read the value before it alone: a chain has no branches")
+        if isinstance(op, ConvOp | PoolOp):
+            layers.append(_layer(op, layers))
+        elif not isinstance(op, ReshapeOp):
+            raise Refusal(f"{_name(op)}: {op.name} is no layer of a chain: convolutions, pools and reshapes are")
+        value = op.results[0]
+    return list(checked_chain(layers))
+
+
+def _name(op: Operation) -> str:
+    return value_key(op) or op.name
+
+
+def _layer(op: ConvOp | PoolOp, before: Sequence[ChainLayer]) -> ChainLayer:
+    frames, inputs, rows, cols = shape(op.x.type)
+    if frames != 1:
+        raise Refusal(f"{_name(op)}: {frames} frames at once, the calculus takes 1: compile with --batch 1")
+    label = op.label.data if op.label else _name(op)
+    outputs = shape(op.result.type)[1]
+    layer = ChainLayer(label, (rows, cols), inputs, outputs, op.window.data, isinstance(op, ConvOp))
+    if before and before[-1].results != (1, 1) and isinstance(op.x.owner, ReshapeOp):
+        return _on_image(layer, before[-1])
+    return layer
+
+
+def _on_image(layer: ChainLayer, last: ChainLayer) -> ChainLayer:
+    """A fully connected layer of flattened pixels, as a convolution. Other layers stay, and do not fit the chain."""
+    flat = layer.image == (1, 1) and layer.inputs == last.outputs * last.pixels
+    if not (flat and layer.weighted and layer.window.group == 1):
+        return layer
+    return replace(layer, image=last.results, inputs=last.outputs, window=replace(layer.window, kernel=last.results))

@@ -1,0 +1,288 @@
+"""Groups in strips of columns: values at every level, predicted counters, words, no races."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_cases import SAMPLES, done
+from examples import SEED, examples
+from group_cases import Chain, random_chain, tensor
+from test_group_programs import PRESETS, REFUSED, checked, claim_of, program_of, raced
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+
+from cnncc.arch.model import load_arch
+from cnncc.binary.container import load
+from cnncc.context import CompilerContext
+from cnncc.dialects.array import TensorAttr, TensorOp
+from cnncc.dialects.nest import ColumnsOp, GroupOp, JoinOp
+from cnncc.driver.pipeline import TO_PROGRAMS, Compilation, Settings, new_context
+from cnncc.driver.program_parts import program_parts
+from cnncc.errors import Refusal
+from cnncc.eval import array, nest
+from cnncc.model.program_counts import program_counts
+from cnncc.passes._scheduling import residency
+from cnncc.passes._scheduling.residency import END_PART
+from cnncc.passes.cnn_to_nest import CnnToNestPass
+from cnncc.passes.nest_group import NestGroupPass
+from cnncc.proof.proof import prove
+
+pytestmark = pytest.mark.usefixtures("short_searches")
+
+
+def drawn(number: int) -> tuple[Chain, NestGroupPass]:
+    """A chain, and a group of a run of its layers in strips of fewer columns than the last one has."""
+    rng = np.random.default_rng([SEED, 77, number])
+    while True:
+        chain = random_chain(rng, most_images=3, most_cols=16)
+        first = int(rng.integers(0, len(chain.lines) - 1))
+        end = int(rng.integers(first + 2, len(chain.lines) + 1))
+        if (width := chain.dims[end][3]) > 1:
+            columns = int(rng.integers(max(1, width // 4), width))
+            layers, rows, rowwise = chain.labels[first:end], int(rng.integers(1, 5)), bool(rng.integers(0, 2))
+            return chain, NestGroupPass(tuple(layers), rows, rowwise=rowwise, columns=columns)
+
+
+def at_nest(chain: Chain, *groups: NestGroupPass) -> tuple[CompilerContext, ModuleOp]:
+    """The chain at the nest level, without mappings. Raises Refusal."""
+    ctx = new_context()
+    module = chain.module(ctx)
+    for each in (CnnToNestPass(), *groups):
+        each.apply(ctx, module)
+    module.verify()
+    return ctx, module
+
+
+def mapped(chain: Chain, arch: str, *groups: NestGroupPass) -> Compilation:
+    """The chain with these groups, before `nest-to-array`. Raises Refusal."""
+    ctx = new_context()
+    compilation = Compilation(ctx, chain.module(ctx), Settings(load_arch(arch), arch, 16))
+    compilation.run_before(TO_PROGRAMS)
+    for group in groups:
+        group.apply(ctx, compilation.module)
+    compilation.module.verify()
+    return compilation
+
+
+def computed(ctx: CompilerContext, module: ModuleOp, chain: Chain) -> np.ndarray:
+    return nest.evaluate(module, ctx.weights, [chain.x])[0][0]
+
+
+@pytest.mark.parametrize("number", range(examples(40)))
+def test_strips_compute_what_the_layers_do(number: int) -> None:
+    chain, group = drawn(number)
+    try:
+        ctx, module = at_nest(chain, group)
+    except Refusal as refusal:
+        assert any(reason in str(refusal) for reason in REFUSED), refusal
+        return
+    assert sum(isinstance(op, GroupOp) for op in module.walk()) > 1
+    assert np.array_equal(computed(ctx, module, chain), chain.result())
+
+
+@pytest.mark.parametrize("number", range(examples(16)))
+def test_strips_are_exact_and_cost_what_is_predicted(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every second one inputs and results are streamed where that is better. No two engines race."""
+    if number % 2:
+        monkeypatch.setattr(residency, "END_PART", END_PART)
+    chain, group = drawn(number)
+    try:
+        compilation = checked(mapped(chain, PRESETS[number % len(PRESETS)], group), chain)
+    except Refusal as refusal:
+        assert any(reason in str(refusal) or reason in str(refusal.findings) for reason in REFUSED), refusal
+        return
+    if number < examples(4):
+        assert raced(compilation, chain, program_of(compilation)) == []
+
+
+def test_few_drawn_strips_are_refused() -> None:
+    refused = 0
+    for number in range(examples(40)):
+        chain, group = drawn(number)
+        try:
+            at_nest(chain, group)
+        except Refusal:
+            refused += 1
+    assert refused <= examples(40) // 4
+
+
+# -- a chain by hand: a residual block of 3x3 convolutions on 11 columns, then a pool ----------------------------------
+
+
+def block() -> Chain:
+    """l0 and l1 with l0's result added, then the pool l2 of 2x2 with stride 2. 9 rows, 11 columns, two images."""
+    rng = np.random.default_rng(SEED)
+    dims = (2, 3, 9, 11)
+    chain = Chain(rng.integers(-60, 60, dims).astype(np.int64), dims=[dims])
+    for number, residual in enumerate(("", f" residual %v1 : {tensor(dims)}")):
+        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (3, 3, 3, 3)).astype(np.int16)
+        chain.arrays[f"s{number}"] = rng.uniform(0.02, 0.2, (3,)).astype(np.float32)
+        then = f'scale = "s{number}", clamp = [-120, 120]'
+        if residual:
+            chain.arrays["f"] = np.array([1, 0.5, 0], np.float32)
+            then += ', factors = "f", add_clamp = [-99, 99]'
+        chain.lines.append(
+            f"%v{number + 1} = cnn.conv %v{number}{residual} weights @w{number} window <kernel = [3, 3], "
+            f'pad = [1, 1, 1, 1]> then <{then}> label "l{number}" : {tensor(dims)} -> {tensor(dims)}'
+        )
+        chain.dims.append(dims)
+    out = (2, 3, 5, 6)
+    chain.lines.append(
+        '%v3 = cnn.pool "max" %v2 window <kernel = [2, 2], stride = [2, 2], pad = [0, 1, 1, 0], group = 3, fill = -999>'
+        f' then <clamp = [-120, 120]> label "l2" : {tensor(dims)} -> {tensor(out)}'
+    )
+    chain.dims.append(out)
+    return chain
+
+
+ALL = NestGroupPass(("l0", "l1", "l2"), 1, columns=2)
+
+
+def ops(module: ModuleOp, kind: type) -> list:
+    return [op for op in module.walk() if isinstance(op, kind)]
+
+
+def test_columns_of_each_strip() -> None:
+    """The pool's columns 2 and 3 read 3 to 6 of l1, these 2 to 7 of l0, these 1 to 8 of the image. 3 to 6 are added."""
+    _, module = at_nest(block(), ALL)
+    first, middle, last = ops(module, GroupOp)
+    widths = [[layer.sizes.data.w for layer in group.layers()] for group in (first, middle, last)]
+    assert widths == [[4, 3, 2], [6, 4, 2], [5, 4, 2]]
+    assert [layer.window.data.pad[1::2] for layer in first.layers()] == [(1, 0), (1, 0), (1, 0)]
+    assert [layer.window.data.pad[1::2] for layer in middle.layers()] == [(0, 0), (0, 0), (0, 0)]
+    assert [layer.window.data.pad[1::2] for layer in last.layers()] == [(0, 1), (0, 1), (0, 0)]
+    assert [op.first.value.data for op in ops(module, ColumnsOp)] == [0, 0, 1, 1, 5, 1]
+    assert [group.label.data for group in (first, middle, last)] == ["l0..l2@0", "l0..l2@1", "l0..l2@2"]
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_each_column_counts(at: int) -> None:
+    """Columns from elsewhere give other results, or are refused."""
+    ctx, module = at_nest(block(), ALL)
+    op = ops(module, ColumnsOp)[at]
+    moved = op.first.value.data + (1 if op.first.value.data == 0 else -1)
+    op.first = IntegerAttr(moved, i64)
+    module.verify()
+    assert not np.array_equal(computed(ctx, module, block()), block().result())
+
+
+def test_the_order_of_joined_strips_counts() -> None:
+    ctx, module = at_nest(block(), ALL)
+    (join,) = ops(module, JoinOp)
+    join.operands = [join.operands[1], join.operands[0], join.operands[2]]
+    assert not np.array_equal(computed(ctx, module, block()), block().result())
+
+
+@pytest.mark.parametrize("arch", ["spatial-4x4", "spatial-8x8"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_groups_in_strips_one_after_the_other(arch: str, streamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second group reads columns of what the strips of the first wrote; other columns than these have."""
+    monkeypatch.setattr(residency, "END_PART", END_PART if streamed else 0)
+    rng, chain = np.random.default_rng(SEED), block()
+    for number in (3, 4):
+        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (3, 3, 2, 3)).astype(np.int16)
+        chain.lines.append(
+            f"%v{number + 1} = cnn.conv %v{number} weights @w{number} window <kernel = [2, 3], pad = [1, 1, 0, 1]> "
+            f'then <clamp = [-900, 900]> label "l{number}" : {tensor(chain.dims[-1])} -> {tensor(chain.dims[-1])}'
+        )
+        chain.dims.append(chain.dims[-1])
+    checked(mapped(chain, arch, ALL, NestGroupPass(("l3", "l4"), 2, columns=4)), chain)
+
+
+@pytest.mark.parametrize("name", ["x.columns1", "l0@1.ring.columns1", "l2@1"])
+def test_a_proof_finds_wrong_columns(name: str) -> None:
+    """Columns that begin at the first one of the whole: of the image, of a ring as a residual, of the result."""
+    chain = block()
+    proven = checked(mapped(chain, "spatial-4x4", ALL), chain)
+    assert prove(claim_of(proven, chain), 30.0).failures == []
+    wrong, changed = mapped(chain, "spatial-4x4", ALL), 0
+    for step in wrong.remaining():
+        wrong.step(step)
+        if step.name == TO_PROGRAMS:
+            for op in ops(wrong.module, TensorOp):
+                if op.record.data.name == name:
+                    op.record, changed = TensorAttr(replace(op.record.data, offset=0)), changed + 1
+    failures = prove(claim_of(wrong, chain), 1.0).failures
+    assert changed == 1 and failures
+
+
+def test_words_of_strips() -> None:
+    """Each strip reads its columns of the image once, and writes its own columns of the result."""
+    compilation = mapped(block(), "spatial-8x8", ALL)
+    counters = program_counts(program_parts(compilation.module, {}), compilation.settings.arch)["layers"]
+    weights = 2 * (3 * 3 * 9 + 3 * 2)
+    read = {label: layer["words"]["dram_read"] for label, layer in counters.items() if label.startswith("l0..l2")}
+    assert read == {f"l0..l2@{at}": 2 * 3 * 9 * cols + weights for at, cols in enumerate((5, 8, 6))}
+    written = sum(layer["words"]["dram_write"] for layer in counters.values())
+    assert written == 2 * 3 * 5 * 6
+
+
+def test_a_value_of_each_strip_is_compared() -> None:
+    """Levels have the values of strips in common, by the names of the layers and the numbers of the strips."""
+    chain = block()
+    compilation = mapped(chain, "spatial-8x8", ALL)
+    _, at_nest_level = nest.evaluate(compilation.module, compilation.ctx.weights, [chain.x])
+    compilation.step(compilation.remaining()[0])
+    arch = compilation.settings.arch
+    _, at_array = array.evaluate(compilation.module, compilation.ctx.weights, arch, [chain.x])
+    common = at_nest_level.keys() & at_array.keys()
+    assert {"l2@0", "l2@1", "l2@2"} <= common
+    for name in common:
+        np.testing.assert_array_equal(at_array[name].reshape(at_nest_level[name].shape), at_nest_level[name])
+    np.testing.assert_array_equal(at_nest_level["l2"], chain.result())
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------------
+
+GROUPS = """
+[[group]]
+layers = ["conv0", "pool1", "conv2", "pool3"]
+rows = 1
+columns = 3
+"""
+
+
+def test_a_schedule_file_has_strips(tmp_path: Path) -> None:
+    """From the model to a binary that is proven, and on from the dump of the strips."""
+    (tmp_path / "groups.toml").write_text(GROUPS)
+    model = str(SAMPLES / "models" / "mnist.onnx")
+    options = ["--batch", "1", "--schedule", str(tmp_path / "groups.toml")]
+    files = ["-o", str(tmp_path / "net.cnb"), "--dump-dir", str(tmp_path / "ir")]
+    done("compile", model, *options, *files)
+    done("compile", "--from", str(tmp_path / "ir" / "nest-group"), "-o", str(tmp_path / "again.cnb"))
+    program, again = (load(tmp_path / name).program for name in ("net.cnb", "again.cnb"))
+    assert np.array_equal(program, again)
+    assert "counters are as predicted" in done("estimate", str(tmp_path / "net.cnb"), "--check-counters").stdout
+    proof = done("verify", str(tmp_path / "net.cnb"), "--prove", "--model", model, "--batch", "1").stdout
+    assert "proven for all inputs" in proof and "no two engines race" in proof
+
+
+@pytest.mark.parametrize(
+    ("columns", "layers", "message"),
+    [
+        (-1, ("l0", "l1"), "strips of -1 columns: columns is at least 1, or 0 for no strips"),
+        (2, ("l0", "l2"), "is read by layer 'l1', too"),
+    ],
+)
+def test_refused_strips(columns: int, layers: tuple[str, ...], message: str) -> None:
+    with pytest.raises(Refusal) as refusal:
+        at_nest(block(), NestGroupPass(layers, 1, columns=columns))
+    assert message in str(refusal.value)
+
+
+def test_a_strip_in_the_padding_is_refused() -> None:
+    """Column 0 of l1 reads columns -3 to -1 of l0."""
+    chain = Chain(np.zeros((1, 1, 3, 4), np.int64), dims=[(1, 1, 3, 4)])
+    for number, (width, pad) in enumerate(((2, 0), (3, 3))):
+        out = (1, 1, 3, width)
+        chain.arrays[f"w{number}"] = np.ones((1, 1, 1, 3), np.int16)
+        chain.lines.append(
+            f"%v{number + 1} = cnn.conv %v{number} weights @w{number} window <kernel = [1, 3], pad = [0, {pad}, 0, 0]> "
+            f'then <clamp = [-9, 9]> label "l{number}" : {tensor(chain.dims[-1])} -> {tensor(out)}'
+        )
+        chain.dims.append(out)
+    with pytest.raises(Refusal) as refusal:
+        at_nest(chain, NestGroupPass(("l0", "l1"), 1, columns=1))
+    assert "layer 'l1': strip 0 of columns 0 to 0 lies in the padding: strips of more columns" in str(refusal.value)

@@ -1,0 +1,78 @@
+"""Groups with elementwise layers, which become sums of one pixel: values at every level, predicted counters, proofs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from examples import SEED, examples
+from group_cases import Chain, random_chain, tensor
+from test_column_strips import at_nest, computed, mapped
+from test_group_programs import PRESETS, REFUSED, checked, claim_of, program_of, raced
+
+from cnncc.dialects.nest import GroupOp
+from cnncc.errors import Refusal
+from cnncc.passes.nest_group import NestGroupPass
+from cnncc.proof.proof import prove
+
+pytestmark = pytest.mark.usefixtures("short_searches")
+
+
+def drawn(number: int) -> tuple[Chain, NestGroupPass]:
+    """A chain, and a group of a run of its layers, one of them elementwise; every third in strips of columns."""
+    rng = np.random.default_rng([SEED, 78, number])
+    while True:
+        chain = random_chain(rng, most_images=3, most_cols=9, elementwise=True)
+        first = int(rng.integers(0, len(chain.lines) - 1))
+        end = int(rng.integers(first + 2, len(chain.lines) + 1))
+        if any("cnn.add" in line for line in chain.lines[first:end]):
+            columns = 0 if number % 3 else int(rng.integers(1, 6))
+            return chain, NestGroupPass(tuple(chain.labels[first:end]), int(rng.integers(1, 5)), columns=columns)
+
+
+@pytest.mark.parametrize("number", range(examples(20)))
+def test_groups_with_elementwise_layers(number: int) -> None:
+    chain, group = drawn(number)
+    try:
+        ctx, module = at_nest(chain, group)
+    except Refusal as refusal:
+        assert any(reason in str(refusal) for reason in REFUSED), refusal
+        return
+    assert not any(
+        "copy" in str(op.kind) for each in module.walk() if isinstance(each, GroupOp) for op in each.layers()
+    )
+    assert np.array_equal(computed(ctx, module, chain), chain.result())
+
+
+@pytest.mark.parametrize("number", range(examples(8)))
+def test_programs_with_elementwise_layers(number: int) -> None:
+    chain, group = drawn(number)
+    try:
+        compilation = checked(mapped(chain, PRESETS[number % len(PRESETS)], group), chain)
+    except Refusal as refusal:
+        assert any(reason in str(refusal) for reason in REFUSED), refusal
+        return
+    assert raced(compilation, chain, program_of(compilation)) == []
+
+
+def test_a_sum_of_two_branches() -> None:
+    """l2 = (3 l0 + l1) / 4, saturated; l1 is a 3x3 convolution of l0. The proof sees a sum of other layers."""
+    rng, dims = np.random.default_rng(SEED), (1, 2, 7, 6)
+    chain = Chain(rng.integers(-60, 60, dims).astype(np.int64), dims=[dims] * 5)
+    for number in (0, 1, 3):
+        chain.arrays[f"w{number}"] = rng.integers(-9, 10, (2, 2, 3, 3)).astype(np.int16)
+    chain.arrays["f2"] = np.array([0.75, 0.25, 0], np.float32)
+    for number in range(4):
+        op = f"cnn.conv %v{number} weights @w{number} window <kernel = [3, 3], pad = [1, 1, 1, 1]>"
+        then = f'scale = "s{number}", clamp = [-100, 100]'
+        if number == 2:
+            op, then = f"cnn.add %v1 residual %v2 : {tensor(dims)}", 'factors = "f2", add_clamp = [-60, 60]'
+        else:
+            chain.arrays[f"s{number}"] = rng.uniform(0.05, 0.2, (2,)).astype(np.float32)
+        chain.lines.append(f'%v{number + 1} = {op} then <{then}> label "l{number}" : {tensor(dims)} -> {tensor(dims)}')
+    compilation = checked(mapped(chain, "spatial-4x4", NestGroupPass(("l0", "l1", "l2", "l3"), 1)), chain)
+    claim = claim_of(compilation, chain)
+    assert prove(claim, 30.0).failures == []
+    wrong = replace(chain, lines=[line.replace("residual %v2", "residual %v1") for line in chain.lines])
+    assert prove(replace(claim, module=wrong.module(compilation.ctx)), 1.0).failures
