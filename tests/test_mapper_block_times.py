@@ -394,6 +394,23 @@ def test_reloads_of_weights_wait_by_hand() -> None:
     at = at_point("kcrs|WhwI", (1, 1, 16, 1), (16, 1, 1), (4, 1, 1, 1, 1, 1))
     bound = Bound(Durations(pointwise(256, 16, 8), ARCH, residual=False), at)
     assert bound.waits == 3 * (32 + 1 + 1 + 1 - 2 * (4 + 4))
+    rows = at_point("kcrs|WhwI", (1, 1, 16, 1), (16, 1, 1), (4, 8, 1, 1, 1, 1))  # two of 4 x 8 + 4 cycles
+    assert Bound(Durations(pointwise(256, 16, 8), ARCH, residual=False), rows).waits == 0
+    # PEs hold four pixels of rows of two: two of the last row, two of the one before.
+    small = LayerShape("mac", Sizes(1, 256, 16, 4, 2, 1, 1), Window((1, 1)), 2, 4, 2)
+    arch = replace(ARCH, pe=replace(ARCH.pe, ifmap_halves=4))
+    assert Bound(Durations(small, arch, residual=False), at).waits == 3 * (32 + 1 + 1 + 1 - 4 * (4 + 4))
+
+
+def test_partial_sums_are_committed_with_each_macro_instruction() -> None:
+    """32 x 2 tiles of channels; blocks of 7 rows are 3 + 3 + 1, 14 columns are 7 x 2. Blocks of 3 rows leave 2: then
+    commits count as if each sum were committed once.
+    """
+    at, shape = at_point("ckrs|WhwI", (1, 1, 16, 1), (8, 1, 2), (4, 1, 3, 16, 1, 1)), pointwise(1024, 512, 14)
+    for rows, tiles, again in ((7, 2 * 3, 2), (3, 5, 1)):
+        said = rules(shape, at, GlbBudget(1 << 20, MOVING.streamed), k=128, h=rows, w=14, k_outside=False)
+        assert said["macros"] == 32 * 2 * tiles * 7
+        assert said["commits"] == 32 * tiles * 7 * again
 
 
 def test_buffers_become_one_in_their_order() -> None:
