@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 
 from cnncc.arch.model import load_arch
 from cnncc.binary.container import load
+from cnncc.binary.modules import binary_to_module, build_binary
 from cnncc.context import CompilerContext
 from cnncc.dialects.array import TensorAttr, TensorOp
 from cnncc.dialects.nest import ColumnsOp, GroupOp, JoinOp
@@ -232,6 +233,21 @@ def test_a_value_of_each_strip_is_compared() -> None:
     for name in common:
         np.testing.assert_array_equal(at_array[name].reshape(at_nest_level[name].shape), at_nest_level[name])
     np.testing.assert_array_equal(at_nest_level["l2"], chain.result())
+
+
+def test_a_binary_says_where_strips_lie() -> None:
+    """Parts of tensors with the words between their channels and rows. The strips of a layer share its parameters."""
+    compilation = checked(mapped(block(), "spatial-8x8", ALL), block())
+    binary = build_binary(compilation.module, compilation.ctx.weights, compilation.settings.arch, {})
+    assert [name for name, _ in binary.weights] == ["w0", "w1", "l0.params", "l1.params"]
+    again, _ = binary_to_module(binary)
+    tensors, parts = (
+        {op.record.data.name: op.record.data for op in ops(module, TensorOp)} for module in (compilation.module, again)
+    )
+    assert {part.pitch for part in parts.values()} == {0, 6}
+    for name in ("l2@0", "l2@1", "l2@2", "x.columns1", "l0@1.ring.columns1"):
+        want = tensors[name]
+        assert parts[name] == replace(want, scale=parts[name].scale)
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------------
