@@ -251,8 +251,8 @@ def _fewest(work: LayerWork, pixels: int, cycles: Rate) -> int:
 def best_pes(layers: Sequence[ChainLayer], total: int, array: Tcpa, convention: Convention) -> list[int]:
     """PEs of each layer, at most `total` in all, for the shortest period. Section 6 does so by hand.
 
-    The period is one that some layer takes with some PEs, so the shortest is the first of those, in order, for which
-    the fewest PEs suffice. Then, one step at a time, spare PEs go where they shorten the latency most.
+    The period of the network is the time of some layer on some number of PEs. Of these times the shortest is taken that
+    `total` PEs suffice for. Spare PEs then go where they shorten the latency most.
     Raises Refusal for fewer PEs than layers.
     """
     if total < len(checked_chain(layers)):
@@ -272,7 +272,7 @@ def best_pes(layers: Sequence[ChainLayer], total: int, array: Tcpa, convention: 
 
 
 def _spent(layers: Sequence[ChainLayer], pes: list[int], total: int, array: Tcpa, convention: Convention) -> list[int]:
-    """Spare PEs, each step to the layer where it shortens the latency most; those that shorten nothing stay spare."""
+    """Give spare PEs, in steps, to the layer where they shorten latency most. PEs that shorten nothing stay spare."""
     latency = layer_parallel(layers, pes, array, convention).latency
     while True:
         steps = [_next_step(pes, at, layer_work(layer, array, convention).units) for at, layer in enumerate(layers)]
@@ -286,7 +286,7 @@ def _spent(layers: Sequence[ChainLayer], pes: list[int], total: int, array: Tcpa
 
 
 def _next_step(pes: list[int], at: int, units: int) -> list[int]:
-    """The PEs with so many more for one layer that each has fewer units; the same ones if there is no such number."""
+    """The PEs of all layers, with the fewest more for one layer that leave each of its PEs fewer units, if any do."""
     share = -(-units // pes[at])
     more = -(-units // (share - 1)) if share > 1 else pes[at]
     return [*pes[:at], more, *pes[at + 1 :]]
