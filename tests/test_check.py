@@ -202,10 +202,10 @@ def random_model(rng: np.random.Generator) -> onnx.ModelProto:
     return build(nodes, {"x": dims}, [value], arrays)
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_check_agrees_with_compile_on_random_models(part: int, tmp_path: Path) -> None:
     rng, outcomes = np.random.default_rng(part), []
-    for _ in range(8):
+    for _ in range(15):
         sizes = {
             "ifmap_words": rng.choice([3, 12, 64]),
             "words": rng.choice([60, 2000, 65536]),
@@ -214,7 +214,7 @@ def test_check_agrees_with_compile_on_random_models(part: int, tmp_path: Path) -
         arch = array_file(tmp_path, **{name: int(size) for name, size in sizes.items()})
         path = save(random_model(rng), tmp_path / "net.onnx")
         outcomes.append(agree(path, tmp_path, "--arch", arch))
-    assert len(outcomes) == 8 and {True, False} == set(outcomes)
+    assert len(outcomes) == 15 and {True, False} == set(outcomes)
 
 
 # -- what things cost --------------------------------------------------------------------------------------------------
