@@ -121,7 +121,7 @@ def _nodes(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
         for child in value if isinstance(value, list) else [value]:
             if name in ("annotation", "returns", "decorator_list") or not isinstance(child, ast.AST):
                 continue
-            if isinstance(child, LEFT_ALONE) or _is_text(child) or _is_for_types(child):
+            if isinstance(child, LEFT_ALONE) or _is_text(child) or _is_for_types(child) or _is_never_run(child):
                 continue
             if isinstance(child, ast.expr | ast.stmt):
                 yield child
@@ -131,6 +131,11 @@ def _nodes(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
 def _is_text(node: ast.AST) -> bool:
     """A docstring."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_never_run(node: ast.AST) -> bool:
+    """`assert_never(…)`: the type checker proves that it does not run."""
+    return isinstance(node, ast.Expr) and ast.unparse(node.value).startswith("assert_never(")
 
 
 def _is_for_types(node: ast.AST) -> bool:

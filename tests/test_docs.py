@@ -8,8 +8,8 @@ A fenced block is, by its first word,
     ```mlir                  an excerpt of what the commands printed or wrote; … stands for what is left out
     ```                      a picture: not checked
 
-`make demo` is replaced by what it runs once all is installed; other lines of make and pip are left out. Where a command
-shows but values, which are right under any mapping, its searches are short.
+`make demo` is replaced by what it runs once all is installed; other lines of make and pip are left out. Where no shown
+line depends on the mappings, as of values, which are right under any, a command's searches are short.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ DOCUMENTS = sorted(["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs
 FENCED = re.compile(r"^```(\S*)[ ]*(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = ("make ", "pip ")
 REPLACED = {"make demo": "python samples/demo.py"}
-VALUES = ("python samples/accuracy.py", "cnncc compile demo/resnet20.onnx ")
+ANY_MAPPING = re.compile(
+    r"python samples/(accuracy|reproduce/fusion).py"
+    r"|cnncc (compile demo/resnet20.onnx |explore |estimate .* --front$)"
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def script(document: list[Block]) -> str:
             lines += [f"cat > {block.path} <<'END_OF_FILE'", block.text + "END_OF_FILE"]
         elif block.language == "sh":
             commands = [REPLACED.get(line, line) for line in block.text.splitlines()]
-            lines += [f"{SHORT_SEARCHES}=1 {line}" if line.startswith(VALUES) else line for line in commands]
+            lines += [f"{SHORT_SEARCHES}=1 {line}" if ANY_MAPPING.match(line) else line for line in commands]
     return "\n".join(line for line in lines if not line.startswith(NOT_RUN)) + "\n"
 
 

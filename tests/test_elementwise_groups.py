@@ -31,7 +31,7 @@ def drawn(number: int) -> tuple[Chain, NestGroupPass]:
             return chain, NestGroupPass(tuple(chain.labels[first:end]), int(rng.integers(1, 5)), columns=columns)
 
 
-@pytest.mark.parametrize("number", range(examples(20)))
+@pytest.mark.parametrize("number", range(examples(12)))
 def test_groups_with_elementwise_layers(number: int) -> None:
     chain, group = drawn(number)
     try:
@@ -45,7 +45,7 @@ def test_groups_with_elementwise_layers(number: int) -> None:
     assert np.array_equal(computed(ctx, module, chain), chain.result())
 
 
-@pytest.mark.parametrize("number", range(examples(8)))
+@pytest.mark.parametrize("number", range(examples(5)))
 def test_programs_with_elementwise_layers(number: int) -> None:
     chain, group = drawn(number)
     try:

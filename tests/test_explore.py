@@ -19,14 +19,23 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_cases import CALIBRATION, LENET, conv_model, done, refused, refuses, save, snapshot
+from searches import SHORT_FRONTS, search_with
 
 from cnncc.arch.model import Arch, Energy, arch_text, load_arch, parse_arch, preset_names
 from cnncc.explore.evaluate import memory_bits
 from cnncc.explore.pareto import pareto
 from cnncc.explore.vary import read_vary
+from cnncc.passes._scheduling import smaller_budgets
 
 ROOT = Path(__file__).parents[1]
 MODEL = (LENET, "--batch", 1, "--calibrate", CALIBRATION, "--slack", 0)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short searches, for what is true of any mapping; of processes that `explore` starts they are as usual."""
+    search_with(monkeypatch, SHORT_FRONTS)
+    monkeypatch.setattr(smaller_budgets, "FIRST_SHARES", (8,))
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -55,10 +64,11 @@ def test_explore_that_is_killed_goes_on(tmp_path: Path) -> None:
     assert len(lines(file)) == 16 and {path.name for path in ended.iterdir()} == {"explore.jsonl", "explore.csv"}
 
 
+@pytest.mark.usefixtures("short")
 def test_explore_takes_results_from_the_file(tmp_path: Path) -> None:
     """They are not evaluated again: a wrong one stays."""
-    file = tmp_path / "a.jsonl"
-    arguments = ("explore", *MODEL, "--vary", "cols=4,8", "-j", 1, "-o", file)
+    file, model = tmp_path / "a.jsonl", save(conv_model(), tmp_path / "net.onnx")
+    arguments = ("explore", model, "--vary", "cols=4,8", "-j", 1, "-o", file)
     done(*arguments)
     text = file.read_text()
     first = lines(file)[0]
@@ -70,11 +80,12 @@ def test_explore_takes_results_from_the_file(tmp_path: Path) -> None:
     assert file.read_text() == text
 
 
+@pytest.mark.usefixtures("short")
 def test_explore_finds_what_compile_and_run_do(tmp_path: Path) -> None:
     file = tmp_path / "found.jsonl"
     vary = ("--vary", "operand_bits=8,16", "--vary", "links.n2n=true,false", "--vary", "energy.bus=0.5")
     measures = ("--measure", "cycles", "--measure", "dram_words")
-    done("explore", *MODEL, *vary, "--arch", "spatial-4x4", "-j", 2, "-o", file, *measures)
+    done("explore", *MODEL, *vary, "--arch", "spatial-4x4", "-j", 1, "-o", file, *measures)
     base = load_arch("spatial-4x4")
     seen = set[int]()
     configs = itertools.product((8, 16), (True, False), ("cycles", "words"))
@@ -97,6 +108,7 @@ def test_explore_finds_what_compile_and_run_do(tmp_path: Path) -> None:
     assert len(seen) > 1  # operands of 8 bits have params of more words
 
 
+@pytest.mark.usefixtures("short")
 def test_explore_refused_configurations_are_results(tmp_path: Path) -> None:
     file, model = tmp_path / "found.jsonl", save(conv_model(), tmp_path / "net.onnx")
     vary = ("--vary", "glb.words=10,65536", "--vary", "operand_bits=8,16", "--precision", "int16")
@@ -193,9 +205,10 @@ def test_explore_refuses_what_cannot_vary(vary: str, message: str, tmp_path: Pat
     assert re.search(message, said), said
 
 
+@pytest.mark.usefixtures("short")
 def test_explore_refuses_files_of_others(tmp_path: Path) -> None:
-    file = tmp_path / "a.jsonl"
-    arguments = ("explore", *MODEL, "--vary", "rows=4,8", "-j", 1, "-o", file)
+    file, model = tmp_path / "a.jsonl", save(conv_model(), tmp_path / "net.onnx")
+    arguments = ("explore", model, "--vary", "rows=4,8", "-j", 1, "-o", file)
     done(*arguments)
     (tmp_path / "a.csv").unlink()
     text = file.read_text()

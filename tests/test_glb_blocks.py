@@ -31,7 +31,7 @@ SMALL = {
     "groups": case(3, (4, 2), (11, 8), (3, 2), stride=(2, 1), pad=(0, 1, 1, 2)),
     "depthwise": case(13, (1, 1), (9, 5), (3, 3), pad=(1, 1, 1, 1)),
     "weights": case(1, (17, 37), (3, 2), (3, 1), pad=(1, 0, 0, 0)),
-    "fully connected": case(1, (53, 211), (1, 1), (1, 1)),
+    "fully connected": case(1, (53, 107), (1, 1), (1, 1)),
 }
 
 
@@ -46,7 +46,7 @@ def test_glb_blocks_every_level_is_brute_force(name: str, words: int, tmp_path: 
         check_levels(SMALL[name], array_file(tmp_path, "3x5 small", glb_words=refusal.words))
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(25))
 @given(case=small_cases(), arch=st.sampled_from(sorted(ARRAYS)), words=st.integers(20, 400))
 def test_glb_blocks_any_window(tmp_path_factory: pytest.TempPathFactory, case: Small, arch: str, words: int) -> None:
     try:
@@ -109,15 +109,23 @@ def branches(image: tuple[int, int] = (29, 23)) -> bytes:
 
 def image_for(words: int) -> tuple[int, int]:
     """A smaller one for the smallest GLB, whose blocks are single pixels there: no value of the network fits it."""
-    return (17, 13) if words < 300 else (29, 23)
+    return (13, 13) if words < 300 else (29, 23)
 
 
-@pytest.mark.parametrize("words", [240, 700, 1500, 3000])
+def test_glb_blocks_of_single_pixels(tmp_path: Path) -> None:
+    """Proven, as `array` takes long to run in such small blocks; one draw is enough for 2^-8."""
+    save(branches(image_for(240)), tmp_path / "net.onnx")
+    arch = array_file(tmp_path, "4x4", glb_words=240)
+    said = done("verify", tmp_path / "net.onnx", "--arch", arch, "--prove", "--error", "2^-8").stdout
+    assert "proven for all inputs and all weights" in said
+
+
+@pytest.mark.parametrize("words", [700, 1500, 3000])
 def test_glb_blocks_of_a_network(words: int, tmp_path: Path) -> None:
     """Sums of two branches, pools and images apart; two outputs of which one does not fit the smaller GLBs."""
     image = image_for(words)
     save(branches(image), tmp_path / "net.onnx")
-    np.savez(tmp_path / "x.npz", x=noise(5, 4, 3, *image))
+    np.savez(tmp_path / "x.npz", x=noise(5, 2, 3, *image))
     arch = array_file(tmp_path, "4x4", glb_words=words)
     result = done("verify", tmp_path / "net.onnx", "--arch", arch, "--input", tmp_path / "x.npz")
     assert "DIFFERS" not in result.stdout

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import groupby, product
+from math import prod
 from typing import Any
 
 import numpy as np
+import pytest
 from test_mapper_search import array
 
 from cnncc.arch.model import Arch, load_arch
@@ -73,7 +77,7 @@ def rules(shape: LayerShape, at: Point, budget: GlbBudget, arch: Arch = ARCH, **
     said |= {"in_one_buffer": transfers.in_one_buffer(stage, buffers), "refills": times.refills}
     said |= {"dma": blocks.transfers(stage.words - stage.buffer), "compute": times.compute}
     said |= {"macros": times.macros, "commits": times.commits, "committing": times.committing()}
-    said |= {"beside_array": transfers.beside_array(stage), "array": times.array()}
+    said |= {"beside_array": transfers.beside_array(stage, buffers), "array": times.array()}
     return {name: float(np.broadcast_to(value, (1,))[0]) for name, value in said.items()}
 
 
@@ -318,3 +322,130 @@ def test_slices_of_all_channels_are_no_slices() -> None:
     plan = tuple(np.array([number]) for number in (0, 1, 0, 0, 2))  # all channels and columns, some rows
     blocks = Blocks(pointwise(256, 512, 28), ARCH, MOVING, Tiles(SLICED, 64, 7, 4, channels), plan)
     assert blocks.legal.tolist() == [[True], [False]]
+
+
+def cut(size: int, step: int) -> list[int]:
+    return [step] * (size // step) + [size % step] * (size % step > 0)
+
+
+@pytest.mark.parametrize("streamed", [{"ifmap", "output"}, {"ifmap", "output", "residual"}, {"output"}, {"ifmap"}])
+def test_blocks_are_those_that_a_walk_over_them_meets(streamed: set[str]) -> None:
+    """All sizes, both orders, one buffer or two: blocks, words, full blocks one after the other, the last iteration."""
+    shape = LayerShape("mac", Sizes(2, 6, 4, 5, 4, 3, 2), Window((3, 2), (2, 1)), 2, 11, 5)
+    budget = GlbBudget(300, frozenset(streamed), residual="residual" in streamed)
+    blocks = Blocks(shape, ARCH, budget, Tiles(FORMS[0], 1, 1, 1, 4))
+    values = {
+        name: np.broadcast_to(getattr(blocks, name), blocks.shaped)
+        for name in ("results", "full", "images", "moved_image", "image", "outputs", "last_results", "turns", "moved")
+        + ("share_of_last", "in_a_row", "legal", "least_words")
+    }  # fmt: skip
+    values["fetched"] = np.broadcast_to(blocks.fetched(blocks.moved_image), blocks.shaped)
+    seen = 0
+    for cell in zip(*np.nonzero(values["legal"]), strict=True):
+        k, h, w = (int(side.sizes[at]) for side, at in zip((blocks.k, blocks.h, blocks.w), cell[:3], strict=True))
+        sides = [cut(6, k), cut(5, h), cut(4, w)]
+        order = [0, 1, 2] if cell[3] == 0 else [1, 2, 0]
+        walk = [
+            tuple(at[order.index(dim)] for dim in range(3))
+            for at in product(*(list(enumerate(sides[dim])) for dim in order))
+        ]
+        sizes = [tuple(size for _, size in each) for each in walk]
+        images = [each[1:] for i, each in enumerate(walk) if i == 0 or walk[i - 1][1:] != each[1:]]
+        if len(sides[1]) * len(sides[2]) == 1 and cell[3] == 0:
+            images = images * len(sides[0])  # a block for each of k, though it is the same
+
+        def words(rows: int, cols: int) -> int:
+            return 4 * (11 if rows == 5 else 2 * rows + 1) * (5 if cols == 4 else cols + 1)
+
+        of_images = [words(rows[1], cols[1]) for rows, cols in images]
+        is_full = [size == (k, h, w) for size in sizes]
+        runs = [len(list(some)) for full, some in groupby(is_full) if full]
+        # Blocks of k inside one block of the image are looked at as one iteration.
+        outermost = next((dim for dim in order if len(sides[dim]) > 1 and (dim or cell[3] == 0)), 2)
+        last = [size for each, size in zip(walk, sizes, strict=True) if each[outermost][0] == len(sides[outermost]) - 1]
+        has_image = "ifmap" in streamed
+        moved = 2 * sum(of_images) * has_image
+        free = 300 - int(values["least_words"][cell])
+        once = cell[3] == 0 and k * 4 * 6 <= free
+        weights = 144 if free >= 144 else 2 * 144 * (1 if once else len(sides[1]) * len(sides[2]))
+        results = 240 * len(streamed & {"output", "residual"})
+        assert {name: value[cell] for name, value in values.items() if name not in ("legal", "least_words")} == {
+            "results": 2 * len(walk),
+            "full": 2 * sum(is_full),
+            "images": 2 * len(images),
+            "moved_image": moved,
+            "image": words(h, w) * has_image,
+            "outputs": k * h * w,
+            "last_results": prod(sizes[-1]),
+            "turns": len(sides[outermost]),
+            "moved": moved + results,
+            "share_of_last": sum(map(prod, last)) / 120,
+            "in_a_row": min(runs),
+            "fetched": moved + weights + blocks.params + 240 * ("residual" in streamed),
+        }, (k, h, w, cell)
+        seen += 1
+    assert seen > 20
+
+
+def test_reloads_of_weights_wait_by_hand() -> None:
+    """4 words of weights for 256 PEs take 32 cycles, a pixel of 16 channels one, and one more to arrive. Meanwhile two
+    macro-instructions are done, of 4 + 4 cycles each: in front of three of four loads of weights.
+    """
+    at = at_point("kcrs|WhwI", (1, 1, 16, 1), (16, 1, 1), (4, 1, 1, 1, 1, 1))
+    bound = Bound(Durations(pointwise(256, 16, 8), ARCH, residual=False), at)
+    assert bound.waits == 3 * (32 + 1 + 1 + 1 - 2 * (4 + 4))
+    rows = at_point("kcrs|WhwI", (1, 1, 16, 1), (16, 1, 1), (4, 8, 1, 1, 1, 1))  # two of 4 x 8 + 4 cycles
+    assert Bound(Durations(pointwise(256, 16, 8), ARCH, residual=False), rows).waits == 0
+    # PEs hold four pixels of rows of two: two of the last row, two of the one before.
+    small = LayerShape("mac", Sizes(1, 256, 16, 4, 2, 1, 1), Window((1, 1)), 2, 4, 2)
+    arch = replace(ARCH, pe=replace(ARCH.pe, ifmap_halves=4))
+    assert Bound(Durations(small, arch, residual=False), at).waits == 3 * (32 + 1 + 1 + 1 - 4 * (4 + 4))
+
+
+def test_partial_sums_are_committed_with_each_macro_instruction() -> None:
+    """32 x 2 tiles of channels; blocks of 7 rows are 3 + 3 + 1, 14 columns are 7 x 2. Blocks of 3 rows leave 2: then
+    commits count as if each sum were committed once.
+    """
+    at, shape = at_point("ckrs|WhwI", (1, 1, 16, 1), (8, 1, 2), (4, 1, 3, 16, 1, 1)), pointwise(1024, 512, 14)
+    for rows, tiles, again in ((7, 2 * 3, 2), (3, 5, 1)):
+        said = rules(shape, at, GlbBudget(1 << 20, MOVING.streamed), k=128, h=rows, w=14, k_outside=False)
+        assert said["macros"] == 32 * 2 * tiles * 7
+        assert said["commits"] == 32 * tiles * 7 * again
+
+
+def test_buffers_become_one_in_their_order() -> None:
+    """In a tight budget: two of all if they fit, then one of the residual, of output, of weights (SPACE-13)."""
+    shape, seen = LayerShape("mac", Sizes(1, 8, 4, 4, 4, 3, 3), Window((3, 3)), 2, 6, 6), Counter[tuple[float, int]]()
+    for names, words in product((("output", "residual"), ("output", "ifmap"), ()), range(150, 700, 37)):
+        budget = GlbBudget(words, frozenset(names), residual="residual" in names, tight=True)
+        blocks = Blocks(shape, ARCH, budget, Tiles(FORMS[0], 2, 1, 1, 4))
+        params = shape.params * ARCH.words_per_param * 8
+        for stage in blocks.stages():
+            made = blocks.buffers(stage)
+            each = (stage.buffers, stage.buffer, made.results, made.weights, made.params_in_slices, made.fit)
+            sizes = (blocks.most_results, blocks.results_words, blocks.images_words, blocks.sums, blocks.legal)
+            rows = (np.broadcast_to(value, blocks.shaped).ravel() for value in (*each, *sizes, stage.k))
+            for two, slice_, results, weights, in_slices, fit, most, one, image, sums, is_legal, k in zip(
+                *rows, strict=True
+            ):
+                room = words - image - sums
+                tries = [(most, two), *[(1.5, two)] * int(most > 1 and "residual" in names), (1, two), (1, 1)]
+
+                def needed(count: float, of_weights: int, with_params: int, each: int, one: float = one) -> float:
+                    return with_params + count * one + of_weights * each
+
+                wanted, with_params, each_slice = False, params, slice_
+                if stage.with_params:
+                    larger = slice_ + params // 8 * k
+                    wanted = needed(1, 1, params, slice_) > room or (
+                        needed(0, two, params, slice_) > room >= needed(0, two, 0, larger)
+                    )
+                    with_params, each_slice = (0, larger) if wanted else (params, slice_)
+                    assert in_slices == wanted
+                count, of_weights = next((t for t in tries if needed(*t, with_params, each_slice) <= room), tries[-1])
+                assert (results, weights) == (count, of_weights), (names, words)
+                fits = needed(count, of_weights, with_params, each_slice) <= room
+                is_slice = stage.part is None or slice_ < shape.weight_words
+                assert fit == (is_legal and is_slice and fits), (names, words)
+                seen[(float(count), int(of_weights))] += bool(fit)
+    assert len(seen) >= 5 and seen[(1.5, 2)] and seen[(1.0, 1)] and seen[(2.0, 2)], seen

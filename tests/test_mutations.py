@@ -44,6 +44,7 @@ CHANGES = {
     "raise a": ["pass"],
     "a: int = b": [],
     "assert a < b": [],
+    "assert_never(a)": [],
     '"text"': [],
     'a = f"{b + 1}"': [],
     "import a": [],

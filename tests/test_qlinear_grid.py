@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("short_searches")
 DATA = Path(__file__).parent / "data"
 OPERATORS = {"conv": conv_cases, "matrix": matrix_cases, "mean": mean_cases, "add": add_cases}
 CHUNK = 25  # nodes of one network
-CONVS_IN_BINARIES = 1050  # all pairs and half of the random points; the others stop at the `cnn` level
+CONVS_IN_BINARIES = 300  # all pairs and some random points; the others stop at the `cnn` level
 
 
 @cache

@@ -141,7 +141,7 @@ def precisions(draw: Any, array: dict[str, Any]) -> str:
     return draw(st.sampled_from(["int16", "int16", "int8"])) if array["operand_bits"] == 16 else "int8"
 
 
-@settings(max_examples=examples(50), suppress_health_check=SLOW)
+@settings(max_examples=examples(20), suppress_health_check=SLOW)
 @given(data=st.data())
 def test_random_float_networks(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     net, array = data.draw(networks()), data.draw(arrays())

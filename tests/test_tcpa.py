@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from cnn_ir import parse
 from examples import examples
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from cnncc.dialects._layers import Window
@@ -129,6 +129,20 @@ def test_tcpa_dependences(speed: str, services: Sequence[int], by_windows: bool)
     assert alive == want["live_pixels"]
     assert [count * layer.inputs for count, layer in zip(alive, NET[1:], strict=True)] == want["live_bytes"]
     assert scattered_latency(NET, services, by_windows) == GOLDEN["simulation_scatter"][name]
+
+
+def test_tcpa_uneven_chain_as_printed() -> None:
+    """By hand: a kernel smaller than its stride needs K² new pixels, and rows and columns have strides of their own."""
+    layers = [
+        ChainLayer("first", (6, 7), 2, 3, Window((3, 3), pad=(1, 1, 1, 1))),
+        ChainLayer("sub", (6, 7), 3, 2, Window((1, 1), stride=(2, 3))),
+        ChainLayer("last", (3, 3), 2, 1, Window((3, 3), stride=(2, 2), pad=(1, 1, 1, 1))),
+    ]
+    result = layer_parallel(layers, [1, 1, 1], ARRAY, PAPER)
+    assert (result.native, result.supplied, result.matched) == ([27, 4, 9], [0, 27, 4 * 27], [27, 27, 108])
+    assert (result.latencies, result.latency) == ([42 * 27, 9 * 27, 4 * 108], 27 + 108 + 432)
+    assert receptive_fields(layers) == [(5 + 2, 7 + 2), (3 * 2 + 1 - 2, 3 * 3 + 1 - 3), (3, 3)]
+    assert stored_inputs(layers, [1, 1, 1], ARRAY, PAPER) == [(7 - 1) * 7 * 2, (5 - 2) * 7 * 3, (3 - 2) * 3 * 2]
 
 
 def test_tcpa_corrections_of_the_network() -> None:
@@ -295,8 +309,12 @@ def test_tcpa_latency_and_period_are_those_of_a_simulation(case: tuple[Chain, li
     assert all(worker.peak <= room for worker, room in zip(flowing, rings[1:], strict=False))
 
 
+FLAT = ChainLayer("flat", (2, 5), 1, 1, Window((3, 3), pad=(1, 1, 1, 1)))
+
+
 @settings(max_examples=examples(60))
 @given(chains())
+@example([FLAT, FLAT])  # both rows of windows read the first pixel
 def test_tcpa_least_rings_are_least(layers: Chain) -> None:
     rings, frames = [0, *map(least_ring, layers[1:])], 3
     services = [1 + at for at in range(len(layers))]
@@ -337,8 +355,13 @@ def test_tcpa_fewest_pes_are_fewest(layers: Chain, array: Tcpa, convention: Conv
         assert frames_per_second(layer_parallel(layers, pes, array, CORRECTED).period, array) >= fps
 
 
+WIDE = ChainLayer("wide", (5, 5), 2, 7, Window((3, 3), pad=(1, 1, 1, 1)))
+HALF = ChainLayer("half", (5, 5), 7, 9, Window((3, 3), stride=(2, 2), pad=(1, 1, 1, 1)))
+
+
 @settings(max_examples=examples(60))
 @given(chains(3), arrays, conventions, st.integers(0, 5))
+@example([WIDE, HALF], ARRAY, PAPER, 2)  # as printed, wide keeps half waiting for 36 pixels of its 25
 def test_tcpa_best_pes_are_best(layers: Chain, array: Tcpa, convention: Convention, spare: int) -> None:
     total = len(layers) + spare
     pes = best_pes(layers, total, array, convention)

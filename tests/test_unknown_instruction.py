@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from array_cases import arch_2x2, inputs, module
@@ -21,7 +21,8 @@ from cnncc.isa.table import (
     Spec,
     instruction,
 )
-from cnncc.machine.program import Node, build_tree
+from cnncc.machine.program import build_tree
+from cnncc.machine.races import races
 from cnncc.machine.times.durations import UnitSettings, occupancy
 from cnncc.machine.times.tasks import ENGINES, task_of
 from cnncc.machine.times.times import simulate
@@ -33,14 +34,15 @@ from cnncc.machine.values.work_limit import work_of
 ARCH = arch_2x2()
 
 
-def run_values(tree: list[Node]) -> None:
-    Interpreter(ARCH, Memory("dram", 10, 1), lambda segment, memory: None).run(tree)
+def run_values(program: Sequence[Instruction]) -> None:
+    Interpreter(ARCH, Memory("dram", 10, 1), lambda segment, memory: None).run(build_tree(program))
 
 
-RUNS: dict[str, Callable[[list[Node]], object]] = {
+RUNS: dict[str, Callable[[Sequence[Instruction]], object]] = {
     "values": run_values,
-    "times": lambda tree: simulate(tree, ARCH),
-    "traffic": lambda tree: count_traffic(tree, ARCH),
+    "times": lambda program: simulate(build_tree(program), ARCH),
+    "traffic": lambda program: count_traffic(build_tree(program), ARCH),
+    "races": lambda program: races(program, ARCH),
 }
 COUNTS: dict[str, Callable[[Instruction], object]] = {
     "task": task_of,
@@ -66,9 +68,9 @@ def test_unknown_instruction_kinds_are_those_of_the_table() -> None:
 def test_unknown_instruction_is_not_run(run: str, iterations: int, engine: str) -> None:
     around = [instruction("loop", count=iterations)] if iterations else []
     ends = [instruction("end")] if iterations else []
-    RUNS[run](build_tree([*around, instruction("sync"), *ends, instruction("halt")]))
+    RUNS[run]([*around, instruction("sync"), *ends, instruction("halt")])
     with pytest.raises(ValueError, match="'nobody' is not a valid InstructionKind"):
-        RUNS[run](build_tree([*around, unknown(engine), *ends, instruction("halt")]))
+        RUNS[run]([*around, unknown(engine), *ends, instruction("halt")])
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -20,10 +20,10 @@ cnncc arch list
 cnncc arch show spatial-8x8 > mine.toml
 ```
 
-`--arch mine.toml` takes it wherever `--arch` takes a preset. A key that is not below is refused, and so is a number
-outside its range; one that has a *default* may be left out. What the machine does with them is in
-[machine.md](machine.md); its rules ([rules.md](rules.md)) stand in brackets. The last columns say what the presets
-have: the number that a family shares, or all of its numbers, smaller arrays first.
+`--arch mine.toml` takes it wherever `--arch` takes a preset. Unknown keys are refused, and so are numbers outside their
+range. A key with a *default* may be left out. [machine.md](machine.md) says what the machine does with the numbers; its
+rules ([rules.md](rules.md)) stand in brackets. The last columns say what the presets have: the number that a family
+shares, or all of its numbers, smaller arrays first.
 """
 
 

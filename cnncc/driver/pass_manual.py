@@ -27,8 +27,8 @@ cnncc opt --passes
 cnncc opt --passes nest-split
 ```
 
-`cnncc opt FILE -p 'NAME{option=value …}'` runs a pass. [ladder.md](ladder.md) says which of them `compile` runs, and in
-which order; [adding-a-pass.md](adding-a-pass.md) adds one.
+`cnncc opt FILE -p 'NAME{option=value …}'` runs a pass. [ladder.md](ladder.md) has the passes of `compile`, in their
+order. [adding-a-pass.md](adding-a-pass.md) adds a pass.
 """
 LEVELS = {
     "onnx": "on the operators of the model",

@@ -22,7 +22,7 @@ A binary holds the words in little-endian order.
 | kind | bits | in assembly |
 |---|---|---|
 | uint | unsigned | `12` |
-| count | unsigned, at least 1 | `12` |
+| count | unsigned, at least 1, stored as it is | `12` |
 | int | two's complement | `-3` |
 | hex | unsigned; an f32 by its bits | `0x3f800000` |
 | term | the two most significant bits are an axis (0 lin, 1 k, 2 y, 3 x), the others a step in two's complement (DESC-2) | `y*-2` |

@@ -1,8 +1,8 @@
 """The words of weights and parameters: those that a network gives a binary, and the drawn ones in their places.
 
 A proof runs the program on drawn words, so the binary's own words are compared apart. Both come from one function of
-the network's arrays, which says where each word lies. If it were wrong and the binary's words agreed nevertheless, a
-proof would still hold: it is about a program on words that are placed by this function, and so are the binary's.
+the network's arrays, which says where each word lies. Say that it is wrong, and the binary's words agree nevertheless.
+Then a proof still holds, because this function places the words of the proof and of the binary alike.
 """
 
 from __future__ import annotations

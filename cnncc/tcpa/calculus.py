@@ -230,50 +230,49 @@ def fewest_pes(layers: Sequence[ChainLayer], fps: Rate, array: Tcpa, convention:
     """
     if fps <= 0:
         raise Refusal(f"{fps} frames a second: give more than 0")
-    cycles = Fraction(array.clock_hz) / fps
     pes = list[int]()
     for layer in checked_chain(layers):
         work = layer_work(layer, array, convention)
-        fitting = int(cycles / (layer.pixels * work.cycles))  # ⌊W⌋
-        if not fitting:
+        pes.append(_fewest(work, layer.pixels, Fraction(array.clock_hz) / fps))
+        if not pes[-1]:
             most = float(frames_per_second(layer.pixels * work.cycles, array))
             raise Refusal(
                 f"{layer.name}: {float(fps):,.1f} frames a second, limit {most:,.1f} with any PEs: ask for less"
             )
-        pes.append(-(-work.units // fitting))
     return pes
+
+
+def _fewest(work: LayerWork, pixels: int, cycles: Rate) -> int:
+    """Eq. 20: the fewest PEs that do the work of so many pixels in these cycles, 0 if none do."""
+    units = cycles // (pixels * work.cycles)  # ⌊W⌋, of a PE
+    return -(-work.units // units) if units else 0
 
 
 def best_pes(layers: Sequence[ChainLayer], total: int, array: Tcpa, convention: Convention) -> list[int]:
     """PEs of each layer, at most `total` in all, for the shortest period. Section 6 does so by hand.
 
-    The period is one that some layer takes with some PEs, so the shortest is the first of those, in order, for which
-    the fewest PEs suffice. Then, one step at a time, spare PEs go where they shorten the latency most.
+    The period of the network is the time of some layer on some number of PEs. Of these times the shortest is taken that
+    `total` PEs suffice for. Spare PEs then go where they shorten the latency most.
     Raises Refusal for fewer PEs than layers.
     """
     if total < len(checked_chain(layers)):
         raise Refusal(f"{len(layers)} layers on {total} PEs: give each layer a PE, or run layer by layer")
+    works = [layer_work(layer, array, convention) for layer in layers]
     scale = _period_scale(layers, convention)
     periods = {
-        factor * pixel_cycles(layer, p, array, convention)
-        for layer, factor in zip(layers, scale, strict=True)
-        for p in range(1, min(total, layer_work(layer, array, convention).units) + 1)
+        factor * -(-work.units // pes) * work.cycles
+        for work, factor in zip(works, scale, strict=True)
+        for pes in range(1, min(total, work.units) + 1)
     }
-
-    def needed(period: int) -> list[int]:
-        pes = list[int]()
-        for layer, factor in zip(layers, scale, strict=True):
-            work = layer_work(layer, array, convention)
-            fitting = period // (factor * work.cycles)
-            pes.append(-(-work.units // fitting) if fitting else total + 1)
-        return pes
-
-    period = next(period for period in sorted(periods) if sum(needed(period)) <= total)
-    return _spent(layers, needed(period), total, array, convention)
+    for period in sorted(periods):
+        pes = [_fewest(work, factor, period) for work, factor in zip(works, scale, strict=True)]
+        if all(pes) and sum(pes) <= total:
+            return _spent(layers, pes, total, array, convention)
+    raise AssertionError("one PE a layer has a period, too")
 
 
 def _spent(layers: Sequence[ChainLayer], pes: list[int], total: int, array: Tcpa, convention: Convention) -> list[int]:
-    """Spare PEs, each step to the layer where it shortens the latency most; those that shorten nothing stay spare."""
+    """Give spare PEs, in steps, to the layer where they shorten latency most. PEs that shorten nothing stay spare."""
     latency = layer_parallel(layers, pes, array, convention).latency
     while True:
         steps = [_next_step(pes, at, layer_work(layer, array, convention).units) for at, layer in enumerate(layers)]
@@ -287,7 +286,7 @@ def _spent(layers: Sequence[ChainLayer], pes: list[int], total: int, array: Tcpa
 
 
 def _next_step(pes: list[int], at: int, units: int) -> list[int]:
-    """The PEs with so many more for one layer that each has fewer units; the same ones if there is no such number."""
+    """The PEs of all layers, with the fewest more for one layer that leave each of its PEs fewer units, if any do."""
     share = -(-units // pes[at])
     more = -(-units // (share - 1)) if share > 1 else pes[at]
     return [*pes[:at], more, *pes[at + 1 :]]

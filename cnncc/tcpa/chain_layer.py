@@ -141,7 +141,6 @@ def _layer(op: ConvOp | PoolOp, before: Sequence[ChainLayer]) -> ChainLayer:
 
 def _on_image(layer: ChainLayer, last: ChainLayer) -> ChainLayer:
     """A fully connected layer of flattened pixels, as a convolution. Other layers stay, and do not fit the chain."""
-    flat = layer.image == (1, 1) and layer.inputs == last.outputs * last.pixels
-    if not (flat and layer.weighted and layer.window.group == 1):
+    if layer.image != (1, 1) or not layer.weighted or layer.window.group > 1:
         return layer
     return replace(layer, image=last.results, inputs=last.outputs, window=replace(layer.window, kernel=last.results))

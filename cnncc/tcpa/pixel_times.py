@@ -106,7 +106,7 @@ def least_ring(layer: ChainLayer) -> int:
     last = _window_maximum(layer, order).reshape(-1)  # 0 of a window of padding alone: it needs nothing
     first = order.size - 1 - _window_maximum(layer, order.size - 1 - order).reshape(-1)
     later = np.minimum.accumulate(first[::-1])[::-1]  # the first one that a window, or any after it, reads
-    return max(1, int(np.max(np.maximum.accumulate(last) - later)) + 1)
+    return max(1, int(np.max(last - later)) + 1)
 
 
 def last_uses(layer: ChainLayer, given: Times, done: Times) -> Times:

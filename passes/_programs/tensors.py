@@ -6,8 +6,8 @@
 | result of any other layer | GLB |
 | result of a host segment, input of the network | DRAM, and the GLB too if a layer reads it there |
 
-The operands of a concatenation are parts of its tensor, so that nothing is copied. So are strips of columns: those that
-are joined, of the result, and those that are read, of the whole value.
+The operands of a concatenation are parts of its tensor, so that nothing is copied. Strips of columns are parts, too:
+joined strips of the tensor of the result, strips that are read of the tensor of the whole value.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ def _all_of(layers: Sequence[LayerOp], refusals: Sequence[GlbTooSmall]) -> GlbTo
 
 
 def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates) -> tuple[Mappings, Figures, int]:
-    """For each layer the candidate with which the network is the best; its cycles and cost; the fewest cycles known.
+    """The mappings with which the network is the best, the network's cycles and cost, and the fewest cycles known.
 
     Given mappings are not run on the model: whether the machine can run them, `nest-to-array` says.
     """

@@ -40,7 +40,7 @@ def lifetimes(
 def prefetched_layers(
     network: Network, arch: Arch, mappings: Mapping[LayerOp, nest.Mapping], groups: Sequence[LayerGroup] = ()
 ) -> list[LayerOp]:
-    """Those for which there is room, `mappings` being those of all layers of a network. Groups wait for theirs."""
+    """The layers whose weights the GLB has words for. mappings: of all layers. Layers in groups wait for theirs."""
     lives = lifetimes(network, arch, mappings, groups)
     in_glb, fitting = {value.root for value in _resident(network, mappings)}, list[LayerOp]()
     grouped = {layer for group in groups for layer in group.layers}

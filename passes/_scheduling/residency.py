@@ -40,7 +40,7 @@ def all_fit(network: Network, values: Sequence[Value], arch: Arch) -> bool:
 def resident_choices(
     network: Network, values: Sequence[Value], free: Sequence[Value], arch: Arch, objective: Objective
 ) -> list[list[Value]]:
-    """Those of the values that may be resident together: for few waits; for few words, too, if the objective has them.
+    """Sets of values to keep resident: one for few waits and, unless `cycles` is the objective, one for few words.
 
     free: the values that may be exchanged. The others are operands of layers whose mappings are given.
     """
@@ -71,7 +71,7 @@ def ends_streamed(
 
 
 def without_largest(resident: Sequence[Value], number: int) -> list[Value] | None:
-    """Without the largest value that is needed while op `number` runs; None where none of them may be streamed."""
+    """Without the largest value that op `number` needs and that may be streamed; None if there is none."""
     there = [value for value in resident if value.may_move and value.first <= number <= value.last]
     if not there:
         return None

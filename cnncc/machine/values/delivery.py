@@ -69,7 +69,7 @@ def _evenly(memory: Memory, where: Even, descriptor: Descriptor, arithmetic: Ari
 def _copied(memory: Memory, where: Even, descriptor: Descriptor, arithmetic: Arithmetic) -> Delivered | None:
     """The words from a padded copy [images or 1, *linear axes, row, column] of all rows and columns reached.
 
-    None where the copy would be too large, where a word has no view, or where one (that none may ask for) does not fit.
+    None if the copy would be too large, if a word has no view, or if a word does not fit (that none may ask for).
     """
     y, x = where.reach(1), where.reach(2)
     axes = [axis for axis, step in enumerate(where.steps) if step[0]]

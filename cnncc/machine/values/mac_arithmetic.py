@@ -146,7 +146,7 @@ def _sum_slots(inst: Instruction) -> Strided:
 
 
 def _own_slots(psum: Strided, words: int) -> Strided | None:
-    """Slots [pixel, channel], if each pixel and channel has one of its own that all its taps share; else None."""
+    """Slots [pixel, channel], if all taps of a pixel and channel share a slot, and no others do; else None."""
     (pixels, _, channels), (z, j, i) = psum.sizes, psum.steps
     own = Strided(psum.start, (pixels, channels), (z, i))
     is_own = not j and own.size <= words and (own.distinct or np.unique(own.listed()).size == own.size)
