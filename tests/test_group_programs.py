@@ -21,6 +21,7 @@ from cnncc.arch.model import load_arch
 from cnncc.binary.container import load
 from cnncc.binary.counters import program_stats
 from cnncc.binary.modules import build_binary
+from cnncc.certificate.group_entries import figures
 from cnncc.dialects._groups import GroupLayer, Read, load_of_rows, without_unread_rows
 from cnncc.dialects.array import View, ViewAttr, ViewOp
 from cnncc.dialects.cnn import shape
@@ -35,6 +36,7 @@ from cnncc.frontend.export_onnx import main_function
 from cnncc.isa.codec import decode_program, encode_program
 from cnncc.isa.table import Instruction
 from cnncc.model.glb_tokens import Semaphore
+from cnncc.model.group_schedule import GroupPlan
 from cnncc.model.group_steps import GroupBody, group_bodies
 from cnncc.model.plan_json import as_json, from_json
 from cnncc.model.program_counts import program_counts
@@ -95,6 +97,11 @@ def checked(compilation: Compilation, chain: Chain) -> Compilation:
     assert predicted_counters(before, arch, prefetched) == counted
     parts = program_parts(before, prefetched)
     assert from_json(json.loads(json.dumps(as_json(parts)))) == parts
+    for plan in parts:
+        if isinstance(plan, GroupPlan):
+            group = figures(plan, arch)
+            assert group["least"] <= group["cycles"]
+            assert group["least_words"] <= group["words"]
     return compilation
 
 

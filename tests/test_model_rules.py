@@ -12,6 +12,7 @@ import pytest
 from cnncc.arch.model import Arch, load_arch
 from cnncc.dialects._layers import Window
 from cnncc.dialects._mapping import Loop, Mapping, Sizes, Stage
+from cnncc.model.group_bounds import lines_touched
 from cnncc.model.layer_shape import LayerShape
 from cnncc.model.legal import fits_register_files, is_legal
 from cnncc.model.occupancy import Engines, Side, distinct, transfer
@@ -298,3 +299,20 @@ def test_commits_and_transfers() -> None:
     moved = transfer("results", 17, BUS)
     assert (moved.busy, moved.latency, moved.work) == (3, 50, (("dram_bandwidth_results", 3),))
     assert engines.transfer("weights", 16).busy == 2
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "touched"),
+    [
+        ((4, 3, 1, 1, 1, 4), 4),  # padding on both sides is no line
+        ((4, 3, 2, 1, 0, 10), 9),  # windows overlap in a line; the last one is read by none
+        ((4, 2, 3, 1, 1, 9), 6),  # lines 0, 2, 3, 5, 6, 8
+        ((3, 2, 1, 3, 0, 6), 6),  # taps 3 apart: 0 to 2, and 3 to 5
+        ((2, 2, 1, 3, 0, 5), 4),  # lines 0, 1, 3, 4
+    ],
+)
+def test_lines_that_windows_touch(lines: tuple[int, int, int, int, int, int], touched: int) -> None:
+    assert lines_touched(*lines) == touched

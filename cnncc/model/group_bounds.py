@@ -51,7 +51,18 @@ def _words(layer: LayerPlan, arch: Arch) -> int:
 
 
 def _image_words(layer: LayerPlan) -> int:
-    """Words of the image that windows touch, of the columns and rows between them none."""
-    shape = layer.shape
-    sizes, (rows, cols) = shape.sizes, shape.window.spans
-    return sizes.n * shape.channels * min(shape.ih, sizes.h * rows) * min(shape.iw, sizes.w * cols)
+    """Words of the image that windows touch."""
+    shape, sizes, window = layer.shape, layer.shape.sizes, layer.shape.window
+    rows = lines_touched(sizes.h, sizes.r, window.stride[0], window.dilation[0], window.pad[0], shape.ih)
+    cols = lines_touched(sizes.w, sizes.s, window.stride[1], window.dilation[1], window.pad[1], shape.iw)
+    return sizes.n * shape.channels * rows * cols
+
+
+def lines_touched(outputs: int, taps: int, stride: int, dilation: int, pad: int, extent: int) -> int:
+    """Rows (columns) of an image that windows touch. Those of the padding are none.
+
+    >>> lines_touched(outputs=4, taps=2, stride=3, dilation=1, pad=1, extent=9)  # 0, 2, 3, 5, 6, 8
+    6
+    """
+    touched = {at * stride - pad + tap * dilation for at in range(outputs) for tap in range(taps)}
+    return sum(0 <= line < extent for line in touched)
