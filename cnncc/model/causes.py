@@ -273,22 +273,19 @@ class _Clock:
             self.numbers, self.crossed = dict[tuple[int, str, int], int](), list[CauseRoot]()
             if self.mark <= self.now[0]:
                 self._number(self.now)
-            starts, tokens = (
-                tuple(tuple(map(self._left, each)) for each in some) for some in (self.starts, self.tokens)
-            )
-            free, done = (tuple(map(self._left, each)) for each in (self.free, self.done))
+            starts, tokens = (tuple([self._all_left(each) for each in some]) for some in (self.starts, self.tokens))
+            free, done = self._all_left(self.free), self._all_left(self.done)
             self._load(CauseState(starts, free, done, tokens, len(self.crossed)), self.crossed)
         assert self.at
         return self.at
 
     def _all_left(self, points: Sequence[Point]) -> tuple[Point, ...]:
-        return tuple([self._left(point) for point in points])
+        now = self.now[0]
+        return tuple([_PAST if point[0] <= now else self._left(point) for point in points])
 
     def _left(self, point: Point) -> Point:
-        """What of a path lies behind now and the mark."""
+        """What of a path that ends after now lies behind now and the mark."""
         (time, path), now, mark = point, self.now[0], self.mark
-        if time <= now:
-            return _PAST
         if time <= mark:
             return time - now, self._origin(time, path)
         pieces, crossing, since = list[tuple[str, int]](), point, time
