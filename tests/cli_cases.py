@@ -96,3 +96,10 @@ def conv_model() -> onnx.ModelProto:
     ]
     arrays = {"w1": noise(1, 5, 3, 3, 3), "b1": noise(2, 5), "w2": noise(3, 4, 5, 3, 3)}
     return build(nodes, {"x": (1, 3, 11, 7)}, ["y"], arrays)
+
+
+def write_conv_files(folder: Path) -> None:
+    """The model in a folder, with its binary, its assembly, and its IR after every step."""
+    save(conv_model(), folder / "net.onnx")
+    done("compile", folder / "net.onnx", "-o", folder / "net.cnb", "--dump-dir", folder / "ir")
+    done("disasm", folder / "net.cnb", "-o", folder / "net.s")

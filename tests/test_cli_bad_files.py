@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_cases import LENET, conv_model, done, invoke, noise, refused, refuses, save
+from cli_cases import LENET, done, invoke, noise, refused, refuses, write_conv_files
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,9 +25,7 @@ pytestmark = pytest.mark.usefixtures("short_searches")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, its binary, its assembly, its IR after every step, and good inputs."""
     folder = tmp_path_factory.mktemp("made")
-    save(conv_model(), folder / "net.onnx")
-    done("compile", folder / "net.onnx", "-o", folder / "net.cnb", "--dump-dir", folder / "ir")
-    done("disasm", folder / "net.cnb", "-o", folder / "net.s")
+    write_conv_files(folder)
     np.savez(folder / "x.npz", x=noise(1, 2, 3, 11, 7))
     done("run", folder / "net.cnb", "--input", folder / "x.npz")
     return folder

@@ -5,11 +5,13 @@ A command may take 10 s and 2 GiB more than the process has already. test_bombs.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import io
 import os
 import resource
 import struct
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +21,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cli_cases import conv_model, done, refused, save
+from cli_cases import refused, write_conv_files
 from onnx import TensorProto, helper
 from test_bombs import YES, a_loop, conv, model, node
+
+from cnncc.errors import Refusal
+from cnncc.util.files import read_bytes
 
 pytestmark = pytest.mark.usefixtures("short_searches")
 
@@ -50,9 +55,7 @@ def limits() -> Iterator[None]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, its binary, its assembly, and its IR after every step."""
     folder = tmp_path_factory.mktemp("made")
-    save(conv_model(), folder / "net.onnx")
-    done("compile", folder / "net.onnx", "-o", folder / "net.cnb", "--dump-dir", folder / "ir")
-    done("disasm", folder / "net.cnb", "-o", folder / "net.s")
+    write_conv_files(folder)
     return folder
 
 
@@ -246,6 +249,21 @@ def test_a_model_is_refused(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with_gigabytes(tmp_path / "huge")
     assert message in refused("compile", path, "-o", tmp_path / "net.cnb")
+
+
+def test_a_pipe_that_never_ends_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+
+    def fill() -> None:
+        with contextlib.suppress(BrokenPipeError), pipe.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(100))
+
+    writer = threading.Thread(target=fill)
+    writer.start()
+    with pytest.raises(Refusal, match=r"pipe: more than 1,000 bytes, that is the limit"):
+        read_bytes(pipe, 1000, "that is the limit")
+    writer.join()
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------

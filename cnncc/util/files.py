@@ -22,8 +22,10 @@ def read_bytes(path: Path, most_bytes: int, limit: str) -> bytes:
     if size_bytes <= most_bytes:
         with path.open("rb") as file:
             data = file.read(most_bytes + 1 if stat.S_ISFIFO(status.st_mode) else size_bytes)
-    if max(size_bytes, len(data)) > most_bytes:
+    if size_bytes > most_bytes:
         raise Refusal(f"{path}: {size_bytes:,} bytes, {limit}")
+    if len(data) > most_bytes:
+        raise Refusal(f"{path}: more than {most_bytes:,} bytes, {limit}")
     return data
 
 
