@@ -155,8 +155,8 @@ class NestGroupPass(ModulePass):
             try:
                 group = self._group(layers, loaded, arch, numbers)
                 if problem := group_problem(group.plans):
-                    what = [name for name, given in (("delays", self.delays), ("keeps", self.keeps)) if given]
-                    raise Refusal(f"{problem}{f': leave out {chr(32).join(what)} for the least' if what else ''}")
+                    given = " and ".join(name for name in ("delays", "keeps") if getattr(self, name))
+                    raise Refusal(f"{problem}: leave out {given} for the least" if given else problem)
                 group.check()
                 if arch is not None:
                     _check_glb(group, arch)

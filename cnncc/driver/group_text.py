@@ -24,8 +24,8 @@ def as_text(report: GroupReport) -> Iterator[str]:
             yield f"  {nearest(each.nearest, report.network)}"
     for each in report.unfit[:MOST_UNFIT]:
         yield f"{each.group}: no group: {unfit(each)}"
-    if more := len(report.unfit) - MOST_UNFIT:
-        yield from [f"{more} more do not fit (--json)"] if more > 0 else []
+    if (more := len(report.unfit) - MOST_UNFIT) > 0:
+        yield f"{more} more do not fit (--json)"
 
 
 def _row(before: Costs, after: Costs) -> list[str]:
