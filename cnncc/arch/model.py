@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
@@ -20,7 +20,8 @@ LOOP_REGISTERS = 8  # of the sequencer of every array: the deepest nest of loops
 class Key:
     """The meaning of a key of the file: unit, text and range. The fields of instructions bound the range.
 
-    The meaning cites rules of docs/machine.md in brackets. only: the legal numbers of a key without a range.
+    The meaning cites rules of docs/machine.md in brackets. only: the legal numbers of a key without a range. unsaid:
+    nothing says the key at its default, so that arrays without it keep their texts and digests.
     """
 
     unit: str
@@ -28,6 +29,7 @@ class Key:
     least: int = 1
     most: int = 1 << 16
     only: tuple[int, ...] = ()
+    unsaid: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,16 @@ class Pe:
     lanes: Annotated[
         int, Key("lanes", "multipliers of a PE, whose products a tree adds up (MAC-1, MAC-5)", most=64)
     ] = 1
+    lane_sums: Annotated[
+        bool,
+        Key("", "a psum half has a bank for each lane, so that lanes may have sums of their own (MAC-7)", unsaid=True),
+    ] = False
     max_pixels: Annotated[int, Key("pixels", "most output pixels of a PE in one macro-instruction (MAC-5)")] = 16
     start_cycles: Annotated[int, Key("cycles", "before the steps of a macro-instruction (MAC-4)", 0)] = 3
     finish_cycles: Annotated[int, Key("cycles", "after them (MAC-4)", 0)] = 1
+
+    def __repr__(self) -> str:
+        return f"Pe({', '.join(f'{key}={value!r}' for key, value in said_keys(self).items())})"
 
 
 @dataclass(frozen=True)
@@ -166,6 +175,18 @@ def key_types(table: type) -> dict[str, Any]:
     return get_type_hints(table, include_extras=True)
 
 
+def said_keys(table: object) -> dict[str, Any]:
+    """The keys of a table, and those of its tables, with their values; `Key.unsaid` ones only off their default."""
+    known, said = key_types(type(table)), dict[str, Any]()
+    for field in fields(cast("Any", table)):
+        value, kind = getattr(table, field.name), known[field.name]
+        if is_dataclass(value):
+            said[field.name] = said_keys(value)
+        elif not kind.__metadata__[0].unsaid or value != field.default:
+            said[field.name] = value
+    return said
+
+
 def _number(where: str, name: str, kind: type, key: Key, value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         raise Refusal(f"{where}: {name} must be a {'whole ' if kind is int else ''}number, not {value!r}")
@@ -211,14 +232,21 @@ def parse_arch(text: str, where: str) -> Arch:
 
 
 def arch_from_table(table: dict[str, Any], where: str) -> Arch:
-    """The array of a parsed table, as `dataclasses.asdict` gives it. Raises Refusal like `parse_arch`."""
-    return _build(where, Arch, table)
+    """The array of a parsed table, as `said_keys` gives it. Raises Refusal like `parse_arch`."""
+    arch: Arch = _build(where, Arch, table)
+    if arch.pe.lane_sums and (rest := arch.pe.psum_words % arch.pe.lanes):
+        words = arch.pe.psum_words
+        raise Refusal(
+            f"{where} [pe]: lane_sums needs a bank of psums for each lane, but psum_words = {words} is no multiple of "
+            f"lanes = {arch.pe.lanes}: {words - rest or arch.pe.lanes} is one"
+        )
+    return arch
 
 
 def arch_text(arch: Arch) -> str:
-    """The TOML text of an array with all its keys; `parse_arch` reads it back."""
+    """The TOML text of an array with all its keys (`said_keys`); `parse_arch` reads it back."""
     sections = {"": dict[str, object]()}
-    for key, value in asdict(arch).items():
+    for key, value in said_keys(arch).items():
         if isinstance(value, dict):
             sections[key] = cast("dict[str, object]", value)
         else:

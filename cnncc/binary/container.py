@@ -27,7 +27,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from cnncc.arch.model import Arch, arch_from_table
+from cnncc.arch.model import Arch, arch_from_table, said_keys
 from cnncc.dialects.array import Tensor
 from cnncc.dialects.cnn import ELEMENTS
 from cnncc.errors import Refusal
@@ -99,7 +99,7 @@ def digest(data: bytes) -> str:
 
 def arch_digest(arch: Arch) -> str:
     """The sha256 of an array's description."""
-    return digest(_json(dataclasses.asdict(arch)))
+    return digest(_json(said_keys(arch)))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def _members(binary: Binary) -> dict[str, bytes]:
     manifest = {
         "format": FORMAT,
         "members": {name: digest(data) for name, data in rest.items()},
-        "arch": dataclasses.asdict(binary.arch),
+        "arch": said_keys(binary.arch),
         "tensors": [_tensor_entry(tensor, types) for tensor in binary.tensors],
         **binary.metadata,
     }
