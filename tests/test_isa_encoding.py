@@ -27,6 +27,7 @@ ENCODINGS = [
     ("halt", "00000000"),
     ("loop count=3", "04000003"),
     ("loop count=16777215", "04ffffff"),
+    ("loop frames=1 count=3", "06000003"),
     ("end", "08000000"),
     ("sync dma=1 commit=1", "0c000009"),
     ("sync load=1 array=1", "0c000006"),
@@ -67,6 +68,9 @@ ENCODINGS = [
      "row=y*1 row_set=lin*2 col=x*1 col_set=k*3",
      "32044088 91100101 08456780 00000010 00000003 0002ffff fffffffc 00020003 00040001 c0000001 bffffffd 40000001 "
      "000c0004 ffff0001 95000109 80000001 00000002 c0000001 40000003"),
+    ("core row0=1 rows=3 col0=2 cols=4", "34043084"),
+    ("core", "34000000"),
+    ("route semaphore=13 core=2 to=14", "3b40020e"),
 ]  # fmt: skip
 
 
@@ -124,14 +128,23 @@ def instances(spec: Spec) -> st.SearchStrategy[Instruction]:
     return fields.map(lambda fields: instruction(spec.name, **fields))
 
 
-PLAIN = [spec for spec in SPECS if spec.name not in ("halt", "loop", "end")]
-programs = st.recursive(
-    st.lists(st.one_of(*map(instances, PLAIN)), max_size=3),
-    lambda inner: st.tuples(st.integers(1, (1 << 24) - 1), inner, inner).map(
-        lambda part: [instruction("loop", count=part[0]), *part[1], instruction("end"), *part[2]]
-    ),
-    max_leaves=LOOP_REGISTERS,
-).map(lambda body: [*body, instruction("halt")])
+CORE, ROUTE = (next(spec for spec in SPECS if spec.name == name) for name in ("core", "route"))
+PLAIN = [spec for spec in SPECS if spec.name not in ("halt", "loop", "end", "core", "route")]
+
+
+def bodies(specs: list[Spec], frames: int) -> st.SearchStrategy[list[Instruction]]:
+    """Instructions in loops, then halt. frames: 1 where loops may be over frames."""
+    return st.recursive(
+        st.lists(st.one_of(*map(instances, specs)), max_size=3),
+        lambda inner: st.tuples(st.integers(1, (1 << 24) - 1), st.integers(0, frames), inner, inner).map(
+            lambda part: [instruction("loop", count=part[0], frames=part[1]), *part[2], instruction("end"), *part[3]]
+        ),
+        max_leaves=LOOP_REGISTERS,
+    ).map(lambda body: [*body, instruction("halt")])
+
+
+cores = st.lists(st.tuples(instances(CORE), bodies([*PLAIN, ROUTE], 1)), min_size=1, max_size=3)
+programs = bodies(PLAIN, 0) | cores.map(lambda parts: [inst for head, body in parts for inst in (head, *body)])
 
 
 @given(programs)
@@ -164,11 +177,14 @@ def check_words(words: np.ndarray) -> str:
     return "legal"
 
 
+LOOPS_AND_CORES = ("loop", "end", "core", "route")
+
+
 def test_isa_random_words_are_legal_or_refused() -> None:
     """Programs of random words under known opcodes, and as many legal ones with one bit flipped."""
     rng, count = np.random.default_rng([11, SEED]), examples(5000)
-    good = encode_program(assemble("\n".join([text for text, _ in ENCODINGS if not text.startswith(("loop", "end"))][1:]
-                                             + ["halt"])))  # fmt: skip
+    texts = [text for text, _ in ENCODINGS if text.split()[0] not in LOOPS_AND_CORES][1:]
+    good = encode_program(assemble("\n".join([*texts, "halt"])))
     outcomes: dict[str, int] = {}
     for turn in range(count):
         words = rng.integers(0, 1 << 32, rng.integers(1, 40), dtype=np.uint32)
@@ -191,7 +207,7 @@ def test_isa_illegal_words(words: str, message: str) -> None:
 
 UNWRITABLE = [
     ("jump", "line 2: no instruction 'jump'"),
-    ("loop times=3", "line 2: loop has no field times; it has count"),
+    ("loop times=3", "line 2: loop has no field times; it has frames, count"),
     ("loop count=x", "line 2: count: 'x' is no number"),
     ("loop count=1 count=2", "'count=2' is not field=value, or the field is given twice"),
     ("loop 3", "'3' is not field=value"),

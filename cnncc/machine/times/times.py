@@ -197,7 +197,7 @@ class _Piece:
                     clock.wait(owner, tuple(range(len(ENGINES))), int(kind is Kind.HOST))
                 case Kind.SIGNAL:
                     clock.signal(owner, len(HALVES) - 1 + inst.number("semaphore"), inst.number("count"))
-                case Kind.DESC | Kind.STEP:
+                case Kind.DESC | Kind.STEP | Kind.CORE | Kind.ROUTE:
                     clock.tick(owner)
                 case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.COMMIT:
                     if kind is Kind.UNIT:
