@@ -10,12 +10,13 @@ import numpy as np
 from test_isa_fuzz import small_memory, values
 from test_machine_times import ARCH as OTHER_ARCH
 from test_machine_traps import run
-from trap_cases import ARCH, CORES, CORES_ARCH, OTHERS, PING_PONG, PONG, TIMES, TRAFFIC, VALUES, WORDS
+from trap_cases import ARCH, CORES, CORES_ARCH, DEADLOCKS, OTHERS, PING_PONG, PONG, TIMES, TRAFFIC, VALUES, WORDS
 
 import cnncc
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import decode_program, encode_program
+from cnncc.machine.cores.core_times import simulate_cores
 from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.cores.rules import check_cores
 from cnncc.machine.program import build_tree
@@ -79,8 +80,9 @@ def provoked() -> Iterator[tuple[str, int]]:
     yield from (ends(lambda text=text: count_traffic(build_tree(assemble(text)), OTHER_ARCH)) for text, _, _ in TRAFFIC)
     yield from (ends(lambda text=text: check_cores(assemble(text), CORES_ARCH)) for text, _ in CORES)
     yield ends(lambda: build_tree(assemble("core\nhalt")))
-    few = assemble("core\nloop frames=1 count=3\nend\nhalt")
-    yield ends(lambda: cores_of(few, CORES_ARCH, 2))
+    yield ends(lambda: cores_of(assemble("core\nhalt"), CORES_ARCH, 1 << 16))
+    for text in DEADLOCKS:
+        yield ends(lambda text=text: simulate_cores(cores_of(assemble(text), CORES_ARCH)))
     for words, _ in WORDS:
         codes = np.array([int(word, 16) for word in words.split()], np.uint32)
         yield ends(lambda codes=codes: decode_program(codes))

@@ -294,7 +294,7 @@ WORDS = [
     ("34000000 0c000001", "instruction 1: the last core's program does not end with halt"),
     ("0c000000 34000000 00000000", "instruction 1: core needs a program whose first instruction is core"),
     ("38400001 00000000", "instruction 0: route needs a program whose first instruction is core"),
-    ("06000001 08000000 00000000", "instruction 0: a loop over frames needs a program whose first instruction is core"),
+    ("06000001 08000000 00000000", "instruction 0: loop with frames=1 needs a program whose first instruction is core"),
 ]
 
 # Programs of cores, and what they are refused for (CORE-1 to CORE-5, CORE-8). The array has 4 x 4 PEs, up to 4 cores,
@@ -362,4 +362,10 @@ CORES = [
         "commit source=glb operand=1 pixels=9 pixel_term=lin*1\nhalt",
         "bank 0 of the GLB, words 0 to 63, is written by core 0, .* and by core 1, instruction 5",
     ),
+]
+
+# Programs of cores that wait for each other.
+DEADLOCKS = [
+    f"core\nroute semaphore=1 core=1 to=1\ndma {TAKES_1} {GIVES_1}\nhalt\n"
+    f"core rows=1 cols=1\nroute semaphore=1 core=0 to=1\nload {TAKES_1} {GIVES_1}\nhalt",
 ]

@@ -91,8 +91,8 @@ def check_structure(program: Sequence[Instruction]) -> None:
             _check_core(at, name, begins, depth)
         elif (name == "halt") != (at == len(program) - 1):
             raise Refusal(f"instruction {at}: halt must be the last instruction, and only that")
-        elif name in ("core", "route") or (name == "loop" and instruction.number("frames")):
-            what = "a loop over frames" if name == "loop" else name
+        elif name in ("core", "route") or (name in ("loop", "desc") and instruction.number("frames")):
+            what = f"{name} with frames=1" if name in ("loop", "desc") else name
             raise Refusal(f"instruction {at}: {what} needs a program whose first instruction is core")
         begins = name == "halt"
     if depth or not program:

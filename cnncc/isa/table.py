@@ -160,7 +160,7 @@ _SYNC = """
     commit      0  0  0 uint   1: wait for the commit engine
 """
 _LOOP = """
-    frames      0 25 25 uint   1: count stands for frames + 1 - count (CORE-8)
+    frames      0 25 25 uint   1: frames + count - 1 iterations (CORE-8)
     count       0 23  0 count  iterations
 """
 _SIGNAL = """
@@ -172,6 +172,7 @@ _HOST = """
 """
 _DESC = """
     id          0 25 22 uint   which descriptor
+    frames      0 21 21 uint   1: height is the number of frames (CORE-8)
     base        1 31  0 uint   first word of the tensor
     height      2 31 16 uint   rows; 0 = no bounds (DESC-3)
     width       2 15  0 uint   columns

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cnncc.arch.model import LOOP_REGISTERS
 from cnncc.errors import Refusal
 from cnncc.isa.codec import check_structure, has_cores
 from cnncc.isa.fields import When
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import Instruction, InstructionKind
 from cnncc.machine.traps import Trap
 
 # Loop registers as bits of a mask. A register that no running loop uses counts as in its first and its last
@@ -73,6 +73,8 @@ def tree_of(instructions: Sequence[Instruction], first: int = 0, address: int = 
     heads: list[Leaf] = []
     for index, instruction in enumerate(instructions, first):
         leaf = Leaf(index, address, instruction)
+        if instruction.spec.kind is InstructionKind.DESC and instruction.number("frames"):
+            leaf = Leaf(index, address, replace(instruction, values={**instruction.values, "height": frames}))
         match instruction.spec.name:
             case "loop":
                 heads.append(leaf)
@@ -89,8 +91,7 @@ def tree_of(instructions: Sequence[Instruction], first: int = 0, address: int = 
 
 def iterations(loop: Instruction, frames: int) -> int:
     """The iterations of a `loop` in a run of so many frames (PROG-2, CORE-8)."""
-    count = loop.number("count")
-    return frames + 1 - count if loop.number("frames") else count
+    return loop.number("count") + (frames - 1) * loop.number("frames")
 
 
 def mask_of(when: When) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 from typing import assert_never
 
 from cnncc.arch.model import LOOP_REGISTERS, Arch
@@ -148,7 +149,8 @@ class _SpanWalk:
         """base + (offset + linear terms of the loops) mod wrap."""
         steps = [(term.step, self.last[register]) for (register, linear), term in descriptor.steps.items() if linear]
         low, high = _reach(steps)
-        low, high = _ring((offset + low, offset + high), descriptor.wrap)
+        grid = gcd(descriptor.wrap, *(step for step, most in steps if most))  # all offsets are as far apart
+        low, high = _ring((offset + low, offset + high), descriptor.wrap, grid)
         return descriptor.base + low, descriptor.base + high
 
 
@@ -178,9 +180,9 @@ def _cut(ends: Span, size: int) -> Span:
     return max(0, min(ends[0], size - 1)), max(0, min(ends[1], size - 1))
 
 
-def _ring(ends: Span, size: int) -> Span:
-    """Both ends in a ring; the whole ring where they lie on both sides of its seam."""
+def _ring(ends: Span, size: int, grid: int = 1) -> Span:
+    """Both ends in a ring; the whole ring where its seam lies between. grid: positions lie so far apart."""
     if not size:
         return ends
     low, high = ends
-    return (low % size, high % size) if low // size == high // size else (0, size - 1)
+    return (low % size, high % size) if low // size == high // size else (low % grid, size - grid + low % grid)

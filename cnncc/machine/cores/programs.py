@@ -8,12 +8,13 @@ from functools import cached_property
 
 from cnncc.arch.model import Arch
 from cnncc.errors import Refusal
-from cnncc.isa.codec import check_structure
+from cnncc.isa.codec import check_structure, has_cores
 from cnncc.isa.table import Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.program import Leaf, LoopNode, Node, mask_of, tree_of
 
 Semaphore = tuple[int, int]  # core, number
+MOST_FRAMES = (1 << 16) - 1  # the height of a descriptor
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Core:
         return first.instruction
 
     @property
+    def region(self) -> dict[str, int]:
+        """Its rectangle of PEs in the array."""
+        return {name: self.head.number(name) for name in ("row0", "rows", "col0", "cols")}
+
+    @property
     def first(self) -> int:
         """The number of its first instruction."""
         first = self.tree[0]
@@ -44,6 +50,10 @@ class Core:
         last = self.tree[-1]
         assert isinstance(last, Leaf)
         return last.index
+
+    def sets_descriptors(self, loop: LoopNode) -> bool:
+        """Whether a loop of the program sets descriptors."""
+        return any(leaf.instruction.spec.kind in (Kind.DESC, Kind.STEP) for leaf, _ in _leaves(loop.body, 0))
 
     @cached_property
     def leaves(self) -> Sequence[tuple[Leaf, int]]:
@@ -65,20 +75,21 @@ def core_arch(arch: Arch, head: Instruction) -> Arch:
     return replace(arch, rows=head.number("rows"), cols=head.number("cols"), glb=glb)
 
 
-def least_frames(instructions: Sequence[Instruction]) -> int:
-    """The fewest frames of a run, with which each loop over frames runs once at least; 0: there is no such loop."""
-    loops = (inst for inst in instructions if inst.spec.kind is Kind.LOOP)
-    return max((loop.number("count") for loop in loops if loop.number("frames")), default=0)
+def has_frames(instructions: Sequence[Instruction]) -> bool:
+    """Whether a program runs over frames: its images are records, one after the other (CORE-8)."""
+    if not has_cores(instructions):
+        return False
+    return any(inst.spec.kind in (Kind.LOOP, Kind.DESC) and inst.number("frames") for inst in instructions)
 
 
 def cores_of(instructions: Sequence[Instruction], arch: Arch, frames: int = 1) -> list[Core]:
     """The cores of a program that begins with `core`, in a run of so many frames.
 
-    Raises: Refusal, for a program that is none, or too few frames.
+    Raises: Refusal, for a program that is none, or too many frames.
     """
     check_structure(instructions)
-    if frames < (least := least_frames(instructions)):
-        raise Refusal(f"a loop over frames needs at least {least} frames, not {frames} (CORE-8)")
+    if frames > MOST_FRAMES:
+        raise Refusal(f"{frames} frames, a run has at most {MOST_FRAMES} (CORE-8)")
     cores: list[Core] = []
     first = address = 0
     for at, inst in enumerate(instructions):

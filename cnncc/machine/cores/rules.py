@@ -11,7 +11,7 @@ from cnncc.isa.codec import has_cores
 from cnncc.isa.table import Instruction
 from cnncc.isa.table import InstructionKind as Kind
 from cnncc.machine.cores.banks import check_banks
-from cnncc.machine.cores.programs import Core, Semaphore, TokenUse, Wiring, cores_of, least_frames, wiring_of
+from cnncc.machine.cores.programs import Core, Semaphore, TokenUse, Wiring, cores_of, wiring_of
 from cnncc.machine.program import LoopNode
 
 NEED_PES = (Kind.LOAD, Kind.MAC, Kind.UNIT, Kind.COMMIT)
@@ -22,7 +22,7 @@ def check_cores(instructions: Sequence[Instruction], arch: Arch) -> None:
     """Check a program's cores; a program without `core` has none. Raises Refusal."""
     if not has_cores(instructions):
         return
-    cores = cores_of(instructions, arch, max(1, least_frames(instructions)))
+    cores = cores_of(instructions, arch)
     _check_regions(cores, arch)
     for core in cores:
         _check_program(core, len(cores))
