@@ -22,8 +22,8 @@ from cnncc.machine.times.times import (
     DEFAULT_LIMIT_CYCLES,
     DEFAULT_LIMIT_STEPS,
     Cycles,
-    TimedPiece,
     Simulation,
+    TimedPiece,
     cycles_of,
 )
 
