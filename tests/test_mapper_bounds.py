@@ -57,7 +57,7 @@ def check(
     budget = GlbBudget(int(words * rng.choice([0.1, 0.4, 1.5])), streamed, residual, tight)
     in_plans = bool(streamed) or tight  # else there is but one plan
     tiles = tiles_in_time(everything, found.indices)
-    steps = int((everything.boxes[:, :-1].prod(axis=1) // everything.boxes[:, -1]).max())
+    steps = int((everything.boxes[:, :-2].prod(axis=1) // everything.boxes[:, -2]).max())
     of_tiles = form, tiles, found.least, found.cycles
     traffic = TrafficOf(TransferBound(shape, arch, budget, steps), *of_tiles)
     beyond = np.nonzero(~everything.fits[found.indices[:, 2], 0])[0]  # more words of the image than ping has

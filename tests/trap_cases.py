@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from cnncc.arch.model import Arch, Cores, Dram, Glb, Links, Pe
 
 ARCH = Arch("tiny", 2, 4, Pe(8, 8, 4, lanes=3, max_pixels=4), Glb(64, 4), Dram(2, 3))
+BANKS = replace(ARCH, pe=replace(ARCH.pe, lanes=2, lane_sums=True))
 ROOMY = replace(ARCH, pe=replace(ARCH.pe, weight_words=64, ifmap_words=64))
 
 # Descriptor 1 is all of the GLB, whose words 0 to 47 hold 0 to 47; 2 the results; 3 has bounds of 4 by 4 words.
@@ -52,6 +53,7 @@ VALUES: list[tuple[str, int, str]] = [
      " weight_l=1", 2, "weight slot 5 is read but empty"),
     (f"{LOAD} kind=ifmap extent3=4\n{LOAD} kind=weight extent3=5\n{MAC} lanes=2 ifmap_l=-1", 2, "ifmap slot -1 is"),
     (f"{LOAD} kind=ifmap\n{ADD} \n{COMMIT} psum_slot=3 channels=2 psum_i=1 channel_term=lin*1", 2, "slots 3..4"),
+    (f"{LOAD} kind=ifmap extent3=4\n{ADD} lanes=2 ifmap_l=1 psum_l=1", 1, "this array has no lane_sums"),
     # A slot that only the last columns have: nothing comes from the neighbour.
     (f"load kind=ifmap desc=1 cols=3 set_cols=3 open=always\n"
      f"load kind=ifmap desc=1 cols=3 set_cols=3 slot=1 edge=1 close=always\n{ADD} cols=3 set_cols=3 taps=2",
@@ -149,6 +151,18 @@ PING_PONG: list[tuple[str, int, str]] = [
     (f"{LOAD} kind=weight cols=4 set_cols=4\n{PING} extent3=2\n{EDGE} slot=2 extent3=3\n{MAC} cols=4 set_cols=4 taps=3"
      " lanes=2 ifmap_slot=1 ifmap_l=-1 data_reuse=3 n2n_slot=2", 3,
      "ifmap slot 0 is used after another word has taken its place"),
+]  # fmt: skip
+
+# On an array whose lanes may have sums of their own.
+OWN: list[tuple[str, int, str]] = [
+    (f"{LOAD} kind=ifmap extent3=4\n{ADD} lanes=3 ifmap_l=1 psum_l=1", 1, "3 lanes are more than the 2 of a PE"),
+    (f"{LOAD} kind=ifmap extent3=4\n{ADD} lanes=2 ifmap_l=1", 1, "2 lanes of a add, which has no products to add up"),
+    *((f"{LOAD} kind=ifmap extent3=4\n{ADD} lanes=2 ifmap_l=1 psum_l=1 {name}={step}", 1,
+       f"{name} = {step} is no multiple of the 2 lanes of a PE (psum_l)")
+      for name, step in (("psum_slot", 1), ("psum_z", 3), ("psum_j", -1), ("psum_i", 5))),
+    (f"{LOAD} kind=ifmap extent3=4\n{ADD} pixels=2 lanes=2 ifmap_l=1 psum_z=4 psum_l=1", 1,
+     "psum slots 0..5 are not in the 4 of a half"),
+    (f"{LOAD} kind=ifmap extent3=4\n{ADD} lanes=2 ifmap_l=4 psum_l=1", 1, "ifmap slot 4 is read but empty"),
 ]  # fmt: skip
 
 # Times: a whole program, the instruction that traps, what the trap says.

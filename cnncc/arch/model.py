@@ -53,9 +53,16 @@ class Pe:
     lanes: Annotated[
         int, Key("lanes", "multipliers of a PE, whose products a tree adds up (MAC-1, MAC-5)", most=64)
     ] = 1
+    lane_sums: Annotated[
+        bool,
+        Key("", "a psum half has a bank for each lane, so that lanes may have sums of their own (MAC-7)", unsaid=True),
+    ] = False
     max_pixels: Annotated[int, Key("pixels", "most output pixels of a PE in one macro-instruction (MAC-5)")] = 16
     start_cycles: Annotated[int, Key("cycles", "before the steps of a macro-instruction (MAC-4)", 0)] = 3
     finish_cycles: Annotated[int, Key("cycles", "after them (MAC-4)", 0)] = 1
+
+    def __repr__(self) -> str:
+        return _said_repr(self)
 
 
 @dataclass(frozen=True)
@@ -274,8 +281,14 @@ def parse_arch(text: str, where: str) -> Arch:
 
 
 def arch_from_table(table: dict[str, Any], where: str) -> Arch:
-    """The array of a parsed table, as `said_keys` or `asdict` gives it. Raises Refusal like `parse_arch`."""
+    """The array of a parsed table, as `said_keys` gives it. Raises Refusal like `parse_arch`."""
     arch: Arch = _build(where, Arch, table)
+    if arch.pe.lane_sums and (rest := arch.pe.psum_words % arch.pe.lanes):
+        words = arch.pe.psum_words
+        raise Refusal(
+            f"{where} [pe]: lane_sums needs a bank of psums for each lane, but psum_words = {words} is no multiple of "
+            f"lanes = {arch.pe.lanes}: {words - rest or arch.pe.lanes} is one"
+        )
     if arch.glb.words % arch.glb.banks:
         words, banks = arch.glb.words, arch.glb.banks
         raise Refusal(
