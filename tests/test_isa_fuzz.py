@@ -153,12 +153,14 @@ def execute_cores(words: Words, arch: Arch, frames: int) -> str:
 
     cores = cores_of(program, arch, frames)
     try:
-        return " ".join([
+        outcomes = [
             outcome(run_values),
             outcome(lambda: simulate_cores(cores, limit_steps=STEPS, causes=True)),
             outcome(lambda: [count_traffic(core.tree, core.arch) for core in cores]),
-            outcome(lambda: core_races(program, arch, frames)),
-        ])  # fmt: skip
+        ]
+        if outcomes[0] == "runs":
+            outcomes.append(outcome(lambda: core_races(program, arch, frames)))
+        return " ".join(outcomes)
     except Exception as error:
         error.add_note(disassemble(program))
         raise

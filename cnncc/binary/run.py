@@ -184,15 +184,18 @@ def count_images(binary: Binary, inputs: Mapping[str, Array]) -> int:
 def run(binary: Binary, inputs: Mapping[str, Array], progress: Progress = silent) -> dict[str, Array]:
     """The network's outputs, as real numbers by name, for real `inputs` of any number of images. Raises Refusal."""
     machine = Machine(binary, count_images(binary, inputs))
-    refuse_races(binary, min(machine.frames, RACE_FRAMES))
     for tensor in inputs_of(binary):
         machine.take(tensor, inputs[tensor.name].astype(tensor.element, copy=False))
     machine.run(progress=progress)
+    refuse_races(binary, min(machine.frames, RACE_FRAMES))
     return {tensor.name: _output(machine, tensor) for tensor in outputs_of(binary)}
 
 
 def refuse_races(binary: Binary, frames: int) -> None:
-    """Refuse a program of cores in which two accesses to a word race: its values depend on chance (CORE-6)."""
+    """Refuse a program of cores in which two accesses to a word race: its values depend on chance (CORE-6).
+
+    It has run to its end before: the check takes sizes as they are.
+    """
     if not has_cores(binary.instructions):
         return
     races, _ = core_races(binary.instructions, binary.arch, frames)
