@@ -10,19 +10,23 @@ import numpy as np
 import pytest
 from core_cases import PAPER, ProgramWriter, chain, macs_of_busiest, reference, with_macro_cycles
 from test_machine_times import random_program
+from test_races import ORDER
 from trap_cases import CORES_ARCH, DEADLOCKS
 
 from cnncc.binary.container import Binary, from_bytes, to_bytes
+from cnncc.binary.modules import disassembly
 from cnncc.binary.run import Machine, inputs_of, outputs_of, run
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import encode_program
 from cnncc.isa.table import instruction
 from cnncc.machine.cores import core_times
+from cnncc.machine.cores.core_races import core_races
 from cnncc.machine.cores.core_times import CoresTimes, simulate_cores
 from cnncc.machine.cores.core_walk import CoreWalk, run_together
 from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.program import build_tree
+from cnncc.machine.races import races
 from cnncc.machine.stats import stats
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traps import Trap
@@ -198,6 +202,46 @@ def test_a_ring_that_is_too_small_is_a_deadlock(entries: int) -> None:
             timed(binary, 2, pick)
     with pytest.raises(Trap, match="deadlock: no core can go on"):
         run(binary, {"x": images(binary, 2).astype(np.float32)})
+
+
+def test_each_token_too_few_is_a_race() -> None:
+    """All tokens that instructions take, one by one. Without two of them, others still keep the order."""
+    binary, _ = small()
+    program = binary.instructions
+    assert core_races(program, PAPER, 3)[0] == []
+    taking = [at for at, inst in enumerate(program) if inst.values.get("take")]
+    quiet: list[int] = []
+    for at in taking:
+        wrong = [*program]
+        wrong[at] = replace(wrong[at], values={**wrong[at].values, "take": 0})
+        if not core_races(wrong, PAPER, 3)[0]:
+            quiet.append(at)
+    assert len(taking) == 32
+    # The images' and the results' space: the dma core brings a frame only when the results of the one before left.
+    assert [(str(program[at].spec.kind), program[at].number("take")) for at in quiet] == [("dma", 1), ("commit", 3)]
+
+
+def test_a_race_is_refused_by_a_run() -> None:
+    binary, _ = small()
+    text = disassembly(binary)
+    line = next(line for line in text.splitlines() if line.strip().startswith("load") and "take=1" in line)
+    wrong = replace(binary, program=encode_program(assemble(text.replace(line, line.replace(" take=1", "")))))
+    says = r"values depend on chance: instruction \d+ \(load of core 1\) may use GLB word 0 before .* \(CORE-6\)"
+    with pytest.raises(Refusal, match=says):
+        run(wrong, {"x": images(binary, 2).astype(np.float32)})
+
+
+def test_races_of_programs_of_one_core_are_the_same() -> None:
+    """As of `races`, from `core` on."""
+    for takes in ("take=1 take_when=always", ""):
+        text = ORDER.format(between="", takes=f"kind=ifmap {takes}")
+        arch = replace(PAPER, cores=replace(PAPER.cores, most=1))
+        alone, _ = races(assemble(text), arch)
+        one, _ = core_races(assemble(f"core rows=4 cols=4\n{text}"), arch)
+        assert [(each.word, each.is_write, each.late.index + 1) for each in alone] == [
+            (each.word, each.is_write, each.late.index) for each in one
+        ]
+        assert bool(one) == (not takes)
 
 
 def test_too_many_frames() -> None:
