@@ -64,16 +64,19 @@ def test_tcpa_figures(printed: dict[str, Any]) -> None:
 
 
 def test_tcpa_measured(printed: dict[str, Any]) -> None:
-    """No run has more than 32 products a cycle. The mapper has more choice than Eq. 4, whose figure it beats."""
-    run = printed["measured"]
-    assert MACS / 32 <= run["cycles"] < 73_500
-    assert run["fps"] == round(50_000_000 / run["cycles"], 1)
+    """No run has more than 32 products a cycle. The mapper has more choice than Eq. 4, whose figure it beats.
+
+    Filters in idle lanes, and pools on both, take lanes with sums of their own.
+    """
+    one, each = (run["cycles"] for run in printed["measured"])
+    assert MACS / 32 <= each < 0.95 * one < 73_500
+    assert [run["fps"] for run in printed["measured"]] == [round(50_000_000 / cycles, 1) for cycles in (one, each)]
 
 
 def test_tcpa_prints_a_table() -> None:
     """Every figure on a line of its own; the measured one, of the caller's, at the end."""
     rows = list(tcpa.figures(tcpa.layers()))
-    lines = "\n".join(tcpa.as_text(rows, tcpa.Measured("some array", 60_000, 833.3))).splitlines()
+    lines = "\n".join(tcpa.as_text(rows, [tcpa.Measured("some array", 60_000, 833.3)])).splitlines()
     cells = [re.split(r"\s{2,}", line.strip()) for line in lines]
     for row in rows:
         assert [
