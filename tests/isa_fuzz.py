@@ -13,7 +13,7 @@ from cnncc.isa.codec import Words, encode_program
 from cnncc.isa.fields import AXES, Field, FieldTerm, Value
 from cnncc.isa.table import OPCODE, SPECS, Instruction, Spec, instruction
 
-BODY = [spec for spec in SPECS if spec.name not in ("halt", "loop", "end")]
+BODY = [spec for spec in SPECS if spec.name not in ("halt", "loop", "end", "core", "route")]
 STRANGE = [0, 1, 2, 0xFF, 0x100, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
 
 

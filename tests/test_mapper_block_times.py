@@ -104,6 +104,32 @@ def test_blocks_begin_with_weights_that_take_longer_than_what_there_is_to_do() -
     assert said["compute"] == 512 * 256 * 196 // 256 + 4 * 8 * 14 * 5
 
 
+@pytest.mark.parametrize(
+    ("bus", "port", "image"), [(18, 64, 16 * 18), (2, 64, 16 * 4 * 18 // 2), (18, 8, 16 * 16 * 18 // 8)]
+)
+def test_blocks_load_windows_into_pes_over_buses_through_the_port(bus: int, port: int, image: int) -> None:
+    """By hand: 4 blocks of 4 x 4 outputs, 8 channels, two for each macro-instruction. 4 x 4 PEs have an output of two
+    channels, and load 2 x 9 words for it: a PE, a bus for 4 PEs, or the port for 16. The weights come for each block.
+    """
+    arch = replace(ARCH, bus=replace(ARCH.bus, burst_words=bus), glb=replace(ARCH.glb, words_per_cycle=port))
+    at = at_point("kcrs|WhwI", (1, 4, 1, 1), (1, 1, 4), (2, 1, 1, 1, 3, 3))
+    said = rules(depthwise(8, 8), at, MOVING, arch, k=8, h=4, w=4)
+    assert said["macros"] == 4 * 4
+    assert said["loading"] == 4 * 4 * 18 + image
+    least, cycles = least_and_cycles(depthwise(8, 8), at, MOVING, arch, k=8, h=4, w=4)
+    assert said["loading"] < least <= cycles
+
+
+def test_buses_have_a_column_once_that_neighbours_pass_on() -> None:
+    """By hand: of 3 columns of 3 words the 4 PEs of a row load one each, and the last one two more."""
+    arch = replace(ARCH, bus=replace(ARCH.bus, burst_words=1))
+    at = at_point("kcrs|WhwI", (1, 4, 1, 1), (1, 1, 4), (2, 1, 1, 1, 3, 3))
+    shape = LayerShape("mac", Sizes(1, 8, 4, 8, 8, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2, 8, 8)
+    said = rules(shape, at, MOVING, arch, k=8, h=4, w=4)
+    assert said["macros"] == 4 * 4 * 4
+    assert said["loading"] == 4 * 4 * 4 * 18 + 64 * (4 + 2) * 3
+
+
 def test_one_buffer_of_the_image_is_filled_behind_the_results_of_its_block() -> None:
     """By hand: 5 blocks of 88 channels and one of 72. In front of the array comes an image, behind it go results; in
     between, five times, results, then the next image, with the latencies of a commit and of the DMA.

@@ -32,6 +32,12 @@ class Key:
     unsaid: bool = False
 
 
+def _said_repr(table: object) -> str:
+    """The text of a table without unsaid keys at their defaults: digests of arrays are made from it."""
+    said = (f"{key}={getattr(table, key)!r}" for key in said_keys(table))
+    return f"{type(table).__name__}({', '.join(said)})"
+
+
 @dataclass(frozen=True)
 class Pe:
     """The register files of a PE (MEM-4), and the limits and cycles of its macro-instructions (MAC-4, MAC-5)."""
@@ -56,7 +62,7 @@ class Pe:
     finish_cycles: Annotated[int, Key("cycles", "after them (MAC-4)", 0)] = 1
 
     def __repr__(self) -> str:
-        return f"Pe({', '.join(f'{key}={value!r}' for key, value in said_keys(self).items())})"
+        return _said_repr(self)
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,18 @@ class Glb:
 
     words: Annotated[int, Key("words", "its size", most=1 << 31)]
     words_per_cycle: Annotated[int, Key("words a cycle", "of its port for loads (LOAD-2), and for commits (COMMIT-3)")]
+    banks: Annotated[
+        int,
+        Key(
+            "banks",
+            "memories that it consists of; with several cores each has one reader and one writer (CORE-5)",
+            most=1 << 10,
+            unsaid=True,
+        ),
+    ] = 1
+
+    def __repr__(self) -> str:
+        return _said_repr(self)
 
 
 @dataclass(frozen=True)
@@ -105,6 +123,29 @@ class Sequencer:
 
     queue_depth: Annotated[int, Key("instructions", "that the queue of each engine holds (TIME-1)", most=64)] = 4
     overlap: Annotated[bool, Key("", "engines work at the same time (TIME-6)")] = True
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The cores: sequencers with engines of their own, each on a rectangle of the PEs (CORE-1)."""
+
+    most: Annotated[int, Key("cores", "of a program (CORE-1)", most=64, unsaid=True)] = 1
+    words_per_cycle: Annotated[
+        int,
+        Key(
+            "words a cycle",
+            "of each core's port for loads, and for commits; 0: as many as the GLB's (CORE-5)",
+            0,
+            unsaid=True,
+        ),
+    ] = 0
+    buses: Annotated[
+        int,
+        Key(
+            "buses", "of each row of PEs, and chains to the output units of each column (CORE-5)", most=64, unsaid=True
+        ),
+    ] = 1
+    latency_cycles: Annotated[int, Key("cycles", "until a token has come to another core (CORE-3)", 0, unsaid=True)] = 1
 
 
 @dataclass(frozen=True)
@@ -147,11 +188,18 @@ class Arch:
     dram: Dram
     operand_bits: Annotated[int, Key("bits", "of a word: weights and activations (MEM-1)", only=(8, 16))] = 16
     psum_bits: Annotated[int, Key("bits", "of a psum (MAC-2)", 16, 48)] = 32
+    clock_mhz: Annotated[
+        int, Key("MHz", "its clock, for frames a second; 0: not known. No count depends on it", 0, unsaid=True)
+    ] = 0
     bus: Bus = Bus()
     commit: OutputUnits = OutputUnits()
     links: Links = Links()
     sequencer: Sequencer = Sequencer()
+    cores: Cores = Cores()
     energy: Energy = Energy()
+
+    def __repr__(self) -> str:
+        return _said_repr(self)
 
     @property
     def words_per_param(self) -> int:
@@ -181,7 +229,8 @@ def said_keys(table: object) -> dict[str, Any]:
     for field in fields(cast("Any", table)):
         value, kind = getattr(table, field.name), known[field.name]
         if is_dataclass(value):
-            said[field.name] = said_keys(value)
+            if inner := said_keys(value):
+                said[field.name] = inner
         elif not kind.__metadata__[0].unsaid or value != field.default:
             said[field.name] = value
     return said
@@ -239,6 +288,12 @@ def arch_from_table(table: dict[str, Any], where: str) -> Arch:
         raise Refusal(
             f"{where} [pe]: lane_sums needs a bank of psums for each lane, but psum_words = {words} is no multiple of "
             f"lanes = {arch.pe.lanes}: {words - rest or arch.pe.lanes} is one"
+        )
+    if arch.glb.words % arch.glb.banks:
+        words, banks = arch.glb.words, arch.glb.banks
+        raise Refusal(
+            f"{where} [glb]: banks are of equal size, but words = {words} is no multiple of banks = {banks}: "
+            f"{-(-words // banks) * banks} is one"
         )
     return arch
 

@@ -37,6 +37,8 @@ class InstructionKind(StrEnum):
     MAC = "mac"
     UNIT = "unit"
     COMMIT = "commit"
+    CORE = "core"
+    ROUTE = "route"
 
 
 RUN_BY_ENGINES: Final = (
@@ -158,6 +160,7 @@ _SYNC = """
     commit      0  0  0 uint   1: wait for the commit engine
 """
 _LOOP = """
+    frames      0 25 25 uint   1: frames + count - 1 iterations (CORE-8)
     count       0 23  0 count  iterations
 """
 _SIGNAL = """
@@ -169,6 +172,7 @@ _HOST = """
 """
 _DESC = """
     id          0 25 22 uint   which descriptor
+    frames      0 21 21 uint   1: height is the number of frames (CORE-8)
     base        1 31  0 uint   first word of the tensor
     height      2 31 16 uint   rows; 0 = no bounds (DESC-3)
     width       2 15  0 uint   columns
@@ -252,6 +256,17 @@ _MAC = """
     ifmap_l    13 31 16 int    ifmap slots from lane to lane
     weight_l   13 15  0 int    weight slots from lane to lane
 """
+_CORE = """
+    row0        0 23 18 uint   first row of its PEs in the array (CORE-1)
+    rows        0 17 12 uint   rows of its PEs; 0 = it has none
+    col0        0 11  6 uint   first column of its PEs in the array
+    cols        0  5  0 uint   columns of its PEs
+"""
+_ROUTE = """
+    semaphore   0 25 22 count  whose tokens go (CORE-3)
+    core        0 13  8 uint   to which core
+    to          0  3  0 count  to which of its semaphores
+"""
 _UNIT = """
     bias        0 25 25 uint   1: add the channel's bias (COMMIT-2)
     scale       0 24 24 uint   1: multiply by the channel's scale and round (COMMIT-2)
@@ -317,6 +332,8 @@ SPECS: tuple[Spec, ...] = (
         "commit", 12, "commit", 19, "psums or words through the output units to the GLB (COMMIT-1)",
         _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_COMMIT) + _fields(_PLACE, 15),
     ),
+    Spec("core", 13, "sequencer", 1, "the program of the next core begins (CORE-2)", _fields(_CORE)),
+    Spec("route", 14, "sequencer", 1, "tokens of a semaphore go to another core (CORE-3)", _fields(_ROUTE)),
 )  # fmt: skip
 BY_NAME = {spec.name: spec for spec in SPECS}
 BY_OPCODE = {spec.opcode: spec for spec in SPECS}

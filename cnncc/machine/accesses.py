@@ -68,7 +68,7 @@ class AccessWalk:
                 reads.append(self._load(inst))
             case Kind.COMMIT:
                 self._commit(inst, first, last, reads, writes)
-            case Kind.MAC | Kind.SYNC | Kind.SIGNAL | Kind.HOST | Kind.HALT:
+            case Kind.MAC | Kind.SYNC | Kind.SIGNAL | Kind.HOST | Kind.HALT | Kind.CORE | Kind.ROUTE:
                 pass
             case Kind.LOOP | Kind.END:
                 raise AssertionError(f"{kind} is no leaf of a program's tree")

@@ -193,7 +193,7 @@ def _checked(step: AccessStep, order: _Order, words: _Words) -> Iterator[Race]:
             order.wait(range(len(ENGINES)))
         case Kind.SIGNAL:
             order.signal(len(HALVES) - 1 + inst.number("semaphore"), inst.number("count"))
-        case Kind.DESC | Kind.STEP:
+        case Kind.DESC | Kind.STEP | Kind.CORE | Kind.ROUTE:
             pass
         case Kind.LOOP | Kind.END:
             raise AssertionError(f"{kind} is no leaf of a program's tree")

@@ -6,20 +6,22 @@ Arrays have the axes of `PerPlan`, those of `Trips` one axis `[size of blocks]`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from cnncc.mapper.arrays import NONE, Counts, Flags, PerPlan
+from cnncc.arch.model import Arch
+from cnncc.mapper.arrays import NONE, Amounts, Counts, Flags, PerPlan
 from cnncc.mapper.block_sizes import BlockSizes, sides
 from cnncc.mapper.blocks import Blocks, Cells, some_of
-from cnncc.mapper.bound import Bound, last_steps, parts_of, steps_in_lanes, up
+from cnncc.mapper.bound import Bound, LoopPart, last_steps, parts_of, steps_in_lanes, up
 from cnncc.mapper.space import Chain
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget
+from cnncc.model.register_files import positions, shared_columns
 
 
 class Trips(NamedTuple):
@@ -76,6 +78,69 @@ def _trips(extent: int, size: int, chain: Chain, spread: bool, own_lanes: int) -
     inside = parts_of(extent, chain, spread, size)
     steps = sum(part.trips * steps_in_lanes(part.held, own_lanes) for part in inside)
     return sum(part.trips for part in inside), sum(part.trips * part.held for part in inside), steps
+
+
+class LoadWords(NamedTuple):
+    """Words of loads, of which each is counted three times: what takes longest says the cycles (LOAD-2).
+
+    - pe: those that a PE needs
+    - buses: those that go over a row's bus
+    - port: those that the GLB gives; PEs that need the same ones get them together
+
+    Columns that neighbours pass on go to the last PE alone.
+    """
+
+    pe: Amounts
+    buses: Amounts
+    port: Amounts
+
+    def times(self, other: LoadWords) -> LoadWords:
+        """With the loops over another dimension, too."""
+        return LoadWords(*(a * b for a, b in zip(self, other, strict=True)))
+
+    def plus(self, other: LoadWords) -> LoadWords:
+        """Both, one after the other."""
+        return LoadWords(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def again(self, count: Amounts | int) -> LoadWords:
+        """So many times."""
+        return LoadWords(*(words * count for words in self))
+
+    def at(self, index: Counts) -> LoadWords:
+        """Those of some sizes of blocks."""
+        return LoadWords(*(words[index] for words in self))
+
+    def cycles(self, arch: Arch) -> PerPlan:
+        """The most that one of the three takes."""
+        buses, port = self.buses / arch.bus.burst_words, self.port / arch.glb.words_per_cycle
+        return np.maximum(self.pe, np.maximum(buses, port))
+
+
+def words_of(
+    parts: Iterable[LoopPart], taps: int = 1, stride: int = 1, dilation: int = 1, passed: tuple[int, int] = (0, 0)
+) -> LoadWords:
+    """Of a dimension. passed: columns that a neighbour passes on to a PE with one, and with several."""
+    pe = buses = port = 0
+    for part in parts:
+        each = positions(part.held, taps, stride, dilation)[0]
+        shared = passed[part.held > 1] if part.cols > 1 else 0
+        of_row = part.trips * ((each - shared) * part.cols + shared)
+        pe, buses, port = pe + part.trips * each, buses + of_row, port + part.rows * of_row
+    return LoadWords(*(np.array([words]) for words in (pe, buses, port)))
+
+
+@lru_cache(maxsize=1 << 14)
+def _loaded(
+    extent: int, sizes: tuple[int, ...], chain: Chain, spread: bool, window: tuple[int, int, int],
+    passed: tuple[int, int],
+) -> LoadWords:  # fmt: skip
+    """Of all blocks of a dimension, for blocks of each size. window: taps, stride, dilation."""
+    rows = list[LoadWords]()
+    for size in sizes:
+        full, rest = divmod(extent, size)
+        each = words_of(parts_of(size, chain, spread, size), *window, passed).again(full)
+        rows.append(each.plus(words_of(parts_of(rest, chain, spread, size), *window, passed)) if rest else each)
+    return LoadWords(*(np.concatenate(words) for words in zip(*rows, strict=True)))
 
 
 def trips_of(bound: Bound, sides: Iterable[BlockSizes]) -> Iterator[Trips]:
@@ -185,23 +250,41 @@ class BlockTimes:
         return np.maximum(least, self.buffers_of_results())
 
     def loading(self) -> PerPlan:
-        """BOUND-2 in blocks. Σ max(words of a PE, all words / GLB's words per cycle) over all loads.
+        """BOUND-2 in blocks: all loads, one after the other, by `LoadWords`.
 
-        The stationary operand comes once for each block, the other one for each macro-instruction. An ifmap has at
-        least as many pixels as there are outputs.
+        The stationary operand comes once for each block, the other one for each macro-instruction.
         """
-        bound, blocks, sizes, (k, h, w) = self.bound, self.blocks, self.bound.shape.sizes, (self.k, self.h, self.w)
-        c, r, s = (sum(part.trips * part.held for part in bound.parts[dim]) for dim in "crs")
-        pixels = h.held[blocks.hh] * w.held[blocks.ww]
-        image = np.maximum(c * pixels, sizes.c * sizes.h * sizes.w / bound.arch.glb.words_per_cycle)
-        image = image * bound.trips("r") * bound.trips("s")
+        bound, blocks, k = self.bound, self.blocks, self._load_words("k").at(self.blocks.kk)
+        image = self._image_words()
         if self.weights_stay:
             parts = product(*(bound.parts[dim] for dim in "kcrs"))
             loads = sum(prod(part.trips for part in tile) * bound.durations.weight_load(*tile) for tile in parts)
-            again = k.held if bound.shape.channelwise else k.trips
-            return bound.times * (image * again[blocks.kk] + loads * blocks.of_image)
-        trips = h.trips[blocks.hh] * w.trips[blocks.ww]
-        return bound.times * (image * blocks.k.number[blocks.kk] + c * r * s * k.held[blocks.kk] * trips)
+            image = image.times(k) if bound.shape.channelwise else image.again(self.k.trips[blocks.kk])
+            return bound.times * (image.cycles(bound.arch) + loads * blocks.of_image)
+        trips = self.h.trips[blocks.hh] * self.w.trips[blocks.ww]
+        weights = reduce(LoadWords.times, (words_of(bound.parts[dim]) for dim in "crs"), k.again(trips))
+        image = image.again(blocks.k.number[blocks.kk])
+        return bound.times * (image.cycles(bound.arch) + weights.cycles(bound.arch))
+
+    def _image_words(self) -> LoadWords:
+        """Of an ifmap that comes in each trip over c, h, w, r and s, with one index of k."""
+        bound, blocks, total = self.bound, self.blocks, LoadWords(NONE, NONE, NONE)
+        for r, s in product(bound.parts["r"], bound.parts["s"]):
+            rows = self._load_words("h", r.held).at(blocks.hh)
+            columns = self._load_words("w", s.held).at(blocks.ww)
+            total = total.plus(rows.times(columns).again(r.trips * s.trips))
+        return total.times(words_of(bound.parts["c"]))
+
+    def _load_words(self, dim: str, taps: int = 1) -> LoadWords:
+        """Of one dimension, for its sizes of blocks; of rows and columns those that the windows touch."""
+        bound, shape, extent = self.bound, self.bound.shape, self.bound.extent[dim]
+        axis, side = "khw".index(dim), {"k": self.blocks.k, "h": self.blocks.h, "w": self.blocks.w}[dim]
+        stride, dilation = (1, *shape.window.stride)[axis], (1, *shape.window.dilation)[axis]
+        passed = (0, 0)
+        if dim == "w" and bound.at.lanes == 1:
+            passed = shared_columns(shape, bound.arch, taps, 1), shared_columns(shape, bound.arch, taps, 2)
+        sizes, chain = tuple(side.sizes.tolist()), bound.at.chain(dim, extent)
+        return _loaded(extent, sizes, chain, dim == "k", (taps, stride, dilation), passed)
 
     def committing(self) -> PerPlan:
         """BOUND-2 in blocks. All commits, each with one cycle for every PE but one that adds up."""
