@@ -15,7 +15,8 @@ from cnncc.arch.model import PRESETS, arch_from_table, arch_text, array_title, l
 from cnncc.errors import Refusal
 
 PAGE = Path(__file__).parents[1] / "docs" / "arch.md"
-SIZES = {"seed": ["4x4", "6x6", "8x8"], "spatial": ["4x4", "8x8", "16x16"]}  # columns of families, smaller ones first
+# Columns of families, smaller ones first.
+SIZES = {"seed": ["4x4", "6x6", "8x8"], "spatial": ["4x4", "8x8", "16x16"], "tcpa": ["4x4", "4x5"]}
 ROW = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
 
 

@@ -64,13 +64,13 @@ def test_tcpa_figures(printed: dict[str, Any]) -> None:
 
 
 def test_tcpa_measured(printed: dict[str, Any]) -> None:
-    """No run has more than 32 products a cycle. The mapper has more choice than Eq. 4, whose figure it beats.
-
-    Filters in idle lanes, and pools on both, take lanes with sums of their own.
+    """No run has more products a cycle than the array. The mapper has more choice than Eq. 4, and lanes have sums of
+    their own: below what the paper says of its two columns with 16 PEs, 55,664 and 63,504.
     """
-    one, each = (run["cycles"] for run in printed["measured"])
-    assert MACS / 32 <= each < 0.95 * one < 73_500
-    assert [run["fps"] for run in printed["measured"]] == [round(50_000_000 / cycles, 1) for cycles in (one, each)]
+    small, large = printed["measured"]
+    assert [small["array"], large["array"]] == ["tcpa-4x4", "tcpa-4x5"]
+    assert MACS / 32 <= small["cycles"] < 55_664 and MACS / 40 <= large["cycles"] < small["cycles"]
+    assert small["fps"] == round(50_000_000 / small["cycles"], 1)
 
 
 def test_tcpa_prints_a_table() -> None:
@@ -85,4 +85,6 @@ def test_tcpa_prints_a_table() -> None:
             row.unit,
             *map(tcpa.shown, (row.paper, row.calculus, row.corrected)),
         ] in cells
-    assert lines[-1] == ("  measured, layer by layer, Fc and transfers included: 60,000 cycles, 833.3 fps (some array)")
+    assert lines[-1] == (
+        "  measured on some array, layer by layer, Fc and transfers included: 60,000 cycles, 833.3 fps"
+    )
