@@ -102,6 +102,8 @@ def test_blocks_begin_with_weights_that_take_longer_than_what_there_is_to_do() -
     # 5 + 5 + 4 rows of 3 + 3 + 3 + 3 + 2 columns are 14 x 5 tiles of one row, of 64 channels.
     assert said["macros"] == said["commits"] == 8 * 14 * 5
     assert said["compute"] == 512 * 256 * 196 // 256 + 4 * 8 * 14 * 5
+    # A result a cycle from each of 16 columns; 16 rows add up in each commit.
+    assert said["committing"] == 512 * 196 // 16 + 15 * said["commits"]
 
 
 @pytest.mark.parametrize(
