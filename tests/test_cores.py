@@ -17,7 +17,7 @@ from trap_cases import CORES, CORES_ARCH, GIVES_1
 
 from cnncc.arch.model import Arch, Cores, arch_from_table, arch_text, array_title, load_arch, parse_arch, said_keys
 from cnncc.binary.container import Binary, from_bytes, pack, to_bytes, with_dram_addresses
-from cnncc.binary.modules import disassembly
+from cnncc.binary.modules import binary_to_module, build_binary, disassembly
 from cnncc.binary.run import Machine
 from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
@@ -68,7 +68,7 @@ def test_a_channel_is_accepted() -> None:
 def test_the_example_of_the_rules_runs() -> None:
     """That of docs/machine.md: the last frame's sums stay in the GLB."""
     page = (Path(__file__).parents[1] / "docs" / "machine.md").read_text()
-    (text,) = re.findall(r"^```text\n(core\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(r"^```\n(core\n.*?)^```", page, re.MULTILINE | re.DOTALL)
     check_cores(program := assemble(text), PAPER)
     assert core_races(program, PAPER, 5)[0] == []
     counted = simulate_cores(cores_of(program, PAPER, 5), causes=True).cores
@@ -147,6 +147,12 @@ def test_a_descriptor_that_changes_in_a_loop() -> None:
 
 def test_one_core_may_use_all_banks() -> None:
     check_cores(assemble(f"core rows=1 cols=1\n{READS}\ncommit source=glb\nhalt"), CORES_ARCH)
+
+
+def test_a_program_of_cores_is_the_same_as_ir() -> None:
+    read = from_bytes(to_bytes(binary(CHANNEL)))
+    module, store = binary_to_module(read)
+    assert build_binary(module, store, CORES_ARCH).program.tolist() == read.program.tolist()
 
 
 # -- binaries and arrays ---------------------------------------------------------------------------------------------

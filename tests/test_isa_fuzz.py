@@ -35,7 +35,7 @@ from cnncc.isa.assembly import assemble, disassemble
 from cnncc.isa.codec import Words, decode_program, encode_program, has_cores
 from cnncc.machine.cores.core_races import core_races
 from cnncc.machine.cores.core_times import simulate_cores
-from cnncc.machine.cores.core_walk import run_together
+from cnncc.machine.cores.core_walk import Pick, run_together
 from cnncc.machine.cores.programs import cores_of
 from cnncc.machine.cores.rules import check_cores
 from cnncc.machine.program import build_tree
@@ -145,11 +145,15 @@ def execute_cores(words: Words, arch: Arch, frames: int) -> str:
         return "one core, or a host without segments, which the loader refuses"
     binary = Binary(words, [("w", np.arange(64, dtype=np.int8))], [], [], arch)
 
-    def run_values() -> None:
+    def run_values(pick: Pick[None] | None = None) -> list[int]:
         machine = Machine(binary, frames)
-        cores = machine.cores()
-        cores[0].interpreter.work.limit = WORK
-        run_together(cores)
+        walks = machine.cores()
+        walks[0].interpreter.work.limit = WORK
+        run_together(walks, pick)
+        return [
+            int(memory.read(np.flatnonzero(memory._written)).sum())
+            for memory in (walks[0].interpreter.glb, machine.dram)
+        ]
 
     cores = cores_of(program, arch, frames)
     try:
@@ -160,6 +164,11 @@ def execute_cores(words: Words, arch: Arch, frames: int) -> str:
         ]
         if outcomes[0] == "runs":
             outcomes.append(outcome(lambda: core_races(program, arch, frames)))
+        turns = random.Random(frames).choice
+        if outcomes[:2] == ["runs", "runs"]:
+            assert simulate_cores(cores, causes=True, pick=turns) == simulate_cores(cores, causes=True)
+            if not core_races(program, arch, frames)[0]:
+                assert run_values(turns) == run_values()
         return " ".join(outcomes)
     except Exception as error:
         error.add_note(disassemble(program))
