@@ -9,7 +9,8 @@
 | fewest words | no mappings of the space move fewer, given which values are resident (BOUND-20) |
 | CPU s | of `cnncc estimate` with nothing kept |
 
-All sizes are those of `samples/models.py`, with a batch of 1; the MNIST net is the sample.
+Layers run one by one (`--groups none`): groups.py compares. All sizes are those of `samples/models.py`, with a batch of
+1; the MNIST net is the sample.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import tempfile
 from pathlib import Path
 
 from cnncc.arch.model import load_arch
+from cnncc.driver.pipeline import NONE
 from cnncc.driver.sources import CompileOptions
 from cnncc.estimate.mapped_network import budgets, streamed
 from cnncc.estimate.mapped_program import of_model
@@ -67,7 +69,7 @@ def row(file: Path, arch: str) -> list[str]:
     cells = list[str]()
     for slack in (0.0, None):
         start = cpu_seconds()
-        program, _ = of_model(file, CompileOptions(arch, batch=1, slack=slack))
+        program, _ = of_model(file, CompileOptions(arch, batch=1, slack=slack, groups=NONE))
         counts, took = program.counters(), cpu_seconds() - start
         words = counts["words"]["dram_read"] + counts["words"]["dram_write"]
         cells += [f"{counts['cycles']['total']:,}", f"{words:,}"]

@@ -118,7 +118,7 @@ class Slots:
 
     Rules: MAC-1, COMMIT-1: taps or lines.
 
-    Only a mac's ifmap and weight step by lanes.
+    Only a mac's slots step by lanes, its psums by 1 (MAC-7) or not at all.
     """
 
     base: int = 0
@@ -126,11 +126,6 @@ class Slots:
     tap: int = 0
     channel: int = 0
     lane: int = 0
-
-
-def _one_slot_a_step(psum: Slots) -> None:
-    if psum.lane:
-        raise ValueError(f"psum: lane = {psum.lane}, but the products of all lanes go to one psum")
 
 
 @dataclass(frozen=True)
@@ -236,7 +231,10 @@ class Load:
 
 @dataclass(frozen=True)
 class Mac:
-    """A macro-instruction (MAC-1); `op` is mac, max or add. A step of a mac adds up the products of `lanes` lanes."""
+    """A macro-instruction (MAC-1); `op` is mac, max or add.
+
+    A step of a mac adds up the products of `lanes` lanes, or each lane has a psum of its own (psum +lane, MAC-7).
+    """
 
     op: MacOperation
     place: Place = Place()
@@ -257,9 +255,10 @@ class Mac:
     give_ifmap: Condition = None
 
     def __post_init__(self) -> None:
-        if self.lanes < 1 or (self.lanes > 1 and self.op != "mac"):
-            raise ValueError(f"a {self.op} of {self.lanes} lanes: only a mac has more than one")
-        _one_slot_a_step(self.psum)
+        if self.psum.lane not in (0, 1):
+            raise ValueError(f"psum: lane = {self.psum.lane}: lanes add up (0), or lane l has psum slot + l (1)")
+        if self.lanes < 1 or (self.lanes > 1 and self.op != "mac" and not self.psum.lane):
+            raise ValueError(f"a {self.op} of {self.lanes} lanes: only a mac adds up lanes, others have a psum each")
 
 
 @dataclass(frozen=True)
@@ -310,7 +309,8 @@ class Commit:
     tokens: Tokens = Tokens()
 
     def __post_init__(self) -> None:
-        _one_slot_a_step(self.psum)
+        if self.psum.lane:
+            raise ValueError(f"psum: lane = {self.psum.lane}, but a commit has no lanes")
 
     @property
     def pattern(self) -> tuple[Extent, Extent, Extent]:

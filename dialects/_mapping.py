@@ -24,6 +24,7 @@ LANES = "lanes"
 DIMS = ("n", "k", "c", "h", "w", "r", "s")
 OUTPUT_DIMS = "nkhw"
 REDUCTION_DIMS = frozenset("crs")
+ON_LANES = frozenset("kcrs")
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ def rest_sets(sizes: Sizes, loops: tuple[Loop, ...], together: int) -> tuple[int
     together: how many output channels may be side by side in any number, those of a group. A loop that goes from group
     to group keeps its rest together.
     """
-    innermost = max((depth for depth, loop in enumerate(loops) if loop.on and loop.dim == "k"), default=-1)
+    innermost = max((i for i, loop in enumerate(loops) if loop.on not in ("", LANES) and loop.dim == "k"), default=-1)
     sets = [1] * len(loops)
     if innermost >= 0 and (extent := extents(sizes, loops)[innermost]) <= together:
         sets[innermost] = extent // loops[innermost].step
@@ -197,8 +198,8 @@ def mapping_problems(mapping: Mapping, sizes: Sizes, operands: Set[str]) -> Iter
 def _loop_problems(sizes: Sizes, loops: tuple[Loop, ...]) -> Iterator[str]:
     space = [loop for loop in loops if loop.on]
     lanes = [loop for loop in space if loop.on == LANES]
-    if lanes and (len(lanes) > 1 or lanes[0].dim not in REDUCTION_DIMS or space[-1] != lanes[0]):
-        yield f"loop {lanes[0].dim} on lanes: there is one, over c, r or s, inside all loops on other axes (NEST-6)"
+    if lanes and (len(lanes) > 1 or lanes[0].dim not in ON_LANES or space[-1] != lanes[0]):
+        yield f"loop {lanes[0].dim} on lanes: there is one, over k, c, r or s, inside all loops on other axes (NEST-6)"
     current = {dim: sizes.of(dim) for dim in DIMS}
     for loop in loops:
         if loop.step > current[loop.dim]:

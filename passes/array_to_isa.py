@@ -136,7 +136,7 @@ class _Layer:
     def mac(self, mac: A.Mac) -> Instruction:
         return instruction(
             "mac", op=mac.op, **_rectangle(mac.place), set_cols=mac.place.set_cols,
-            pixels=mac.pixels, taps=mac.taps, step_range=mac.step_range, lanes=mac.lanes,
+            psum_l=mac.psum.lane, pixels=mac.pixels, taps=mac.taps, step_range=mac.step_range, lanes=mac.lanes,
             data_reuse=mac.data_reuse, n2n_slot=mac.n2n_slot, ifmap_l=mac.ifmap.lane, weight_l=mac.weight.lane,
             clear=self.when(mac.clear), send=self.when(mac.send),
             take_weight=self.when(mac.take_weight), give_weight=self.when(mac.give_weight),
@@ -184,7 +184,8 @@ class _Layer:
                 words = product(*(f"extent{i}" for i in range(EXTENTS)))
                 what = f"{inst.text('kind')}, {words} words a PE{whose}"
             case "mac":
-                of = f" of {lanes} products" if (lanes := inst.number("lanes")) > 1 else ""
+                what = "psums" if inst.number("psum_l") else "products"
+                of = f" of {lanes} {what}" if (lanes := inst.number("lanes")) > 1 else ""
                 what = f"{product('pixels', 'taps', 'step_range')} steps{of} on {product('rows', 'cols')} PEs"
             case "commit":
                 added = inst.number("set_rows") if inst.number("reduce") else 1

@@ -74,7 +74,8 @@ class NestGroupPass(ModulePass):
     the layers are mapped to. An array of a file needs `arch`. `rowwise`: first stripes have fewer rows than others, so
     that rings are smaller. `columns`: the layers run in strips of so many columns of the last one, a group for each
     strip; columns that two strips need are computed by both. An input whose rows would come from DRAM again and again
-    comes by `nest.load`, row by row, but not with `loads=false`.
+    comes by `nest.load`, row by row, but not with `loads=false`. `single`: stripes of the result leave from one buffer,
+    not from two in turn.
 
     An elementwise layer becomes a sum of one pixel: `"copy"` -> `"add"`. Illegal are concatenations between the layers,
     and results that others read, too.
@@ -89,6 +90,7 @@ class NestGroupPass(ModulePass):
     rowwise: bool = False
     columns: int = 0
     loads: bool = True
+    single: bool = False
     schedule: str | None = None
     arch: str | None = None
 
@@ -178,7 +180,7 @@ class NestGroupPass(ModulePass):
             if "output" not in in_rings and before.stages and _is_result(layer.result):
                 streamed.add("output")
             try:
-                nests.append(striped(layer, before, own, streamed, arch))
+                nests.append(striped(layer, before, own, streamed, arch, self.single))
                 if problem := mapping_problem(nests[-1], layer.sizes.data, operands(layer)):
                     raise Refusal(problem)
             except Refusal as refusal:

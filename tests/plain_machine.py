@@ -306,7 +306,12 @@ class PlainMachine:
         places = self.places(inst, 1)
         check(inst.number("pixels") <= self.arch.pe.max_pixels, "too many pixels")
         lanes = range(inst.number("lanes"))
-        check(len(lanes) <= (self.arch.pe.lanes if op == "mac" else 1), "too many lanes")
+        own = inst.number("psum_l")
+        check(len(lanes) <= (self.arch.pe.lanes if op == "mac" or own else 1), "too many lanes")
+        if own:  # MAC-7
+            check(self.arch.pe.lane_sums, "psum_l without lane_sums")
+            steps = [inst.number(f"psum_{name}") for name in ("slot", "z", "j", "i")]
+            check(all(step % self.arch.pe.lanes == 0 for step in steps), "psums of one of the lanes in several banks")
         self.n2n(inst, halves["ifmap"], places)
         sums = self.psum_half(inst, places)
         counters, n2n_slots = ("pixels", "taps", "step_range"), inst_n2n_slots(inst)
@@ -319,11 +324,12 @@ class PlainMachine:
                 + i * inst.number(f"{name}_i")
                 for name in ("psum", *names)
             }
-            check(0 <= slot["psum"] < self.arch.pe.psum_words, f"psum slot {slot['psum']}")
+            last = slot["psum"] + own * (len(lanes) - 1)
+            check(slot["psum"] >= 0 and last < self.arch.pe.psum_words, f"psum slot {slot['psum']}")
             step = z * inst.number("taps") + j
             for place in places:
                 row, col, *_ = place
-                word = 0
+                words = Counter[int]()
                 for lane in lanes:
                     ifmap_slot = slot["ifmap"] + lane * inst.number("ifmap_l")
                     if ifmap_slot in n2n_slots and not self.is_last(inst, place):
@@ -331,16 +337,17 @@ class PlainMachine:
                     term = halves["ifmap"].get(row, col, ifmap_slot)
                     if op == "mac":
                         term *= halves["weight"].get(row, col, slot["weight"] + lane * inst.number("weight_l"))
-                    word += term
+                    words[slot["psum"] + own * lane] += term
                     for read in reads[1:]:
                         self.moved[read] += 1
                     self.moved[does] += 1
-                self.moved[reads[0]] += 1
-                self.moved["rf_psum_write"] += 1
-                before = sums.slots.get((row, col, slot["psum"]), sums.least)
-                after = max(before, word) if op == "max" else before + word
-                check(abs(2 * after + 1) < 1 << self.arch.psum_bits, "a psum that is too large")
-                sums.slots[row, col, slot["psum"]] = after
+                for psum, word in words.items():
+                    self.moved[reads[0]] += 1
+                    self.moved["rf_psum_write"] += 1
+                    before = sums.slots.get((row, col, psum), sums.least)
+                    after = max(before, word) if op == "max" else before + word
+                    check(abs(2 * after + 1) < 1 << self.arch.psum_bits, "a psum that is too large")
+                    sums.slots[row, col, psum] = after
         for name in names:
             if self.holds(inst.when(f"give_{name}"), last=True):
                 self.files[name].current = None

@@ -50,6 +50,7 @@ def odd_array(choice: Choice) -> dict[str, Any]:
     array["psum_bits"] = choice.one([32, 32, 40, 48, 48, 48, 36, 33, 28, 24, 20])
     array["pe"]["lanes"] = choice.one([1, 1, 1, 2, 4])
     array["links"]["south"] = choice.integer(0, 4) > 0
+    array["pe"]["lane_sums"] = array["rows"] % 2 == 0 and array["pe"]["psum_words"] % array["pe"]["lanes"] == 0
     return array
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cnncc.arch.manual import manual
-from cnncc.arch.model import PRESETS, arch_from_table, load_arch
+from cnncc.arch.model import PRESETS, arch_from_table, arch_text, array_title, load_arch, parse_arch
 from cnncc.errors import Refusal
 
 PAGE = Path(__file__).parents[1] / "docs" / "arch.md"
-SIZES = {"seed": ["4x4", "6x6", "8x8"], "spatial": ["4x4", "8x8", "16x16"]}  # columns of families, smaller ones first
+# Columns of families, smaller ones first.
+SIZES = {"seed": ["4x4", "6x6", "8x8"], "spatial": ["4x4", "8x8", "16x16"], "tcpa": ["4x4", "4x5"]}
 ROW = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
 
 
@@ -72,3 +73,23 @@ def test_arch_manual_ranges_are_those_of_the_reader(table: str, key: str) -> Non
     for value in (least - 1, most + 1):
         with pytest.raises(Refusal, match=rf"{key} = {value} is outside {least} to {most}"):
             arch_from_table(changed(table, key, value), "file")
+
+
+def test_lane_sums_are_said_only_where_they_are_on() -> None:
+    """The texts and titles of all other arrays stay as they were before there was such a key."""
+    preset = load_arch("spatial-4x4")
+    assert "lane_sums" not in arch_text(preset) + repr(preset)
+    banks = replace(preset, pe=replace(preset.pe, lanes=2, lane_sums=True))
+    assert "lane_sums = true" in arch_text(banks)
+    assert parse_arch(arch_text(banks), "file") == banks
+    assert (
+        len({array_title(arch) for arch in (preset, banks, replace(banks, pe=replace(banks.pe, lane_sums=False)))}) == 3
+    )
+
+
+def test_lane_sums_need_equal_banks() -> None:
+    table = changed("pe", "lane_sums", True)
+    table["pe"] |= {"lanes": 3, "psum_words": 16}
+    with pytest.raises(Refusal, match=r"file \[pe\]: .* psum_words = 16 is no multiple of lanes = 3: 15 is one"):
+        arch_from_table(table, "file")
+    assert arch_from_table(changed("pe", "lane_sums", True), "file").pe.lane_sums

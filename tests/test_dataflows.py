@@ -8,6 +8,7 @@ must be refused with the right reason.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
@@ -65,6 +66,8 @@ REASONS = {
     "extents of a load": "a load has four extents",
     "groups": "inside the loops over groups",
     "lanes": "in the box are no multiple of 2 lanes",
+    "order of sums": "k is on lanes, so it is the last output in the box",
+    "two of four banks": "lanes with sums of their own take all channels of the box, or as many as the PE has, 4",
     "deep": "deep, the array has 8",
     "sums around": "inside loops that add up sums in the PEs",
     "even and odd": "an even number of blocks at times and an odd one at others",
@@ -84,7 +87,8 @@ def random_case(rng: Random) -> Case:
 
 def arch_text(case: Case) -> str:
     text = case.arch_text().replace("[links]", "[links]\n            south = true")
-    return text.replace("[pe]", f"[pe]\n            lanes = {LANES}")
+    text = re.sub(r"psum_words = (\d+)", lambda words: f"psum_words = {-(-int(words[1]) // LANES) * LANES}", text)
+    return text.replace("[pe]", f"[pe]\n            lanes = {LANES}\n            lane_sums = true")
 
 
 def tiles(rng: Random, extent: int, share: float) -> list[int]:
@@ -122,15 +126,16 @@ def random_loops(rng: Random, shape: LayerShape, streamed: bool) -> list[Loop]:
 
 
 def on_lanes(rng: Random, kept: list[Loop], sizes: dict[str, int]) -> list[Loop]:
-    """The loops of a box, some products of one over c, r or s at a time."""
-    summed = [loop for loop in kept if loop.dim in "crs"]
-    if not summed:
+    """The loops of a box, some indices of one over k, c, r or s at a time."""
+    may = [loop for loop in kept if loop.dim in "kcrs"]
+    if not may:
         return kept
-    chosen = summed[rng.integers(len(summed))]
+    chosen = may[rng.integers(len(may))]
     lane = Loop(chosen.dim, 1, "lanes", keep=True)
     if sizes[chosen.dim] <= LANES:
         return [*(loop for loop in kept if loop != chosen), lane]
-    return [*(replace(loop, step=2) if loop == chosen else loop for loop in kept), lane]
+    step = LANES if chosen.dim == "k" and rng.random() < 0.9 else 2
+    return [*(replace(loop, step=step) if loop == chosen else loop for loop in kept), lane]
 
 
 def in_space(rng: Random, shape: LayerShape, arch: Arch, loops: list[Loop]) -> list[Loop]:
@@ -286,7 +291,7 @@ def features(drawn: Drawn) -> Iterator[str]:
     yield from ("sums down rows" for loop in outer if loop.on and loop.dim in "crs")
     yield from ("partial sums" for _ in range(partial_sums(drawn.shape, drawn.mapping) > 0))
     yield from (f"box over {loop.dim}" for loop in loops if loop.keep and loop.dim in "hn")
-    yield from ("lanes" for loop in loops if loop.on == "lanes")
+    yield from (f"lanes over {'k' if loop.dim == 'k' else 'crs'}" for loop in loops if loop.on == "lanes")
     for stage in drawn.mapping.stages:
         if stage.memory == "glb" and stage.depth:
             yield f"{stage.operand} in {stage.buffers}"
@@ -361,7 +366,10 @@ def small_files(rng: Random, drawn: Drawn) -> tuple[Mapping, Arch] | None:
     if not keys:
         return None
     key = str(rng.choice(keys))
-    return drawn.mapping, replace(drawn.arch, pe=replace(drawn.arch.pe, **{key: words[key] - 1}))
+    few = words[key] - 1
+    if key == "psum_words":
+        few -= few % LANES  # the banks of all lanes are equal (MAC-7)
+    return (drawn.mapping, replace(drawn.arch, pe=replace(drawn.arch.pe, **{key: few}))) if few else None
 
 
 def few_pes(rng: Random, drawn: Drawn) -> tuple[Mapping, Arch] | None:
@@ -381,9 +389,16 @@ def few_lanes(rng: Random, drawn: Drawn) -> tuple[Mapping, Arch] | None:
     return drawn.mapping, replace(drawn.arch, pe=replace(drawn.arch.pe, lanes=1))
 
 
+def no_banks(rng: Random, drawn: Drawn) -> tuple[Mapping, Arch] | None:
+    """An array whose lanes have no sums of their own."""
+    if not any(loop.on == "lanes" and loop.dim == "k" for loop in drawn.mapping.loops):
+        return None
+    return drawn.mapping, replace(drawn.arch, pe=replace(drawn.arch.pe, lane_sums=False))
+
+
 def outputs_on_lanes(rng: Random, drawn: Drawn) -> tuple[Mapping, Arch] | None:
-    """A loop over outputs on lanes, whose products would be added up."""
-    found = [depth for depth, loop in enumerate(drawn.mapping.loops) if loop.dim in "nkhw" and not loop.on]
+    """A loop over images, rows or columns on lanes."""
+    found = [depth for depth, loop in enumerate(drawn.mapping.loops) if loop.dim in "nhw" and not loop.on]
     if not found:
         return None
     depth = int(rng.choice(found))
@@ -401,7 +416,8 @@ FLAWS: dict[str, tuple[Flaw, str]] = {
     "room in a PE": (small_files, "a PE is to hold more words than it has"),
     "PEs enough": (few_pes, "side by side do not fit"),
     "lanes enough": (few_lanes, "products at a time are more than pe.lanes"),
-    "an adder tree": (outputs_on_lanes, "(NEST-6)"),
+    "banks": (no_banks, "no pe.lane_sums"),
+    "lanes for it": (outputs_on_lanes, "(NEST-6)"),
 }
 
 
@@ -482,7 +498,15 @@ def test_a_transfer_of_weights_has_all_taps_of_neighbouring_channels(outside: st
     assert np.array_equal(result_by(case, mapping.format("k':2", "k'' > r > s"), tmp_path), case.expected)
 
 
-FEATURES = ("weight held", "ifmap held", "sums down rows", "partial sums", "box over h", "lanes")
+FEATURES = (
+    "weight held",
+    "ifmap held",
+    "sums down rows",
+    "partial sums",
+    "box over h",
+    "lanes over crs",
+    "lanes over k",
+)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

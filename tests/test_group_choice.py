@@ -28,9 +28,9 @@ from cnncc.errors import Refusal
 from cnncc.estimate.mapped_program import of_model
 from cnncc.mapper.objective import OBJECTIVES, Objective
 from cnncc.passes._scheduling import decision
-from cnncc.passes._scheduling.group_choice import GroupChoice
+from cnncc.passes._scheduling.group_choice import GroupChoice, MappedLayers
 from cnncc.passes._scheduling.group_report import Costs
-from cnncc.passes._scheduling.group_search import Candidate
+from cnncc.passes._scheduling.group_search import Candidate, Mappings
 from cnncc.passes._scheduling.layer_groups import LayerGroup, groups_attr, groups_of
 from cnncc.passes._scheduling.schedule_file import GivenGroup
 from cnncc.passes.nest_group import NestGroupPass
@@ -83,6 +83,12 @@ class AnyGroups(GroupChoice):
             if apart and self.run([other.group for other in others]) is not None:
                 chosen = others
         return tuple(chosen)
+
+    def settle(self, others: Sequence[tuple[tuple[Candidate, ...], Mappings]], fewest: int) -> None:
+        """The same groups, beside layers that are mapped anew."""
+        before, self.beside = self.beside, MappedLayers(others[0][1], self.candidates)
+        if self.run(self.groups) is None:
+            self.beside = before
 
 
 def made_as_planned(compilation: Compilation, groups: Sequence[LayerGroup]) -> bool:
@@ -139,6 +145,7 @@ def test_lists_of_groups_are_read_as_written() -> None:
     groups = [
         GivenGroup(("a", "b"), 2, (0, 3), loads=False),
         GivenGroup(("c", "d", "e"), 1, rowwise=True),
+        GivenGroup(("f", "g"), 1, single=True),
     ]
     assert groups_of(groups_attr(groups)) == groups
 
@@ -201,20 +208,23 @@ def test_a_certificate_claims_no_proof_of_a_group(small: str, tmp_path: Path) ->
             list(check(DEPTHWISE, file, options, silent))
 
 
-@pytest.mark.parametrize("name", ["cycles", "energy", "words"])
-def test_groups_are_never_worse(name: str, tmp_path: Path) -> None:
-    """By the objective, with no slack."""
+@pytest.mark.parametrize(("name", "slack"), [("cycles", 0.0), ("cycles", 0.05), ("energy", 0.0), ("words", 0.0)])
+def test_groups_are_never_worse(name: str, slack: float, tmp_path: Path) -> None:
+    """By the objective."""
     for number in range(examples(1)):
         rng = np.random.default_rng([SEED, 32, number])
         chain = random_chain(rng, most_layers=6)
         arch = small_array(number, rng, chain, tmp_path)
         with_groups, without = (
-            predicted_counters(compiled(chain, arch, groups, Objective(name, 0.0)).module, load_arch(arch), {})
+            predicted_counters(compiled(chain, arch, groups, Objective(name, slack)).module, load_arch(arch), {})
             for groups in (AUTO, NONE)
         )
+        cycles = [counted["cycles"]["total"] for counted in (with_groups, without)]
+        most = (1 + slack) * min(cycles)
         match name:
             case "cycles":
-                assert with_groups["cycles"]["total"] <= without["cycles"]["total"]
+                assert cycles[0] <= most
+                assert slack == 0 or cycles[1] > most or with_groups["energy"]["total"] <= without["energy"]["total"]
             case "energy":
                 assert with_groups["energy"]["total"] <= without["energy"]["total"]
             case _:

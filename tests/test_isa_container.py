@@ -247,7 +247,7 @@ CORRUPTIONS: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("deep JSON", replaced("manifest.json", b"[" * 100000), "manifest.json: not JSON"),
     ("NaN", replaced("manifest.json", b'{"format": NaN}'), "manifest.json: not JSON: NaN is no number"),
     ("no text", replaced("manifest.json", b'{"format": 1, "a": "\\ud800"}'), "manifest.json: not JSON"),
-    ("later format", changed(lambda m: m.update(format=7)), "format version 7, this cnncc reads 6"),
+    ("later format", changed(lambda m: m.update(format=8)), "format version 8, this cnncc reads 6"),
     ("earlier format", changed(lambda m: m.update(format=1)), "format version 1, this cnncc reads 6"),
     ("no arch", changed(lambda m: m.pop("arch")), "arch is missing"),
     ("odd arch", changed(lambda m: m["arch"].update(rows=0)), "arch: rows = 0 is outside 1 to 32"),

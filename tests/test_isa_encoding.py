@@ -27,6 +27,7 @@ ENCODINGS = [
     ("halt", "00000000"),
     ("loop count=3", "04000003"),
     ("loop count=16777215", "04ffffff"),
+    ("loop frames=1 count=3", "06000003"),
     ("end", "08000000"),
     ("sync dma=1 commit=1", "0c000009"),
     ("sync load=1 array=1", "0c000006"),
@@ -34,6 +35,7 @@ ENCODINGS = [
     ("host segment=258", "14000102"),
     ("desc id=3 base=0x12345678 height=8 width=7 pitch=9 plane=56 fill=-3 zero=-128 wrap=1000 ring_y=5 "
      "ring_x=6", "18c00000 12345678 00080007 00000009 00000038 fffdff80 000003e8 00050006"),
+    ("desc id=1 frames=1 pitch=1568", "18600000 00000000 00000000 00000620 00000000 00000000 00000000 00000000"),
     ("step id=15 loop=7 by=y*-2", "1fc00007 bffffffe"),
     ("step id=0 loop=1 by=k*5", "1c000001 40000005"),
     ("step id=1 loop=0 by=x*-1", "1c400000 ffffffff"),
@@ -55,6 +57,8 @@ ENCODINGS = [
      "lanes=5 ifmap_l=-3 weight_l=13",
      "29044088 11010104 01000102 01070000 00020009 00040006 00030001 00050009 0002ffff 00040006 00070008 000a000b "
      "fff40005 fffd000d"),
+    ("mac op=max lanes=2 psum_l=1", "29001001 06000000 00000000 00000000 00010001 00010000" + " 00000000" * 6
+     + " 00000002 00000000"),
     ("mac op=add", "2a001001 04000000 00000000 00000000 00010001 00010000" + " 00000000" * 6 + " 00000001 00000000"),
     ("unit bias=1 residual=1 zero=-5 clamp_lo=-40 clamp_hi=90 factor_a=0x3f800000 factor_b=0xbf000000 fixed=0x3f000000 "
      "add_lo=-60 add_hi=99",
@@ -67,6 +71,9 @@ ENCODINGS = [
      "row=y*1 row_set=lin*2 col=x*1 col_set=k*3",
      "32044088 91100101 08456780 00000010 00000003 0002ffff fffffffc 00020003 00040001 c0000001 bffffffd 40000001 "
      "000c0004 ffff0001 95000109 80000001 00000002 c0000001 40000003"),
+    ("core row0=1 rows=3 col0=2 cols=4", "34043084"),
+    ("core", "34000000"),
+    ("route semaphore=13 core=2 to=14", "3b40020e"),
 ]  # fmt: skip
 
 
@@ -124,14 +131,30 @@ def instances(spec: Spec) -> st.SearchStrategy[Instruction]:
     return fields.map(lambda fields: instruction(spec.name, **fields))
 
 
-PLAIN = [spec for spec in SPECS if spec.name not in ("halt", "loop", "end")]
-programs = st.recursive(
-    st.lists(st.one_of(*map(instances, PLAIN)), max_size=3),
-    lambda inner: st.tuples(st.integers(1, (1 << 24) - 1), inner, inner).map(
-        lambda part: [instruction("loop", count=part[0]), *part[1], instruction("end"), *part[2]]
-    ),
-    max_leaves=LOOP_REGISTERS,
-).map(lambda body: [*body, instruction("halt")])
+CORE, ROUTE = (next(spec for spec in SPECS if spec.name == name) for name in ("core", "route"))
+PLAIN = [spec for spec in SPECS if spec.name not in ("halt", "loop", "end", "core", "route")]
+
+
+def without_frames(inst: Instruction) -> Instruction:
+    """Frames are for programs of cores."""
+    return instruction(inst.spec.name, **{**inst.values, "frames": 0}) if inst.spec.name == "desc" else inst
+
+
+def bodies(specs: list[Spec], frames: int) -> st.SearchStrategy[list[Instruction]]:
+    """Instructions in loops, then halt. frames: 1 where loops may be over frames."""
+    return st.recursive(
+        st.lists(
+            st.one_of(*map(instances, specs)).map(lambda inst: inst if frames else without_frames(inst)), max_size=3
+        ),
+        lambda inner: st.tuples(st.integers(1, (1 << 24) - 1), st.integers(0, frames), inner, inner).map(
+            lambda part: [instruction("loop", count=part[0], frames=part[1]), *part[2], instruction("end"), *part[3]]
+        ),
+        max_leaves=LOOP_REGISTERS,
+    ).map(lambda body: [*body, instruction("halt")])
+
+
+cores = st.lists(st.tuples(instances(CORE), bodies([*PLAIN, ROUTE], 1)), min_size=1, max_size=3)
+programs = bodies(PLAIN, 0) | cores.map(lambda parts: [inst for head, body in parts for inst in (head, *body)])
 
 
 @given(programs)
@@ -164,11 +187,15 @@ def check_words(words: np.ndarray) -> str:
     return "legal"
 
 
+LOOPS_AND_CORES = ("loop", "end", "core", "route")
+
+
 def test_isa_random_words_are_legal_or_refused() -> None:
     """Programs of random words under known opcodes, and as many legal ones with one bit flipped."""
     rng, count = np.random.default_rng([11, SEED]), examples(5000)
-    good = encode_program(assemble("\n".join([text for text, _ in ENCODINGS if not text.startswith(("loop", "end"))][1:]
-                                             + ["halt"])))  # fmt: skip
+    plain = (text for text, _ in ENCODINGS if text.split()[0] not in LOOPS_AND_CORES and "frames=1" not in text)
+    texts = [*plain][1:]
+    good = encode_program(assemble("\n".join([*texts, "halt"])))
     outcomes: dict[str, int] = {}
     for turn in range(count):
         words = rng.integers(0, 1 << 32, rng.integers(1, 40), dtype=np.uint32)
@@ -191,7 +218,7 @@ def test_isa_illegal_words(words: str, message: str) -> None:
 
 UNWRITABLE = [
     ("jump", "line 2: no instruction 'jump'"),
-    ("loop times=3", "line 2: loop has no field times; it has count"),
+    ("loop times=3", "line 2: loop has no field times; it has frames, count"),
     ("loop count=x", "line 2: count: 'x' is no number"),
     ("loop count=1 count=2", "'count=2' is not field=value, or the field is given twice"),
     ("loop 3", "'3' is not field=value"),

@@ -42,6 +42,12 @@ ENCODINGS = [
     ),
     (
         "OP",
+        {"command": "max", "lanes": 2, "lane_sums": 1, "tag0": 1},
+        [],
+        "09080001 00000001 00020000 00000001 00000000",
+    ),
+    (
+        "OP",
         {"command": "add", "max_iteration": 70000, "step_range": 65535, "virtual_n2n": 1, "send_output": 1},
         [],
         "0a30ffff 00011170 00010000 00000000 00000000",
@@ -78,7 +84,7 @@ def test_messages_have_the_fields_of_the_thesis() -> None:
     """Type of command is the opcode of the format, input data follows the head; the others are fields. So are lanes."""
     named = {field.name for spec in MESSAGES for field in spec.fields}
     thesis = ["command", "type of data", "max iteration", "step range", "data reuse", "virtual n2n", "send output"]
-    assert named == {name.replace(" ", "_") for name in thesis} | {"input_words", "tag0", "tag1", "lanes"}
+    assert named == {name.replace(" ", "_") for name in thesis} | {"input_words", "tag0", "tag1", "lanes", "lane_sums"}
     assert [spec.name for spec in MESSAGES] == ["DATA", "OP"]
     assert not {spec.name for spec in MESSAGES} & {spec.name for spec in SPECS}
 

@@ -1,4 +1,4 @@
-"""Lanes (MAC-1, MAC-2, MAC-3): random macro-instructions by brute force, on all that run them; what they cost."""
+"""Lanes (MAC-1 to MAC-3, MAC-7): random macro-instructions by brute force, on all that run them; what they cost."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ from cnncc.eval.atomic import atomic_schedule
 from cnncc.eval.atomic_text import schedule_text
 from cnncc.eval.isa import evaluate as run_isa
 from cnncc.isa.assembly import assemble
+from cnncc.machine.program import build_tree
 from cnncc.machine.stats import stats
+from cnncc.machine.times.durations import mac_steps
 from cnncc.machine.traps import Trap
+from cnncc.machine.values.interpreter import Interpreter
+from cnncc.machine.values.memory import Memory
 from cnncc.passes.array_allocate import ArrayAllocatePass
 from cnncc.passes.array_to_isa import ArrayToIsaPass
 
 PRESET = load_arch("spatial-4x4")
-ARCH = replace(PRESET, pe=replace(PRESET.pe, lanes=4, psum_words=12))
+ARCH = replace(PRESET, pe=replace(PRESET.pe, lanes=4, lane_sums=True, psum_words=12))
 WORDS = 300  # of the ifmap tensor and of the weights
 
 
@@ -51,7 +55,9 @@ class Case:
     @property
     def psums(self) -> int:
         """Psums of a PE, from slot 0 on."""
-        return 1 + (self.mac.pixels - 1) * self.mac.psum.pixel + (self.mac.step_range - 1) * self.mac.psum.channel
+        mac, psum = self.mac, self.mac.psum
+        last = (mac.pixels - 1) * psum.pixel + (mac.step_range - 1) * psum.channel + (mac.lanes - 1) * psum.lane
+        return 1 + last
 
     @property
     def results(self) -> int:
@@ -76,6 +82,9 @@ def random_case(r: random.Random) -> Case:
     else:
         ifmap, weight = (A.Slots(r.randint(0, 2), *(r.randint(0, 3) for _ in range(4))) for _ in range(2))
     psum = A.Slots(0, r.choice([channels, channels, 0]), 0, r.choice([1, 1, 1, 0]))
+    if r.random() < 0.4:  # each lane has its own sums, in banks of its own (MAC-7)
+        channels = min(channels, 3 // pixels)
+        psum = A.Slots(0, r.choice([4 * channels, 0]), 0, r.choice([4, 4, 0]), 1)
     bare = A.Mac(MacOperation.MAC, A.Place(), pixels, taps, channels, lanes, 0, 0, ifmap, weight, psum)
     words, weights = (1 + max(slot(of, *at) for at in counts(bare)) for of in (ifmap, weight))
     rows, cols = r.randint(1, 2), r.randint(1, 4)
@@ -161,7 +170,7 @@ def expected(case: Case, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         words, weights = ifmap_of(case, x, h, c, row)[col], w[17 * c + 7 * col :]
         for z, j, i, lane in counts(mac):
             term = words[slot(mac.ifmap, z, j, i, lane)] * weights[slot(mac.weight, z, j, i, lane)]
-            sums[h, row, col, slot(mac.psum, z, j, i)] += term
+            sums[h, row, col, slot(mac.psum, z, j, i, lane)] += term
     return sums
 
 
@@ -220,7 +229,7 @@ def outcome(run: Run, case: Case, x: np.ndarray, w: np.ndarray, arch: Arch = ARC
 
 @pytest.mark.parametrize("block", range(4))
 def test_lanes_random_macs_by_brute_force(block: int) -> None:
-    ran: set[int] = set()
+    ran: set[tuple[int, int]] = set()
     early = 0
     for seed in range(block * 25, block * 25 + 25):
         case, rng = random_case(random.Random(seed)), np.random.default_rng(seed)
@@ -232,8 +241,9 @@ def test_lanes_random_macs_by_brute_force(block: int) -> None:
             continue
         wanted = [expected(case, *both).ravel().tolist() for both in zip(x, w, strict=True)]
         assert found == dict.fromkeys(RUNS, wanted), (seed, case)
-        ran.add(case.mac.lanes)
-    assert ran == {1, 2, 3, 4} and early
+        ran.add((case.mac.lanes, case.mac.psum.lane))
+    lanes, own = map(set, zip(*ran, strict=True))
+    assert (lanes, own) == ({1, 2, 3, 4}, {0, 1}) and early
 
 
 def one_psum(taps: int, lanes: int) -> Case:
@@ -265,13 +275,15 @@ def test_lanes_that_a_pe_does_not_have(name: str) -> None:
 
 
 def test_lanes_of_records() -> None:
-    with pytest.raises(ValueError, match="a max of 2 lanes: only a mac has more than one"):
+    with pytest.raises(ValueError, match="a max of 2 lanes: only a mac adds up lanes, others have a psum each"):
         A.Mac(MacOperation.MAX, A.Place(), lanes=2)
+    assert A.Mac(MacOperation.MAX, A.Place(), lanes=2, psum=A.Slots(lane=1)).lanes == 2
     with pytest.raises(ValueError, match="a mac of 0 lanes"):
         A.Mac(MacOperation.MAC, A.Place(), lanes=0)
-    for record in (A.Mac, A.Commit):
-        with pytest.raises(ValueError, match="psum: lane = 3, but the products of all lanes go to one psum"):
-            record("mac", A.Place(), psum=A.Slots(lane=3))
+    with pytest.raises(ValueError, match=r"psum: lane = 3: lanes add up \(0\), or lane l has psum slot \+ l \(1\)"):
+        A.Mac(MacOperation.MAC, A.Place(), psum=A.Slots(lane=3))
+    with pytest.raises(ValueError, match="psum: lane = 1, but a commit has no lanes"):
+        A.Commit("y", A.Place(), psum=A.Slots(lane=1))
 
 
 def test_lanes_in_atomic_schedules() -> None:
@@ -279,7 +291,7 @@ def test_lanes_in_atomic_schedules() -> None:
     case = replace(random_case(random.Random(1)), c=1)
     for seed in range(40):
         case = replace(random_case(random.Random(seed)), h=1, c=1)
-        if case.mac.lanes > 1 and not too_early(case) and not case.mac.data_reuse:
+        if case.mac.lanes > 1 and not case.mac.psum.lane and not too_early(case) and not case.mac.data_reuse:
             break
     rng = np.random.default_rng(3)
     values = {name: rng.integers(-9, 10, WORDS) for name in ("x", "w")}
@@ -297,6 +309,43 @@ def test_lanes_in_atomic_schedules() -> None:
     assert line.count(" * ") == case.mac.lanes and line.count("+= ") == 1
 
 
+@pytest.mark.parametrize("name", RUNS)
+def test_own_sums_need_banks(name: str) -> None:
+    """On an array without lane_sums, and where a lane's psums do not lie in its bank (MAC-7)."""
+    x, mac = np.ones((1, WORDS), np.int64), replace(one_psum(2, 2).mac, psum=A.Slots(lane=1))
+    case = Case(mac, 1, 1, 1, 1, 4, 4)
+    assert outcome(RUNS[name], case, x, x) == [[2, 2]]
+    without = replace(ARCH, pe=replace(ARCH.pe, lane_sums=False))
+    assert "lane_sums" in outcome(RUNS[name], case, x, x, without)
+    for field in ("base", "pixel", "tap", "channel"):
+        wrong = replace(case, mac=replace(mac, psum=replace(mac.psum, **{field: 6})))
+        assert "lanes" in outcome(RUNS[name], wrong, x, x)
+
+
+@pytest.mark.parametrize("op", ["max", "add"])
+def test_own_sums_of_pools(op: str) -> None:
+    """Three channels of four words in three lanes: what one lane does in three times the steps."""
+    text = "\n".join([
+        "desc id=1", "dma dram=1 glb=1 words=12", "sync dma=1", "unit clamp_lo=-99 clamp_hi=99",
+        "load kind=ifmap desc=1 open=always close=always extent3=12 term3=lin*1",
+        f"mac op={op} take_ifmap=always give_ifmap=always clear=always send=always taps=4 ifmap_j=1 {{}}",
+        "commit channels=3 psum_i=1 channel_term=lin*1 desc=2",
+        "sync commit=1", "dma direction=out dram=2 glb=2 words=3", "sync dma=1", "halt",
+    ])  # fmt: skip
+    words = [3, -4, 7, 1, -9, -2, -5, -3, 8, 0, 0, 2]
+    wanted = [(max if op == "max" else sum)(words[at : at + 4]) for at in (0, 4, 8)]
+    for fields in ("lanes=3 ifmap_l=4 psum_l=1", "step_range=3 ifmap_i=4 psum_i=1"):
+        program = assemble("desc id=2 base=12\n" + text.format(fields))
+        machine = PlainMachine(ARCH, words + [0] * 3)
+        machine.run(program)
+        assert machine.dram[12:] == wanted
+        dram = Memory("dram", 15, 1)
+        dram.write(np.arange(12), np.array([words]))
+        Interpreter(ARCH, dram, lambda *_: None).run(build_tree(program))
+        assert dram.read(np.arange(12, 15)).tolist() == [wanted]
+        assert mac_steps(next(inst for inst in program if inst.spec.name == "mac")) == (4 if "psum_l" in fields else 12)
+
+
 def test_lanes_cost_no_cycles() -> None:
     """As many steps, three products each; the PE could do four, and two of 16 PEs work."""
     text = "mac rows=2 taps=6 step_range=2 {} clear=always send=always\ncommit rows=2 channels=2\nhalt"
@@ -306,3 +355,7 @@ def test_lanes_cost_no_cycles() -> None:
     assert three["utilisation"]["compute"] == 72 / (16 * 16 * 4)
     reads = {"weight": 72, "ifmap": 72, "psum": 24 + 4}
     assert {name: file["read"] for name, file in three["rf"].items()} == reads
+    own = stats(assemble(text.format("lanes=3 ifmap_l=1 psum_l=1 psum_i=4")), ARCH)
+    assert own["cycles"] == three["cycles"]
+    assert {name: file["read"] for name, file in own["rf"].items()} == {**reads, "psum": 72 + 4}
+    assert own["rf"]["psum"]["write"] == 72

@@ -170,13 +170,14 @@ class Enumerate:
                     setattr(self.count, op, getattr(self.count, op) + 1)
                     self.count.rf_ifmap_read += 1
                     self.count.rf_weight_read += op == "macs"
-                self.count.rf_psum_read += 1
-                self.count.rf_psum_write += 1
+                sums = inst.number("lanes") if inst.number("psum_l") else 1
+                self.count.rf_psum_read += sums
+                self.count.rf_psum_write += sums
             if (c + 1) % inst.number("set_cols") and c + 1 < inst.number("cols"):
                 self.count.n2n += reuse
                 self.count.rf_ifmap_write += reuse
         slots = [inst.number("psum_slot") + sum(i * inst.number(f"psum_{n}") for i, n in zip(at, "zji", strict=True))
-                 for at in counters]  # fmt: skip
+                 + inst.number("psum_l") * (inst.number("lanes") - 1) for at in counters]  # fmt: skip
         self.count.psum_peak = max(self.count.psum_peak, max(slots) + 1)
         if reuse:
             slot = inst.number("n2n_slot")
@@ -243,7 +244,7 @@ class Writer:
                 steps = " ".join(f"psum_{i}={rng.randint(0, 3)}" for i in "zji")
                 return (f"mac op={self.pick('mac', 'max', 'add')} rows={rng.randint(1, 5)} cols={rng.randint(1, 6)}"
                         f" set_cols={rng.randint(1, 4)} pixels={rng.randint(1, 3)} taps={rng.randint(1, 3)}"
-                        f" lanes={self.pick(1, 1, 2, 5)}"
+                        f" lanes={self.pick(1, 1, 2, 5)} psum_l={self.pick(0, 0, 1)}"
                         f" step_range={rng.randint(1, 3)} data_reuse={rng.randint(0, 4)} n2n_slot={rng.randint(0, 30)}"
                         f" psum_slot={rng.randint(0, 5)} {steps}")  # fmt: skip
             case _:

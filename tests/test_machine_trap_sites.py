@@ -10,12 +10,29 @@ import numpy as np
 from test_isa_fuzz import small_memory, values
 from test_machine_times import ARCH as OTHER_ARCH
 from test_machine_traps import run
-from trap_cases import ARCH, OTHERS, PING_PONG, PONG, TIMES, TRAFFIC, VALUES, WORDS
+from trap_cases import (
+    ARCH,
+    BANKS,
+    CORES,
+    CORES_ARCH,
+    DEADLOCKS,
+    OTHERS,
+    OWN,
+    PING_PONG,
+    PONG,
+    TIMES,
+    TRAFFIC,
+    VALUES,
+    WORDS,
+)
 
 import cnncc
 from cnncc.errors import Refusal
 from cnncc.isa.assembly import assemble
 from cnncc.isa.codec import decode_program, encode_program
+from cnncc.machine.cores.core_times import simulate_cores
+from cnncc.machine.cores.programs import cores_of
+from cnncc.machine.cores.rules import check_cores
 from cnncc.machine.program import build_tree
 from cnncc.machine.times.times import simulate
 from cnncc.machine.traffic.counts import count_traffic
@@ -25,7 +42,7 @@ ROOT = Path(cnncc.__file__).parent
 ABOUT_FILES = ("bus_messages.py", "races.py", "degrees.py")  # not what a program does
 NO_TRAPS = ("OrderMatters", "_Dependent", "_Reached", "AssertionError")
 CALLER_CHECKS = ("of",)  # functions that raise where a caller should have looked
-DECODER = ("_decode_one", "decode_program", "check_structure", "from_bits")
+DECODER = ("_decode_one", "decode_program", "check_structure", "_check_core", "from_bits")
 
 Site = tuple[str, int, int]  # file, first and last line of a raise
 
@@ -66,6 +83,7 @@ def provoked() -> Iterator[tuple[str, int]]:
     """Where each program by hand ends."""
     yield from (ends(lambda text=text: run(text)) for text, _, _ in VALUES)
     yield from (ends(lambda text=text: run(text, PONG)) for text, _, _ in PING_PONG)
+    yield from (ends(lambda text=text: run(text, BANKS)) for text, _, _ in OWN)
     for case in OTHERS:
         yield ends(lambda case=case: run(case.text, case.arch, list(case.dram), case.images, case.shared))
     for text, _, _ in TIMES:
@@ -75,6 +93,11 @@ def provoked() -> Iterator[tuple[str, int]]:
     yield ends(lambda: simulate(slow, OTHER_ARCH, limit_steps=9))
     yield ends(lambda: values(encode_program(assemble("loop count=9\ndesc\nend\nhalt")), ARCH, small_memory(), 9999))
     yield from (ends(lambda text=text: count_traffic(build_tree(assemble(text)), OTHER_ARCH)) for text, _, _ in TRAFFIC)
+    yield from (ends(lambda text=text: check_cores(assemble(text), CORES_ARCH)) for text, _ in CORES)
+    yield ends(lambda: build_tree(assemble("core\nhalt")))
+    yield ends(lambda: cores_of(assemble("core\nhalt"), CORES_ARCH, 1 << 16))
+    for text in DEADLOCKS:
+        yield ends(lambda text=text: simulate_cores(cores_of(assemble(text), CORES_ARCH)))
     for words, _ in WORDS:
         codes = np.array([int(word, 16) for word in words.split()], np.uint32)
         yield ends(lambda codes=codes: decode_program(codes))

@@ -7,7 +7,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from plain_machine import PlainMachine, PlainTrap
-from trap_cases import ADD, ARCH, COMMIT, FIRST, LOAD, OTHERS, PING_PONG, PONG, ROOMY, SETUP, SUMS, TAKE, VALUES, Case
+from trap_cases import (
+    ADD,
+    ARCH,
+    BANKS,
+    COMMIT,
+    FIRST,
+    LOAD,
+    OTHERS,
+    OWN,
+    PING_PONG,
+    PONG,
+    ROOMY,
+    SETUP,
+    SUMS,
+    TAKE,
+    VALUES,
+    Case,
+)
 
 from cnncc.arch.model import Arch, Links
 from cnncc.isa.assembly import assemble
@@ -218,6 +235,11 @@ def test_the_first_of_several_traps_counts() -> None:
     with pytest.raises(Trap, match="glb address 64 is beyond the last word 63") as trap:
         run(text.replace("lin*5", "lin*8"))
     assert trap.value.index == FIRST + 6
+
+
+@pytest.mark.parametrize(("text", "index", "message"), OWN)
+def test_traps_of_lanes_with_sums_of_their_own(text: str, index: int, message: str) -> None:
+    trap_of(text, index, message, BANKS)
 
 
 @pytest.mark.parametrize(("text", "index", "message"), PING_PONG)

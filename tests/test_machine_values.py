@@ -177,10 +177,21 @@ class Writer:
         """The counters and slot steps of a macro-instruction whose slots mostly lie in the register files."""
         pe, r = self.arch.pe, self.random
         z, i = self.upto(3), self.upto(4)
-        lanes = self.upto(pe.lanes + self.chance(0.02)) if op == "mac" or self.chance(0.01) else 1
+        own = pe.lane_sums and self.chance(0.6)
+        lanes = self.upto(pe.lanes + self.chance(0.02)) if op == "mac" or own or self.chance(0.01) else 1
         j = self.upto(min(9, pe.weight_words // i, pe.ifmap_words // 2) // lanes)
         plain = self.chance(0.8)
         small = [-1, 0, 1, 1, 2]
+        if own:  # MAC-7: each lane has its own channels, or shares the ifmap of all
+            z, i = min(z, pe.psum_words // pe.lanes), min(i, pe.psum_words // pe.lanes // z) or 1
+            aligned = [0, pe.lanes, pe.lanes, 2 * pe.lanes] if plain or self.chance(0.9) else [1]
+            return {
+                "pixels": z, "taps": j, "step_range": i, "lanes": lanes, "psum_l": 1,
+                "ifmap_z": r.randint(0, 3), "ifmap_j": 1, "ifmap_l": r.choice([0, 0, j]), "ifmap_i": r.choice([0, j]),
+                "weight_z": 0, "weight_j": i, "weight_l": i * j, "weight_i": r.choice([0, 1, 1]),
+                "psum_z": i * pe.lanes if plain else r.choice(aligned), "psum_j": 0 if plain else r.choice(aligned),
+                "psum_i": pe.lanes if plain else r.choice(aligned),
+            }  # fmt: skip
         return {
             "pixels": z, "taps": j, "step_range": i, "lanes": lanes,
             "ifmap_z": r.randint(0, 3), "ifmap_j": lanes, "ifmap_l": 1,
@@ -425,7 +436,7 @@ def random_arch(r: random.Random) -> Arch:
     pe = Pe(
         r.choice([10, 40, 40]), r.choice([12, 40, 40]), 12, weight_halves=r.choice([1, 2, 2]),
         ifmap_halves=r.choice([1, 2, 2]), psum_halves=r.choice([1, 2]), max_pixels=3,
-        lanes=r.choice([1, 1, 2, 4]),
+        lanes=r.choice([1, 1, 2, 4]), lane_sums=r.random() < 0.5,
     )  # fmt: skip
     sizes = r.choice([(1, 1), (2, 3), (3, 4), (4, 6)])
     bits = r.choice([8, 16, 16])

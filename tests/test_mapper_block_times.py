@@ -102,6 +102,34 @@ def test_blocks_begin_with_weights_that_take_longer_than_what_there_is_to_do() -
     # 5 + 5 + 4 rows of 3 + 3 + 3 + 3 + 2 columns are 14 x 5 tiles of one row, of 64 channels.
     assert said["macros"] == said["commits"] == 8 * 14 * 5
     assert said["compute"] == 512 * 256 * 196 // 256 + 4 * 8 * 14 * 5
+    # A result a cycle from each of 16 columns; 16 rows add up in each commit.
+    assert said["committing"] == 512 * 196 // 16 + 15 * said["commits"]
+
+
+@pytest.mark.parametrize(
+    ("bus", "port", "image"), [(18, 64, 16 * 18), (2, 64, 16 * 4 * 18 // 2), (18, 8, 16 * 16 * 18 // 8)]
+)
+def test_blocks_load_windows_into_pes_over_buses_through_the_port(bus: int, port: int, image: int) -> None:
+    """By hand: 4 blocks of 4 x 4 outputs, 8 channels, two for each macro-instruction. 4 x 4 PEs have an output of two
+    channels, and load 2 x 9 words for it: a PE, a bus for 4 PEs, or the port for 16. The weights come for each block.
+    """
+    arch = replace(ARCH, bus=replace(ARCH.bus, burst_words=bus), glb=replace(ARCH.glb, words_per_cycle=port))
+    at = at_point("kcrs|WhwI", (1, 4, 1, 1), (1, 1, 4), (2, 1, 1, 1, 3, 3))
+    said = rules(depthwise(8, 8), at, MOVING, arch, k=8, h=4, w=4)
+    assert said["macros"] == 4 * 4
+    assert said["loading"] == 4 * 4 * 18 + image
+    least, cycles = least_and_cycles(depthwise(8, 8), at, MOVING, arch, k=8, h=4, w=4)
+    assert said["loading"] < least <= cycles
+
+
+def test_buses_have_a_column_once_that_neighbours_pass_on() -> None:
+    """By hand: of 3 columns of 3 words the 4 PEs of a row load one each, and the last one two more."""
+    arch = replace(ARCH, bus=replace(ARCH.bus, burst_words=1))
+    at = at_point("kcrs|WhwI", (1, 4, 1, 1), (1, 1, 4), (2, 1, 1, 1, 3, 3))
+    shape = LayerShape("mac", Sizes(1, 8, 4, 8, 8, 3, 3), Window((3, 3), pad=(1, 1, 1, 1)), 2, 8, 8)
+    said = rules(shape, at, MOVING, arch, k=8, h=4, w=4)
+    assert said["macros"] == 4 * 4 * 4
+    assert said["loading"] == 4 * 4 * 4 * 18 + 64 * (4 + 2) * 3
 
 
 def test_one_buffer_of_the_image_is_filled_behind_the_results_of_its_block() -> None:
@@ -396,6 +424,9 @@ def test_reloads_of_weights_wait_by_hand() -> None:
     assert bound.waits == 3 * (32 + 1 + 1 + 1 - 2 * (4 + 4))
     rows = at_point("kcrs|WhwI", (1, 1, 16, 1), (16, 1, 1), (4, 8, 1, 1, 1, 1))  # two of 4 x 8 + 4 cycles
     assert Bound(Durations(pointwise(256, 16, 8), ARCH, residual=False), rows).waits == 0
+    # Two pixels: PEs hold both, and none is queued in front of the next weights.
+    two = LayerShape("mac", Sizes(1, 256, 16, 1, 2, 1, 1), Window((1, 1)), 2, 1, 2)
+    assert Bound(Durations(two, ARCH, residual=False), at).waits == 0
     # PEs hold four pixels of rows of two: two of the last row, two of the one before.
     small = LayerShape("mac", Sizes(1, 256, 16, 4, 2, 1, 1), Window((1, 1)), 2, 4, 2)
     arch = replace(ARCH, pe=replace(ARCH.pe, ifmap_halves=4))

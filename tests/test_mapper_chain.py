@@ -82,7 +82,7 @@ def test_chain_is_the_best_of_all_combinations(seed: int) -> None:
 
     fewest = Objective("cycles", 0.0)
     every = [len(each) for each in layers]
-    best, figures, known = best_choices(layers, every, [budget] * len(layers), fewest, ARCH, run)
+    best, figures, known, _ = best_choices(layers, every, [budget] * len(layers), fewest, ARCH, run)
     least = min(cycles(*chain, budget=budget) for chain in product(*layers))
     assert least <= run(best) <= 1.002 * least  # neighbours but one hardly matter
     if len(layers) > 1:
@@ -92,7 +92,9 @@ def test_chain_is_the_best_of_all_combinations(seed: int) -> None:
 def resnet(monkeypatch: pytest.MonkeyPatch, first_only: bool) -> int:
     """Cycles of ResNet-20, predicted; first_only: each layer with the mapping that is best for itself."""
     if first_only:
-        monkeypatch.setattr(decision, "best_choices", lambda layers, *_: Best([0] * len(layers), Figures(0, 0.0), 0))
+        monkeypatch.setattr(
+            decision, "best_choices", lambda layers, *_: Best([0] * len(layers), Figures(0, 0.0), 0, [0] * len(layers))
+        )
     model = SAMPLES / "models" / "resnet20_qoperator_u8.onnx"
     compilation = start_compilation(model, CompileOptions("spatial-16x16", batch=1, dataflow="auto", slack=0.0))
     return program_counts(mapped_parts(compilation), compilation.settings.arch)["cycles"]["total"]
@@ -107,7 +109,7 @@ def predicted(model: Path, arch: Arch) -> int:
     """Cycles of a network on an array."""
     array = model.with_suffix(".toml")
     array.write_text(arch_text(arch))
-    compilation = start_compilation(model, CompileOptions(str(array), dataflow="auto", slack=0.0))
+    compilation = start_compilation(model, CompileOptions(str(array), dataflow="auto", slack=0.0, groups="none"))
     return program_counts(mapped_parts(compilation), arch)["cycles"]["total"]
 
 

@@ -123,21 +123,26 @@ def test_what_is_taken_is_the_quicker(k: int, c: int, side: int, words: int, is_
 ARRAYS = [(4, 3, 6), (6, 1, 2), (3, 8, 8), (5, 2, 24)]
 
 
+@pytest.mark.parametrize("lane_sums", [False, True])
 @pytest.mark.parametrize(("ping", "pong", "virtual"), ARRAYS)
 @pytest.mark.parametrize("shape", [layer(3, 4, 5), layer(4, 3, 4, 5, 2, width=2)])
-def test_the_check_of_certificates_has_the_same_points(shape: LayerShape, ping: int, pong: int, virtual: int) -> None:
+def test_the_check_of_certificates_has_the_same_points(
+    shape: LayerShape, ping: int, pong: int, virtual: int, lane_sums: bool
+) -> None:
     """It counts SPACE-1 to SPACE-5 once more, with no code of the search."""
     pe = replace(ARRAY.pe, ifmap_words=ping, pong_words=pong, virtual_words=virtual, weight_words=40, lanes=2)
-    arch = replace(ARRAY, rows=2, cols=4, pe=replace(pe, max_pixels=2, psum_words=3))
+    pe = replace(pe, max_pixels=2, psum_words=4 if lane_sums else 3, lane_sums=lane_sums)
+    arch = replace(ARRAY, rows=2, cols=4, pe=pe)
     everything = numbers(shape, arch)
     points = set[object]()
     for form in forms_of(shape):
         for which in combinations_below(everything, form, ALL).indices.tolist():
             at = point(everything, form, which)
             k, w, h, c, r, s = at.box
-            points.add((form.order, at.rows, at.cols, (k, h, w, c, r, s), at.lanes))
+            points.add((form.order, at.rows, at.cols, (k, h, w, c, r, s), at.lanes, at.own_lanes))
     again = set(map(tuple, whole_space.below(shape, arch, ALL)))
     assert points == again and len(points) > 100
+    assert lane_sums == any(own_lanes > 1 for *_, own_lanes in again)
 
 
 def comes_in_parts(mapping: Mapping) -> bool:

@@ -41,18 +41,19 @@ from cnncc.passes._scheduling.nest_layers import layer_shape
 
 EXAMPLES = examples(60)
 SPATIAL = load_arch("spatial-8x8")
-Point = tuple[str, dict[str, int], dict[str, int], dict[str, int], int]  # form, PEs on rows, on columns, box, lanes
+Lanes = dict[str, int]  # over c, or over k
+Point = tuple[str, dict[str, int], dict[str, int], dict[str, int], Lanes]  # form, PEs on rows, on columns, box, lanes
 LAYER = "layer"
 
 
 def array(
     rows: int, cols: int, files: tuple[int, int, int], lanes: int = 1, overlap: bool = True,
-    pong: tuple[int, int] = (0, 0),
+    pong: tuple[int, int] = (0, 0), lane_sums: bool = False,
 ) -> Arch:  # fmt: skip
     """files: words of weights, ifmap and psums; pong: those of pong and of the FIFO of a virtual neighbour."""
     weight, ifmap, psum = files
     pe = replace(SPATIAL.pe, weight_words=weight, ifmap_words=ifmap, psum_words=psum, lanes=lanes, max_pixels=4)
-    pe = replace(pe, pong_words=pong[0], virtual_words=pong[1])
+    pe = replace(pe, pong_words=pong[0], virtual_words=pong[1], lane_sums=lane_sums)
     return replace(
         SPATIAL, name="small", rows=rows, cols=cols, pe=replace(pe, start_cycles=3, finish_cycles=2),
         glb=replace(SPATIAL.glb, words=1 << 14, words_per_cycle=3), dram=replace(SPATIAL.dram, words_per_cycle=2),
@@ -123,7 +124,7 @@ def columns(outputs: int, taps: int, stride: int, dilation: int) -> int:
     return ((outputs - 1) * stride + (taps - 1) * dilation) // step + 1
 
 
-def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], int]]:
+def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], Lanes]]:
     """SPACE-3, SPACE-4."""
     size, pe = sizes_of(case) | {"k": together(case)}, arch.pe
     point = case.kernel == (1, 1) and not channelwise(case)
@@ -138,7 +139,11 @@ def boxes(case: Case, arch: Arch) -> Iterator[tuple[dict[str, int], int]]:
         budget = (in_turn or fits(case, arch, box, False)) and h * w <= pe.max_pixels and k * h * w <= pe.psum_words
         budget &= not case.is_mac or k * c * r * s <= pe.weight_words
         if budget and c % lanes == size["c"] % c % lanes == 0 and (lanes == 1 or not channelwise(case)):
-            yield box, lanes
+            yield box, {"c": lanes, "k": 1}
+        banks = h * w * ceil(k / pe.lanes) * pe.lanes
+        own = min(k, pe.lanes) if pe.lane_sums and lanes == 1 and banks <= pe.psum_words else 1
+        if budget and own > 1 and k % own == 0:
+            yield box, {"c": 1, "k": own}
 
 
 def passed(case: Case, arch: Arch, box: dict[str, int], lanes: int) -> int:
@@ -164,7 +169,7 @@ def fits_register_files(case: Case, arch: Arch, point: Point, mapping: Mapping) 
     along_w = [depth for depth, loop in enumerate(outer) if loop.dim == "w"]
     beside = len(on_cols) < 2 or on_cols[-1:] == along_w[-1:]
     anew = Stage("ifmap", "rf", len(outer), arch.pe.ifmap_halves) in mapping.stages
-    return fits(case, arch, point[3], bool(beside and anew and passed(case, arch, point[3], point[4])))
+    return fits(case, arch, point[3], bool(beside and anew and passed(case, arch, point[3], point[4]["c"])))
 
 
 def axis(most: int, limits: dict[str, int]) -> Iterator[dict[str, int]]:
@@ -250,11 +255,11 @@ def mapping(
             rf[each] = len(loops)
         else:
             loops.append(a_loop(each, step[each][0]))
-    kept = "hwck" if box["h"] > 1 else "wsrck" if lanes > 1 else "wksr" if channelwise(case) else "wscrk"
+    kept = "hwck" if box["h"] > 1 else "wsrck" if lanes["c"] > 1 else "wksr" if channelwise(case) else "wscrk"
     for dim in kept:
-        loops.append(a_loop(dim, lanes if lanes > 1 and dim == "c" else 1, keep=True))
-    if lanes > 1:
-        loops.append(a_loop("c", 1, "lanes", keep=True))
+        loops.append(a_loop(dim, lanes.get(dim, 1), keep=True))
+    for dim in (dim for dim, count in lanes.items() if count > 1):
+        loops.append(a_loop(dim, 1, "lanes", keep=True))
     left, there, places = sizes_of(case), list[Loop](), [0]
     for loop in loops:  # SPACE-9: those that run once are left out
         size_ = min(loop.step, left[loop.dim])
@@ -324,8 +329,9 @@ class Machine:
 def busy(case: Case, arch: Arch, mapping: Mapping) -> int:
     """Cycles in which the array is busy at least: what each piece of each loop holds, dimension by dimension."""
     start = arch.pe.start_cycles + arch.pe.finish_cycles
-    on_lanes = any(loop.on == "lanes" for loop in mapping.loops)
-    lanes = min([case.c, *(loop.step for loop in mapping.loops if loop.dim == "c" and not loop.on)]) if on_lanes else 1
+    over = next((loop.dim for loop in mapping.loops if loop.on == "lanes"), "")
+    steps_over = [loop.step for loop in mapping.loops if loop.dim == over and not loop.on]
+    lanes = min([sizes_of(case)[over], *steps_over]) if over else 1
     trips, held = 1, 1
     for dim, size in sizes_of(case).items():
         pieces = [size]
@@ -486,6 +492,12 @@ LAYERS = [
     (Case(k=4, c=3, kernel=(1, 1), image=(3, 3)), array(2, 2, (6, 4, 2))),
     (Case(k=2, c=2, kernel=(1, 1), image=(4, 3), n=2), array(2, 3, (4, 4, 4), lanes=2)),
     (Case(k=2, c=1, image=(5, 5), stride=(2, 2), pad="same"), array(2, 3, (3, 5, 2))),
+    (Case(k=5, c=1, image=(4, 4)), array(2, 2, (9, 6, 4), lanes=2, lane_sums=True)),
+    (Case(k=3, c=1, group="each", image=(4, 4)), array(1, 2, (9, 9, 4), lanes=2, lane_sums=True)),
+    (
+        Case(kind="max", k=3, kernel=(2, 2), stride=(2, 2), image=(6, 6)),
+        array(2, 2, (1, 8, 4), lanes=4, lane_sums=True),
+    ),
     (Case(k=2, c=2, group="two", image=(4, 4)), array(2, 2, (6, 3, 2))),
     (Case(k=3, c=1, group="each", image=(4, 4)), array(2, 2, (9, 9, 2))),
     (Case(kind="max", k=3, kernel=(2, 2), stride=(2, 2), image=(6, 6)), array(2, 2, (1, 4, 2))),
@@ -496,6 +508,7 @@ IN_TURN = [
     (Case(k=3, c=4, image=(4, 5)), array(2, 3, (24, 3, 2), overlap=False, pong=(3, 6))),
     (Case(k=2, c=4, image=(5, 7), stride=(1, 2)), array(2, 3, (18, 4, 2), pong=(2, 2))),
     (Case(k=2, c=3, kernel=(2, 5), image=(3, 7)), array(2, 2, (20, 6, 2), lanes=2, pong=(2, 8))),
+    (Case(k=3, c=2, image=(4, 4)), array(2, 2, (18, 6, 2), lanes=2, pong=(3, 6), lane_sums=True)),
     (Case(k=2, c=3, image=(4, 4)), array(2, 2, (18, 6, 2), overlap=False, pong=(1, 2))),
 ]
 
@@ -522,6 +535,7 @@ MOVING = [
     ),
     (Case(k=2, c=2, kernel=(1, 1), image=(2, 2)), 32, ("output",), array(2, 2, (4, 4, 2))),
     (Case(k=2, c=1, kernel=(1, 3), image=(2, 5)), 48, ("output",), array(2, 2, (6, 2, 2), pong=(1, 2))),
+    (Case(k=3, c=2, kernel=(1, 1), image=(2, 2)), 36, ("output",), array(1, 2, (4, 4, 2), lanes=2, lane_sums=True)),
 ]
 
 

@@ -64,16 +64,19 @@ def test_tcpa_figures(printed: dict[str, Any]) -> None:
 
 
 def test_tcpa_measured(printed: dict[str, Any]) -> None:
-    """No run has more than 32 products a cycle. The mapper has more choice than Eq. 4, whose figure it beats."""
-    run = printed["measured"]
-    assert MACS / 32 <= run["cycles"] < 73_500
-    assert run["fps"] == round(50_000_000 / run["cycles"], 1)
+    """No run has more products a cycle than the array. The mapper has more choice than Eq. 4, and lanes have sums of
+    their own: below what the paper says of its two columns with 16 PEs, 55,664 and 63,504.
+    """
+    small, large = printed["measured"]
+    assert [small["array"], large["array"]] == ["tcpa-4x4", "tcpa-4x5"]
+    assert MACS / 32 <= small["cycles"] < 55_664 and MACS / 40 <= large["cycles"] < small["cycles"]
+    assert small["fps"] == round(50_000_000 / small["cycles"], 1)
 
 
 def test_tcpa_prints_a_table() -> None:
     """Every figure on a line of its own; the measured one, of the caller's, at the end."""
     rows = list(tcpa.figures(tcpa.layers()))
-    lines = "\n".join(tcpa.as_text(rows, tcpa.Measured("some array", 60_000, 833.3))).splitlines()
+    lines = "\n".join(tcpa.as_text(rows, [tcpa.Measured("some array", 60_000, 833.3)])).splitlines()
     cells = [re.split(r"\s{2,}", line.strip()) for line in lines]
     for row in rows:
         assert [
@@ -82,4 +85,6 @@ def test_tcpa_prints_a_table() -> None:
             row.unit,
             *map(tcpa.shown, (row.paper, row.calculus, row.corrected)),
         ] in cells
-    assert lines[-1] == ("  measured, layer by layer, Fc and transfers included: 60,000 cycles, 833.3 fps (some array)")
+    assert lines[-1] == (
+        "  measured on some array, layer by layer, Fc and transfers included: 60,000 cycles, 833.3 fps"
+    )

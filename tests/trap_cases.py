@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cnncc.arch.model import Arch, Dram, Glb, Links, Pe
+from cnncc.arch.model import Arch, Cores, Dram, Glb, Links, Pe
 
 ARCH = Arch("tiny", 2, 4, Pe(8, 8, 4, lanes=3, max_pixels=4), Glb(64, 4), Dram(2, 3))
+BANKS = replace(ARCH, pe=replace(ARCH.pe, lanes=2, lane_sums=True))
 ROOMY = replace(ARCH, pe=replace(ARCH.pe, weight_words=64, ifmap_words=64))
 
 # Descriptor 1 is all of the GLB, whose words 0 to 47 hold 0 to 47; 2 the results; 3 has bounds of 4 by 4 words.
@@ -52,6 +53,7 @@ VALUES: list[tuple[str, int, str]] = [
      " weight_l=1", 2, "weight slot 5 is read but empty"),
     (f"{LOAD} kind=ifmap extent3=4\n{LOAD} kind=weight extent3=5\n{MAC} lanes=2 ifmap_l=-1", 2, "ifmap slot -1 is"),
     (f"{LOAD} kind=ifmap\n{ADD} \n{COMMIT} psum_slot=3 channels=2 psum_i=1 channel_term=lin*1", 2, "slots 3..4"),
+    (f"{LOAD} kind=ifmap extent3=4\n{ADD} lanes=2 ifmap_l=1 psum_l=1", 1, "this array has no lane_sums"),
     # A slot that only the last columns have: nothing comes from the neighbour.
     (f"load kind=ifmap desc=1 cols=3 set_cols=3 open=always\n"
      f"load kind=ifmap desc=1 cols=3 set_cols=3 slot=1 edge=1 close=always\n{ADD} cols=3 set_cols=3 taps=2",
@@ -149,6 +151,18 @@ PING_PONG: list[tuple[str, int, str]] = [
     (f"{LOAD} kind=weight cols=4 set_cols=4\n{PING} extent3=2\n{EDGE} slot=2 extent3=3\n{MAC} cols=4 set_cols=4 taps=3"
      " lanes=2 ifmap_slot=1 ifmap_l=-1 data_reuse=3 n2n_slot=2", 3,
      "ifmap slot 0 is used after another word has taken its place"),
+]  # fmt: skip
+
+# On an array whose lanes may have sums of their own.
+OWN: list[tuple[str, int, str]] = [
+    (f"{LOAD} kind=ifmap extent3=4\n{ADD} lanes=3 ifmap_l=1 psum_l=1", 1, "3 lanes are more than the 2 of a PE"),
+    (f"{LOAD} kind=ifmap extent3=4\n{ADD} lanes=2 ifmap_l=1", 1, "2 lanes of a add, which has no products to add up"),
+    *((f"{LOAD} kind=ifmap extent3=4\n{ADD} lanes=2 ifmap_l=1 psum_l=1 {name}={step}", 1,
+       f"{name} = {step} is no multiple of the 2 lanes of a PE (psum_l)")
+      for name, step in (("psum_slot", 1), ("psum_z", 3), ("psum_j", -1), ("psum_i", 5))),
+    (f"{LOAD} kind=ifmap extent3=4\n{ADD} pixels=2 lanes=2 ifmap_l=1 psum_z=4 psum_l=1", 1,
+     "psum slots 0..5 are not in the 4 of a half"),
+    (f"{LOAD} kind=ifmap extent3=4\n{ADD} lanes=2 ifmap_l=4 psum_l=1", 1, "ifmap slot 4 is read but empty"),
 ]  # fmt: skip
 
 # Times: a whole program, the instruction that traps, what the trap says.
@@ -288,4 +302,84 @@ WORDS = [
     ("04000001 00000000", "1 loop.s. without end"),
     ("04000001 " * 9 + "08000000 " * 9 + "00000000", "instruction 8: loops nest deeper than 8"),
     ("", "the program is empty"),
+    ("34000000 38400001 00000000 04000001", "instruction 3: after halt comes core"),
+    ("34000000 34000000 00000000", "instruction 1: core stands behind halt alone"),
+    ("34000000 04000001 00000000", "instruction 2: halt in 1 loop.s. without end"),
+    ("34000000 0c000001", "instruction 1: the last core's program does not end with halt"),
+    ("0c000000 34000000 00000000", "instruction 1: core needs a program whose first instruction is core"),
+    ("38400001 00000000", "instruction 0: route needs a program whose first instruction is core"),
+    ("06000001 08000000 00000000", "instruction 0: loop with frames=1 needs a program whose first instruction is core"),
+]
+
+# Programs of cores, and what they are refused for (CORE-1 to CORE-5, CORE-8). The array has 4 x 4 PEs, up to 4 cores,
+# 2 buses in each row and column, and 4 banks of 64 words.
+CORES_ARCH = replace(ARCH, rows=4, cols=4, glb=replace(ARCH.glb, words=256, banks=4), cores=Cores(4, 8, 2, 3))
+LOAD_4 = "load kind=ifmap extent3=4 term3=lin*1 open=always close=always"
+GIVES_1 = "give=1 give_when=always"
+TAKES_1 = "take=1 take_when=always"
+ROUTE_1 = f"core\nroute semaphore=1 core=1 to=1\ndma {GIVES_1}\nhalt\ncore rows=1 cols=1"
+CORES = [
+    ("core\nhalt\n" * 5, "5 cores, .* has 4 .cores.most, CORE-1."),
+    ("core\nhalt\ncore rows=2\nhalt", "core 1 has no PEs: only core 0 may have none"),
+    ("core rows=3 cols=4 row0=2\nhalt", "core 0: rows 2..4, columns 0..3 are not all in the array of 4 x 4"),
+    ("core rows=2 cols=2\nhalt\ncore rows=3 cols=1 row0=1 col0=1\nhalt", "cores 0 and 1 both have PE 1,1"),
+    (
+        "core rows=1 cols=1\nhalt\ncore rows=1 cols=1 col0=1\nhalt\ncore rows=1 cols=1 col0=2\nhalt",
+        "cores 0, 1, 2 share row 0, which has 2 buses",
+    ),
+    (
+        "core rows=1 cols=1\nhalt\ncore rows=1 cols=1 row0=1\nhalt\ncore rows=1 cols=1 row0=2\nhalt",
+        "cores 0, 1, 2 share column 0, which has 2 chains",
+    ),
+    ("core\nhalt\ncore rows=1 cols=1\ndma\nhalt", "core 1, instruction 3 .dma.: only core 0 has the dma engine"),
+    ("core\nmac\nhalt", "core 0, instruction 1 .mac.: the core has no PEs"),
+    ("core\nsync\nroute semaphore=1 to=2\nhalt", "instruction 2 .route.: routes stand directly behind core"),
+    ("core\nroute semaphore=1 core=1 to=2\nhalt", "a route to core 1, there are cores 0 to 0"),
+    ("core\nloop count=2\nloop frames=1\nend\nend\nhalt", "core 0, instruction 2: a loop over frames stands in anot"),
+    ("core\nloop frames=1\nhost\nend\nhalt", "core 0, instruction 1: the host runs for all frames at once"),
+    # Semaphores.
+    (
+        f"{ROUTE_1}\nroute semaphore=1 core=1 to=1\nload {TAKES_1}\nhalt",
+        "semaphore 1 of core 1 has routes from semaphore 1 of core 0 and semaphore 1 of core 1",
+    ),
+    (
+        f"core\nhalt\ncore rows=1 cols=1\nload {TAKES_1}\nhalt",
+        "core 1, instruction 3 .load. takes semaphore 1 of core 1, which nothing gives: .* a route to core 1, to=1 is",
+    ),
+    (
+        f"core\ndma {GIVES_1}\nhalt",
+        "core 0, instruction 1 .dma. gives semaphore 1: without a route .* of core 0, which nothing",
+    ),
+    (
+        f"core\nroute semaphore=1 to=2\ndma {GIVES_1}\nhalt",
+        "the route leads to semaphore 2 of core 0, which nothing takes",
+    ),
+    (
+        f"{ROUTE_1}\nload {TAKES_1}\ncommit {TAKES_1}\nhalt",
+        "core 1, instruction 5 .load. and core 1, instruction 6 .commit.: one engine of one core takes tokens of",
+    ),
+    (
+        f"{ROUTE_1}\nload {GIVES_1} {TAKES_1}\nhalt",
+        "core 0, instruction 2 .dma. and core 1, instruction 5 .load.: one engine of one core gives tokens of",
+    ),
+    (
+        f"{ROUTE_1}\nload {TAKES_1}\nsignal semaphore=1 count=1\nhalt",
+        "core 1, instruction 6 .signal.: signals of semaphore 1 of core 1 stand in no loop",
+    ),
+    # Banks: words are read by two engines, or written by two.
+    (
+        f"core rows=1 cols=1\n{LOAD_4}\nhalt\ncore rows=1 cols=1 row0=1\n{LOAD_4}\nhalt",
+        "bank 0 of the GLB, words 0 to 63, is read by core 0, instruction 1 .load. and by core 1, instruction 4 .load.",
+    ),
+    (
+        "core rows=1 cols=1\ndma words=70\nhalt\ncore rows=1 cols=1 row0=1\ndesc base=60\n"
+        "commit source=glb operand=1 pixels=9 pixel_term=lin*1\nhalt",
+        "bank 0 of the GLB, words 0 to 63, is written by core 0, .* and by core 1, instruction 5",
+    ),
+]
+
+# Programs of cores that wait for each other.
+DEADLOCKS = [
+    f"core\nroute semaphore=1 core=1 to=1\ndma {TAKES_1} {GIVES_1}\nhalt\n"
+    f"core rows=1 cols=1\nroute semaphore=1 core=0 to=1\nload {TAKES_1} {GIVES_1}\nhalt",
 ]

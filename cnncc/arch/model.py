@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast, get_type_hints
@@ -20,7 +20,8 @@ LOOP_REGISTERS = 8  # of the sequencer of every array: the deepest nest of loops
 class Key:
     """The meaning of a key of the file: unit, text and range. The fields of instructions bound the range.
 
-    The meaning cites rules of docs/machine.md in brackets. only: the legal numbers of a key without a range.
+    The meaning cites rules of docs/machine.md in brackets. only: the legal numbers of a key without a range. unsaid:
+    nothing says the key at its default, so that arrays without it keep their texts and digests.
     """
 
     unit: str
@@ -28,6 +29,13 @@ class Key:
     least: int = 1
     most: int = 1 << 16
     only: tuple[int, ...] = ()
+    unsaid: bool = False
+
+
+def _said_repr(table: object) -> str:
+    """The text of a table without unsaid keys at their defaults: digests of arrays are made from it."""
+    said = (f"{key}={getattr(table, key)!r}" for key in said_keys(table))
+    return f"{type(table).__name__}({', '.join(said)})"
 
 
 @dataclass(frozen=True)
@@ -45,9 +53,16 @@ class Pe:
     lanes: Annotated[
         int, Key("lanes", "multipliers of a PE, whose products a tree adds up (MAC-1, MAC-5)", most=64)
     ] = 1
+    lane_sums: Annotated[
+        bool,
+        Key("", "a psum half has a bank for each lane, so that lanes may have sums of their own (MAC-7)", unsaid=True),
+    ] = False
     max_pixels: Annotated[int, Key("pixels", "most output pixels of a PE in one macro-instruction (MAC-5)")] = 16
     start_cycles: Annotated[int, Key("cycles", "before the steps of a macro-instruction (MAC-4)", 0)] = 3
     finish_cycles: Annotated[int, Key("cycles", "after them (MAC-4)", 0)] = 1
+
+    def __repr__(self) -> str:
+        return _said_repr(self)
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,18 @@ class Glb:
 
     words: Annotated[int, Key("words", "its size", most=1 << 31)]
     words_per_cycle: Annotated[int, Key("words a cycle", "of its port for loads (LOAD-2), and for commits (COMMIT-3)")]
+    banks: Annotated[
+        int,
+        Key(
+            "banks",
+            "memories that it consists of; with several cores each has one reader and one writer (CORE-5)",
+            most=1 << 10,
+            unsaid=True,
+        ),
+    ] = 1
+
+    def __repr__(self) -> str:
+        return _said_repr(self)
 
 
 @dataclass(frozen=True)
@@ -96,6 +123,29 @@ class Sequencer:
 
     queue_depth: Annotated[int, Key("instructions", "that the queue of each engine holds (TIME-1)", most=64)] = 4
     overlap: Annotated[bool, Key("", "engines work at the same time (TIME-6)")] = True
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The cores: sequencers with engines of their own, each on a rectangle of the PEs (CORE-1)."""
+
+    most: Annotated[int, Key("cores", "of a program (CORE-1)", most=64, unsaid=True)] = 1
+    words_per_cycle: Annotated[
+        int,
+        Key(
+            "words a cycle",
+            "of each core's port for loads, and for commits; 0: as many as the GLB's (CORE-5)",
+            0,
+            unsaid=True,
+        ),
+    ] = 0
+    buses: Annotated[
+        int,
+        Key(
+            "buses", "of each row of PEs, and chains to the output units of each column (CORE-5)", most=64, unsaid=True
+        ),
+    ] = 1
+    latency_cycles: Annotated[int, Key("cycles", "until a token has come to another core (CORE-3)", 0, unsaid=True)] = 1
 
 
 @dataclass(frozen=True)
@@ -138,11 +188,18 @@ class Arch:
     dram: Dram
     operand_bits: Annotated[int, Key("bits", "of a word: weights and activations (MEM-1)", only=(8, 16))] = 16
     psum_bits: Annotated[int, Key("bits", "of a psum (MAC-2)", 16, 48)] = 32
+    clock_mhz: Annotated[
+        int, Key("MHz", "its clock, for frames a second; 0: not known. No count depends on it", 0, unsaid=True)
+    ] = 0
     bus: Bus = Bus()
     commit: OutputUnits = OutputUnits()
     links: Links = Links()
     sequencer: Sequencer = Sequencer()
+    cores: Cores = Cores()
     energy: Energy = Energy()
+
+    def __repr__(self) -> str:
+        return _said_repr(self)
 
     @property
     def words_per_param(self) -> int:
@@ -164,6 +221,19 @@ class Arch:
 def key_types(table: type) -> dict[str, Any]:
     """The keys of a table with their types: another table, or a type annotated with its `Key`."""
     return get_type_hints(table, include_extras=True)
+
+
+def said_keys(table: object) -> dict[str, Any]:
+    """The keys of a table, and those of its tables, with their values; `Key.unsaid` ones only off their default."""
+    known, said = key_types(type(table)), dict[str, Any]()
+    for field in fields(cast("Any", table)):
+        value, kind = getattr(table, field.name), known[field.name]
+        if is_dataclass(value):
+            if inner := said_keys(value):
+                said[field.name] = inner
+        elif not kind.__metadata__[0].unsaid or value != field.default:
+            said[field.name] = value
+    return said
 
 
 def _number(where: str, name: str, kind: type, key: Key, value: object) -> int | float:
@@ -211,14 +281,27 @@ def parse_arch(text: str, where: str) -> Arch:
 
 
 def arch_from_table(table: dict[str, Any], where: str) -> Arch:
-    """The array of a parsed table, as `dataclasses.asdict` gives it. Raises Refusal like `parse_arch`."""
-    return _build(where, Arch, table)
+    """The array of a parsed table, as `said_keys` gives it. Raises Refusal like `parse_arch`."""
+    arch: Arch = _build(where, Arch, table)
+    if arch.pe.lane_sums and (rest := arch.pe.psum_words % arch.pe.lanes):
+        words = arch.pe.psum_words
+        raise Refusal(
+            f"{where} [pe]: lane_sums needs a bank of psums for each lane, but psum_words = {words} is no multiple of "
+            f"lanes = {arch.pe.lanes}: {words - rest or arch.pe.lanes} is one"
+        )
+    if arch.glb.words % arch.glb.banks:
+        words, banks = arch.glb.words, arch.glb.banks
+        raise Refusal(
+            f"{where} [glb]: banks are of equal size, but words = {words} is no multiple of banks = {banks}: "
+            f"{-(-words // banks) * banks} is one"
+        )
+    return arch
 
 
 def arch_text(arch: Arch) -> str:
-    """The TOML text of an array with all its keys; `parse_arch` reads it back."""
+    """The TOML text of an array with all its keys (`said_keys`); `parse_arch` reads it back."""
     sections = {"": dict[str, object]()}
-    for key, value in asdict(arch).items():
+    for key, value in said_keys(arch).items():
         if isinstance(value, dict):
             sections[key] = cast("dict[str, object]", value)
         else:

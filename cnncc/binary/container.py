@@ -27,18 +27,20 @@ from typing import Any, cast
 
 import numpy as np
 
-from cnncc.arch.model import Arch, arch_from_table
+from cnncc.arch.model import Arch, arch_from_table, said_keys
 from cnncc.dialects.array import Tensor
 from cnncc.dialects.cnn import ELEMENTS
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import interface
-from cnncc.isa.codec import Words, decode_program
+from cnncc.isa.codec import Words, begins_with_core, decode_program
 from cnncc.isa.dram_layout import dram_layout
 from cnncc.isa.table import Instruction
+from cnncc.machine.cores.rules import check_cores
 from cnncc.util.files import read_bytes, write_atomically
 from cnncc.weights import Array
 
 FORMAT = 6
+FORMAT_OF_CORES = 7  # of a program that begins with `core` (CORE-2)
 MANIFEST, PROGRAM = "manifest.json", "program.bin"
 FILE_LIMIT_BYTES = (1 << 32) - 1  # of a ZIP file without extensions
 MANIFEST_LIMIT_BYTES = 1 << 26  # parsed JSON takes a multiple of its size in memory
@@ -99,7 +101,7 @@ def digest(data: bytes) -> str:
 
 def arch_digest(arch: Arch) -> str:
     """The sha256 of an array's description."""
-    return digest(_json(dataclasses.asdict(arch)))
+    return digest(_json(said_keys(arch)))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -107,6 +109,11 @@ def arch_digest(arch: Arch) -> str:
 
 def _json(value: object) -> bytes:
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _format_of(program: Words) -> int:
+    """The format's version: older readers know no cores, and take all else."""
+    return FORMAT_OF_CORES if program.size and begins_with_core(program) else FORMAT
 
 
 def _npy(array: Array) -> bytes:
@@ -144,9 +151,9 @@ def _members(binary: Binary) -> dict[str, bytes]:
     rest |= {f"segments/{i:02}.onnx": model for i, model in enumerate(binary.segments)}
     types = _types(binary)
     manifest = {
-        "format": FORMAT,
+        "format": _format_of(binary.program),
         "members": {name: digest(data) for name, data in rest.items()},
-        "arch": dataclasses.asdict(binary.arch),
+        "arch": said_keys(binary.arch),
         "tensors": [_tensor_entry(tensor, types) for tensor in binary.tensors],
         **binary.metadata,
     }
@@ -207,7 +214,9 @@ def from_bytes(data: bytes) -> Binary:
     weights = _weights(members, manifest, arch)
     tensors = with_dram_addresses(_in_member(MANIFEST, _tensors, manifest, arch), weights)
     segments = [data for name, data in members.items() if name.startswith("segments/")]
-    program = _in_member(PROGRAM, _program, members[PROGRAM], len(segments))
+    program = _in_member(PROGRAM, _program, members[PROGRAM], len(segments), arch)
+    if manifest["format"] != (wanted := _format_of(program)):
+        raise Refusal(f"{MANIFEST}: format version {manifest['format']}, that of this program is {wanted}")
     metadata = {key: value for key, value in manifest.items() if key not in ("format", "members", "arch", "tensors")}
     binary = Binary(program, weights, tensors, segments, arch, metadata)
     if binary.dram_words > DRAM_LIMIT_WORDS:
@@ -279,8 +288,8 @@ def _manifest(members: Members) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Refusal(f"not JSON: {error}") from error
     version: object = cast("dict[str, Any]", manifest).get("format") if isinstance(manifest, dict) else None
-    if not isinstance(version, int) or version != FORMAT:
-        raise Refusal(f"format version {version!r}, this cnncc reads {FORMAT}")
+    if not isinstance(version, int) or version not in (FORMAT, FORMAT_OF_CORES):
+        raise Refusal(f"format version {version!r}, this cnncc reads {FORMAT} and {FORMAT_OF_CORES}")
     return cast("dict[str, Any]", manifest)
 
 
@@ -311,11 +320,13 @@ def _arch(manifest: Mapping[str, Any]) -> Arch:
     return arch
 
 
-def _program(data: bytes, segments: int) -> Words:
+def _program(data: bytes, segments: int, arch: Arch) -> Words:
     if len(data) % 4:
         raise Refusal(f"{len(data)} bytes are no whole number of words")
     words = np.frombuffer(data, "<u4").astype(np.uint32)
-    for number, inst in enumerate(decode_program(words)):
+    instructions = decode_program(words)
+    check_cores(instructions, arch)
+    for number, inst in enumerate(instructions):
         if inst.spec.name == "host" and inst.number("segment") >= segments:
             raise Refusal(f"instruction {number}: host segment {inst.number('segment')}, there are {segments}")
     return words

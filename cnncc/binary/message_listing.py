@@ -9,6 +9,7 @@ from cnncc.binary.container import Binary
 from cnncc.binary.modules import layers
 from cnncc.binary.run import Machine, count_images, inputs_of, random_inputs
 from cnncc.errors import Refusal
+from cnncc.isa.codec import has_cores
 from cnncc.isa.table import Instruction
 from cnncc.machine.bus_messages import WITH_MESSAGES, Message, messages_at, messages_of
 from cnncc.weights import Array
@@ -21,12 +22,19 @@ def addresses(program: Sequence[Instruction]) -> list[int]:
 
 def listing(binary: Binary) -> Iterator[str]:
     """Every load and mac with its messages: the part that depends neither on data nor on the iteration."""
+    _refuse_cores(binary)
     program = binary.instructions
     owners = {at: layer.label for layer, _ in layers(binary) for at in range(layer.first, layer.first + layer.count)}
     for number, (at, inst) in enumerate(zip(addresses(program), program, strict=True)):
         if inst.spec.name in WITH_MESSAGES:
             yield " ".join(filter(None, (f"{at:04x}", inst.spec.name, owners.get(number))))
             yield from (f"  {line}" for line in _summary(inst, binary))
+
+
+def _refuse_cores(binary: Binary) -> None:
+    """Rows and tags of a core count within its region: shown as those of the array they would be wrong."""
+    if has_cores(binary.instructions):
+        raise Refusal("messages are shown of programs without core; `cnncc disasm` shows the loads and macs of cores")
 
 
 def _summary(inst: Instruction, binary: Binary) -> Iterator[str]:
@@ -59,6 +67,7 @@ def at_instruction(binary: Binary, address: int, inputs: Mapping[str, Array] | N
 
     Raises: Refusal, if no instruction begins there or it sends no messages. Trap, if the program traps before it.
     """
+    _refuse_cores(binary)
     starts = addresses(binary.instructions)
     if address not in starts:
         raise Refusal(f"no instruction begins at word {address:04x}; the disassembly says where they do")

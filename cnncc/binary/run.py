@@ -9,10 +9,15 @@ from math import prod
 
 import numpy as np
 
-from cnncc.binary.container import Binary
+from cnncc.binary.container import DRAM_LIMIT_WORDS, Binary
 from cnncc.dialects.array import Tensor
 from cnncc.errors import Refusal
 from cnncc.frontend.segments import RunModel, interface, run_on_host
+from cnncc.isa.codec import has_cores
+from cnncc.machine.cores.core_races import core_races
+from cnncc.machine.cores.core_values import CoreValues
+from cnncc.machine.cores.core_walk import SharedTokens, run_together
+from cnncc.machine.cores.programs import cores_of, has_frames, wiring_of
 from cnncc.machine.program import LoopNode, Node, build_tree
 from cnncc.machine.values.interpreter import Interpreter
 from cnncc.machine.values.memory import Memory, OutOfRange
@@ -22,6 +27,7 @@ from cnncc.util.npz import count_batches, noise
 from cnncc.util.progress import Progress, silent
 from cnncc.weights import Array
 
+RACE_FRAMES = 3  # in which races are looked for: two neighbours and the steady state
 Watch = Callable[[int, Interpreter], None]
 
 
@@ -35,13 +41,20 @@ class Machine:
     binary: Binary
     images: int
     run_model: RunModel = run_on_host
+    frames: int = field(init=False)
     dram: Memory = field(init=False)
     on_host: dict[str, Array] = field(default_factory=dict[str, Array])
 
     def __post_init__(self) -> None:
         # All images share the weights, so DRAM stores them once.
         shared = sum(array.size for _, array in self.binary.weights)
-        self.dram = Memory("dram", self.binary.dram_words, self.images, shared)
+        self._record = self.binary.dram_words - shared
+        self.frames = self.images if has_frames(self.binary.instructions) else 1
+        if (words := shared + self.frames * self._record) > DRAM_LIMIT_WORDS:
+            raise Refusal(
+                f"{self.frames} frames take {words} words of DRAM, the limit is {DRAM_LIMIT_WORDS}: fewer frames"
+            )
+        self.dram = Memory("dram", words, self.images // self.frames, shared)
         at = 0
         for _, array in self.binary.weights:
             self.dram.write(_run(at, array.size), array.reshape(1, -1))
@@ -52,13 +65,20 @@ class Machine:
         if tensor.memory == "host":
             self.on_host[tensor.name] = values.reshape(self.images, *tensor.shape)
             return
-        rows = np.ascontiguousarray(values).reshape(self.images, tensor.words)
-        self.dram.write(_run(tensor.at, tensor.words), rows)
+        place = self._place(tensor)
+        self.dram.write(place, np.ascontiguousarray(values).reshape(self.images // self.frames, *place.sizes))
+
+    def _place(self, tensor: Tensor) -> Strided:
+        """The words of a tensor in DRAM: those of each frame (CORE-8)."""
+        if self.frames == 1:
+            return _run(tensor.at, tensor.words)
+        return Strided(tensor.at, (self.frames, tensor.words), (self._record, 1))
 
     def integers(self, tensor: Tensor) -> Array:
         """The integers of a tensor in DRAM, as [images * batch, …]."""
-        words = self.dram.read(_run(tensor.at, tensor.words))
-        rows = np.broadcast_to(words, (self.images, tensor.words)).astype(np.int64)
+        place = self._place(tensor)
+        words = self.dram.read(place)
+        rows = np.broadcast_to(words, (self.images // self.frames, *place.sizes)).astype(np.int64)
         return rows.reshape(_batched(tensor, self.images))
 
     def real(self, tensor: Tensor) -> Array:
@@ -76,8 +96,13 @@ class Machine:
     def run(self, watch: Watch | None = None, progress: Progress = silent) -> None:
         """Execute the program. watch: called after each outermost node, with the number of the next instruction.
 
+        In a program of cores no node is done at one time, so there watch is not called.
         Raises: Trap, for a fault of the program.
         """
+        if has_cores(self.binary.instructions):
+            progress(f"running {self.images} image(s) on several cores")
+            run_together(self.cores())
+            return
         interpreter, nodes = self.interpreter(), build_tree(self.binary.instructions)
         *work, total = accumulate(map(operations, nodes), initial=0)
         for node, done in zip(nodes, work, strict=True):
@@ -85,6 +110,16 @@ class Machine:
             interpreter.run([node])
             if watch is not None:
                 watch(1 + (node.last if isinstance(node, LoopNode) else node.index), interpreter)
+
+    def cores(self) -> list[CoreValues]:
+        """The cores of a program that has some, before their first instructions."""
+        cores = cores_of(self.binary.instructions, self.binary.arch, self.frames)
+        tokens, walks, first = SharedTokens[None](wiring_of(cores)), list[CoreValues](), self.interpreter()
+        for core in cores:
+            interpreter = self.interpreter()
+            interpreter.arch, interpreter.glb, interpreter.work = core.arch, first.glb, first.work
+            walks.append(CoreValues(core, tokens, interpreter))
+        return walks
 
     def _segment(self, number: int, _: Memory) -> None:
         """A host segment, image by image: real numbers in, real numbers out (PROG-4)."""
@@ -149,10 +184,21 @@ def count_images(binary: Binary, inputs: Mapping[str, Array]) -> int:
 def run(binary: Binary, inputs: Mapping[str, Array], progress: Progress = silent) -> dict[str, Array]:
     """The network's outputs, as real numbers by name, for real `inputs` of any number of images. Raises Refusal."""
     machine = Machine(binary, count_images(binary, inputs))
+    refuse_races(binary, min(machine.frames, RACE_FRAMES))
     for tensor in inputs_of(binary):
         machine.take(tensor, inputs[tensor.name].astype(tensor.element, copy=False))
     machine.run(progress=progress)
     return {tensor.name: _output(machine, tensor) for tensor in outputs_of(binary)}
+
+
+def refuse_races(binary: Binary, frames: int) -> None:
+    """Refuse a program of cores in which two accesses to a word race: its values depend on chance (CORE-6)."""
+    if not has_cores(binary.instructions):
+        return
+    races, _ = core_races(binary.instructions, binary.arch, frames)
+    if races:
+        more = f", and {len(races) - 1} more" if len(races) > 1 else ""
+        raise Refusal(f"the cores' values depend on chance: {races[0]} (CORE-6){more}")
 
 
 def _output(machine: Machine, tensor: Tensor) -> Array:
@@ -162,7 +208,17 @@ def _output(machine: Machine, tensor: Tensor) -> Array:
         raise Refusal(f"the program never writes all of output '{tensor.name}': {error}") from error
 
 
-def random_inputs(binary: Binary, seed: int = 0) -> dict[str, Array]:
-    """One image of seeded noise for each input."""
-    rng = np.random.default_rng(seed)
-    return {tensor.name: noise(tensor.shape, tensor.element, rng) for tensor in inputs_of(binary)}
+def random_inputs(binary: Binary, seed: int = 0, images: int = 1) -> dict[str, Array]:
+    """Seeded noise for each input."""
+    rng, given = np.random.default_rng(seed), inputs_of(binary)
+    if images == 1:
+        return {tensor.name: noise(tensor.shape, tensor.element, rng) for tensor in given}
+    shapes = {tensor.name: (images * tensor.shape[0], *tensor.shape[1:]) for tensor in given}
+    return {tensor.name: noise(shapes[tensor.name], tensor.element, rng) for tensor in given}
+
+
+def first_images(binary: Binary, inputs: Mapping[str, Array], images: int) -> dict[str, Array]:
+    """The first images of inputs. Raises Refusal for fewer."""
+    if (there := count_images(binary, inputs)) < images:
+        raise Refusal(f"the inputs hold {there} image(s), not {images}")
+    return {tensor.name: inputs[tensor.name][: images * tensor.shape[0]] for tensor in inputs_of(binary)}

@@ -34,13 +34,17 @@ DIMS, ON_ROWS, ON_COLS = "khwcrs", "khcr", "khw"
 
 
 class SpacePoint(NamedTuple):
-    """A form and its numbers: PEs of `khcr` on rows, of `khw` on columns, indices of `khwcrs` in the box, lanes."""
+    """A form and its numbers: PEs of `khcr` on rows, of `khw` on columns, indices of `khwcrs` in the box, lanes.
+
+    lanes are over c, own over k.
+    """
 
     form: str
     rows: tuple[int, ...]
     cols: tuple[int, ...]
     box: tuple[int, ...]
     lanes: int
+    own: int
 
     def of(self, dim: str) -> tuple[int, int, int]:
         """PEs on rows, on columns, indices in the box."""
@@ -86,8 +90,8 @@ def unrolled(most: int, limits: Sequence[int]) -> list[tuple[int, ...]]:
     return numbers
 
 
-def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """SPACE-3 and SPACE-4: (indices of k h w c r s in a box, lanes, words of a PE for the box)."""
+def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], int, int, int]]:
+    """SPACE-3 and SPACE-4: (indices of k h w c r s in a box, lanes over c, over k, words of a PE for the box)."""
     size, pe, window, own = extents(shape), arch.pe, shape.window, shape.channelwise
     tall = size["r"] == size["s"] == 1 and not own
     for r, s, h in product(equal_parts(size["r"]), equal_parts(size["s"]), range(1, size["h"] + 1 if tall else 2)):
@@ -104,7 +108,10 @@ def boxes(shape: LayerShape, arch: Arch) -> Iterator[tuple[tuple[int, ...], int,
                     most_lanes = 1 if own or ifmap > pe.ifmap_words else min(pe.lanes, c)
                     for lanes in range(1, most_lanes + 1):
                         if c % lanes == size["c"] % c % lanes == 0:
-                            yield (k, h, w, c, r, s), lanes, ifmap + weights
+                            yield (k, h, w, c, r, s), lanes, 1, ifmap + weights
+                    over_k, slots = min(k, pe.lanes), h * w * -(-k // pe.lanes) * pe.lanes
+                    if pe.lane_sums and over_k > 1 and k % over_k == 0 and slots <= pe.psum_words:
+                        yield (k, h, w, c, r, s), 1, over_k, ifmap + weights
 
 
 def _fits_ping_pong(shape: LayerShape, arch: Arch, w: int, s: int, column: int) -> bool | None:
@@ -189,7 +196,8 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
     legal = list(boxes(shape, arch))
     if not legal:
         return
-    box, lanes, words = map(np.array, zip(*legal, strict=True))
+    box, over_c, over_k, words = map(np.array, zip(*legal, strict=True))
+    lanes = over_c * over_k
     times = shape.sizes.n * (shape.sizes.k // shape.tiled_together)
     over = arch.pe.start_cycles + arch.pe.finish_cycles
     ends = words + arch.bus.latency_cycles + arch.commit.latency_cycles + 3
@@ -214,7 +222,7 @@ def below(shape: LayerShape, arch: Arch, limit: int) -> Iterator[SpacePoint]:
             legal_box = (held > 0) & (shape.is_mac | (size["r"] % (pes["r"][0] * box[:, DIMS.index("r")]) == 0))
             for at in np.nonzero(legal_box & (over * macros + held // lanes + ends < limit))[0].tolist():
                 for form in (form for form in forms(shape) if _sharing(form) == shared):
-                    point = SpacePoint(form, r, c, tuple(box[at].tolist()), int(lanes[at]))
+                    point = SpacePoint(form, r, c, tuple(box[at].tolist()), int(over_c[at]), int(over_k[at]))
                     if not arch.pe.pong_words or _fits_ifmap(shape, arch, point):
                         yield point
 
@@ -271,9 +279,10 @@ def mapping_of(shape: LayerShape, arch: Arch, at: SpacePoint) -> Mapping:
         else:
             loops.append(Loop(letter, step[letter][0]))
     many = at.lanes > 1
+    taken = {"c": at.lanes, "k": at.own}
     kept = "hwck" if at.of("h")[2] > 1 else "wsrck" if many else "wksr" if shape.channelwise else "wscrk"
-    loops += [Loop(dim, at.lanes if dim == "c" else 1, keep=True) for dim in kept]
-    loops += [Loop("c", 1, "lanes", keep=True)] if many else []
+    loops += [Loop(dim, taken.get(dim, 1), keep=True) for dim in kept]
+    loops += [Loop(dim, 1, "lanes", keep=True) for dim, lanes in taken.items() if lanes > 1]
     left, running, depths = dict(vars(shape.sizes)), list[Loop](), [0]
     for loop in loops:  # loops with one iteration are left out
         if (now := min(loop.step, left[loop.dim])) < left[loop.dim]:
@@ -363,7 +372,7 @@ def streamed_least(shape: LayerShape, arch: Arch, streamed: frozenset[str], budg
     """
     s = shape.sizes
     products = s.n * s.k * s.c * s.h * s.w * s.r * s.s
-    lanes = 1 if shape.channelwise else arch.pe.lanes
+    lanes = arch.pe.lanes if arch.pe.lane_sums or not shape.channelwise else 1
     array = -(-products // (arch.rows * arch.cols * lanes))
     outputs = s.n * s.k * s.h * s.w
     always = outputs * (("output" in streamed) + ("residual" in streamed))

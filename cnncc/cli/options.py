@@ -45,7 +45,7 @@ _COMPILE_OPTIONS = (
         "--groups",
         metavar="auto|none|FILE",
         help="Layers that run together, stripe by stripe: those that are better so; none; or those of a schedule "
-        "file. Default: those of --schedule, else none.",
+        "file. Default: those of --schedule, else auto.",
     ),
 )
 NAMES = ("arch", "precision", "calibrate", "batch", "schedule", "dataflow", "objective", "slack", "groups")

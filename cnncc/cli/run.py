@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from cnncc.cli.options import FILE, output_option
+from cnncc.errors import Refusal
 from cnncc.util.progress import progress_line
 from cnncc.util.terminal import NAME, Column, fitted, table
 
@@ -19,16 +20,21 @@ from cnncc.util.terminal import NAME, Column, fitted, table
 @click.argument("binary", type=FILE)
 @click.option("--input", "inputs", type=FILE, help="Inputs (.npz by tensor name); default: random.")
 @output_option("Write the outputs there (.npz by tensor name).")
+@click.option(
+    "--frames", type=click.IntRange(1, 65535), metavar="N", help="Of a program over frames: N images in flight."
+)
 @click.option("--stats", type=FILE, help="Write all counters there, as JSON.")
-def command(binary: Path, inputs: Path | None, output: Path | None, stats: Path | None) -> None:
+def command(binary: Path, inputs: Path | None, output: Path | None, frames: int | None, stats: Path | None) -> None:
     """Run BINARY.cnb from its instructions alone, counting cycles and words.
 
     \b
     cnncc run lenet.cnb --input images.npz --output logits.npz --stats counters.json
+    cnncc run cores.cnb --frames 32                       a program of several cores
     """
     from cnncc.binary.container import load
     from cnncc.binary.counters import program_stats
-    from cnncc.binary.run import count_images, inputs_of, random_inputs, run
+    from cnncc.binary.run import count_images, first_images, inputs_of, random_inputs, run
+    from cnncc.machine.cores.programs import has_frames
     from cnncc.util.files import check_writable, write_atomically
     from cnncc.util.npz import npz_bytes, read_npz
 
@@ -36,22 +42,30 @@ def command(binary: Path, inputs: Path | None, output: Path | None, stats: Path 
     check_writable(output, stats)
     loaded = load(binary)
     names = [tensor.name for tensor in inputs_of(loaded)]
-    data = random_inputs(loaded) if inputs is None else read_npz(inputs, names)
+    over_frames = has_frames(loaded.instructions)
+    if frames is not None and not over_frames:
+        raise Refusal(f"{binary}: the program takes image by image, no frames in flight: leave out --frames")
+    data = random_inputs(loaded, images=frames or 1) if inputs is None else read_npz(inputs, names)
+    data = data if frames is None else first_images(loaded, data, frames)
     images = count_images(loaded, data)
     with progress_line() as progress:
         progress("counting cycles and words")
-        counters = program_stats(loaded, causes=stats is not None)
+        counters = program_stats(loaded, causes=stats is not None or over_frames, frames=images if over_frames else 1)
         results = run(loaded, data, progress)
     if output is not None:
         write_atomically(output, npz_bytes(results))
     if stats is not None:
         write_atomically(stats, (json.dumps(counters, indent=1) + "\n").encode())
     if inputs is None:
-        click.echo("cnncc: no --input: ran one image of seeded random numbers", err=True)
+        what = "one image" if images == 1 else f"{images} images"
+        click.echo(f"cnncc: no --input: ran {what} of seeded random numbers", err=True)
     batch = max((tensor.shape[0] for tensor in inputs_of(loaded) if tensor.shape), default=1)
     array = f"{loaded.arch.name} ({loaded.arch.rows} x {loaded.arch.cols} PEs)"
     click.echo(f"{binary.name}: {images * batch} image(s) through {array}")
-    click.echo(fitted(stats_text(counters, batch)))
+    if "cores" in counters:
+        click.echo(fitted(cores_text(counters, loaded.arch.clock_mhz)))
+    else:
+        click.echo(fitted(stats_text(counters, batch)))
     for name, values in results.items():
         click.echo(f"output {name} {list(values.shape)}" + (f" -> {output}" if output else ""))
 
@@ -72,3 +86,28 @@ def stats_text(counters: Mapping[str, Any], batch: int = 1) -> Iterator[str]:
     yield from table([Column("layer", NAME), "cycles", "compute", "MACs", "utilisation"], rows)
     each = "image" if batch == 1 else f"batch of {batch} images"
     yield f"  cycles and MACs are per {each}"
+
+
+def cores_text(counters: Mapping[str, Any], clock_mhz: int) -> Iterator[str]:
+    """A table of the cores, then the times of frames."""
+    rows: list[list[str]] = []
+    for number, core in enumerate(counters["cores"]):
+        cycles = core["cycles"]
+        place = f"{core['rows']} x {core['cols']} at {core['row0']},{core['col0']}" if core["rows"] else "none"
+        rest = (
+            sum(cycles["stall"].values()) - cycles["stall"].get("channel_in", 0) - cycles["stall"].get("channel_out", 0)
+        )
+        stalls = [cycles["stall"].get("channel_in"), cycles["stall"].get("channel_out"), rest if core["rows"] else None]
+        shown = ["" if count is None else f"{count:,}" for count in stalls]
+        rows.append([str(number), place, f"{cycles['total']:,}", f"{cycles['compute']:,}", *shown, f"{core['macs']:,}"])
+    columns = ["core", "PEs", "cycles", "compute", "waits for words", "for space", "other stalls", "MACs"]
+    yield from table(columns, rows)
+    frames, total = counters["frames"], counters["cycles"]["total"]
+    count, first, period = frames["count"], frames["first"], frames["period"]
+    yield f"  {count} frame(s) in {total:,} cycles" + (f", the first one done after {first:,}" if first else "")
+    if period is None:
+        yield "  no steady state within these frames: more --frames may show one" if count > 1 else ""
+        return
+    each = f"{period['cycles']:,} cycles" + (f" for {period['frames']} frames" if period["frames"] > 1 else " a frame")
+    fps = f": {clock_mhz * 1e6 * period['frames'] / period['cycles']:,.1f} frames a second at {clock_mhz} MHz"
+    yield f"  steady state {each}" + (fps if clock_mhz else "; clock_mhz in the array file gives frames a second")

@@ -73,7 +73,7 @@ class Settings:
     schedule: str | None = None
     dataflow: str = AUTO
     objective: Objective = Objective()
-    groups: str = NONE
+    groups: str = AUTO
 
     def __post_init__(self) -> None:
         if self.operand_bits > self.arch.operand_bits:

@@ -44,7 +44,7 @@ class CompileOptions:
         dataflow    the dataflow of the other layers
         objective   what the network is optimised for (`objective.py`); None is what the schedule says, or cycles
         slack       the share of the fewest cycles that less energy may cost; None likewise
-        groups      auto, none, or a schedule file with groups; None is what the schedule has, or none
+        groups      auto, none, or a schedule file with groups; None is what the schedule has, or auto
     """
 
     arch: str = "spatial-8x8"
@@ -72,7 +72,7 @@ def groups_setting(given: str | None, schedule: str | None) -> str:
         return given
     if given is not None and not read_schedule(given).groups:
         raise Refusal(f"--groups {given}: it has no table [[group]] (docs/schedule.md)")
-    return given or (schedule if schedule and read_schedule(schedule).groups else NONE)
+    return given or (schedule if schedule and read_schedule(schedule).groups else AUTO)
 
 
 def start_compilation(model: Path, options: CompileOptions) -> Compilation:

@@ -24,7 +24,14 @@ from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.util.nested import leaves
 from cnncc.util.progress import Progress
 
-KEPT = ("operand_bits", "psum_bits", "energy")  # the network would be another one, or nothing would
+KEPT = (
+    "operand_bits",
+    "psum_bits",
+    "clock_mhz",
+    "cores",
+    "glb.banks",
+    "energy",
+)  # the network would be another one, or nothing would
 MOST = 3  # changes that are reported
 OF_PES = ("pe.", "links.")  # keys that what a mapping holds in a PE depends on
 
@@ -53,6 +60,8 @@ def variations(arch: Arch) -> Iterator[tuple[str, Value, Value]]:
     for key, value in leaves(asdict(arch)):
         if key.startswith(KEPT) or isinstance(value, str):
             continue
+        if key == "pe.lane_sums" and arch.pe.lanes == 1:
+            continue  # one lane has its own sum already
         if isinstance(value, bool):
             tried: Value = True
         else:
@@ -93,8 +102,8 @@ def changes(program: Program, label: str, progress: Progress) -> list[Change]:
 
 def _least(shape: LayerShape, arch: Arch) -> int:
     """Cycles of a layer on an array at least: with all multipliers busy."""
-    lanes = 1 if shape.channelwise else arch.pe.lanes
-    return 0 if shape.kind == "copy" else prod(vars(shape.sizes).values()) // (arch.rows * arch.cols * lanes)
+    pes = arch.rows * arch.cols
+    return 0 if shape.kind == "copy" else prod(vars(shape.sizes).values()) // (pes * shape.most_lanes(arch))
 
 
 class _RemappedLayer:

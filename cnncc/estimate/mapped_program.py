@@ -104,9 +104,11 @@ def _cloned(
     func, copy = (next(op for op in each.ops if isinstance(op, FuncOp)) for each in (module, module.clone()))
     layers = [[op for op in each.walk() if isinstance(op, LayerOp)] for each in (func, copy)]
     cloned = dict(zip(*layers, strict=True))
-    groups = choice.groups if choice else []
+    if choice is None:
+        return copy, [], {}
+    groups, alone = choice.groups, choice.one_by_one.mappings
     own = [replace(group, layers=tuple(map(cloned.__getitem__, group.layers))) for group in groups]
-    return copy, own, {cloned[layer]: choice.mappings[layer] for group in groups for layer in group.layers if choice}
+    return copy, own, {cloned[layer]: alone[layer] for group in groups for layer in group.layers}
 
 
 def map_layers(compilation: Compilation, todo: Sequence[Step]) -> GroupChoice | None:

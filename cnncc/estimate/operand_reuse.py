@@ -81,9 +81,9 @@ class Row:
     def macs_per_word(self) -> dict[str, dict[str, float]]:
         """The reuse of weights and ifmap: operations for each word read in DRAM or the GLB, or brought to a PE."""
         return {
-            operand: {level: self.traffic.steps / words[place] for level, place in USED.items() if words[place]}
+            operand: {level: self.traffic.operations / words[place] for level, place in USED.items() if words[place]}
             for operand, words in self.traffic.words.items()
-            if operand in ("weight", "ifmap") and self.traffic.steps
+            if operand in ("weight", "ifmap") and self.traffic.operations
         }
 
 
@@ -143,7 +143,7 @@ def as_text(rows: Sequence[Row], report: GroupReport | None) -> Iterator[str]:
     """A table for each layer, then what is known of groups."""
     for row in rows:
         sizes = " ".join(f"{dim} {size}" for dim, size in vars(row.sizes).items())
-        yield f"{row.label}  {row.kind}, {sizes}: {row.dataflow}, {row.traffic.steps:,} operations"
+        yield f"{row.label}  {row.kind}, {sizes}: {row.dataflow}, {row.traffic.operations:,} operations"
         yield f"  {text(row.mapping, row.sizes)}"
         yield from [f"  in group {row.group}"] if row.group else []
         yield from _table(row)

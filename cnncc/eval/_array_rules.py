@@ -28,7 +28,7 @@ from cnncc.eval._places import (
     rectangle,
     slots,
 )
-from cnncc.eval._register_files import RegisterFile
+from cnncc.eval._register_files import RegisterFile, check_banks
 from cnncc.eval._sums import accumulated, added_south, check_width, south_rows
 from cnncc.numerics import Epilogue, Floats, Ints, integer_range
 from cnncc.weights import Array
@@ -250,7 +250,7 @@ class ArrayState:
         if self.loops.last(load.close):
             file.close()
 
-    # -- array (MAC-1 to MAC-5, TOKEN-2, TOKEN-3) ----------------------------------------------------------------------
+    # -- array (MAC-1 to MAC-7, TOKEN-2, TOKEN-3) ----------------------------------------------------------------------
 
     def mac(self, mac: A.Mac) -> None:
         """A macro-instruction of every active PE."""
@@ -260,6 +260,7 @@ class ArrayState:
             raise Refusal(f"taps = {mac.taps} and step_range = {mac.step_range} are at least 1")
         if mac.lanes > self.arch.pe.lanes:
             raise Refusal(f"lanes = {mac.lanes} is more than the {self.arch.pe.lanes} of a PE")
+        check_banks(mac, self.arch.pe)
         pes = rectangle(mac.place, self.arch.rows, self.arch.cols)
         for file, when in ((self.weight, mac.take_weight), (self.ifmap, mac.take_ifmap)):
             if self.loops.first(when):
@@ -307,8 +308,12 @@ class ArrayState:
         terms = self.ifmap.taken().read(pes, slots(mac.ifmap, (*counts, mac.lanes)), "ifmap")
         if multiplies(mac.op):
             terms = terms * self.weight.taken().read(pes, slots(mac.weight, (*counts, mac.lanes)), "weight")
-        terms = terms.sum(axis=-1)
-        half, psum = self.psum.opened(), slots(mac.psum, counts)
+        if mac.psum.lane:  # further channels
+            psum = slots(mac.psum, (*counts, mac.lanes))
+            psum, terms = psum.reshape(*psum.shape[:2], -1), terms.reshape(*terms.shape[:-2], -1)
+        else:
+            psum, terms = slots(mac.psum, counts), terms.sum(axis=-1)
+        half = self.psum.opened()
         before = half.read(pes, psum, "psum")
         running = _running(mac.op)
         if mac.psum.tap == 0 and np.unique(psum[:, 0]).size == psum[:, 0].size:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from cnncc.arch.model import Pe
+from cnncc.dialects.array import Mac
 from cnncc.errors import Refusal
 from cnncc.numerics import Ints
 
@@ -51,6 +53,18 @@ class FileHalf:
         if not self.full[pes][..., slots].all():
             raise Refusal(f"a {name} slot is read that is empty")
         return self.words[(slice(None), *pes)][..., slots]
+
+
+def check_banks(mac: Mac, pe: Pe) -> None:
+    """Check that the psums of lane l all lie in bank l, where each lane has its own (MAC-7). Raises Refusal."""
+    if not mac.psum.lane:
+        return
+    if not pe.lane_sums:
+        raise Refusal("psum +lane: this array has no lane_sums")
+    psum = mac.psum
+    for name, step in (("base", psum.base), ("pixel", psum.pixel), ("tap", psum.tap), ("channel", psum.channel)):
+        if step % pe.lanes:
+            raise Refusal(f"psum {name} = {step} is no multiple of the {pe.lanes} lanes of a PE")
 
 
 @dataclass

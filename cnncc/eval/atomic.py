@@ -42,7 +42,8 @@ class Word:
 class Atom:
     """A PE's work in one cycle: multiply-accumulates (max, add) into one psum, and the words of its n2n links.
 
-    psum: the slot. terms: (ifmap, weight) of each lane. source: the sender of `received`, east or virtual.
+    psum: the slot. terms: (ifmap, weight) of each lane. own: each lane has a psum of its own, in slot psum + lane
+    (MAC-7). source: the sender of `received`, east or virtual.
     """
 
     cycle: int
@@ -51,6 +52,7 @@ class Atom:
     sent: Word | None = None
     received: Word | None = None
     source: str = ""
+    own: bool = False
 
 
 @dataclass
@@ -183,7 +185,7 @@ class _Tracer(ArrayState):
             for lane in range(mac.lanes):
                 factor = None if weight is None else self._word(int(weight[w + lane * mac.weight.lane]))
                 terms.append((self._word(int(ifmap[x + lane * mac.ifmap.lane])), factor))
-            atom = Atom(cycle, psum, tuple(terms))
+            atom = Atom(cycle, psum, tuple(terms), own=bool(mac.psum.lane))
             if i == 0 and (k := cycle // mac.step_range) < mac.data_reuse:
                 sent, received = (self._word(int(ifmap[slot])) for slot in (k, mac.n2n_slot + k))
                 atom = replace(atom, sent=sent if sends else None, received=received if receives else None)

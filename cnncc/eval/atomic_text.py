@@ -29,9 +29,10 @@ def schedule_text(label: str, pe: tuple[int, int], reuses: Sequence[Reuse]) -> I
 
 def _columns(reuse: Reuse, atom: Atom) -> tuple[str, str, str]:
     """The texts of the west link, the PE and the east link."""
-    total, sign = _sum(reuse, atom.psum), _sign(reuse.op)
-    terms = (_name("I", x) + (f" * {_name('W', w)}" if w else "") for x, w in atom.terms)
-    does = f"{total} {sign} {' + '.join(terms)}"
+    sign = _sign(reuse.op)
+    terms = [_name("I", x) + (f" * {_name('W', w)}" if w else "") for x, w in atom.terms]
+    sums = enumerate(terms) if atom.own else [(0, " + ".join(terms))]
+    does = "; ".join(f"{_sum(reuse, atom.psum + lane)} {sign} {added}" for lane, added in sums)
     west = f"send {_name('I', atom.sent)}" if atom.sent else ""
     east = f"receive {_name('I', atom.received)}" if atom.received else ""
     return west, does, f"{east} (virtual)" if atom.source == "virtual" else east

@@ -10,12 +10,12 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cnncc
-from cnncc.arch.model import Arch, arch_text
+from cnncc.arch.model import Arch, arch_text, said_keys
 from cnncc.driver.pipeline import ASSIGN, NONE, Compilation, Settings, operand_bits
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal, one_line
@@ -46,7 +46,7 @@ def header(model: Path, options: CompileOptions, base: Arch, vary: Vary) -> dict
             "slack": SLACK if options.slack is None else options.slack,
             "groups": options.groups if options.groups in (None, AUTO, NONE) else _digest(Path(options.groups)),
         },
-        "arch": asdict(base),
+        "arch": said_keys(base),
         "vary": {key: list(values) for key, values in vary.items()},
     }
 

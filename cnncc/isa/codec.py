@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from cnncc.arch.model import LOOP_REGISTERS
 from cnncc.errors import Refusal
-from cnncc.isa.table import BY_OPCODE, MESSAGE_BY_TYPE, OPCODE, Instruction, Spec, Value
+from cnncc.isa.table import BY_NAME, BY_OPCODE, MESSAGE_BY_TYPE, OPCODE, Instruction, InstructionKind, Spec, Value
 
 Words = npt.NDArray[np.uint32]
 
@@ -66,21 +66,47 @@ def decode_program(words: Words) -> list[Instruction]:
     return program
 
 
+def begins_with_core(words: Words) -> bool:
+    """Whether the first of a program's words is that of `core`."""
+    return int(words[0]) >> OPCODE.lsb == BY_NAME["core"].opcode
+
+
+def has_cores(program: Sequence[Instruction]) -> bool:
+    """Whether it is a program of several cores, or of one that says which PEs it has (CORE-2)."""
+    return bool(program) and program[0].spec.kind is InstructionKind.CORE
+
+
 def check_structure(program: Sequence[Instruction]) -> None:
-    """Check that loops are closed and at most 8 deep, and that halt is last and only last (PROG-1, PROG-2).
+    """Check that loops are closed and at most 8 deep, and where halt and core stand (PROG-1, PROG-2, CORE-2).
 
     Raises: Refusal.
     """
-    depth = 0
+    cores, depth, begins = has_cores(program), 0, True
     for at, instruction in enumerate(program):
         name = instruction.spec.name
         depth += (name == "loop") - (name == "end")
         if not 0 <= depth <= LOOP_REGISTERS:
             raise Refusal(f"instruction {at}: {'end without loop' if depth < 0 else 'loops nest deeper than 8'}")
-        if (name == "halt") != (at == len(program) - 1):
+        if cores:
+            _check_core(at, name, begins, depth)
+        elif (name == "halt") != (at == len(program) - 1):
             raise Refusal(f"instruction {at}: halt must be the last instruction, and only that")
+        elif name in ("core", "route") or (name in ("loop", "desc") and instruction.number("frames")):
+            what = f"{name} with frames=1" if name in ("loop", "desc") else name
+            raise Refusal(f"instruction {at}: {what} needs a program whose first instruction is core")
+        begins = name == "halt"
     if depth or not program:
         raise Refusal("the program is empty" if not program else f"{depth} loop(s) without end")
+    if not begins:
+        raise Refusal(f"instruction {len(program) - 1}: the last core's program does not end with halt")
+
+
+def _check_core(at: int, name: str, begins: bool, depth: int) -> None:
+    """Check an instruction of a program with cores. begins: whether a core's program begins here. Raises Refusal."""
+    if begins != (name == "core"):
+        raise Refusal(f"instruction {at}: {'after halt comes core' if begins else 'core stands behind halt alone'}")
+    if name == "halt" and depth:
+        raise Refusal(f"instruction {at}: halt in {depth} loop(s) without end")
 
 
 def encode_message(head: Instruction, input_data: Sequence[int] = ()) -> Words:

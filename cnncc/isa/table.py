@@ -37,6 +37,8 @@ class InstructionKind(StrEnum):
     MAC = "mac"
     UNIT = "unit"
     COMMIT = "commit"
+    CORE = "core"
+    ROUTE = "route"
 
 
 RUN_BY_ENGINES: Final = (
@@ -158,6 +160,7 @@ _SYNC = """
     commit      0  0  0 uint   1: wait for the commit engine
 """
 _LOOP = """
+    frames      0 25 25 uint   1: frames + count - 1 iterations (CORE-8)
     count       0 23  0 count  iterations
 """
 _SIGNAL = """
@@ -169,6 +172,7 @@ _HOST = """
 """
 _DESC = """
     id          0 25 22 uint   which descriptor
+    frames      0 21 21 uint   1: height is the number of frames (CORE-8)
     base        1 31  0 uint   first word of the tensor
     height      2 31 16 uint   rows; 0 = no bounds (DESC-3)
     width       2 15  0 uint   columns
@@ -224,6 +228,7 @@ _LOAD = """
 _MAC = """
     op          0 25 24 enum:mac,max,add  what is done with each pair (MAC-1)
     set_cols    1 31 26 count  columns of a PE set: the last one has a virtual neighbour (MAC-3)
+    psum_l      1 25 25 uint   psum slots from lane to lane; 0: the products of a step are added up (MAC-7)
     clear       1 24 16 when   starts a fresh psum half: first iterations (TOKEN-3)
     send        1  8  0 when   hands the psum half to commit: last iterations (TOKEN-3)
     take_weight 2 24 16 when   goes on to the next full weight half: first iterations (TOKEN-2)
@@ -247,9 +252,20 @@ _MAC = """
     psum_z     11 31 16 int    psum slots from pixel to pixel
     psum_j     11 15  0 int    psum slots from tap to tap
     psum_i     12 31 16 int    psum slots from channel to channel
-    lanes      12 15  0 count  l: products a step, added up (MAC-1)
+    lanes      12 15  0 count  l: products a step (MAC-1)
     ifmap_l    13 31 16 int    ifmap slots from lane to lane
     weight_l   13 15  0 int    weight slots from lane to lane
+"""
+_CORE = """
+    row0        0 23 18 uint   first row of its PEs in the array (CORE-1)
+    rows        0 17 12 uint   rows of its PEs; 0 = it has none
+    col0        0 11  6 uint   first column of its PEs in the array
+    cols        0  5  0 uint   columns of its PEs
+"""
+_ROUTE = """
+    semaphore   0 25 22 count  whose tokens go (CORE-3)
+    core        0 13  8 uint   to which core
+    to          0  3  0 count  to which of its semaphores
 """
 _UNIT = """
     bias        0 25 25 uint   1: add the channel's bias (COMMIT-2)
@@ -316,12 +332,15 @@ SPECS: tuple[Spec, ...] = (
         "commit", 12, "commit", 19, "psums or words through the output units to the GLB (COMMIT-1)",
         _fields(_RECTANGLE) + _fields(_TOKENS, 1) + _fields(_COMMIT) + _fields(_PLACE, 15),
     ),
+    Spec("core", 13, "sequencer", 1, "the program of the next core begins (CORE-2)", _fields(_CORE)),
+    Spec("route", 14, "sequencer", 1, "tokens of a semaphore go to another core (CORE-3)", _fields(_ROUTE)),
 )  # fmt: skip
 BY_NAME = {spec.name: spec for spec in SPECS}
 BY_OPCODE = {spec.opcode: spec for spec in SPECS}
 
 # The second format: messages of the row buses to PEs, formed from an instruction and the running machine, never stored.
-# The fields have the thesis's names; the tag (LOAD-2) and lanes (MAC-1) are added. Its *type of command* is the opcode.
+# The fields have the thesis's names; the tag (LOAD-2), lanes (MAC-1) and lane_sums (MAC-7) are added. Its *type of
+# command* is the opcode.
 _DATA = """
     command       0 25 24 enum:load           what the PE does: fills its open half
     type_of_data  0 23 22 enum:weight,ifmap   register file
@@ -335,6 +354,7 @@ _OP = """
     command       0 25 24 enum:mac,max,add    what the PE does with each pair (MAC-1)
     virtual_n2n   0 21 21 uint   1: its east neighbour is virtual: it is in the last column of its set (MAC-3)
     send_output   0 20 20 uint   1: the psums go to commit (TOKEN-3, send)
+    lane_sums     0 19 19 uint   1: each lane has a psum of its own (MAC-7)
     step_range    0 15  0 count  channels between which an ifmap word is used again (MAC-1)
     max_iteration 1 31  0 count  steps of the PE: pixels * taps * step_range
     lanes       2 31 16 count  products a step (MAC-1)

@@ -101,7 +101,8 @@ def _op(inst: Instruction, sends: bool) -> Iterator[Message]:
         taking = _in_array(inst, "col", cols)
         head = message(
             "OP", command=inst.text("op"), max_iteration=mac_steps(inst), step_range=inst.number("step_range"),
-            lanes=inst.number("lanes"), data_reuse=reuse, virtual_n2n=virtual, send_output=int(sends), **_tag(taking),
+            lanes=inst.number("lanes"), lane_sums=inst.number("psum_l"), data_reuse=reuse, virtual_n2n=virtual,
+            send_output=int(sends), **_tag(taking),
         )  # fmt: skip
         if cols:
             yield Message(rows, taking, head)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cnncc.arch.model import LOOP_REGISTERS
-from cnncc.isa.codec import check_structure
+from cnncc.errors import Refusal
+from cnncc.isa.codec import check_structure, has_cores
 from cnncc.isa.fields import When
-from cnncc.isa.table import Instruction
+from cnncc.isa.table import Instruction, InstructionKind
 from cnncc.machine.traps import Trap
 
 # Loop registers as bits of a mask. A register that no running loop uses counts as in its first and its last
@@ -34,35 +35,46 @@ class LoopNode:
     """`loop count … end` (PROG-2).
 
     head: the `loop` instruction. last: the number of the `end`. register: the loop's register, equal to its depth.
+    count: iterations.
     """
 
     head: Leaf
     last: int
     register: int
     body: tuple[Node, ...]
+    count: int
 
     @property
     def first(self) -> int:
         """The number of the `loop` instruction."""
         return self.head.index
 
-    @property
-    def count(self) -> int:
-        """Iterations."""
-        return self.head.instruction.number("count")
-
 
 Node = LoopNode | Leaf
 
 
 def build_tree(instructions: Sequence[Instruction]) -> list[Node]:
-    """The tree of a program, `halt` its last leaf. Raises Refusal when loops and ends do not match (PROG-1, PROG-2)."""
+    """The tree of a program without `core`, `halt` its last leaf.
+
+    Raises: Refusal, for a program that is none (PROG-1, PROG-2) or has cores: `cores/programs.py` has a tree for each.
+    """
     check_structure(instructions)
+    if has_cores(instructions):
+        raise Refusal("a program of cores is not one list of instructions: this is for programs without core")
+    return tree_of(instructions)
+
+
+def tree_of(instructions: Sequence[Instruction], first: int = 0, address: int = 0, frames: int = 1) -> list[Node]:
+    """The tree of instructions whose structure was checked.
+
+    first, address: the first instruction's number and word in the program. frames: of the run (CORE-8).
+    """
     bodies: list[list[Node]] = [[]]
     heads: list[Leaf] = []
-    address = 0
-    for index, instruction in enumerate(instructions):
+    for index, instruction in enumerate(instructions, first):
         leaf = Leaf(index, address, instruction)
+        if instruction.spec.kind is InstructionKind.DESC and instruction.number("frames"):
+            leaf = Leaf(index, address, replace(instruction, values={**instruction.values, "height": frames}))
         match instruction.spec.name:
             case "loop":
                 heads.append(leaf)
@@ -70,11 +82,16 @@ def build_tree(instructions: Sequence[Instruction]) -> list[Node]:
             case "end":
                 body = tuple(bodies.pop())
                 head = heads.pop()
-                bodies[-1].append(LoopNode(head, index, len(heads), body))
+                bodies[-1].append(LoopNode(head, index, len(heads), body, iterations(head.instruction, frames)))
             case _:
                 bodies[-1].append(leaf)
         address += instruction.spec.words
     return bodies[0]
+
+
+def iterations(loop: Instruction, frames: int) -> int:
+    """The iterations of a `loop` in a run of so many frames (PROG-2, CORE-8)."""
+    return loop.number("count") + (frames - 1) * loop.number("frames")
 
 
 def mask_of(when: When) -> int | None:

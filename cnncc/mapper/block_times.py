@@ -17,7 +17,7 @@ from cnncc.arch.model import Arch
 from cnncc.mapper.arrays import NONE, Amounts, Counts, Flags, PerPlan
 from cnncc.mapper.block_sizes import BlockSizes, sides
 from cnncc.mapper.blocks import Blocks, Cells, some_of
-from cnncc.mapper.bound import Bound, LoopPart, last_held, parts_of, up
+from cnncc.mapper.bound import Bound, LoopPart, last_steps, parts_of, steps_in_lanes, up
 from cnncc.mapper.space import Chain
 from cnncc.mapper.tiles import Tiles
 from cnncc.model.layer_shape import GlbBudget
@@ -27,17 +27,19 @@ from cnncc.model.register_files import positions, shared_columns
 class Trips(NamedTuple):
     """Trips of the loops inside the blocks of one dimension, and sums of the indices that a PE holds in them.
 
-    - trips, held: of all blocks; last_trips, last_held: of the last block
+    - trips, held: of all blocks. steps: `held`, as many at a time as lanes with sums of their own take
+    - last_trips, last_steps: of the last block
     - own: whether every PE has work and the box fits. Else another point makes the same mapping.
     - in_one: trips of a full block; 0 if they are on different PEs. Of these trips the next four speak:
     - first, end: indices of the first and of the last
-    - tail, short: indices of the last `halves`, and of the last `halves - 1`
+    - tail, short: steps of the last `halves`, and of the last `halves - 1`
     """
 
     trips: Counts
     held: Counts
+    steps: Counts
     last_trips: Counts
-    last_held: Counts
+    last_steps: Counts
     own: Flags
     in_one: Counts
     first: Counts
@@ -47,21 +49,21 @@ class Trips(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def _side(extent: int, sizes: tuple[int, ...], chain: Chain, spread: bool, halves: int) -> Trips:
-    rows = (_inside(extent, size, chain, spread, halves) for size in sizes)
+def _side(extent: int, sizes: tuple[int, ...], chain: Chain, spread: bool, halves: int, own_lanes: int) -> Trips:
+    rows = (_inside(extent, size, chain, spread, halves, own_lanes) for size in sizes)
     return Trips(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
-def _inside(extent: int, size: int, chain: Chain, spread: bool, halves: int) -> tuple[int, ...]:
+def _inside(extent: int, size: int, chain: Chain, spread: bool, halves: int, own_lanes: int) -> tuple[int, ...]:
     """A row of `Trips`, for blocks of one size."""
     full, rest = divmod(extent, size)
-    last = _trips(rest or size, size, chain, spread)
-    of_full = _trips(size, size, chain, spread) if rest else last
-    trips, held = (full * a + (rest > 0) * b for a, b in zip(of_full, last, strict=True))
+    last = _trips(rest or size, size, chain, spread, own_lanes)
+    of_full = _trips(size, size, chain, spread, own_lanes) if rest else last
+    trips, held, steps = (full * a + (rest > 0) * b for a, b in zip(of_full, last, strict=True))
     inside = parts_of(size, chain, spread, size)
     in_one = of_full[0] if sum(part.pieces for part in inside) == 1 else 0
-    lasts = (last_held(inside, count) for count in (1, halves, halves - 1))
-    return trips, held, *last, _is_own(size, chain), in_one, inside[0].held, *lasts
+    end, lasts = last_steps(inside, 1), (last_steps(inside, count, own_lanes) for count in (halves, halves - 1))
+    return trips, held, steps, last[0], last[2], _is_own(size, chain), in_one, inside[0].held, end, *lasts
 
 
 def _is_own(size: int, chain: Chain) -> bool:
@@ -71,9 +73,11 @@ def _is_own(size: int, chain: Chain) -> bool:
     return not share or (up(size, on_rows) == rows and up(on_rows, on_cols) == cols and box <= on_cols)
 
 
-def _trips(extent: int, size: int, chain: Chain, spread: bool) -> tuple[int, int]:
+def _trips(extent: int, size: int, chain: Chain, spread: bool, own_lanes: int) -> tuple[int, int, int]:
+    """Trips, the indices of all, and the steps of all."""
     inside = parts_of(extent, chain, spread, size)
-    return sum(part.trips for part in inside), sum(part.trips * part.held for part in inside)
+    steps = sum(part.trips * steps_in_lanes(part.held, own_lanes) for part in inside)
+    return sum(part.trips for part in inside), sum(part.trips * part.held for part in inside), steps
 
 
 class LoadWords(NamedTuple):
@@ -144,14 +148,15 @@ def trips_of(bound: Bound, sides: Iterable[BlockSizes]) -> Iterator[Trips]:
     halves = bound.halves("I" if _weights_stay(bound) else "W")
     for dim, side in zip("khw", sides, strict=True):
         extent = bound.extent[dim]
-        yield _side(extent, tuple(side.sizes.tolist()), bound.at.chain(dim, extent), dim == "k", halves)
+        own_lanes, sizes = bound.at.own_lanes if dim == "k" else 1, tuple(side.sizes.tolist())
+        yield _side(extent, sizes, bound.at.chain(dim, extent), dim == "k", halves, own_lanes)
 
 
 def _weights_stay(bound: Bound) -> bool:
     return bound.at.form.order.partition("|")[2].startswith("W")
 
 
-_Loops = tuple[PerPlan, PerPlan]  # trips, and the sum of indices held
+_Loops = tuple[PerPlan, PerPlan]  # trips, and the sum of their steps
 
 
 def _macro_cycles(bound: Bound) -> Callable[[_Loops, _Loops, _Loops], PerPlan]:
@@ -168,17 +173,17 @@ def plans_below(bound: Bound, budget: GlbBudget, tiles: Tiles, cells: Cells, lim
     fits: else another point makes the same mapping.
     """
     each = [*zip(trips_of(bound, sides(bound.shape, budget, tiles)), cells[:3], strict=True)]
-    compute = _macro_cycles(bound)(*((trips.trips[at], trips.held[at]) for trips, at in each))
+    compute = _macro_cycles(bound)(*((trips.trips[at], trips.steps[at]) for trips, at in each))
     return some_of(cells, np.logical_and.reduce([compute < limit, *(trips.own[at] for trips, at in each)]))
 
 
 def _of_blocks(trips: Trips, side: BlockSizes, at: Counts) -> tuple[_Loops, _Loops, _Loops]:
     """The loops in all blocks together, in the last one, in a full one."""
     rest, full = side.number > side.full, side.full
-    of_full = (trips.trips - rest * trips.last_trips) // full, (trips.held - rest * trips.last_held) // full
+    of_full = (trips.trips - rest * trips.last_trips) // full, (trips.steps - rest * trips.last_steps) // full
     return (
-        (trips.trips[at], trips.held[at]),
-        (trips.last_trips[at], trips.last_held[at]),
+        (trips.trips[at], trips.steps[at]),
+        (trips.last_trips[at], trips.last_steps[at]),
         (of_full[0][at], of_full[1][at]),
     )
 
@@ -332,7 +337,7 @@ class BlockTimes:
         image = np.maximum(image, words // arch.glb.words_per_cycle)
         weights = bound.durations.weight_load(*(tiles[dim] for dim in "kcrs"))
         if self.weights_stay:
-            one_row, held = w.in_one[ww] == 1, taps * tiles["k"].held
+            one_row, held = w.in_one[ww] == 1, taps * steps_in_lanes(tiles["k"].held, bound.at.own_lanes)
             more = np.maximum(self.halves - w.in_one[ww], 0) * h.first[hh] * w.first[ww]
             rows = np.where(more > 0, h.first[hh], h.end[hh])
             lasts = held * np.where(one_row, h.tail[hh] * w.first[ww], rows * w.tail[ww] + more)

@@ -76,9 +76,20 @@ def parts_of(extent: int, chain: Chain, spread: bool, block: int = 0) -> tuple[L
     return tuple(parts)
 
 
-def last_held(parts: Sequence[LoopPart], count: int) -> int:
-    """Indices that the box holds in the last `count` trips, or in all of fewer."""
-    return sum([part.held for part in parts for _ in range(min(part.trips, count))][::-1][:count])
+def last_steps(parts: Sequence[LoopPart], count: int, own_lanes: int = 1) -> int:
+    """Steps for the indices that the box holds in the last `count` trips, or in all of fewer."""
+    steps = [steps_in_lanes(part.held, own_lanes) for part in parts for _ in range(min(part.trips, count))]
+    return sum(steps[::-1][:count])
+
+
+def steps_in_lanes(channels: int, own_lanes: int) -> int:
+    """Steps of so many output channels. A tile that is no multiple of the lanes, but more, has one lane (LEGAL-6).
+
+    >>> [steps_in_lanes(channels, 2) for channels in (1, 2, 3, 4)]
+    [1, 1, 3, 2]
+    """
+    lanes = min(channels, own_lanes)
+    return channels if channels % lanes else channels // lanes
 
 
 def up(a: int, b: int) -> int:
@@ -236,8 +247,13 @@ class Bound:
     def first_last(self) -> tuple[int, int]:
         """Cycles of the first and of the last macro-instruction (MAC-4)."""
         over = self.arch.pe.start_cycles + self.arch.pe.finish_cycles
-        first, last = (prod(part.held for part in parts) for parts in (self._first_parts, self._last_parts))
+        first, last = self._steps(self._first_parts), self._steps(self._last_parts)
         return first // self.at.lanes + over, last // self.at.lanes + over
+
+    def _steps(self, parts: Sequence[LoopPart]) -> int:
+        """Steps of a macro-instruction of these parts of all dimensions, before lanes over c take them together."""
+        k, *others = parts
+        return steps_in_lanes(k.held, self.at.own_lanes) * prod(part.held for part in others)
 
     # -- bounds --------------------------------------------------------------------------------------------------------
 
@@ -336,9 +352,10 @@ class Bound:
 
     def _done(self, dim: str, count: int) -> int:
         """Cycles of the last `count` macro-instructions of the loop over a dimension, at most."""
-        parts = self.parts[dim]
-        held = last_held(parts, count) + max(0, count - self.trips(dim)) * parts[0].held
-        done = held * prod(part.held for part in self._first_parts) // self.at.lanes // parts[0].held
+        parts, own_lanes = self.parts[dim], self.at.own_lanes if dim == "k" else 1
+        full = steps_in_lanes(parts[0].held, own_lanes)
+        steps = last_steps(parts, count, own_lanes) + max(0, count - self.trips(dim)) * full
+        done = steps * self._steps(self._first_parts) // self.at.lanes // full
         return done + count * (self.arch.pe.start_cycles + self.arch.pe.finish_cycles)
 
 

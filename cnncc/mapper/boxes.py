@@ -9,7 +9,7 @@ from math import gcd
 from cnncc.arch.model import Arch
 from cnncc.mapper.tables import even_parts
 from cnncc.model.layer_shape import LayerShape
-from cnncc.model.register_files import most_channels, positions, shared_columns
+from cnncc.model.register_files import most_channels, positions, psum_slots, shared_columns
 
 MOST = 40_000  # boxes that are looked at
 FEW = (32, 16, 10, 7, 5, 4)  # numbers of each of the seven dimensions: with 4 there are 16,384 boxes at most
@@ -19,8 +19,9 @@ Box = tuple[int, ...]
 def boxes(shape: LayerShape, arch: Arch) -> tuple[list[Box], bool]:
     """The boxes, and whether some are left out.
 
-    A box is (k, w, h, c, r, s, lanes, words, loaded, passed). The first six are its indices. `loaded` says whether it
-    fits if all columns of the image are loaded, `passed` whether it fits if neighbours pass some on (MAC-6).
+    A box is (k, w, h, c, r, s, lanes, own lanes, words, loaded, passed). The first six are its indices. Lanes are over
+    c, own lanes over k (MAC-7). `loaded` says whether it fits if all columns of the image are loaded, `passed` whether
+    it fits if neighbours pass some on (MAC-6).
 
     Parts of c, r and s are always as equal as may be. If there are more than `MOST` boxes, so are those of k, w and h,
     and each dimension has a few numbers (`FEW`).
@@ -73,12 +74,22 @@ def _boxes(shape: LayerShape, arch: Arch, few: int) -> Iterator[Box]:
                             # Columns of a kernel that lie apart are a counter of their own, of three (LEGAL-4).
                             if apart and cols > 1 and taps * (1 if shape.channelwise else q) > 1 and p > 1:
                                 continue
+                            words = image * q * (p if shape.channelwise else 1)
+                            words += p * q * taps * cols * shape.is_mac
                             for lanes in _some(_lanes(shape, arch, q), few):
-                                words = image * q * (p if shape.channelwise else 1)
-                                words += p * q * taps * cols * shape.is_mac
                                 fits = q <= whole, q <= (passed if lanes == 1 else whole)
                                 if any(fits):
-                                    yield p, z, zh, q, taps, cols, lanes, words, *fits
+                                    yield p, z, zh, q, taps, cols, lanes, 1, words, *fits
+                            fits = q <= whole, q <= passed
+                            if (own := _own_lanes(arch, p, z * zh)) > 1 and any(fits):
+                                yield p, z, zh, q, taps, cols, 1, own, words, *fits
+
+
+def _own_lanes(arch: Arch, p: int, pixels: int) -> int:
+    """Output channels at a time, each with a sum of its own: all of the box, or as many as a PE has lanes (LEGAL-6)."""
+    lanes = min(arch.pe.lanes, p)
+    fits = arch.pe.lane_sums and p % lanes == 0 and psum_slots(arch, {"k": p, "w": pixels}, lanes) <= arch.pe.psum_words
+    return lanes if fits else 1
 
 
 def _lanes(shape: LayerShape, arch: Arch, q: int) -> list[int]:

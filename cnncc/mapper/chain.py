@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -63,11 +64,12 @@ class _Ends(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The best choice of each layer of a chain, by number; the chain's cycles and cost; the fewest cycles known."""
+    """The best choice of each layer of a chain, by number; the chain's cycles and cost; the fewest cycles, and how."""
 
     numbers: list[int]
     figures: Figures
     fewest: int
+    fastest: list[int]
 
 
 def best_choices(
@@ -77,6 +79,7 @@ def best_choices(
     objective: Objective,
     arch: Arch,
     run: Callable[[list[int]], int],
+    fewest: float = inf,
 ) -> Best:
     """The best choice of each layer of a chain.
 
@@ -85,9 +88,10 @@ def best_choices(
     - budgets: GLB words for the buffers of each layer
     - run: the cycles of all layers with these choices. Those of paths are estimates, as what is prefetched depends on
       places in the GLB, too. So the best paths are run
+    - fewest: cycles that another chain is known to take
     """
     if not layers:
-        return Best([], Figures(0, 0.0), 0)
+        return Best([], Figures(0, 0.0), 0, [])
     all_paths = _paths(layers, budgets, arch)
     few = _paths([of_layer[:count] for of_layer, count in zip(layers, fastest, strict=True)], budgets, arch)
     paths = {path.numbers: path for path in (*all_paths, *few)}
@@ -107,11 +111,12 @@ def best_choices(
     more, every = exact[first].cycles - paths[first].cycles, [*paths]
     while True:
         each = [exact.get(path) or Figures(paths[path].cycles + more, paths[path].cost) for path in every]
-        best = every[objective.best(each)]
+        best = every[objective.best(each, fewest)]
         if best not in exact and len(exact) >= MOST_EXACT:
-            best = list(exact)[objective.best(list(exact.values()))]
+            best = list(exact)[objective.best(list(exact.values()), fewest)]
         if best in exact:
-            return Best([*best], exact[best], min(known.cycles for known in exact.values()))
+            fastest = min(exact, key=exact.__getitem__)
+            return Best([*best], exact[best], exact[fastest].cycles, [*fastest])
         figures(best)
 
 

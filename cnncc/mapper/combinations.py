@@ -45,7 +45,7 @@ class Found(NamedTuple):
 def tables(numbers: Numbers, form: Form, cut: bool) -> dict[str, Table]:
     """The tables of all dimensions."""
     sizes = numbers.shape.sizes
-    p, z, zh, q, taps, cols, _ = (tuple(np.unique(column).tolist()) for column in numbers.boxes.T)
+    p, z, zh, q, taps, cols, *_ = (tuple(np.unique(column).tolist()) for column in numbers.boxes.T)
     rows_k, rows_h, rows_c, rows_r = numbers.rows.max(axis=0).tolist()
     cols_k, cols_h, cols_w = numbers.cols.max(axis=0).tolist()
     even = EqualParts.ABOUT if numbers.shape.is_mac else EqualParts.EXACTLY
@@ -72,7 +72,7 @@ class _Bounds:
         self.shape, self.arch, self.form, self.cut = numbers.shape, numbers.arch, form, cut
         each = (numbers.rows, row), (numbers.cols, col), (numbers.boxes, box)
         self.rows, self.cols, boxes = (listed.T.take(at, axis=1) for listed, at in each)
-        self.p, self.z, self.zh, q, taps, cols, self.lanes = boxes
+        self.p, self.z, self.zh, q, taps, cols, self.lanes, self.own_lanes = boxes
         self.words, self.fits = numbers.words.take(box), numbers.fits.T.take(box, axis=1)
         (rk, rh, rc, rr), (ck, ch, cw) = self.rows, self.cols
         self.groups = _groups(self.shape)
@@ -109,8 +109,9 @@ class _Bounds:
 
     @cached_property
     def compute(self) -> Amounts:
-        """A, their cycles: steps / lanes + (start + finish) · macro-instructions."""
-        steps = self.groups * self.k.held * self.h.held * self.w.held * self.sums.held * self.s.held / self.lanes
+        """A, their cycles: operations / lanes + (start + finish) · macro-instructions. With own lanes it is a bound."""
+        steps = self.groups * self.k.held * self.h.held * self.w.held * self.sums.held * self.s.held
+        steps = steps / (self.lanes * self.own_lanes)
         return steps + (self.arch.pe.start_cycles + self.arch.pe.finish_cycles) * self.macros
 
     def loads(self) -> Amounts:
@@ -195,7 +196,7 @@ def _fewest_steps(numbers: Numbers, of: dict[str, Table]) -> Amounts:
     k, h, w, c, r = (of[dim].held.min(axis=2) for dim in "khwcr")
     (rk, rh, rc, rr), (ck, ch, cw) = numbers.rows.T[:, :, None], numbers.cols.T
     steps = k[rk, ck] * h[rh, ch] * w[1, cw] * c[rc, 1] * r[rr, 1] * numbers.shape.sizes.s
-    return steps / int(numbers.boxes[:, -1].max()) * _groups(numbers.shape)
+    return steps / int(numbers.boxes[:, -2:].prod(axis=1).max()) * _groups(numbers.shape)
 
 
 def combinations_below(numbers: Numbers, form: Form, limit: int, cut: bool = False) -> Found:

@@ -33,7 +33,7 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
 
         weights    all of them · (trips over h, w; 1 for ws): GLB, bus, and each PE of h and w
         ifmap      words of a PE · PEs that share no word: GLB and bus; words of a PE · PEs: register files
-        sums       a psum for each step; one for each PE that adds up, for each commit
+        sums       a psum for each step, for each lane that has its own; one for each PE that adds up, for each commit
 
     cut: blocks may have any size.
     """
@@ -47,7 +47,7 @@ def array_energy(numbers: Numbers, form: Form, indices: Counts, costs: Energy, c
     for dim, loops in tables(numbers, form, cut).items():
         at = on_rows[dim], on_cols[dim], loops.column[boxes[:, BOX_DIMS.index(dim)]]
         pes[dim], trips[dim], held[dim] = on_rows[dim] * on_cols[dim], loops.trips[at], loops.held[at]
-    lanes, steps = boxes[:, -1], float(prod(vars(sizes).values()))
+    lanes, steps = boxes[:, -2], float(prod(vars(sizes).values()))
     cost = steps * (costs.mac + costs.ifmap_read + costs.weight_read * shape.is_mac)
     if shape.is_mac:
         loads = float(shape.weight_words * sizes.n) * (1 if form.name == "ws" else trips["h"] * trips["w"])

@@ -63,13 +63,18 @@ def form_of_all_blocks(shape: LayerShape) -> Form:
 
 @dataclass(frozen=True)
 class Point:
-    """A mapping of the array: PEs of each dimension on rows and columns, indices of each in the box, lanes over c."""
+    """A mapping of the array: PEs of each dimension on rows and columns, indices of each in the box, lanes.
+
+    - lanes: over c, whose products are added up
+    - own_lanes: over k, with sums of their own (MAC-7). One of both is 1.
+    """
 
     form: Form
     rows: tuple[int, int, int, int]
     cols: tuple[int, int, int]
     box: tuple[int, int, int, int, int, int]
     lanes: int
+    own_lanes: int = 1
 
     def chain(self, dim: str, extent: int) -> Chain:
         """PEs on rows and columns, indices in the box, and whether PEs share the dimension out."""
@@ -128,16 +133,16 @@ def numbers(shape: LayerShape, arch: Arch) -> Numbers:
     cols = unrollings(arch.cols, COL_DIMS, (group, s.h, s.w))
     listed, some = boxes(shape, arch)
     each = np.array(listed)
-    box, words, fits = each[:, :7], each[:, 7], each[:, 8:] > 0
+    box, words, fits = each[:, :8], each[:, 8], each[:, 9:] > 0
     return Numbers(np.array(rows), np.array(cols), box, words, fits, some, shape, arch)
 
 
 def point(everything: Numbers, form: Form, indices: Sequence[int]) -> Point:
     """The point of a combination."""
     row, col, box = indices
-    *extents, lanes = everything.boxes[box].tolist()
+    *extents, lanes, own_lanes = everything.boxes[box].tolist()
     rows, cols = everything.rows[row].tolist(), everything.cols[col].tolist()
-    return Point(form, tuple(rows), tuple(cols), tuple(extents), lanes)
+    return Point(form, tuple(rows), tuple(cols), tuple(extents), lanes, own_lanes)
 
 
 # -- the mapping -------------------------------------------------------------------------------------------------------
@@ -255,7 +260,8 @@ def _box(shape: LayerShape, at: Point) -> list[Loop]:
     if at.lanes > 1 and at.box[2] == 1:
         order = "wsrck"  # all that lanes do not take of c is one counter with r and s
     kept = [Loop(dim, keep=True) for dim in order]
-    if at.lanes == 1:
+    dim, lanes = ("k", at.own_lanes) if at.own_lanes > 1 else ("c", at.lanes)
+    if lanes == 1:
         return kept
-    place = next(i for i, loop in enumerate(kept) if loop.dim == "c")
-    return [*kept[:place], Loop("c", at.lanes, keep=True), *kept[place + 1 :], Loop("c", 1, "lanes", keep=True)]
+    place = next(i for i, loop in enumerate(kept) if loop.dim == dim)
+    return [*kept[:place], Loop(dim, lanes, keep=True), *kept[place + 1 :], Loop(dim, 1, "lanes", keep=True)]

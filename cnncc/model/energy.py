@@ -29,6 +29,7 @@ def energy(counters: Mapping[str, Any], costs: Energy) -> dict[str, float]:
 
 
 def with_energy(stats: Mapping[str, Any], costs: Energy) -> dict[str, Any]:
-    """Counters of a program with `energy`, and those of its layers with theirs."""
+    """Counters of a program with `energy`, and those of its layers, and of its cores if it has some, with theirs."""
     layers = {label: {**layer, "energy": energy(layer, costs)} for label, layer in stats["layers"].items()}
-    return {**stats, "energy": energy(stats, costs), "layers": layers}
+    cores = [{**core, "energy": energy(core, costs)} for core in stats.get("cores", ())]
+    return {**stats, "energy": energy(stats, costs), **({"cores": cores} if cores else {}), "layers": layers}

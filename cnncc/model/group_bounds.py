@@ -20,8 +20,7 @@ def least_group_cycles(plan: GroupPlan, arch: Arch) -> int:
 
 
 def _busy(layer: LayerPlan, arch: Arch) -> int:
-    lanes = 1 if layer.shape.channelwise else arch.pe.lanes
-    return -(-prod(vars(layer.shape.sizes).values()) // (arch.rows * arch.cols * lanes))
+    return -(-prod(vars(layer.shape.sizes).values()) // (arch.rows * arch.cols * layer.shape.most_lanes(arch)))
 
 
 def least_group_words(plan: GroupPlan, arch: Arch) -> int:

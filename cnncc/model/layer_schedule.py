@@ -142,7 +142,6 @@ class ScheduleWalk:
         staged = self.transfers.stages.values()
         self.rf = {stage.operand: stage.depth for stage in mapping.stages if stage.memory == "rf"}
         self.passes = passes_columns(plan.shape, arch, mapping.loops, mapping.stages)
-        self.lane_dim = next((loop.dim for loop in self.nest.kept if loop.on), "")
         self.outputs = [dim for dim in OUTPUT_DIMS if any(loop.dim == dim for loop in self.nest.kept)]
         unrolled = {
             depth
@@ -291,8 +290,8 @@ class ScheduleWalk:
 
     def _macro(self, at: At) -> Task:
         steps = prod(at.extent.values())
-        if self.lane_dim:
-            steps //= self.nest.lanes(self.lane_dim, at.extent[self.lane_dim])
+        if lane_dim := self.nest.lane_dim:
+            steps //= self.nest.lanes(lane_dim, at.extent[lane_dim])
         used = [("ifmap", IFMAP_FULL, IFMAP_FREE)]
         if self.shape.is_mac:
             used.insert(0, ("weight", WEIGHT_FULL, WEIGHT_FREE))

@@ -71,6 +71,10 @@ class LayerShape:
         """Whether each output channel has input channels of its own: pools, and as many groups as output channels."""
         return is_channelwise(self.kind, self.sizes, self.window.group)
 
+    def most_lanes(self, arch: Arch) -> int:
+        """The most lanes of a PE that the layer can use: channelwise layers have no sums for several (MAC-7)."""
+        return 1 if self.channelwise and not arch.pe.lane_sums else arch.pe.lanes
+
     @property
     def group(self) -> int:
         """Output channels of a group."""

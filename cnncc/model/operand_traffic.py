@@ -32,7 +32,10 @@ PLACES = ("dram_read", "dram_write", "glb_read", "glb_write", "bus", "n2n", "psu
 
 @dataclass(frozen=True)
 class OperandTraffic:
-    """Words by operand and place, `words["weight"]["glb_read"]`. steps: the PEs' operations, of the layer's `kind`.
+    """Words by operand and place, `words["weight"]["glb_read"]`.
+
+    operations: of all PEs, of the layer's `kind`. steps: in which they are done, of all PEs; all lanes of a PE work in
+    one step.
 
     Operands are weight, ifmap, params, residual, output and sums; places
 
@@ -44,6 +47,7 @@ class OperandTraffic:
     """
 
     kind: str
+    operations: int
     steps: int
     words: dict[str, Counter[str]]
 
@@ -59,7 +63,7 @@ class OperandTraffic:
         read = {name: words[name]["glb_read"] for name in (*fed, "sums")} | {"dma": words["output"]["glb_read"]}
         write = {"results": self.words["output"]["glb_write"], "sums": words["sums"]["glb_write"]}
         return {
-            **{name: self.steps if kind == self.kind else 0 for name, kind in KINDS.items()},
+            **{name: self.operations if kind == self.kind else 0 for name, kind in KINDS.items()},
             "words": {place: self.of(place) for place in PLACES if not place.startswith("rf")},
             "operands": {
                 "glb_read": read | {"operand": read["ifmap"] if streams else 0} | ({"ifmap": 0} if streams else {}),
@@ -122,29 +126,30 @@ class _LayerWords:
         words["residual"]["glb_read"] += self.outputs if self.residual else 0
         if self.shape.kind == "copy":
             words["ifmap"]["glb_read"] += self.outputs
-            return OperandTraffic(self.shape.kind, 0, words)
-        steps = prod(self.sizes.of(dim) for dim in DIMS)
+            return OperandTraffic(self.shape.kind, 0, 0, words)
+        operations = prod(self.sizes.of(dim) for dim in DIMS)
         words["params"]["glb_read"] += self.params(self.depth)
         for operand in self.rf:
             loads = self.weights() if operand == "weight" else self.ifmap()
             words[operand] += Counter(
-                glb_read=loads.read, bus=loads.bus, n2n=loads.n2n, rf_write=loads.filled, rf_read=steps
+                glb_read=loads.read, bus=loads.bus, n2n=loads.n2n, rf_write=loads.filled, rf_read=operations
             )
         commits = self.commits()
         partial = self.arch.words_per_sum * (commits.results - self.outputs)
-        added = self._added(steps)
+        steps = self._steps(operations)
+        added = operations if self.nest.lane_dim == "k" else steps
         words["sums"] += Counter(
             glb_read=partial, glb_write=partial, psum_link=commits.hops, rf_read=added + commits.psums, rf_write=added
         )
-        return OperandTraffic(self.shape.kind, steps, words)
+        return OperandTraffic(self.shape.kind, operations, steps, words)
 
-    def _added(self, steps: int) -> int:
-        """The number of additions to psums; all lanes of a step count as one."""
-        for dim in {loop.dim for loop in self.nest.kept if loop.on}:
-            routes = self.nest.routes(dim, self.depth)
-            times = sum(route.trips * route.pes * (route.held // self.nest.lanes(dim, route.held)) for route in routes)
-            return steps // self.sizes.of(dim) * times
-        return steps
+    def _steps(self, operations: int) -> int:
+        """The number of steps; all lanes of a step count as one."""
+        if not (dim := self.nest.lane_dim):
+            return operations
+        routes = self.nest.routes(dim, self.depth)
+        times = sum(route.trips * route.pes * (route.held // self.nest.lanes(dim, route.held)) for route in routes)
+        return operations // self.sizes.of(dim) * times
 
     # -- DRAM ------------------------------------------------------------------------------------------------------
 

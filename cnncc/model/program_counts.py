@@ -93,7 +93,7 @@ def _busy(plan: LayerPlan, arch: Arch, words: OperandTraffic) -> int:
     """Cycles of PEs inside."""
     nest = Nest(plan.shape, plan.mapping, plan.first)
     around = (arch.pe.start_cycles + arch.pe.finish_cycles) * nest.visits(DIMS, len(nest.outer))
-    return around + words.words["sums"]["rf_write"]
+    return around + words.steps
 
 
 def _peaks(plan: LayerPlan, arch: Arch) -> dict[str, int]:

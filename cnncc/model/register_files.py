@@ -116,6 +116,29 @@ def is_in_order(box: str, order: str) -> bool:
     return box == "".join(dim for dim in order if dim in box)
 
 
+def lanes_used(kept: Sequence[Loop], dim: str, held: int) -> int:
+    """The number of the `held` indices of a dimension that a PE's lanes take at a time, by the loops of the box.
+
+    Output channels that are no multiple of the lanes run on one lane (LEGAL-6).
+    """
+    over = [loop for loop in kept if loop.dim == dim]
+    if not any(loop.on for loop in over):
+        return 1
+    count = min([held, *(loop.step for loop in over if not loop.on)])
+    return 1 if dim == "k" and held % count else count
+
+
+def channel_slots(arch: Arch, channels: int, lanes: int) -> int:
+    """Psum slots from pixel to pixel: those of the channels, or of whole rows of banks if lanes have them (MAC-7)."""
+    return channels if lanes == 1 else -(-channels // arch.pe.lanes) * arch.pe.lanes
+
+
+def psum_slots(arch: Arch, extent: Extents, lanes: int = 1) -> int:
+    """The psum slots of a box, up to the last one; lanes: those over output channels."""
+    pixels, channels = prod(extent.get(dim, 1) for dim in OUTPUT_DIMS if dim != "k"), extent.get("k", 1)
+    return (pixels - 1) * channel_slots(arch, channels, lanes) + channels
+
+
 def held_extents(shape: LayerShape, outer: Sequence[Loop], depth: int) -> Extents:
     """The indices that a PE holds of an operand whose stage is inside `depth` of the loops outside the box."""
     extent = inside(shape.sizes, outer[:depth])
@@ -136,8 +159,8 @@ def passes_columns(shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages:
     ends = all(stage.depth == len(outer) for stage in stages if (stage.operand, stage.memory) == ("ifmap", "rf"))
     pixels = [loop for loop in outer if loop.dim == "w"]
     alone = len(cols) < 2 or (cols[-1].dim == "w" and pixels[-1] is cols[-1])
-    if any(loop.on for loop in loops if loop.keep):
-        return False  # with lanes, the steps are too few for the neighbour's words to arrive
+    if any(loop.on for loop in loops if loop.keep and loop.dim != "k"):
+        return False  # with lanes over taps, the steps are too few for the neighbour's words to arrive
     if arch.pe.pong_words and held_extents(shape, outer, len(outer))["w"] > 1:
         return False  # turns are of single pixels; a rest of one pixel has no space reserved either
     return arch.links.n2n and ends and alone and is_in_order(box, MACHINE_ORDER[shape.channelwise])
@@ -156,18 +179,20 @@ def file_words(shape: LayerShape, arch: Arch, loops: Sequence[Loop], stages: Seq
     box = held_extents(shape, outer, len(outer))
     weight = held_extents(shape, outer, depth.get("weight", len(outer)))
     ifmap = held_extents(shape, outer, depth.get("ifmap", len(outer)))
-    return _words(shape, arch, box, weight, ifmap, passes_columns(shape, arch, loops, stages))
+    psums = psum_slots(arch, box, lanes_used([loop for loop in loops if loop.keep], "k", box["k"]))
+    return _words(shape, arch, psums, weight, ifmap, passes_columns(shape, arch, loops, stages))
 
 
-def macro_words(shape: LayerShape, arch: Arch, extent: Extents) -> dict[str, int]:
-    """The register-file words of one macro-instruction of this extent that shares no words with others."""
-    return _words(shape, arch, extent, extent, extent, passes=True)
+def macro_words(shape: LayerShape, arch: Arch, extent: Extents, lanes: int = 1) -> dict[str, int]:
+    """The register-file words of one macro-instruction of this extent that shares no words with others.
+
+    lanes: those over output channels.
+    """
+    return _words(shape, arch, psum_slots(arch, extent, lanes), extent, extent, passes=True)
 
 
-def _words(
-    shape: LayerShape, arch: Arch, box: Extents, weight: Extents, ifmap: Extents, passes: bool
-) -> dict[str, int]:
-    words = {"psum_words": prod(box.get(dim, 1) for dim in OUTPUT_DIMS)}
+def _words(shape: LayerShape, arch: Arch, psums: int, weight: Extents, ifmap: Extents, passes: bool) -> dict[str, int]:
+    words = {"psum_words": psums}
     if shape.is_mac:
         words["weight_words"] = prod(weight[dim] for dim in "kcrs")
     columns, column = ifmap_words(shape, ifmap)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from cnncc.dialects._mapping import REDUCTION_DIMS, Loop, Mapping, even_sets, rest_sets
 from cnncc.errors import Refusal
 from cnncc.model.layer_shape import LayerShape
+from cnncc.model.register_files import lanes_used
 
 
 class Run(NamedTuple):
@@ -72,6 +73,7 @@ class Nest:
         self.outer = tuple(loop for loop in mapping.loops if not loop.keep)
         self.sets = rest_sets(shape.sizes, mapping.loops, shape.tiled_together)
         self.kept = tuple(loop for loop in mapping.loops if loop.keep)
+        self.lane_dim = next((loop.dim for loop in self.kept if loop.on), "")
         self._check_periods(mapping.loops)
 
     def _check_periods(self, loops: Sequence[Loop]) -> None:
@@ -89,9 +91,7 @@ class Nest:
 
     def lanes(self, dim: str, held: int) -> int:
         """The number of the `held` indices of a dimension that a PE's lanes take at a time."""
-        over = [loop for loop in self.kept if loop.dim == dim]
-        on_lanes = any(loop.on for loop in over)
-        return min([held, *(loop.step for loop in over if not loop.on)]) if on_lanes else 1
+        return lanes_used(self.kept, dim, held)
 
     def pieces(self, number: int, extent: int) -> Iterator[tuple[int, int, int]]:
         """(iterations, indices of each, first index) of a loop: full tiles, then the rest in even sets."""

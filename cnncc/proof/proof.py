@@ -16,6 +16,7 @@ from cnncc.binary.modules import layers
 from cnncc.draws import CHOICES, PRIME, Draws
 from cnncc.errors import Refusal
 from cnncc.eval.cnn_residues import evaluate
+from cnncc.isa.codec import has_cores
 from cnncc.machine.races import Race, races
 from cnncc.machine.traps import Trap
 from cnncc.machine.values.degrees import Degrees
@@ -79,6 +80,8 @@ def prove(claim: Claim, error_bits: float, progress: Progress = silent) -> Proof
     Raises: Refusal, for networks and errors that residues cannot prove.
     """
     binary, weights = claim.binary, WeightWords(claim)
+    if has_cores(binary.instructions):
+        raise Refusal("proofs are of programs without core: frames in flight have no proof yet")
     if unlike := [*interface_differences(claim)]:
         return Proof(unlike, 0)  # nothing to compare: it has other inputs, outputs or host segments
     proof = Proof([*weights.differences()], sum(array.size for _, array in binary.weights))

@@ -17,7 +17,15 @@ from cnncc.arch.operations import MacOperation
 from cnncc.dialects import array as A
 from cnncc.dialects.nest import LANES, OUTPUT_DIMS, REDUCTION_DIMS, Loop
 from cnncc.errors import Refusal
-from cnncc.model.register_files import held_extents, ifmap_layout, passes_columns, shared_columns, weight_layout
+from cnncc.model.register_files import (
+    channel_slots,
+    held_extents,
+    ifmap_layout,
+    lanes_used,
+    passes_columns,
+    shared_columns,
+    weight_layout,
+)
 from cnncc.passes._programs.layer_operands import Operands
 from cnncc.passes._programs.layer_records import Coordinates, Held, Node, Position, ProgramLayer
 from cnncc.passes._programs.layer_sums import Ends
@@ -50,7 +58,7 @@ class Macros:
         self.shape, self.loops, self.glb = layer.shape, operands.loops, operands.glb
         mapping = layer.mapping
         kept = [loop for loop in mapping.loops if loop.keep]
-        self.lanes = next((loop for loop in kept if loop.on), None)
+        self.kept, self.lanes = kept, next((loop for loop in kept if loop.on), None)
         self._check_box([loop for loop in kept if not loop.on])
         self.box = "".join(dict.fromkeys(loop.dim for loop in kept))
         self.passes = passes_columns(layer.shape, arch, mapping.loops, mapping.stages)
@@ -65,10 +73,19 @@ class Macros:
         whole = [loop.step == 1 or (self.lanes is not None and self.lanes.dim == loop.dim) for loop in timed]
         if not all(whole) or len(set(dims)) < len(dims) or (self.lanes and self.lanes.step != 1):
             raise self._refuse("the box has one loop over a dimension, with a step of 1, and one on lanes inside it")
-        if self.lanes and not self.shape.is_mac:
-            raise self._refuse("lanes are multipliers, a pool has none")
+        if self.lanes and self.lanes.dim == "k":
+            self._check_own_sums(dims)
+        elif self.lanes and not self.shape.is_mac:
+            raise self._refuse("lanes that are added up are multipliers, a pool has none")
         if any(loop.on == LANES and not loop.keep for loop in self.layer.mapping.loops):
             raise self._refuse("a loop on lanes stands in the box: a PE holds the words of all its lanes")
+
+    def _check_own_sums(self, dims: list[str]) -> None:
+        """Lanes over output channels need banks of psums, and neighbouring channels in neighbouring banks (MAC-7)."""
+        if not self.arch.pe.lane_sums:
+            raise self._refuse("k is on lanes, each with a sum of its own, but this array has no pe.lane_sums")
+        if inside := [dim for dim in dims[dims.index("k") + 1 :] if dim in OUTPUT_DIMS] if "k" in dims else []:
+            raise self._refuse(f"k is on lanes, so it is the last output in the box, not outside {' '.join(inside)}")
 
     # -- places --------------------------------------------------------------------------------------------------
 
@@ -167,6 +184,7 @@ class Macros:
         """A macro-instruction; `staged`: inside how many loops each operand comes into the register files."""
         held, section = at.held, at.pieces[at.section or 0 :]
         (z, j, i), lanes = self._counters(at), self._lanes(at)
+        own = lanes > 1 and self.lanes is not None and self.lanes.dim == "k"
         ifmap = self._slots("ifmap", at, staged, (z.ifmap, j.ifmap, i.ifmap))
         weight, whens = A.Slots(), dict[str, A.Names | None](take_weight=None, give_weight=None)
         if self.shape.is_mac:
@@ -186,7 +204,7 @@ class Macros:
             n2n_slot=held["ifmap"].layout.words - reuse if reuse else 0,
             ifmap=ifmap,
             weight=weight,
-            psum=A.Slots(0, z.psum, j.psum, i.psum),
+            psum=A.Slots(0, z.psum, j.psum, i.psum, lane=int(own)),
             clear=self.loops.first(section),
             send=self.loops.last(section),
             **whens,
@@ -232,15 +250,20 @@ class Macros:
         if self.lanes is None:
             return 1
         dim = self.lanes.dim
-        around = [loop.step for loop in self.layer.mapping.loops if loop.keep and not loop.on and loop.dim == dim]
-        count = min([at.extent[dim], *around])
+        count = lanes_used(self.kept, dim, at.extent[dim])
         if at.extent[dim] % count:
             raise self._refuse(
                 f"{at.extent[dim]} indices of {dim} in the box are no multiple of {count} lanes: a loop over {dim} "
                 f"around the box takes what is left over"
             )
-        if count > self.arch.pe.lanes:
-            raise self._refuse(f"{count} products at a time are more than pe.lanes = {self.arch.pe.lanes}")
+        asked = min([at.extent[dim], *(loop.step for loop in self.kept if loop.dim == dim and not loop.on)])
+        if asked > self.arch.pe.lanes:
+            raise self._refuse(f"{asked} products at a time are more than pe.lanes = {self.arch.pe.lanes}")
+        if dim == "k" and 1 < count < min(self.arch.pe.lanes, at.extent[dim]):
+            raise self._refuse(
+                f"{count} of {at.extent[dim]} channels at a time: lanes with sums of their own take all channels of "
+                f"the box, or as many as the PE has, {self.arch.pe.lanes}"
+            )
         return count
 
     def _misplaced(self, counters: tuple[BoxSteps, ...]) -> int:
@@ -257,7 +280,12 @@ class Macros:
 
     def _psum_step(self, dim: str, at: Position) -> int:
         outputs = [output_dim for output_dim in self.box if output_dim in OUTPUT_DIMS]
-        return prod(at.extent[output_dim] for output_dim in outputs[outputs.index(dim) + 1 :]) if dim in outputs else 0
+        if dim not in outputs:
+            return 0
+        inner = {output_dim: at.extent[output_dim] for output_dim in outputs[outputs.index(dim) + 1 :]}
+        if "k" in inner and self.lanes and self.lanes.dim == "k":
+            inner["k"] = channel_slots(self.arch, inner["k"], self._lanes(at))
+        return prod(inner.values())
 
     # -- commits -------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._mapping import AXES, LANES, REDUCTION_DIMS
+from cnncc.dialects._mapping import AXES, LANES, OUTPUT_DIMS, REDUCTION_DIMS
 from cnncc.dialects.nest import LayerOp, Loop, Mapping, extents
 from cnncc.errors import Finding, Refusal
 from cnncc.model.layer_shape import LayerShape
@@ -24,7 +24,15 @@ def space_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[
             what = f"{' x '.join(map(str, pes))} PEs do not fit {most} {axis}"
             help_ = "fewer PEs: ||N, or nest-split by hand"
             yield Finding(what, resource=axis, value=prod(pes), limit=most, help=help_)
+    yield from lane_problems(mapping, arch)
     yield from link_problems(mapping, shape, arch)
+
+
+def lane_problems(mapping: Mapping, arch: Arch) -> Iterator[Finding]:
+    """Lanes over output channels where lanes have no sums of their own."""
+    if not arch.pe.lane_sums and any(loop.on == LANES and loop.dim in OUTPUT_DIMS for loop in mapping.loops):
+        what = "k is on lanes, each with a sum of its own, but this array has no pe.lane_sums"
+        yield Finding(what, help="an array with lane_sums = true, or k in time")
 
 
 def link_problems(mapping: Mapping, shape: LayerShape, arch: Arch) -> Iterator[Finding]:

@@ -3,7 +3,8 @@
 1. Resident values: `residency.py` says which values lie in the GLB, and so what GLB budget each layer has.
 2. Candidates: `candidates.py` gives each layer a mapping for its budget, `smaller_budgets.py` more of them.
 3. Chain: `cnncc/mapper/chain.py` takes one candidate a layer, such that the network is the best by the objective.
-4. Groups: `group_choice.py` says which layers run stripe by stripe together, if groups are wanted.
+4. Groups: `group_choice.py` says which layers run stripe by stripe together, if groups are wanted. Then step 3 is done
+   again for the other layers: groups change the fewest cycles, and so what the slack allows.
 5. Prefetching: `prefetch.py` says whose first weights come while the layer before runs.
 
 Where step 2 finds a layer no mapping, or the buffers of step 3 have no place, step 1 is done again with one resident
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple
 
 from xdsl.dialects.func import FuncOp
@@ -26,14 +28,14 @@ from cnncc.dialects.nest import LayerOp, mapping_of
 from cnncc.errors import Finding, Refusal, Refusals
 from cnncc.mapper.chain import best_choices
 from cnncc.mapper.objective import Figures
+from cnncc.mapper.transfer_bound import NEVER
 from cnncc.model.layer_shape import GlbBudget
-from cnncc.model.program_schedule import program_cycles
 from cnncc.passes._scheduling.candidates import Candidates, Wanted, label
 from cnncc.passes._scheduling.glb_words import GlbTooSmall, StaysOut, stage_sizes
 from cnncc.passes._scheduling.group_choice import GroupChoice, with_groups
 from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.nest_layers import label_of, layer_shape
-from cnncc.passes._scheduling.network_program import copies_cost, network_parts
+from cnncc.passes._scheduling.network_program import copies_cost, network_cycles
 from cnncc.passes._scheduling.network_values import Network, Value
 from cnncc.passes._scheduling.prefetch import prefetched_layers
 from cnncc.passes._scheduling.residency import (
@@ -77,8 +79,11 @@ def decide(func: FuncOp, candidates: Candidates) -> Decision:
             continue
         nests = _nests(mapped.mappings)
         choice = GroupChoice(network, nests, mapped.fewest, candidates) if candidates.groups else None
-        groups = choice.groups if choice else []
-        mappings = with_groups(mapped.mappings, groups)
+        if choice and choice.chosen:
+            _settle(network, mapped, choice, candidates)
+        groups, beside = (choice.groups, choice.beside.mappings) if choice else ([], nests)
+        others = {layer: mapping and beside[layer] for layer, mapping in mapped.mappings.items()}
+        mappings = with_groups(others, groups)
         grouped = Network(func, [group.layers for group in groups])
         return Decision(mappings, prefetched_layers(grouped, candidates.arch, _nests(mappings), groups), choice)
 
@@ -108,12 +113,14 @@ def _nests(mappings: Mappings) -> dict[LayerOp, nest.Mapping]:
 
 
 class _Mapped(NamedTuple):
-    """Mappings with some values resident, what the network takes, and the fewest cycles known."""
+    """Mappings with some values resident, as `_Chain` has them, and what was tried."""
 
     resident: Sequence[Value]
     mappings: Mappings
     figures: Figures
     fewest: int
+    fastest: Mappings
+    tried: Sequence[Tried]
 
 
 def _with_residents(network: Network, values: Sequence[Value], candidates: Candidates) -> _Mapped:
@@ -168,9 +175,9 @@ def _mappings(network: Network, resident: Sequence[Value], candidates: Candidate
     budgets = dict(glb_budgets(network, resident, candidates.arch))
     tried = _first_candidates(network, resident, budgets, candidates)
     try_smaller_budgets(tried, candidates)
-    mappings, figures, fewest = _best_chain(network, tried, candidates)
-    _check_places(network, resident, mappings, candidates.arch)
-    return _Mapped(resident, mappings, figures, fewest)
+    chain = _best_chain(network, tried, candidates)
+    _check_places(network, resident, chain.mappings, candidates.arch)
+    return _Mapped(resident, *chain, tried)
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------
@@ -245,12 +252,41 @@ def _all_of(layers: Sequence[LayerOp], refusals: Sequence[GlbTooSmall]) -> GlbTo
 # -- chain -------------------------------------------------------------------------------------------------------------
 
 
-def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates) -> tuple[Mappings, Figures, int]:
-    """The mappings with which the network is the best, the network's cycles and cost, and the fewest cycles known.
+def _settle(network: Network, mapped: _Mapped, choice: GroupChoice, candidates: Candidates) -> None:
+    """Map the layers beside the chosen groups anew, and take the best of the networks that are known then."""
+    fastest = _nests(mapped.fastest)
+    known = min(mapped.fewest, choice.fewest_cycles(fastest))
+    chain = _best_chain(network, mapped.tried, candidates, choice.groups, known)
+    others = {layer: mapping or choice.beside.mappings[layer] for layer, mapping in chain.mappings.items()}
+    choice.settle([(choice.chosen, others), (choice.fastest, fastest)], min(known, chain.fewest))
 
-    Given mappings are not run on the model: whether the machine can run them, `nest-to-array` says.
+
+class _Chain(NamedTuple):
+    """Mappings of all layers, what the network takes, the fewest cycles that are known, and the mappings with these."""
+
+    mappings: Mappings
+    figures: Figures
+    fewest: int
+    fastest: Mappings
+
+
+def _best_chain(
+    network: Network,
+    tried: Sequence[Tried],
+    candidates: Candidates,
+    groups: Sequence[LayerGroup] = (),
+    known: float = inf,
+) -> _Chain:
+    """The mappings with which the network is the best by the objective.
+
+    Given mappings are not run on the model: whether the machine can run them, `nest-to-array` says. Layers in groups
+    have no mapping of their own, and the chain knows nothing of their cycles but by running the network.
+
+    known: the fewest cycles that are known of another network.
     """
-    arch, costs, mappings = candidates.arch, candidates.prices.costs, [each.all() for each in tried]
+    arch, costs, striped = candidates.arch, candidates.prices.costs, with_groups({}, groups)
+    network = Network(network.func, [group.layers for group in groups])
+    mappings = [[None] if each.layer in striped else each.all() for each in tried]
     choices = [
         [choice_of(each.layer, mapping, arch, costs) for mapping in of_layer]
         for each, of_layer in zip(tried, mappings, strict=True)
@@ -264,14 +300,14 @@ def _best_chain(network: Network, tried: Sequence[Tried], candidates: Candidates
 
     def run(numbers: Sequence[int]) -> int:
         plans = {each.layer: of_layer[n].plan for each, of_layer, n in zip(tried, choices, numbers, strict=True)}
-        parts = network_parts(network, arch, _nests(chosen(numbers)), plans)
-        return program_cycles(parts, arch)[0].total if parts else 0
+        cycles = network_cycles(network, arch, with_groups(_nests(chosen(numbers)), groups), plans, groups)
+        return cycles[0].total if cycles else NEVER
 
     budgets, fastest = [each.budget.words for each in tried], [len(each.mappings) for each in tried]
-    best = best_choices(choices, fastest, budgets, candidates.objective, arch, run)
+    best = best_choices(choices, fastest, budgets, candidates.objective, arch, run, known)
     numbers, (cycles, cost) = best.numbers, best.figures
-    cost += copies_cost(network, _nests(chosen(numbers)), costs)
-    return chosen(numbers), Figures(cycles, cost), best.fewest
+    cost += copies_cost(network, with_groups(_nests(chosen(numbers)), groups), costs)
+    return _Chain(chosen(numbers), Figures(cycles, cost), best.fewest, chosen(best.fastest))
 
 
 def _check_places(network: Network, resident: Iterable[Value], mappings: Mappings, arch: Arch) -> None:

@@ -4,6 +4,8 @@
 2. Figures: the cycles of each candidate by the model, its cost, and what it takes of the GLB.
 3. Paths: dynamic programming over the layers. A path goes on if no other one has fewer cycles and costs less.
 4. The best paths are run as whole networks, beside the network without groups.
+
+Then `decision.py` maps the other layers anew, and `settle` takes the best of what there is.
 """
 
 from __future__ import annotations
@@ -17,20 +19,18 @@ from cnncc.dialects.nest import LayerOp
 from cnncc.mapper.objective import Figures
 from cnncc.mapper.prices import cost_of
 from cnncc.mapper.transfer_bound import NEVER
-from cnncc.model.program_schedule import program_cycles
 from cnncc.model.timed_program import PredictedCycles
 from cnncc.passes._scheduling.candidates import Candidates
 from cnncc.passes._scheduling.group_search import Candidate, GroupSearch, Mappings
 from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.nest_layers import layer_shape
-from cnncc.passes._scheduling.network_program import copies_cost, network_parts, part_label
+from cnncc.passes._scheduling.network_program import copies_cost, network_cycles, part_label
 from cnncc.passes._scheduling.network_values import Network
-from cnncc.passes._scheduling.prefetch import lifetimes
 from cnncc.passes._scheduling.smaller_budgets import choice_of
-from cnncc.passes.array_allocate import fits
 
 MOST_PATHS = 64  # to a layer
 MOST_EXACT = 10  # networks that are run
+MOST_FASTEST = 3  # of these, for the fewest cycles
 
 MappingT = TypeVar("MappingT")
 
@@ -42,22 +42,43 @@ def with_groups(
     return {**mappings, **{layer: each for group in groups for layer, each in group.mappings.items()}}
 
 
-class GroupChoice:
-    """Groups for a mapped network: the best by the objective, and what was found on the way.
+class MappedLayers:
+    """The layers of a network with mappings, run one by one: their plans, and what each costs."""
 
-    fewest: cycles that some mapping of the network without groups takes.
-    """
-
-    def __init__(self, network: Network, mappings: Mappings, fewest: int, candidates: Candidates) -> None:
-        self.network, self.mappings, self.arch = network, mappings, candidates.arch
-        self.costs, self.objective, self.fewest = candidates.prices.costs, candidates.objective, fewest
+    def __init__(self, mappings: Mappings, candidates: Candidates) -> None:
+        self.mappings, self.arch = mappings, candidates.arch
         self.plans = {
             layer: choice_of(layer, mapping, self.arch).plan if candidates.is_searched(layer) else None
             for layer, mapping in mappings.items()
         }
-        self._own = dict[Energy, dict[LayerOp, float]]()
+        self._costs = dict[Energy, dict[LayerOp, float]]()
+
+    def costs(self, costs: Energy) -> dict[LayerOp, float]:
+        """What each layer costs by itself."""
+        if costs not in self._costs:
+            self._costs[costs] = {
+                layer: cost_of(layer_shape(layer), mapping, self.arch, layer.residual is not None, costs)
+                for layer, mapping in self.mappings.items()
+            }
+        return self._costs[costs]
+
+
+class GroupChoice:
+    """Groups for a mapped network: the best by the objective, and what was found on the way.
+
+    - fewest: cycles that some mapping of the network without groups takes
+    - fastest: the groups with the fewest cycles
+    - one_by_one: the layers without groups
+    - beside: with their mappings beside groups; of the layers in groups as without
+    """
+
+    def __init__(self, network: Network, mappings: Mappings, fewest: int, candidates: Candidates) -> None:
+        self.network, self.arch, self.candidates = network, candidates.arch, candidates
+        self.costs, self.objective, self.fewest = candidates.prices.costs, candidates.objective, fewest
+        self.one_by_one = self.beside = MappedLayers(mappings, candidates)
         self.search = GroupSearch(network, mappings, candidates)
         self.found = self.search.candidates_of_all()
+        self.fastest: tuple[Candidate, ...] = ()
         self.chosen: tuple[Candidate, ...] = self._best() if self.found else ()
 
     @property
@@ -67,33 +88,40 @@ class GroupChoice:
 
     def run(self, groups: Sequence[LayerGroup]) -> tuple[PredictedCycles, dict[str, PredictedCycles]] | None:
         """The cycles of the network with these groups, and of its parts; None where they do not fit the GLB."""
-        nests = with_groups(self.mappings, groups)
-        grouped = Network(self.network.func, [group.layers for group in groups])
-        if groups and not fits(list(lifetimes(grouped, self.arch, nests, groups).values()), self.arch.glb.words):
-            return None
-        return program_cycles(network_parts(grouped, self.arch, nests, self.plans, groups), self.arch)
+        return self._run(groups, self._layers(groups))
 
-    def own(self, costs: Energy) -> dict[LayerOp, float]:
-        """What each layer costs by itself."""
-        if costs not in self._own:
-            self._own[costs] = {
-                layer: cost_of(layer_shape(layer), mapping, self.arch, layer.residual is not None, costs)
-                for layer, mapping in self.mappings.items()
-            }
-        return self._own[costs]
+    def _layers(self, groups: Sequence[LayerGroup]) -> MappedLayers:
+        return self.beside if groups else self.one_by_one
+
+    def _run(
+        self, groups: Sequence[LayerGroup], layers: MappedLayers
+    ) -> tuple[PredictedCycles, dict[str, PredictedCycles]] | None:
+        grouped = Network(self.network.func, [group.layers for group in groups])
+        return network_cycles(grouped, self.arch, with_groups(layers.mappings, groups), layers.plans, groups)
 
     def cost(self, groups: Sequence[LayerGroup], costs: Energy) -> float:
         """What the network costs with these groups."""
-        nests = with_groups(self.mappings, groups)
+        return self._cost(groups, self._layers(groups), costs)
+
+    def _cost(self, groups: Sequence[LayerGroup], layers: MappedLayers, costs: Energy) -> float:
+        nests = with_groups(layers.mappings, groups)
         grouped = {layer for group in groups for layer in group.layers}
-        cost = sum(cost for layer, cost in self.own(costs).items() if layer not in grouped)
+        cost = sum(cost for layer, cost in layers.costs(costs).items() if layer not in grouped)
         cost += sum(group.cost(self.arch, costs) for group in groups)
         return cost + copies_cost(Network(self.network.func, [group.layers for group in groups]), nests, costs)
 
     def figures(self, groups: Sequence[LayerGroup]) -> Figures:
         """The cycles and the cost of the network with these groups."""
-        cycles = self.run(groups)
-        return Figures(cycles[0].total if cycles else NEVER, self.cost(groups, self.costs))
+        return self._figures(groups, self._layers(groups))
+
+    def _figures(self, groups: Sequence[LayerGroup], layers: MappedLayers) -> Figures:
+        cycles = self._run(groups, layers)
+        return Figures(cycles[0].total if cycles else NEVER, self._cost(groups, layers, self.costs))
+
+    def fewest_cycles(self, mappings: Mappings) -> int:
+        """Cycles of the network with its fastest groups, and these mappings beside them."""
+        groups = [each.group for each in self.fastest]
+        return self._figures(groups, MappedLayers(mappings, self.candidates)).cycles
 
     def cycles_alone(self) -> dict[LayerOp, int]:
         """The cycles of each layer in the network without groups."""
@@ -101,12 +129,13 @@ class GroupChoice:
         assert cycles is not None
         total = {label: each.total for label, each in cycles[1].items()}
         return {
-            layer: total[part_label(self.network, layer)] if self.plans[layer] else 0 for layer in self.network.layers
+            layer: total[part_label(self.network, layer)] if self.one_by_one.plans[layer] else 0
+            for layer in self.network.layers
         }
 
     def alone(self) -> dict[LayerOp, Figures]:
         """The cycles and the cost of each layer in the network without groups."""
-        own = self.own(self.costs)
+        own = self.one_by_one.costs(self.costs)
         return {layer: Figures(cycles, own[layer]) for layer, cycles in self.cycles_alone().items()}
 
     def _best(self) -> tuple[Candidate, ...]:
@@ -117,13 +146,30 @@ class GroupChoice:
         more = [own - sum(each) for own, each in zip(whole, zip(*alone.values(), strict=True), strict=True)]
         exact: dict[tuple[Candidate, ...], Figures] = {(): whole}
         every = {path.groups: Figures(path.cycles + int(more[0]), path.cost + more[1]) for path in ways} | exact
+
+        def run(groups: tuple[Candidate, ...]) -> None:
+            exact[groups] = every[groups] = self.figures([each.group for each in groups])
+
+        while (fastest := min(every, key=every.__getitem__)) not in exact and len(exact) <= MOST_FASTEST:
+            run(fastest)  # the slack counts from what a network takes, not from an estimate
+        self.fastest = min(exact, key=exact.__getitem__)
         while True:
             best = list(every)[self.objective.best(list(every.values()), self.fewest)]
             if best not in exact and len(exact) > MOST_EXACT:
                 best = list(exact)[self.objective.best(list(exact.values()), self.fewest)]
             if best in exact:
                 return best
-            exact[best] = every[best] = self.figures([each.group for each in best])
+            run(best)
+
+    def settle(self, others: Sequence[tuple[tuple[Candidate, ...], Mappings]], fewest: int) -> None:
+        """Take the best network: without groups, with those chosen, or with other groups and mappings beside them.
+
+        fewest: cycles that some network takes.
+        """
+        networks = [((), self.beside), (self.chosen, self.beside)]
+        networks += [(groups, MappedLayers(mappings, self.candidates)) for groups, mappings in others]
+        figures = [self._figures([each.group for each in groups], layers) for groups, layers in networks]
+        self.chosen, self.beside = networks[self.objective.best(figures, min(fewest, self.fewest))]
 
 
 class Path(NamedTuple):

@@ -92,7 +92,7 @@ def _costs(choice: GroupChoice, groups: Sequence[LayerGroup]) -> Costs:
 def _chosen(choice: GroupChoice) -> Iterator[ChosenGroup]:
     cycles, alone = choice.run(choice.groups), choice.cycles_alone()
     assert cycles is not None
-    words, energy = choice.own(DRAM_WORDS), choice.own(choice.arch.energy)
+    words, energy = (choice.one_by_one.costs(costs) for costs in (DRAM_WORDS, choice.arch.energy))
     for each in choice.chosen:
         group = each.group
         own = [(alone[layer], words[layer], energy[layer]) for layer in group.layers]
@@ -124,7 +124,8 @@ def form_of(group: LayerGroup) -> str:
     options = group.options
     loads = "".join(f", {load.label} row by row" for load in group.loads)
     delays = f", delays {' '.join(map(str, options.delays))}" if options.delays else ""
-    return f"{stripes_of(options.rows)}{loads}{delays}{', delays in rows' if options.rowwise else ''}"
+    rowwise, single = ", delays in rows" * options.rowwise, ", results in one buffer" * options.single
+    return f"{stripes_of(options.rows)}{loads}{delays}{rowwise}{single}"
 
 
 def stripes_of(rows: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 from xdsl.dialects.func import ReturnOp
@@ -17,12 +18,13 @@ from cnncc.mapper.cached_search import SearchTask, searched
 from cnncc.mapper.objective import Figures
 from cnncc.model.layer_shape import GlbBudget
 from cnncc.model.program_schedule import program_cycles
-from cnncc.passes._scheduling.candidates import Candidates
+from cnncc.passes._scheduling import schedule_file
+from cnncc.passes._scheduling.candidates import Candidates, label
 from cnncc.passes._scheduling.layer_groups import LayerGroup, heights, inside, with_rings
 from cnncc.passes._scheduling.loaded_inputs import loaded_values
 from cnncc.passes._scheduling.nest_layers import layer_shape
 from cnncc.passes._scheduling.network_values import Network
-from cnncc.passes._scheduling.stripes import stripe_shape, striped
+from cnncc.passes._scheduling.stripes import buffers_of, stripe_shape, striped
 
 MOST_UNITS = 6  # of a group: layers, or residual blocks
 MOST_HEIGHTS = 2  # of stripes: the highest that fit
@@ -43,14 +45,20 @@ class Candidate:
 class GroupForm(NamedTuple):
     """A way to run layers `first` to `last` in stripes of `rows` rows of the last one.
 
-    loaded: the values that come row by row. rowwise: delays are in rows.
+    loaded: the values that come row by row. rowwise: delays are in rows. single: the result leaves from one buffer.
     """
 
     first: int
     last: int
     rows: int
     loaded: tuple[SSAValue, ...]
-    rowwise: bool
+    rowwise: bool = False
+    single: bool = False
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether delays are in whole stripes, and the result leaves from two buffers."""
+        return not self.rowwise and not self.single
 
 
 class GroupSearch:
@@ -97,13 +105,17 @@ class GroupSearch:
         return all(use.operation in run for layer in run[:-1] for use in layer.result.uses)
 
     def may_follow(self, run: Sequence[LayerOp]) -> bool:
-        """Whether layers follow each other, and the last one is of a kind that groups have, and is searched for."""
-        last, number = run[-1], self.network.number
+        """Whether layers follow each other, and the last one is of a kind that groups have, and is searched for.
+
+        What the schedule has streamed goes to DRAM, not into a ring.
+        """
+        last, number, outputs = run[-1], self.network.number, self.candidates.schedule.outputs
         return (
             number[last] - number[run[0]] == len(run) - 1
             and last.kind.data in KINDS
             and not last.steps.data.per_position
             and self.candidates.is_searched(last)
+            and not any(outputs.get(label(layer) or "") == schedule_file.STREAMED for layer in run[:-1])
             and (not self.is_result(last) or self._may_stream(last.result))
         )
 
@@ -118,19 +130,20 @@ class GroupSearch:
     # -- forms of a group --------------------------------------------------------------------------------------------
 
     def _forms(self, first: int, last: int) -> Iterator[GroupForm]:
-        """The highest stripes that fit, by blocks and by loads; those that fit only with delays in rows."""
+        """The highest stripes that fit, by blocks and by loads; those that fit only with less."""
         layers = self.network.layers[first : last + 1]
         for by_loads in (True, False):
             kept = list[GroupForm]()
             for rows in self.heights(first, last):
-                form = GroupForm(first, last, rows, self._loaded(layers, rows) if by_loads else (), False)
+                form = GroupForm(first, last, rows, self._loaded(layers, rows) if by_loads else ())
                 if by_loads and not form.loaded:
                     continue
                 if self._room(form) >= 0:
                     kept.append(form)
-                elif not kept and self._room(rowwise := form._replace(rowwise=True)) >= 0:
-                    kept.append(rowwise)
-                if sum(not each.rowwise for each in kept) == MOST_HEIGHTS:
+                elif not kept:
+                    smaller = (form._replace(rowwise=True), form._replace(single=True))
+                    kept += [each for each in smaller if self._room(each) >= 0]
+                if sum(each.is_usual for each in kept) == MOST_HEIGHTS:
                     break
             yield from kept
 
@@ -171,10 +184,10 @@ class GroupSearch:
         """The form of these layers that takes the fewest words of the GLB; None where they have no stripes."""
         layers, rows = self.network.layers[first : last + 1], [*self.heights(first, last)][-1:]
         forms = [
-            GroupForm(first, last, least, loaded, rowwise)
+            GroupForm(first, last, least, loaded, rowwise, single)
             for least in rows
             for loaded in dict.fromkeys([self._loaded(layers, least), ()])
-            for rowwise in (False, True)
+            for rowwise, single in product((False, True), repeat=2)
         ]
         return max(forms, key=self._room, default=None)
 
@@ -206,9 +219,10 @@ class GroupSearch:
         streamed = set(self.mappings[layer].stages_in("glb")) | ({"output"} if self.is_result(layer) else set[str]())
         streamed = streamed - inside(layer, layers, form.loaded)
         if nest_ is not None:
-            return striped(layer, nest_, rows, streamed, None)
+            return striped(layer, nest_, rows, streamed, None, form.single)
         around = (*((Loop("n"),) if layer.sizes.data.n > 1 else ()), Loop("h", rows))
-        stages = [Stage(operand, "glb", len(around), 2) for operand in STREAMED if operand in streamed]
+        buffers = buffers_of(streamed, form.single)
+        stages = [Stage(operand, "glb", len(around), count) for operand, count in buffers.items()]
         return nest.Mapping(around, tuple(stages))
 
     def _task(self, layer: LayerOp, rows: int) -> SearchTask:

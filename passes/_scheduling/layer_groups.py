@@ -81,7 +81,9 @@ class LayerGroup:
         is_least = [plan.delay for plan in least] == [plan.delay for plan in self.of_layers]
         rows, rowwise = self.plans[-1].rows, any(plan.first for plan in self.plans)
         loads = bool(self.loads) or not next(loaded_values(self.layers, rows, self.mappings))
-        return GivenGroup(names, rows, () if is_least else delays, rowwise=rowwise, loads=loads)
+        leaving = self.plans[-1].mapping.stages_in("glb").get("output")
+        single = leaving is not None and leaving.buffers == 1
+        return GivenGroup(names, rows, () if is_least else delays, rowwise=rowwise, loads=loads, single=single)
 
     def plan(self) -> GroupPlan:
         """As the cost model takes it."""

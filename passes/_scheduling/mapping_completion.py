@@ -193,7 +193,10 @@ class _Terms:
                 yield from self._fitting({**sizes, dim: size}, dict(rest))
 
     def _fits(self, box: Sizes) -> bool:
-        words = macro_words(self.shape, self.arch, dict(box))
+        lanes = max(
+            [term.pes or self.arch.pe.lanes for term in self.terms if (term.axis, term.dim) == (LANES, "k")] or [1]
+        )
+        words = macro_words(self.shape, self.arch, dict(box), lanes)
         few = prod(box[dim] for dim in OUTPUTS) <= self.arch.pe.max_pixels
         return few and all(needed <= getattr(self.arch.pe, key) for key, needed in words.items())
 

@@ -9,11 +9,13 @@ from cnncc.arch.model import Arch, Energy
 from cnncc.dialects import nest
 from cnncc.dialects.nest import LayerOp
 from cnncc.model.layer_schedule import LayerPlan
-from cnncc.model.program_schedule import Part, copies
+from cnncc.model.program_schedule import Part, copies, program_cycles
+from cnncc.model.timed_program import PredictedCycles
 from cnncc.passes._scheduling.layer_groups import LayerGroup
 from cnncc.passes._scheduling.network_values import Network
-from cnncc.passes._scheduling.prefetch import input_words, output_words, prefetched_layers
+from cnncc.passes._scheduling.prefetch import input_words, lifetimes, output_words, prefetched_layers
 from cnncc.passes._scheduling.smaller_budgets import prefetchable
+from cnncc.passes.array_allocate import fits
 
 Plans = Mapping[LayerOp, LayerPlan | None]  # None: the model does not know the layer by itself
 
@@ -36,6 +38,19 @@ def network_parts(
             ahead = frozenset(prefetchable(plan.mapping) if layer in prefetched and parts else ())
             parts.append(replace(plan, label=part_label(network, layer), prefetched=ahead))
     return [*parts, *copies("outputs", "out", output_words(network, nests))]
+
+
+def network_cycles(
+    network: Network, arch: Arch, nests: Mapping[LayerOp, nest.Mapping], plans: Plans, groups: Sequence[LayerGroup] = ()
+) -> tuple[PredictedCycles, dict[str, PredictedCycles]] | None:
+    """The cycles of the network, and of its parts by label; None where groups do not fit the GLB.
+
+    A network of layers that the model does not know has none.
+    """
+    if groups and not fits(list(lifetimes(network, arch, nests, groups).values()), arch.glb.words):
+        return None
+    parts = network_parts(network, arch, nests, plans, groups)
+    return program_cycles(parts, arch) if parts else (PredictedCycles(), {})
 
 
 def part_label(network: Network, layer: LayerOp) -> str:

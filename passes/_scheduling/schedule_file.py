@@ -71,10 +71,11 @@ class GivenGroup:
     rowwise: bool = False
     columns: int = 0
     loads: bool = True
+    single: bool = False
 
 
 GROUP = "group"
-FLAGS = {"rowwise": False, "loads": True}  # keys of a group, and what they are without
+FLAGS = {"rowwise": False, "loads": True, "single": False}  # keys of a group, and what they are without
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,8 @@ def _group(where: str, table: object) -> GivenGroup:
     lists = {name: keys[name] for name in ("delays", "keeps") if name in keys}
     numbers = {"rows": [keys.get("rows")], "columns": [keys.get("columns", 0)], "delays": [], "keeps": [], **lists}
     rows, columns, delays, keeps = (_whole(where, name, value) for name, value in numbers.items())
-    rowwise, loads = (_flag(where, name, keys.get(name, default)) for name, default in FLAGS.items())
-    return GivenGroup(tuple(cast("list[str]", layers)), rows[0], delays, keeps, rowwise, columns[0], loads)
+    rowwise, loads, single = (_flag(where, name, keys.get(name, default)) for name, default in FLAGS.items())
+    return GivenGroup(tuple(cast("list[str]", layers)), rows[0], delays, keeps, rowwise, columns[0], loads, single)
 
 
 def _flag(where: str, name: str, value: object) -> bool:

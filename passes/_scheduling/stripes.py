@@ -5,12 +5,12 @@ The stripes of a group are those of its last layer. A stripe of R rows that is r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import lcm
 
 from cnncc.arch.model import Arch
-from cnncc.dialects._groups import GroupLayer, Read, least_lag, least_ring
+from cnncc.dialects._groups import STREAMED, GroupLayer, Read, least_lag, least_ring
 from cnncc.dialects.nest import LayerOp, Loop, Stage
 from cnncc.dialects.nest import Mapping as Nest
 from cnncc.errors import Refusal
@@ -98,8 +98,12 @@ def is_striped(mapping: Nest, images: int, rows: int) -> bool:
     return [(loop.dim, loop.step) for loop in loops] == around and not any(loop.on or loop.keep for loop in loops)
 
 
-def striped(layer: LayerOp, mapping: Nest, rows: int, streamed: Collection[str], arch: Arch | None) -> Nest:
-    """The nest of a layer in stripes. streamed: operands that come through the GLB stripe by stripe.
+def striped(
+    layer: LayerOp, mapping: Nest, rows: int, streamed: Collection[str], arch: Arch | None, single: bool = False
+) -> Nest:
+    """The nest of a layer in stripes.
+
+    streamed: operands that come through the GLB stripe by stripe. single: see `buffers_of`.
 
     A nest that has this form keeps its loops. One without stages gets a loop over stripes around it. Any other is
     replaced by the best mapping of a stripe on `arch`, as is that of any elementwise layer.
@@ -115,13 +119,26 @@ def striped(layer: LayerOp, mapping: Nest, rows: int, streamed: Collection[str],
         if mapping.stages and len(kept) < len(inner):
             raise Refusal("its nest runs over images or stripes inside other loops")
         loops, stages, depth = (*around, *(inner[at] for at in kept)), nest.stages, len(around)
-    return Nest(loops, tuple(sorted(_stages(stages, depth, len(around), streamed), key=lambda stage: stage.depth)))
+    stages = _stages(stages, depth, len(around), buffers_of(streamed, single))
+    return Nest(loops, tuple(sorted(stages, key=lambda stage: stage.depth)))
 
 
-def _stages(stages: Sequence[Stage], more: int, depth: int, streamed: Collection[str]) -> list[Stage]:
-    """Weights and parameters come once, streamed operands by stripes, and register files are filled inside these."""
+def buffers_of(streamed: Collection[str], single: bool) -> dict[str, int]:
+    """How many buffers each streamed operand of a layer has.
+
+    single: the output has one, not two. So has its residual then, as its transfers wait for the output's buffers.
+    """
+    shared = ("residual", "output") if single and "output" in streamed else ()
+    return {operand: 1 if operand in shared else 2 for operand in STREAMED if operand in streamed}
+
+
+def _stages(stages: Sequence[Stage], more: int, depth: int, buffers: Mapping[str, int]) -> list[Stage]:
+    """Weights and parameters come once, streamed operands by stripes, and register files are filled inside these.
+
+    buffers: of each streamed operand.
+    """
     once = [replace(s, depth=0, buffers=1) for s in stages if s.memory == "glb" and s.operand in ("weight", "params")]
-    blocks = [Stage(operand, "glb", depth, 2) for operand in ("residual", "ifmap", "output") if operand in streamed]
+    blocks = [Stage(operand, "glb", depth, count) for operand, count in buffers.items()]
     return [*once, *blocks, *(replace(s, depth=s.depth + more) for s in stages if s.memory == "rf")]
 
 

@@ -27,7 +27,7 @@ import click
 from cnncc.arch.model import Arch, arch_text, load_arch
 from cnncc.dialects.cnn import shape
 from cnncc.dialects.nest import LayerOp, split_strip
-from cnncc.driver.pipeline import ASSIGN, Compilation
+from cnncc.driver.pipeline import ASSIGN, NONE, Compilation
 from cnncc.driver.program_parts import mapped_parts
 from cnncc.driver.sources import CompileOptions, start_compilation
 from cnncc.errors import Refusal
@@ -130,7 +130,8 @@ def case(name: str, start: Compilation, arch: Arch, folder: Path, objective: str
     (folder / "array.toml").write_text(arch_text(arch))
     module = start.module.clone()
     module.attributes.pop("cnncc.arch", None)  # of the array that it was quantised for
-    options = CompileOptions(str(folder / "array.toml"), schedule=schedule, objective=objective)
+    groups = str(schedule) if schedule else NONE
+    options = CompileOptions(str(folder / "array.toml"), schedule=schedule, objective=objective, groups=groups)
     settings = options.settings()
     parts = mapped_parts(Compilation(start.ctx, module, settings))
     counters = with_energy(program_counts(parts, arch, causes=False), arch.energy)

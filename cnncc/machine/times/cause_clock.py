@@ -5,7 +5,7 @@ Its times are `Moment`s. `max` takes the first of equal arguments, so the clock'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from cnncc.machine.times.clock import Clock, Effect, Key, Runs, State, merged
 from cnncc.machine.times.durations import Occupancy
@@ -63,6 +63,22 @@ class CauseClock(Clock):
         if queue == _PSUM_FREE:
             self._free_psums = time
         return Moment(time, origin=_GIVEN[queue]) if queue in _GIVEN else time
+
+    def put(self, queue: int, time: int, cause: str) -> None:
+        super().put(queue, time, cause)
+        ((time, _),) = self._tokens[queue]
+        if time <= self._mark:
+            return
+        since = int(self._mark)
+        if not since:  # the mark lies before this clock's times: all paths to now are as long
+            base = self._roots[0]
+            origin = BEHIND_WAIT if base.origin == BEHIND_WAIT else ""
+            self._roots = [*self._roots, Root(base.base, origin, {cause: sum(base.cycles.values())})]
+            since = Moment(0, origin=len(self._roots) - 1)
+        self._tokens[queue] = ((Moment(time, since, cause), 1),)
+
+    def open_interval(self) -> Hashable:
+        return tuple([(root.base, root.origin, tuple(sorted(root.cycles.items()))) for root in self._roots_of_state])
 
     # -- charges -------------------------------------------------------------------------------------------------
 

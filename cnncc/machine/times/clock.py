@@ -5,7 +5,7 @@ Rules: TIME-1 to TIME-4, TIME-6. What `cause_clock.py` adds are the causes of id
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from cnncc.arch.model import Arch
@@ -211,6 +211,34 @@ class Clock:
             # Times that have passed are alike for whoever waits: they become one run, so a queue stays short.
             runs = merged([(time if time > self.now else 0, count) for time, count in runs])
         self._tokens[queue] = (*runs, (time, tokens))
+
+    # -- tokens of other cores (CORE-3, CORE-7) ----------------------------------------------------------------------
+
+    def put(self, queue: int, time: int, cause: str) -> None:
+        """Add a token that arrives at a time since the clock began, to be taken at once. cause: of waiting for it."""
+        del cause
+        self._go_on()
+        self._tokens[queue] = (*self._tokens[queue], (time - self.past, 1))
+
+    def pull(self, queue: int) -> Runs:
+        """Take away the tokens of a queue that were just given, with their times since the clock began."""
+        runs = self._tokens[queue]
+        self._tokens[queue] = ()
+        return tuple([(int(self.past + time), count) for time, count in runs])
+
+    def delay(self, cycles: int, counts: Mapping[Key, int], times: int) -> None:
+        """Let so many cycles pass, in which `counts` are counted so many times and all times move along."""
+        self.past += cycles
+        for key, count in counts.items():
+            self.counts[key] = self.counts.get(key, 0) + count * times
+
+    def open_interval(self) -> Hashable:
+        """What counts of the past depend on, beside the state, at a moment that was frozen."""
+        return ()
+
+    def last_done(self, engine: str) -> int:
+        """When the last instruction of an engine is done, since the clock began."""
+        return int(self.past + self._done[ENGINES.index(engine)])
 
     # -- what a clock with paths has otherwise -------------------------------------------------------------------
 

@@ -114,6 +114,11 @@ def mac_operations(inst: Instruction) -> int:
     return mac_steps(inst) * inst.number("lanes")
 
 
+def step_sums(inst: Instruction) -> int:
+    """Psums that a step of a macro-instruction adds to: one, or one of each lane (MAC-7)."""
+    return inst.number("lanes") if inst.number("psum_l") else 1
+
+
 def mac_occupancy(inst: Instruction, arch: Arch) -> Occupancy:
     """Rule MAC-4."""
     return Occupancy(arch.pe.start_cycles + mac_steps(inst) + arch.pe.finish_cycles, 0)

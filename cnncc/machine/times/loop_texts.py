@@ -104,7 +104,7 @@ class LoopTexts:
         match kind := inst.spec.kind:
             case Kind.UNIT:
                 return "unit", node.index
-            case Kind.DESC | Kind.STEP:
+            case Kind.DESC | Kind.STEP | Kind.CORE | Kind.ROUTE:
                 return owner
             case Kind.HOST | Kind.HALT:
                 return owner, kind

@@ -22,6 +22,7 @@ DRAM_CAUSES = tuple(
 FILES = ("weight_file", "ifmap_file", "psum_file")
 WORK = ("glb_port", "row_bus", "write_port", "output_units", "column_bus")  # of loads and commits
 CAUSES = (*DRAM_CAUSES, *WORK, SEQUENCER, *FILES, FILL, DRAIN)
+CHANNEL_CAUSES = ("channel_in", "channel_out")  # of programs of several cores (CAUSE-7)
 
 # How an idle interval ends: before a macro-instruction, before one whose psum half was free last, with a wait.
 MACRO, PSUM_HALF, WAIT = "macro", "psum half", "wait"

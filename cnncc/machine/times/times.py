@@ -82,7 +82,7 @@ def program_length(tree: Sequence[Node]) -> int:
     return 1 + (last.last if isinstance(last, LoopNode) else last.index)
 
 
-class _Simulation:
+class Simulation:
     """The data that all pieces of one program share: the array, the texts of loops, the known iterations."""
 
     def __init__(
@@ -117,16 +117,16 @@ class _Simulation:
         key = (self.texts.number(loop, state.unit), first & in_first, last & in_last, state)
         known = self._known.get(key)
         if known is None or before + known.elapsed > self.limit_cycles:
-            piece = _Piece(self, state, before, self.owner[loop.first])
+            piece = TimedPiece(self, state, before, self.owner[loop.first])
             piece.run(loop.body, first, last)
             known = self._known[key] = piece.clock.effect()
         return known
 
 
-class _Piece:
+class TimedPiece:
     """A piece of program as it runs. before: cycles of the program before the piece. owner: the piece's first owner."""
 
-    def __init__(self, simulation: _Simulation, state: State, before: int, owner: int = 0) -> None:
+    def __init__(self, simulation: Simulation, state: State, before: int, owner: int = 0) -> None:
         self.simulation = simulation
         self.clock = simulation.clock(state)
         self.before, self.first_owner = before, owner
@@ -159,7 +159,7 @@ class _Piece:
 
     def _apply(self, loop: LoopNode, effect: Effect, times: int = 1) -> None:
         self.clock.apply(effect, times, self._owner(loop.first))
-        self._check_limits(loop.head)
+        self.check_limits(loop.head)
 
     def _repeat(self, loop: LoopNode, first: int, last: int) -> None:
         """The iterations between the first and the last: step until a state returns, then multiply."""
@@ -197,7 +197,7 @@ class _Piece:
                     clock.wait(owner, tuple(range(len(ENGINES))), int(kind is Kind.HOST))
                 case Kind.SIGNAL:
                     clock.signal(owner, len(HALVES) - 1 + inst.number("semaphore"), inst.number("count"))
-                case Kind.DESC | Kind.STEP:
+                case Kind.DESC | Kind.STEP | Kind.CORE | Kind.ROUTE:
                     clock.tick(owner)
                 case Kind.DMA | Kind.LOAD | Kind.MAC | Kind.UNIT | Kind.COMMIT:
                     if kind is Kind.UNIT:
@@ -210,9 +210,10 @@ class _Piece:
                     assert_never(kind)
         except Fault as fault:
             raise leaf.trap(str(fault)) from fault
-        self._check_limits(leaf)
+        self.check_limits(leaf)
 
-    def _check_limits(self, leaf: Leaf) -> None:
+    def check_limits(self, leaf: Leaf) -> None:
+        """Count a step. Raises Trap at `leaf`, if there are too many steps or cycles."""
         simulation = self.simulation
         if self.before + self.clock.elapsed > simulation.limit_cycles:
             raise leaf.trap(f"the limit of {simulation.limit_cycles} cycles is exceeded")
@@ -221,7 +222,8 @@ class _Piece:
             raise leaf.trap(f"the interpreter's limit of {simulation.limit_steps} steps in time is exceeded")
 
 
-def _cycles(counts: Mapping[Key, int], owner: int, causes: Sequence[str]) -> Cycles:
+def cycles_of(counts: Mapping[Key, int], owner: int, causes: Sequence[str]) -> Cycles:
+    """The counts of an owner. causes: those of stalls."""
     busy = {name: counts.get((owner, name), 0) for name in ("total", "load", "commit", "dma")}
     stall = {cause: counts.get((owner, cause), 0) for cause in causes}
     return Cycles(compute=counts.get((owner, "array"), 0), stall=stall, **busy)
@@ -242,13 +244,13 @@ def simulate(
     causes: with stalls by cause, which takes longer. constant_words: of DRAM, those of weights and parameters.
     Raises: Trap, for a token that is missing in program order, too many halves or tokens, or an exceeded limit.
     """
-    simulation = _Simulation(tree, arch, layers, limit_cycles, limit_steps, causes, constant_words)
-    piece = _Piece(simulation, start_state(arch), 0)
+    simulation = Simulation(tree, arch, layers, limit_cycles, limit_steps, causes, constant_words)
+    piece = TimedPiece(simulation, start_state(arch), 0)
     piece.run(tree, ALL_LOOPS, ALL_LOOPS)
     counts, names = piece.clock.all_counts(), CAUSES if causes else ()
     sums: Counter[Key] = Counter()
     for (_, name), count in counts.items():
         sums[0, name] += count
-    whole = _cycles(sums, 0, names)
+    whole = cycles_of(sums, 0, names)
     assert not causes or whole.compute + sum(whole.stall.values()) == whole.total
-    return Times(whole, {label: _cycles(counts, owner, names) for owner, (label, _) in enumerate(layers)})
+    return Times(whole, {label: cycles_of(counts, owner, names) for owner, (label, _) in enumerate(layers)})

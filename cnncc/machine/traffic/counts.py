@@ -26,6 +26,7 @@ from cnncc.machine.times.durations import (
     mac_operations,
     mac_steps,
     result_rows,
+    step_sums,
 )
 from cnncc.machine.times.times import owners, program_length
 from cnncc.machine.traffic.in_bounds import BoundedIndex, count_inside
@@ -200,17 +201,17 @@ def _inside(
 def _mac(inst: Instruction, arch: Arch) -> Traffic:
     rows, cols = inst.number("rows"), inst.number("cols")
     reuse, pes = inst.number("data_reuse"), rows * cols
-    steps, operations = pes * mac_steps(inst), pes * mac_operations(inst)
+    sums, operations = pes * mac_steps(inst) * step_sums(inst), pes * mac_operations(inst)
     receivers = rows * (cols - ceil_div(cols, inst.number("set_cols")))
-    counters = {"z": "pixels", "j": "taps", "i": "step_range"}
+    counters = {"z": "pixels", "j": "taps", "i": "step_range", "l": "lanes"}
     farthest = sum(max(0, (inst.number(n) - 1) * inst.number(f"psum_{c}")) for c, n in counters.items())
     count = Traffic(
         idle_pe_cycles=(arch.rows * arch.cols - pes) * mac_occupancy(inst, arch).busy,
         n2n=reuse * receivers,
         rf_ifmap_read=operations,
         rf_ifmap_write=reuse * receivers,
-        rf_psum_read=steps,
-        rf_psum_write=steps,
+        rf_psum_read=sums,
+        rf_psum_write=sums,
         ifmap_peak=_n2n_peak(inst.number("n2n_slot"), reuse, arch),
         psum_peak=inst.number("psum_slot") + farthest + 1,
     )

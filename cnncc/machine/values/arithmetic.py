@@ -61,7 +61,8 @@ class Arithmetic(ABC):
     ) -> bool:
         """Do all steps at once. False, with nothing done, if only single steps can show whether a psum overflows.
 
-        - slots: the psums [pixel, channel], each named once
+        - slots: the psums [pixel, channel], each named once; [pixel, channel, lane] with lanes among the channels of
+          x and w (MAC-7)
         - x, w: the operands [image, block…, *grid, pixel, tap, lane, channel]
         - reduced: iterations of the block loops to be summed over, by array axis
         """

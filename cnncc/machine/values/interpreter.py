@@ -101,6 +101,8 @@ class Interpreter:
                 return self._host
             case InstructionKind.SYNC | InstructionKind.SIGNAL | InstructionKind.HALT:
                 return None
+            case InstructionKind.CORE | InstructionKind.ROUTE:
+                return None
             case InstructionKind.LOOP | InstructionKind.END:
                 return None
             case _:

@@ -1,16 +1,17 @@
-"""The steps of a macro-instruction (rules MAC-1 to MAC-3, MAC-6): three counters over slots of three register files."""
+"""The steps of a macro-instruction (MAC-1 to MAC-3, MAC-6, MAC-7): three counters over slots of register files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
 from cnncc.arch.model import Arch
 from cnncc.isa.table import Instruction
-from cnncc.machine.times.durations import mac_operations
+from cnncc.machine.times.durations import mac_operations, step_sums
 from cnncc.machine.values.arithmetic import Arithmetic
 from cnncc.machine.values.regfile import Half, HalfFault, Sums, Values, Words
 from cnncc.machine.values.strided import Ints, Strided
@@ -27,10 +28,23 @@ def check_sizes(inst: Instruction, arch: Arch) -> None:
         raise HalfFault(f"{pixels} pixels are more than max_pixels = {arch.pe.max_pixels}")
     if (lanes := inst.number("lanes")) > arch.pe.lanes:
         raise HalfFault(f"{lanes} lanes are more than the {arch.pe.lanes} of a PE")
-    if lanes > 1 and inst.text("op") != "mac":
+    if inst.number("psum_l"):
+        _check_banks(inst, arch)
+    elif lanes > 1 and inst.text("op") != "mac":
         raise HalfFault(f"{lanes} lanes of a {inst.text('op')}, which has no products to add up")
     if mac_operations(inst) > MOST_OPERATIONS:
         raise HalfFault(f"pixels * taps * step_range * lanes is more than the {MOST_OPERATIONS} of this interpreter")
+
+
+def _check_banks(inst: Instruction, arch: Arch) -> None:
+    """Check that lane l finds all its psums in bank l (MAC-7). Raises HalfFault."""
+    if not arch.pe.lane_sums:
+        raise HalfFault("psum_l = 1, but this array has no lane_sums")
+    for name in ("psum_slot", "psum_z", "psum_j", "psum_i"):
+        if inst.number(name) % arch.pe.lanes:
+            raise HalfFault(
+                f"{name} = {inst.number(name)} is no multiple of the {arch.pe.lanes} lanes of a PE (psum_l)"
+            )
 
 
 def accumulate(
@@ -140,15 +154,18 @@ def _pixel_steps(ifmap: Strided) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _sum_slots(inst: Instruction) -> Strided:
-    """Slots [pixel, tap, channel] of the psums (MAC-1)."""
+    """Slots [pixel, tap, channel] of the psums (MAC-1), or [pixel, tap, channel, lane] (MAC-7)."""
     counts = tuple(inst.number(counter) for counter in COUNTERS)
-    return Strided(inst.number("psum_slot"), counts, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
+    slots = Strided(inst.number("psum_slot"), counts, tuple(inst.number(f"psum_{counter}") for counter in "zji"))
+    if (lanes := step_sums(inst)) == 1:
+        return slots
+    return replace(slots, sizes=(*counts, lanes), steps=(*slots.steps, 1))
 
 
 def _own_slots(psum: Strided, words: int) -> Strided | None:
-    """Slots [pixel, channel], if all taps of a pixel and channel share a slot, and no others do; else None."""
-    (pixels, _, channels), (z, j, i) = psum.sizes, psum.steps
-    own = Strided(psum.start, (pixels, channels), (z, i))
+    """The slots without the axis of taps, if all taps share a slot, and no others do; else None."""
+    (pixels, _, *rest), (z, j, *steps) = psum.sizes, psum.steps
+    own = Strided(psum.start, (pixels, *rest), (z, *steps))
     is_own = not j and own.size <= words and (own.distinct or np.unique(own.listed()).size == own.size)
     return own if is_own else None
 
@@ -161,10 +178,19 @@ def _read_slots(inst: Instruction, name: str) -> Strided:
 
 
 def _operand(inst: Instruction, half: Half, name: str) -> Words:
-    """An operand's words [image, block…, *grid, pixel, tap, lane, channel]; size 1 if pixels or channels step by 0."""
+    """An operand's words [image, block…, *grid, pixel, tap, lane, channel]; size 1 if pixels or channels step by 0.
+
+    Lanes with sums of their own are further channels: [image, block…, *grid, pixel, tap, 1, channel and lane].
+    """
     slots = _read_slots(inst, name)
-    z, j, lanes, i = slots.sizes
-    return half.read(replace(slots, sizes=(z if slots.steps[0] else 1, j, lanes, i if slots.steps[3] else 1)), name)
+    (z, j, lanes, i), (by_pixel, by_tap, by_lane, by_channel) = slots.sizes, slots.steps
+    if step_sums(inst) == 1:
+        return half.read(replace(slots, sizes=(z if by_pixel else 1, j, lanes, i if by_channel else 1)), name)
+    own = (i, lanes) if by_lane or by_channel else (1, 1)
+    words = half.read(
+        Strided(slots.start, (z if by_pixel else 1, j, *own), (by_pixel, by_tap, by_channel, by_lane)), name
+    )
+    return words.reshape(*words.shape[:-2], 1, prod(own))
 
 
 def _one_by_one(
@@ -172,11 +198,13 @@ def _one_by_one(
 ) -> None:
     """The steps in the order of the counters, each sum checked against the width of a psum (MAC-2)."""
     steps, operation = psum.steps, inst.operation()
-    for z, j, i in np.ndindex(psum.sizes):
-        slot = Strided(psum.start + z * steps[0] + j * steps[1] + i * steps[2], (1,), (1,))
+    lanes = step_sums(inst)
+    for z, j, i in np.ndindex(*psum.sizes[:2], prod(psum.sizes[2:])):
+        slot = Strided(psum.start + z * steps[0] + j * steps[1] + i // lanes * steps[2] + i % lanes, (1,), (1,))
         if not arithmetic.step(operation, sums, slot, _at(x, z, j, i), None if w is None else _at(w, z, j, i)):
             bits = arithmetic.arch.psum_bits
-            raise HalfFault(f"psum {slot.start} leaves {bits} bits at pixel {z}, tap {j}, channel {i}")
+            where = f"channel {i // lanes}" + (f", lane {i % lanes}" if lanes > 1 else "")
+            raise HalfFault(f"psum {slot.start} leaves {bits} bits at pixel {z}, tap {j}, {where}")
     sums.measure()
 
 

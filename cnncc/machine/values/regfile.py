@@ -20,6 +20,8 @@ from cnncc.isa.table import Instruction
 from cnncc.machine.values.addresses import PE_AXES, Grid, Ints
 from cnncc.machine.values.strided import Strided
 
+PIXEL_CHANNEL_LANE = 3  # axes of the slots of a macro-instruction whose lanes have psums of their own (MAC-7)
+
 Values = npt.NDArray[np.float64]
 Words = npt.NDArray[np.int16 | np.int32]
 Mask = npt.NDArray[np.bool_]
@@ -265,7 +267,13 @@ class Sums:
 
 
 def _into(data: Values, slots: Strided, values: npt.NDArray[Any], combine: np.ufunc) -> Values:
-    """A copy of `data` [lead…, slot] with `values` [lead…, *slots] combined into its slots; all axes broadcast."""
+    """A copy of `data` [lead…, slot] with `values` combined into its slots; all axes broadcast.
+
+    values: [lead…, *slots], the last one of [pixel, channel, lane] merged with the channels'.
+    """
+    if len(slots.sizes) == PIXEL_CHANNEL_LANE:
+        own = slots.sizes[1:] if values.shape[-1] > 1 else (1, 1)
+        values = values.reshape(*values.shape[:-1], *own)
     values = np.broadcast_to(values, (*values.shape[: -len(slots.sizes)], *slots.sizes))
     lead = np.broadcast_shapes(data.shape[:-1], values.shape[: -len(slots.sizes)])
     if slots.size == data.shape[-1] and slots.in_order:

@@ -21,7 +21,7 @@ import numpy as np
 from cnncc.isa.fields import When
 from cnncc.isa.table import Instruction
 from cnncc.machine.program import Leaf, LoopNode, Node
-from cnncc.machine.times.durations import ceil_div, commit_results, dma_words, load_words
+from cnncc.machine.times.durations import ceil_div, commit_results, dma_words, load_words, step_sums
 from cnncc.machine.values.addresses import Descriptor, Index, Ints
 from cnncc.machine.values.loop_fetches import FetchedWords, Read, leading_fetches
 from cnncc.machine.values.mac_operations import keeps_greatest, operands_of
@@ -313,7 +313,7 @@ def _array(inst: Instruction, around: tuple[tuple[int, int], ...], descriptors: 
     if inst.spec.name == "mac":
         summed = inst.when("clear") or ()
         loops = prod(count for register, count in around if register not in summed)
-        return loops * prod(inst.number(name) for name in ("rows", "cols", "pixels", "step_range"))
+        return loops * prod(inst.number(name) for name in ("rows", "cols", "pixels", "step_range")) * step_sums(inst)
     if inst.spec.name == "dma":
         return prod(count for _, count in around) * max(_LEAST_COPY, dma_words(inst))
     if inst.spec.name == "commit":

@@ -34,6 +34,9 @@ builtin.module {
       array.commit w, psum -pixel+4*tap+3, fresh always, tokens give 2 when ["k0"] take 1 when [k0]
       // CHECK-NEXT: array.mac mac, taps 9, step_range 2, lanes 4, ifmap 4*tap+lane, clear [k0]
       array.mac mac, taps 9, step_range 2, lanes 4, ifmap 4*tap+lane, clear [k0], send never
+      // Each lane with a psum of its own.
+      // CHECK-NEXT: array.mac max, taps 4, lanes 2, ifmap tap+4*lane, psum 2*channel+lane
+      array.mac max, taps 4, lanes 2, ifmap tap+4*lane, psum 2*channel+lane
     // CHECK-NEXT: }
     }
     // CHECK-NEXT: array.commit w, source glb, operand w

@@ -16,12 +16,17 @@ array.view w, tensor w.glb, steps [z+k0]
 
 // -----
 
-// CHECK: a max of 2 lanes: only a mac has more than one
+// CHECK: a max of 2 lanes: only a mac adds up lanes, others have a psum each
 array.mac max, lanes 2
 
 // -----
 
-// CHECK: psum: lane = 1, but the products of all lanes go to one psum
+// CHECK: psum: lane = 2: lanes add up (0), or lane l has psum slot + l (1)
+array.mac mac, lanes 2, psum 2*lane
+
+// -----
+
+// CHECK: psum: lane = 1, but a commit has no lanes
 array.commit y, psum lane
 
 // -----

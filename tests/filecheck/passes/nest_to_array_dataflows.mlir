@@ -88,3 +88,43 @@ builtin.module {
     func.return %0 : tensor<1x1x1x1xi32>
   }
 }
+
+// -----
+
+// Two output channels of one input channel at a time, each in a lane of its own: both read the same word of the image.
+builtin.module {
+  // CHECK: array.layer "own"
+  // CHECK: array.mac mac, pixels 2, taps 3, step_range 2, lanes 2, ifmap pixel+tap, weight 4*tap+2*channel+lane,
+  // CHECK-NEXT: psum 4*pixel+2*channel+lane
+  // CHECK: array.commit output, {{.*}}channels 4 by k+1, psum 4*pixel+channel
+  weights.global @w : tensor<4x1x1x3xi16> = dense<1> : tensor<4x1x1x3xi16>
+  func.func @main(%x: tensor<1x1x1x4xi16> {onnx.name = "image", cnn.quant = #cnn.quant<scale = 0.5>}) -> (tensor<1x4x1x2xi32> {onnx.name = "y", cnn.quant = #cnn.quant<scale = 0.25>}) {
+    %0 = nest.layer "mac" %x weights @w sizes <n = 1, k = 4, c = 1, h = 1, w = 2, r = 1, s = 3> window <kernel = [1, 3]> then <>
+         label "own" until "own" : tensor<1x1x1x4xi16> -> tensor<1x4x1x2xi32> {
+      nest.stage weight in glb buffers 1
+      nest.stage weight in rf buffers 2
+      nest.stage ifmap in rf buffers 2
+      nest.for w keep { nest.for s keep { nest.for k step 2 keep { nest.par k on lanes keep { nest.mac } } } }
+    }
+    func.return %0 : tensor<1x4x1x2xi32>
+  }
+}
+
+// -----
+
+// A pool of three channels in two tiles: one of two channels in two lanes, and one of a channel, in one lane.
+builtin.module {
+  // CHECK: array.layer "pool"
+  // CHECK: array.mac max, pixels 2, taps 2, lanes 2, ifmap 4*pixel+2*tap+lane, psum 2*pixel+lane
+  // CHECK: array.mac max, pixels 2, taps 2, ifmap 2*pixel+tap, psum pixel
+  func.func @main(%x: tensor<1x3x1x4xi16> {onnx.name = "image", cnn.quant = #cnn.quant<scale = 0.5>}) -> (tensor<1x3x1x2xi32> {onnx.name = "y", cnn.quant = #cnn.quant<scale = 0.25>}) {
+    %0 = nest.layer "max" %x sizes <n = 1, k = 3, c = 1, h = 1, w = 2, r = 1, s = 2> window <kernel = [1, 2], stride = [1, 2], group = 3> then <>
+         label "pool" until "pool" : tensor<1x3x1x4xi16> -> tensor<1x3x1x2xi32> {
+      nest.for k step 2 {
+        nest.stage ifmap in rf buffers 2
+        nest.for w keep { nest.for s keep { nest.par k on lanes keep { nest.mac } } }
+      }
+    }
+    func.return %0 : tensor<1x3x1x2xi32>
+  }
+}

@@ -1,0 +1,1 @@
+"""Several cores: their programs, what is refused of them, and what they do together."""
